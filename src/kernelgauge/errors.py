@@ -1,0 +1,69 @@
+"""Every error a user can meet: what, where, got, expected, and the next command."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BaselineError",
+    "KernelgaugeError",
+    "MeasurementError",
+    "StorageError",
+    "TraceError",
+    "UpdateRefused",
+    "WorkloadError",
+    "WorkloadUnavailable",
+]
+
+
+class KernelgaugeError(Exception):
+    """Base of all errors that kernelgauge raises on purpose.
+
+    `what` is one sentence. The other parts are printed on lines of their own when they are known.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        got: str | None = None,
+        expected: str | None = None,
+        next_command: str | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.got = got
+        self.expected = expected
+        self.next_command = next_command
+
+    def __str__(self) -> str:
+        parts = [("where", self.where), ("got", self.got), ("expected", self.expected), ("next", self.next_command)]
+        return "\n".join([self.what, *(f"  {label:<9}{text}" for label, text in parts if text)])
+
+
+class WorkloadError(KernelgaugeError):
+    """A workload that is declared wrongly, or that fails to build, compile or run."""
+
+
+class WorkloadUnavailable(KernelgaugeError):
+    """A workload that cannot run on this machine for a reason that is no fault: it is skipped, and says why."""
+
+
+class TraceError(KernelgaugeError):
+    """A trace file that cannot be read."""
+
+
+class BaselineError(KernelgaugeError):
+    """A baseline that exists but cannot be used: corrupt, truncated, of a newer schema, or of something else."""
+
+
+class StorageError(KernelgaugeError):
+    """A file that cannot be written or locked."""
+
+
+class MeasurementError(KernelgaugeError):
+    """A measurement that cannot be trusted after every retry, for example lost profiler records."""
+
+
+class UpdateRefused(KernelgaugeError):
+    """A baseline update that must not happen here, for example under CI."""

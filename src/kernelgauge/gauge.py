@@ -1,0 +1,274 @@
+"""The state of one session: what was measured, what was concluded, what would be stored. It has this one owner."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from gzip import compress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .errors import BaselineError, KernelgaugeError, StorageError, UpdateRefused, WorkloadUnavailable
+from .judge import (
+    DEFAULT_POLICIES,
+    Baseline,
+    Comparison,
+    PlannedChange,
+    Reason,
+    Status,
+    Verdict,
+    compare,
+    from_run,
+    judge_structure,
+    judge_time,
+    plan_update,
+)
+from .run import Fingerprint, Run, Sample, Timer
+from .storage import BaselineStore, write_atomically
+from .workload import Workload
+
+if TYPE_CHECKING:
+    from .measure.device import Device, DeviceChoice
+    from .measure.runner import Measured
+    from .measure.settings import Settings
+
+__all__ = ["Gauge", "Options"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for. `suite_argument` is how the user named the suite, for commands in messages."""
+
+    root: Path
+    baselines: Path
+    reports: Path
+    device: DeviceChoice = "auto"
+    update: bool = False
+    require_baseline: bool = False
+    strict: bool = False
+    suite_argument: str = "perf"
+
+
+@dataclass
+class Gauge:
+    """Measures each workload once, on first demand, and keeps what was observed and concluded.
+
+    `measurer` is `measure.runner.measure`, or a stand-in for it in a test.
+    """
+
+    options: Options
+    measurer: Callable[..., Measured]
+    choose: Callable[[DeviceChoice], Device]
+    settings: Settings
+    progress: Callable[[str], None] = lambda _: None
+    verdicts: list[Verdict] = field(default_factory=list)
+    failed: dict[str, list[str]] = field(default_factory=dict)  # failed tests, by workload id
+    warnings: list[str] = field(default_factory=list)
+    session: Any = None  # pytest's, for its exit status
+    _workloads: dict[str, Workload] = field(default_factory=dict)
+    _suites: dict[str, str] = field(default_factory=dict)  # suite folder, by workload id
+    _measured: dict[str, Measured | KernelgaugeError] = field(default_factory=dict)
+    _samples: dict[str, dict[Timer, Sample]] = field(default_factory=dict)
+
+    # -- what is asked ------------------------------------------------------------------------------------------
+
+    def declare(self, suite: str, workloads: Iterable[Workload]) -> list[Workload]:
+        """Register the workloads of a suite. Raises `KernelgaugeError` for two with one id."""
+        declared = list(workloads)
+        for workload in declared:
+            other = self._workloads.setdefault(workload.id, workload)
+            if other is not workload:
+                raise KernelgaugeError(
+                    "two workloads have the same id",
+                    where=f"suites {self._suites[workload.id]} and {suite}",
+                    got=workload.id,
+                    expected="one entry for each module, variant, pass, dtype and shape",
+                )
+            self._suites[workload.id] = suite
+        return declared
+
+    def sibling(self, workload: Workload, **changes: object) -> Workload:
+        """The workload that differs in these fields only, for example ``variant="eager"``.
+
+        Raises `KernelgaugeError` if the suite declares none.
+        """
+        wanted = {name: getattr(workload, name) for name in ("module", "variant", "pass_", "dtype", "shape")} | changes
+        for other in self._workloads.values():
+            if all(getattr(other, name) == value for name, value in wanted.items()):
+                return other
+        raise KernelgaugeError(f"{workload.id} has no sibling with {changes}", expected=", ".join(self._workloads))
+
+    # -- what is observed ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def device(self) -> Device:
+        return self.choose(self.options.device)
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        return self.device.fingerprint()
+
+    def measured(self, workload: Workload) -> Measured:
+        """Measure a workload, once. A failure is kept and raised again: it is not tried until it works."""
+        result = self._measured.get(workload.id)
+        if result is None:
+            try:
+                result = self.measurer(
+                    workload,
+                    self.device,
+                    self.fingerprint,
+                    self.settings,
+                    lambda what: self.progress(f"{workload.id}: {what}"),
+                )
+                self._write_artifacts(workload, result)
+            except KernelgaugeError as error:
+                result = error
+                self._keep_failure(workload, error)
+            self._measured[workload.id] = result
+        if isinstance(result, KernelgaugeError):
+            raise result
+        return result
+
+    def run(self, workload: Workload) -> Run:
+        """What was observed of a workload so far, the times that were taken since included."""
+        run = self.measured(workload).run
+        return msgspec.structs.replace(run, samples={**run.samples, **self._samples.get(workload.id, {})})
+
+    def add_sample(self, workload: Workload, timer: Timer, sample: Sample) -> None:
+        """Add a time that was taken outside of the measurer."""
+        self._samples.setdefault(workload.id, {})[timer] = sample
+
+    def runs(self) -> list[Run]:
+        """Every run of this session, in order of measurement."""
+        return [
+            self.run(self._workloads[identifier])
+            for identifier, result in self._measured.items()
+            if not isinstance(result, KernelgaugeError)
+        ]
+
+    def _keep_failure(self, workload: Workload, error: KernelgaugeError) -> None:
+        if not isinstance(error, WorkloadUnavailable):
+            self.conclude(Verdict(Status.INVALID, workload.id, "measurement", error.what))
+
+    # -- what is concluded --------------------------------------------------------------------------------------
+
+    @cached_property
+    def store(self) -> BaselineStore:
+        return BaselineStore(self.options.baselines)
+
+    def judge_structure(self, workload: Workload) -> Verdict:
+        """Judge kernels and counts against the baseline. Raises `BaselineError` for one that cannot be used."""
+        return self._judge(workload, "structure", judge_structure)
+
+    def judge_time(self, workload: Workload, timer: Timer) -> Verdict:
+        """Judge one time against the baseline. Raises `BaselineError` for one that cannot be used."""
+
+        def judge(run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
+            return judge_time(timer, run, baseline, comparison, DEFAULT_POLICIES[timer])
+
+        return self._judge(workload, timer.label, judge)
+
+    def _judge(
+        self, workload: Workload, subject: str, judge: Callable[[Run, Baseline, Comparison], Verdict]
+    ) -> Verdict:
+        run = self.run(workload)
+        path = self.store.path(run.fingerprint.device, workload.id)
+        accept = f"pytest {self.options.suite_argument} -k {workload.id} --perf-update"
+        try:
+            baseline = self.store.load(run.fingerprint.device, workload.id)
+        except BaselineError as error:
+            verdict = Verdict(Status.INVALID, workload.id, subject, str(error))
+        else:
+            if baseline is None:
+                verdict = Verdict(
+                    Status.NO_BASELINE,
+                    workload.id,
+                    subject,
+                    f"no baseline of this machine for the {subject}",
+                    (Reason("expected", self._shown(path)), Reason("record", accept)),
+                )
+            else:
+                comparison = compare(baseline.fingerprint, run.fingerprint)
+                verdict = judge(run, baseline, comparison)
+                if verdict.status is not Status.PASS:
+                    verdict = verdict.because(
+                        Reason("baseline", f"{self._shown(path)}   environment: {comparison}"),
+                        Reason("accept", accept),
+                    )
+        return self.conclude(verdict)
+
+    def conclude(self, verdict: Verdict) -> Verdict:
+        """Keep a verdict for the summary."""
+        self.verdicts.append(verdict)
+        return verdict
+
+    def must_fail(self, status: Status) -> bool:
+        """Whether a verdict fails its test, with the strictness that was asked for."""
+        if self.options.update:
+            return status is Status.INVALID  # what differs is about to be accepted; what is not valid cannot be
+        missing = status is Status.NO_BASELINE and self.options.require_baseline
+        return status.fails or missing or (self.options.strict and not status.decided)
+
+    # -- what is written ----------------------------------------------------------------------------------------
+
+    @property
+    def latest(self) -> Path:
+        """The folder of this session's reports."""
+        return self.options.reports / "latest"
+
+    def trace_path(self, workload: Workload) -> Path:
+        return self.latest / "traces" / f"{workload.id}.json.gz"
+
+    def table_path(self, workload: Workload) -> Path:
+        return self.latest / "traces" / f"{workload.id}.txt"
+
+    def prepare_folders(self) -> None:
+        """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
+        write_atomically(self.latest / ".writable", b"")
+        (self.latest / ".writable").unlink()
+        shutil.rmtree(self.latest / "traces", ignore_errors=True)  # of another session: they would pass for this one's
+        if self.options.update:
+            with self.store.locked():
+                pass
+
+    def _write_artifacts(self, workload: Workload, measured: Measured) -> None:
+        try:
+            write_atomically(self.trace_path(workload), compress(measured.trace_json, mtime=0))
+            write_atomically(self.table_path(workload), measured.table.encode())
+        except StorageError as error:
+            self.warnings.append(str(error))  # the measurement itself is sound, and is judged
+
+    def update(self, show: Callable[[list[PlannedChange]], None]) -> list[PlannedChange]:
+        """Plan the update of the baselines, show the plan, and apply it.
+
+        Raises `UpdateRefused` if there is nothing that may be stored, `StorageError` if it cannot be written.
+        """
+        acceptable = [run for run in self.runs() if not self.refusals(run)]
+        if not acceptable:
+            raise UpdateRefused(
+                "nothing to store: no workload was measured in full and passed its claims",
+                next_command=f"pytest {self.options.suite_argument} --perf-update",
+            )
+        declared: dict[str, set[str]] = {}
+        for identifier, suite in self._suites.items():
+            declared.setdefault(suite, set()).add(identifier)
+        device = self.fingerprint.device
+        with self.store.locked():
+            observed = [from_run(run, suite=self._suites[run.workload]) for run in acceptable]
+            plan = plan_update(observed, self.store.stored(device), declared)
+            show(plan)
+            self.store.apply(device, plan)
+        return plan
+
+    def refusals(self, run: Run) -> list[str]:
+        """Why a run may not become a baseline; empty if it may."""
+        reasons = [f"{test} failed" for test in self.failed.get(run.workload, [])]
+        missing = [timer.label for timer in self.device.timers if run.sample(timer) is None]
+        return reasons + [f"{label} was not measured (was its test deselected?)" for label in missing]
+
+    def _shown(self, path: Path) -> str:
+        return str(path.relative_to(self.options.root)) if path.is_relative_to(self.options.root) else str(path)

@@ -1,0 +1,129 @@
+"""Which kernels carry a change, and why, as far as their identities tell."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from ..run import KernelIdentity, KernelRecord
+
+__all__ = ["KernelChange", "align", "configuration_change", "explain"]
+
+# A kernel is named as a cause if it carries this share of the total change; the others are summed up in one line.
+_NAMED_SHARE = 0.10
+
+
+@dataclass(frozen=True)
+class KernelChange:
+    """One launch before and after. None: it is not there on that side."""
+
+    before: KernelRecord | None
+    after: KernelRecord | None
+
+    @property
+    def delta_us(self) -> float:
+        return (self.after.device_time_us if self.after else 0.0) - (self.before.device_time_us if self.before else 0.0)
+
+    @property
+    def same_name(self) -> bool:
+        return bool(self.before and self.after and self.before.identity.name == self.after.identity.name)
+
+    @property
+    def same_identity(self) -> bool:
+        return bool(self.before and self.after and self.before.identity == self.after.identity)
+
+
+def align(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> list[KernelChange]:
+    """Pair two launch sequences by name, in order; what has no partner stands alone. Deltas sum to the total's."""
+    changes: list[KernelChange] = []
+    matcher = SequenceMatcher(None, [k.identity.name for k in before], [k.identity.name for k in after], autojunk=False)
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag == "equal":
+            changes += [KernelChange(old, new) for old, new in zip(before[i1:i2], after[j1:j2], strict=True)]
+        else:
+            changes += [KernelChange(old, None) for old in before[i1:i2]]
+            changes += [KernelChange(None, new) for new in after[j1:j2]]
+    return changes
+
+
+def configuration_change(before: KernelIdentity, after: KernelIdentity) -> str:
+    """What differs between two kernels of one name, for example ``XBLOCK 1024 -> 512, num_warps 4 -> 8``."""
+    differences = [
+        f"{key} {old} -> {new}"
+        for key, old, new in _zip_kwargs(before.kernel_kwargs, after.kernel_kwargs)
+        if old != new
+    ]
+    for field in ("num_warps", "num_stages", "grid", "block"):
+        old, new = getattr(before, field), getattr(after, field)
+        if old != new:
+            differences.append(f"{field} {_shown(old)} -> {_shown(new)}")
+    return ", ".join(differences)
+
+
+def explain(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> tuple[list[str], str]:
+    """(one text for each kernel that carries the change, one line about the rest)."""
+    changes = align(before, after)
+    total = sum(abs(change.delta_us) for change in changes)
+    named: list[str] = []
+    rest: list[KernelChange] = []
+    for change in sorted(changes, key=lambda change: -abs(change.delta_us)):
+        carries = total > 0 and abs(change.delta_us) >= _NAMED_SHARE * total
+        if carries or not change.same_identity:
+            named.append(_describe(change))
+        else:
+            rest.append(change)
+    return named, _describe_rest(rest)
+
+
+def _describe(change: KernelChange) -> str:
+    if change.before is None and change.after is not None:
+        return f"{change.after.identity.name}  new: {change.after.device_time_us:.1f} us"
+    if change.after is None and change.before is not None:
+        return f"{change.before.identity.name}  gone: {change.before.device_time_us:.1f} us"
+    assert change.before is not None and change.after is not None  # a change has at least one side
+    old, new = change.before, change.after
+    head = f"{new.identity.name}  {old.device_time_us:.1f} -> {new.device_time_us:.1f} us"
+    if change.same_identity:
+        return f"{head}: same launch configuration"
+    source = _describe_source(old.identity, new.identity)
+    configuration = configuration_change(old.identity, new.identity)
+    if not configuration:
+        return f"{head}: {source}, same launch configuration"
+    tuned = old.identity.kernel_kwargs is not None and old.identity.source_hash == new.identity.source_hash
+    cause = ":\nInductor's autotuner chose differently" if tuned else ""
+    return f"{head}: {source}other launch configuration:\n{configuration}{cause.replace(chr(10), ' ')}"
+
+
+def _describe_source(before: KernelIdentity, after: KernelIdentity) -> str:
+    if before.source_hash is None or after.source_hash is None:
+        return ""
+    if before.source_hash == after.source_hash:
+        return f"same source ({after.source_hash[:8]}), "
+    return f"other source ({before.source_hash[:8]} -> {after.source_hash[:8]}), "
+
+
+def _describe_rest(rest: Sequence[KernelChange]) -> str:
+    if not rest:
+        return ""
+    before = sum(change.before.device_time_us for change in rest if change.before)
+    delta = sum(change.delta_us for change in rest)
+    kinds = Counter(change.after.identity.kind for change in rest if change.after)
+    counted = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in kinds.items())
+    return f"{counted} unchanged (same identity, {100 * delta / before:+.1f} %)" if before else f"{counted} unchanged"
+
+
+def _zip_kwargs(before: str | None, after: str | None) -> list[tuple[str, str, str]]:
+    old, new = _parse_kwargs(before), _parse_kwargs(after)
+    return [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])]
+
+
+def _parse_kwargs(text: str | None) -> dict[str, str]:
+    # "XBLOCK=1024,YBLOCK=16": as Inductor writes it on the op (torch/_inductor/runtime/triton_heuristics.py).
+    pairs = (part.partition("=") for part in (text or "").split(",") if part.strip())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _shown(value: object) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)

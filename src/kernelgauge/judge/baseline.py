@@ -1,0 +1,114 @@
+"""A baseline: what one workload showed on one machine, as bytes and back. Reads no file and writes none."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..errors import BaselineError
+from ..run import Counts, Fingerprint, KernelRecord, Run, Sample, Timer
+
+__all__ = ["SCHEMA_VERSION", "Baseline", "decode_baseline", "encode_baseline", "from_run"]
+
+SCHEMA_VERSION = 1
+
+# Nanoseconds: finer than the profiler's own resolution (32 ns on an H200), so nothing is lost, and a re-record
+# of an unchanged machine does not differ in digits that mean nothing.
+_DECIMALS = 3
+
+
+class TimerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A sample as stored: the replicate medians, and their summary for the reader of a diff."""
+
+    median_us: float
+    replicate_medians_us: tuple[float, ...]
+    iterations: int
+
+
+class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of `baselines/<gpu>/`. Field order is the order in the file."""
+
+    schema_version: int
+    suite: str  # folder of the suite that declares the workload: what may be trimmed with it
+    workload: str
+    fingerprint: Fingerprint
+    counts: Counts
+    kernels: tuple[KernelRecord, ...]
+    timers: dict[str, TimerRecord]
+
+    def sample(self, timer: Timer) -> Sample | None:
+        record = self.timers.get(timer.value)
+        return None if record is None else Sample(record.replicate_medians_us, record.iterations)
+
+
+class _Header(msgspec.Struct):
+    schema_version: int
+
+
+def from_run(run: Run, *, suite: str) -> Baseline:
+    """The baseline that accepting `run` would store."""
+    return Baseline(
+        schema_version=SCHEMA_VERSION,
+        suite=suite,
+        workload=run.workload,
+        fingerprint=run.fingerprint,
+        counts=run.counts,
+        kernels=tuple(
+            KernelRecord(kernel.identity, round(kernel.device_time_us, _DECIMALS)) for kernel in run.kernels
+        ),
+        timers={
+            timer.value: TimerRecord(
+                median_us=round(sample.median_us, _DECIMALS),
+                replicate_medians_us=tuple(round(value, _DECIMALS) for value in sample.replicate_medians_us),
+                iterations=sample.iterations,
+            )
+            for timer in Timer
+            if (sample := run.sample(timer)) is not None
+        },
+    )
+
+
+def encode_baseline(baseline: Baseline) -> bytes:
+    """Indented JSON with a stable key order and a final newline."""
+    return msgspec.json.format(msgspec.json.encode(baseline), indent=2) + b"\n"
+
+
+def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
+    """Parse and validate a baseline file.
+
+    Raises `BaselineError` if it is anything but a baseline of `workload` in this schema: a file that is there and
+    cannot be read is never treated as one that is missing.
+    """
+    next_command = f"git checkout -- {where}   (or delete it and record again with --perf-update)"
+    try:
+        header = msgspec.json.decode(content, type=_Header)
+        if header.schema_version == SCHEMA_VERSION:
+            baseline = msgspec.json.decode(content, type=Baseline)
+            for timer in Timer:
+                baseline.sample(timer)  # validates the durations
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        conflict = b"<<<<<<<" in content
+        raise BaselineError(
+            "the baseline holds an unresolved merge conflict" if conflict else "the baseline cannot be read",
+            where=where,
+            got="an empty file" if not content.strip() else str(error),
+            expected=f"a kernelgauge baseline, schema_version {SCHEMA_VERSION}",
+            next_command=next_command,
+        ) from error
+    if header.schema_version != SCHEMA_VERSION:
+        newer = header.schema_version > SCHEMA_VERSION
+        raise BaselineError(
+            f"the baseline was written by {'a newer' if newer else 'another'} version of kernelgauge",
+            where=f"{where}, field schema_version",
+            got=str(header.schema_version),
+            expected=str(SCHEMA_VERSION),
+            next_command="pip install --upgrade kernelgauge" if newer else next_command,
+        )
+    if baseline.workload != workload:
+        raise BaselineError(
+            "the baseline belongs to another workload",
+            where=f"{where}, field workload",
+            got=baseline.workload,
+            expected=workload,
+            next_command=next_command,
+        )
+    return baseline

@@ -1,0 +1,56 @@
+"""Which machines can be compared, and what moved between two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..run import Fingerprint
+
+__all__ = ["Comparison", "FieldChange", "compare"]
+
+# Another device, or the same one cut or capped differently: its times answer another question.
+_FOREIGN_FIELDS = ("device", "arch", "sm_count", "power_limit_watts", "mig")
+# Software: times stay comparable, and the change is named in every verdict.
+_SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python")
+
+
+@dataclass(frozen=True)
+class FieldChange:
+    """One field of the fingerprint that differs."""
+
+    field: str
+    before: object
+    after: object
+
+    def __str__(self) -> str:
+        return f"{self.field} {_shown(self.before)} -> {_shown(self.after)}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the machine of a run differs from that of its baseline."""
+
+    foreign: tuple[FieldChange, ...]
+    moved: tuple[FieldChange, ...]
+
+    @property
+    def comparable(self) -> bool:
+        return not self.foreign
+
+    def __str__(self) -> str:
+        changes = (*self.foreign, *self.moved)
+        return ", ".join(map(str, changes)) if changes else "identical"
+
+
+def compare(before: Fingerprint, after: Fingerprint) -> Comparison:
+    """Compare the fingerprint of a baseline with that of a run."""
+    return Comparison(_changes(before, after, _FOREIGN_FIELDS), _changes(before, after, _SOFTWARE_FIELDS))
+
+
+def _changes(before: Fingerprint, after: Fingerprint, fields: tuple[str, ...]) -> tuple[FieldChange, ...]:
+    pairs = [(field, getattr(before, field), getattr(after, field)) for field in fields]
+    return tuple(FieldChange(field, old, new) for field, old, new in pairs if old != new)
+
+
+def _shown(value: object) -> str:
+    return "(none)" if value is None else str(value)

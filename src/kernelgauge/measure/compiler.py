@@ -1,0 +1,44 @@
+"""What torch.compile did: graphs, graph breaks, recompiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["CompileCounts", "compile_counts", "kernel_profile_on_cpu", "reset_compiler"]
+
+
+@dataclass(frozen=True)
+class CompileCounts:
+    """Totals since the last `reset_compiler`."""
+
+    graphs: int
+    graph_breaks: int
+
+
+def reset_compiler() -> None:
+    """Forget every compiled graph: each workload starts at region 0/0, as in a process of its own."""
+    torch.compiler.reset()
+    _counters().clear()
+
+
+def compile_counts() -> CompileCounts:
+    """Read Dynamo's counters (torch/_dynamo/utils.py)."""
+    counters = _counters()
+    return CompileCounts(
+        graphs=int(counters["stats"].get("unique_graphs", 0)), graph_breaks=sum(counters["graph_break"].values())
+    )
+
+
+def kernel_profile_on_cpu() -> None:
+    """Let Inductor's C++ kernels show up in the profiler, as its Triton kernels do."""
+    import torch._inductor.config as inductor
+
+    inductor.cpp.enable_kernel_profile = True
+
+
+def _counters():  # type: ignore[no-untyped-def]  # Dynamo's own type is a private alias
+    from torch._dynamo.utils import counters
+
+    return counters

@@ -1,0 +1,74 @@
+"""The CPU: the same claims on a machine without a GPU. Its kernels are the ops that compute."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from ...errors import WorkloadUnavailable
+from ...run import Fingerprint, KernelIdentity, Timer
+from ...trace import Window, computing_ops, decode
+from ...workload import Workload
+from ..environment import cpu_name, software
+from .base import Execution
+
+__all__ = ["CpuDevice"]
+
+_GEMM_OPS = frozenset(f"aten::{name}" for name in "mm addmm bmm baddbmm _addmm_activation".split())
+_REDUCTION_OPS = frozenset(f"aten::{name}" for name in "sum mean amax amin max min".split())
+_COPY_OPS = frozenset(f"aten::{name}" for name in "copy_ clone contiguous cat".split())
+_FILL_OPS = frozenset(f"aten::{name}" for name in "fill_ zero_".split())
+# Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
+_GRAPH_NUMBER = re.compile(r"^graph_\d+_")
+
+
+class CpuDevice:
+    """The host's processor. Host dispatch has no meaning here: the host does the work itself."""
+
+    activities = [ProfilerActivity.CPU]
+    timers = (Timer.DEVICE, Timer.END_TO_END)
+    table_sort_key = "self_cpu_time_total"
+    torch_device = torch.device("cpu")
+
+    def check(self, workload: Workload) -> None:
+        if workload.needs_gpu is not None:
+            raise WorkloadUnavailable(workload.needs_gpu, expected="a CUDA GPU")
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: a call has done its work when it returns."""
+
+    def flush_cache(self) -> None:
+        """The claims on a CPU are about structure; its caches are left as they are."""
+
+    def executions(self, window: Window) -> list[Execution]:
+        return [
+            Execution(KernelIdentity(name=name, kind=_kind(name)), op.duration_us)
+            for op in computing_ops(window)
+            for name in [_GRAPH_NUMBER.sub("", op.name)]
+        ]
+
+    def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:
+        return None  # the CPU's allocator keeps no peak
+
+    def fingerprint(self) -> Fingerprint:
+        return Fingerprint(
+            device=f"CPU {cpu_name()}",
+            arch="cpu",
+            sm_count=None,
+            memory_bytes=None,
+            power_limit_watts=None,
+            mig=None,
+            driver=None,
+            cuda=None,
+            **software(),
+        )
+
+
+def _kind(name: str) -> str:
+    for kind, ops in (("gemm", _GEMM_OPS), ("reduction", _REDUCTION_OPS), ("copy", _COPY_OPS), ("fill", _FILL_OPS)):
+        if name in ops:
+            return kind
+    return "pointwise" if name.startswith("aten::") else decode(name).kind.value

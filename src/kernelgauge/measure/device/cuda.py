@@ -1,0 +1,94 @@
+"""One CUDA device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from ...errors import WorkloadUnavailable
+from ...run import Fingerprint, KernelIdentity, Timer
+from ...trace import Launch, Window, decode
+from ...workload import Workload
+from ..environment import gpu_settings, software
+from .base import Execution
+
+__all__ = ["CudaDevice"]
+
+# The buffer that evicts the L2 must be larger than twice the cache: with less, lines of the workload survive under
+# a replacement policy that is not strict LRU, and a "cold" time is silently warm (flashinfer#4468: 36 % wrong).
+_FLUSH_FACTOR = 3
+
+
+class CudaDevice:
+    """The current CUDA device of this process."""
+
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    timers = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
+    table_sort_key = "self_cuda_time_total"
+
+    def __init__(self) -> None:
+        self.torch_device = torch.device("cuda", torch.cuda.current_device())
+        self._properties = torch.cuda.get_device_properties(self.torch_device)
+        self._flush_buffer = torch.empty(
+            _FLUSH_FACTOR * self._properties.L2_cache_size, dtype=torch.int8, device=self.torch_device
+        )
+
+    def check(self, workload: Workload) -> None:
+        if workload.dtype == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
+            raise WorkloadUnavailable(
+                f"{self._properties.name} has no bf16",
+                expected="compute capability 8.0 or newer",
+                next_command="pytest perf --perf-matrix full   (adds fp16 and fp32)",
+            )
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.torch_device)
+
+    def flush_cache(self) -> None:
+        self._flush_buffer.zero_()
+
+    def executions(self, window: Window) -> list[Execution]:
+        return [Execution(_identity(launch), launch.record.duration_us) for launch in window.launches]
+
+    def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:
+        self.synchronize()
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+        before = torch.cuda.memory_allocated(self.torch_device)
+        result = call()
+        self.synchronize()
+        peak = torch.cuda.max_memory_allocated(self.torch_device)
+        del result
+        return peak - before
+
+    def fingerprint(self) -> Fingerprint:
+        properties = self._properties
+        settings = gpu_settings(str(properties.uuid))
+        return Fingerprint(
+            device=properties.name,
+            arch=f"sm_{properties.major}{properties.minor}",
+            sm_count=properties.multi_processor_count,
+            memory_bytes=properties.total_memory,
+            power_limit_watts=settings.power_limit_watts,
+            mig=settings.mig,
+            driver=settings.driver,
+            cuda=torch.version.cuda,
+            **software(),
+        )
+
+
+def _identity(launch: Launch) -> KernelIdentity:
+    record, op = launch.record, launch.op
+    # The op's Triton keys belong to the kernel it is named after: a library call under the same id has none.
+    tuned = op if op is not None and op.name == record.name else None
+    return KernelIdentity(
+        name=record.name,
+        kind=decode(record.name).kind.value,
+        grid=record.grid,
+        block=record.block,
+        kernel_kwargs=tuned.kernel_kwargs if tuned else None,
+        num_warps=tuned.num_warps if tuned else None,
+        num_stages=tuned.num_stages if tuned else None,
+        source_hash=tuned.kernel_hash if tuned else None,
+    )

@@ -1,0 +1,55 @@
+"""Rounds of end-to-end latency, for pytest-benchmark to time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from statistics import median
+
+import torch
+
+from ..workload import Workload
+from .device import Device
+from .instance import Instance, build
+from .runner import WARM_UP_CALLS
+from .timing import warm_up
+
+__all__ = ["Rounds"]
+
+
+class Rounds:
+    """`replicates` x `iterations` rounds: each replicate on fresh allocations, each round on a cold cache."""
+
+    def __init__(self, workload: Workload, device: Device, *, replicates: int, iterations: int) -> None:
+        self.total = replicates * iterations
+        self._workload = workload
+        self._device = device
+        self._iterations = iterations
+        self._done = 0
+        self._instance: Instance | None = None
+
+    def grad_mode(self) -> AbstractContextManager[None]:
+        return torch.set_grad_enabled(self._workload.pass_ == "train")
+
+    def setup(self) -> None:
+        """Before each round, untimed."""
+        if self._done % self._iterations == 0:
+            self._instance = None  # first, so that two replicates are never held at once
+            self._instance = build(self._workload, self._device, replicate=self._done // self._iterations)
+            warm_up(self._device, self._instance, calls=WARM_UP_CALLS, seconds=0.02)
+        self._done += 1
+        assert self._instance is not None
+        self._instance.prepare()
+        self._device.flush_cache()
+        self._device.synchronize()
+
+    def call(self) -> None:
+        """What is timed."""
+        assert self._instance is not None  # setup comes first
+        self._instance.call()
+        self._device.synchronize()
+
+    def medians_us(self, durations_s: Sequence[float]) -> tuple[float, ...]:
+        """Median of each replicate in microseconds, from the rounds' durations in seconds, in order."""
+        size = self._iterations
+        return tuple(1e6 * median(durations_s[start : start + size]) for start in range(0, len(durations_s), size))

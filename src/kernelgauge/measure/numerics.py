@@ -1,0 +1,97 @@
+"""Does a variant compute the same function? Compared with float64."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import WorkloadError
+from ..workload import Dtype, Workload
+from .device import Device
+from .instance import Instance, build, first_call, total_of
+
+__all__ = ["BOUNDS", "RelativeError", "compare_with_float64"]
+
+# ||out - ref|| / ||ref||. The unit roundoffs are 2^-9, 2^-12 and 2^-24 for bf16, fp16 and fp32; intermediates are
+# rounded a few times on the way and sums run over thousands of terms in fp32, so the bounds are a few roundoffs
+# (docs/measuring.md has the errors that were seen). A dropped term, a wrong bias or tf32 (3e-4) lies far beyond.
+BOUNDS: dict[Dtype, float] = {"bf16": 1e-2, "fp16": 1.5e-3, "fp32": 1e-5}
+
+
+@dataclass(frozen=True)
+class RelativeError:
+    """The error of one tensor of the result (an output, or a parameter's gradient)."""
+
+    tensor: str
+    error: float
+    bound: float
+
+    @property
+    def within_bound(self) -> bool:
+        return self.error <= self.bound  # False for NaN
+
+    def __str__(self) -> str:
+        return f"{self.tensor}: relative error {self.error:.2e}, bound {self.bound:.0e}"
+
+
+def compare_with_float64(workload: Workload, device: Device, *, seed: int) -> list[RelativeError]:
+    """Run the workload and its reference on the same fresh random input and parameters.
+
+    Returns one error for each output tensor, and under a `train` pass for each parameter's gradient.
+    Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its reference fails.
+    """
+    instance = build(workload, device, seed=seed)
+    with instance.grad_mode():
+        first_call(instance)
+        instance.prepare()
+        got = _results(instance.module, instance.outputs, workload)
+        reference = _reference(instance)
+        inputs = tuple(_to_float64(value) for value in instance.inputs)
+        expected = _results(reference, lambda: reference(*inputs), workload)
+    if got.keys() != expected.keys():
+        raise WorkloadError(
+            f"{workload.id}: the reference returns other tensors", got=", ".join(got), expected=", ".join(expected)
+        )
+    bound = BOUNDS[workload.dtype]
+    return [RelativeError(name, _relative_error(got[name], expected[name]), bound) for name in expected]
+
+
+def _reference(instance: Instance) -> Any:
+    workload, module = instance.workload, instance.module
+    if workload.reference is None:
+        return copy.deepcopy(module).double() if isinstance(module, nn.Module) else module
+    with _device_of(module):
+        reference = workload.reference()
+    reference.load_state_dict(module.state_dict())
+    return reference.to(_device_of(module)).double()
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    return next(module.parameters()).device
+
+
+def _results(module: Any, run: Any, workload: Workload) -> dict[str, torch.Tensor]:
+    output = run()
+    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    results = {f"output {index}": leaf.detach() for index, leaf in enumerate(leaves) if leaf.is_floating_point()}
+    if workload.pass_ == "train" and isinstance(module, nn.Module):
+        total_of(output).backward()
+        for name, parameter in module.named_parameters():
+            if parameter.grad is not None:
+                results[f"gradient of {name}"] = parameter.grad.detach()
+    return results
+
+
+def _to_float64(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    if got.shape != expected.shape:
+        return float("nan")
+    difference = (got.double() - expected.double()).norm()
+    return float(difference / expected.double().norm())

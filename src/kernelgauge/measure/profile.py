@@ -1,0 +1,112 @@
+"""One profiler session: schedule, export, and a refusal to believe records that do not pair."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.profiler import profile, record_function, schedule
+
+from ..errors import MeasurementError
+from ..trace import Trace, Window, read
+from .device import Device, Execution
+from .instance import Instance
+
+__all__ = ["REGION", "Session", "profile_session"]
+
+# Marks the call inside each profiler step: flushing and waiting for the device stay outside of it.
+REGION = "kernelgauge.call"
+
+_WAIT, _WARMUP = 1, 1
+# A session whose records do not pair is measured again. A profiler that loses records three times running does not
+# recover in this process, and the answer is INVALID.
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Session:
+    """What one session saw: a window for each iteration, all of them alike.
+
+    `trace_json` and `table` are the artifacts: a trace that Perfetto opens, and the profiler's own table.
+    """
+
+    trace: Trace
+    windows: tuple[Window, ...]
+    executions: tuple[tuple[Execution, ...], ...]  # of each window, in launch order
+    trace_json: bytes
+    table: str
+
+
+def profile_session(
+    device: Device, instance: Instance, *, iterations: int, record_shapes: bool, keep_table: bool = False
+) -> Session:
+    """Profile `iterations` calls (schedule wait=1, warmup=1, active=iterations), each on a cold cache.
+
+    Raises `MeasurementError` if, three times running, launches and device records do not pair or the iterations
+    differ from one another.
+    """
+    problems: list[str] = []
+    for _ in range(_ATTEMPTS):
+        session = _profile_once(device, instance, iterations, record_shapes, keep_table)
+        problems = session_problems(session, iterations)
+        if not problems:
+            return session
+    shown = "\n".join(problems[:5]) + (f"\nand {len(problems) - 5} more" if len(problems) > 5 else "")
+    raise MeasurementError(
+        f"{instance.workload.id}: the profiler's records cannot be trusted",
+        got=f"{shown}\n  in each of {_ATTEMPTS} sessions",
+        expected="one device record for each launch, and the same launches in every iteration",
+        next_command="run again in a fresh process; no other profiler (CUPTI has one subscriber) may be attached",
+    )
+
+
+def session_problems(session: Session, iterations: int) -> list[str]:
+    """Why a session cannot be believed; empty if it can."""
+    problems = list(session.trace.pairing_problems())
+    if len(session.windows) != iterations:
+        problems.append(f"lost: {len(session.windows)} of {iterations} iterations are in the trace")
+    sequences = {tuple(execution.identity for execution in executions) for executions in session.executions}
+    if len(sequences) > 1:
+        counts = sorted({len(sequence) for sequence in sequences})
+        problems.append(f"the iterations differ: {len(sequences)} launch sequences, of {counts} launches")
+    return problems
+
+
+def _profile_once(
+    device: Device, instance: Instance, iterations: int, record_shapes: bool, keep_table: bool
+) -> Session:
+    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
+        path = Path(folder) / "trace.json"
+        exported: list[str] = []
+
+        def export(profiler: profile) -> None:
+            profiler.export_chrome_trace(str(path))
+            if keep_table:
+                averages = profiler.key_averages()
+                exported.append(averages.table(sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100))
+
+        with profile(
+            activities=device.activities,
+            schedule=schedule(wait=_WAIT, warmup=_WARMUP, active=iterations, repeat=1),
+            on_trace_ready=export,
+            record_shapes=record_shapes,
+        ) as profiler:
+            for _ in range(_WAIT + _WARMUP + iterations):
+                instance.prepare()
+                device.flush_cache()
+                device.synchronize()
+                with record_function(REGION):
+                    instance.call()
+                device.synchronize()
+                profiler.step()
+        trace_json = path.read_bytes()
+        trace = read(path)
+    windows = tuple(trace.regions(REGION))
+    return Session(
+        trace=trace,
+        windows=windows,
+        executions=tuple(tuple(device.executions(window)) for window in windows),
+        trace_json=trace_json,
+        table="".join(exported),
+    )

@@ -1,0 +1,172 @@
+"""Measures one workload: from what is asked to what was observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from ..errors import WorkloadError
+from ..run import Counts, Fingerprint, KernelRecord, OpRecord, Run, Sample, Timer
+from ..trace import dispatcher_ops
+from ..trace.host import metadata_ops_that_launched
+from ..workload import Workload
+from .compiler import compile_counts, kernel_profile_on_cpu, reset_compiler
+from .device import Device
+from .instance import Instance, build, first_call
+from .profile import Session, profile_session
+from .settings import Settings
+from .timing import call_duration_us, host_dispatch_us, warm_up
+
+__all__ = ["WARM_UP_CALLS", "Measured", "measure"]
+
+_STRUCTURE_ITERATIONS = 3  # the seeds' schedule: wait=1, warmup=1, active=3
+WARM_UP_CALLS = 3  # CUDA graphs record on the second call and replay from the third
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run and its artifacts. `iterations`: calls in each replicate, for what is timed later."""
+
+    run: Run
+    iterations: int
+    trace_json: bytes
+    table: str
+
+
+def measure(
+    workload: Workload,
+    device: Device,
+    fingerprint: Fingerprint,
+    settings: Settings,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Measured:
+    """Profile and time one workload.
+
+    Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if it fails, `MeasurementError` if what the
+    profiler saw cannot be trusted.
+    """
+    kernel_profile_on_cpu()
+    reset_compiler()
+    progress("building" if workload.compile is None else "compiling")
+    instance = build(workload, device)
+    try:
+        with instance.grad_mode():
+            first_call(instance)
+            compiled = compile_counts()
+            warm_up(device, instance, calls=WARM_UP_CALLS, seconds=0)
+            iterations = settings.iterations_for(call_duration_us(device, instance))
+            progress("profiling")
+            session = profile_session(
+                device, instance, iterations=_STRUCTURE_ITERATIONS, record_shapes=True, keep_table=True
+            )
+            instance.prepare()
+            peak = device.peak_allocated_bytes(instance.call)
+        del instance
+        times = [
+            _replicate(workload, device, settings, iterations, index, session, progress)
+            for index in range(settings.replicates)
+        ]
+    except torch.cuda.OutOfMemoryError as error:
+        raise WorkloadError(f"{workload.id}: out of device memory", got=str(error).split(". ")[0]) from error
+    except RuntimeError as error:  # CUDA errors arrive as RuntimeError, at the next call that looks
+        raise WorkloadError(
+            f"{workload.id}: failed while it was measured", got=f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        ) from error
+    after = compile_counts()
+    window = session.windows[-1]
+    return Measured(
+        run=Run(
+            workload=workload.id,
+            fingerprint=fingerprint,
+            kernels=_kernels(times, session),
+            counts=_counts(session, peak, compiled.graph_breaks, after.graphs - compiled.graphs),
+            samples=_samples(times, iterations),
+            ops=tuple(OpRecord(op.name, op.input_shapes) for op in window.ops),
+            launch_apis=tuple(launch.call.name for launch in window.launches),
+            occupancy_queries=window.occupancy_queries,
+            metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
+            steps=len(session.trace.steps()),
+        ),
+        iterations=iterations,
+        trace_json=session.trace_json,
+        table=session.table,
+    )
+
+
+@dataclass(frozen=True)
+class _Replicate:
+    device_us: float  # median over iterations of the sum over kernels
+    kernel_us: tuple[float, ...]  # median over iterations of each kernel, in launch order
+    host_us: float | None
+
+
+def _replicate(
+    workload: Workload,
+    device: Device,
+    settings: Settings,
+    iterations: int,
+    index: int,
+    structure: Session,
+    progress: Callable[[str], None],
+) -> _Replicate:
+    progress(f"timing, replicate {index + 1} of {settings.replicates}")
+    instance = build(workload, device, replicate=index)
+    with instance.grad_mode():
+        warm_up(device, instance, calls=WARM_UP_CALLS, seconds=settings.warm_up_seconds)
+        session = profile_session(device, instance, iterations=iterations, record_shapes=False)
+        _require_same_kernels(workload, structure, session)
+        host = (
+            host_dispatch_us(device, instance, iterations=settings.iterations)
+            if Timer.HOST in device.timers
+            else None
+        )
+    durations = [[execution.duration_us for execution in executions] for executions in session.executions]
+    return _Replicate(
+        device_us=median(sum(row) for row in durations),
+        kernel_us=tuple(median(column) for column in zip(*durations, strict=True)),
+        host_us=host,
+    )
+
+
+def _require_same_kernels(workload: Workload, structure: Session, timed: Session) -> None:
+    expected = [execution.identity.name for execution in structure.executions[0]]
+    got = [execution.identity.name for execution in timed.executions[0]]
+    if got != expected:
+        raise WorkloadError(
+            f"{workload.id}: other kernels on fresh allocations than when it was profiled",
+            got=", ".join(got),
+            expected=", ".join(expected),
+        )
+
+
+def _kernels(times: Sequence[_Replicate], session: Session) -> tuple[KernelRecord, ...]:
+    return tuple(
+        KernelRecord(execution.identity, median(replicate.kernel_us[place] for replicate in times))
+        for place, execution in enumerate(session.executions[0])
+    )
+
+
+def _samples(times: Sequence[_Replicate], iterations: int) -> dict[Timer, Sample]:
+    samples = {Timer.DEVICE: Sample(tuple(replicate.device_us for replicate in times), iterations)}
+    host = tuple(replicate.host_us for replicate in times if replicate.host_us is not None)
+    if host:
+        samples[Timer.HOST] = Sample(host, iterations)
+    return samples
+
+
+def _counts(session: Session, peak: int | None, graph_breaks: int, recompiles: int) -> Counts:
+    window, executions = session.windows[-1], session.executions[-1]
+    return Counts(
+        launches=len(executions),
+        kernels=len({execution.identity for execution in executions}),
+        memsets=len(window.memsets),
+        copies=len(window.copies),
+        synchronizations=window.synchronizations,
+        dispatcher_ops=len(dispatcher_ops(window)),
+        graph_breaks=graph_breaks,
+        recompiles=recompiles,
+        peak_allocated_bytes=peak,
+    )

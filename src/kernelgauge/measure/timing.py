@@ -1,0 +1,63 @@
+"""Times of one replicate. Structure is `profile`'s business; here only durations matter."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+
+from .device import Device
+from .instance import Instance
+
+__all__ = ["call_duration_us", "collector_paused", "host_dispatch_us", "warm_up"]
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No garbage collection in the middle of a host time."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def warm_up(device: Device, instance: Instance, *, calls: int, seconds: float) -> None:
+    """Call at least `calls` times and for at least `seconds`: an idle GPU's clock is a sixth of a busy one's."""
+    until = time.perf_counter() + seconds
+    done = 0
+    while done < calls or time.perf_counter() < until:
+        instance.prepare()
+        device.flush_cache()
+        instance.call()
+        device.synchronize()
+        done += 1
+
+
+def call_duration_us(device: Device, instance: Instance) -> float:
+    """One synchronised call, in microseconds: to choose a number of iterations by, not to report."""
+    instance.prepare()
+    device.synchronize()
+    start = time.perf_counter_ns()
+    instance.call()
+    device.synchronize()
+    return (time.perf_counter_ns() - start) / 1000
+
+
+def host_dispatch_us(device: Device, instance: Instance, *, iterations: int) -> float:
+    """Median host time until a call returns, in microseconds. The device is idle at each call, so no queue fills."""
+    durations: list[int] = []
+    with collector_paused():
+        for _ in range(iterations):
+            instance.prepare()
+            device.synchronize()
+            start = time.perf_counter_ns()
+            instance.call()
+            durations.append(time.perf_counter_ns() - start)
+        device.synchronize()
+    return median(durations) / 1000

@@ -1,0 +1,272 @@
+"""The pytest plugin: options, hooks and fixtures. What they mean is decided elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from . import hookspec
+from .errors import KernelgaugeError, UpdateRefused, WorkloadUnavailable
+from .gauge import Gauge, Options
+from .judge import Action, PlannedChange, Status, Verdict
+from .measure.settings import Settings
+from .report import describe, plan_text, rows, summary_text
+
+if TYPE_CHECKING:
+    from .run import Run
+    from .workload import Workload
+
+GAUGE_KEY = pytest.StashKey[Gauge]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kernelgauge", "GPU performance regressions")
+    group.addoption(
+        "--perf-matrix",
+        choices=("default", "full"),
+        default="default",
+        help="workloads to run: the default ones, or all of them",
+    )
+    group.addoption(
+        "--perf-device", choices=("auto", "cuda", "cpu"), default="auto", help="auto: a GPU if there is one, else the CPU"
+    )
+    group.addoption(
+        "--perf-update",
+        nargs="?",
+        const="yes",
+        choices=("yes", "force"),
+        help="store what was measured as the baselines of this machine; under CI only with =force",
+    )
+    group.addoption(
+        "--perf-require-baseline", action="store_true", help="a missing baseline fails its tests instead of skipping"
+    )
+    group.addoption(
+        "--perf-strict",
+        action="store_true",
+        help="for nightly jobs: whatever was not decided (no baseline, too noisy, variant skipped) is a failure",
+    )
+    group.addoption("--perf-baselines", metavar="DIR", help="folder of the baselines (default: <rootdir>/baselines)")
+    group.addoption("--perf-reports", metavar="DIR", help="folder of the reports (default: <rootdir>/reports)")
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hookspec)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "workloads(**fields): run the test for each workload of the suite whose fields have these values "
+        "(a tuple: one of them); several marks add up",
+    )
+    config.stash[GAUGE_KEY] = _new_gauge(config)
+
+
+def _new_gauge(config: pytest.Config) -> Gauge:
+    options = _options(config)
+
+    def measure(*arguments: Any) -> Any:
+        from .measure.runner import measure as measure_workload  # imports torch: only when something is measured
+
+        return measure_workload(*arguments)
+
+    def choose(choice: Any) -> Any:
+        from .measure.device import choose_device
+
+        return choose_device(choice)
+
+    return Gauge(
+        options=options, measurer=measure, choose=choose, settings=Settings(), progress=_progress(config)
+    )
+
+
+def _options(config: pytest.Config) -> Options:
+    root = config.rootpath
+    folder = config.invocation_params.dir
+    update = config.getoption("--perf-update")
+    if update == "yes" and os.environ.get("CI"):
+        raise pytest.UsageError(str(_refused_under_ci()))
+    if update and getattr(config.option, "numprocesses", None):
+        raise pytest.UsageError("--perf-update is written by one process: run it without -n")
+    strict = config.getoption("--perf-strict")
+    return Options(
+        root=root,
+        baselines=folder / (config.getoption("--perf-baselines") or root / "baselines"),
+        reports=folder / (config.getoption("--perf-reports") or root / "reports"),
+        device=config.getoption("--perf-device"),
+        update=update is not None,
+        require_baseline=strict or config.getoption("--perf-require-baseline"),
+        strict=strict,
+        suite_argument=" ".join(arg for arg in config.args if not Path(arg).is_absolute()) or "perf",
+    )
+
+
+def _refused_under_ci() -> UpdateRefused:
+    return UpdateRefused(
+        "--perf-update is refused under CI: a job that accepts its own result gates nothing",
+        got="the environment variable CI is set",
+        next_command="pytest perf --perf-update=force   (in a job whose purpose is to record)",
+    )
+
+
+def _progress(config: pytest.Config) -> Callable[[str], None]:
+    def show(what: str) -> None:
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or config.getoption("verbose") < 0:
+            return
+        capture = config.pluginmanager.get_plugin("capturemanager")
+        with capture.global_and_fixture_disabled():
+            reporter.ensure_newline()
+            reporter.write_line(f"  {what}", bold=False)
+
+    return show
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[GAUGE_KEY].session = session
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "workload" not in metafunc.fixturenames:
+        return
+    declared = [list(workloads) for workloads in metafunc.definition.ihook.pytest_kernelgauge_workloads()]
+    if not declared:  # another project's fixture of the same name
+        return
+    config = metafunc.config
+    suite = metafunc.definition.path.parent.relative_to(config.rootpath).as_posix()
+    try:
+        workloads = config.stash[GAUGE_KEY].declare(suite, [workload for part in declared for workload in part])
+    except KernelgaugeError as error:
+        raise pytest.UsageError(str(error)) from error
+    full = config.getoption("--perf-matrix") == "full"
+    filters = [mark.kwargs for mark in metafunc.definition.iter_markers("workloads")]
+    selected = [
+        workload
+        for workload in workloads
+        if (full or workload.matrix == "default")
+        and (not filters or any(_matches(workload, fields) for fields in filters))
+    ]
+    metafunc.parametrize("workload", selected, ids=[workload.id for workload in selected], indirect=True)
+
+
+def _matches(workload: Workload, fields: dict[str, object]) -> bool:
+    return all(
+        getattr(workload, name) in (wanted if isinstance(wanted, tuple) else (wanted,))
+        for name, wanted in fields.items()
+    )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.option.collectonly or not any(_workload_of(item) for item in session.items):
+        return
+    try:
+        session.config.stash[GAUGE_KEY].prepare_folders()
+    except KernelgaugeError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _workload_of(item: pytest.Item) -> Workload | None:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("workload") if callspec else None
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
+    report = (yield).get_result()
+    workload = _workload_of(item)
+    if report.failed and workload is not None and hasattr(workload, "id"):
+        item.config.stash[GAUGE_KEY].failed.setdefault(workload.id, []).append(item.name)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    gauge = config.stash[GAUGE_KEY]
+    if not gauge.verdicts and not gauge.runs():
+        return
+    terminal = terminalreporter._tw  # the only way to the width and the colour that pytest itself uses
+    style = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
+    terminalreporter.section("kernelgauge", sep="=")
+    terminalreporter.write_line(describe(gauge.fingerprint))
+    terminalreporter.write(summary_text(rows(gauge.runs(), gauge.verdicts), **style))
+    terminalreporter.write_line(f"traces and tables: {gauge.latest / 'traces'}")
+    for warning in gauge.warnings:
+        terminalreporter.write_line(f"warning: {warning}", yellow=True)
+    if gauge.options.update:
+        _update(gauge, terminalreporter, style)
+
+
+def _update(gauge: Gauge, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
+    def show(plan: Sequence[PlannedChange]) -> None:
+        reporter.section("baselines: what changes", sep="-")
+        reporter.write(plan_text(plan, **style))
+
+    session = gauge.session
+    if session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
+        reporter.write_line("the session was cut short: no baseline was written", yellow=True)
+        return
+    for run in gauge.runs():
+        for reason in gauge.refusals(run):
+            reporter.write_line(f"not stored: {run.workload}: {reason}", yellow=True)
+    try:
+        plan = gauge.update(show)
+    except KernelgaugeError as error:
+        reporter.write_line(str(error), red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return
+    written = sum(change.action is not Action.KEEP for change in plan)
+    reporter.write_line(f"{written} written to {gauge.store.path(gauge.fingerprint.device, 'x').parent}", green=True)
+
+
+@pytest.fixture(scope="session")
+def gauge(request: pytest.FixtureRequest) -> Gauge:
+    """What this session measured and concluded so far."""
+    return request.config.stash[GAUGE_KEY]
+
+
+@pytest.fixture(scope="session")  # the scope makes pytest run all tests of one workload together
+def workload(request: pytest.FixtureRequest) -> Workload:
+    """One workload of the suite of this folder. Ask for it, and the test runs once for each."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def run(workload: Workload, gauge: Gauge, available: Callable[[Callable[[], Run]], Run]) -> Run:
+    """What was observed of the workload: it is built, profiled and timed at first demand, once a session."""
+    return available(lambda: gauge.run(workload))
+
+
+@pytest.fixture
+def available(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Callable[[], Any]], Any]:
+    """Calls a function; what it cannot do on this machine skips the test, and fails it under --perf-strict."""
+
+    def call(function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except WorkloadUnavailable as error:
+            if gauge.options.strict:
+                pytest.fail(str(error), pytrace=False)
+            pytest.skip(str(error))
+        except KernelgaugeError as error:
+            request.node.user_properties.append(("kernelgauge_verdict", Status.INVALID.value))
+            pytest.fail(str(error), pytrace=False)
+
+    return call
+
+
+@pytest.fixture
+def conclude(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Verdict], None]:
+    """Ends a test with a verdict: passed, failed or skipped, and the verdict attached to the test's report."""
+
+    def end(verdict: Verdict) -> None:
+        properties = request.node.user_properties
+        properties.append(("kernelgauge_verdict", verdict.status.value))
+        properties.append(("kernelgauge_reason", verdict.headline))
+        if gauge.must_fail(verdict.status):
+            pytest.fail(str(verdict), pytrace=False)
+        if not verdict.status.decided and not gauge.options.update:
+            pytest.skip(str(verdict))
+
+    return end

@@ -1,0 +1,6 @@
+"""Results -> text. Nothing here writes a file or a terminal."""
+
+from .rows import Row, rows
+from .terminal import describe, plan_text, summary_text
+
+__all__ = ["Row", "describe", "plan_text", "rows", "summary_text"]

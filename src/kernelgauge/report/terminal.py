@@ -1,0 +1,98 @@
+"""The summary table and the plan of an update, as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import StringIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..judge import Action, PlannedChange, RelativeChange, Status
+from ..run import Fingerprint
+from .rows import Row
+
+__all__ = ["describe", "plan_text", "summary_text"]
+
+_STYLES = {
+    Status.PASS: "green",
+    Status.IMPROVED: "cyan",
+    Status.REGRESSED: "bold red",
+    Status.INVALID: "bold red",
+    Status.UNDECIDED: "yellow",
+    Status.INCOMPARABLE: "yellow",
+    Status.NO_BASELINE: "yellow",
+}
+_ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.TRIM: "red", Action.KEEP: "dim"}
+
+
+def describe(fingerprint: Fingerprint) -> str:
+    """The machine and the software in one line."""
+    versions = [
+        ("driver", fingerprint.driver),
+        ("CUDA", fingerprint.cuda),
+        ("torch", fingerprint.torch),
+        ("triton", fingerprint.triton),
+        ("liger-kernel", fingerprint.liger_kernel),
+    ]
+    return ", ".join([fingerprint.device, *(f"{name} {version}" for name, version in versions if version)])
+
+
+def summary_text(rows: Sequence[Row], *, width: int, color: bool) -> str:
+    """One line for each workload: kernels, device time, baseline, change, verdict."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("workload", overflow="fold")
+    for title in ("kernels", "device us", "baseline", "change"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
+    for row in rows:
+        table.add_row(
+            Text(row.workload),
+            "-" if row.launches is None else str(row.launches),
+            _microseconds(row.device_time_us),
+            _microseconds(row.baseline_us),
+            _change(row.change),
+            _verdict(row),
+        )
+    return _render(table, width=width, color=color)
+
+
+def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
+    """What an update would write, file by file."""
+    if not plan:
+        return "nothing to update\n"
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
+    for change in plan:
+        details = "\n".join(change.details) or "unchanged within noise: the file stays as it is"
+        table.add_row(Text(change.action.value, style=_ACTION_STYLES[change.action]), change.workload, Text(details))
+    return _render(table, width=width, color=color)
+
+
+def _render(table: Table, *, width: int, color: bool) -> str:
+    stream = StringIO()
+    # legacy_windows off: the output is a string, no console is written to.
+    Console(
+        file=stream, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
+    ).print(table)
+    return "".join(line.rstrip() + "\n" for line in stream.getvalue().splitlines())
+
+
+def _microseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}" if value < 100_000 else f"{value:.0f}"
+
+
+def _change(change: RelativeChange | None) -> str:
+    return "-" if change is None else f"{100 * change.estimate:+.1f} %"
+
+
+def _verdict(row: Row) -> Text:
+    if row.status is None:
+        return Text("-")
+    text = Text(row.status.value, style=_STYLES[row.status])
+    if row.subjects and row.status not in (Status.PASS, Status.NO_BASELINE):
+        text.append(f" {', '.join(row.subjects)}", style="not bold default")
+    return text

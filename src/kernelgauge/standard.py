@@ -1,0 +1,97 @@
+"""The tests that every suite gets: ``from kernelgauge.standard import *`` in a test file beside its `conftest.py`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .judge import Reason, Status, Verdict, applicable, mismatches
+from .run import Run, Sample, Timer
+
+if TYPE_CHECKING:
+    from .gauge import Gauge
+    from .workload import Workload
+
+__all__ = [
+    "test_device_time",
+    "test_end_to_end_latency",
+    "test_host_dispatch_time",
+    "test_kernels_and_graphs_are_as_declared",
+    "test_result_matches_float64",
+    "test_structure_is_that_of_the_baseline",
+]
+
+Conclude = Callable[[Verdict], None]
+Available = Callable[[Callable[[], Any]], Any]
+
+
+def test_kernels_and_graphs_are_as_declared(workload: Workload, run: Run, gauge: Gauge, conclude: Conclude) -> None:
+    """Every expectation that holds for this machine, and nothing compiled again on fresh allocations."""
+    wrong = [
+        line for expectation in applicable(workload.expectations, run.fingerprint) for line in mismatches(expectation, run)
+    ]
+    if run.counts.graph_breaks != workload.graph_breaks:
+        wrong.append(f"graph breaks: got {run.counts.graph_breaks}, expected {workload.graph_breaks}")
+    if run.counts.recompiles:
+        wrong.append(f"recompiles: got {run.counts.recompiles}, expected 0 on fresh allocations of one shape")
+    if run.metadata_ops_that_launched:
+        wrong.append(f"kernels launched by ops that only rewrite metadata: {', '.join(run.metadata_ops_that_launched)}")
+    status = Status.REGRESSED if wrong else Status.PASS
+    headline = "not what the workload declares" if wrong else "as declared"
+    trace = Reason("trace", str(gauge.trace_path(workload)))
+    reasons = (*(Reason("why", line) for line in wrong), trace) if wrong else ()
+    verdict = gauge.conclude(Verdict(status, workload.id, "structure", headline, reasons))
+    if wrong:  # also under --perf-update: what is declared is code, and a baseline does not overrule it
+        pytest.fail(str(verdict), pytrace=False)
+    conclude(verdict)
+
+
+@pytest.mark.usefixtures("run")
+def test_structure_is_that_of_the_baseline(workload: Workload, gauge: Gauge, conclude: Conclude) -> None:
+    """Kernels (names, order, launches) and counts, exactly."""
+    conclude(gauge.judge_structure(workload))
+
+
+@pytest.mark.usefixtures("run")
+def test_device_time(workload: Workload, gauge: Gauge, conclude: Conclude) -> None:
+    """Sum of kernel durations, cold L2."""
+    conclude(gauge.judge_time(workload, Timer.DEVICE))
+
+
+@pytest.mark.usefixtures("run")
+def test_host_dispatch_time(workload: Workload, gauge: Gauge, conclude: Conclude) -> None:
+    """Host time until the call returns, on an idle device."""
+    if Timer.HOST not in gauge.device.timers:
+        pytest.skip("host dispatch time has no meaning here: the host does the work itself")
+    conclude(gauge.judge_time(workload, Timer.HOST))
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.benchmark(disable_gc=True)
+def test_end_to_end_latency(workload: Workload, gauge: Gauge, conclude: Conclude, benchmark: Any) -> None:
+    """Host time from the call to its synchronised result, cold L2: pytest-benchmark's rounds."""
+    from .measure.latency import Rounds
+
+    iterations = gauge.measured(workload).iterations
+    rounds = Rounds(workload, gauge.device, replicates=gauge.settings.replicates, iterations=iterations)
+    with rounds.grad_mode():
+        benchmark.pedantic(rounds.call, setup=rounds.setup, rounds=rounds.total, iterations=1, warmup_rounds=0)
+    if benchmark.disabled:
+        pytest.skip("pytest-benchmark is disabled, so nothing was timed")
+    gauge.add_sample(workload, Timer.END_TO_END, Sample(rounds.medians_us(benchmark.stats.stats.data), iterations))
+    verdict = gauge.judge_time(workload, Timer.END_TO_END)
+    benchmark.extra_info["kernelgauge_verdict"] = verdict.status.value
+    conclude(verdict)
+
+
+def test_result_matches_float64(workload: Workload, gauge: Gauge, available: Available) -> None:
+    """The workload computes the same function as its reference in float64, on fresh random input."""
+    from .measure.numerics import compare_with_float64
+
+    seed = secrets.randbits(32)
+    errors = available(lambda: compare_with_float64(workload, gauge.device, seed=seed))
+    wrong = [error for error in errors if not error.within_bound]  # NaN is within no bound
+    assert not wrong, f"{workload.id}, seed {seed}:\n" + "\n".join(map(str, wrong))

@@ -1,0 +1,119 @@
+"""Baselines on disk: atomic, locked, validated. The only module that writes them."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
+
+from .errors import BaselineError, StorageError
+from .judge.baseline import Baseline, decode_baseline, encode_baseline
+from .judge.update import Action, PlannedChange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["BaselineStore", "slug", "write_atomically"]
+
+_LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
+
+
+def slug(device: str) -> str:
+    """Folder name of a device: ``NVIDIA H200`` -> ``nvidia-h200``."""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") or "unknown"
+
+
+class BaselineStore:
+    """`<root>/<gpu>/<workload>.json`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, device: str, workload: str) -> Path:
+        return self.root / slug(device) / f"{workload}.json"
+
+    def load(self, device: str, workload: str) -> Baseline | None:
+        """The stored baseline; None if there is no file.
+
+        Raises `BaselineError` if there is a file that cannot be used.
+        """
+        path = self.path(device, workload)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise BaselineError("the baseline cannot be read", where=str(path), got=str(error)) from error
+        return decode_baseline(content, where=str(path), workload=workload)
+
+    def stored(self, device: str) -> dict[str, Baseline | None]:
+        """Every baseline of a device by workload id; None for a file that cannot be read."""
+        found: dict[str, Baseline | None] = {}
+        for path in sorted((self.root / slug(device)).glob("*.json")):
+            try:
+                found[path.stem] = self.load(device, path.stem)
+            except BaselineError:
+                found[path.stem] = None
+        return found
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the update lock, across processes. Raises `StorageError` if another update holds it for too long."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.root / ".update.lock", timeout=_LOCK_TIMEOUT_SECONDS):
+                yield
+        except Timeout as error:
+            raise StorageError(
+                "another update of these baselines is running",
+                where=str(self.root),
+                expected=f"the lock within {_LOCK_TIMEOUT_SECONDS:g} s",
+                next_command="wait for it, or delete the lock file if no such run is alive",
+            ) from error
+        except OSError as error:
+            raise _unwritable(self.root, error) from error
+
+    def apply(self, device: str, plan: Iterable[PlannedChange]) -> None:
+        """Carry out a plan, file by file. Each file is whole at every moment. Call it inside `locked`."""
+        for change in plan:
+            path = self.path(device, change.workload)
+            if change.baseline is not None:
+                write_atomically(path, encode_baseline(change.baseline))
+            elif change.action is Action.TRIM:
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    raise _unwritable(path, error) from error
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside the target, then rename: a reader sees the old file or the new one, never a part.
+
+    Raises `StorageError` if the folder cannot be written.
+    """
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp makes it private; a baseline is for everybody
+        os.replace(temporary, path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        if temporary is not None:
+            with suppress(FileNotFoundError):  # gone once it was renamed; left if anything, Ctrl-C too, came between
+                os.unlink(temporary)
+
+
+def _unwritable(path: Path, error: OSError) -> StorageError:
+    return StorageError("cannot write", where=str(path), got=str(error), expected="a folder that can be written")

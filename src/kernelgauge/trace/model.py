@@ -1,0 +1,231 @@
+"""What ran: the records of one torch.profiler trace, paired, and cut into windows.
+
+A `Trace` holds every record. A `Window` is a stretch of host time (a profiler step, or a named region) with what was
+dispatched and launched in it. Device records belong to the window that *launched* them, by correlation id: on an
+asynchronous device the time at which a kernel ran says nothing about who asked for it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+__all__ = ["ApiCall", "DeviceRecord", "Launch", "Op", "Trace", "Window"]
+
+# Host calls that put work on the device, by prefix of their name (CUDA runtime, CUDA driver, HIP).
+_LAUNCH_PREFIXES = ("cudaLaunch", "cuLaunch", "hipLaunch", "hipModuleLaunch", "hipExtModuleLaunch", "hipExtLaunch")
+_GRAPH_LAUNCH_PREFIXES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
+_TRANSFER_PREFIXES = ("cudaMemset", "cudaMemcpy", "cuMemset", "cuMemcpy", "hipMemset", "hipMemcpy")
+_SYNCHRONIZE_NAMES = frozenset(
+    f"{api}{what}"
+    for api in ("cuda", "cu", "hip")
+    for what in ("DeviceSynchronize", "CtxSynchronize", "StreamSynchronize", "EventSynchronize")
+) | {"cudaMemcpy", "hipMemcpy"}  # the form without a stream blocks the host
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A row of the host lane: a dispatcher op, a compile pre-op, an annotation's child. Times in microseconds."""
+
+    name: str
+    start_us: float
+    duration_us: float
+    thread: int | str
+    external_id: int | None = None
+    input_shapes: tuple[object, ...] = ()
+    kernel_kwargs: str | None = None  # the Triton keys are on the op, not on the kernel record
+    num_warps: int | None = None
+    num_stages: int | None = None
+    kernel_hash: str | None = None
+
+    @property
+    def end_us(self) -> float:
+        return self.start_us + self.duration_us
+
+
+@dataclass(frozen=True, slots=True)
+class ApiCall:
+    """A call into the CUDA (or HIP) runtime or driver, seen on the host."""
+
+    name: str
+    start_us: float
+    duration_us: float
+    correlation: int | None
+    external_id: int | None = None
+
+    @property
+    def is_graph_launch(self) -> bool:
+        return self.name.startswith(_GRAPH_LAUNCH_PREFIXES)
+
+    @property
+    def is_launch(self) -> bool:
+        return self.is_graph_launch or self.name.startswith(_LAUNCH_PREFIXES)
+
+    @property
+    def is_transfer(self) -> bool:
+        return self.name.startswith(_TRANSFER_PREFIXES)
+
+    @property
+    def is_synchronization(self) -> bool:
+        return self.name in _SYNCHRONIZE_NAMES
+
+    @property
+    def is_occupancy_query(self) -> bool:
+        return "Occupancy" in self.name
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRecord:
+    """One execution on the device, as the profiler recorded it: a kernel, a memset or a copy."""
+
+    category: str  # "kernel", "gpu_memset" or "gpu_memcpy"
+    name: str
+    start_us: float
+    duration_us: float
+    device: int
+    stream: int
+    correlation: int | None
+    external_id: int | None = None
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One execution of a kernel, with the host call that asked for it and the op that made the call, where known."""
+
+    record: DeviceRecord
+    call: ApiCall
+    op: Op | None
+
+
+@dataclass(frozen=True)
+class Window:
+    """What the host dispatched between two moments, and what the device ran for it, in launch order."""
+
+    name: str
+    start_us: float
+    duration_us: float
+    ops: tuple[Op, ...]
+    calls: tuple[ApiCall, ...]
+    launches: tuple[Launch, ...]
+    memsets: tuple[DeviceRecord, ...]
+    copies: tuple[DeviceRecord, ...]
+
+    @property
+    def synchronizations(self) -> int:
+        return sum(call.is_synchronization for call in self.calls)
+
+    @property
+    def occupancy_queries(self) -> int:
+        return sum(call.is_occupancy_query for call in self.calls)
+
+    @property
+    def device_time_us(self) -> float:
+        """Sum of kernel durations; memsets and copies are not kernels and are not in it."""
+        return sum(launch.record.duration_us for launch in self.launches)
+
+    def op_names(self) -> list[str]:
+        return [op.name for op in self.ops]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Every record of one profiler session. Tuples are sorted by start time."""
+
+    ops: tuple[Op, ...]
+    annotations: tuple[Op, ...]
+    calls: tuple[ApiCall, ...]
+    records: tuple[DeviceRecord, ...]
+    device_properties: tuple[dict[str, object], ...] = ()
+
+    @cached_property
+    def _records_by_correlation(self) -> dict[int, list[DeviceRecord]]:
+        found: dict[int, list[DeviceRecord]] = {}
+        for record in self.records:
+            if record.correlation is not None:
+                found.setdefault(record.correlation, []).append(record)
+        return found
+
+    @cached_property
+    def _op_starts(self) -> list[float]:
+        return [op.start_us for op in self.ops]
+
+    @cached_property
+    def _call_starts(self) -> list[float]:
+        return [call.start_us for call in self.calls]
+
+    @cached_property
+    def _op_by_external_id(self) -> dict[int, Op]:
+        # Later ops overwrite earlier ones: within one External id the innermost op starts last.
+        return {op.external_id: op for op in self.ops if op.external_id is not None}
+
+    def pairing_problems(self) -> tuple[str, ...]:
+        """Every way in which launches and device records fail to pair; empty if the session can be trusted.
+
+        The profiler can drop records at the start of a session (pytorch#192021, Fuser#3753), so a count is believed
+        only when each launch has its record and each record its launch.
+        """
+        problems: list[str] = []
+        asked = {call.correlation for call in self.calls if call.is_launch or call.is_transfer}
+        for call in self.calls:
+            if not (call.is_launch or call.is_transfer):
+                continue
+            got = self._records_by_correlation.get(call.correlation, []) if call.correlation is not None else []
+            if not got:
+                problems.append(f"lost: {call.name} (correlation {call.correlation}) has no device record")
+            elif len(got) > 1 and not call.is_graph_launch:
+                names = ", ".join(record.name for record in got)
+                problems.append(
+                    f"duplicated: {call.name} (correlation {call.correlation}) has {len(got)} records: {names}"
+                )
+        for record in self.records:
+            if record.correlation not in asked:
+                problems.append(f"orphan: {record.name} (correlation {record.correlation}) has no launch")
+            if not record.duration_us >= 0:  # also catches NaN
+                problems.append(f"bad duration: {record.name} took {record.duration_us} us")
+        return tuple(problems)
+
+    def steps(self) -> list[Window]:
+        """One window for each `ProfilerStep#N` annotation, in order."""
+        return [self._window(mark) for mark in self.annotations if mark.name.startswith("ProfilerStep#")]
+
+    def regions(self, name: str) -> list[Window]:
+        """One window for each `record_function(name)` annotation, in order."""
+        return [self._window(mark) for mark in self.annotations if mark.name == name]
+
+    def _window(self, mark: Op) -> Window:
+        calls = self.calls[_within(self._call_starts, mark)]
+        launches: list[Launch] = []
+        memsets: list[DeviceRecord] = []
+        copies: list[DeviceRecord] = []
+        for call, record in self._executions(calls):
+            if record.category == "kernel":
+                launches.append(Launch(record, call, self._op_by_external_id.get(record.external_id or -1)))
+            elif record.category == "gpu_memset":
+                memsets.append(record)
+            else:
+                copies.append(record)
+        return Window(
+            name=mark.name,
+            start_us=mark.start_us,
+            duration_us=mark.duration_us,
+            ops=self.ops[_within(self._op_starts, mark)],
+            calls=calls,
+            launches=tuple(launches),
+            memsets=tuple(memsets),
+            copies=tuple(copies),
+        )
+
+    def _executions(self, calls: tuple[ApiCall, ...]) -> Iterator[tuple[ApiCall, DeviceRecord]]:
+        for call in calls:
+            if (call.is_launch or call.is_transfer) and call.correlation is not None:
+                for record in self._records_by_correlation.get(call.correlation, []):
+                    yield call, record
+
+
+def _within(starts: Sequence[float], mark: Op) -> slice:
+    return slice(bisect_left(starts, mark.start_us), bisect_right(starts, mark.end_us))
