@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from workloads import WORKLOADS
 
 from kernelgauge import Run, Workload
 from kernelgauge.gauge import Gauge
+from workloads import WORKLOADS
 
 
 def pytest_kernelgauge_workloads() -> list[Workload]:

@@ -36,7 +36,11 @@ MATMUL_ADD_EAGER = (
     Expectation(_ANY_GPU, arch="gpu", kinds=("gemm", "pointwise")),
     Expectation(_CPU, arch="cpu", kinds=("gemm", "pointwise"), names=("aten::mm", "aten::add")),
     Expectation(
-        _H200, arch="sm_90", cuda="13.0", names=("nvjet_sm90_tst_64x8_64x16_1x2_h_bz_NNT", "*CUDAFunctor_add*"), memsets=0
+        _H200,
+        arch="sm_90",
+        cuda="13.0",
+        names=("nvjet_sm90_tst_64x8_64x16_1x2_h_bz_NNT", "*CUDAFunctor_add*"),
+        memsets=0,
     ),
 )
 
@@ -67,7 +71,12 @@ LINEAR_SPLIT_K = (
 )
 
 MLP_EAGER_KINDS = (
-    Expectation(_ANY_GPU, arch="gpu", kinds=("gemm", "gemm", "pointwise", "pointwise", "gemm"), names=("*", "*", _GELU, _MUL, "*")),
+    Expectation(
+        _ANY_GPU,
+        arch="gpu",
+        kinds=("gemm", "gemm", "pointwise", "pointwise", "gemm"),
+        names=("*", "*", _GELU, _MUL, "*"),
+    ),
     Expectation(
         _CPU,
         arch="cpu",
@@ -78,10 +87,16 @@ MLP_EAGER_KINDS = (
 
 MLP_COMPILED_KINDS = (
     Expectation(
-        _ANY_GPU, arch="gpu", kinds=("gemm", "gemm", "pointwise", "gemm"), names=("*", "*", "triton_poi_fused_*gelu*_0", "*")
+        _ANY_GPU,
+        arch="gpu",
+        kinds=("gemm", "gemm", "pointwise", "gemm"),
+        names=("*", "*", "triton_poi_fused_*gelu*_0", "*"),
     ),
     Expectation(
-        _CPU, arch="cpu", kinds=("gemm", "gemm", "pointwise", "gemm"), names=("aten::mm", "aten::mm", "cpp_fused_*gelu*_0", "aten::mm")
+        _CPU,
+        arch="cpu",
+        kinds=("gemm", "gemm", "pointwise", "gemm"),
+        names=("aten::mm", "aten::mm", "cpp_fused_*gelu*_0", "aten::mm"),
     ),
 )
 

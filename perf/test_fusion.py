@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
-from claims import claim, gemm_names, gpu_only, only, pointwise_us
 
+from claims import claim, gemm_names, gpu_only, only, pointwise_us
 from kernelgauge import Run, Timer, Workload
 from kernelgauge.gauge import Gauge
 from kernelgauge.measure.compiler import compile_counts, reset_compiler
@@ -22,7 +23,7 @@ ROWS, DIM, HIDDEN = 64 * 128, 768, 3072
 INTERMEDIATE_BYTES = ROWS * HIDDEN * 2  # bf16
 
 
-def mm_shapes(run: Run) -> list[tuple[object, ...]]:
+def mm_shapes(run: Run) -> list[Any]:
     return [op.input_shapes[:2] for op in run.ops if op.name == "aten::mm"]
 
 
@@ -105,7 +106,7 @@ def test_c18_fusion_saves_a_round_trip_of_the_intermediate(run: Run, eager: Run)
     tensors = {name: 1 + sum(bool(shape) for shape in shapes) for name, shapes in operands.items()}
     assert tensors == {"aten::gelu": 2, "aten::mul": 3}
     assert all(math.prod(shape) * 2 == INTERMEDIATE_BYTES for shapes in operands.values() for shape in shapes if shape)
-    assert INTERMEDIATE_BYTES == pytest.approx(50.3e6, rel=1e-3)
+    assert pytest.approx(50.3e6, rel=1e-3) == INTERMEDIATE_BYTES
     assert pointwise_us(run) < pointwise_us(eager)
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import expectations as seen
 import torch
-from hub_layer import load_liger_geglu_mlp
-from modules import GegluMlp, MatmulAdd, liger_geglu_mlp
 from torch import nn
 
+import expectations as seen
+from hub_layer import load_liger_geglu_mlp
 from kernelgauge import Dtype, Expectation, Workload
+from modules import GegluMlp, MatmulAdd, liger_geglu_mlp
 
 _NO_TRITON_ON_CPU = "Liger's kernel is Triton code: it needs a GPU (Triton's interpreter has no libdevice.tanh)"
 _TOO_LARGE_FOR_CPU = "this shape is sized for a GPU"

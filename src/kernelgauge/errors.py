@@ -36,6 +36,11 @@ class KernelgaugeError(Exception):
         self.expected = expected
         self.next_command = next_command
 
+    @property
+    def one_line(self) -> str:
+        """The sentence and the next command, for a list."""
+        return f"{self.what}; {self.next_command}" if self.next_command else self.what
+
     def __str__(self) -> str:
         parts = [("where", self.where), ("got", self.got), ("expected", self.expected), ("next", self.next_command)]
         return "\n".join([self.what, *(f"  {label:<9}{text}" for label, text in parts if text)])

@@ -270,5 +270,10 @@ class Gauge:
         missing = [timer.label for timer in self.device.timers if run.sample(timer) is None]
         return reasons + [f"{label} was not measured (was its test deselected?)" for label in missing]
 
+    def how_to_record(self) -> str:
+        """What a test without a baseline says: which folder has none, and the command that records one."""
+        folder = self._shown(self.store.path(self.fingerprint.device, "x").parent)
+        return f"no baseline in {folder}/; record one with: pytest {self.options.suite_argument} --perf-update"
+
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self.options.root)) if path.is_relative_to(self.options.root) else str(path)

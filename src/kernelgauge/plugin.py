@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="workloads to run: the default ones, or all of them",
     )
     group.addoption(
-        "--perf-device", choices=("auto", "cuda", "cpu"), default="auto", help="auto: a GPU if there is one, else the CPU"
+        "--perf-device",
+        choices=("auto", "cuda", "cpu"),
+        default="auto",
+        help="auto: a GPU if there is one, else the CPU",
     )
     group.addoption(
         "--perf-update",
@@ -79,9 +83,7 @@ def _new_gauge(config: pytest.Config) -> Gauge:
 
         return choose_device(choice)
 
-    return Gauge(
-        options=options, measurer=measure, choose=choose, settings=Settings(), progress=_progress(config)
-    )
+    return Gauge(options=options, measurer=measure, choose=choose, settings=Settings(), progress=_progress(config))
 
 
 def _options(config: pytest.Config) -> Options:
@@ -119,7 +121,7 @@ def _progress(config: pytest.Config) -> Callable[[str], None]:
         if reporter is None or config.getoption("verbose") < 0:
             return
         capture = config.pluginmanager.get_plugin("capturemanager")
-        with capture.global_and_fixture_disabled():
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
             reporter.ensure_newline()
             reporter.write_line(f"  {what}", bold=False)
 
@@ -153,7 +155,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("workload", selected, ids=[workload.id for workload in selected], indirect=True)
 
 
-def _matches(workload: Workload, fields: dict[str, object]) -> bool:
+def _matches(workload: Workload, fields: Mapping[str, object]) -> bool:
     return all(
         getattr(workload, name) in (wanted if isinstance(wanted, tuple) else (wanted,))
         for name, wanted in fields.items()
@@ -187,8 +189,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not gauge.verdicts and not gauge.runs():
         return
     terminal = terminalreporter._tw  # the only way to the width and the colour that pytest itself uses
-    style = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
-    terminalreporter.section("kernelgauge", sep="=")
+    style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
+    terminalreporter.write_sep("=", "kernelgauge", bold=True)
     terminalreporter.write_line(describe(gauge.fingerprint))
     terminalreporter.write(summary_text(rows(gauge.runs(), gauge.verdicts), **style))
     terminalreporter.write_line(f"traces and tables: {gauge.latest / 'traces'}")
@@ -200,7 +202,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def _update(gauge: Gauge, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
     def show(plan: Sequence[PlannedChange]) -> None:
-        reporter.section("baselines: what changes", sep="-")
+        reporter.write_sep("-", "baselines: what changes")
         reporter.write(plan_text(plan, **style))
 
     session = gauge.session
@@ -248,7 +250,7 @@ def available(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Callabl
         except WorkloadUnavailable as error:
             if gauge.options.strict:
                 pytest.fail(str(error), pytrace=False)
-            pytest.skip(str(error))
+            pytest.skip(error.one_line)
         except KernelgaugeError as error:
             request.node.user_properties.append(("kernelgauge_verdict", Status.INVALID.value))
             pytest.fail(str(error), pytrace=False)
@@ -266,6 +268,8 @@ def conclude(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Verdict]
         properties.append(("kernelgauge_reason", verdict.headline))
         if gauge.must_fail(verdict.status):
             pytest.fail(str(verdict), pytrace=False)
+        if verdict.status is Status.NO_BASELINE and not gauge.options.update:
+            pytest.skip(gauge.how_to_record())  # the same words for each test, so that pytest folds them into one line
         if not verdict.status.decided and not gauge.options.update:
             pytest.skip(str(verdict))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from .judge import Reason, Status, Verdict, applicable, mismatches
-from .run import Run, Sample, Timer
+from .run import Run, Timer
 
 if TYPE_CHECKING:
     from .gauge import Gauge
@@ -31,7 +31,9 @@ Available = Callable[[Callable[[], Any]], Any]
 def test_kernels_and_graphs_are_as_declared(workload: Workload, run: Run, gauge: Gauge, conclude: Conclude) -> None:
     """Every expectation that holds for this machine, and nothing compiled again on fresh allocations."""
     wrong = [
-        line for expectation in applicable(workload.expectations, run.fingerprint) for line in mismatches(expectation, run)
+        line
+        for expectation in applicable(workload.expectations, run.fingerprint)
+        for line in mismatches(expectation, run)
     ]
     if run.counts.graph_breaks != workload.graph_breaks:
         wrong.append(f"graph breaks: got {run.counts.graph_breaks}, expected {workload.graph_breaks}")
@@ -81,7 +83,7 @@ def test_end_to_end_latency(workload: Workload, gauge: Gauge, conclude: Conclude
         benchmark.pedantic(rounds.call, setup=rounds.setup, rounds=rounds.total, iterations=1, warmup_rounds=0)
     if benchmark.disabled:
         pytest.skip("pytest-benchmark is disabled, so nothing was timed")
-    gauge.add_sample(workload, Timer.END_TO_END, Sample(rounds.medians_us(benchmark.stats.stats.data), iterations))
+    gauge.add_sample(workload, Timer.END_TO_END, rounds.sample(benchmark.stats.stats.data))
     verdict = gauge.judge_time(workload, Timer.END_TO_END)
     benchmark.extra_info["kernelgauge_verdict"] = verdict.status.value
     conclude(verdict)

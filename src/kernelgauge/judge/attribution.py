@@ -78,12 +78,10 @@ def explain(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> tu
 
 
 def _describe(change: KernelChange) -> str:
-    if change.before is None and change.after is not None:
-        return f"{change.after.identity.name}  new: {change.after.device_time_us:.1f} us"
-    if change.after is None and change.before is not None:
-        return f"{change.before.identity.name}  gone: {change.before.device_time_us:.1f} us"
-    assert change.before is not None and change.after is not None  # a change has at least one side
     old, new = change.before, change.after
+    if old is None or new is None:
+        one, what = (new, "new") if old is None else (old, "gone")
+        return f"{one.identity.name}  {what}: {one.device_time_us:.1f} us" if one else ""
     head = f"{new.identity.name}  {old.device_time_us:.1f} -> {new.device_time_us:.1f} us"
     if change.same_identity:
         return f"{head}: same launch configuration"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..errors import BaselineError
-from ..run import Counts, Fingerprint, KernelRecord, Run, Sample, Timer
+from ..run import Counts, Fingerprint, KernelRecord, Run, Sample, Statistic, Timer
 
 __all__ = ["SCHEMA_VERSION", "Baseline", "decode_baseline", "encode_baseline", "from_run"]
 
@@ -17,10 +17,11 @@ _DECIMALS = 3
 
 
 class TimerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A sample as stored: the replicate medians, and their summary for the reader of a diff."""
+    """A sample as stored: what each replicate gave, and the median over them for the reader of a diff."""
 
     median_us: float
-    replicate_medians_us: tuple[float, ...]
+    statistic: Statistic  # of each replicate
+    replicates_us: tuple[float, ...]
     iterations: int
 
 
@@ -37,7 +38,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def sample(self, timer: Timer) -> Sample | None:
         record = self.timers.get(timer.value)
-        return None if record is None else Sample(record.replicate_medians_us, record.iterations)
+        return None if record is None else Sample(record.replicates_us, record.iterations)
 
 
 class _Header(msgspec.Struct):
@@ -52,13 +53,12 @@ def from_run(run: Run, *, suite: str) -> Baseline:
         workload=run.workload,
         fingerprint=run.fingerprint,
         counts=run.counts,
-        kernels=tuple(
-            KernelRecord(kernel.identity, round(kernel.device_time_us, _DECIMALS)) for kernel in run.kernels
-        ),
+        kernels=tuple(KernelRecord(kernel.identity, round(kernel.device_time_us, _DECIMALS)) for kernel in run.kernels),
         timers={
             timer.value: TimerRecord(
                 median_us=round(sample.median_us, _DECIMALS),
-                replicate_medians_us=tuple(round(value, _DECIMALS) for value in sample.replicate_medians_us),
+                statistic=timer.statistic,
+                replicates_us=tuple(round(value, _DECIMALS) for value in sample.replicates_us),
                 iterations=sample.iterations,
             )
             for timer in Timer

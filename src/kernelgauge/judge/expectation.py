@@ -39,9 +39,7 @@ class Expectation:
 
     def holds_for(self, fingerprint: Fingerprint) -> bool:
         right_arch = (
-            self.arch is None
-            or self.arch == fingerprint.arch
-            or (self.arch == "gpu" and fingerprint.arch != "cpu")
+            self.arch is None or self.arch == fingerprint.arch or (self.arch == "gpu" and fingerprint.arch != "cpu")
         )
         return right_arch and (self.cuda is None or self.cuda == fingerprint.cuda)
 

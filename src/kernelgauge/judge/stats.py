@@ -24,9 +24,7 @@ class RelativeChange:
     confidence: float
 
 
-def relative_change(
-    before: Sequence[float], after: Sequence[float], *, confidence: float = 0.95
-) -> RelativeChange:
+def relative_change(before: Sequence[float], after: Sequence[float], *, confidence: float = 0.95) -> RelativeChange:
     """Ratio of two sets of replicate medians, with a Welch interval on the logarithm.
 
     The replicate (fresh allocations) is the unit, not the iteration: iterations of one replicate share their

@@ -34,7 +34,7 @@ DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
     {
         Timer.DEVICE: Policy(tolerance=0.02, floor_us=0.1),
         Timer.END_TO_END: Policy(tolerance=0.10, floor_us=5.0),
-        Timer.HOST: Policy(tolerance=0.25, floor_us=5.0),
+        Timer.HOST: Policy(tolerance=0.15, floor_us=5.0),
     }
 )
 
@@ -48,7 +48,7 @@ def judge_time(timer: Timer, run: Run, baseline: Baseline, comparison: Compariso
         return Verdict(Status.INVALID, run.workload, timer.label, f"{timer.label} was not measured")
     if before is None:
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
-    change = relative_change(before.replicate_medians_us, after.replicate_medians_us)
+    change = relative_change(before.replicates_us, after.replicates_us)
     status = _status(change, after.median_us - before.median_us, policy)
     headline = (
         f"{timer.label} {before.median_us:.1f} -> {after.median_us:.1f} us  {_describe(change)}, "

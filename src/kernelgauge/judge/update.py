@@ -16,6 +16,8 @@ __all__ = ["Action", "PlannedChange", "plan_update"]
 
 
 class Action(str, Enum):
+    """What happens to one file of the baselines."""
+
     CREATE = "create"
     UPDATE = "update"
     TRIM = "trim"  # the suite no longer declares the workload
@@ -84,7 +86,7 @@ def _details(old: Baseline, new: Baseline) -> list[str]:
         if before_sample is None:
             details.append(f"{timer.label} (none) -> {after_sample.median_us:.1f} us")
             continue
-        change = relative_change(before_sample.replicate_medians_us, after_sample.replicate_medians_us)
+        change = relative_change(before_sample.replicates_us, after_sample.replicates_us)
         # A third of the tolerance: a baseline that only follows large moves drifts behind unseen
         # (the rule of pytorch/benchmarks/dynamo/pr_time_benchmarks/check_results.py).
         if abs(change.estimate) > DEFAULT_POLICIES[timer].tolerance / 3:

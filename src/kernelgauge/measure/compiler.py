@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-__all__ = ["CompileCounts", "compile_counts", "kernel_profile_on_cpu", "reset_compiler"]
+__all__ = ["CompileCounts", "compile_counts", "kernel_profile_on_cpu", "reset_compiler", "silence_structured_trace"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,16 @@ def kernel_profile_on_cpu() -> None:
     inductor.cpp.enable_kernel_profile = True
 
 
-def _counters():  # type: ignore[no-untyped-def]  # Dynamo's own type is a private alias
+def silence_structured_trace() -> None:
+    """Keep torch's structured trace out of pytest's log capture.
+
+    Its logger is at DEBUG whether or not anybody asked for it (torch/_logging/_internal.py), and under a log capture
+    on the root logger one compile writes thousands of empty lines into every failure report.
+    """
+    logging.getLogger("torch.__trace").propagate = False
+
+
+def _counters() -> Any:  # Dynamo's own type is a private alias
     from torch._dynamo.utils import counters
 
     return counters

@@ -6,7 +6,7 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 
@@ -32,7 +32,7 @@ class GpuSettings:
 def software() -> Software:
     """Versions of what decides which kernels run."""
     return {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a TorchVersion, which is no plain string
         "triton": _version("triton"),
         "liger_kernel": _version("liger-kernel"),
         "python": ".".join(platform.python_version_tuple()[:2]),  # a patch release changes no kernel
@@ -70,21 +70,21 @@ def gpu_settings(uuid: str) -> GpuSettings:
         pynvml.nvmlShutdown()
 
 
-def _handle(pynvml, uuid: str):  # type: ignore[no-untyped-def]  # pynvml has no types
+def _handle(pynvml: Any, uuid: str) -> Any:  # pynvml has no types
     try:
         return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except pynvml.NVMLError:
         return pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
 
 
-def _power_limit(pynvml, handle) -> float | None:  # type: ignore[no-untyped-def]
+def _power_limit(pynvml: Any, handle: Any) -> float | None:
     try:
         return float(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1000  # milliwatts
     except pynvml.NVMLError:
         return None
 
 
-def _mig(pynvml, handle) -> bool | None:  # type: ignore[no-untyped-def]
+def _mig(pynvml: Any, handle: Any) -> bool | None:
     try:
         current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
         return bool(current)

@@ -105,7 +105,7 @@ def _call(workload: Workload, function: Callable[..., Any], inputs: tuple[Any, .
         return lambda: function(*inputs)
 
     def forward_and_backward() -> None:
-        total_of(function(*inputs)).backward()
+        torch.autograd.backward(total_of(function(*inputs)))
 
     return forward_and_backward
 
@@ -136,6 +136,4 @@ def _failed(workload: Workload, doing: str, error: Exception) -> WorkloadError:
         )
     where = inspect.getsourcefile(workload.build) if callable(workload.build) else None
     message = str(error).strip().split("\n")[0] or repr(error)
-    return WorkloadError(
-        f"{workload.id}: {doing} failed", where=where, got=f"{type(error).__name__}: {message}"
-    )
+    return WorkloadError(f"{workload.id}: {doing} failed", where=where, got=f"{type(error).__name__}: {message}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from statistics import median
 
 import torch
 
+from ..run import Sample, Timer, summarize
 from ..workload import Workload
 from .device import Device
 from .instance import Instance, build
@@ -49,7 +49,8 @@ class Rounds:
         self._instance.call()
         self._device.synchronize()
 
-    def medians_us(self, durations_s: Sequence[float]) -> tuple[float, ...]:
-        """Median of each replicate in microseconds, from the rounds' durations in seconds, in order."""
-        size = self._iterations
-        return tuple(1e6 * median(durations_s[start : start + size]) for start in range(0, len(durations_s), size))
+    def sample(self, durations_s: Sequence[float]) -> Sample:
+        """The sample that the rounds' durations, in seconds and in order, make."""
+        size, statistic = self._iterations, Timer.END_TO_END.statistic
+        replicates = [durations_s[start : start + size] for start in range(0, len(durations_s), size)]
+        return Sample(tuple(1e6 * summarize(replicate, statistic) for replicate in replicates), size)

@@ -79,7 +79,7 @@ def _results(module: Any, run: Any, workload: Workload) -> dict[str, torch.Tenso
     leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
     results = {f"output {index}": leaf.detach() for index, leaf in enumerate(leaves) if leaf.is_floating_point()}
     if workload.pass_ == "train" and isinstance(module, nn.Module):
-        total_of(output).backward()
+        torch.autograd.backward(total_of(output))
         for name, parameter in module.named_parameters():
             if parameter.grad is not None:
                 results[f"gradient of {name}"] = parameter.grad.detach()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,12 +87,15 @@ def _profile_once(
                 averages = profiler.key_averages()
                 exported.append(averages.table(sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100))
 
-        with profile(
+        profiler = profile(
             activities=device.activities,
             schedule=schedule(wait=_WAIT, warmup=_WARMUP, active=iterations, repeat=1),
             on_trace_ready=export,
             record_shapes=record_shapes,
-        ) as profiler:
+        )
+        with warnings.catch_warnings(), profiler:
+            # Each cycle is exported as it ends, so nothing is lost when the next one clears it.
+            warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
             for _ in range(_WAIT + _WARMUP + iterations):
                 instance.prepare()
                 device.flush_cache()

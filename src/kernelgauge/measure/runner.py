@@ -13,9 +13,9 @@ from ..run import Counts, Fingerprint, KernelRecord, OpRecord, Run, Sample, Time
 from ..trace import dispatcher_ops
 from ..trace.host import metadata_ops_that_launched
 from ..workload import Workload
-from .compiler import compile_counts, kernel_profile_on_cpu, reset_compiler
+from .compiler import compile_counts, kernel_profile_on_cpu, reset_compiler, silence_structured_trace
 from .device import Device
-from .instance import Instance, build, first_call
+from .instance import build, first_call
 from .profile import Session, profile_session
 from .settings import Settings
 from .timing import call_duration_us, host_dispatch_us, warm_up
@@ -48,6 +48,7 @@ def measure(
     Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if it fails, `MeasurementError` if what the
     profiler saw cannot be trusted.
     """
+    silence_structured_trace()
     kernel_profile_on_cpu()
     reset_compiler()
     progress("building" if workload.compile is None else "compiling")
@@ -57,18 +58,19 @@ def measure(
             first_call(instance)
             compiled = compile_counts()
             warm_up(device, instance, calls=WARM_UP_CALLS, seconds=0)
-            iterations = settings.iterations_for(call_duration_us(device, instance))
+            call_us = call_duration_us(device, instance)
             progress("profiling")
             session = profile_session(
                 device, instance, iterations=_STRUCTURE_ITERATIONS, record_shapes=True, keep_table=True
             )
             instance.prepare()
             peak = device.peak_allocated_bytes(instance.call)
+            warm_up(device, instance, calls=1, seconds=settings.settle_seconds)
         del instance
-        times = [
-            _replicate(workload, device, settings, iterations, index, session, progress)
-            for index in range(settings.replicates)
-        ]
+        times = []
+        for index in range(settings.replicates):
+            progress(f"timing, replicate {index + 1} of {settings.replicates}")
+            times.append(_replicate(workload, device, settings, index, call_us, session))
     except torch.cuda.OutOfMemoryError as error:
         raise WorkloadError(f"{workload.id}: out of device memory", got=str(error).split(". ")[0]) from error
     except RuntimeError as error:  # CUDA errors arrive as RuntimeError, at the next call that looks
@@ -83,14 +85,14 @@ def measure(
             fingerprint=fingerprint,
             kernels=_kernels(times, session),
             counts=_counts(session, peak, compiled.graph_breaks, after.graphs - compiled.graphs),
-            samples=_samples(times, iterations),
+            samples=_samples(times, settings, call_us),
             ops=tuple(OpRecord(op.name, op.input_shapes) for op in window.ops),
             launch_apis=tuple(launch.call.name for launch in window.launches),
             occupancy_queries=window.occupancy_queries,
             metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
             steps=len(session.trace.steps()),
         ),
-        iterations=iterations,
+        iterations=settings.iterations_for(call_us),
         trace_json=session.trace_json,
         table=session.table,
     )
@@ -107,19 +109,18 @@ def _replicate(
     workload: Workload,
     device: Device,
     settings: Settings,
-    iterations: int,
     index: int,
+    call_us: float,
     structure: Session,
-    progress: Callable[[str], None],
 ) -> _Replicate:
-    progress(f"timing, replicate {index + 1} of {settings.replicates}")
     instance = build(workload, device, replicate=index)
     with instance.grad_mode():
         warm_up(device, instance, calls=WARM_UP_CALLS, seconds=settings.warm_up_seconds)
+        iterations = settings.iterations_for(call_us)
         session = profile_session(device, instance, iterations=iterations, record_shapes=False)
         _require_same_kernels(workload, structure, session)
         host = (
-            host_dispatch_us(device, instance, iterations=settings.iterations)
+            host_dispatch_us(device, instance, iterations=settings.host_iterations_for(call_us))
             if Timer.HOST in device.timers
             else None
         )
@@ -149,11 +150,12 @@ def _kernels(times: Sequence[_Replicate], session: Session) -> tuple[KernelRecor
     )
 
 
-def _samples(times: Sequence[_Replicate], iterations: int) -> dict[Timer, Sample]:
-    samples = {Timer.DEVICE: Sample(tuple(replicate.device_us for replicate in times), iterations)}
+def _samples(times: Sequence[_Replicate], settings: Settings, call_us: float) -> dict[Timer, Sample]:
+    device = tuple(replicate.device_us for replicate in times)
+    samples = {Timer.DEVICE: Sample(device, settings.iterations_for(call_us))}
     host = tuple(replicate.host_us for replicate in times if replicate.host_us is not None)
     if host:
-        samples[Timer.HOST] = Sample(host, iterations)
+        samples[Timer.HOST] = Sample(host, settings.host_iterations_for(call_us))
     return samples
 
 

@@ -6,8 +6,8 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from statistics import median
 
+from ..run import Timer, summarize
 from .device import Device
 from .instance import Instance
 
@@ -50,7 +50,7 @@ def call_duration_us(device: Device, instance: Instance) -> float:
 
 
 def host_dispatch_us(device: Device, instance: Instance, *, iterations: int) -> float:
-    """Median host time until a call returns, in microseconds. The device is idle at each call, so no queue fills."""
+    """Host time until a call returns, in microseconds. The device is idle at each call, so no queue fills."""
     durations: list[int] = []
     with collector_paused():
         for _ in range(iterations):
@@ -60,4 +60,4 @@ def host_dispatch_us(device: Device, instance: Instance, *, iterations: int) -> 
             instance.call()
             durations.append(time.perf_counter_ns() - start)
         device.synchronize()
-    return median(durations) / 1000
+    return summarize(durations, Timer.HOST.statistic) / 1000

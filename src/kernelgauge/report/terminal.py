@@ -41,9 +41,9 @@ def describe(fingerprint: Fingerprint) -> str:
 
 def summary_text(rows: Sequence[Row], *, width: int, color: bool) -> str:
     """One line for each workload: kernels, device time, baseline, change, verdict."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("workload", overflow="fold")
-    for title in ("kernels", "device us", "baseline", "change"):
+    for title in ("kernels", "device\nus", "stored\nus", "change"):  # two lines: a default id and all columns fit in 80
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold")
     for row in rows:

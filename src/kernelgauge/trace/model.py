@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 __all__ = ["ApiCall", "DeviceRecord", "Launch", "Op", "Trace", "Window"]
 
@@ -34,7 +35,7 @@ class Op:
     duration_us: float
     thread: int | str
     external_id: int | None = None
-    input_shapes: tuple[object, ...] = ()
+    input_shapes: tuple[Any, ...] = ()  # nested tuples of ints, as recorded
     kernel_kwargs: str | None = None  # the Triton keys are on the op, not on the kernel record
     num_warps: int | None = None
     num_stages: int | None = None

@@ -30,7 +30,7 @@ class Device(Protocol):
     """What measuring needs of a device."""
 
     torch_device: torch.device
-    activities: list[ProfilerActivity]
+    activities: tuple[ProfilerActivity, ...]
     timers: tuple[Timer, ...]  # those that mean something here, end-to-end included
     table_sort_key: str  # for the profiler's own table
 

@@ -28,8 +28,8 @@ _GRAPH_NUMBER = re.compile(r"^graph_\d+_")
 class CpuDevice:
     """The host's processor. Host dispatch has no meaning here: the host does the work itself."""
 
-    activities = [ProfilerActivity.CPU]
-    timers = (Timer.DEVICE, Timer.END_TO_END)
+    activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU,)
+    timers: tuple[Timer, ...] = (Timer.DEVICE, Timer.END_TO_END)
     table_sort_key = "self_cpu_time_total"
     torch_device = torch.device("cpu")
 
@@ -50,7 +50,7 @@ class CpuDevice:
             for name in [_GRAPH_NUMBER.sub("", op.name)]
         ]
 
-    def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:
+    def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:  # noqa: ARG002  (the protocol's)
         return None  # the CPU's allocator keeps no peak
 
     def fingerprint(self) -> Fingerprint:

@@ -24,8 +24,8 @@ _FLUSH_FACTOR = 3
 class CudaDevice:
     """The current CUDA device of this process."""
 
-    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    timers = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
+    activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
+    timers: tuple[Timer, ...] = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
     table_sort_key = "self_cuda_time_total"
 
     def __init__(self) -> None:
