@@ -65,7 +65,6 @@ def measure(
             )
             instance.prepare()
             peak = device.peak_allocated_bytes(instance.call)
-            warm_up(device, instance, calls=1, seconds=settings.settle_seconds)
         del instance
         times = []
         for index in range(settings.replicates):

@@ -16,8 +16,6 @@ class Settings:
         iterations: calls in each replicate, at most.
         seconds: time for the calls of one replicate of one timer; fewer calls are made if they are slow.
         warm_up_seconds: time before each replicate, so that the clock is up.
-        settle_seconds: time before the first replicate: under a heavy load the clock first rises, then falls to what
-            the power limit allows.
         host_iterations: calls in each replicate of the host dispatch time, at most.
     """
 
@@ -25,7 +23,6 @@ class Settings:
     iterations: int = 40
     seconds: float = 1.0
     warm_up_seconds: float = 0.02
-    settle_seconds: float = 0.25
     host_iterations: int = 100
 
     def iterations_for(self, call_us: float) -> int:

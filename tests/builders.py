@@ -1,0 +1,184 @@
+"""Small hand-built traces, runs and baselines. Every argument has a default: a test names only what it is about."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelgauge.judge import Baseline, from_run
+from kernelgauge.run import Counts, Fingerprint, KernelIdentity, KernelRecord, Run, Sample, Timer
+from kernelgauge.trace import Trace, parse, read
+
+RECORDED = Path(__file__).parent / "data" / "h200"
+MAIN_THREAD, BACKWARD_THREAD = 404, 509
+
+Event = dict[str, Any]
+
+# -- traces ---------------------------------------------------------------------------------------------------------
+
+
+def recorded(name: str) -> Trace:
+    return read(RECORDED / f"{name}.json.gz")
+
+
+def recorded_events(name: str) -> list[Event]:
+    """The rows of a recorded trace as the file has them, in order of start."""
+    events = json.loads(gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes()))["traceEvents"]
+    return sorted((event for event in events if event.get("ph") == "X"), key=lambda event: float(event["ts"]))
+
+
+def event(category: str, name: str, start: float, duration: float, thread: int | str, **args: object) -> Event:
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 1,
+        "tid": thread,
+        "ts": start,
+        "dur": duration,
+        "args": {key.replace("_", " "): value for key, value in args.items() if value is not None},
+    }
+
+
+def op(name: str, start: float, duration: float, *, thread: int = MAIN_THREAD, external_id: int | None = None) -> Event:
+    return event("cpu_op", name, start, duration, thread, External_id=external_id)
+
+
+def step(number: int, start: float, duration: float) -> Event:
+    return event("user_annotation", f"ProfilerStep#{number}", start, duration, MAIN_THREAD)
+
+
+def region(name: str, start: float, duration: float) -> Event:
+    return event("user_annotation", name, start, duration, MAIN_THREAD)
+
+
+def call(
+    correlation: int | None,
+    start: float,
+    *,
+    name: str = "cudaLaunchKernel",
+    category: str = "cuda_runtime",
+    thread: int = MAIN_THREAD,
+    external_id: int | None = None,
+) -> Event:
+    return event(category, name, start, 1, thread, correlation=correlation, External_id=external_id)
+
+
+def kernel(
+    correlation: int | None,
+    start: float,
+    *,
+    name: str = "gemm",
+    duration: float = 5,
+    category: str = "kernel",
+    external_id: int | None = None,
+) -> Event:
+    return event(category, name, start, duration, 7, correlation=correlation, External_id=external_id)
+
+
+def chrome(*events: Event, **top_level: object) -> bytes:
+    return json.dumps({"traceEvents": list(events), **top_level}).encode()
+
+
+def trace_of(*events: Event) -> Trace:
+    return parse(chrome(*events))
+
+
+# -- runs and baselines ---------------------------------------------------------------------------------------------
+
+WORKLOAD = "mlp-compiled-bf16-64x128x768x3072"
+GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
+DOWN = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT"
+FUSED = "triton_poi_fused__unsafe_view_gelu_mul_0"
+SOURCE = "crp6dxk5nphodyk5oymrzgcw3cehyajdvjnp3t5k4e774karg5ms"
+OTHER_SOURCE = "c6ftvhgubnrmlxzuurcbcqqj2rbcvbrq7kcsf5mqw7embzh6bt2p"
+
+H200 = Fingerprint(
+    device="NVIDIA H200",
+    arch="sm_90",
+    sm_count=132,
+    memory_bytes=150109880320,
+    power_limit_watts=700.0,
+    mig=False,
+    driver="580.159.04",
+    cuda="13.0",
+    torch="2.11.0+cu130",
+    triton="3.6.0",
+    liger_kernel="0.8.5",
+    python="3.12.3",
+)
+
+
+def fused(us: float, *, xblock: int = 1024, source: str | None = SOURCE, kwargs: str | None = None) -> KernelRecord:
+    """The fused kernel of the compiled MLP as the H200 ran it, with one or the other choice of the autotuner."""
+    blocks = 25165824 // xblock
+    return KernelRecord(
+        KernelIdentity(
+            FUSED,
+            "pointwise",
+            grid=(blocks, 1, 1),
+            block=(128 if xblock == 1024 else 256, 1, 1),
+            kernel_kwargs=kwargs or f"XBLOCK={xblock}",
+            num_warps=4 if xblock == 1024 else 8,
+            num_stages=1,
+            source_hash=source,
+        ),
+        us,
+    )
+
+
+def launched(name: str, us: float, *, kind: str = "gemm", grid: tuple[int, int, int] | None = None) -> KernelRecord:
+    return KernelRecord(KernelIdentity(name, kind, grid=grid, block=(384, 1, 1)), us)
+
+
+def mlp_kernels(gate: float = 56.0, up: float = 58.0, down: float = 53.0, **of_fused: Any) -> tuple[KernelRecord, ...]:
+    return (launched(GEMM, gate), launched(GEMM, up), fused(**({"us": 38.1} | of_fused)), launched(DOWN, down))
+
+
+def counts(**changes: Any) -> Counts:
+    fields: dict[str, Any] = {
+        "launches": 4,
+        "kernels": 3,
+        "memsets": 2,
+        "copies": 0,
+        "synchronizations": 0,
+        "dispatcher_ops": 3,
+        "graph_breaks": 0,
+        "recompiles": 0,
+        "peak_allocated_bytes": 1 << 20,
+    }
+    return Counts(**(fields | changes))
+
+
+def fingerprint(**changes: Any) -> Fingerprint:
+    fields = {name: getattr(H200, name) for name in H200.__struct_fields__}
+    return Fingerprint(**(fields | changes))
+
+
+def run(
+    *,
+    device: Sequence[float] | None = (204.9, 205.0, 205.2, 205.3),
+    host: Sequence[float] | None = (50.0, 50.5, 51.0, 51.5),
+    end_to_end: Sequence[float] | None = (300.0, 301.0, 302.0, 303.0),
+    kernels: tuple[KernelRecord, ...] | None = None,
+    workload: str = WORKLOAD,
+    machine: Fingerprint = H200,
+    **changes: Any,
+) -> Run:
+    times = {Timer.DEVICE: device, Timer.END_TO_END: end_to_end, Timer.HOST: host}
+    samples = {timer: Sample(tuple(values), iterations=40) for timer, values in times.items() if values is not None}
+    observed: dict[str, Any] = {
+        "workload": workload,
+        "fingerprint": machine,
+        "kernels": mlp_kernels() if kernels is None else kernels,
+        "counts": counts(),
+        "samples": samples,
+    }
+    return Run(**(observed | changes))
+
+
+def baseline(suite: str = "perf", **changes: Any) -> Baseline:
+    return from_run(run(**changes), suite=suite)

@@ -1,0 +1,3 @@
+"""Runs pytest inside of tests."""
+
+pytest_plugins = ["pytester"]

@@ -1,0 +1,13 @@
+"""An inner project whose measurements the test tells."""
+
+from __future__ import annotations
+
+import pytest
+from inner_project import Project
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")  # the summary's table is as wide as the terminal
+    return Project(pytester)

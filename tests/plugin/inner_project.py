@@ -1,0 +1,174 @@
+"""An inner project whose measurements the test tells, and what pytest, JUnit and the summary say of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import scipy.special  # noqa: F401  (an inner run forgets the modules that it imported; C extensions load only once)
+
+DEVICE = "Told GPU"
+GEMM_US, GELU_US = 6.0, 4.0
+
+FINGERPRINT = {
+    "device": DEVICE,
+    "arch": "sm_90",
+    "sm_count": 132,
+    "memory_bytes": 1 << 37,
+    "power_limit_watts": 700.0,
+    "mig": False,
+    "driver": "580.1",
+    "cuda": "13.0",
+    "torch": "2.11.0",
+    "triton": "3.6.0",
+    "liger_kernel": None,
+    "python": "3.12",
+}
+
+# The standard tests that need no torch, and one that times end-to-end latency without a clock.
+TESTS = """
+from kernelgauge import Timer
+from kernelgauge.run import Sample
+from kernelgauge.standard import test_device_time, test_host_dispatch_time
+from kernelgauge.standard import test_kernels_and_graphs_are_as_declared, test_structure_is_that_of_the_baseline
+
+
+def test_end_to_end_latency(workload, run, gauge, conclude):
+    gauge.add_sample(workload, Timer.END_TO_END, Sample((200.0, 201.0, 202.0, 200.5), 40))
+    conclude(gauge.judge_time(workload, Timer.END_TO_END))
+"""
+
+
+def spread(center: float, noise: float = 0.001) -> list[float]:
+    """Four replicates around a time."""
+    return [center * (1 + noise * offset) for offset in (-1.0, 0.5, 1.0, -0.5)]
+
+
+def told(
+    module: str = "mlp",
+    variant: str = "eager",
+    *,
+    gelu_us: float = GELU_US,
+    host_us: float = 100.0,
+    noise: float = 0.001,
+    shape: tuple[int, ...] = (4, 8),
+    kinds: tuple[str, ...] = ("gemm", "pointwise"),
+    error: str | None = None,
+    matrix: str = "default",
+    **counts: int,
+) -> dict[str, Any]:
+    """What the measurer says of one workload: a GEMM, and a pointwise kernel of `gelu_us`."""
+    return {
+        "module": module,
+        "variant": variant,
+        "shape": shape,
+        "matrix": matrix,
+        "error": error,
+        "expected_kinds": kinds,
+        "kernels": [({"name": "a_gemm", "kind": "gemm"}, GEMM_US), ({"name": "a_gelu", "kind": "pointwise"}, gelu_us)],
+        "counts": counts,
+        "samples": {"device_time": spread(GEMM_US + gelu_us, noise), "host_dispatch": spread(host_us)},
+    }
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test case of the JUnit file."""
+
+    name: str
+    outcome: str  # "passed", "skipped", "failure" or "error"
+    message: str
+    properties: dict[str, str]
+
+
+class Project:
+    """A project with a suite in `perf/`, in the current folder."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.root = pytester.path
+        (self.root / "perf").mkdir()
+        (self.root / "perf" / "conftest.py").write_text((Path(__file__).parent / "told_suite.py").read_text())
+        (self.root / "perf" / "test_perf.py").write_text(TESTS)
+        self.tell(told())
+
+    def tell(self, *workloads: dict[str, Any], no_device: bool = False, **fingerprint: object) -> None:
+        """Say what the next runs measure, and on which machine."""
+        content = {
+            "timers": ["device_time", "end_to_end", "host_dispatch"],
+            "fingerprint": FINGERPRINT | fingerprint,
+            "workloads": workloads,
+            "no_device": no_device,
+        }
+        (self.root / "perf" / "told.json").write_text(json.dumps(content))
+
+    def run(self, *arguments: str, suite: str = "perf", **options: Any) -> pytest.RunResult:
+        return self.pytester.runpytest_inprocess(suite, "--junitxml=junit.xml", "-rA", *arguments, **options)
+
+    def record(self, *arguments: str) -> pytest.RunResult:
+        result = self.run("--perf-update", *arguments)
+        assert result.ret == pytest.ExitCode.OK
+        return result
+
+    def run_command(self, command: str) -> pytest.RunResult:
+        """Run a command that a message proposed."""
+        program, *arguments = shlex.split(command)
+        assert program == "pytest"
+        return self.pytester.runpytest_inprocess(*arguments)
+
+    @property
+    def baselines(self) -> Path:
+        return self.root / "baselines" / "told-gpu"
+
+    def stored(self) -> dict[str, bytes]:
+        """Every stored baseline, by workload id."""
+        return {path.stem: path.read_bytes() for path in sorted((self.root / "baselines").glob("*/*.json"))}
+
+    def edit_baseline(self, workload: str, **fields: object) -> None:
+        path = self.baselines / f"{workload}.json"
+        path.write_bytes(
+            msgspec.json.format(json.dumps(json.loads(path.read_text()) | fields).encode(), indent=2) + b"\n"
+        )
+
+    def edit_fingerprint(self, workload: str, **fields: object) -> None:
+        stored = json.loads((self.baselines / f"{workload}.json").read_text())
+        self.edit_baseline(workload, fingerprint=stored["fingerprint"] | fields)
+
+    def measured(self) -> list[str]:
+        """Ids of the workloads that were measured so far, once for each time."""
+        path = self.root / "perf" / "measured.txt"
+        return path.read_text().split() if path.exists() else []
+
+    def cases(self) -> list[Case]:
+        """What the last run's JUnit file says."""
+        found = []
+        for case in ElementTree.parse(self.root / "junit.xml").iter("testcase"):  # noqa: S314
+            ends = [child for child in case if child.tag in ("skipped", "failure", "error")]
+            found.append(
+                Case(
+                    name=case.attrib["name"].partition("[")[0],
+                    outcome=ends[0].tag if ends else "passed",
+                    message=" ".join(end.attrib["message"] for end in ends),
+                    properties={p.attrib["name"]: p.attrib["value"] for p in case.iter("property")},
+                )
+            )
+        return found
+
+    def case(self, name: str) -> Case:
+        (found,) = [case for case in self.cases() if case.name == name]
+        return found
+
+
+def table_verdict(result: pytest.RunResult, workload: str) -> str | None:
+    """The status, and the subjects that it comes from, in the summary table."""
+    after_title = result.outlines[next(i for i, line in enumerate(result.outlines) if "= kernelgauge =" in line) :]
+    lines = [line for line in after_title if re.match(rf"{re.escape(workload)} +[\d-]", line)]
+    found = re.search(r"(PASS|REGRESSED|IMPROVED|UNDECIDED|NO_BASELINE|INCOMPARABLE|INVALID).*$", " ".join(lines))
+    return found.group(0).strip() if found else None
