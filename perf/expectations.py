@@ -157,3 +157,71 @@ MLP_LIGER = (
     ),
     Expectation(_ARTICLE, arch="sm_80", names=(_GATE_UP_SM80, _GATE_UP_SM80, "_geglu_tanh_forward_kernel", _DOWN_SM80)),
 )
+
+# One token: on Hopper the last GEMM (one row, K of 3072) splits K and needs a second launch to sum the parts.
+_SPLIT_K_DOWN = ("*_splitK_TNT", "*cublasLt::splitKreduce_kernel*")
+
+MLP_EAGER_ONE_TOKEN = (Expectation(_H200, arch="sm_90", cuda="13.0", names=("*", "*", _GELU, _MUL, *_SPLIT_K_DOWN)),)
+MLP_COMPILED_ONE_TOKEN = (Expectation(_H200, arch="sm_90", cuda="13.0", names=("*", "*", _FUSED, *_SPLIT_K_DOWN)),)
+MLP_LIGER_ONE_TOKEN = (
+    Expectation(_H200, arch="sm_90", cuda="13.0", names=("*", "*", "_geglu_tanh_forward_kernel", *_SPLIT_K_DOWN)),
+)
+
+# Forward, sum, backward. The sum is a reduction, a fill (the gradient of the sum) and a copy that expands it.
+_LOSS = ("reduction", "fill", "copy")
+
+MLP_EAGER_TRAIN = (
+    Expectation(
+        _H200,
+        arch="sm_90",
+        cuda="13.0",
+        kinds=(
+            *("gemm", "gemm", "pointwise", "pointwise", "gemm"),
+            *_LOSS,
+            *("gemm", "copy", "gemm"),  # of down_proj: weight, then input
+            *("pointwise", "pointwise", "pointwise"),  # of mul, twice, and of gelu
+            *("gemm", "gemm"),  # of up_proj and gate_proj: weights only, the input needs no gradient
+        ),
+        memsets=4,
+    ),
+)
+MLP_COMPILED_TRAIN = (
+    Expectation(
+        _H200,
+        arch="sm_90",
+        cuda="13.0",
+        kinds=("gemm", "gemm", "pointwise", "gemm", *_LOSS, "gemm", "gemm", "pointwise", "gemm", "gemm"),
+        memsets=4,
+    ),
+    Expectation(
+        _ANY_GPU,
+        arch="gpu",
+        names=("*", "*", _FUSED, *("*",) * 6, "triton_poi_fused__unsafe_view_gelu_gelu_backward_mul_view_0", "*", "*"),
+    ),
+)
+MLP_LIGER_TRAIN = (
+    Expectation(
+        _H200,
+        arch="sm_90",
+        cuda="13.0",
+        kinds=("gemm", "gemm", "pointwise", "gemm", *_LOSS, "gemm", "copy", "gemm", "pointwise", "gemm", "gemm"),
+        names=(
+            *("*", "*", "_geglu_tanh_forward_kernel"),
+            *("*",) * 7,
+            *("_geglu_tanh_backward_kernel", "*", "*"),
+        ),
+        memsets=4,
+    ),
+)
+
+# CUDA graphs: the input is copied to where the graph reads it, then one graph launch runs the rest.
+MLP_CUDA_GRAPH = (
+    Expectation(
+        _H200,
+        arch="sm_90",
+        cuda="13.0",
+        kinds=("copy", "gemm", "gemm", "pointwise", "gemm"),
+        launch_apis=("cudaLaunchKernel", *("cudaGraphLaunch",) * 4),
+        memsets=2,
+    ),
+)

@@ -22,6 +22,8 @@ _TOO_LARGE_FOR_CPU = "this shape is sized for a GPU"
 _MEANT_FOR_GPU = "this compile mode changes nothing on a CPU"
 
 _MLP_SHAPE = (64, 128, 768, 3072)  # batch, sequence, dim, hidden
+_LLM_SHAPE = (1, 2048, 4096, 14336)
+_ONE_TOKEN = (1, 1, 768, 3072)
 _LINEAR_SHAPE = (1024, 32, 64)  # rows, in, out
 
 
@@ -104,21 +106,25 @@ _FULL = [
     _linear("eager", (16, 4096, 4096), expectations=seen.LINEAR_SPLIT_K),
     _linear("compiled", (16, 4096, 4096), expectations=seen.LINEAR_SPLIT_K),
     # An LLM's MLP (8B parameters: dim 4096, hidden 14336), and one token.
-    *(
-        _mlp(variant, (1, 2048, 4096, 14336), layer=layer, needs_gpu=_TOO_LARGE_FOR_CPU)
-        for variant, layer in (("eager", GegluMlp), ("compiled", GegluMlp), ("liger", liger_geglu_mlp))
-    ),
-    *(
-        _mlp(variant, (1, 1, 768, 3072), layer=layer)
-        for variant, layer in (("eager", GegluMlp), ("compiled", GegluMlp), ("liger", liger_geglu_mlp))
-    ),
+    _mlp("eager", _LLM_SHAPE, needs_gpu=_TOO_LARGE_FOR_CPU, expectations=seen.MLP_EAGER_KINDS),
+    _mlp("compiled", _LLM_SHAPE, needs_gpu=_TOO_LARGE_FOR_CPU, expectations=seen.MLP_COMPILED_KINDS),
+    _mlp("liger", _LLM_SHAPE, layer=liger_geglu_mlp, expectations=seen.MLP_LIGER_KINDS),
+    _mlp("eager", _ONE_TOKEN, expectations=seen.MLP_EAGER_ONE_TOKEN),
+    _mlp("compiled", _ONE_TOKEN, expectations=seen.MLP_COMPILED_ONE_TOKEN),
+    _mlp("liger", _ONE_TOKEN, layer=liger_geglu_mlp, expectations=seen.MLP_LIGER_ONE_TOKEN),
     # Forward and backward.
-    _mlp("eager", pass_="train"),
-    _mlp("compiled", pass_="train"),
-    _mlp("liger", layer=liger_geglu_mlp, pass_="train"),
-    _mlp("liger-hub", layer=load_liger_geglu_mlp, pass_="train"),
+    _mlp("eager", pass_="train", expectations=seen.MLP_EAGER_TRAIN),
+    _mlp("compiled", pass_="train", expectations=seen.MLP_COMPILED_TRAIN),
+    _mlp("liger", layer=liger_geglu_mlp, pass_="train", expectations=seen.MLP_LIGER_TRAIN),
+    _mlp("liger-hub", layer=load_liger_geglu_mlp, pass_="train", expectations=seen.MLP_LIGER_TRAIN),
     # torch.compile's other modes.
-    _mlp("compiled-reduce-overhead", compile={"mode": "reduce-overhead"}, needs_gpu=_MEANT_FOR_GPU),
+    _mlp(
+        "compiled-reduce-overhead",
+        compile={"mode": "reduce-overhead"},
+        needs_gpu=_MEANT_FOR_GPU,
+        expectations=seen.MLP_CUDA_GRAPH,
+    ),
+    # No expectation: which template wins is what is autotuned.
     _mlp("compiled-max-autotune", compile={"mode": "max-autotune"}, needs_gpu=_MEANT_FOR_GPU),
 ]
 

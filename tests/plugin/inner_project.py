@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import xml.etree.ElementTree as ElementTree
+import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,9 +83,28 @@ class Case:
     """One test case of the JUnit file."""
 
     name: str
+    parameters: str
     outcome: str  # "passed", "skipped", "failure" or "error"
     message: str
     properties: dict[str, str]
+
+
+def junit_cases(path: Path) -> list[Case]:
+    """Every test case of a JUnit file, in order."""
+    found = []
+    for case in ET.parse(path).iter("testcase"):
+        name, _, parameters = case.attrib["name"].partition("[")
+        ends = [child for child in case if child.tag in ("skipped", "failure", "error")]
+        found.append(
+            Case(
+                name=name,
+                parameters=parameters.removesuffix("]"),
+                outcome=ends[0].tag if ends else "passed",
+                message=" ".join(end.attrib["message"] for end in ends),
+                properties={entry.attrib["name"]: entry.attrib["value"] for entry in case.iter("property")},
+            )
+        )
+    return found
 
 
 class Project:
@@ -148,18 +167,7 @@ class Project:
 
     def cases(self) -> list[Case]:
         """What the last run's JUnit file says."""
-        found = []
-        for case in ElementTree.parse(self.root / "junit.xml").iter("testcase"):  # noqa: S314
-            ends = [child for child in case if child.tag in ("skipped", "failure", "error")]
-            found.append(
-                Case(
-                    name=case.attrib["name"].partition("[")[0],
-                    outcome=ends[0].tag if ends else "passed",
-                    message=" ".join(end.attrib["message"] for end in ends),
-                    properties={p.attrib["name"]: p.attrib["value"] for p in case.iter("property")},
-                )
-            )
-        return found
+        return junit_cases(self.root / "junit.xml")
 
     def case(self, name: str) -> Case:
         (found,) = [case for case in self.cases() if case.name == name]
