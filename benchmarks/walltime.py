@@ -102,7 +102,7 @@ def cost_of_import() -> Cost:
         seconds.append(float(took))
         torch_loaded |= loaded == "True"
     note = "torch was loaded" if torch_loaded else "without torch"
-    return Cost("import kernelgauge.trace, .judge", median(seconds), IMPORT_BAR_S, note, sound=not torch_loaded)
+    return Cost("import trace, judge", median(seconds), IMPORT_BAR_S, note, sound=not torch_loaded)
 
 
 def cost_of_suite(what: str, bar_s: float | None) -> Cost:
@@ -121,7 +121,7 @@ def cost_of_suite(what: str, bar_s: float | None) -> Cost:
         seconds = time.perf_counter() - start
     if done.returncode != 0:
         print("\n".join(done.stdout.splitlines()[-40:]), done.stderr, sep="\n", file=sys.stderr)
-    return Cost(f"pytest {what}", seconds, bar_s, last_line(done.stdout), sound=done.returncode == 0)
+    return Cost(f"pytest {what}", seconds, bar_s, counts_of(done.stdout), sound=done.returncode == 0)
 
 
 def bars_of(machine: dict[str, object]) -> dict[str, float]:
@@ -171,10 +171,10 @@ def fresh_python(*arguments: str, check: bool = True, **environment: str) -> sub
     )
 
 
-def last_line(output: str) -> str:
+def counts_of(output: str) -> str:
     """Pytest's own count of what passed."""
     lines: Sequence[str] = [line for line in output.splitlines() if line.strip()]
-    return lines[-1].strip("= ") if lines else ""
+    return lines[-1].strip("= ").split(" in ")[0] if lines else ""
 
 
 if __name__ == "__main__":

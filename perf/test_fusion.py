@@ -119,7 +119,7 @@ def test_c19_compiled_pays_pre_ops_before_the_first_gemm(run: Run) -> None:
 
 
 @claim(MODULE, "eager", *LIGER)
-def test_c19_eager_and_liger_pay_no_pre_ops(run: Run) -> None:
+def test_c19_what_is_not_compiled_pays_no_pre_ops(run: Run) -> None:
     assert not any(is_compile_op(name) for name in run.op_names())
 
 

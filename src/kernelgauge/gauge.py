@@ -67,6 +67,7 @@ class Gauge:
     progress: Callable[[str], None] = lambda _: None
     verdicts: list[Verdict] = field(default_factory=list)
     failed: dict[str, list[str]] = field(default_factory=dict)  # failed tests, by workload id
+    unavailable: dict[str, str] = field(default_factory=dict)  # why a workload cannot run here, by id
     warnings: list[str] = field(default_factory=list)
     session: Any = None  # pytest's, for its exit status
     _workloads: dict[str, Workload] = field(default_factory=dict)
@@ -151,7 +152,9 @@ class Gauge:
         ]
 
     def _keep_failure(self, workload: Workload, error: KernelgaugeError) -> None:
-        if not isinstance(error, WorkloadUnavailable):
+        if isinstance(error, WorkloadUnavailable):
+            self.unavailable[workload.id] = error.one_line
+        else:
             self.conclude(Verdict(Status.INVALID, workload.id, "measurement", error.what))
 
     # -- what is concluded --------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from .errors import KernelgaugeError, UpdateRefused, WorkloadUnavailable
 from .gauge import Gauge, Options
 from .judge import Action, PlannedChange, Status, Verdict
 from .measure.settings import Settings
-from .report import describe, plan_text, rows, summary_text
+from .report import describe, notes, plan_text, rows, summary_text
 
 if TYPE_CHECKING:
     from .run import Run
@@ -186,16 +186,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     gauge = config.stash[GAUGE_KEY]
-    if not gauge.verdicts and not gauge.runs():
+    if not gauge.verdicts and not gauge.runs() and not gauge.unavailable:
         return
     terminal = terminalreporter._tw  # the only way to the width and the colour that pytest itself uses
     style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
     terminalreporter.write_sep("=", "kernelgauge", bold=True)
     terminalreporter.write_line(describe(gauge.fingerprint))
     terminalreporter.write(summary_text(rows(gauge.runs(), gauge.verdicts), **style))
-    terminalreporter.write_line(f"traces and tables: {gauge.latest / 'traces'}")
+    for note in notes(gauge.unavailable):
+        terminalreporter.write_line(note, yellow=True)
+    if any(verdict.status is Status.NO_BASELINE for verdict in gauge.verdicts) and not gauge.options.update:
+        terminalreporter.write_line(gauge.how_to_record(), yellow=True)
     for warning in gauge.warnings:
         terminalreporter.write_line(f"warning: {warning}", yellow=True)
+    terminalreporter.write_line(f"traces and tables: {gauge.latest / 'traces'}")
     if gauge.options.update:
         _update(gauge, terminalreporter, style)
 

@@ -23,7 +23,7 @@ def test_every_status_has_its_place_in_the_order() -> None:
     assert sorted(FROM_WORST_TO_BEST) == sorted(Status)
 
 
-@pytest.mark.parametrize(("bad", "good"), itertools.combinations(FROM_WORST_TO_BEST, 2))
+@pytest.mark.parametrize(("bad", "good"), list(itertools.combinations(FROM_WORST_TO_BEST, 2)))
 def test_the_worse_of_two_is_shown_in_either_order(bad: Status, good: Status) -> None:
     assert worst([bad, good]) is worst([good, bad]) is bad
 
@@ -45,12 +45,7 @@ def test_a_verdict_reads_as_one_line_and_its_reasons_under_it() -> None:
     verdict = Verdict(
         Status.REGRESSED, "mlp", "device time", "slower", (Reason("why", "one\ntwo"), Reason("baseline", "a.json"))
     )
-    assert str(verdict) == (
-        "mlp: REGRESSED  slower\n"
-        "  why      one\n"
-        "           two\n"
-        "  baseline a.json"
-    )
+    assert str(verdict) == ("mlp: REGRESSED  slower\n  why      one\n           two\n  baseline a.json")
 
 
 def test_reasons_are_added_after_those_there_are_to_a_copy() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from inner_project import Project
+
+from tests.plugin.inner_project import Project
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import xml.etree.ElementTree as ET
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,27 @@ class Project:
         (self.root / "perf" / "told.json").write_text(json.dumps(content))
 
     def run(self, *arguments: str, suite: str = "perf", **options: Any) -> pytest.RunResult:
-        return self.pytester.runpytest_inprocess(suite, "--junitxml=junit.xml", "-rA", *arguments, **options)
+        """Run the suite. That the exit code, the counts on the terminal and the JUnit file agree is checked each time."""
+        (self.root / "junit.xml").unlink(missing_ok=True)
+        junit = f"--junitxml={self.root / 'junit.xml'}"
+        result = self.pytester.runpytest_inprocess(suite, junit, "-rA", *arguments, **options)
+        if result.ret in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and "--collect-only" not in arguments:
+            self.require_agreement(result, wrote="--perf-update" in arguments)
+        return result
+
+    def require_agreement(self, result: pytest.RunResult, *, wrote: bool) -> None:
+        """`wrote`: an update that is refused fails the session without failing a test."""
+        outcomes = Counter(
+            {"passed": "passed", "skipped": "skipped", "failure": "failed", "error": "errors"}[case.outcome]
+            for case in self.cases()
+        )
+        shown = result.parseoutcomes()
+        assert {name: shown.get(name, 0) for name in outcomes} == outcomes
+        suite = next(ET.parse(self.root / "junit.xml").iter("testsuite"))
+        for attribute, name in (("failures", "failed"), ("errors", "errors"), ("skipped", "skipped")):
+            assert int(suite.attrib[attribute]) == outcomes[name]
+        if outcomes["failed"] or outcomes["errors"] or not wrote:
+            assert (result.ret == pytest.ExitCode.TESTS_FAILED) == bool(outcomes["failed"] or outcomes["errors"])
 
     def record(self, *arguments: str) -> pytest.RunResult:
         result = self.run("--perf-update", *arguments)

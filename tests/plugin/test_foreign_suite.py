@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from inner_project import Case, junit_cases
+
+from tests.plugin.inner_project import Case, junit_cases
 
 pytestmark = pytest.mark.timeout(600)  # compiling takes seconds, and many on a busy machine
 
@@ -173,13 +177,11 @@ class OddRun(SimpleNamespace):
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> OddRun:
-    import subprocess
-    import sys
-
     root = tmp_path_factory.mktemp("odd")
     write_suite(root, ODD)
     command = [sys.executable, "-m", "pytest", "perf", "--perf-device", "cpu", "--junitxml=junit.xml"]
-    result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=500, check=False)
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    result = subprocess.run(command, cwd=root, env=inherited, capture_output=True, text=True, timeout=500, check=False)
     assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.stdout + result.stderr
     assert "INTERNALERROR" not in result.stdout
     return OddRun(root=root, text=result.stdout)

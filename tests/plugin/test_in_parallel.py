@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
-from inner_project import Project, told
+
+from kernelgauge.gauge import Gauge, Options
+from kernelgauge.measure.settings import Settings
+from tests.plugin.inner_project import Project, told
 
 pytest.importorskip("xdist")
 pytestmark = pytest.mark.timeout(120)
@@ -27,3 +33,12 @@ def test_an_update_by_several_processes_is_a_usage_error(project: Project, worke
     result.stderr.fnmatch_lines(["*run it without*"])
     assert project.measured() == []
     assert not (project.root / "baselines").exists()
+
+
+def test_two_processes_may_prepare_the_folders_of_reports_at_once(tmp_path: Path) -> None:
+    def prepare(_: int) -> None:
+        options = Options(root=tmp_path, baselines=tmp_path / "baselines", reports=tmp_path / "reports")
+        Gauge(options=options, measurer=lambda: None, choose=lambda _: None, settings=Settings()).prepare_folders()  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(prepare, range(100)))

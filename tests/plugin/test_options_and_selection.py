@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from inner_project import Project, told
+
+from tests.plugin.inner_project import Project, told
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ID = "mlp-eager-bf16-4x8"
@@ -17,8 +18,9 @@ ID = "mlp-eager-bf16-4x8"
 def collect(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Collect this repository's own suite in a process of its own."""
     command = [sys.executable, "-m", "pytest", "perf", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     return subprocess.run(
-        command, cwd=REPOSITORY, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=REPOSITORY, env=inherited | environment, capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 import torch  # noqa: F401  (an inner run forgets what it imported, and torch cannot be imported twice)
-from inner_project import Project, table_verdict
+
+from tests.plugin.inner_project import Project, table_verdict
 
 ID = "mlp-eager-bf16-4x8"
 

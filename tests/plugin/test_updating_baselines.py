@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from inner_project import Project, told
 
 from kernelgauge.errors import StorageError
 from kernelgauge.storage import BaselineStore
+from tests.plugin.inner_project import Project, told
 
 EAGER, COMPILED, LINEAR = "mlp-eager-bf16-4x8", "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8"
 THREE = (told(), told(variant="compiled"), told("linear"))
@@ -234,6 +234,18 @@ def test_the_command_that_a_failure_proposes_accepts_it(
     assert failed.ret == pytest.ExitCode.TESTS_FAILED
     assert project.run_command(accept_command(failed)).ret == pytest.ExitCode.OK
     assert project.run(*arguments, suite=suite).ret == pytest.ExitCode.OK
+
+
+def test_the_command_that_a_failure_proposes_works_where_pytest_was_started(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.root / "pytest.ini").write_text("[pytest]\n")
+    project.record()
+    project.tell(told(gelu_us=5.5))
+    monkeypatch.chdir(project.root / "perf")
+    failed = project.pytester.runpytest_inprocess()
+    assert failed.ret == pytest.ExitCode.TESTS_FAILED
+    assert project.run_command(accept_command(failed)).ret == pytest.ExitCode.OK
 
 
 def test_the_command_that_a_failure_proposes_accepts_nothing_else(project: Project) -> None:

@@ -94,7 +94,7 @@ def test_an_op_that_only_chooses_another_does_not_hide_it() -> None:
     ) == ["aten::mm"]
 
 
-@pytest.mark.parametrize("name", sorted(METADATA_OPS) + ["aten::empty", "aten::empty_strided"])
+@pytest.mark.parametrize("name", [*sorted(METADATA_OPS), "aten::empty", "aten::empty_strided"])
 def test_ops_that_rewrite_metadata_or_obtain_memory_compute_nothing(name: str) -> None:
     assert computing(op(name, 0, 5), op("aten::as_strided", 1, 1)) == []
 
@@ -162,7 +162,9 @@ def test_a_metadata_op_that_launches_is_named() -> None:
     assert metadata_ops_that_launched(window) == ["aten::reshape"]
 
 
-@pytest.mark.xfail(reason="reshape and flatten count as metadata only, and hide the copy that they may make", strict=True)
+@pytest.mark.xfail(
+    reason="reshape and flatten count as metadata only, and hide the copy that they may make", strict=True
+)
 @pytest.mark.parametrize("name", ["aten::reshape", "aten::flatten"])
 def test_a_copy_inside_a_reshape_is_work(name: str) -> None:
     assert computing(op(name, 0, 20), op("aten::clone", 1, 10), op("aten::_unsafe_view", 12, 2)) == ["aten::clone"]

@@ -289,7 +289,9 @@ def test_of_two_ops_with_one_id_the_inner_one_is_named() -> None:
 
 
 def test_a_launch_outside_of_any_op_has_none() -> None:
-    (launch,) = trace_of(step(1, 0, 9), op("aten::mm", 0, 1, external_id=4), call(1, 3), kernel(1, 5)).steps()[0].launches
+    (launch,) = (
+        trace_of(step(1, 0, 9), op("aten::mm", 0, 1, external_id=4), call(1, 3), kernel(1, 5)).steps()[0].launches
+    )
     assert isinstance(launch, Launch)
     assert launch.op is None
 

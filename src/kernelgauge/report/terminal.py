@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import StringIO
 
 from rich.console import Console
@@ -13,7 +13,7 @@ from ..judge import Action, PlannedChange, RelativeChange, Status
 from ..run import Fingerprint
 from .rows import Row
 
-__all__ = ["describe", "plan_text", "summary_text"]
+__all__ = ["describe", "notes", "plan_text", "summary_text"]
 
 _STYLES = {
     Status.PASS: "green",
@@ -56,6 +56,14 @@ def summary_text(rows: Sequence[Row], *, width: int, color: bool) -> str:
             _verdict(row),
         )
     return _render(table, width=width, color=color)
+
+
+def notes(unavailable: Mapping[str, str]) -> list[str]:
+    """One line for each reason why workloads did not run, with the workloads that it holds for."""
+    by_reason: dict[str, list[str]] = {}
+    for workload, reason in unavailable.items():
+        by_reason.setdefault(reason, []).append(workload)
+    return [f"not run: {', '.join(workloads)}: {reason}" for reason, workloads in by_reason.items()]
 
 
 def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
