@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -98,7 +99,7 @@ def test_an_interruption_before_the_rename_leaves_the_old_file_and_nothing_else(
         reached.append(moment)
         raise interruption
 
-    monkeypatch.setattr(storage.os, moment, interrupted)
+    monkeypatch.setattr(os, moment, interrupted)
     with pytest.raises((StorageError, KeyboardInterrupt, SystemExit)) as caught:
         write_atomically(path, b"new")
     monkeypatch.undo()
@@ -117,7 +118,7 @@ def test_an_interruption_before_a_first_write_leaves_no_file(tmp_path: Path, mon
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(storage.os, "replace", interrupted)
+    monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_atomically(tmp_path / "x.json", b"new")
     assert files(tmp_path) == []
@@ -268,8 +269,25 @@ sys.stdin.readline()
 for round in range(rounds):
     with store.locked():
         store.apply("NVIDIA H200", plan)
+        for change in plan:  # nobody else has written as long as the lock is held
+            assert store.load("NVIDIA H200", change.workload) == change.baseline
     if round == 0:
         print("updated once", flush=True)
+"""
+
+
+# The kernel ends the process in the middle of a write, at a byte that the test chooses.
+END_WITHIN_A_WRITE = """
+import resource
+import signal
+
+print("ready", flush=True)
+sys.stdin.readline()
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL if sys.argv[3] == "kill" else signal.SIG_IGN)
+with store.locked():
+    store.apply("NVIDIA H200", [PlannedChange(Action.UPDATE, "a-x-bf16-1", baseline(workload="a-x-bf16-1", device=(9.0,)))])
 """
 
 
@@ -291,8 +309,8 @@ def python(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.wait()
-        for pipe in (process.stdin, process.stdout):
-            pipe.close()
+        process.stdin.close()
+        process.stdout.close()
 
 
 def go(process: subprocess.Popen[str]) -> None:
@@ -363,7 +381,7 @@ def test_two_processes_that_update_at_once_leave_only_whole_files(store: Baselin
     assert [name for name in files(store.root) if name.endswith(".tmp")] == []
 
 
-@pytest.mark.parametrize("after_seconds", [0.0, 0.013, 0.029, 0.041])
+@pytest.mark.parametrize("after_seconds", [0.0, 0.017, 0.031])
 def test_a_process_killed_in_the_middle_of_updating_leaves_only_whole_files(
     store: BaselineStore, after_seconds: float
 ) -> None:
@@ -379,6 +397,25 @@ def test_a_process_killed_in_the_middle_of_updating_leaves_only_whole_files(
     with store.locked():
         store.apply(DEVICE, [create("a-x-bf16-1")])
     assert store.load(DEVICE, "a-x-bf16-1") == baseline(workload="a-x-bf16-1")
+
+
+@pytest.mark.parametrize("written_bytes", [0, 1, 500])
+def test_a_process_killed_within_a_write_leaves_the_old_file(store: BaselineStore, written_bytes: int) -> None:
+    store.apply(DEVICE, [create("a-x-bf16-1")])
+    with python(END_WITHIN_A_WRITE, store.root, written_bytes, "kill") as process:
+        go(process)
+        assert process.wait(timeout=10) == -signal.SIGXFSZ
+    assert store.load(DEVICE, "a-x-bf16-1") == baseline(workload="a-x-bf16-1")
+    assert set(store.stored(DEVICE)) == {"a-x-bf16-1"}
+
+
+def test_a_file_that_grows_too_large_leaves_the_old_one_and_nothing_else(store: BaselineStore) -> None:
+    store.apply(DEVICE, [create("a-x-bf16-1")])
+    with python(END_WITHIN_A_WRITE, store.root, 500, "fail") as process:
+        go(process)
+        assert process.wait(timeout=10) == 1
+    assert store.load(DEVICE, "a-x-bf16-1") == baseline(workload="a-x-bf16-1")
+    assert [name for name in files(store.root) if name.endswith(".tmp")] == []
 
 
 # -- known gaps -----------------------------------------------------------------------------------------------------

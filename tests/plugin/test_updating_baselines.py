@@ -135,6 +135,13 @@ def test_an_update_that_can_measure_nothing_says_that_nothing_was_stored(project
     result.stdout.fnmatch_lines(["*nothing to store*"])
 
 
+def test_an_update_of_tests_that_measure_nothing_says_that_nothing_was_stored(project: Project) -> None:
+    (project.root / "perf" / "test_other.py").write_text("def test_other(workload):\n    pass\n")
+    result = project.run("--perf-update", "-k", "test_other")
+    assert result.ret != pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*nothing to store*"])
+
+
 def test_a_selection_by_name_stores_what_was_selected_and_trims_nothing_that_is_declared(project: Project) -> None:
     project.tell(*THREE)
     project.record()
