@@ -6,6 +6,7 @@ __all__ = [
     "BaselineError",
     "KernelgaugeError",
     "MeasurementError",
+    "NewerBaselineError",
     "StorageError",
     "TraceError",
     "UpdateRefused",
@@ -60,6 +61,10 @@ class TraceError(KernelgaugeError):
 
 class BaselineError(KernelgaugeError):
     """A baseline that exists but cannot be used: corrupt, truncated, of a newer schema, or of something else."""
+
+
+class NewerBaselineError(BaselineError):
+    """A baseline that a newer version of kernelgauge wrote: it is neither read nor overwritten."""
 
 
 class StorageError(KernelgaugeError):

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from .printable import printable
+
 __all__ = [
     "Counts",
     "Fingerprint",
@@ -47,7 +49,7 @@ class Timer(str, Enum):
         return "median" if self is Timer.DEVICE else "lower decile"
 
 
-class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
+class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What makes two launches the same kernel: its name, its launch configuration and its source.
 
     The name alone does not: Inductor's autotuner runs one fused kernel in 38 or 55 us on an H200, by its choice of
@@ -63,19 +65,24 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
     num_stages: int | None = None
     source_hash: str | None = None
 
+    @property
+    def shown(self) -> str:
+        """The name, safe to print: a trace may hold anything."""
+        return printable(self.name)
 
-class KernelRecord(msgspec.Struct, frozen=True):
+
+class KernelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One launch of a call, by its place in launch order. `device_time_us`: median over all iterations."""
 
     identity: KernelIdentity
     device_time_us: float
 
 
-class Counts(msgspec.Struct, frozen=True):
+class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is exact, per call: gated without tolerance. None: not observable on this device."""
 
     launches: int
-    kernels: int  # distinct identities among the launches
+    kernels: int  # distinct names among the launches
     memsets: int
     copies: int
     synchronizations: int
@@ -113,7 +120,7 @@ def summarize(durations: Sequence[float], statistic: Statistic) -> float:
     return quantiles(durations, n=10, method="inclusive")[0]
 
 
-class Fingerprint(msgspec.Struct, frozen=True):
+class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The machine and the software that a measurement holds for. None: not known, or not there."""
 
     device: str  # "NVIDIA H200", or the CPU's name

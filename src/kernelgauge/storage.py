@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from .errors import BaselineError, StorageError
+from .errors import BaselineError, NewerBaselineError, StorageError
 from .judge.baseline import Baseline, decode_baseline, encode_baseline
 from .judge.update import Action, PlannedChange
 
@@ -44,6 +44,8 @@ class BaselineStore:
         Raises `BaselineError` if there is a file that cannot be used.
         """
         path = self.path(device, workload)
+        if path.exists() and not path.is_file():  # a FIFO would block for ever
+            raise BaselineError("the baseline cannot be read", where=str(path), got="not a regular file")
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -53,11 +55,16 @@ class BaselineStore:
         return decode_baseline(content, where=str(path), workload=workload)
 
     def stored(self, device: str) -> dict[str, Baseline | None]:
-        """Every baseline of a device by workload id; None for a file that cannot be read."""
+        """Every baseline of a device by workload id; None for a file that cannot be read.
+
+        Raises `NewerBaselineError` for one that a newer version wrote: nobody here may decide to replace it.
+        """
         found: dict[str, Baseline | None] = {}
         for path in sorted((self.root / slug(device)).glob("*.json")):
             try:
                 found[path.stem] = self.load(device, path.stem)
+            except NewerBaselineError:
+                raise
             except BaselineError:
                 found[path.stem] = None
         return found
@@ -65,10 +72,10 @@ class BaselineStore:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the update lock, across processes. Raises `StorageError` if another update holds it for too long."""
+        lock = FileLock(self.root / ".update.lock", timeout=_LOCK_TIMEOUT_SECONDS)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.root / ".update.lock", timeout=_LOCK_TIMEOUT_SECONDS):
-                yield
+            lock.acquire()
         except Timeout as error:
             raise StorageError(
                 "another update of these baselines is running",
@@ -78,6 +85,10 @@ class BaselineStore:
             ) from error
         except OSError as error:
             raise _unwritable(self.root, error) from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     def apply(self, device: str, plan: Iterable[PlannedChange]) -> None:
         """Carry out a plan, file by file. Each file is whole at every moment. Call it inside `locked`."""

@@ -122,7 +122,7 @@ def test_what_differs_is_named_with_both_values(before: KernelIdentity, after: K
 def test_the_kernel_that_carries_the_change_is_named_and_the_rest_summed_up() -> None:
     named, rest = explain(mlp_kernels(), mlp_kernels(us=55.4))
     assert named == [f"{FUSED}  38.1 -> 55.4 us: same launch configuration"]
-    assert rest == "3 gemms unchanged (same identity, +0.0 %)"
+    assert rest == "3 GEMMs unchanged (same identity, +0.0 %)"
 
 
 def test_kernels_are_named_from_the_largest_change_down_slower_or_faster() -> None:
@@ -146,7 +146,7 @@ def test_another_identity_is_named_even_where_the_time_is_the_same() -> None:
     named, rest = explain(mlp_kernels(), mlp_kernels(xblock=512))
     assert len(named) == 1
     assert "other launch configuration" in named[0]
-    assert rest == "3 gemms unchanged (same identity, +0.0 %)"
+    assert rest == "3 GEMMs unchanged (same identity, +0.0 %)"
 
 
 def test_where_nothing_moved_nothing_is_named() -> None:

@@ -13,6 +13,9 @@ __all__ = ["KernelChange", "align", "configuration_change", "explain"]
 
 # A kernel is named as a cause if it carries this share of the total change; the others are summed up in one line.
 _NAMED_SHARE = 0.10
+_NAMED_AT_LEAST = 3
+# Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
+_UNCHANGED = 0.01
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,9 @@ def configuration_change(before: KernelIdentity, after: KernelIdentity) -> str:
         for key, old, new in _zip_kwargs(before.kernel_kwargs, after.kernel_kwargs)
         if old != new
     ]
-    for field in ("num_warps", "num_stages", "grid", "block"):
+    # Grid and block follow from the rest where the autotuner's choice is known, and tell it where it is not.
+    fields = ("num_warps", "num_stages") if differences else ("num_warps", "num_stages", "grid", "block")
+    for field in fields:
         old, new = getattr(before, field), getattr(after, field)
         if old != new:
             differences.append(f"{field} {_shown(old)} -> {_shown(new)}")
@@ -66,32 +71,33 @@ def explain(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> tu
     """(one text for each kernel that carries the change, one line about the rest)."""
     changes = align(before, after)
     total = sum(abs(change.delta_us) for change in changes)
-    named: list[str] = []
-    rest: list[KernelChange] = []
-    for change in sorted(changes, key=lambda change: -abs(change.delta_us)):
-        carries = total > 0 and abs(change.delta_us) >= _NAMED_SHARE * total
-        if carries or not change.same_identity:
-            named.append(_describe(change))
-        else:
-            rest.append(change)
-    return named, _describe_rest(rest)
+    by_weight = sorted(changes, key=lambda change: -abs(change.delta_us))
+    named = [
+        change
+        for change in by_weight
+        if not change.same_identity or (total > 0 and abs(change.delta_us) >= _NAMED_SHARE * total)
+    ]
+    if not named and total > 0:  # spread evenly over many kernels: none carries a tenth
+        named = by_weight[:_NAMED_AT_LEAST]
+    return [_describe(change) for change in named], _describe_rest([c for c in by_weight if c not in named])
 
 
 def _describe(change: KernelChange) -> str:
     old, new = change.before, change.after
     if old is None or new is None:
         one, what = (new, "new") if old is None else (old, "gone")
-        return f"{one.identity.name}  {what}: {one.device_time_us:.1f} us" if one else ""
-    head = f"{new.identity.name}  {old.device_time_us:.1f} -> {new.device_time_us:.1f} us"
+        return f"{one.identity.shown}  {what}: {one.device_time_us:.1f} us" if one else ""
+    head = f"{new.identity.shown}  {old.device_time_us:.1f} -> {new.device_time_us:.1f} us"
     if change.same_identity:
         return f"{head}: same launch configuration"
     source = _describe_source(old.identity, new.identity)
     configuration = configuration_change(old.identity, new.identity)
     if not configuration:
-        return f"{head}: {source}, same launch configuration"
-    tuned = old.identity.kernel_kwargs is not None and old.identity.source_hash == new.identity.source_hash
-    cause = ":\nInductor's autotuner chose differently" if tuned else ""
-    return f"{head}: {source}other launch configuration:\n{configuration}{cause.replace(chr(10), ' ')}"
+        return f"{head}: {source}same launch configuration"
+    known = old.identity.source_hash is not None and old.identity.kernel_kwargs is not None
+    tuned = known and old.identity.source_hash == new.identity.source_hash
+    cause = ": Inductor's autotuner chose differently" if tuned else ""
+    return f"{head}: {source}other launch configuration:\n{configuration}{cause}"
 
 
 def _describe_source(before: KernelIdentity, after: KernelIdentity) -> str:
@@ -108,8 +114,17 @@ def _describe_rest(rest: Sequence[KernelChange]) -> str:
     before = sum(change.before.device_time_us for change in rest if change.before)
     delta = sum(change.delta_us for change in rest)
     kinds = Counter(change.after.identity.kind for change in rest if change.after)
-    counted = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in kinds.items())
-    return f"{counted} unchanged (same identity, {100 * delta / before:+.1f} %)" if before else f"{counted} unchanged"
+    counted = ", ".join(_counted(count, kind) for kind, count in kinds.items())
+    share = delta / before if before else 0.0
+    if abs(share) < _UNCHANGED:
+        return f"{counted} unchanged (same identity, {100 * share:+.1f} %)"
+    return f"{counted} of the same identity, {100 * share:+.1f} % together"
+
+
+def _counted(count: int, kind: str) -> str:
+    if kind == "gemm":
+        return f"{count} GEMM{'s' if count > 1 else ''}"
+    return f"{count} {kind} kernel{'s' if count > 1 else ''}"
 
 
 def _zip_kwargs(before: str | None, after: str | None) -> list[tuple[str, str, str]]:

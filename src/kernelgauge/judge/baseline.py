@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import inf
+from statistics import median
+
 import msgspec
 
-from ..errors import BaselineError
+from ..errors import BaselineError, NewerBaselineError
 from ..run import Counts, Fingerprint, KernelRecord, Run, Sample, Statistic, Timer
 
 __all__ = ["SCHEMA_VERSION", "Baseline", "decode_baseline", "encode_baseline", "from_run"]
@@ -34,10 +38,10 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fingerprint: Fingerprint
     counts: Counts
     kernels: tuple[KernelRecord, ...]
-    timers: dict[str, TimerRecord]
+    timers: dict[Timer, TimerRecord]
 
     def sample(self, timer: Timer) -> Sample | None:
-        record = self.timers.get(timer.value)
+        record = self.timers.get(timer)
         return None if record is None else Sample(record.replicates_us, record.iterations)
 
 
@@ -55,7 +59,7 @@ def from_run(run: Run, *, suite: str) -> Baseline:
         counts=run.counts,
         kernels=tuple(KernelRecord(kernel.identity, round(kernel.device_time_us, _DECIMALS)) for kernel in run.kernels),
         timers={
-            timer.value: TimerRecord(
+            timer: TimerRecord(
                 median_us=round(sample.median_us, _DECIMALS),
                 statistic=timer.statistic,
                 replicates_us=tuple(round(value, _DECIMALS) for value in sample.replicates_us),
@@ -72,6 +76,27 @@ def encode_baseline(baseline: Baseline) -> bytes:
     return msgspec.json.format(msgspec.json.encode(baseline), indent=2) + b"\n"
 
 
+def _contradictions(baseline: Baseline) -> Iterator[tuple[str, str]]:
+    """What the types allow and no measurement can show: (field, what is wrong with it)."""
+    counts = msgspec.structs.asdict(baseline.counts)
+    yield from ((f"counts.{name}", f"negative: {value}") for name, value in counts.items() if value and value < 0)
+    if baseline.counts.launches != len(baseline.kernels):
+        yield "counts.launches", f"{baseline.counts.launches}, but there are {len(baseline.kernels)} kernels"
+    for index, kernel in enumerate(baseline.kernels):
+        if not 0 <= kernel.device_time_us < inf:
+            yield f"kernels[{index}].device_time_us", f"no duration: {kernel.device_time_us}"
+    for timer, record in baseline.timers.items():
+        field = f"timers.{timer.value}"
+        if record.iterations < 1:
+            yield f"{field}.iterations", f"no iterations: {record.iterations}"
+        if record.statistic != timer.statistic:
+            yield f"{field}.statistic", f"{record.statistic!r} where {timer.statistic!r} is compared"
+        if not record.replicates_us or not all(0 < value < inf for value in record.replicates_us):
+            yield f"{field}.replicates_us", f"durations are positive and finite, got {record.replicates_us}"
+        elif abs(median(record.replicates_us) - record.median_us) > 10**-_DECIMALS:
+            yield f"{field}.median_us", f"{record.median_us}, but the replicates' is {median(record.replicates_us)}"
+
+
 def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
     """Parse and validate a baseline file.
 
@@ -83,9 +108,9 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
         header = msgspec.json.decode(content, type=_Header)
         if header.schema_version == SCHEMA_VERSION:
             baseline = msgspec.json.decode(content, type=Baseline)
-            for timer in Timer:
-                baseline.sample(timer)  # validates the durations
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            for field, wrong in _contradictions(baseline):
+                raise ValueError(f"{wrong} - at `$.{field}`")
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         conflict = b"<<<<<<<" in content
         raise BaselineError(
             "the baseline holds an unresolved merge conflict" if conflict else "the baseline cannot be read",
@@ -96,7 +121,8 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
         ) from error
     if header.schema_version != SCHEMA_VERSION:
         newer = header.schema_version > SCHEMA_VERSION
-        raise BaselineError(
+        kind = NewerBaselineError if newer else BaselineError
+        raise kind(
             f"the baseline was written by {'a newer' if newer else 'another'} version of kernelgauge",
             where=f"{where}, field schema_version",
             got=str(header.schema_version),

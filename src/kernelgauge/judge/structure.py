@@ -43,9 +43,9 @@ def _kernel_diff(run: Run, baseline: Baseline) -> list[str]:
     lines: list[str] = []
     for change in align(baseline.kernels, run.kernels):
         if change.before is None and change.after is not None:
-            lines.append(f"+ {change.after.identity.name}")
+            lines.append(f"+ {change.after.identity.shown}")
         elif change.after is None and change.before is not None:
-            lines.append(f"- {change.before.identity.name}")
+            lines.append(f"- {change.before.identity.shown}")
     return lines
 
 

@@ -45,8 +45,9 @@ def plan_update(
         declared: ids that each suite of this session declares, selected or not, by the suite's folder.
     """
     plan = [_plan_one(new, stored) for new in observed]
+    alive = {workload for suite in declared.values() for workload in suite}  # it may have moved to another suite
     for workload, old in stored.items():
-        if old is not None and old.suite in declared and workload not in declared[old.suite]:
+        if old is not None and old.suite in declared and workload not in alive:
             plan.append(PlannedChange(Action.TRIM, workload, None, ("the suite no longer declares it",)))
     return sorted(plan, key=lambda change: change.workload)
 
@@ -82,6 +83,8 @@ def _details(old: Baseline, new: Baseline) -> list[str]:
     for timer in Timer:
         before_sample, after_sample = old.sample(timer), new.sample(timer)
         if after_sample is None:
+            if before_sample is not None:
+                details.append(f"{timer.label} {before_sample.median_us:.1f} us -> (none)")
             continue
         if before_sample is None:
             details.append(f"{timer.label} (none) -> {after_sample.median_us:.1f} us")

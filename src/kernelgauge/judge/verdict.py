@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from ..printable import printable
 from .stats import RelativeChange
 
 __all__ = ["Reason", "Status", "Verdict", "worst"]
@@ -72,7 +73,7 @@ class Verdict:
             first, *rest = reason.text.split("\n")
             lines.append(f"  {reason.label:<8} {first}")
             lines.extend(f"  {'':<8} {line}" for line in rest)
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
 
 def worst(statuses: list[Status]) -> Status | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,12 +42,13 @@ def kernel_profile_on_cpu() -> None:
 
 
 def silence_structured_trace() -> None:
-    """Keep torch's structured trace out of pytest's log capture.
+    """Keep torch's structured trace out of pytest's log capture, unless it was asked for.
 
-    Its logger is at DEBUG whether or not anybody asked for it (torch/_logging/_internal.py), and under a log capture
-    on the root logger one compile writes thousands of empty lines into every failure report.
+    Its logger is at DEBUG in any case (torch/_logging/_internal.py) and pytest captures loggers that do not propagate
+    too, so one compile writes thousands of empty lines into every failure report.
     """
-    logging.getLogger("torch.__trace").propagate = False
+    if "TORCH_TRACE" not in os.environ:
+        logging.getLogger("torch.__trace").disabled = True
 
 
 def _counters() -> Any:  # Dynamo's own type is a private alias

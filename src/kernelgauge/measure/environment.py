@@ -58,11 +58,14 @@ def gpu_settings(uuid: str) -> GpuSettings:
         return GpuSettings()
     try:
         driver = pynvml.nvmlSystemGetDriverVersion()
-        handle = _handle(pynvml, uuid)
+        try:
+            handle, is_mig = _handle(pynvml, uuid)
+        except pynvml.NVMLError:
+            return GpuSettings(driver=driver)
         return GpuSettings(
             driver=driver,
             power_limit_watts=_power_limit(pynvml, handle),
-            mig=_mig(pynvml, handle),
+            mig=is_mig or _mig_mode(pynvml, handle),
         )
     except pynvml.NVMLError:
         return GpuSettings()
@@ -70,11 +73,12 @@ def gpu_settings(uuid: str) -> GpuSettings:
         pynvml.nvmlShutdown()
 
 
-def _handle(pynvml: Any, uuid: str) -> Any:  # pynvml has no types
+def _handle(pynvml: Any, uuid: str) -> tuple[Any, bool]:  # pynvml has no types
+    """The device of that UUID, and whether it is a slice of a GPU."""
     try:
-        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"), False
     except pynvml.NVMLError:
-        return pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+        return pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}"), True
 
 
 def _power_limit(pynvml: Any, handle: Any) -> float | None:
@@ -84,7 +88,7 @@ def _power_limit(pynvml: Any, handle: Any) -> float | None:
         return None
 
 
-def _mig(pynvml: Any, handle: Any) -> bool | None:
+def _mig_mode(pynvml: Any, handle: Any) -> bool:
     try:
         current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
         return bool(current)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from ..errors import KernelgaugeError, WorkloadError
 from ..workload import Workload
+from .compiler import silence_structured_trace
 from .device import Device
 
 __all__ = ["TORCH_DTYPES", "Instance", "build"]
@@ -57,20 +59,22 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
     Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if building fails.
     """
     device.check(workload)
+    silence_structured_trace()
     target, dtype = device.torch_device, TORCH_DTYPES[workload.dtype]
-    padding = torch.empty(_PADDING_BYTES * (1 + 2 * _PADDING_STEP * replicate), dtype=torch.int8, device=target)
-    try:
+    with reporting(workload, "building"):
+        padding = torch.empty(_PADDING_BYTES * (1 + 2 * _PADDING_STEP * replicate), dtype=torch.int8, device=target)
         torch.manual_seed(seed)
         with target:
             module = workload.build()
-            inputs = tuple(_cast(value, target, dtype) for value in workload.inputs())
+            arguments = workload.inputs()
+        if not isinstance(arguments, (tuple, list)):  # a tensor alone would be taken apart into its rows
+            raise TypeError(f"inputs() returned {type(arguments).__name__}, expected a tuple of arguments")
+        inputs = tuple(_cast(value, target, dtype) for value in arguments)
         if isinstance(module, nn.Module):
             module = module.to(device=target, dtype=dtype)
-    except KernelgaugeError:
-        raise
-    except Exception as error:
-        raise _failed(workload, "building", error) from error
-    function = module if workload.compile is None else torch.compile(module, **workload.compile)
+        if not callable(module):
+            raise TypeError(f"build() returned {type(module).__name__}, expected something to call")
+        function = module if workload.compile is None else torch.compile(module, **workload.compile)
     return Instance(
         workload=workload,
         call=_call(workload, function, inputs),
@@ -84,14 +88,20 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
 
 def first_call(instance: Instance) -> None:
     """Call once: compiles what is to be compiled. Raises `WorkloadError` if it fails."""
-    try:
+    with reporting(instance.workload, "running" if instance.workload.compile is None else "compiling or running"):
         instance.prepare()
         instance.call()
+
+
+@contextmanager
+def reporting(workload: Workload, doing: str) -> Iterator[None]:
+    """Turn whatever a workload's own code raises into a `WorkloadError` that names it; our own errors pass."""
+    try:
+        yield
     except KernelgaugeError:
         raise
     except Exception as error:
-        doing = "running" if instance.workload.compile is None else "compiling or running"
-        raise _failed(instance.workload, doing, error) from error
+        raise _failed(workload, doing, error) from error
 
 
 def _cast(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
@@ -134,6 +144,24 @@ def _failed(workload: Workload, doing: str, error: Exception) -> WorkloadError:
             expected="enough free memory: nothing else should run on a GPU that is being measured",
             next_command="nvidia-smi   (who holds it?)",
         )
-    where = inspect.getsourcefile(workload.build) if callable(workload.build) else None
-    message = str(error).strip().split("\n")[0] or repr(error)
-    return WorkloadError(f"{workload.id}: {doing} failed", where=where, got=f"{type(error).__name__}: {message}")
+    return WorkloadError(
+        f"{workload.id}: {doing} failed", where=_source_of(workload), got=f"{type(error).__name__}: {_message(error)}"
+    )
+
+
+def _source_of(workload: Workload) -> str | None:
+    build = workload.build
+    while isinstance(build, functools.partial):
+        build = build.func
+    try:
+        return inspect.getsourcefile(build)
+    except TypeError:  # a builtin, or an object with __call__
+        return None
+
+
+def _message(error: Exception) -> str:
+    """The first line, and the next one too where the first only announces it ("backend='inductor' raised:")."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        return f"{lines[0]} {lines[1]}"
+    return lines[0] if lines else repr(error)

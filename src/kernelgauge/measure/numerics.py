@@ -11,8 +11,9 @@ from torch import nn
 
 from ..errors import WorkloadError
 from ..workload import Dtype, Workload
+from .compiler import reset_compiler
 from .device import Device
-from .instance import Instance, build, first_call, total_of
+from .instance import Instance, build, first_call, reporting, total_of
 
 __all__ = ["BOUNDS", "RelativeError", "compare_with_float64"]
 
@@ -44,34 +45,41 @@ def compare_with_float64(workload: Workload, device: Device, *, seed: int) -> li
     Returns one error for each output tensor, and under a `train` pass for each parameter's gradient.
     Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its reference fails.
     """
+    reset_compiler()  # else a module of the ninth shape silently runs eager, and is compared with itself
     instance = build(workload, device, seed=seed)
-    with instance.grad_mode():
+    # Copies, because a module may write to its input.
+    inputs = tuple(_to_float64(value) for value in instance.inputs)
+    originals = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in instance.inputs)
+    with instance.grad_mode(), reporting(workload, "comparing with float64"):
+        reference = _reference(instance, device)
         first_call(instance)
+        for value, original in zip(instance.inputs, originals, strict=True):
+            if isinstance(value, torch.Tensor):
+                value.copy_(original)
         instance.prepare()
         got = _results(instance.module, instance.outputs, workload)
-        reference = _reference(instance)
-        inputs = tuple(_to_float64(value) for value in instance.inputs)
         expected = _results(reference, lambda: reference(*inputs), workload)
     if got.keys() != expected.keys():
         raise WorkloadError(
             f"{workload.id}: the reference returns other tensors", got=", ".join(got), expected=", ".join(expected)
         )
+    if not expected:
+        raise WorkloadError(f"{workload.id}: the result holds no floating-point tensor to compare")
     bound = BOUNDS[workload.dtype]
     return [RelativeError(name, _relative_error(got[name], expected[name]), bound) for name in expected]
 
 
-def _reference(instance: Instance) -> Any:
+def _reference(instance: Instance, device: Device) -> Any:
     workload, module = instance.workload, instance.module
     if workload.reference is None:
         return copy.deepcopy(module).double() if isinstance(module, nn.Module) else module
-    with _device_of(module):
+    with device.torch_device:
         reference = workload.reference()
-    reference.load_state_dict(module.state_dict())
-    return reference.to(_device_of(module)).double()
-
-
-def _device_of(module: nn.Module) -> torch.device:
-    return next(module.parameters()).device
+    if isinstance(reference, nn.Module):
+        if isinstance(module, nn.Module):
+            reference.load_state_dict(module.state_dict())
+        reference = reference.to(device.torch_device).double()
+    return reference
 
 
 def _results(module: Any, run: Any, workload: Workload) -> dict[str, torch.Tensor]:
@@ -87,7 +95,9 @@ def _results(module: Any, run: Any, workload: Workload) -> dict[str, torch.Tenso
 
 
 def _to_float64(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone().double() if value.is_floating_point() else value.clone()
 
 
 def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:

@@ -6,16 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import torch
-
 from ..errors import WorkloadError
 from ..run import Counts, Fingerprint, KernelRecord, OpRecord, Run, Sample, Timer
-from ..trace import dispatcher_ops
-from ..trace.host import metadata_ops_that_launched
+from ..trace import dispatcher_ops, metadata_ops_that_launched
 from ..workload import Workload
-from .compiler import compile_counts, kernel_profile_on_cpu, reset_compiler, silence_structured_trace
+from .compiler import compile_counts, kernel_profile_on_cpu, reset_compiler
 from .device import Device
-from .instance import build, first_call
+from .instance import build, first_call, reporting
 from .profile import Session, profile_session
 from .settings import Settings
 from .timing import call_duration_us, host_dispatch_us, warm_up
@@ -48,12 +45,11 @@ def measure(
     Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if it fails, `MeasurementError` if what the
     profiler saw cannot be trusted.
     """
-    silence_structured_trace()
     kernel_profile_on_cpu()
     reset_compiler()
     progress("building" if workload.compile is None else "compiling")
     instance = build(workload, device)
-    try:
+    with reporting(workload, "measuring"):
         with instance.grad_mode():
             first_call(instance)
             compiled = compile_counts()
@@ -63,6 +59,8 @@ def measure(
             session = profile_session(
                 device, instance, iterations=_STRUCTURE_ITERATIONS, record_shapes=True, keep_table=True
             )
+            if not session.executions[0]:
+                raise WorkloadError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
             instance.prepare()
             peak = device.peak_allocated_bytes(instance.call)
         del instance
@@ -70,12 +68,6 @@ def measure(
         for index in range(settings.replicates):
             progress(f"timing, replicate {index + 1} of {settings.replicates}")
             times.append(_replicate(workload, device, settings, index, call_us, session))
-    except torch.cuda.OutOfMemoryError as error:
-        raise WorkloadError(f"{workload.id}: out of device memory", got=str(error).split(". ")[0]) from error
-    except RuntimeError as error:  # CUDA errors arrive as RuntimeError, at the next call that looks
-        raise WorkloadError(
-            f"{workload.id}: failed while it was measured", got=f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        ) from error
     after = compile_counts()
     window = session.windows[-1]
     return Measured(
@@ -162,7 +154,7 @@ def _counts(session: Session, peak: int | None, graph_breaks: int, recompiles: i
     window, executions = session.windows[-1], session.executions[-1]
     return Counts(
         launches=len(executions),
-        kernels=len({execution.identity for execution in executions}),
+        kernels=len({execution.identity.name for execution in executions}),
         memsets=len(window.memsets),
         copies=len(window.copies),
         synchronizations=window.synchronizations,

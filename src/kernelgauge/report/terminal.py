@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..judge import Action, PlannedChange, RelativeChange, Status
+from ..printable import printable
 from ..run import Fingerprint
 from .rows import Row
 
@@ -36,19 +37,23 @@ def describe(fingerprint: Fingerprint) -> str:
         ("triton", fingerprint.triton),
         ("liger-kernel", fingerprint.liger_kernel),
     ]
-    return ", ".join([fingerprint.device, *(f"{name} {version}" for name, version in versions if version)])
+    parts = [fingerprint.device, *(f"{name} {version}" for name, version in versions if version)]
+    return printable(", ".join(parts))
 
 
 def summary_text(rows: Sequence[Row], *, width: int, color: bool) -> str:
     """One line for each workload: kernels, device time, baseline, change, verdict."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("workload", overflow="fold")
+    # The verdict folds before the name does: a default id stays on one line at 80 columns.
+    table.add_column(
+        "workload", overflow="fold", min_width=min(max((len(row.workload) for row in rows), default=0), 37)
+    )
     for title in ("kernels", "device\nus", "stored\nus", "change"):  # two lines: a default id and all columns fit in 80
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold")
     for row in rows:
         table.add_row(
-            Text(row.workload),
+            Text(printable(row.workload)),
             "-" if row.launches is None else str(row.launches),
             _microseconds(row.device_time_us),
             _microseconds(row.baseline_us),
@@ -63,7 +68,7 @@ def notes(unavailable: Mapping[str, str]) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for workload, reason in unavailable.items():
         by_reason.setdefault(reason, []).append(workload)
-    return [f"not run: {', '.join(workloads)}: {reason}" for reason, workloads in by_reason.items()]
+    return [printable(f"not run: {', '.join(workloads)}: {reason}") for reason, workloads in by_reason.items()]
 
 
 def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
@@ -75,8 +80,9 @@ def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     for change in plan:
-        details = "\n".join(change.details) or "unchanged within noise: the file stays as it is"
-        table.add_row(Text(change.action.value, style=_ACTION_STYLES[change.action]), change.workload, Text(details))
+        details = "\n".join(map(printable, change.details)) or "unchanged within noise: the file stays as it is"
+        action = Text(change.action.value, style=_ACTION_STYLES[change.action])
+        table.add_row(action, Text(printable(change.workload)), Text(details))
     return _render(table, width=width, color=color)
 
 
@@ -86,7 +92,7 @@ def _render(table: Table, *, width: int, color: bool) -> str:
     Console(
         file=stream, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
     ).print(table)
-    return "".join(line.rstrip() + "\n" for line in stream.getvalue().splitlines())
+    return "".join(line.rstrip() + "\n" for line in stream.getvalue().split("\n")[:-1])
 
 
 def _microseconds(value: float | None) -> str:

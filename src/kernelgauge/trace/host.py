@@ -12,8 +12,7 @@ from .model import Op, Window
 __all__ = ["METADATA_OPS", "computing_ops", "dispatcher_ops", "is_compile_op", "metadata_ops_that_launched"]
 
 # Ops that return a view or rewrite sizes and strides: no data is read or written (aten/src/ATen/native/TensorShape.cpp,
-# each is declared as a view or alias in native_functions.yaml; `reshape` and `_unsafe_view` here act on
-# contiguous data, where they never copy).
+# each is declared as a view or alias in native_functions.yaml).
 METADATA_OPS = frozenset(
     f"aten::{name}"
     for name in (
@@ -26,7 +25,9 @@ _ALLOCATION_OPS = frozenset(
     f"aten::{name}" for name in "empty empty_like empty_strided new_empty new_empty_strided".split()
 )
 # Ops that only choose which other op does the work (CompositeImplicitAutograd in native_functions.yaml).
-_COMPOSITE_OPS = frozenset(f"aten::{name}" for name in "linear matmul to _to_copy zeros ones ones_like".split())
+_COMPOSITE_OPS = frozenset(
+    f"aten::{name}" for name in "linear matmul to _to_copy zeros ones ones_like reshape flatten".split()
+)  # reshape and flatten are metadata ops on what is contiguous, and copy what is not: what they call tells which
 # Rows that torch.compile adds to the host lane (torch/_dynamo, torch/_functorch; seen with torch 2.11 and 2.13).
 _COMPILE_PREFIXES = (
     "TorchDynamo Cache Lookup",
@@ -65,10 +66,10 @@ def computing_ops(window: Window) -> list[Op]:
         while stack and op.start_us >= stack[-1].op.end_us:
             stack.pop()
         inside_hidden = bool(stack) and stack[-1].hidden
-        if inside_hidden or op.name in METADATA_OPS or op.name in _ALLOCATION_OPS:
-            stack.append(_Open(op, hidden=True))
-        elif _only_wraps(op.name):
+        if not inside_hidden and _only_wraps(op.name):
             stack.append(_Open(op, hidden=False))
+        elif inside_hidden or op.name in METADATA_OPS or op.name in _ALLOCATION_OPS:
+            stack.append(_Open(op, hidden=True))
         else:
             found.append(op)
             stack.append(_Open(op, hidden=True))

@@ -7,10 +7,12 @@ asynchronous device the time at which a kernel ran says nothing about who asked 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Any
 
 __all__ = ["ApiCall", "DeviceRecord", "Launch", "Op", "Trace", "Window"]
@@ -62,7 +64,8 @@ class ApiCall:
 
     @property
     def is_launch(self) -> bool:
-        return self.is_graph_launch or self.name.startswith(_LAUNCH_PREFIXES)
+        # A host function is queued on a stream like a kernel, but runs on the host and leaves no device record.
+        return self.is_graph_launch or (self.name.startswith(_LAUNCH_PREFIXES) and "HostFunc" not in self.name)
 
     @property
     def is_transfer(self) -> bool:
@@ -171,10 +174,14 @@ class Trace:
         only when each launch has its record and each record its launch.
         """
         problems: list[str] = []
-        asked = {call.correlation for call in self.calls if call.is_launch or call.is_transfer}
-        for call in self.calls:
-            if not (call.is_launch or call.is_transfer):
-                continue
+        asking = [call for call in self.calls if call.is_launch or call.is_transfer]
+        asked = Counter(call.correlation for call in asking)
+        problems += [
+            f"duplicated: correlation {correlation} belongs to {count} launching calls"
+            for correlation, count in asked.items()
+            if count > 1
+        ]
+        for call in asking:
             got = self._records_by_correlation.get(call.correlation, []) if call.correlation is not None else []
             if not got:
                 problems.append(f"lost: {call.name} (correlation {call.correlation}) has no device record")
@@ -186,7 +193,7 @@ class Trace:
         for record in self.records:
             if record.correlation not in asked:
                 problems.append(f"orphan: {record.name} (correlation {record.correlation}) has no launch")
-            if not record.duration_us >= 0:  # also catches NaN
+            if not 0 <= record.duration_us < inf:  # NaN fails too
                 problems.append(f"bad duration: {record.name} took {record.duration_us} us")
         return tuple(problems)
 
@@ -229,4 +236,5 @@ class Trace:
 
 
 def _within(starts: Sequence[float], mark: Op) -> slice:
-    return slice(bisect_left(starts, mark.start_us), bisect_right(starts, mark.end_us))
+    # Half open: what starts where one window ends and the next begins belongs to the next.
+    return slice(bisect_left(starts, mark.start_us), bisect_left(starts, mark.end_us))

@@ -16,6 +16,7 @@ __all__ = ["parse", "read"]
 
 _API_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"})
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
+_CATEGORIES = _API_CATEGORIES | _DEVICE_CATEGORIES | {"cpu_op", "user_annotation"}
 
 
 class _Args(msgspec.Struct, rename={"external_id": "External id", "input_dims": "Input Dims"}):
@@ -60,6 +61,8 @@ def read(path: Path | str) -> Trace:
     """
     path = Path(path)
     try:
+        if path.exists() and not path.is_file():  # a FIFO would block for ever
+            raise TraceError("cannot read the trace", where=str(path), got="not a regular file", expected="a file")
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
@@ -73,7 +76,7 @@ def parse(content: bytes, *, where: str = "<bytes>") -> Trace:
     try:
         file = _decode_file(content)
         return _build(file)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(
             "not a torch.profiler trace",
             where=where,
@@ -87,18 +90,21 @@ def _build(file: _File) -> Trace:
     annotations: list[Op] = []
     calls: list[ApiCall] = []
     records: list[DeviceRecord] = []
-    for event in file.traceEvents:
-        if event.ph != "X":
+    for index, event in enumerate(file.traceEvents):
+        if event.ph != "X" or event.cat not in _CATEGORIES:
             continue
-        if event.cat == "cpu_op":
-            ops.append(_op(event, _decode_args(event.args)))
-        elif event.cat == "user_annotation":
-            annotations.append(_op(event, _decode_args(event.args)))
-        elif event.cat in _API_CATEGORIES:
+        try:
             args = _decode_args(event.args)
+        except msgspec.DecodeError as error:
+            raise msgspec.DecodeError(f"traceEvents[{index}].args: {error}") from error
+        if event.cat == "cpu_op":
+            ops.append(_op(event, args))
+        elif event.cat == "user_annotation":
+            annotations.append(_op(event, args))
+        elif event.cat in _API_CATEGORIES:
             calls.append(ApiCall(event.name, event.ts, event.dur, args.correlation, args.external_id))
-        elif event.cat in _DEVICE_CATEGORIES:
-            records.append(_record(event, _decode_args(event.args)))
+        else:
+            records.append(_record(event, args))
     return Trace(
         ops=tuple(sorted(ops, key=_by_start)),
         annotations=tuple(sorted(annotations, key=_by_start)),
