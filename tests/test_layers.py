@@ -22,10 +22,11 @@ TOP = {"plugin", "cli", "standard", "hookspec"}
 # What each floor may import of the package itself; each part may also import itself.
 ALLOWED = {
     "errors": set(),
-    "run": set(),
+    "printable": set(),
+    "run": {"printable"},
     "trace": {"errors"},
-    "judge": {"errors", "run"},
-    "report": {"errors", "run", "judge", "trace"},
+    "judge": {"errors", "printable", "run"},
+    "report": {"errors", "printable", "run", "judge", "trace"},
     "storage": {"errors", "run", "judge"},
 }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from gzip import compress
@@ -36,12 +38,15 @@ if TYPE_CHECKING:
     from .measure.runner import Measured
     from .measure.settings import Settings
 
-__all__ = ["Gauge", "Options"]
+__all__ = ["DECLARED", "Gauge", "Options"]
+
+# Subject of the verdict about what a workload declares: without one, nothing may be stored.
+DECLARED = "declared structure"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asked for. `suite_argument` is how the user named the suite, for commands in messages."""
+    """What the command line asked for. `invoked_from`, `measuring_arguments`: for commands in messages."""
 
     root: Path
     baselines: Path
@@ -50,7 +55,8 @@ class Options:
     update: bool = False
     require_baseline: bool = False
     strict: bool = False
-    suite_argument: str = "perf"
+    invoked_from: Path = Path()
+    measuring_arguments: tuple[str, ...] = ()
 
 
 @dataclass
@@ -71,26 +77,50 @@ class Gauge:
     warnings: list[str] = field(default_factory=list)
     session: Any = None  # pytest's, for its exit status
     _workloads: dict[str, Workload] = field(default_factory=dict)
+    declaration_error: KernelgaugeError | None = None
+    _declared: dict[Path, list[Workload]] = field(default_factory=dict)
+    _folders: dict[str, Path] = field(default_factory=dict)
     _suites: dict[str, str] = field(default_factory=dict)  # suite folder, by workload id
     _measured: dict[str, Measured | KernelgaugeError] = field(default_factory=dict)
     _samples: dict[str, dict[Timer, Sample]] = field(default_factory=dict)
 
     # -- what is asked ------------------------------------------------------------------------------------------
 
-    def declare(self, suite: str, workloads: Iterable[Workload]) -> list[Workload]:
-        """Register the workloads of a suite. Raises `KernelgaugeError` for two with one id."""
-        declared = list(workloads)
+    def declare(self, folder: Path, declaration: Callable[..., Any]) -> list[Workload]:
+        """The workloads of the suite in `folder`, asked for once a session. Keeps an error for two with one id."""
+        if folder in self._declared:
+            return self._declared[folder]
+        suite = Path(os.path.relpath(folder, self.options.root)).as_posix()
+        declared = self._declared[folder] = list(declaration())
         for workload in declared:
-            other = self._workloads.setdefault(workload.id, workload)
-            if other is not workload:
-                raise KernelgaugeError(
+            if workload.id in self._workloads:
+                self.declaration_error = KernelgaugeError(
                     "two workloads have the same id",
                     where=f"suites {self._suites[workload.id]} and {suite}",
                     got=workload.id,
                     expected="one entry for each module, variant, pass, dtype and shape",
                 )
+            self._workloads[workload.id] = workload
             self._suites[workload.id] = suite
+            self._folders[workload.id] = folder
         return declared
+
+    @property
+    def declares_any(self) -> bool:
+        return bool(self._workloads)
+
+    def _command(self, workload: Workload | None = None) -> str:
+        """The command that records a workload, or the whole suite, from where this session was started."""
+        folders = {self._folders[workload.id]} if workload else set(self._folders.values())
+        suites = sorted(os.path.relpath(folder, self.options.invoked_from) for folder in folders)
+        matrix = ("--perf-matrix", "full") if workload and workload.matrix == "full" else ()
+        chosen = ("-k", self._selector(workload)) if workload else ()
+        return shlex.join(["pytest", *suites, *chosen, *matrix, *self.options.measuring_arguments, "--perf-update"])
+
+    def _selector(self, workload: Workload) -> str:
+        """What `-k` must say to select this workload and no other."""
+        begins_another = any(workload.id in other and workload.id != other for other in self._workloads)
+        return f"{workload.id}]" if begins_another else workload.id
 
     def sibling(self, workload: Workload, **changes: object) -> Workload:
         """The workload that differs in these fields only, for example ``variant="eager"``.
@@ -180,11 +210,13 @@ class Gauge:
     ) -> Verdict:
         run = self.run(workload)
         path = self.store.path(run.fingerprint.device, workload.id)
-        accept = f"pytest {self.options.suite_argument} -k {workload.id} --perf-update"
+        accept = self._command(workload)
         try:
             baseline = self.store.load(run.fingerprint.device, workload.id)
         except BaselineError as error:
-            verdict = Verdict(Status.INVALID, workload.id, subject, str(error))
+            # An update is about to replace the file, so it is no reason to refuse the run.
+            status = Status.NO_BASELINE if self.options.update else Status.INVALID
+            verdict = Verdict(status, workload.id, subject, str(error))
         else:
             if baseline is None:
                 verdict = Verdict(
@@ -209,9 +241,12 @@ class Gauge:
         self.verdicts.append(verdict)
         return verdict
 
-    def must_fail(self, status: Status) -> bool:
-        """Whether a verdict fails its test, with the strictness that was asked for."""
-        if self.options.update:
+    def must_fail(self, status: Status, *, by_baseline: bool = True) -> bool:
+        """Whether a verdict fails its test, with the strictness that was asked for.
+
+        `by_baseline`: what is declared in code is not accepted by an update.
+        """
+        if self.options.update and by_baseline:
             return status is Status.INVALID  # what differs is about to be accepted; what is not valid cannot be
         missing = status is Status.NO_BASELINE and self.options.require_baseline
         return status.fails or missing or (self.options.strict and not status.decided)
@@ -232,7 +267,7 @@ class Gauge:
     def prepare_folders(self) -> None:
         """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
         write_atomically(self.latest / ".writable", b"")
-        (self.latest / ".writable").unlink()
+        (self.latest / ".writable").unlink(missing_ok=True)  # another worker may have been faster
         shutil.rmtree(self.latest / "traces", ignore_errors=True)  # of another session: they would pass for this one's
         if self.options.update:
             with self.store.locked():
@@ -254,7 +289,7 @@ class Gauge:
         if not acceptable:
             raise UpdateRefused(
                 "nothing to store: no workload was measured in full and passed its claims",
-                next_command=f"pytest {self.options.suite_argument} --perf-update",
+                next_command=self._command(),
             )
         declared: dict[str, set[str]] = {}
         for identifier, suite in self._suites.items():
@@ -270,13 +305,15 @@ class Gauge:
     def refusals(self, run: Run) -> list[str]:
         """Why a run may not become a baseline; empty if it may."""
         reasons = [f"{test} failed" for test in self.failed.get(run.workload, [])]
+        if not any((verdict.workload, verdict.subject) == (run.workload, DECLARED) for verdict in self.verdicts):
+            reasons.append("what it declares was not checked (was the test deselected?)")
         missing = [timer.label for timer in self.device.timers if run.sample(timer) is None]
         return reasons + [f"{label} was not measured (was its test deselected?)" for label in missing]
 
     def how_to_record(self) -> str:
         """What a test without a baseline says: which folder has none, and the command that records one."""
         folder = self._shown(self.store.path(self.fingerprint.device, "x").parent)
-        return f"no baseline in {folder}/; record one with: pytest {self.options.suite_argument} --perf-update"
+        return f"no baseline in {folder}/; record one with: {self._command()}"
 
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self.options.root)) if path.is_relative_to(self.options.root) else str(path)

@@ -16,10 +16,10 @@ from .gauge import Gauge, Options
 from .judge import Action, PlannedChange, Status, Verdict
 from .measure.settings import Settings
 from .report import describe, notes, plan_text, rows, summary_text
+from .workload import Workload
 
 if TYPE_CHECKING:
     from .run import Run
-    from .workload import Workload
 
 GAUGE_KEY = pytest.StashKey[Gauge]()
 
@@ -92,8 +92,8 @@ def _options(config: pytest.Config) -> Options:
     update = config.getoption("--perf-update")
     if update == "yes" and os.environ.get("CI"):
         raise pytest.UsageError(str(_refused_under_ci()))
-    if update and getattr(config.option, "numprocesses", None):
-        raise pytest.UsageError("--perf-update is written by one process: run it without -n")
+    if update and (getattr(config.option, "numprocesses", None) or getattr(config.option, "dist", "no") != "no"):
+        raise pytest.UsageError("--perf-update is written by one process: run it without -n and --dist")
     strict = config.getoption("--perf-strict")
     return Options(
         root=root,
@@ -103,7 +103,18 @@ def _options(config: pytest.Config) -> Options:
         update=update is not None,
         require_baseline=strict or config.getoption("--perf-require-baseline"),
         strict=strict,
-        suite_argument=" ".join(arg for arg in config.args if not Path(arg).is_absolute()) or "perf",
+        invoked_from=folder,
+        measuring_arguments=_measuring_arguments(config),
+    )
+
+
+def _measuring_arguments(config: pytest.Config) -> tuple[str, ...]:
+    """What a proposed command must repeat, so that it measures on the same device and writes into the same folder."""
+    device = config.getoption("--perf-device")
+    baselines = config.getoption("--perf-baselines")
+    return (
+        *(("--perf-device", device) if device != "auto" else ()),
+        *(("--perf-baselines", baselines) if baselines else ()),
     )
 
 
@@ -135,15 +146,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "workload" not in metafunc.fixturenames:
         return
-    declared = [list(workloads) for workloads in metafunc.definition.ihook.pytest_kernelgauge_workloads()]
-    if not declared:  # another project's fixture of the same name
+    declaring = metafunc.definition.ihook.pytest_kernelgauge_workloads.get_hookimpls()
+    if not declaring:  # another project's fixture of the same name
         return
     config = metafunc.config
-    suite = metafunc.definition.path.parent.relative_to(config.rootpath).as_posix()
-    try:
-        workloads = config.stash[GAUGE_KEY].declare(suite, [workload for part in declared for workload in part])
-    except KernelgaugeError as error:
-        raise pytest.UsageError(str(error)) from error
+    gauge = config.stash[GAUGE_KEY]
+    workloads: list[Workload] = []
+    for implementation in declaring:
+        conftest: Any = implementation.plugin  # a module: the hook stands in a `conftest.py`
+        workloads += gauge.declare(Path(conftest.__file__).parent, implementation.function)
     full = config.getoption("--perf-matrix") == "full"
     filters = [mark.kwargs for mark in metafunc.definition.iter_markers("workloads")]
     selected = [
@@ -163,36 +174,44 @@ def _matches(workload: Workload, fields: Mapping[str, object]) -> bool:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    gauge = session.config.stash[GAUGE_KEY]
+    if gauge.declaration_error is not None:
+        raise pytest.UsageError(str(gauge.declaration_error))
     if session.config.option.collectonly or not any(_workload_of(item) for item in session.items):
         return
     try:
-        session.config.stash[GAUGE_KEY].prepare_folders()
+        gauge.prepare_folders()
     except KernelgaugeError as error:
         raise pytest.UsageError(str(error)) from error
 
 
 def _workload_of(item: pytest.Item) -> Workload | None:
     callspec = getattr(item, "callspec", None)
-    return callspec.params.get("workload") if callspec else None
+    value = callspec.params.get("workload") if callspec else None
+    return value if isinstance(value, Workload) else None
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     report = (yield).get_result()
     workload = _workload_of(item)
-    if report.failed and workload is not None and hasattr(workload, "id"):
+    if report.failed and workload is not None:
         item.config.stash[GAUGE_KEY].failed.setdefault(workload.id, []).append(item.name)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     gauge = config.stash[GAUGE_KEY]
-    if not gauge.verdicts and not gauge.runs() and not gauge.unavailable:
+    runs = gauge.runs()
+    updates = gauge.options.update and gauge.declares_any and not config.option.collectonly
+    if not (gauge.verdicts or runs or gauge.unavailable or updates):
         return
     terminal = terminalreporter._tw  # the only way to the width and the colour that pytest itself uses
     style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
     terminalreporter.write_sep("=", "kernelgauge", bold=True)
-    terminalreporter.write_line(describe(gauge.fingerprint))
-    terminalreporter.write(summary_text(rows(gauge.runs(), gauge.verdicts), **style))
+    if runs:  # without a device there is none, and the verdicts say so
+        terminalreporter.write_line(describe(gauge.fingerprint))
+    if runs or gauge.verdicts:
+        terminalreporter.write(summary_text(rows(runs, gauge.verdicts), **style))
     for note in notes(gauge.unavailable):
         terminalreporter.write_line(note, yellow=True)
     if any(verdict.status is Status.NO_BASELINE for verdict in gauge.verdicts) and not gauge.options.update:
@@ -266,11 +285,11 @@ def available(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Callabl
 def conclude(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Verdict], None]:
     """Ends a test with a verdict: passed, failed or skipped, and the verdict attached to the test's report."""
 
-    def end(verdict: Verdict) -> None:
+    def end(verdict: Verdict, *, by_baseline: bool = True) -> None:
         properties = request.node.user_properties
         properties.append(("kernelgauge_verdict", verdict.status.value))
         properties.append(("kernelgauge_reason", verdict.headline))
-        if gauge.must_fail(verdict.status):
+        if gauge.must_fail(verdict.status, by_baseline=by_baseline):
             pytest.fail(str(verdict), pytrace=False)
         if verdict.status is Status.NO_BASELINE and not gauge.options.update:
             pytest.skip(gauge.how_to_record())  # the same words for each test, so that pytest folds them into one line

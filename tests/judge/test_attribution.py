@@ -128,13 +128,13 @@ def test_the_kernel_that_carries_the_change_is_named_and_the_rest_summed_up() ->
 def test_kernels_are_named_from_the_largest_change_down_slower_or_faster() -> None:
     named, rest = explain(mlp_kernels(), mlp_kernels(gate=46.0, down=83.0))
     assert [line.split()[0] for line in named] == [DOWN, GEMM]
-    assert rest == "1 gemm, 1 pointwise unchanged (same identity, +0.0 %)"
+    assert rest == "1 GEMM, 1 pointwise kernel unchanged (same identity, +0.0 %)"
 
 
 def test_a_kernel_below_a_tenth_of_the_change_is_in_the_rest() -> None:
     named, rest = explain(mlp_kernels(), mlp_kernels(gate=57.0, us=57.1))
     assert [line.split()[0] for line in named] == [FUSED]
-    assert rest.startswith("3 gemms ")
+    assert rest.startswith("3 GEMMs ")
 
 
 def test_new_and_gone_kernels_are_named_with_their_time() -> None:
@@ -152,7 +152,7 @@ def test_another_identity_is_named_even_where_the_time_is_the_same() -> None:
 def test_where_nothing_moved_nothing_is_named() -> None:
     named, rest = explain(mlp_kernels(), mlp_kernels())
     assert named == []
-    assert rest == "3 gemms, 1 pointwise unchanged (same identity, +0.0 %)"
+    assert rest == "3 GEMMs, 1 pointwise kernel unchanged (same identity, +0.0 %)"
 
 
 def test_of_no_kernels_nothing_is_said() -> None:
@@ -163,7 +163,7 @@ def test_the_autotuner_is_the_cause_where_the_source_is_the_same() -> None:
     (named,), _ = explain([fused(38.1)], [fused(55.4, xblock=512)])
     assert named == (
         f"{FUSED}  38.1 -> 55.4 us: same source (crp6dxk5), other launch configuration:\n"
-        "XBLOCK 1024 -> 512, num_warps 4 -> 8, grid 24576x1x1 -> 49152x1x1, block 128x1x1 -> 256x1x1: " + AUTOTUNER
+        "XBLOCK 1024 -> 512, num_warps 4 -> 8: " + AUTOTUNER
     )
 
 
@@ -191,16 +191,11 @@ def test_the_autotuner_is_no_cause_where_one_source_is_not_known(sources: tuple[
     assert AUTOTUNER not in named
 
 
-# -- known gaps -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.xfail(reason="two unknown sources compare as equal", strict=True)
 def test_the_autotuner_is_no_cause_where_neither_source_is_known() -> None:
     (named,), _ = explain([fused(38.1, source=None)], [fused(55.4, xblock=512, source=None)])
     assert AUTOTUNER not in named
 
 
-@pytest.mark.xfail(reason="no kernel reaches a tenth, and the rest is called unchanged at +8 %", strict=True)
 def test_a_change_spread_over_many_kernels_is_not_called_unchanged() -> None:
     before = [launched(f"kernel_{index}", 10.0) for index in range(12)]
     after = [launched(f"kernel_{index}", 10.8) for index in range(12)]

@@ -121,23 +121,17 @@ def test_a_plan_is_sorted_by_workload() -> None:
     ]
 
 
-# -- known gaps -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.xfail(reason="it is updated, then trimmed: applied in this order, the new file is deleted", strict=True)
 def test_a_workload_that_moved_to_another_suite_is_updated_and_not_trimmed() -> None:
     new = baseline(suite="perf/nightly")
     plan = plan_update([new], {WORKLOAD: baseline(suite="perf")}, {"perf": set(), "perf/nightly": {WORKLOAD}})
     assert [change.action for change in plan] == [Action.UPDATE]
 
 
-@pytest.mark.xfail(reason="only the suite that stored it is asked", strict=True)
 def test_a_workload_that_moved_and_was_not_selected_is_not_trimmed() -> None:
     plan = plan_update([], {WORKLOAD: baseline(suite="perf")}, {"perf": set(), "perf/nightly": {WORKLOAD}})
     assert plan == []
 
 
-@pytest.mark.xfail(reason="a timer that was not measured now is dropped with the file without being named", strict=True)
 def test_a_timer_that_would_be_lost_is_named() -> None:
     change = plan_one(baseline(), baseline(host=None, counts=counts(memsets=3)))
     assert any("host dispatch" in detail for detail in change.details)

@@ -56,7 +56,6 @@ def test_reasons_are_added_after_those_there_are_to_a_copy() -> None:
     assert (longer.status, longer.workload, longer.headline) == (verdict.status, verdict.workload, verdict.headline)
 
 
-@pytest.mark.xfail(reason="names of kernels are printed as the trace has them", strict=True)
 def test_escape_sequences_in_the_name_of_a_kernel_do_not_reach_the_terminal() -> None:
     verdict = Verdict(Status.REGRESSED, "mlp", "structure", "other kernels", (Reason("kernels", "+ a\x1b[2Jb\x9b31m"),))
     assert all(character.isprintable() or character == "\n" for character in str(verdict))

@@ -178,3 +178,13 @@ def test_elsewhere_the_processor_has_the_name_that_python_knows(monkeypatch: pyt
     assert cpu_name() == "arm64"
     monkeypatch.setattr(platform, "machine", lambda: "")
     assert cpu_name() == "unknown"
+
+
+def test_an_unknown_gpu_still_has_a_driver(nvml) -> None:
+    nvml(known="GPU-another")
+    assert gpu_settings(UUID) == GpuSettings("580.159.04", None, None)
+
+
+def test_a_slice_that_does_not_tell_its_mode_is_still_a_slice(nvml) -> None:
+    nvml(known=f"MIG-{UUID}", failing=("nvmlDeviceGetMigMode", "nvmlDeviceGetEnforcedPowerLimit"))
+    assert gpu_settings(UUID).mig is True

@@ -171,8 +171,8 @@ def test_a_lack_of_memory_is_told_in_words_of_its_own(tiny: Tiny, cpu: CpuDevice
 def test_what_is_built_must_be_callable(tiny: Tiny, cpu: CpuDevice) -> None:
     with pytest.raises(WorkloadError) as raised:
         first_call(build(tiny(build=lambda: 5), cpu))
-    assert raised.value.what == "tiny-eager-fp32: running failed"
-    assert raised.value.got == "TypeError: 'int' object is not callable"
+    assert raised.value.what == "tiny-eager-fp32: building failed"
+    assert raised.value.got == "TypeError: build() returned int, expected something to call"
 
 
 def test_a_failure_in_the_first_call_of_a_compiled_workload_may_be_the_compiler(tiny: Tiny, cpu: CpuDevice) -> None:

@@ -252,7 +252,7 @@ def test_a_failure_of_the_device_while_measuring_is_a_failure_of_the_workload(
     error = RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with `TORCH_USE_CUDA_DSA`")
     with pytest.raises(WorkloadError) as raised:
         observe(tiny(build=failing_after(calls, error)))
-    assert raised.value.what == "tiny-eager-fp32: failed while it was measured"
+    assert raised.value.what == "tiny-eager-fp32: measuring failed"
     assert raised.value.got == "RuntimeError: CUDA error: an illegal memory access was encountered"
     assert raised.value.__cause__ is error
 
@@ -261,7 +261,7 @@ def test_a_lack_of_memory_while_measuring_is_told_as_such(tiny: Tiny, observe: O
     error = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 139 GiB")
     with pytest.raises(WorkloadError) as raised:
         observe(tiny(build=failing_after(6, error)))
-    assert raised.value.what == "tiny-eager-fp32: out of device memory"
+    assert raised.value.what == "tiny-eager-fp32: out of device memory while measuring"
     assert raised.value.got == "CUDA out of memory"
 
 

@@ -10,5 +10,6 @@ from tests.plugin.inner_project import Project
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # an inner run is no worker of the outer one
     monkeypatch.setenv("COLUMNS", "200")  # the summary's table is as wide as the terminal
     return Project(pytester)

@@ -204,7 +204,7 @@ def test_what_is_declared_is_checked_without_a_baseline(project: Project, wrong:
     case = project.case("test_kernels_and_graphs_are_as_declared")
     assert case.outcome == "failure"
     assert case.properties.get(VERDICT) == "REGRESSED"
-    assert table_verdict(result, ID) == "REGRESSED structure"
+    assert table_verdict(result, ID) == "REGRESSED declared structure"
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def test_ctrl_c_writes_nothing(project: Project) -> None:
     result.stdout.fnmatch_lines(["*cut short: no baseline was written*"])
 
 
-@pytest.mark.parametrize("content", [b"", b"<<<<<<< HEAD\n{}", b'{"schema_version": 99}'])
+@pytest.mark.parametrize("content", [b"", b"<<<<<<< HEAD\n{}", b'{"schema_version": 0}'])
 def test_an_update_replaces_a_corrupt_baseline(project: Project, content: bytes) -> None:
     project.record()
     good = project.stored()
@@ -187,6 +187,16 @@ def test_an_update_replaces_a_corrupt_baseline(project: Project, content: bytes)
     assert project.run().ret == pytest.ExitCode.TESTS_FAILED
     project.record()
     assert project.stored() == good
+
+
+def test_an_update_leaves_a_baseline_of_a_newer_version_alone(project: Project) -> None:
+    project.record()
+    newer = b'{"schema_version": 99}'
+    (project.baselines / f"{EAGER}.json").write_bytes(newer)
+    result = project.run("--perf-update")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*written by a newer version of kernelgauge*", "*pip install --upgrade kernelgauge*"])
+    assert (project.baselines / f"{EAGER}.json").read_bytes() == newer
 
 
 def test_an_update_replaces_a_baseline_of_another_machine(project: Project) -> None:

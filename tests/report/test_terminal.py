@@ -138,7 +138,6 @@ def test_at_80_columns_no_number_is_cut(table: Sequence[Row]) -> None:
     assert "..." not in text
 
 
-@pytest.mark.xfail(reason="both columns fold, and the name is the one that gives way", strict=True)
 @pytest.mark.parametrize("subjects", [("device time",), ("structure", "device time")])
 def test_a_name_of_a_default_workload_stays_on_one_line_at_80_columns(subjects: tuple[str, ...]) -> None:
     name = "mlp-compiled-bf16-64x128x768x3072"
@@ -200,20 +199,17 @@ def test_markup_in_a_detail_is_shown_as_it_is_in_the_plan(name: str) -> None:
     assert name in plan(created("a", f"kernel {name}"))
 
 
-@pytest.mark.xfail(reason="the name is given to rich as a string with markup", strict=True)
 @pytest.mark.parametrize("name", [name for name in MARKUP if name != "[bold"])
 def test_markup_in_a_name_is_shown_as_it_is_in_the_plan(name: str) -> None:
     assert name in plan(created(name))
 
 
-@pytest.mark.xfail(reason="rich's Text strips few control characters, and no escape", strict=True)
 @pytest.mark.parametrize("name", [name for name in CONTROL if name != "a\x08b"])
 def test_control_characters_in_a_name_do_not_reach_the_terminal(name: str) -> None:
     for text in (summary(row(name)), plan(created("a", name)), describe(fingerprint(device=name))):
         assert all(character.isprintable() or character == "\n" for character in text)
 
 
-@pytest.mark.xfail(reason="a line break in a name is written as one", strict=True)
 @pytest.mark.parametrize("name", ["a\nb", "a\x85b", "a\u2028b"])
 def test_a_line_break_in_a_name_makes_no_line_of_its_own(name: str) -> None:
     assert len(summary(row(name, subjects=())).splitlines()) == len(summary(row("ab", subjects=())).splitlines())

@@ -162,9 +162,6 @@ def test_a_metadata_op_that_launches_is_named() -> None:
     assert metadata_ops_that_launched(window) == ["aten::reshape"]
 
 
-@pytest.mark.xfail(
-    reason="reshape and flatten count as metadata only, and hide the copy that they may make", strict=True
-)
 @pytest.mark.parametrize("name", ["aten::reshape", "aten::flatten"])
 def test_a_copy_inside_a_reshape_is_work(name: str) -> None:
     assert computing(op(name, 0, 20), op("aten::clone", 1, 10), op("aten::_unsafe_view", 12, 2)) == ["aten::clone"]

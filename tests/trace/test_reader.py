@@ -124,7 +124,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_trace(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="Is a directory") as caught:
+    with pytest.raises(TraceError, match="not a regular file") as caught:
         read(tmp_path)
     assert caught.value.where == str(tmp_path)
 
@@ -199,7 +199,6 @@ def test_a_duration_that_is_no_finite_number_is_refused(number: str) -> None:
         parse(content.encode())
 
 
-@pytest.mark.xfail(reason="opening a FIFO blocks for ever", strict=True)
 def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     fifo = tmp_path / "trace.json"
     os.mkfifo(fifo)
@@ -225,7 +224,6 @@ def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 NESTED = b"[" * 100_000 + b"]" * 100_000
 
 
-@pytest.mark.xfail(reason="RecursionError is not turned into a TraceError", strict=True, raises=RecursionError)
 @pytest.mark.parametrize(
     "content",
     [
@@ -241,7 +239,6 @@ def test_json_nested_too_deeply_is_refused(content: bytes) -> None:
         parse(content)
 
 
-@pytest.mark.xfail(reason="args are decoded apart, so that the row is not named", strict=True)
 def test_a_wrong_type_is_named_with_its_row() -> None:
     with pytest.raises(TraceError) as caught:
         parse(chrome(step(1, 0, 9), kernel("one", 0)))  # type: ignore[arg-type]

@@ -91,7 +91,9 @@ def _contradictions(baseline: Baseline) -> Iterator[tuple[str, str]]:
             yield f"{field}.iterations", f"no iterations: {record.iterations}"
         if record.statistic != timer.statistic:
             yield f"{field}.statistic", f"{record.statistic!r} where {timer.statistic!r} is compared"
-        if not record.replicates_us or not all(0 < value < inf for value in record.replicates_us):
+        if not record.replicates_us:
+            yield f"{field}.replicates_us", "a sample has at least one replicate"
+        elif not all(0 < value < inf for value in record.replicates_us):
             yield f"{field}.replicates_us", f"durations are positive and finite, got {record.replicates_us}"
         elif abs(median(record.replicates_us) - record.median_us) > 10**-_DECIMALS:
             yield f"{field}.median_us", f"{record.median_us}, but the replicates' is {median(record.replicates_us)}"

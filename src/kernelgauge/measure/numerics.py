@@ -50,21 +50,24 @@ def compare_with_float64(workload: Workload, device: Device, *, seed: int) -> li
     # Copies, because a module may write to its input.
     inputs = tuple(_to_float64(value) for value in instance.inputs)
     originals = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in instance.inputs)
-    with instance.grad_mode(), reporting(workload, "comparing with float64"):
-        reference = _reference(instance, device)
+    with instance.grad_mode():
         first_call(instance)
-        for value, original in zip(instance.inputs, originals, strict=True):
-            if isinstance(value, torch.Tensor):
-                value.copy_(original)
         instance.prepare()
-        got = _results(instance.module, instance.outputs, workload)
-        expected = _results(reference, lambda: reference(*inputs), workload)
+        with reporting(workload, "building its reference"):
+            reference = _reference(instance, device)
+        with reporting(workload, "running"):
+            for value, original in zip(instance.inputs, originals, strict=True):
+                if isinstance(value, torch.Tensor):
+                    value.copy_(original)
+            got = _results(instance.module, instance.outputs, workload)
+        with reporting(workload, "running its reference"):
+            expected = _results(reference, lambda: reference(*inputs), workload)
     if got.keys() != expected.keys():
         raise WorkloadError(
             f"{workload.id}: the reference returns other tensors", got=", ".join(got), expected=", ".join(expected)
         )
     if not expected:
-        raise WorkloadError(f"{workload.id}: the result holds no floating-point tensor to compare")
+        raise WorkloadError(f"{workload.id}: nothing to compare: the result holds no floating-point tensor")
     bound = BOUNDS[workload.dtype]
     return [RelativeError(name, _relative_error(got[name], expected[name]), bound) for name in expected]
 
@@ -103,5 +106,6 @@ def _to_float64(value: Any) -> Any:
 def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
     if got.shape != expected.shape:
         return float("nan")
-    difference = (got.double() - expected.double()).norm()
-    return float(difference / expected.double().norm())
+    difference = float((got.double() - expected.double()).norm())
+    scale = float(expected.double().norm())
+    return difference / scale if scale or difference else 0.0  # both are zero: equal. NaN is truthy and stays NaN
