@@ -42,9 +42,14 @@ class KernelgaugeError(Exception):
         """The sentence and the next command, for a list."""
         return f"{self.what}; {self.next_command}" if self.next_command else self.what
 
-    def __str__(self) -> str:
+    @property
+    def details(self) -> list[tuple[str, str]]:
+        """What is known beside the sentence: (label, text)."""
         parts = [("where", self.where), ("got", self.got), ("expected", self.expected), ("next", self.next_command)]
-        return "\n".join([self.what, *(f"  {label:<9}{text}" for label, text in parts if text)])
+        return [(label, text) for label, text in parts if text]
+
+    def __str__(self) -> str:
+        return "\n".join([self.what, *(f"  {label:<9}{text}" for label, text in self.details)])
 
 
 class WorkloadError(KernelgaugeError):

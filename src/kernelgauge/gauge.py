@@ -216,7 +216,8 @@ class Gauge:
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.update else Status.INVALID
-            verdict = Verdict(status, workload.id, subject, str(error))
+            reasons = tuple(Reason(label, text) for label, text in error.details)
+            verdict = Verdict(status, workload.id, subject, error.what, reasons)
         else:
             if baseline is None:
                 verdict = Verdict(
