@@ -62,6 +62,7 @@ def test_a_suite_of_a_few_lines_is_recorded_and_judged(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # an inner run is no worker of the outer one
     write_suite(pytester.path, CONFTEST)
     recorded = pytester.runpytest_subprocess("perf", "--perf-device", "cpu", "--perf-update")
     assert recorded.ret == pytest.ExitCode.OK
