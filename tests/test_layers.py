@@ -23,9 +23,9 @@ TOP = {"plugin", "cli", "standard", "hookspec"}
 ALLOWED = {
     "errors": set(),
     "printable": set(),
-    "run": {"printable"},
+    "run": {"trace"},
     "trace": {"errors"},
-    "judge": {"errors", "printable", "run"},
+    "judge": {"errors", "printable", "run", "trace"},
     "report": {"errors", "printable", "run", "judge", "trace"},
     "storage": {"errors", "run", "judge"},
 }

@@ -15,7 +15,7 @@ from .errors import KernelgaugeError, UpdateRefused, WorkloadUnavailable
 from .gauge import Gauge, Options
 from .judge import Action, PlannedChange, Status, Verdict
 from .measure.settings import Settings
-from .report import describe, notes, plan_text, rows, summary_text
+from .report import describe, notes, plan_text, remarks, rows, summary_text
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -211,7 +211,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if runs:  # without a device there is none, and the verdicts say so
         terminalreporter.write_line(describe(gauge.fingerprint))
     if runs or gauge.verdicts:
-        terminalreporter.write(summary_text(rows(runs, gauge.verdicts), **style))
+        table = rows(runs, gauge.verdicts)
+        terminalreporter.write(summary_text(table, **style))
+        for remark in remarks(table, gauge.verdicts):
+            terminalreporter.write_line(remark)
     for note in notes(gauge.unavailable):
         terminalreporter.write_line(note, yellow=True)
     if any(verdict.status is Status.NO_BASELINE for verdict in gauge.verdicts) and not gauge.options.update:

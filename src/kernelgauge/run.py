@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .printable import printable
+from .trace.names import decode
 
 __all__ = [
     "Counts",
@@ -67,8 +67,8 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 
     @property
     def shown(self) -> str:
-        """The name, safe to print: a trace may hold anything."""
-        return printable(self.name)
+        """The name as messages show it: printable and short. Data keep it whole."""
+        return decode(self.name).short
 
 
 class KernelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -196,8 +196,11 @@ class Project:
 
 
 def table_verdict(result: pytest.RunResult, workload: str) -> str | None:
-    """The status, and the subjects that it comes from, in the summary table."""
+    """The status in the summary table, and the subjects that it comes from, in the line below it."""
     after_title = result.outlines[next(i for i, line in enumerate(result.outlines) if "= kernelgauge =" in line) :]
-    lines = [line for line in after_title if re.match(rf"{re.escape(workload)} +[\d-]", line)]
-    found = re.search(r"(PASS|REGRESSED|IMPROVED|UNDECIDED|NO_BASELINE|INCOMPARABLE|INVALID).*$", " ".join(lines))
-    return found.group(0).strip() if found else None
+    rows = [line.split()[-1] for line in after_title if re.match(rf"{re.escape(workload)} +[\d-]", line)]
+    if not rows:
+        return None
+    (status,) = rows
+    about = [line.partition(": ")[2] for line in after_title if line.startswith(f"{status}  {workload}: ")]
+    return f"{status} {about[0]}" if about else status

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from rich.cells import cell_len
 
-from kernelgauge.judge import Action, PlannedChange, RelativeChange, Status
-from kernelgauge.report import Row, describe, plan_text, summary_text
+from kernelgauge.judge import Action, PlannedChange, Reason, RelativeChange, Status, Verdict
+from kernelgauge.report import Row, describe, plan_text, remarks, summary_text
 from tests.builders import H200, baseline, fingerprint
 
 SLOWER = RelativeChange(0.081, 0.079, 0.084, 0.95)
@@ -59,10 +59,24 @@ def test_the_summary_reads_like_this() -> None:
     assert summary(*table) == (
         "                                     device stored\n"
         "workload                     kernels     us     us change verdict\n"
-        "mlp-eager-bf16-8x32x64             4  221.8  205.1 +8.1 % REGRESSED device time\n"
+        "mlp-eager-bf16-8x32x64             4  221.8  205.1 +8.1 % REGRESSED\n"
         "linear-eager-bf16-1024x32x64       1    2.7    2.7 +0.7 % PASS\n"
-        "mlp-liger-bf16-1                   -      -      -      - INVALID measurement\n"
+        "mlp-liger-bf16-1                   -      -      -      - INVALID\n"
     )
+
+
+def test_below_the_table_stands_what_each_verdict_is_about() -> None:
+    table = [row("a", subjects=("device time", "structure")), row("b", status=Status.PASS, subjects=())]
+    assert remarks(table, []) == ["REGRESSED  a: device time, structure"]
+
+
+def test_an_improvement_is_told_in_full_since_it_fails_no_test() -> None:
+    better = Verdict(Status.IMPROVED, "a", "device time", "device time 55.4 -> 38.1 us", (Reason("why", "gelu"),))
+    assert remarks([], [better]) == ["a: IMPROVED  device time 55.4 -> 38.1 us\n  why      gelu"]
+
+
+def test_what_failed_its_test_is_not_told_twice() -> None:
+    assert remarks([], [Verdict(Status.REGRESSED, "a", "device time", "slower")]) == []
 
 
 @pytest.mark.parametrize("status", Status)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from ..run import Fingerprint, Run
+from ..trace.names import decode
 
 __all__ = ["Expectation", "applicable", "mismatches"]
 
@@ -55,7 +56,9 @@ def mismatches(expectation: Expectation, run: Run) -> list[str]:
     if expectation.kinds is not None and tuple(run.kinds()) != expectation.kinds:
         found.append(_differs("kernel kinds", run.kinds(), expectation.kinds))
     if expectation.names is not None and not _all_match(run.kernel_names(), expectation.names):
-        found.append(_differs("kernel names", run.kernel_names(), expectation.names))
+        found.append(
+            _differs("kernel names", run.kernel_names(), expectation.names, shown=lambda name: decode(name).short)
+        )
     if expectation.launch_apis is not None and not _all_match(run.launch_apis, expectation.launch_apis):
         found.append(_differs("launch calls", run.launch_apis, expectation.launch_apis))
     for what, got, expected in (
@@ -73,11 +76,11 @@ def _all_match(got: Sequence[str], patterns: Sequence[str]) -> bool:
     )
 
 
-def _differs(what: str, got: Sequence[str], expected: Sequence[str]) -> str:
+def _differs(what: str, got: Sequence[str], expected: Sequence[str], *, shown: Callable[[str], str] = str) -> str:
     lines = [f"{what}: got {len(got)}, expected {len(expected)}"]
     for index in range(max(len(got), len(expected))):
-        left = got[index] if index < len(got) else "(nothing)"
+        left = shown(got[index]) if index < len(got) else "(nothing)"
         right = expected[index] if index < len(expected) else "(nothing)"
-        same = index < len(got) and index < len(expected) and _all_match([left], [right])
+        same = index < len(got) and index < len(expected) and _all_match([got[index]], [right])
         lines.append(f"    {index + 1}. {left}" if same else f"    {index + 1}. {left}   <- expected {right}")
     return "\n".join(lines)

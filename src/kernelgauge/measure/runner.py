@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..errors import WorkloadError
-from ..run import Counts, Fingerprint, KernelRecord, OpRecord, Run, Sample, Timer
+from ..run import Counts, Fingerprint, KernelRecord, OpRecord, Run, Sample, Timer, summarize
 from ..trace import dispatcher_ops, metadata_ops_that_launched
 from ..workload import Workload
 from .compiler import compile_counts, kernel_profile_on_cpu, reset_compiler
 from .device import Device
-from .instance import build, first_call, reporting
+from .instance import Instance, build, first_call, reporting
 from .profile import Session, profile_session
 from .settings import Settings
 from .timing import call_duration_us, host_dispatch_us, warm_up
@@ -105,22 +105,26 @@ def _replicate(
     structure: Session,
 ) -> _Replicate:
     instance = build(workload, device, replicate=index)
+    iterations = settings.iterations_for(call_us)
     with instance.grad_mode():
         warm_up(device, instance, calls=WARM_UP_CALLS, seconds=settings.warm_up_seconds)
-        iterations = settings.iterations_for(call_us)
+        host = _half_of_host_times(device, instance, settings, call_us)
         session = profile_session(device, instance, iterations=iterations, record_shapes=False)
         _require_same_kernels(workload, structure, session)
-        host = (
-            host_dispatch_us(device, instance, iterations=settings.host_iterations_for(call_us))
-            if Timer.HOST in device.timers
-            else None
-        )
+        host += _half_of_host_times(device, instance, settings, call_us)
     durations = [[execution.duration_us for execution in executions] for executions in session.executions]
     return _Replicate(
         device_us=median(sum(row) for row in durations),
         kernel_us=tuple(median(column) for column in zip(*durations, strict=True)),
-        host_us=host,
+        host_us=summarize(host, Timer.HOST.statistic) if host else None,
     )
+
+
+def _half_of_host_times(device: Device, instance: Instance, settings: Settings, call_us: float) -> list[float]:
+    """Half before the session and half after it: a host is slow for tenths of a second, and rarely for both."""
+    if Timer.HOST not in device.timers:
+        return []
+    return host_dispatch_us(device, instance, iterations=settings.host_iterations_for(call_us) // 2)
 
 
 def _require_same_kernels(workload: Workload, structure: Session, timed: Session) -> None:

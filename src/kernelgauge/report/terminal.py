@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..judge import Action, PlannedChange, RelativeChange, Status
+from ..judge import Action, PlannedChange, RelativeChange, Status, Verdict
 from ..printable import printable
 from ..run import Fingerprint
 from .rows import Row
 
-__all__ = ["describe", "notes", "plan_text", "summary_text"]
+__all__ = ["describe", "notes", "plan_text", "remarks", "summary_text"]
 
 _STYLES = {
     Status.PASS: "green",
@@ -44,13 +44,10 @@ def describe(fingerprint: Fingerprint) -> str:
 def summary_text(rows: Sequence[Row], *, width: int, color: bool) -> str:
     """One line for each workload: kernels, device time, baseline, change, verdict."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    # The verdict folds before the name does: a default id stays on one line at 80 columns.
-    table.add_column(
-        "workload", overflow="fold", min_width=min(max((len(row.workload) for row in rows), default=0), 37)
-    )
+    table.add_column("workload", overflow="fold")
     for title in ("kernels", "device\nus", "stored\nus", "change"):  # two lines: a default id and all columns fit in 80
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("verdict", overflow="fold")
+    table.add_column("verdict", no_wrap=True)
     for row in rows:
         table.add_row(
             Text(printable(row.workload)),
@@ -58,9 +55,21 @@ def summary_text(rows: Sequence[Row], *, width: int, color: bool) -> str:
             _microseconds(row.device_time_us),
             _microseconds(row.baseline_us),
             _change(row.change),
-            _verdict(row),
+            "-" if row.status is None else Text(row.status.value, style=_STYLES[row.status]),
         )
     return _render(table, width=width, color=color)
+
+
+def remarks(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
+    """What the table has no room for: what a verdict is about, and all of one that fails no test."""
+    quiet = (Status.PASS, Status.NO_BASELINE)
+    subjects = [
+        printable(f"{row.status.value}  {row.workload}: {', '.join(row.subjects)}")
+        for row in rows
+        if row.status is not None and row.status not in quiet
+    ]
+    shown = (Status.IMPROVED, Status.UNDECIDED, Status.INCOMPARABLE)
+    return [*subjects, *(str(verdict) for verdict in verdicts if verdict.status in shown)]
 
 
 def notes(unavailable: Mapping[str, str]) -> list[str]:
@@ -101,12 +110,3 @@ def _microseconds(value: float | None) -> str:
 
 def _change(change: RelativeChange | None) -> str:
     return "-" if change is None else f"{100 * change.estimate:+.1f} %"
-
-
-def _verdict(row: Row) -> Text:
-    if row.status is None:
-        return Text("-")
-    text = Text(row.status.value, style=_STYLES[row.status])
-    if row.subjects and row.status not in (Status.PASS, Status.NO_BASELINE):
-        text.append(f" {', '.join(row.subjects)}", style="not bold default")
-    return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -29,6 +30,9 @@ class CudaDevice:
     table_sort_key = "self_cuda_time_total"
 
     def __init__(self) -> None:
+        # Else CUPTI stays attached after the first profiler session and slows every later launch in this process:
+        # 14 us become 19 for a linear's dispatch, and its noise doubles (docs/measuring.md).
+        os.environ.setdefault("TEARDOWN_CUPTI", "1")
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         self._properties = torch.cuda.get_device_properties(self.torch_device)
         self._flush_buffer = torch.empty(
