@@ -19,7 +19,7 @@ __all__ = ["REGION", "Session", "profile_session"]
 # Marks the call inside each profiler step: flushing and waiting for the device stay outside of it.
 REGION = "kernelgauge.call"
 
-_WAIT, _WARMUP = 1, 1
+_WAIT = 1
 # A session whose records do not pair is measured again. A profiler that loses records three times running does not
 # recover in this process, and the answer is INVALID.
 _ATTEMPTS = 3
@@ -40,16 +40,24 @@ class Session:
 
 
 def profile_session(
-    device: Device, instance: Instance, *, iterations: int, record_shapes: bool, keep_table: bool = False
+    device: Device,
+    instance: Instance,
+    *,
+    iterations: int,
+    warmup: int = 1,
+    record_shapes: bool = False,
+    keep_table: bool = False,
 ) -> Session:
-    """Profile `iterations` calls (schedule wait=1, warmup=1, active=iterations), each on a cold cache.
+    """Profile `iterations` calls (schedule wait=1, warmup, active=iterations), each on a cold cache.
+
+    Times need more `warmup` than structure: starting the profiler leaves the device idle, and its clock falls.
 
     Raises `MeasurementError` if, three times running, launches and device records do not pair or the iterations
     differ from one another.
     """
     problems: list[str] = []
     for _ in range(_ATTEMPTS):
-        session = _profile_once(device, instance, iterations, record_shapes, keep_table)
+        session = _profile_once(device, instance, iterations, warmup, record_shapes, keep_table)
         problems = session_problems(session, iterations)
         if not problems:
             return session
@@ -75,7 +83,7 @@ def session_problems(session: Session, iterations: int) -> list[str]:
 
 
 def _profile_once(
-    device: Device, instance: Instance, iterations: int, record_shapes: bool, keep_table: bool
+    device: Device, instance: Instance, iterations: int, warmup: int, record_shapes: bool, keep_table: bool
 ) -> Session:
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
         path = Path(folder) / "trace.json"
@@ -89,14 +97,14 @@ def _profile_once(
 
         profiler = profile(
             activities=device.activities,
-            schedule=schedule(wait=_WAIT, warmup=_WARMUP, active=iterations, repeat=1),
+            schedule=schedule(wait=_WAIT, warmup=warmup, active=iterations, repeat=1),
             on_trace_ready=export,
             record_shapes=record_shapes,
         )
         with warnings.catch_warnings(), profiler:
             # Each cycle is exported as it ends, so nothing is lost when the next one clears it.
             warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
-            for _ in range(_WAIT + _WARMUP + iterations):
+            for _ in range(_WAIT + warmup + iterations):
                 instance.prepare()
                 device.flush_cache()
                 device.synchronize()

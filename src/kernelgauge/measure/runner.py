@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..errors import WorkloadError
-from ..run import Counts, Fingerprint, KernelRecord, OpRecord, Run, Sample, Timer, summarize
+from ..run import Counts, Fingerprint, KernelRecord, OpRecord, Run, Sample, Timer
 from ..trace import dispatcher_ops, metadata_ops_that_launched
 from ..workload import Workload
 from .compiler import compile_counts, kernel_profile_on_cpu, reset_compiler
@@ -108,23 +108,22 @@ def _replicate(
     iterations = settings.iterations_for(call_us)
     with instance.grad_mode():
         warm_up(device, instance, calls=WARM_UP_CALLS, seconds=settings.warm_up_seconds)
-        host = _half_of_host_times(device, instance, settings, call_us)
-        session = profile_session(device, instance, iterations=iterations, record_shapes=False)
+        session = profile_session(device, instance, iterations=iterations, warmup=1 + iterations // 2)
         _require_same_kernels(workload, structure, session)
-        host += _half_of_host_times(device, instance, settings, call_us)
+        # After the session, not before: a hot loop heats the device, and its clock falls for a while.
+        host = _host_us(device, instance, settings, call_us)
     durations = [[execution.duration_us for execution in executions] for executions in session.executions]
     return _Replicate(
         device_us=median(sum(row) for row in durations),
         kernel_us=tuple(median(column) for column in zip(*durations, strict=True)),
-        host_us=summarize(host, Timer.HOST.statistic) if host else None,
+        host_us=host,
     )
 
 
-def _half_of_host_times(device: Device, instance: Instance, settings: Settings, call_us: float) -> list[float]:
-    """Half before the session and half after it: a host is slow for tenths of a second, and rarely for both."""
+def _host_us(device: Device, instance: Instance, settings: Settings, call_us: float) -> float | None:
     if Timer.HOST not in device.timers:
-        return []
-    return host_dispatch_us(device, instance, iterations=settings.host_iterations_for(call_us) // 2)
+        return None
+    return host_dispatch_us(device, instance, iterations=settings.host_iterations_for(call_us))
 
 
 def _require_same_kernels(workload: Workload, structure: Session, timed: Session) -> None:

@@ -31,7 +31,7 @@ class Settings:
 
     def host_iterations_for(self, call_us: float) -> int:
         """The same for the host dispatch time."""
-        return max(4, min(self.host_iterations, self._affordable(call_us)))
+        return max(3, min(self.host_iterations, self._affordable(call_us)))
 
     def _affordable(self, call_us: float) -> int:
         return int(self.seconds * 1e6 / max(call_us, 1.0))

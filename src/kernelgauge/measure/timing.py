@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..run import Timer, summarize
 from .device import Device
 from .instance import Instance
 
@@ -47,8 +48,8 @@ def call_duration_us(device: Device, instance: Instance) -> float:
     return (time.perf_counter_ns() - start) / 1000
 
 
-def host_dispatch_us(device: Device, instance: Instance, *, iterations: int) -> list[float]:
-    """Host times until a call returns, in microseconds. The device is idle at each call, so no queue fills."""
+def host_dispatch_us(device: Device, instance: Instance, *, iterations: int) -> float:
+    """Host time until a call returns, in microseconds. The device is idle at each call, so no queue fills."""
     durations: list[int] = []
     with collector_paused():
         for _ in range(iterations):
@@ -58,4 +59,4 @@ def host_dispatch_us(device: Device, instance: Instance, *, iterations: int) -> 
             instance.call()
             durations.append(time.perf_counter_ns() - start)
         device.synchronize()
-    return [duration / 1000 for duration in durations]
+    return summarize(durations, Timer.HOST.statistic) / 1000
