@@ -39,6 +39,10 @@ class Timer(str, Enum):
         return self.value.replace("_", " ")
 
     @property
+    def reads_host_clock(self) -> bool:
+        return self is not Timer.DEVICE
+
+    @property
     def statistic(self) -> Statistic:
         """What stands for the iterations of one replicate.
 
@@ -100,6 +104,7 @@ class Sample(msgspec.Struct, frozen=True):
 
     replicates_us: tuple[float, ...]
     iterations: int  # in each replicate
+    host_control_us: float | None = None  # how fast the host was, for timers that read its clock
 
     def __post_init__(self) -> None:
         if not self.replicates_us:

@@ -27,6 +27,7 @@ class TimerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     statistic: Statistic  # of each replicate
     replicates_us: tuple[float, ...]
     iterations: int
+    host_control_us: float | None
 
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,7 +43,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def sample(self, timer: Timer) -> Sample | None:
         record = self.timers.get(timer)
-        return None if record is None else Sample(record.replicates_us, record.iterations)
+        return None if record is None else Sample(record.replicates_us, record.iterations, record.host_control_us)
 
 
 class _Header(msgspec.Struct):
@@ -64,6 +65,7 @@ def from_run(run: Run, *, suite: str) -> Baseline:
                 statistic=timer.statistic,
                 replicates_us=tuple(round(value, _DECIMALS) for value in sample.replicates_us),
                 iterations=sample.iterations,
+                host_control_us=None if sample.host_control_us is None else round(sample.host_control_us, _DECIMALS),
             )
             for timer in Timer
             if (sample := run.sample(timer)) is not None

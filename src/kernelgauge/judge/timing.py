@@ -29,6 +29,9 @@ class Policy:
     floor_us: float
 
 
+# Fast processes on one host spread by 23 % in the control; its slow mode is 70 to 110 % slower (docs/measuring.md).
+_HOST_MOVED = 1.3
+
 # docs/measuring.md holds the spreads that these come from, and the commands that measured them.
 DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
     {
@@ -50,12 +53,15 @@ def judge_time(timer: Timer, run: Run, baseline: Baseline, comparison: Compariso
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
     change = relative_change(before.replicates_us, after.replicates_us)
     status = _status(change, after.median_us - before.median_us, policy)
+    host = _host_moved(before.host_control_us, after.host_control_us)
+    if host:
+        status = Status.UNDECIDED
     headline = (
         f"{timer.label} {before.median_us:.1f} -> {after.median_us:.1f} us  {_describe(change)}, "
         f"tolerance {100 * policy.tolerance:g} %"
     )
     if status is Status.UNDECIDED:
-        headline += ": too noisy to tell"
+        headline += f": {host or 'too noisy to tell'}"
     return Verdict(
         status=status,
         workload=run.workload,
@@ -65,6 +71,16 @@ def judge_time(timer: Timer, run: Run, baseline: Baseline, comparison: Compariso
         before_us=before.median_us,
         after_us=after.median_us,
         change=change,
+    )
+
+
+def _host_moved(before_us: float | None, after_us: float | None) -> str:
+    """What to say if the host's own speed moved too far for its clock to tell anything of the code; else nothing."""
+    if before_us is None or after_us is None or 1 / _HOST_MOVED <= after_us / before_us <= _HOST_MOVED:
+        return ""
+    slower = "slower" if after_us > before_us else "faster"
+    return (
+        f"the host itself is {slower} (control {before_us:.1f} -> {after_us:.1f} us), so this tells nothing of the code"
     )
 
 

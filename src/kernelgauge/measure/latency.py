@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from statistics import median
 
 import torch
 
@@ -27,6 +28,7 @@ class Rounds:
         self._iterations = iterations
         self._done = 0
         self._instance: Instance | None = None
+        self._controls_us: list[float] = []
 
     def grad_mode(self) -> AbstractContextManager[None]:
         return torch.set_grad_enabled(self._workload.pass_ == "train")
@@ -39,6 +41,7 @@ class Rounds:
             warm_up(self._device, self._instance, calls=WARM_UP_CALLS, seconds=0.02)
         self._done += 1
         assert self._instance is not None
+        self._controls_us.append(self._device.host.wait_until_fast())
         self._instance.prepare()
         self._device.flush_cache()
         self._device.synchronize()
@@ -53,4 +56,5 @@ class Rounds:
         """The sample that the rounds' durations, in seconds and in order, make."""
         size, statistic = self._iterations, Timer.END_TO_END.statistic
         replicates = [durations_s[start : start + size] for start in range(0, len(durations_s), size)]
-        return Sample(tuple(1e6 * summarize(replicate, statistic) for replicate in replicates), size)
+        times = tuple(1e6 * summarize(replicate, statistic) for replicate in replicates)
+        return Sample(times, size, median(self._controls_us))

@@ -15,7 +15,7 @@ from .device import Device
 from .instance import Instance, build, first_call, reporting
 from .profile import Session, profile_session
 from .settings import Settings
-from .timing import call_duration_us, host_dispatch_us, warm_up
+from .timing import HostTime, call_duration_us, host_dispatch, warm_up
 
 __all__ = ["WARM_UP_CALLS", "Measured", "measure"]
 
@@ -93,7 +93,7 @@ def measure(
 class _Replicate:
     device_us: float  # median over iterations of the sum over kernels
     kernel_us: tuple[float, ...]  # median over iterations of each kernel, in launch order
-    host_us: float | None
+    host: HostTime | None
 
 
 def _replicate(
@@ -111,19 +111,19 @@ def _replicate(
         session = profile_session(device, instance, iterations=iterations, warmup=1 + iterations // 2)
         _require_same_kernels(workload, structure, session)
         # After the session, not before: a hot loop heats the device, and its clock falls for a while.
-        host = _host_us(device, instance, settings, call_us)
+        host = _host(device, instance, settings, call_us)
     durations = [[execution.duration_us for execution in executions] for executions in session.executions]
     return _Replicate(
         device_us=median(sum(row) for row in durations),
         kernel_us=tuple(median(column) for column in zip(*durations, strict=True)),
-        host_us=host,
+        host=host,
     )
 
 
-def _host_us(device: Device, instance: Instance, settings: Settings, call_us: float) -> float | None:
+def _host(device: Device, instance: Instance, settings: Settings, call_us: float) -> HostTime | None:
     if Timer.HOST not in device.timers:
         return None
-    return host_dispatch_us(device, instance, iterations=settings.host_iterations_for(call_us))
+    return host_dispatch(device, instance, iterations=settings.host_iterations_for(call_us))
 
 
 def _require_same_kernels(workload: Workload, structure: Session, timed: Session) -> None:
@@ -147,9 +147,13 @@ def _kernels(times: Sequence[_Replicate], session: Session) -> tuple[KernelRecor
 def _samples(times: Sequence[_Replicate], settings: Settings, call_us: float) -> dict[Timer, Sample]:
     device = tuple(replicate.device_us for replicate in times)
     samples = {Timer.DEVICE: Sample(device, settings.iterations_for(call_us))}
-    host = tuple(replicate.host_us for replicate in times if replicate.host_us is not None)
+    host = [replicate.host for replicate in times if replicate.host is not None]
     if host:
-        samples[Timer.HOST] = Sample(host, settings.host_iterations_for(call_us))
+        samples[Timer.HOST] = Sample(
+            tuple(each.dispatch_us for each in host),
+            settings.host_iterations_for(call_us),
+            median(each.control_us for each in host),
+        )
     return samples
 
 

@@ -6,12 +6,13 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from ..run import Timer, summarize
 from .device import Device
 from .instance import Instance
 
-__all__ = ["call_duration_us", "collector_paused", "host_dispatch_us", "warm_up"]
+__all__ = ["HostTime", "call_duration_us", "collector_paused", "host_dispatch", "warm_up"]
 
 
 @contextmanager
@@ -48,8 +49,28 @@ def call_duration_us(device: Device, instance: Instance) -> float:
     return (time.perf_counter_ns() - start) / 1000
 
 
-def host_dispatch_us(device: Device, instance: Instance, *, iterations: int) -> float:
-    """Host time until a call returns, in microseconds. The device is idle at each call, so no queue fills."""
+@dataclass(frozen=True)
+class HostTime:
+    """One replicate of the host dispatch time, and how fast the host was around it. Microseconds."""
+
+    dispatch_us: float
+    control_us: float
+
+
+def host_dispatch(device: Device, instance: Instance, *, iterations: int) -> HostTime:
+    """Host time until a call returns. The device is idle at each call, so no queue fills.
+
+    Taken again while the control before or after it says that the host is slow, as long as there is patience.
+    """
+    while True:
+        before = device.host.wait_until_fast()
+        dispatch_us = _dispatch_us(device, instance, iterations)
+        control_us = max(before, device.host.control_us())
+        if not device.host.is_slow(control_us) or not device.host.has_patience():
+            return HostTime(dispatch_us, control_us)
+
+
+def _dispatch_us(device: Device, instance: Instance, iterations: int) -> float:
     durations: list[int] = []
     with collector_paused():
         for _ in range(iterations):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...run import Fingerprint, KernelIdentity, Timer
 from ...trace import Window
+from ..host import HostSpeed
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,7 @@ class Device(Protocol):
     activities: tuple[ProfilerActivity, ...]
     timers: tuple[Timer, ...]  # those that mean something here, end-to-end included
     table_sort_key: str  # for the profiler's own table
+    host: HostSpeed
 
     def check(self, workload: Workload) -> None:
         """Raise `WorkloadUnavailable` if `workload` cannot run here for a reason that is no fault."""

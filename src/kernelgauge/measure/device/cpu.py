@@ -13,6 +13,7 @@ from ...run import Fingerprint, KernelIdentity, Timer
 from ...trace import Window, computing_ops, decode
 from ...workload import Workload
 from ..environment import cpu_name, software
+from ..host import HostSpeed
 from .base import Execution
 
 __all__ = ["CpuDevice"]
@@ -32,6 +33,9 @@ class CpuDevice:
     timers: tuple[Timer, ...] = (Timer.DEVICE, Timer.END_TO_END)
     table_sort_key = "self_cpu_time_total"
     torch_device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.host = HostSpeed()
 
     def check(self, workload: Workload) -> None:
         if workload.needs_gpu is not None:

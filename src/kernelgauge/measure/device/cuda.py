@@ -13,6 +13,7 @@ from ...run import Fingerprint, KernelIdentity, Timer
 from ...trace import Launch, Window, decode
 from ...workload import Workload
 from ..environment import gpu_settings, software
+from ..host import HostSpeed
 from .base import Execution
 
 __all__ = ["CudaDevice"]
@@ -34,6 +35,7 @@ class CudaDevice:
         # 14 us become 19 for a linear's dispatch, and its noise doubles (docs/measuring.md).
         os.environ.setdefault("TEARDOWN_CUPTI", "1")
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
+        self.host = HostSpeed()
         self._properties = torch.cuda.get_device_properties(self.torch_device)
         self._flush_buffer = torch.empty(
             _FLUSH_FACTOR * self._properties.L2_cache_size, dtype=torch.int8, device=self.torch_device
