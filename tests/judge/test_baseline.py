@@ -73,7 +73,8 @@ GOLDEN = """\
         2.72,
         2.7
       ],
-      "iterations": 40
+      "iterations": 40,
+      "host_control_us": null
     },
     "host_dispatch": {
       "median_us": 11.125,
@@ -82,7 +83,8 @@ GOLDEN = """\
         11.25,
         11.0
       ],
-      "iterations": 40
+      "iterations": 40,
+      "host_control_us": null
     }
   }
 }

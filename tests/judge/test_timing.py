@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.judge import DEFAULT_POLICIES, Policy, Reason, Status, Verdict, compare, judge_time
-from kernelgauge.run import Timer
+from kernelgauge.judge import DEFAULT_POLICIES, Policy, Reason, Status, Verdict, compare, from_run, judge_time
+from kernelgauge.run import Sample, Timer
 from tests.builders import H200, baseline, fingerprint, mlp_kernels, run
 
 POLICY = Policy(tolerance=0.02, floor_us=0.1)
@@ -175,3 +175,30 @@ def test_a_regression_by_the_autotuner_reads_like_this() -> None:
         Reason("accept", "pytest perf -k mlp-compiled --perf-update"),
     )
     assert str(verdict) == REGRESSION
+
+
+# -- the host's own speed -------------------------------------------------------------------------------------------
+
+
+def on_hosts(before_control_us: float | None, after_control_us: float | None, factor: float) -> Verdict:
+    """A host dispatch time that moved by `factor`, on a host whose control moved too."""
+    first = run(samples={Timer.HOST: Sample(QUIET, 100, before_control_us)})
+    second = run(samples={Timer.HOST: Sample(times(factor), 100, after_control_us)})
+    stored = from_run(first, suite="perf")
+    return judge_time(Timer.HOST, second, stored, compare(stored.fingerprint, second.fingerprint), POLICY)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.8])
+@pytest.mark.parametrize(("before", "after", "word"), [(14.0, 25.4, "slower"), (25.4, 14.0, "faster")])
+def test_where_the_host_itself_moved_its_clock_decides_nothing(
+    before: float, after: float, word: str, factor: float
+) -> None:
+    verdict = on_hosts(before, after, factor)
+    assert verdict.status is Status.UNDECIDED
+    assert f"the host itself is {word} (control {before} -> {after} us)" in verdict.headline
+
+
+@pytest.mark.parametrize(("before", "after"), [(14.0, 16.0), (16.0, 14.0), (14.0, 14.0), (None, 14.0), (14.0, None)])
+def test_where_the_host_is_as_fast_as_before_its_clock_decides(before: float | None, after: float | None) -> None:
+    assert on_hosts(before, after, 1.8).status is Status.REGRESSED
+    assert on_hosts(before, after, 1.0).status is Status.PASS

@@ -22,6 +22,7 @@ class Diary(CpuDevice):
     """A device that writes down what it is asked to do."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.entries: list[str] = []
 
     def synchronize(self) -> None:

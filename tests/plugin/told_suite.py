@@ -26,6 +26,13 @@ class ToldDevice:
 
         return torch.device("cpu")
 
+    @property
+    def host(self):
+        return self
+
+    def wait_until_fast(self):
+        return 10.0  # the control of a steady host
+
     def check(self, workload):
         pass
 

@@ -57,4 +57,4 @@ class Rounds:
         size, statistic = self._iterations, Timer.END_TO_END.statistic
         replicates = [durations_s[start : start + size] for start in range(0, len(durations_s), size)]
         times = tuple(1e6 * summarize(replicate, statistic) for replicate in replicates)
-        return Sample(times, size, median(self._controls_us))
+        return Sample(times, size, median(self._controls_us) if self._controls_us else None)
