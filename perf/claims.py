@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from kernelgauge import Run
 from kernelgauge.trace import Kind
+
+Available = Callable[[Callable[[], Any]], Any]
 
 
 def claim(module: str, *variants: str) -> pytest.MarkDecorator:

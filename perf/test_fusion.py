@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from claims import claim, gemm_names, gpu_only, only, pointwise_us
+from claims import Available, claim, gemm_names, gpu_only, only, pointwise_us
 from kernelgauge import Run, Timer, Workload
 from kernelgauge.gauge import Gauge
-from kernelgauge.measure.compiler import compile_counts, reset_compiler
+from kernelgauge.measure.compiler import compile_counts
 from kernelgauge.measure.instance import build
 from kernelgauge.trace import decode, is_compile_op, read
 
@@ -20,7 +20,6 @@ LIGER = ("liger", "liger-hub")
 EVERY = ("eager", "compiled", *LIGER)
 
 ROWS, DIM, HIDDEN = 64 * 128, 768, 3072
-INTERMEDIATE_BYTES = ROWS * HIDDEN * 2  # bf16
 
 
 def mm_shapes(run: Run) -> list[Any]:
@@ -42,8 +41,8 @@ def test_c09_eager_runs_five_kernels_in_order(run: Run) -> None:
 @claim(MODULE, "eager")
 def test_c10_pointwise_kernels_launch_directly_and_gemms_as_their_library_does(run: Run) -> None:
     # The counts of queries and the calls by architecture are declared in expectations.py; this holds on any GPU.
-    apis = dict(zip(run.kinds(), run.launch_apis, strict=True))
-    assert apis["pointwise"].startswith("cudaLaunchKernel")
+    launches = list(zip(run.kinds(), run.launch_apis, strict=True))
+    assert all(api.startswith("cudaLaunchKernel") for kind, api in launches if kind == "pointwise")
     assert run.occupancy_queries in (0, run.kinds().count("gemm"))
 
 
@@ -52,7 +51,8 @@ def test_c10_pointwise_kernels_launch_directly_and_gemms_as_their_library_does(r
 def test_c11_gate_and_up_run_one_gemm_and_down_another(run: Run) -> None:
     gate, up, down = gemm_names(run)
     assert gate == up
-    assert down != gate
+    if run.fingerprint.arch in ("sm_80", "sm_90"):  # where it was seen: the same FLOPs in another shape
+        assert down != gate
 
 
 @claim(MODULE, *EVERY)
@@ -87,6 +87,7 @@ def test_c15_compiled_dispatches_three_bare_mm(run: Run) -> None:
 @gpu_only
 @claim(MODULE, "compiled")
 def test_c16_compiled_gemms_have_the_names_of_the_eager_ones(run: Run, eager: Run) -> None:
+    assert len(gemm_names(run)) == 3
     assert gemm_names(run) == gemm_names(eager)
 
 
@@ -99,14 +100,27 @@ def test_c17_the_name_of_the_fused_kernel_says_what_was_merged(run: Run) -> None
     assert name.graph_id == 0
 
 
-@claim(MODULE, "compiled")
-def test_c18_fusion_saves_a_round_trip_of_the_intermediate(run: Run, eager: Run) -> None:
-    # Eager: gelu reads one tensor and writes one, mul reads two and writes one. Fused: two read, one written.
-    operands = {op.name: op.input_shapes for op in eager.ops if op.name in ("aten::gelu", "aten::mul")}
+@claim(MODULE, "eager")
+def test_c18_eager_moves_five_tensors_of_the_intermediate(run: Run) -> None:
+    # gelu reads one and writes one, mul reads two and writes one.
+    operands = {op.name: op.input_shapes for op in run.ops if op.name in ("aten::gelu", "aten::mul")}
     tensors = {name: 1 + sum(bool(shape) for shape in shapes) for name, shapes in operands.items()}
     assert tensors == {"aten::gelu": 2, "aten::mul": 3}
-    assert all(math.prod(shape) * 2 == INTERMEDIATE_BYTES for shapes in operands.values() for shape in shapes if shape)
-    assert pytest.approx(50.3e6, rel=1e-3) == INTERMEDIATE_BYTES
+    sizes = {math.prod(shape) * 2 for shapes in operands.values() for shape in shapes if shape}
+    assert [round(size / 1e6, 1) for size in sizes] == [50.3]
+
+
+@gpu_only
+@claim(MODULE, "compiled")
+def test_c18_the_fused_kernel_moves_three_of_them(run: Run) -> None:
+    # Two pointers: it reads both and writes its result over one of them.
+    fused = next(op for op in run.ops if op.name == run.kernel_names()[2])
+    assert [math.prod(shape) for shape in fused.input_shapes if shape] == [ROWS * HIDDEN] * 2
+
+
+@gpu_only
+@claim(MODULE, "compiled")
+def test_c18_fusion_saves_device_time(run: Run, eager: Run) -> None:
     assert pointwise_us(run) < pointwise_us(eager)
 
 
@@ -144,8 +158,8 @@ def test_c21_liger_launches_one_row_a_program_with_its_own_settings(run: Run) ->
 
 
 @claim(MODULE, "compiled")
+@pytest.mark.usefixtures("run", "clean_compiler")
 def test_c22_inductor_traces_again_for_another_shape_and_then_no_more(workload: Workload, gauge: Gauge) -> None:
-    reset_compiler()
     instance = build(workload, gauge.device)
     (x,) = instance.inputs
     compiled = torch.compile(instance.module)
@@ -158,14 +172,13 @@ def test_c22_inductor_traces_again_for_another_shape_and_then_no_more(workload: 
 
 
 @claim(MODULE, "liger")
-@pytest.mark.usefixtures("run")
+@pytest.mark.usefixtures("run", "clean_compiler")
 def test_c22_liger_runs_any_shape_without_compiling(workload: Workload, gauge: Gauge) -> None:
     from liger_kernel.ops.geglu import _geglu_tanh_forward_kernel as kernel
 
     def binaries() -> int:
         return sum(len(cache[0]) for cache in kernel.device_caches.values())
 
-    reset_compiler()
     instance = build(workload, gauge.device)
     (x,) = instance.inputs
     with torch.no_grad():
@@ -180,10 +193,10 @@ def test_c22_liger_runs_any_shape_without_compiling(workload: Workload, gauge: G
 @gpu_only
 @claim(MODULE, "liger")
 def test_c23_both_fused_kernels_beat_the_two_that_they_replace(
-    workload: Workload, run: Run, eager: Run, gauge: Gauge
+    workload: Workload, run: Run, eager: Run, gauge: Gauge, available: Available
 ) -> None:
     # Which of the two wins depends on what Inductor's autotuner drew: 38 or 55 us against Liger's 45 on an H200.
-    compiled = gauge.run(gauge.sibling(workload, variant="compiled"))
+    compiled = available(lambda: gauge.run(gauge.sibling(workload, variant="compiled")))
     assert pointwise_us(run) < pointwise_us(eager)
     assert pointwise_us(compiled) < pointwise_us(eager)
 
@@ -203,6 +216,7 @@ def test_c24_the_schedule_gives_three_profiler_steps(run: Run) -> None:
 @claim("linear", "eager", "compiled")
 @claim("matmul_add", "eager", "compiled")
 def test_c25_every_gemm_name_tells_its_layout(run: Run) -> None:
+    assert gemm_names(run)
     assert all(decode(name).layout for name in gemm_names(run))
 
 

@@ -41,7 +41,7 @@ def _linear(variant: str, shape: tuple[int, int, int], dtype: Dtype = "bf16", **
     return replace(workload, **fields)  # type: ignore[arg-type]  # the fields of Workload, by name
 
 
-def _matmul_add(variant: str, expectations: tuple[Expectation, ...]) -> Workload:
+def _matmul_add(variant: str, expectations: tuple[Expectation, ...], dtype: Dtype = "bf16") -> Workload:
     rows, n_in, n_out = _LINEAR_SHAPE
     return Workload(
         module="matmul_add",
@@ -49,6 +49,7 @@ def _matmul_add(variant: str, expectations: tuple[Expectation, ...]) -> Workload
         build=lambda: MatmulAdd(n_in, n_out),
         inputs=lambda: (torch.randn(rows, n_in),),
         shape=_LINEAR_SHAPE,
+        dtype=dtype,
         compile={} if variant == "compiled" else None,
         expectations=expectations,
     )
@@ -93,11 +94,14 @@ _FULL = [
         entry
         for dtype in ("fp16", "fp32")
         for entry in (
-            _linear("eager", _LINEAR_SHAPE, dtype),
-            _linear("compiled", _LINEAR_SHAPE, dtype),
+            _matmul_add("eager", seen.MATMUL_ADD_EAGER_KINDS, dtype),
+            _matmul_add("compiled", seen.ONE_GEMM_WITH_BIAS, dtype),
+            _linear("eager", _LINEAR_SHAPE, dtype, expectations=seen.ONE_GEMM_WITH_BIAS),
+            _linear("compiled", _LINEAR_SHAPE, dtype, expectations=seen.ONE_GEMM_WITH_BIAS),
             _mlp("eager", dtype=dtype, expectations=seen.MLP_EAGER_KINDS),
             _mlp("compiled", dtype=dtype, expectations=seen.MLP_COMPILED_KINDS),
             _mlp("liger", dtype=dtype, layer=liger_geglu_mlp, expectations=seen.MLP_LIGER_KINDS),
+            _mlp("liger-hub", dtype=dtype, layer=load_liger_geglu_mlp, expectations=seen.MLP_LIGER_KINDS),
         )
     ),
     # Compute-bound, and decode: few rows, so that a GEMM splits K to fill the GPU.

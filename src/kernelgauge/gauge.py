@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .errors import BaselineError, KernelgaugeError, StorageError, UpdateRefused, WorkloadUnavailable
+from .errors import (
+    BaselineError,
+    KernelgaugeError,
+    NewerBaselineError,
+    StorageError,
+    UpdateRefused,
+    WorkloadUnavailable,
+)
 from .judge import (
     DEFAULT_POLICIES,
     Baseline,
@@ -113,9 +120,8 @@ class Gauge:
         """The command that records a workload, or the whole suite, from where this session was started."""
         folders = {self._folders[workload.id]} if workload else set(self._folders.values())
         suites = sorted(os.path.relpath(folder, self.options.invoked_from) for folder in folders)
-        matrix = ("--perf-matrix", "full") if workload and workload.matrix == "full" else ()
         chosen = ("-k", self._selector(workload)) if workload else ()
-        return shlex.join(["pytest", *suites, *chosen, *matrix, *self.options.measuring_arguments, "--perf-update"])
+        return shlex.join(["pytest", *suites, *chosen, *self.options.measuring_arguments, "--perf-update"])
 
     def _selector(self, workload: Workload) -> str:
         """What `-k` must say to select this workload and no other."""
@@ -157,7 +163,9 @@ class Gauge:
                 )
                 self._write_artifacts(workload, result)
             except KernelgaugeError as error:
-                result = error
+                # Without its frames: they hold the module and its inputs, and with them the device's memory.
+                result = error.with_traceback(None)
+                result.__cause__ = result.__context__ = None
                 self._keep_failure(workload, error)
             self._measured[workload.id] = result
         if isinstance(result, KernelgaugeError):
@@ -194,11 +202,11 @@ class Gauge:
         return BaselineStore(self.options.baselines)
 
     def judge_structure(self, workload: Workload) -> Verdict:
-        """Judge kernels and counts against the baseline. Raises `BaselineError` for one that cannot be used."""
+        """Judge kernels and counts against the baseline. One that cannot be used is INVALID."""
         return self._judge(workload, "structure", judge_structure)
 
     def judge_time(self, workload: Workload, timer: Timer) -> Verdict:
-        """Judge one time against the baseline. Raises `BaselineError` for one that cannot be used."""
+        """Judge one time against the baseline. One that cannot be used is INVALID."""
 
         def judge(run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
             return judge_time(timer, run, baseline, comparison, DEFAULT_POLICIES[timer])
@@ -249,7 +257,7 @@ class Gauge:
         """
         if self.options.update and by_baseline:
             return status is Status.INVALID  # what differs is about to be accepted; what is not valid cannot be
-        missing = status is Status.NO_BASELINE and self.options.require_baseline
+        missing = status in (Status.NO_BASELINE, Status.INCOMPARABLE) and self.options.require_baseline
         return status.fails or missing or (self.options.strict and not status.decided)
 
     # -- what is written ----------------------------------------------------------------------------------------
@@ -306,6 +314,12 @@ class Gauge:
     def refusals(self, run: Run) -> list[str]:
         """Why a run may not become a baseline; empty if it may."""
         reasons = [f"{test} failed" for test in self.failed.get(run.workload, [])]
+        try:
+            self.store.load(run.fingerprint.device, run.workload)
+        except NewerBaselineError as error:
+            reasons.append(f"{error.where}: {error.one_line}")
+        except BaselineError:
+            pass  # what cannot be read is what an update replaces
         if not any((verdict.workload, verdict.subject) == (run.workload, DECLARED) for verdict in self.verdicts):
             reasons.append("what it declares was not checked (was the test deselected?)")
         missing = [timer.label for timer in self.device.timers if run.sample(timer) is None]

@@ -112,7 +112,9 @@ def _measuring_arguments(config: pytest.Config) -> tuple[str, ...]:
     """What a proposed command must repeat, so that it measures on the same device and writes into the same folder."""
     device = config.getoption("--perf-device")
     baselines = config.getoption("--perf-baselines")
+    full = config.getoption("--perf-matrix") == "full"
     return (
+        *(("--perf-matrix", "full") if full else ()),
         *(("--perf-device", device) if device != "auto" else ()),
         *(("--perf-baselines", baselines) if baselines else ()),
     )
@@ -157,6 +159,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         workloads += gauge.declare(Path(conftest.__file__).parent, implementation.function)
     full = config.getoption("--perf-matrix") == "full"
     filters = [mark.kwargs for mark in metafunc.definition.iter_markers("workloads")]
+    for fields in filters:
+        if not any(_matches(workload, fields) for workload in workloads):
+            gauge.declaration_error = KernelgaugeError(
+                "a mark selects no workload, so its test would never run",
+                where=metafunc.definition.nodeid,
+                got=f"workloads({', '.join(f'{name}={value!r}' for name, value in fields.items())})",
+                expected=", ".join(workload.id for workload in workloads),
+            )
     selected = [
         workload
         for workload in workloads
@@ -171,6 +181,18 @@ def _matches(workload: Workload, fields: Mapping[str, object]) -> bool:
         getattr(workload, name) in (wanted if isinstance(wanted, tuple) else (wanted,))
         for name, wanted in fields.items()
     )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run all tests of one workload together, so that it is measured and let go of before the next."""
+
+    def group(item: pytest.Item) -> str:
+        workload = _workload_of(item)
+        return workload.id if workload else ""
+
+    order = {name: place for place, name in enumerate(dict.fromkeys(map(group, items)))}
+    items.sort(key=lambda item: order[group(item)])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -191,12 +213,22 @@ def _workload_of(item: pytest.Item) -> Workload | None:
     return value if isinstance(value, Workload) else None
 
 
+def _bare_name(item: pytest.Item) -> str:
+    return item.name.partition("[")[0]
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     report = (yield).get_result()
     workload = _workload_of(item)
-    if report.failed and workload is not None:
-        item.config.stash[GAUGE_KEY].failed.setdefault(workload.id, []).append(item.name)
+    if not report.failed or workload is None:
+        return
+    gauge = item.config.stash[GAUGE_KEY]
+    gauge.failed.setdefault(workload.id, []).append(item.name)
+    if not any(name == "kernelgauge_verdict" for name, _ in item.user_properties):  # a claim of the suite
+        gauge.conclude(Verdict(Status.REGRESSED, workload.id, _bare_name(item), "the test failed"))
+        item.user_properties.append(("kernelgauge_verdict", Status.REGRESSED.value))
+        report.user_properties = list(item.user_properties)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -235,8 +267,9 @@ def _update(gauge: Gauge, reporter: pytest.TerminalReporter, style: dict[str, An
     if session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
         reporter.write_line("the session was cut short: no baseline was written", yellow=True)
         return
+    selected = {workload.id for item in session.items if (workload := _workload_of(item))}
     for run in gauge.runs():
-        for reason in gauge.refusals(run):
+        for reason in gauge.refusals(run) if run.workload in selected else ():  # others were measured to compare with
             reporter.write_line(f"not stored: {run.workload}: {reason}", yellow=True)
     try:
         plan = gauge.update(show)
@@ -254,7 +287,7 @@ def gauge(request: pytest.FixtureRequest) -> Gauge:
     return request.config.stash[GAUGE_KEY]
 
 
-@pytest.fixture(scope="session")  # the scope makes pytest run all tests of one workload together
+@pytest.fixture(scope="session")
 def workload(request: pytest.FixtureRequest) -> Workload:
     """One workload of the suite of this folder. Ask for it, and the test runs once for each."""
     return request.param  # type: ignore[no-any-return]
@@ -279,6 +312,9 @@ def available(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Callabl
             pytest.skip(error.one_line)
         except KernelgaugeError as error:
             request.node.user_properties.append(("kernelgauge_verdict", Status.INVALID.value))
+            workload = _workload_of(request.node)
+            if workload is not None:
+                gauge.conclude(Verdict(Status.INVALID, workload.id, _bare_name(request.node), error.what))
             pytest.fail(str(error), pytrace=False)
 
     return call

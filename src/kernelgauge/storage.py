@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from .errors import BaselineError, NewerBaselineError, StorageError
+from .errors import BaselineError, StorageError
 from .judge.baseline import Baseline, decode_baseline, encode_baseline
 from .judge.update import Action, PlannedChange
 
@@ -55,16 +55,11 @@ class BaselineStore:
         return decode_baseline(content, where=str(path), workload=workload)
 
     def stored(self, device: str) -> dict[str, Baseline | None]:
-        """Every baseline of a device by workload id; None for a file that cannot be read.
-
-        Raises `NewerBaselineError` for one that a newer version wrote: nobody here may decide to replace it.
-        """
+        """Every baseline of a device by workload id; None for a file that cannot be read."""
         found: dict[str, Baseline | None] = {}
         for path in sorted((self.root / slug(device)).glob("*.json")):
             try:
                 found[path.stem] = self.load(device, path.stem)
-            except NewerBaselineError:
-                raise
             except BaselineError:
                 found[path.stem] = None
         return found

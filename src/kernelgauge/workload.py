@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .errors import WorkloadError
 from .judge.expectation import Expectation
@@ -70,6 +70,14 @@ class Workload:
                     got=repr(text),
                     expected="letters, digits, '_', and single '-' between them",
                 )
+
+        for what, value, allowed in (
+            ("dtype", self.dtype, get_args(Dtype)),
+            ("pass_", self.pass_, get_args(Pass)),
+            ("matrix", self.matrix, get_args(Matrix)),
+        ):
+            if value not in allowed:
+                raise WorkloadError(f"unknown {what}", where=self.id, got=repr(value), expected=", ".join(allowed))
 
     @property
     def id(self) -> str:

@@ -107,9 +107,10 @@ def test_other_kernels_are_regressed_even_where_a_count_went_down() -> None:
     assert lines(verdict, "counts") == ["launches 4 -> 3", "kernels 3 -> 2"]
 
 
-def test_a_count_that_one_side_could_not_observe_is_not_compared() -> None:
-    assert judged(peak_allocated_bytes=None).status is Status.PASS
-    assert judged(before={"peak_allocated_bytes": None}).status is Status.PASS
+def test_a_count_that_one_side_alone_could_observe_is_not_let_pass() -> None:
+    assert judged(peak_allocated_bytes=None).status is Status.REGRESSED
+    assert judged(before={"peak_allocated_bytes": None}).status is Status.REGRESSED
+    assert judged(before={"peak_allocated_bytes": None}, peak_allocated_bytes=None).status is Status.PASS
 
 
 def test_on_a_foreign_machine_nothing_is_compared() -> None:

@@ -136,8 +136,9 @@ def test_each_kind_of_damage_is_a_problem(
 
 
 def test_iterations_that_differ_are_told_with_their_numbers_of_launches(session: Callable[..., Session]) -> None:
-    (problem,) = session_problems(session(with_fewer_launches_in_one_iteration), 3)
+    problem, *others = session_problems(session(with_fewer_launches_in_one_iteration), 3)
     assert problem == "the iterations differ: 2 launch sequences, of [4, 5] launches"
+    assert [line.split(":")[0] for line in others] == ["the iterations differ in launch calls"]
 
 
 def test_a_session_without_any_window_is_a_problem() -> None:

@@ -95,7 +95,9 @@ def _describe(change: KernelChange) -> str:
     if not configuration:
         return f"{head}: {source}same launch configuration"
     known = old.identity.source_hash is not None and old.identity.kernel_kwargs is not None
-    tuned = known and old.identity.source_hash == new.identity.source_hash
+    chosen = ("kernel_kwargs", "num_warps", "num_stages")
+    moved = any(getattr(old.identity, field) != getattr(new.identity, field) for field in chosen)
+    tuned = known and moved and old.identity.source_hash == new.identity.source_hash
     cause = ": Inductor's autotuner chose differently" if tuned else ""
     return f"{head}: {source}other launch configuration:\n{configuration}{cause}"
 

@@ -88,17 +88,22 @@ def _contradictions(baseline: Baseline) -> Iterator[tuple[str, str]]:
         if not 0 <= kernel.device_time_us < inf:
             yield f"kernels[{index}].device_time_us", f"no duration: {kernel.device_time_us}"
     for timer, record in baseline.timers.items():
-        field = f"timers.{timer.value}"
-        if record.iterations < 1:
-            yield f"{field}.iterations", f"no iterations: {record.iterations}"
-        if record.statistic != timer.statistic:
-            yield f"{field}.statistic", f"{record.statistic!r} where {timer.statistic!r} is compared"
-        if not record.replicates_us:
-            yield f"{field}.replicates_us", "a sample has at least one replicate"
-        elif not all(0 < value < inf for value in record.replicates_us):
-            yield f"{field}.replicates_us", f"durations are positive and finite, got {record.replicates_us}"
-        elif abs(median(record.replicates_us) - record.median_us) > 2 * 10**-_DECIMALS:  # both were rounded
-            yield f"{field}.median_us", f"{record.median_us}, but the replicates' is {median(record.replicates_us)}"
+        yield from ((f"timers.{timer.value}.{field}", wrong) for field, wrong in _timer_contradictions(timer, record))
+
+
+def _timer_contradictions(timer: Timer, record: TimerRecord) -> Iterator[tuple[str, str]]:
+    if record.iterations < 1:
+        yield "iterations", f"no iterations: {record.iterations}"
+    if record.statistic != timer.statistic:
+        yield "statistic", f"{record.statistic!r} where {timer.statistic!r} is compared"
+    if record.host_control_us is not None and not 0 < record.host_control_us < inf:
+        yield "host_control_us", f"no duration: {record.host_control_us}"
+    if not record.replicates_us:
+        yield "replicates_us", "a sample has at least one replicate"
+    elif not all(0 < value < inf for value in record.replicates_us):
+        yield "replicates_us", f"durations are positive and finite, got {record.replicates_us}"
+    elif abs(median(record.replicates_us) - record.median_us) > 2 * 10**-_DECIMALS:  # both were rounded
+        yield "median_us", f"{record.median_us}, but the replicates' is {median(record.replicates_us)}"
 
 
 def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..run import Run
-from .attribution import align
+from ..trace.names import decode
+from .attribution import align, configuration_change
 from .baseline import Baseline
 from .fingerprint import Comparison
 from .verdict import Reason, Status, Verdict
@@ -16,17 +17,23 @@ _SUBJECT = "structure"
 def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
     """Gate kernels (names, order, number of launches) and every count exactly.
 
-    Another launch configuration of the same kernel is no structural change: the autotuner draws it anew for each
-    compile. It is part of the identity, and the device time's verdict names it. More of anything counted is
-    REGRESSED, less is IMPROVED; other kernels are REGRESSED until they are accepted, fewer or not.
+    So is the launch configuration, except for Inductor's kernels: its autotuner draws theirs anew for each compile, and
+    the device time's verdict names it. More of anything counted is REGRESSED, less is IMPROVED; other kernels are
+    REGRESSED until they are accepted, fewer or not.
     """
     if not comparison.comparable:
         return Verdict(Status.INCOMPARABLE, run.workload, _SUBJECT, f"structure not compared: {comparison}")
     reasons: list[Reason] = []
-    status = Status.PASS
+    status, headline = Status.PASS, ""
     if run.kernel_names() != [kernel.identity.name for kernel in baseline.kernels]:
         status = Status.REGRESSED
+        headline = "other kernels than in the baseline"
         reasons += [Reason("kernels", line) for line in _kernel_diff(run, baseline)]
+    configurations = _configuration_changes(run, baseline)
+    if configurations:
+        status = Status.REGRESSED
+        headline = headline or "other launch configurations than in the baseline"
+        reasons += [Reason("kernels", line) for line in configurations]
     more, less = _count_changes(run, baseline)
     reasons += [Reason("counts", line) for line in (*more, *less)]
     if more:
@@ -35,8 +42,7 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
         status = Status.IMPROVED
     if status is Status.PASS:
         return Verdict(status, run.workload, _SUBJECT, "same kernels, same counts")
-    headline = "other kernels than in the baseline" if reasons[0].label == "kernels" else "other counts"
-    return Verdict(status, run.workload, _SUBJECT, headline, tuple(reasons))
+    return Verdict(status, run.workload, _SUBJECT, headline or "other counts", tuple(reasons))
 
 
 def _kernel_diff(run: Run, baseline: Baseline) -> list[str]:
@@ -49,13 +55,24 @@ def _kernel_diff(run: Run, baseline: Baseline) -> list[str]:
     return lines
 
 
+def _configuration_changes(run: Run, baseline: Baseline) -> list[str]:
+    return [
+        f"{change.after.identity.shown}: {configuration}"
+        for change in align(baseline.kernels, run.kernels)
+        if change.before is not None and change.after is not None
+        if decode(change.after.identity.name).backend != "inductor-triton"
+        if (configuration := configuration_change(change.before.identity, change.after.identity))
+    ]
+
+
 def _count_changes(run: Run, baseline: Baseline) -> tuple[list[str], list[str]]:
     more: list[str] = []
     less: list[str] = []
     for field in run.counts.__struct_fields__:
         before, after = getattr(baseline.counts, field), getattr(run.counts, field)
-        if before is None or after is None or before == after:
+        if before == after:
             continue
         line = f"{field.replace('_', ' ')} {before} -> {after}"
-        (more if after > before else less).append(line)
+        # What could be counted on one side only is not known to be less: it is not let pass.
+        (more if before is None or after is None or after > before else less).append(line)
     return more, less

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ..run import Timer
+from ..run import Sample, Timer
 from .baseline import Baseline
 from .fingerprint import compare
 from .stats import relative_change
-from .timing import DEFAULT_POLICIES
+from .timing import DEFAULT_POLICIES, HOST_MOVED
 
 __all__ = ["Action", "PlannedChange", "plan_update"]
 
@@ -80,6 +80,11 @@ def _details(old: Baseline, new: Baseline) -> list[str]:
             details.append(f"{field.replace('_', ' ')} {before} -> {after}")
     if [kernel.identity for kernel in old.kernels] != [kernel.identity for kernel in new.kernels]:
         details.append("kernels or their launch configuration")
+    return [*details, *_time_details(old, new)]
+
+
+def _time_details(old: Baseline, new: Baseline) -> list[str]:
+    details: list[str] = []
     for timer in Timer:
         before_sample, after_sample = old.sample(timer), new.sample(timer)
         if after_sample is None:
@@ -89,6 +94,8 @@ def _details(old: Baseline, new: Baseline) -> list[str]:
         if before_sample is None:
             details.append(f"{timer.label} (none) -> {after_sample.median_us:.1f} us")
             continue
+        if _host_moved(before_sample, after_sample):
+            details.append(f"{timer.label} was taken on a host of another speed")
         change = relative_change(before_sample.replicates_us, after_sample.replicates_us)
         # A third of the tolerance: a baseline that only follows large moves drifts behind unseen
         # (the rule of pytorch/benchmarks/dynamo/pr_time_benchmarks/check_results.py).
@@ -98,6 +105,12 @@ def _details(old: Baseline, new: Baseline) -> list[str]:
                 f"({100 * change.estimate:+.1f} %)"
             )
     return details
+
+
+def _host_moved(before: Sample, after: Sample) -> bool:
+    if before.host_control_us is None or after.host_control_us is None:
+        return before.host_control_us != after.host_control_us
+    return not 1 / HOST_MOVED <= after.host_control_us / before.host_control_us <= HOST_MOVED
 
 
 def _environment(old: Baseline, new: Baseline) -> tuple[object, ...]:

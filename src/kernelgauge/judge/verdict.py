@@ -12,7 +12,7 @@ __all__ = ["Reason", "Status", "Verdict", "worst"]
 
 
 class Status(str, Enum):
-    """What is said of a workload. Ordered from worst to best by `SEVERITY`."""
+    """What is said of a workload. `worst` ranks them."""
 
     PASS = "PASS"
     REGRESSED = "REGRESSED"

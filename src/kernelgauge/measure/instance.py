@@ -17,7 +17,7 @@ from ..workload import Workload
 from .compiler import silence_structured_trace
 from .device import Device
 
-__all__ = ["TORCH_DTYPES", "Instance", "build"]
+__all__ = ["TORCH_DTYPES", "Instance", "build", "first_call", "grad_mode", "reporting", "total_of"]
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -50,7 +50,12 @@ class Instance:
 
     def grad_mode(self) -> AbstractContextManager[None]:
         """Autograd as this workload's pass wants it. Entered around a measurement, so that no call pays for it."""
-        return torch.set_grad_enabled(self.workload.pass_ == "train")
+        return grad_mode(self.workload)
+
+
+def grad_mode(workload: Workload) -> AbstractContextManager[None]:
+    """Autograd as the workload's pass wants it."""
+    return torch.set_grad_enabled(workload.pass_ == "train")
 
 
 def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int = _SEED) -> Instance:

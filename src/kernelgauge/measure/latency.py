@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from statistics import median
 
-import torch
-
 from ..run import Sample, Timer, summarize
 from ..workload import Workload
+from .compiler import reset_compiler
 from .device import Device
-from .instance import Instance, build
-from .runner import WARM_UP_CALLS
+from .instance import Instance, build, grad_mode
+from .settings import WARM_UP_CALLS, WARM_UP_SECONDS
 from .timing import warm_up
 
 __all__ = ["Rounds"]
@@ -27,21 +26,24 @@ class Rounds:
         self._device = device
         self._iterations = iterations
         self._done = 0
+        reset_compiler()  # a graph that another test left behind, for a dynamic batch say, would be timed instead
         self._instance: Instance | None = None
         self._controls_us: list[float] = []
 
     def grad_mode(self) -> AbstractContextManager[None]:
-        return torch.set_grad_enabled(self._workload.pass_ == "train")
+        """Autograd as the workload's pass wants it, entered around all rounds."""
+        return grad_mode(self._workload)
 
     def setup(self) -> None:
         """Before each round, untimed."""
         if self._done % self._iterations == 0:
             self._instance = None  # first, so that two replicates are never held at once
             self._instance = build(self._workload, self._device, replicate=self._done // self._iterations)
-            warm_up(self._device, self._instance, calls=WARM_UP_CALLS, seconds=0.02)
+            self._device.host.wait_until_fast()
+            warm_up(self._device, self._instance, calls=WARM_UP_CALLS, seconds=WARM_UP_SECONDS)
         self._done += 1
         assert self._instance is not None
-        self._controls_us.append(self._device.host.wait_until_fast())
+        self._controls_us.append(self._device.host.control_us())
         self._instance.prepare()
         self._device.flush_cache()
         self._device.synchronize()

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch.profiler import profile, record_function, schedule
 
 from ..errors import MeasurementError
-from ..trace import Trace, Window, read
+from ..trace import Trace, Window, parse
 from .device import Device, Execution
 from .instance import Instance
 
@@ -79,7 +79,22 @@ def session_problems(session: Session, iterations: int) -> list[str]:
     if len(sequences) > 1:
         counts = sorted({len(sequence) for sequence in sequences})
         problems.append(f"the iterations differ: {len(sequences)} launch sequences, of {counts} launches")
+    for what in ("memsets", "copies", "synchronizations", "occupancy queries", "launch calls"):
+        seen = sorted({str(_exact(window)[what]) for window in session.windows})
+        if len(seen) > 1:
+            problems.append(f"the iterations differ in {what}: {', '.join(seen)}")
     return problems
+
+
+def _exact(window: Window) -> dict[str, object]:
+    """What must be the same in each iteration, or some of it was lost."""
+    return {
+        "memsets": len(window.memsets),
+        "copies": len(window.copies),
+        "synchronizations": window.synchronizations,
+        "occupancy queries": window.occupancy_queries,
+        "launch calls": [launch.call.name for launch in window.launches],
+    }
 
 
 def _profile_once(
@@ -113,7 +128,7 @@ def _profile_once(
                 device.synchronize()
                 profiler.step()
         trace_json = path.read_bytes()
-        trace = read(path)
+    trace = parse(trace_json)
     windows = tuple(trace.regions(REGION))
     return Session(
         trace=trace,

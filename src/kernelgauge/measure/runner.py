@@ -14,13 +14,12 @@ from .compiler import compile_counts, kernel_profile_on_cpu, reset_compiler
 from .device import Device
 from .instance import Instance, build, first_call, reporting
 from .profile import Session, profile_session
-from .settings import Settings
+from .settings import WARM_UP_CALLS, Settings
 from .timing import HostTime, call_duration_us, host_dispatch, warm_up
 
-__all__ = ["WARM_UP_CALLS", "Measured", "measure"]
+__all__ = ["Measured", "measure"]
 
 _STRUCTURE_ITERATIONS = 3  # the seeds' schedule: wait=1, warmup=1, active=3
-WARM_UP_CALLS = 3  # CUDA graphs record on the second call and replay from the third
 
 
 @dataclass(frozen=True)
@@ -68,25 +67,25 @@ def measure(
         for index in range(settings.replicates):
             progress(f"timing, replicate {index + 1} of {settings.replicates}")
             times.append(_replicate(workload, device, settings, index, call_us, session))
-    after = compile_counts()
-    window = session.windows[-1]
-    return Measured(
-        run=Run(
-            workload=workload.id,
-            fingerprint=fingerprint,
-            kernels=_kernels(times, session),
-            counts=_counts(session, peak, compiled.graph_breaks, after.graphs - compiled.graphs),
-            samples=_samples(times, settings, call_us),
-            ops=tuple(OpRecord(op.name, op.input_shapes) for op in window.ops),
-            launch_apis=tuple(launch.call.name for launch in window.launches),
-            occupancy_queries=window.occupancy_queries,
-            metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
-            steps=len(session.trace.steps()),
-        ),
-        iterations=settings.iterations_for(call_us),
-        trace_json=session.trace_json,
-        table=session.table,
-    )
+        after = compile_counts()
+        window = session.windows[-1]
+        return Measured(
+            run=Run(
+                workload=workload.id,
+                fingerprint=fingerprint,
+                kernels=_kernels(times, session),
+                counts=_counts(session, peak, compiled.graph_breaks, after.graphs - compiled.graphs),
+                samples=_samples(times, settings, call_us),
+                ops=tuple(OpRecord(op.name, op.input_shapes) for op in window.ops),
+                launch_apis=tuple(launch.call.name for launch in window.launches),
+                occupancy_queries=window.occupancy_queries,
+                metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
+                steps=len(session.trace.steps()),
+            ),
+            iterations=settings.iterations_for(call_us),
+            trace_json=session.trace_json,
+            table=session.table,
+        )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Settings"]
+__all__ = ["WARM_UP_CALLS", "WARM_UP_SECONDS", "Settings"]
+
+WARM_UP_CALLS = 3  # CUDA graphs record on the second call and replay from the third
+WARM_UP_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,8 @@ class Settings:
 
     replicates: int = 4
     iterations: int = 40
+    warm_up_seconds: float = WARM_UP_SECONDS
     seconds: float = 1.0
-    warm_up_seconds: float = 0.02
     host_iterations: int = 100
 
     def iterations_for(self, call_us: float) -> int:

@@ -84,5 +84,10 @@ def _only_wraps(name: str) -> bool:
 
 
 def metadata_ops_that_launched(window: Window) -> list[str]:
-    """Names of metadata-only ops that a kernel is attributed to: always empty, or a claim of the suite is false."""
-    return [launch.op.name for launch in window.launches if launch.op and launch.op.name in METADATA_OPS]
+    """Names of metadata ops during which something was launched: a `reshape` that had to copy, for example."""
+    return [
+        op.name
+        for op in window.ops
+        if op.name in METADATA_OPS
+        and any(op.start_us <= launch.call.start_us <= op.end_us for launch in window.launches)
+    ]

@@ -59,7 +59,7 @@ class CpuDevice:
 
     def fingerprint(self) -> Fingerprint:
         return Fingerprint(
-            device=f"CPU {cpu_name()}",
+            device=f"CPU {cpu_name()}, {torch.get_num_threads()} threads",
             arch="cpu",
             sm_count=None,
             memory_bytes=None,

@@ -33,7 +33,9 @@ class CudaDevice:
     def __init__(self) -> None:
         # Else CUPTI stays attached after the first profiler session and slows every later launch in this process:
         # 14 us become 19 for a linear's dispatch, and its noise doubles (docs/measuring.md).
-        os.environ.setdefault("TEARDOWN_CUPTI", "1")
+        # Before CUDA 12.6 attaching it again crashes with CUDA graphs (torch/profiler/profiler.py).
+        if torch.version.cuda and tuple(map(int, torch.version.cuda.split("."))) >= (12, 6):
+            os.environ.setdefault("TEARDOWN_CUPTI", "1")
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         self.host = HostSpeed()
         self._properties = torch.cuda.get_device_properties(self.torch_device)
