@@ -58,7 +58,7 @@ def judge_time(timer: Timer, run: Run, baseline: Baseline, comparison: Compariso
     ratio = _host_ratio(before, after)
     host_moved = abs(ratio - 1) > _HOST_WORTH_A_WORD
     resolved = abs(after.median_us - before.median_us) > policy.floor_us or host_moved
-    status = _status(_widened(change, ratio), policy) if resolved else Status.PASS
+    status = _status(change, _widened(change, ratio), policy) if resolved else Status.PASS
     headline = (
         f"{timer.label} {before.median_us:.1f} -> {after.median_us:.1f} us  {_describe(change)}, "
         f"tolerance {100 * policy.tolerance:g} %"
@@ -99,14 +99,15 @@ def _describe_host(before: Sample, after: Sample) -> str:
     )
 
 
-def _status(change: RelativeChange, policy: Policy) -> Status:
-    if change.low is None or change.high is None:
+def _status(change: RelativeChange, widened: RelativeChange, policy: Policy) -> Status:
+    if change.low is None or widened.low is None or widened.high is None:
         return Status.UNDECIDED
-    if change.low > policy.tolerance:
+    if widened.low > policy.tolerance:
         return Status.REGRESSED
-    if change.high < -policy.tolerance:
+    if widened.high < -policy.tolerance:
         return Status.IMPROVED
-    return Status.PASS if -policy.tolerance <= change.low and change.high <= policy.tolerance else Status.UNDECIDED
+    # A faster host may hide a regression (in `widened.high`); a slower one hides none.
+    return Status.PASS if -policy.tolerance <= change.low and widened.high <= policy.tolerance else Status.UNDECIDED
 
 
 def _describe(change: RelativeChange) -> str:
