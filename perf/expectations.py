@@ -162,11 +162,22 @@ MLP_LIGER = (
     Expectation(_ARTICLE, arch="sm_80", names=(_GATE_UP_SM80, _GATE_UP_SM80, "_geglu_tanh_forward_kernel", _DOWN_SM80)),
 )
 
+
+def _on_cpu(expectations: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
+    return tuple(expectation for expectation in expectations if expectation.arch == "cpu")
+
+
 # One token: on Hopper the last GEMM (one row, K of 3072) splits K and needs a second launch to sum the parts.
 _SPLIT_K_DOWN = ("*_splitK_TNT", "*cublasLt::splitKreduce_kernel*")
 
-MLP_EAGER_ONE_TOKEN = (Expectation(_H200, arch="sm_90", cuda="13.0", names=("*", "*", _GELU, _MUL, *_SPLIT_K_DOWN)),)
-MLP_COMPILED_ONE_TOKEN = (Expectation(_H200, arch="sm_90", cuda="13.0", names=("*", "*", _FUSED, *_SPLIT_K_DOWN)),)
+MLP_EAGER_ONE_TOKEN = (
+    *_on_cpu(MLP_EAGER_KINDS),
+    Expectation(_H200, arch="sm_90", cuda="13.0", names=("*", "*", _GELU, _MUL, *_SPLIT_K_DOWN)),
+)
+MLP_COMPILED_ONE_TOKEN = (
+    *_on_cpu(MLP_COMPILED_KINDS),
+    Expectation(_H200, arch="sm_90", cuda="13.0", names=("*", "*", _FUSED, *_SPLIT_K_DOWN)),
+)
 MLP_LIGER_ONE_TOKEN = (
     Expectation(_H200, arch="sm_90", cuda="13.0", names=("*", "*", "_geglu_tanh_forward_kernel", *_SPLIT_K_DOWN)),
 )

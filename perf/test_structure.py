@@ -113,7 +113,7 @@ def test_c25_the_layout_in_a_name_tells_which_branch_was_taken(
     workload: Workload, run: Run, gauge: Gauge, available: Available
 ) -> None:
     # The weight is stored [in, out] here and [out, in] in nn.Linear: the same product, another layout, other GPU work.
-    linear = gauge.sibling(workload, module="linear")
+    linear = gauge.suites.sibling(workload, module="linear")
     other = available(lambda: gauge.run(linear))
     here, there = (decode(gemm_names(each)[0]).layout for each in (run, other))
     assert here is not None

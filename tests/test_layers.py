@@ -17,7 +17,7 @@ PACKAGE = SOURCE / "kernelgauge"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 GROUND = [name for name in MODULES if name.startswith(("trace/", "judge/"))]
 
-KNOW_PYTEST = {"plugin.py", "cli.py", "standard.py", "hookspec.py"}
+KNOW_PYTEST = {"plugin.py", "cli.py", "standard.py", "fixtures.py", "hookspec.py"}
 TOP = {"plugin", "cli", "standard", "hookspec"}
 # What each floor may import of the package itself; each part may also import itself.
 ALLOWED = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,6 +36,7 @@ from .judge import (
 )
 from .run import Fingerprint, Run, Sample, Timer
 from .storage import BaselineStore, write_atomically
+from .suites import Options, Suites
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -45,25 +44,10 @@ if TYPE_CHECKING:
     from .measure.runner import Measured
     from .measure.settings import Settings
 
-__all__ = ["DECLARED", "Gauge", "Options"]
+__all__ = ["DECLARED", "Gauge"]
 
 # Subject of the verdict about what a workload declares: without one, nothing may be stored.
 DECLARED = "declared structure"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the command line asked for. `invoked_from`, `measuring_arguments`: for commands in messages."""
-
-    root: Path
-    baselines: Path
-    reports: Path
-    device: DeviceChoice = "auto"
-    update: bool = False
-    require_baseline: bool = False
-    strict: bool = False
-    invoked_from: Path = Path()
-    measuring_arguments: tuple[str, ...] = ()
 
 
 @dataclass
@@ -83,61 +67,12 @@ class Gauge:
     unavailable: dict[str, str] = field(default_factory=dict)  # why a workload cannot run here, by id
     warnings: list[str] = field(default_factory=list)
     session: Any = None  # pytest's, for its exit status
-    _workloads: dict[str, Workload] = field(default_factory=dict)
-    declaration_error: KernelgaugeError | None = None
-    _declared: dict[Path, list[Workload]] = field(default_factory=dict)
-    _folders: dict[str, Path] = field(default_factory=dict)
-    _suites: dict[str, str] = field(default_factory=dict)  # suite folder, by workload id
+    suites: Suites = field(init=False)
     _measured: dict[str, Measured | KernelgaugeError] = field(default_factory=dict)
     _samples: dict[str, dict[Timer, Sample]] = field(default_factory=dict)
 
-    # -- what is asked ------------------------------------------------------------------------------------------
-
-    def declare(self, folder: Path, declaration: Callable[..., Any]) -> list[Workload]:
-        """The workloads of the suite in `folder`, asked for once a session. Keeps an error for two with one id."""
-        if folder in self._declared:
-            return self._declared[folder]
-        suite = Path(os.path.relpath(folder, self.options.root)).as_posix()
-        declared = self._declared[folder] = list(declaration())
-        for workload in declared:
-            if workload.id in self._workloads:
-                self.declaration_error = KernelgaugeError(
-                    "two workloads have the same id",
-                    where=f"suites {self._suites[workload.id]} and {suite}",
-                    got=workload.id,
-                    expected="one entry for each module, variant, pass, dtype and shape",
-                )
-            self._workloads[workload.id] = workload
-            self._suites[workload.id] = suite
-            self._folders[workload.id] = folder
-        return declared
-
-    @property
-    def declares_any(self) -> bool:
-        return bool(self._workloads)
-
-    def _command(self, workload: Workload | None = None) -> str:
-        """The command that records a workload, or the whole suite, from where this session was started."""
-        folders = {self._folders[workload.id]} if workload else set(self._folders.values())
-        suites = sorted(os.path.relpath(folder, self.options.invoked_from) for folder in folders)
-        chosen = ("-k", self._selector(workload)) if workload else ()
-        return shlex.join(["pytest", *suites, *chosen, *self.options.measuring_arguments, "--perf-update"])
-
-    def _selector(self, workload: Workload) -> str:
-        """What `-k` must say to select this workload and no other."""
-        begins_another = any(workload.id in other and workload.id != other for other in self._workloads)
-        return f"{workload.id}]" if begins_another else workload.id
-
-    def sibling(self, workload: Workload, **changes: object) -> Workload:
-        """The workload that differs in these fields only, for example ``variant="eager"``.
-
-        Raises `KernelgaugeError` if the suite declares none.
-        """
-        wanted = {name: getattr(workload, name) for name in ("module", "variant", "pass_", "dtype", "shape")} | changes
-        for other in self._workloads.values():
-            if all(getattr(other, name) == value for name, value in wanted.items()):
-                return other
-        raise KernelgaugeError(f"{workload.id} has no sibling with {changes}", expected=", ".join(self._workloads))
+    def __post_init__(self) -> None:
+        self.suites = Suites(self.options)
 
     # -- what is observed ---------------------------------------------------------------------------------------
 
@@ -184,7 +119,7 @@ class Gauge:
     def runs(self) -> list[Run]:
         """Every run of this session, in order of measurement."""
         return [
-            self.run(self._workloads[identifier])
+            self.run(self.suites.workload(identifier))
             for identifier, result in self._measured.items()
             if not isinstance(result, KernelgaugeError)
         ]
@@ -218,7 +153,7 @@ class Gauge:
     ) -> Verdict:
         run = self.run(workload)
         path = self.store.path(run.fingerprint.device, workload.id)
-        accept = self._command(workload)
+        accept = self.suites.command(workload)
         try:
             baseline = self.store.load(run.fingerprint.device, workload.id)
         except BaselineError as error:
@@ -298,15 +233,12 @@ class Gauge:
         if not acceptable:
             raise UpdateRefused(
                 "nothing to store: no workload was measured in full and passed its claims",
-                next_command=self._command(),
+                next_command=self.suites.command(),
             )
-        declared: dict[str, set[str]] = {}
-        for identifier, suite in self._suites.items():
-            declared.setdefault(suite, set()).add(identifier)
         device = self.fingerprint.device
         with self.store.locked():
-            observed = [from_run(run, suite=self._suites[run.workload]) for run in acceptable]
-            plan = plan_update(observed, self.store.stored(device), declared)
+            observed = [from_run(run, suite=self.suites.suite_of(run.workload)) for run in acceptable]
+            plan = plan_update(observed, self.store.stored(device), self.suites.declared())
             show(plan)
             self.store.apply(device, plan)
         return plan
@@ -328,7 +260,7 @@ class Gauge:
     def how_to_record(self) -> str:
         """What a test without a baseline says: which folder has none, and the command that records one."""
         folder = self._shown(self.store.path(self.fingerprint.device, "x").parent)
-        return f"no baseline in {folder}/; record one with: {self._command()}"
+        return f"no baseline in {folder}/; record one with: {self.suites.command()}"
 
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self.options.root)) if path.is_relative_to(self.options.root) else str(path)

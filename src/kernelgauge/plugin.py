@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from . import hookspec
-from .errors import KernelgaugeError, UpdateRefused, WorkloadUnavailable
-from .gauge import Gauge, Options
+from .errors import KernelgaugeError, UpdateRefused
+
+# pytest finds the fixtures in the module that it knows as the plugin.
+from .fixtures import GAUGE_KEY, available, bare_name, conclude, gauge, run, workload, workload_of
+from .gauge import Gauge
 from .judge import Action, PlannedChange, Status, Verdict
 from .measure.settings import Settings
 from .report import describe, notes, plan_text, remarks, rows, summary_text
-from .workload import Workload
+from .suites import Options
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .workload import Workload
 
-GAUGE_KEY = pytest.StashKey[Gauge]()
+__all__ = ["GAUGE_KEY", "available", "conclude", "gauge", "run", "workload"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -156,12 +159,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     workloads: list[Workload] = []
     for implementation in declaring:
         conftest: Any = implementation.plugin  # a module: the hook stands in a `conftest.py`
-        workloads += gauge.declare(Path(conftest.__file__).parent, implementation.function)
+        workloads += gauge.suites.declare(Path(conftest.__file__).parent, implementation.function)
     full = config.getoption("--perf-matrix") == "full"
     filters = [mark.kwargs for mark in metafunc.definition.iter_markers("workloads")]
     for fields in filters:
         if not any(_matches(workload, fields) for workload in workloads):
-            gauge.declaration_error = KernelgaugeError(
+            gauge.suites.error = KernelgaugeError(
                 "a mark selects no workload, so its test would never run",
                 where=metafunc.definition.nodeid,
                 got=f"workloads({', '.join(f'{name}={value!r}' for name, value in fields.items())})",
@@ -188,7 +191,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run all tests of one workload together, so that it is measured and let go of before the next."""
 
     def group(item: pytest.Item) -> str:
-        workload = _workload_of(item)
+        workload = workload_of(item)
         return workload.id if workload else ""
 
     order = {name: place for place, name in enumerate(dict.fromkeys(map(group, items)))}
@@ -197,9 +200,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     gauge = session.config.stash[GAUGE_KEY]
-    if gauge.declaration_error is not None:
-        raise pytest.UsageError(str(gauge.declaration_error))
-    if session.config.option.collectonly or not any(_workload_of(item) for item in session.items):
+    if gauge.suites.error is not None:
+        raise pytest.UsageError(str(gauge.suites.error))
+    if session.config.option.collectonly or not any(workload_of(item) for item in session.items):
         return
     try:
         gauge.prepare_folders()
@@ -207,26 +210,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError(str(error)) from error
 
 
-def _workload_of(item: pytest.Item) -> Workload | None:
-    callspec = getattr(item, "callspec", None)
-    value = callspec.params.get("workload") if callspec else None
-    return value if isinstance(value, Workload) else None
-
-
-def _bare_name(item: pytest.Item) -> str:
-    return item.name.partition("[")[0]
-
-
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     report = (yield).get_result()
-    workload = _workload_of(item)
+    workload = workload_of(item)
     if not report.failed or workload is None:
         return
     gauge = item.config.stash[GAUGE_KEY]
     gauge.failed.setdefault(workload.id, []).append(item.name)
     if not any(name == "kernelgauge_verdict" for name, _ in item.user_properties):  # a claim of the suite
-        gauge.conclude(Verdict(Status.REGRESSED, workload.id, _bare_name(item), "the test failed"))
+        gauge.conclude(Verdict(Status.REGRESSED, workload.id, bare_name(item), "the test failed"))
         item.user_properties.append(("kernelgauge_verdict", Status.REGRESSED.value))
         report.user_properties = list(item.user_properties)
 
@@ -234,7 +227,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     gauge = config.stash[GAUGE_KEY]
     runs = gauge.runs()
-    updates = gauge.options.update and gauge.declares_any and not config.option.collectonly
+    updates = gauge.options.update and gauge.suites and not config.option.collectonly
     if not (gauge.verdicts or runs or gauge.unavailable or updates):
         return
     terminal = terminalreporter._tw  # the only way to the width and the colour that pytest itself uses
@@ -267,10 +260,12 @@ def _update(gauge: Gauge, reporter: pytest.TerminalReporter, style: dict[str, An
     if session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
         reporter.write_line("the session was cut short: no baseline was written", yellow=True)
         return
-    selected = {workload.id for item in session.items if (workload := _workload_of(item))}
-    for run in gauge.runs():
-        for reason in gauge.refusals(run) if run.workload in selected else ():  # others were measured to compare with
-            reporter.write_line(f"not stored: {run.workload}: {reason}", yellow=True)
+    selected = {workload.id for item in session.items if (workload := workload_of(item))}
+    for measured in gauge.runs():
+        for reason in (
+            gauge.refusals(measured) if measured.workload in selected else ()
+        ):  # others were measured to compare with
+            reporter.write_line(f"not stored: {measured.workload}: {reason}", yellow=True)
     try:
         plan = gauge.update(show)
     except KernelgaugeError as error:
@@ -279,60 +274,3 @@ def _update(gauge: Gauge, reporter: pytest.TerminalReporter, style: dict[str, An
         return
     written = sum(change.action is not Action.KEEP for change in plan)
     reporter.write_line(f"{written} written to {gauge.store.path(gauge.fingerprint.device, 'x').parent}", green=True)
-
-
-@pytest.fixture(scope="session")
-def gauge(request: pytest.FixtureRequest) -> Gauge:
-    """What this session measured and concluded so far."""
-    return request.config.stash[GAUGE_KEY]
-
-
-@pytest.fixture(scope="session")
-def workload(request: pytest.FixtureRequest) -> Workload:
-    """One workload of the suite of this folder. Ask for it, and the test runs once for each."""
-    return request.param  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def run(workload: Workload, gauge: Gauge, available: Callable[[Callable[[], Run]], Run]) -> Run:
-    """What was observed of the workload: it is built, profiled and timed at first demand, once a session."""
-    return available(lambda: gauge.run(workload))
-
-
-@pytest.fixture
-def available(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Callable[[], Any]], Any]:
-    """Calls a function; what it cannot do on this machine skips the test, and fails it under --perf-strict."""
-
-    def call(function: Callable[[], Any]) -> Any:
-        try:
-            return function()
-        except WorkloadUnavailable as error:
-            if gauge.options.strict:
-                pytest.fail(str(error), pytrace=False)
-            pytest.skip(error.one_line)
-        except KernelgaugeError as error:
-            request.node.user_properties.append(("kernelgauge_verdict", Status.INVALID.value))
-            workload = _workload_of(request.node)
-            if workload is not None:
-                gauge.conclude(Verdict(Status.INVALID, workload.id, _bare_name(request.node), error.what))
-            pytest.fail(str(error), pytrace=False)
-
-    return call
-
-
-@pytest.fixture
-def conclude(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Verdict], None]:
-    """Ends a test with a verdict: passed, failed or skipped, and the verdict attached to the test's report."""
-
-    def end(verdict: Verdict, *, by_baseline: bool = True) -> None:
-        properties = request.node.user_properties
-        properties.append(("kernelgauge_verdict", verdict.status.value))
-        properties.append(("kernelgauge_reason", verdict.headline))
-        if gauge.must_fail(verdict.status, by_baseline=by_baseline):
-            pytest.fail(str(verdict), pytrace=False)
-        if verdict.status is Status.NO_BASELINE and not gauge.options.update:
-            pytest.skip(gauge.how_to_record())  # the same words for each test, so that pytest folds them into one line
-        if not verdict.status.decided and not gauge.options.update:
-            pytest.skip(str(verdict))
-
-    return end

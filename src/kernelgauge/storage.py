@@ -122,4 +122,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> StorageError:
-    return StorageError("cannot write", where=str(path), got=str(error), expected="a folder that can be written")
+    return StorageError(
+        "cannot write",
+        where=str(path),
+        got=str(error),
+        expected="a folder that can be written",
+        next_command="pytest perf --perf-reports=DIR --perf-baselines=DIR   (to write elsewhere)",
+    )

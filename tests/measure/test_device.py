@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernelgauge import Timer, Workload
-from kernelgauge.errors import KernelgaugeError
+from kernelgauge.errors import KernelgaugeError, WorkloadUnavailable
 from kernelgauge.measure.device import choose_device
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.device.cuda import CudaDevice
@@ -211,3 +211,18 @@ def test_a_gpu_that_is_asked_for_and_is_not_there_is_an_error_with_a_next_comman
 
 def test_a_workload_that_runs_anywhere_passes_the_check(cpu: CpuDevice, tiny: Callable[..., Workload]) -> None:
     cpu.check(tiny())
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_a_gpu_without_bf16_leaves_out_bf16_alone_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., Workload], dtype: str
+) -> None:
+    class Properties:
+        name = "Tesla T4"
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    device = object.__new__(CudaDevice)  # without a GPU there is none to be had
+    device._properties = Properties()
+    device.check(tiny(dtype=dtype))
+    with pytest.raises(WorkloadUnavailable, match="Tesla T4 has no bf16"):
+        device.check(tiny(dtype="bf16"))

@@ -1,0 +1,89 @@
+"""The fixtures that a suite's tests ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .errors import KernelgaugeError, WorkloadUnavailable
+from .gauge import Gauge
+from .judge import Status, Verdict
+from .workload import Workload
+
+if TYPE_CHECKING:
+    from .run import Run
+
+__all__ = ["GAUGE_KEY", "available", "bare_name", "conclude", "gauge", "run", "workload", "workload_of"]
+
+GAUGE_KEY = pytest.StashKey[Gauge]()
+
+
+def workload_of(item: pytest.Item) -> Workload | None:
+    """The workload that a test runs for; None for a test of something else."""
+    callspec = getattr(item, "callspec", None)
+    value = callspec.params.get("workload") if callspec else None
+    return value if isinstance(value, Workload) else None
+
+
+def bare_name(item: pytest.Item) -> str:
+    """A test's name without its parameters."""
+    return item.name.partition("[")[0]
+
+
+@pytest.fixture(scope="session")
+def gauge(request: pytest.FixtureRequest) -> Gauge:
+    """What this session measured and concluded so far."""
+    return request.config.stash[GAUGE_KEY]
+
+
+@pytest.fixture(scope="session")
+def workload(request: pytest.FixtureRequest) -> Workload:
+    """One workload of the suite of this folder. Ask for it, and the test runs once for each."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def run(workload: Workload, gauge: Gauge, available: Callable[[Callable[[], Run]], Run]) -> Run:
+    """What was observed of the workload: it is built, profiled and timed at first demand, once a session."""
+    return available(lambda: gauge.run(workload))
+
+
+@pytest.fixture
+def available(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Callable[[], Any]], Any]:
+    """Calls a function; what it cannot do on this machine skips the test, and fails it under --perf-strict."""
+
+    def call(function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except WorkloadUnavailable as error:
+            if gauge.options.strict:
+                pytest.fail(str(error), pytrace=False)
+            pytest.skip(error.one_line)
+        except KernelgaugeError as error:
+            request.node.user_properties.append(("kernelgauge_verdict", Status.INVALID.value))
+            workload = workload_of(request.node)
+            if workload is not None:
+                gauge.conclude(Verdict(Status.INVALID, workload.id, bare_name(request.node), error.what))
+            pytest.fail(str(error), pytrace=False)
+
+    return call
+
+
+@pytest.fixture
+def conclude(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Verdict], None]:
+    """Ends a test with a verdict: passed, failed or skipped, and the verdict attached to the test's report."""
+
+    def end(verdict: Verdict, *, by_baseline: bool = True) -> None:
+        properties = request.node.user_properties
+        properties.append(("kernelgauge_verdict", verdict.status.value))
+        properties.append(("kernelgauge_reason", verdict.headline))
+        if gauge.must_fail(verdict.status, by_baseline=by_baseline):
+            pytest.fail(str(verdict), pytrace=False)
+        if verdict.status is Status.NO_BASELINE and not gauge.options.update:
+            pytest.skip(gauge.how_to_record())  # the same words for each test, so that pytest folds them into one line
+        if not verdict.status.decided and not gauge.options.update:
+            pytest.skip(str(verdict))
+
+    return end

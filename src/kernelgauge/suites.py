@@ -1,0 +1,110 @@
+"""What is asked of one session: its options, and the workloads that its suites declare."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import KernelgaugeError
+from .workload import Workload
+
+if TYPE_CHECKING:
+    from .measure.device import DeviceChoice
+
+__all__ = ["Options", "Suites"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for. `invoked_from`, `measuring_arguments`: for commands in messages."""
+
+    root: Path
+    baselines: Path
+    reports: Path
+    device: DeviceChoice = "auto"
+    update: bool = False
+    require_baseline: bool = False
+    strict: bool = False
+    invoked_from: Path = Path()
+    measuring_arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Suite:
+    name: str  # its folder, relative to the root: what a baseline remembers
+    folder: Path
+    workloads: list[Workload]
+
+
+@dataclass
+class Suites:
+    """The workloads of every suite that was collected, and the commands that select them.
+
+    `error`: a wrong declaration. It is kept until collection has ended, because pytest would make a traceback of it.
+    """
+
+    options: Options
+    error: KernelgaugeError | None = None
+    _suites: dict[Path, _Suite] = field(default_factory=dict)
+    _suite_of: dict[str, _Suite] = field(default_factory=dict)  # by workload id
+    _workloads: dict[str, Workload] = field(default_factory=dict)
+
+    def declare(self, folder: Path, declaration: Callable[..., Any]) -> list[Workload]:
+        """The workloads of the suite in `folder`, asked for once a session. Two with one id are an error."""
+        if folder not in self._suites:
+            name = Path(os.path.relpath(folder, self.options.root)).as_posix()
+            suite = self._suites[folder] = _Suite(name, folder, list(declaration()))
+            for workload in suite.workloads:
+                self._add(workload, suite)
+        return self._suites[folder].workloads
+
+    def _add(self, workload: Workload, suite: _Suite) -> None:
+        if workload.id in self._workloads:
+            self.error = KernelgaugeError(
+                "two workloads have the same id",
+                where=f"suites {self._suite_of[workload.id].name} and {suite.name}",
+                got=workload.id,
+                expected="one entry for each module, variant, pass, dtype and shape",
+            )
+        self._workloads[workload.id] = workload
+        self._suite_of[workload.id] = suite
+
+    def __bool__(self) -> bool:
+        return bool(self._workloads)
+
+    def workload(self, identifier: str) -> Workload:
+        return self._workloads[identifier]
+
+    def suite_of(self, identifier: str) -> str:
+        return self._suite_of[identifier].name
+
+    def declared(self) -> dict[str, set[str]]:
+        """Ids of all workloads, selected or not, by suite."""
+        return {suite.name: {workload.id for workload in suite.workloads} for suite in self._suites.values()}
+
+    def sibling(self, workload: Workload, **changes: object) -> Workload:
+        """The workload that differs in these fields only, for example ``variant="eager"``.
+
+        Raises `KernelgaugeError` if no suite declares one.
+        """
+        wanted = {name: getattr(workload, name) for name in ("module", "variant", "pass_", "dtype", "shape")} | changes
+        for other in self._workloads.values():
+            if all(getattr(other, name) == value for name, value in wanted.items()):
+                return other
+        raise KernelgaugeError(f"{workload.id} has no sibling with {changes}", expected=", ".join(self._workloads))
+
+    def command(self, workload: Workload | None = None) -> str:
+        """The command that records a workload, or all that is declared, from where this session was started."""
+        suites = [self._suite_of[workload.id]] if workload else list(self._suites.values())
+        folders = sorted(os.path.relpath(suite.folder, self.options.invoked_from) for suite in suites)
+        chosen = ("-k", self._selector(workload)) if workload else ()
+        return shlex.join(["pytest", *folders, *chosen, *self.options.measuring_arguments, "--perf-update"])
+
+    def _selector(self, workload: Workload) -> str:
+        """What `-k` must say to select this workload and no other."""
+        begins_another = any(workload.id in other and workload.id != other for other in self._workloads)
+        return f"{workload.id}]" if begins_another else workload.id
