@@ -7,9 +7,14 @@ import pytest
 from tests.plugin.inner_project import Project
 
 
+@pytest.fixture(autouse=True)
+def as_at_a_desk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An inner run is not under CI unless its test says so, and is no worker of the outer one."""
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+
+
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # an inner run is no worker of the outer one
     monkeypatch.setenv("COLUMNS", "200")  # the summary's table is as wide as the terminal
     return Project(pytester)
