@@ -181,7 +181,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _matches(workload: Workload, fields: Mapping[str, object]) -> bool:
     return all(
-        getattr(workload, name) in (wanted if isinstance(wanted, tuple) else (wanted,))
+        getattr(workload, name, None) in (wanted if isinstance(wanted, tuple) else (wanted,))
         for name, wanted in fields.items()
     )
 
@@ -262,9 +262,9 @@ def _update(gauge: Gauge, reporter: pytest.TerminalReporter, style: dict[str, An
         return
     selected = {workload.id for item in session.items if (workload := workload_of(item))}
     for measured in gauge.runs():
-        for reason in (
-            gauge.refusals(measured) if measured.workload in selected else ()
-        ):  # others were measured to compare with
+        if measured.workload not in selected:  # it was only measured to compare another one with
+            continue
+        for reason in gauge.refusals(measured):
             reporter.write_line(f"not stored: {measured.workload}: {reason}", yellow=True)
     try:
         plan = gauge.update(show)
