@@ -6,7 +6,7 @@ import json
 from statistics import median
 
 import pytest
-import torch  # noqa: F401  (an inner run forgets what it imported, and torch cannot be imported twice)
+import torch._dynamo  # noqa: F401  (an inner run forgets what it imported, and torch and triton load only once)
 
 from tests.plugin.inner_project import Project, table_verdict
 
