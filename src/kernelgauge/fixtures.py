@@ -41,6 +41,8 @@ def gauge(request: pytest.FixtureRequest) -> Gauge:
 @pytest.fixture(scope="session")
 def workload(request: pytest.FixtureRequest) -> Workload:
     """One workload of the suite of this folder. Ask for it, and the test runs once for each."""
+    if not hasattr(request, "param"):
+        pytest.fail("no pytest_kernelgauge_workloads in a conftest.py of this folder or above it", pytrace=False)
     return request.param  # type: ignore[no-any-return]
 
 
@@ -57,11 +59,14 @@ def available(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Callabl
     def call(function: Callable[[], Any]) -> Any:
         try:
             return function()
-        except WorkloadUnavailable as error:
+        except KernelgaugeError as raised:
+            error = raised
+        # Outside of the handler: within it pytest would print the error and then its own failure, both in full.
+        if isinstance(error, WorkloadUnavailable):
             if gauge.options.strict:
                 pytest.fail(str(error), pytrace=False)
             pytest.skip(error.one_line)
-        except KernelgaugeError as error:
+        else:
             request.node.user_properties.append(("kernelgauge_verdict", Status.INVALID.value))
             workload = workload_of(request.node)
             if workload is not None:

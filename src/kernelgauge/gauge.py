@@ -174,9 +174,10 @@ class Gauge:
                 comparison = compare(baseline.fingerprint, run.fingerprint)
                 verdict = judge(run, baseline, comparison)
                 if verdict.status is not Status.PASS:
+                    again = Reason("next", "run it again on a quiet machine; a noisy result is not for accepting")
                     verdict = verdict.because(
                         Reason("baseline", f"{self._shown(path)}   environment: {comparison}"),
-                        Reason("accept", accept),
+                        again if verdict.status is Status.UNDECIDED else Reason("accept", accept),
                     )
         return self.conclude(verdict)
 

@@ -161,15 +161,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         conftest: Any = implementation.plugin  # a module: the hook stands in a `conftest.py`
         workloads += gauge.suites.declare(Path(conftest.__file__).parent, implementation.function)
     full = config.getoption("--perf-matrix") == "full"
-    filters = [mark.kwargs for mark in metafunc.definition.iter_markers("workloads")]
-    for fields in filters:
-        if not any(_matches(workload, fields) for workload in workloads):
+    marks = list(metafunc.definition.iter_markers("workloads"))
+    for mark in marks:
+        wrong = _wrong_mark(mark, workloads)
+        if wrong and gauge.suites.error is None:
             gauge.suites.error = KernelgaugeError(
-                "a mark selects no workload, so its test would never run",
+                wrong,
                 where=metafunc.definition.nodeid,
-                got=f"workloads({', '.join(f'{name}={value!r}' for name, value in fields.items())})",
-                expected=", ".join(workload.id for workload in workloads),
+                got=f"args {mark.args}, fields {mark.kwargs}",
+                expected="fields of a workload, for example module='mlp', variant=('eager', 'compiled')",
             )
+    filters = [mark.kwargs for mark in marks]
     selected = [
         workload
         for workload in workloads
@@ -177,6 +179,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         and (not filters or any(_matches(workload, fields) for fields in filters))
     ]
     metafunc.parametrize("workload", selected, ids=[workload.id for workload in selected], indirect=True)
+
+
+def _wrong_mark(mark: pytest.Mark, workloads: Sequence[Workload]) -> str | None:
+    """Why a mark `workloads` cannot mean what it says; None if it can."""
+    if mark.args or not mark.kwargs:
+        return "the mark workloads takes fields by name, and at least one"
+    unknown = [name for name in mark.kwargs if workloads and not hasattr(workloads[0], name)]
+    if unknown:
+        return f"a workload has no field {', '.join(unknown)}"
+    if not any(_matches(workload, mark.kwargs) for workload in workloads):
+        return "the mark selects no workload, so its test would never run"
+    return None
 
 
 def _matches(workload: Workload, fields: Mapping[str, object]) -> bool:

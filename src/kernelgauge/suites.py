@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,10 +57,28 @@ class Suites:
         """The workloads of the suite in `folder`, asked for once a session. Two with one id are an error."""
         if folder not in self._suites:
             name = Path(os.path.relpath(folder, self.options.root)).as_posix()
-            suite = self._suites[folder] = _Suite(name, folder, list(declaration()))
+            suite = self._suites[folder] = _Suite(name, folder, self._ask(folder, declaration))
             for workload in suite.workloads:
                 self._add(workload, suite)
         return self._suites[folder].workloads
+
+    def _ask(self, folder: Path, declaration: Callable[..., Any]) -> list[Workload]:
+        try:
+            declared = declaration()
+        except KernelgaugeError as error:
+            self.error = error
+            return []
+        if isinstance(declared, Iterable):
+            workloads = list(declared)
+            if all(isinstance(workload, Workload) for workload in workloads):
+                return workloads
+        self.error = KernelgaugeError(
+            "pytest_kernelgauge_workloads must return workloads",
+            where=str(folder / "conftest.py"),
+            got=repr(declared)[:200],
+            expected="a list of kernelgauge.Workload",
+        )
+        return []
 
     def _add(self, workload: Workload, suite: _Suite) -> None:
         if workload.id in self._workloads:

@@ -71,13 +71,23 @@ class Workload:
                     expected="letters, digits, '_', and single '-' between them",
                 )
 
+        where = f"workload {self.module}-{self.variant}"
+        if not isinstance(self.shape, tuple) or not all(isinstance(number, int) for number in self.shape):
+            raise WorkloadError("a workload's shape is a tuple of ints", where=where, got=repr(self.shape))
+        if self.compile is not None and not isinstance(self.compile, Mapping):
+            raise WorkloadError(
+                "a workload's compile holds keyword arguments for torch.compile",
+                where=where,
+                got=repr(self.compile),
+                expected="a dict, {} for the defaults, or None",
+            )
         for what, value, allowed in (
             ("dtype", self.dtype, get_args(Dtype)),
             ("pass_", self.pass_, get_args(Pass)),
             ("matrix", self.matrix, get_args(Matrix)),
         ):
             if value not in allowed:
-                raise WorkloadError(f"unknown {what}", where=self.id, got=repr(value), expected=", ".join(allowed))
+                raise WorkloadError(f"unknown {what}", where=where, got=repr(value), expected=", ".join(allowed))
 
     @property
     def id(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from statistics import geometric_mean
 from types import MappingProxyType
 
 from ..run import Run, Sample, Timer
@@ -60,7 +61,7 @@ def judge_time(timer: Timer, run: Run, baseline: Baseline, comparison: Compariso
     resolved = abs(after.median_us - before.median_us) > policy.floor_us or host_moved
     status = _status(change, _widened(change, ratio), policy) if resolved else Status.PASS
     headline = (
-        f"{timer.label} {before.median_us:.1f} -> {after.median_us:.1f} us  {_describe(change)}, "
+        f"{timer.label} {_mean(before):.1f} -> {_mean(after):.1f} us  {_describe(change)}, "
         f"tolerance {100 * policy.tolerance:g} %"
     )
     if status is Status.UNDECIDED:
@@ -75,6 +76,11 @@ def judge_time(timer: Timer, run: Run, baseline: Baseline, comparison: Compariso
         after_us=after.median_us,
         change=change,
     )
+
+
+def _mean(sample: Sample) -> float:
+    """Geometric mean over the replicates: what the ratio is a ratio of, so that a reader's division gives it."""
+    return geometric_mean(sample.replicates_us)
 
 
 def _host_ratio(before: Sample, after: Sample) -> float:
