@@ -1,0 +1,26 @@
+"""The baselines in this repository can be read, and belong where they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernelgauge.judge import decode_baseline, encode_baseline
+from kernelgauge.storage import slug
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "baselines").glob("*/*.json"))
+
+
+def test_there_are_baselines_of_a_real_gpu() -> None:
+    assert {path.parent.name for path in FILES} >= {"nvidia-h200"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_committed_baseline_is_whole_and_where_it_belongs(path: Path) -> None:
+    content = path.read_bytes()
+    baseline = decode_baseline(content, where=str(path), workload=path.stem)
+    assert slug(baseline.fingerprint.device) == path.parent.name
+    assert baseline.suite == "perf"
+    assert encode_baseline(baseline) == content  # byte for byte what would be written: no edit by hand
