@@ -39,10 +39,6 @@ class Timer(str, Enum):
         return self.value.replace("_", " ")
 
     @property
-    def reads_host_clock(self) -> bool:
-        return self is not Timer.DEVICE
-
-    @property
     def statistic(self) -> Statistic:
         """What stands for the iterations of one replicate.
 

@@ -48,7 +48,8 @@ def test_every_launch_is_in_one_pair_and_in_its_order(seed: int) -> None:
     changes = align(before, after)
     assert [change.before for change in changes if change.before] == list(before)
     assert [change.after for change in changes if change.after] == list(after)
-    assert all(change.same_name for change in changes if change.before and change.after)
+    paired = [(change.before, change.after) for change in changes if change.before and change.after]
+    assert all(before.identity.name == after.identity.name for before, after in paired)
 
 
 @pytest.mark.parametrize(

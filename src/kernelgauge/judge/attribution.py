@@ -30,10 +30,6 @@ class KernelChange:
         return (self.after.device_time_us if self.after else 0.0) - (self.before.device_time_us if self.before else 0.0)
 
     @property
-    def same_name(self) -> bool:
-        return bool(self.before and self.after and self.before.identity.name == self.after.identity.name)
-
-    @property
     def same_identity(self) -> bool:
         return bool(self.before and self.after and self.before.identity == self.after.identity)
 
