@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+import os
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernelgauge.errors import KernelgaugeError
 from kernelgauge.judge import Baseline, from_run
 from kernelgauge.run import Counts, Fingerprint, KernelIdentity, KernelRecord, Run, Sample, Timer
 from kernelgauge.trace import Trace, parse, read
@@ -182,3 +185,23 @@ def run(
 
 def baseline(suite: str = "perf", **changes: Any) -> Baseline:
     return from_run(run(**changes), suite=suite)
+
+
+def waits_for_a_writer(fifo: Path, read: Callable[[], object]) -> tuple[bool, BaseException | None]:
+    """Whether `read` blocks on the FIFO, and what it raised."""
+    caught: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            read()
+        except KernelgaugeError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(timeout=0.5)
+    waits = thread.is_alive()
+    if waits:  # let it go: a writer that comes and leaves ends the read
+        os.close(os.open(fifo, os.O_WRONLY))
+        thread.join(timeout=5)
+    return waits, caught[0] if caught else None

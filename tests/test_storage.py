@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from kernelgauge import storage
 from kernelgauge.errors import BaselineError, StorageError
 from kernelgauge.judge import Action, PlannedChange, encode_baseline
 from kernelgauge.storage import BaselineStore, slug, write_atomically
-from tests.builders import WORKLOAD, baseline
+from tests.builders import WORKLOAD, baseline, waits_for_a_writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -431,23 +430,3 @@ def test_a_fifo_in_the_place_of_a_baseline_is_refused_and_not_waited_for(store: 
     waits, caught = waits_for_a_writer(path, lambda: store.load(DEVICE, WORKLOAD))
     assert not waits
     assert isinstance(caught, BaselineError)
-
-
-def waits_for_a_writer(fifo: Path, read: Callable[[], object]) -> tuple[bool, BaseException | None]:
-    """Whether `read` blocks on the FIFO, and what it raised."""
-    caught: list[BaseException] = []
-
-    def attempt() -> None:
-        try:
-            read()
-        except BaselineError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(timeout=0.5)
-    waits = thread.is_alive()
-    if waits:  # let it go: a writer that comes and leaves ends the read
-        os.close(os.open(fifo, os.O_WRONLY))
-        thread.join(timeout=5)
-    return waits, caught[0] if caught else None

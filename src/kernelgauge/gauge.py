@@ -152,33 +152,27 @@ class Gauge:
         self, workload: Workload, subject: str, judge: Callable[[Run, Baseline, Comparison], Verdict]
     ) -> Verdict:
         run = self.run(workload)
-        path = self.store.path(run.fingerprint.device, workload.id)
-        accept = self.suites.command(workload)
         try:
             baseline = self.store.load(run.fingerprint.device, workload.id)
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.update else Status.INVALID
             reasons = tuple(Reason(label, text) for label, text in error.details)
-            verdict = Verdict(status, workload.id, subject, error.what, reasons)
-        else:
-            if baseline is None:
-                verdict = Verdict(
-                    Status.NO_BASELINE,
-                    workload.id,
-                    subject,
-                    f"no baseline of this machine for the {subject}",
-                    (Reason("expected", self._shown(path)), Reason("record", accept)),
-                )
-            else:
-                comparison = compare(baseline.fingerprint, run.fingerprint)
-                verdict = judge(run, baseline, comparison)
-                if verdict.status is not Status.PASS:
-                    again = Reason("next", "run it again on a quiet machine; a noisy result is not for accepting")
-                    verdict = verdict.because(
-                        Reason("baseline", f"{self._shown(path)}   environment: {comparison}"),
-                        again if verdict.status is Status.UNDECIDED else Reason("accept", accept),
-                    )
+            return self.conclude(Verdict(status, workload.id, subject, error.what, reasons))
+        path = self._shown(self.store.path(run.fingerprint.device, workload.id))
+        accept = self.suites.command(workload)
+        if baseline is None:
+            reasons = (Reason("expected", path), Reason("record", accept))
+            headline = f"no baseline of this machine for the {subject}"
+            return self.conclude(Verdict(Status.NO_BASELINE, workload.id, subject, headline, reasons))
+        comparison = compare(baseline.fingerprint, run.fingerprint)
+        verdict = judge(run, baseline, comparison)
+        if verdict.status is not Status.PASS:
+            again = Reason("next", "run it again on a quiet machine; a noisy result is not for accepting")
+            verdict = verdict.because(
+                Reason("baseline", f"{path}   environment: {comparison}"),
+                again if verdict.status is Status.UNDECIDED else Reason("accept", accept),
+            )
         return self.conclude(verdict)
 
     def conclude(self, verdict: Verdict) -> Verdict:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import threading
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 from kernelgauge.errors import TraceError
 from kernelgauge.trace import parse, read
-from tests.builders import RECORDED, chrome, kernel, op, recorded, recorded_events, step, trace_of
+from tests.builders import RECORDED, chrome, kernel, op, recorded, recorded_events, step, trace_of, waits_for_a_writer
 
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
 API = {"cuda_runtime", "cuda_driver"}
@@ -202,23 +201,9 @@ def test_a_duration_that_is_no_finite_number_is_refused(number: str) -> None:
 def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     fifo = tmp_path / "trace.json"
     os.mkfifo(fifo)
-    caught: list[BaseException] = []
-
-    def attempt() -> None:
-        try:
-            read(fifo)
-        except TraceError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(timeout=0.5)
-    waits = thread.is_alive()
-    if waits:  # let it go: a writer that comes and leaves ends the read
-        os.close(os.open(fifo, os.O_WRONLY))
-        thread.join(timeout=5)
+    waits, caught = waits_for_a_writer(fifo, lambda: read(fifo))
     assert not waits
-    assert len(caught) == 1
+    assert isinstance(caught, TraceError)
 
 
 NESTED = b"[" * 100_000 + b"]" * 100_000

@@ -47,12 +47,12 @@ class HostSpeed:
     def wait_until_fast(self) -> float:
         """Wait while the host is slow, as long as the session's patience lasts; returns the last control."""
         control = self.control_us()
-        while self.is_slow(control) and self.has_patience():
+        while self.is_slow(control) and self.pause():
             control = self.control_us()
         return control
 
-    def has_patience(self) -> bool:
-        """Spend one pause of it; False if none is left."""
+    def pause(self) -> bool:
+        """Wait a moment, out of the session's patience; False, at once, if none is left."""
         if self._patience_seconds <= 0:
             return False
         self._patience_seconds -= _PAUSE_SECONDS

@@ -66,7 +66,7 @@ def host_dispatch(device: Device, instance: Instance, *, iterations: int) -> Hos
         before = device.host.wait_until_fast()
         dispatch_us = _dispatch_us(device, instance, iterations)
         control_us = max(before, device.host.control_us())
-        if not device.host.is_slow(control_us) or not device.host.has_patience():
+        if not device.host.is_slow(control_us) or not device.host.pause():
             return HostTime(dispatch_us, control_us)
 
 
