@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from kernelgauge import Run
+from kernelgauge import Run, Timer
+from kernelgauge.judge import observe
 from kernelgauge.trace import Kind
 
 Available = Callable[[Callable[[], Any]], Any]
@@ -37,3 +38,8 @@ def gemm_names(run: Run) -> list[str]:
 def pointwise_us(run: Run) -> float:
     """Device time of the pointwise kernels of one call."""
     return sum(kernel.device_time_us for kernel in run.kernels if kernel.identity.kind == Kind.POINTWISE.value)
+
+
+def typical_us(run: Run, timer: Timer) -> float:
+    """What stands for all replicates of a timer."""
+    return observe(run.samples[timer]).mean_us

@@ -86,9 +86,9 @@ def conclude(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Verdict]
         properties.append(("kernelgauge_reason", verdict.headline))
         if gauge.must_fail(verdict.status, by_baseline=by_baseline):
             pytest.fail(str(verdict), pytrace=False)
-        if verdict.status is Status.NO_BASELINE and not gauge.options.update:
+        if verdict.status is Status.NO_BASELINE and not gauge.options.accepts:
             pytest.skip(gauge.how_to_record())  # the same words for each test, so that pytest folds them into one line
-        if not verdict.status.decided and not gauge.options.update:
+        if not verdict.status.decided and not gauge.options.accepts:
             pytest.skip(str(verdict))
 
     return end

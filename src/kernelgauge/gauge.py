@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from gzip import compress
@@ -21,7 +21,6 @@ from .errors import (
     WorkloadUnavailable,
 )
 from .judge import (
-    DEFAULT_POLICIES,
     Baseline,
     Comparison,
     PlannedChange,
@@ -35,13 +34,15 @@ from .judge import (
     plan_update,
 )
 from .run import Fingerprint, Run, Sample, Timer
+from .runs_file import RunsFile, write_runs
 from .storage import BaselineStore, write_atomically
 from .suites import Options, Suites
 from .workload import Workload
 
 if TYPE_CHECKING:
     from .measure.device import Device, DeviceChoice
-    from .measure.runner import Measured
+    from .measure.latency import Rounds
+    from .measure.runner import Measured, Result
     from .measure.settings import Settings
 
 __all__ = ["DECLARED", "Gauge"]
@@ -52,13 +53,14 @@ DECLARED = "declared structure"
 
 @dataclass
 class Gauge:
-    """Measures each workload once, on first demand, and keeps what was observed and concluded.
+    """Measures all selected workloads together, on first demand, and keeps what was observed and concluded.
 
-    `measurer` is `measure.runner.measure`, or a stand-in for it in a test.
+    `measurer` and `confirmer` are `measure.runner.measure` and `.confirm`, or stand-ins for them in a test.
     """
 
     options: Options
-    measurer: Callable[..., Measured]
+    measurer: Callable[..., Mapping[str, Result]]
+    confirmer: Callable[..., Result]
     choose: Callable[[DeviceChoice], Device]
     settings: Settings
     progress: Callable[[str], None] = lambda _: None
@@ -67,8 +69,10 @@ class Gauge:
     unavailable: dict[str, str] = field(default_factory=dict)  # why a workload cannot run here, by id
     warnings: list[str] = field(default_factory=list)
     session: Any = None  # pytest's, for its exit status
+    selected: list[Workload] = field(default_factory=list)  # those that this session runs tests for
     suites: Suites = field(init=False)
-    _measured: dict[str, Measured | KernelgaugeError] = field(default_factory=dict)
+    _measured: dict[str, Result] = field(default_factory=dict)
+    _confirmed: set[tuple[str, Timer]] = field(default_factory=set)
     _samples: dict[str, dict[Timer, Sample]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,27 +89,43 @@ class Gauge:
         return self.device.fingerprint()
 
     def measured(self, workload: Workload) -> Measured:
-        """Measure a workload, once. A failure is kept and raised again: it is not tried until it works."""
-        result = self._measured.get(workload.id)
-        if result is None:
-            try:
-                result = self.measurer(
-                    workload,
-                    self.device,
-                    self.fingerprint,
-                    self.settings,
-                    lambda what: self.progress(f"{workload.id}: {what}"),
-                )
-                self._write_artifacts(workload, result)
-            except KernelgaugeError as error:
-                # Without its frames: they hold the module and its inputs, and with them the device's memory.
-                result = error.with_traceback(None)
-                result.__cause__ = result.__context__ = None
-                self._keep_failure(workload, error)
-            self._measured[workload.id] = result
+        """What was measured of a workload, with all that are selected. A failure is kept, and not tried again."""
+        if workload.id not in self._measured:
+            self._measure_with(workload)
+        result = self._measured[workload.id]
         if isinstance(result, KernelgaugeError):
             raise result
         return result
+
+    def _measure_with(self, workload: Workload) -> None:
+        together = [each for each in self.selected if each.id not in self._measured]
+        if workload not in together:  # another one to compare with, which this session has no tests for
+            together = [workload]
+        results = self.measurer(together, self.device, self.fingerprint, self.settings, self.progress)
+        for each in together:
+            self._keep(each, results[each.id])
+
+    def _keep(self, workload: Workload, result: Result) -> None:
+        if isinstance(result, KernelgaugeError):
+            # Without its frames: they hold the module and its inputs, and with them the device's memory.
+            result = result.with_traceback(None)
+            result.__cause__ = result.__context__ = None
+            self._keep_failure(workload, result)
+        else:
+            self._write_artifacts(workload, result)
+        self._measured[workload.id] = result
+
+    def rounds(self, workload: Workload, *, first: int = 0) -> Rounds:
+        """Rounds of end-to-end latency, to be timed."""
+        from .measure.latency import Rounds
+
+        return Rounds(
+            workload,
+            self.device,
+            replicates=self.settings.latency_replicates,
+            iterations=self.measured(workload).latency_iterations,
+            first=first,
+        )
 
     def run(self, workload: Workload) -> Run:
         """What was observed of a workload so far, the times that were taken since included."""
@@ -141,12 +161,46 @@ class Gauge:
         return self._judge(workload, "structure", judge_structure)
 
     def judge_time(self, workload: Workload, timer: Timer) -> Verdict:
-        """Judge one time against the baseline. One that cannot be used is INVALID."""
+        """Judge one time against the baseline; a suspicion is confirmed by a larger measurement, once.
+
+        Both sets of data count. A baseline that cannot be used is INVALID.
+        """
+        comparisons = max(1, len(self.selected)) * len(self.device.timers)
 
         def judge(run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
-            return judge_time(timer, run, baseline, comparison, DEFAULT_POLICIES[timer])
+            verdict = judge_time(timer, run, baseline, comparison, comparisons=comparisons)
+            if not verdict.suspicious or self.options.accepts or (workload.id, timer) in self._confirmed:
+                return verdict
+            try:
+                self._confirm(workload, timer)
+            except KernelgaugeError as error:
+                reasons = tuple(Reason(label, text) for label, text in error.details)
+                return Verdict(Status.INVALID, workload.id, timer.label, f"not confirmed: {error.what}", reasons)
+            return judge_time(timer, self.run(workload), baseline, comparison, comparisons=comparisons)
 
         return self._judge(workload, timer.label, judge)
+
+    def _confirm(self, workload: Workload, timer: Timer) -> None:
+        """Measure again, so that what follows judges more of the same. Raises what measuring raises."""
+        if timer is Timer.END_TO_END:
+            self._confirmed.add((workload.id, timer))
+            self.progress(f"{workload.id}: suspicious latency: measuring again")
+            before = self._samples[workload.id][timer]
+            again = self.rounds(workload, first=len(before.replicates_us)).time()
+            self.add_sample(workload, timer, before.joined(again))
+            return
+        # One session of the profiler gives both: a second confirmation would only ask the same again.
+        self._confirmed |= {(workload.id, Timer.DEVICE), (workload.id, Timer.HOST)}
+        result = self.confirmer(
+            self.measured(workload),
+            self.device,
+            self.fingerprint,
+            self.settings,
+            lambda what: self.progress(f"{workload.id}: {what}"),
+        )
+        if isinstance(result, KernelgaugeError):
+            raise result
+        self._measured[workload.id] = result
 
     def _judge(
         self, workload: Workload, subject: str, judge: Callable[[Run, Baseline, Comparison], Verdict]
@@ -156,7 +210,7 @@ class Gauge:
             baseline = self.store.load(run.fingerprint.device, workload.id)
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
-            status = Status.NO_BASELINE if self.options.update else Status.INVALID
+            status = Status.NO_BASELINE if self.options.accepts else Status.INVALID
             reasons = tuple(Reason(label, text) for label, text in error.details)
             return self.conclude(Verdict(status, workload.id, subject, error.what, reasons))
         path = self._shown(self.store.path(run.fingerprint.device, workload.id))
@@ -185,7 +239,7 @@ class Gauge:
 
         `by_baseline`: what is declared in code is not accepted by an update.
         """
-        if self.options.update and by_baseline:
+        if self.options.accepts and by_baseline:
             return status is Status.INVALID  # what differs is about to be accepted; what is not valid cannot be
         missing = status in (Status.NO_BASELINE, Status.INCOMPARABLE) and self.options.require_baseline
         return status.fails or missing or (self.options.strict and not status.decided)
@@ -251,6 +305,12 @@ class Gauge:
             reasons.append("what it declares was not checked (was the test deselected?)")
         missing = [timer.label for timer in self.device.timers if run.sample(timer) is None]
         return reasons + [f"{label} was not measured (was its test deselected?)" for label in missing]
+
+    def write_runs(self, path: Path) -> None:
+        """Write what was measured and may be stored. Raises `StorageError`."""
+        runs = tuple(run for run in self.runs() if not self.refusals(run))
+        suites = {run.workload: self.suites.suite_of(run.workload) for run in runs}
+        write_runs(path, RunsFile(str(self.options.baselines), suites, runs, len(self.device.timers)))
 
     def how_to_record(self) -> str:
         """What a test without a baseline says: which folder has none, and the command that records one."""

@@ -19,6 +19,7 @@ from .gauge import Gauge
 from .judge import Action, PlannedChange, Status, Verdict
 from .measure.settings import Settings
 from .report import describe, notes, plan_text, remarks, rows, summary_text
+from .standard import MEASURING
 from .suites import Options
 
 if TYPE_CHECKING:
@@ -56,6 +57,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="for nightly jobs: whatever was not decided (no baseline, too noisy, variant skipped) is a failure",
     )
+    group.addoption(
+        "--perf-deterministic",
+        action="store_true",
+        help="let Inductor choose launch configurations without timing them, where this torch can",
+    )
+    group.addoption(
+        "--perf-runs",
+        metavar="FILE",
+        help="only measure, and write what was measured to FILE: what kernelgauge calibrate asks of its processes",
+    )
     group.addoption("--perf-baselines", metavar="DIR", help="folder of the baselines (default: <rootdir>/baselines)")
     group.addoption("--perf-reports", metavar="DIR", help="folder of the reports (default: <rootdir>/reports)")
 
@@ -76,17 +87,33 @@ def pytest_configure(config: pytest.Config) -> None:
 def _new_gauge(config: pytest.Config) -> Gauge:
     options = _options(config)
 
+    # These import torch: only when something is measured.
     def measure(*arguments: Any) -> Any:
-        from .measure.runner import measure as measure_workload  # imports torch: only when something is measured
+        from .measure.compiler import take_deterministic_choices
+        from .measure.runner import measure as measure_workloads
 
-        return measure_workload(*arguments)
+        if config.getoption("--perf-deterministic"):
+            take_deterministic_choices()
+        return measure_workloads(*arguments)
+
+    def confirm(*arguments: Any) -> Any:
+        from .measure.runner import confirm as confirm_workload
+
+        return confirm_workload(*arguments)
 
     def choose(choice: Any) -> Any:
         from .measure.device import choose_device
 
         return choose_device(choice)
 
-    return Gauge(options=options, measurer=measure, choose=choose, settings=Settings(), progress=_progress(config))
+    return Gauge(
+        options=options,
+        measurer=measure,
+        confirmer=confirm,
+        choose=choose,
+        settings=Settings(),
+        progress=_progress(config),
+    )
 
 
 def _options(config: pytest.Config) -> Options:
@@ -104,6 +131,7 @@ def _options(config: pytest.Config) -> Options:
         reports=folder / (config.getoption("--perf-reports") or root / "reports"),
         device=config.getoption("--perf-device"),
         update=update is not None,
+        runs=folder / runs if (runs := config.getoption("--perf-runs")) else None,
         require_baseline=strict or config.getoption("--perf-require-baseline"),
         strict=strict,
         invoked_from=folder,
@@ -201,8 +229,10 @@ def _matches(workload: Workload, fields: Mapping[str, object]) -> bool:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests of one workload together, so that it is measured and let go of before the next."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run all tests of one workload together."""
+    if config.getoption("--perf-runs"):
+        _deselect_what_measures_nothing(config, items)
 
     def group(item: pytest.Item) -> str:
         workload = workload_of(item)
@@ -212,12 +242,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order[group(item)])
 
 
+def _deselect_what_measures_nothing(config: pytest.Config, items: list[pytest.Item]) -> None:
+    others = [item for item in items if bare_name(item) not in MEASURING or workload_of(item) is None]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     gauge = session.config.stash[GAUGE_KEY]
     if gauge.suites.error is not None:
         raise pytest.UsageError(str(gauge.suites.error))
-    if session.config.option.collectonly or not any(workload_of(item) for item in session.items):
+    chosen = {workload.id: workload for item in session.items if (workload := workload_of(item))}
+    if session.config.option.collectonly or not chosen:
         return
+    gauge.selected = list(chosen.values())
     try:
         gauge.prepare_folders()
     except KernelgaugeError as error:
@@ -263,6 +301,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.write_line(f"traces and tables: {gauge.latest / 'traces'}")
     if gauge.options.update:
         _update(gauge, terminalreporter, style)
+    if gauge.options.runs is not None:
+        _write_runs(gauge, gauge.options.runs, terminalreporter)
+
+
+def _write_runs(gauge: Gauge, path: Path, reporter: pytest.TerminalReporter) -> None:
+    try:
+        gauge.write_runs(path)
+    except KernelgaugeError as error:
+        reporter.write_line(str(error), red=True)
+        gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _update(gauge: Gauge, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:

@@ -25,6 +25,16 @@ __all__ = [
     "test_structure_is_that_of_the_baseline",
 ]
 
+# What a calibration runs of a suite: each timer, and the check that the workload is what it is meant to be.
+MEASURING = frozenset(
+    {
+        "test_device_time",
+        "test_end_to_end_latency",
+        "test_host_dispatch_time",
+        "test_kernels_and_graphs_are_as_declared",
+    }
+)
+
 Conclude = Callable[..., None]
 Available = Callable[[Callable[[], Any]], Any]
 
@@ -74,10 +84,7 @@ def test_end_to_end_latency(
     workload: Workload, gauge: Gauge, conclude: Conclude, available: Available, benchmark: Any
 ) -> None:
     """Host time from the call to its synchronised result, cold L2: pytest-benchmark's rounds."""
-    from .measure.latency import Rounds
-
-    iterations = gauge.measured(workload).iterations
-    rounds = Rounds(workload, gauge.device, replicates=gauge.settings.replicates, iterations=iterations)
+    rounds = gauge.rounds(workload)
 
     def measure() -> None:
         with rounds.grad_mode():

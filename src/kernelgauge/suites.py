@@ -27,10 +27,16 @@ class Options:
     reports: Path
     device: DeviceChoice = "auto"
     update: bool = False
+    runs: Path | None = None  # where to write what was measured; then nothing is compared
     require_baseline: bool = False
     strict: bool = False
     invoked_from: Path = Path()
     measuring_arguments: tuple[str, ...] = ()
+
+    @property
+    def accepts(self) -> bool:
+        """Whether what is measured is taken as it is: what differs from the baseline fails nothing."""
+        return self.update or self.runs is not None
 
 
 @dataclass(frozen=True)

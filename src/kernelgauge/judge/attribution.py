@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from ..run import KernelIdentity, KernelRecord
+from .configuration import configuration_change, was_autotuned
 
-__all__ = ["KernelChange", "align", "configuration_change", "explain"]
+__all__ = ["KernelChange", "align", "explain"]
 
 # A kernel is named as a cause if it carries this share of the total change; the others are summed up in one line.
 _NAMED_SHARE = 0.10
@@ -47,22 +48,6 @@ def align(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> list
     return changes
 
 
-def configuration_change(before: KernelIdentity, after: KernelIdentity) -> str:
-    """What differs between two kernels of one name, for example ``XBLOCK 1024 -> 512, num_warps 4 -> 8``."""
-    differences = [
-        f"{key} {old} -> {new}"
-        for key, old, new in _zip_kwargs(before.kernel_kwargs, after.kernel_kwargs)
-        if old != new
-    ]
-    # Grid and block follow from the rest where the autotuner's choice is known, and tell it where it is not.
-    fields = ("num_warps", "num_stages") if differences else ("num_warps", "num_stages", "grid", "block")
-    for field in fields:
-        old, new = getattr(before, field), getattr(after, field)
-        if old != new:
-            differences.append(f"{field} {_shown(old)} -> {_shown(new)}")
-    return ", ".join(differences)
-
-
 def explain(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> tuple[list[str], str]:
     """(one text for each kernel that carries the change, one line about the rest)."""
     changes = align(before, after)
@@ -83,18 +68,14 @@ def _describe(change: KernelChange) -> str:
     if old is None or new is None:
         one, what = (new, "new") if old is None else (old, "gone")
         return f"{one.identity.shown}  {what}: {one.device_time_us:.1f} us" if one else ""
-    head = f"{new.identity.shown}  {old.device_time_us:.1f} -> {new.device_time_us:.1f} us"
+    head = f"{new.identity.shown}  {old.device_time_us:.1f} -> {new.device_time_us:.1f} us ({change.delta_us:+.2f})"
     if change.same_identity:
-        return f"{head}: same launch configuration"
+        return f"{head}: same kernel, same launch configuration, {'slower' if change.delta_us > 0 else 'faster'}"
     source = _describe_source(old.identity, new.identity)
     configuration = configuration_change(old.identity, new.identity)
     if not configuration:
         return f"{head}: {source}same launch configuration"
-    known = old.identity.source_hash is not None and old.identity.kernel_kwargs is not None
-    chosen = ("kernel_kwargs", "num_warps", "num_stages")
-    moved = any(getattr(old.identity, field) != getattr(new.identity, field) for field in chosen)
-    tuned = known and moved and old.identity.source_hash == new.identity.source_hash
-    cause = ": Inductor's autotuner chose differently" if tuned else ""
+    cause = ": Inductor's autotuner chose differently" if was_autotuned(old.identity, new.identity) else ""
     return f"{head}: {source}other launch configuration:\n{configuration}{cause}"
 
 
@@ -115,26 +96,11 @@ def _describe_rest(rest: Sequence[KernelChange]) -> str:
     counted = ", ".join(_counted(count, kind) for kind, count in kinds.items())
     share = delta / before if before else 0.0
     if abs(share) < _UNCHANGED:
-        return f"{counted} unchanged (same identity, {100 * share:+.1f} %)"
-    return f"{counted} of the same identity, {100 * share:+.1f} % together"
+        return f"{counted} unchanged (same identity, {100 * share:+.1f} %, {delta:+.2f} us)"
+    return f"{counted} of the same identity, {100 * share:+.1f} % together ({delta:+.2f} us)"
 
 
 def _counted(count: int, kind: str) -> str:
     if kind == "gemm":
         return f"{count} GEMM{'s' if count > 1 else ''}"
     return f"{count} {kind} kernel{'s' if count > 1 else ''}"
-
-
-def _zip_kwargs(before: str | None, after: str | None) -> list[tuple[str, str, str]]:
-    old, new = _parse_kwargs(before), _parse_kwargs(after)
-    return [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])]
-
-
-def _parse_kwargs(text: str | None) -> dict[str, str]:
-    # "XBLOCK=1024,YBLOCK=16": as Inductor writes it on the op (torch/_inductor/runtime/triton_heuristics.py).
-    pairs = (part.partition("=") for part in (text or "").split(",") if part.strip())
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _shown(value: object) -> str:
-    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,33 +1,52 @@
-"""A baseline: what one workload showed on one machine, as bytes and back. Reads no file and writes none."""
+"""A baseline: what one workload showed on one kind of machine, as bytes and back. Reads no file and writes none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
-from statistics import median
+from statistics import fmean
 
 import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import Counts, Fingerprint, KernelRecord, Run, Sample, Statistic, Timer
+from ..run import ControlTime, Counts, Fingerprint, KernelRecord, Run, Sample, Timer
+from .configuration import Likeness, likeness
+from .noise import Seen
+from .observation import Observation, host_share, observe
 
-__all__ = ["SCHEMA_VERSION", "Baseline", "decode_baseline", "encode_baseline", "from_run"]
+__all__ = ["SCHEMA_VERSION", "Baseline", "Entry", "Process", "decode_baseline", "encode_baseline", "from_run"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # Nanoseconds: finer than the profiler's own resolution (32 ns on an H200), so nothing is lost, and a re-record
 # of an unchanged machine does not differ in digits that mean nothing.
 _DECIMALS = 3
+_SPREAD_DECIMALS = 6
 
 
-class TimerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A sample as stored: what each replicate gave, and the median over them for the reader of a diff."""
+class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one process measured. Several of them are what a baseline knows of its own noise."""
 
-    median_us: float
-    statistic: Statistic  # of each replicate
-    replicates_us: tuple[float, ...]
-    iterations: int
-    host_control_us: float | None
+    gpu: str | None  # which one of its kind: a digest of its UUID
+    timers: dict[Timer, Observation]
+    controls: dict[str, ControlTime]
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One launch configuration of the workload's kernels. Inductor's autotuner draws between several."""
+
+    draws: int  # in how many compiles it was drawn
+    kernels: tuple[KernelRecord, ...]
+    processes: tuple[Process, ...]
+
+    @property
+    def device_time_us(self) -> float:
+        return sum(kernel.device_time_us for kernel in self.kernels)
+
+    def host_share(self, timer: Timer) -> float:
+        """The part of a timer's time that is the host's."""
+        times = [process.timers[timer].mean_us for process in self.processes if timer in process.timers]
+        return host_share(timer, fmean(times), self.device_time_us) if times else 0.0
 
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,12 +57,23 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workload: str
     fingerprint: Fingerprint
     counts: Counts
-    kernels: tuple[KernelRecord, ...]
-    timers: dict[Timer, TimerRecord]
+    entries: tuple[Entry, ...]
 
-    def sample(self, timer: Timer) -> Sample | None:
-        record = self.timers.get(timer)
-        return None if record is None else Sample(record.replicates_us, record.iterations, record.host_control_us)
+    def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
+        """The entry to compare these kernels with: that of their own configuration, else the one drawn most often."""
+        best = max(self.entries, key=lambda entry: (likeness(entry.kernels, kernels), entry.draws))
+        return best, likeness(best.kernels, kernels)
+
+    def seen(self, timer: Timer, entry: Entry) -> list[Seen]:
+        """What is known of a timer. The host's work is the same whatever was tuned: there every entry counts."""
+        entries = self.entries if timer is Timer.HOST else (entry,)
+        share = entry.host_share(timer)
+        return [
+            Seen(process.timers[timer], process.gpu, share)
+            for each in entries
+            for process in each.processes
+            if timer in process.timers
+        ]
 
 
 class _Header(msgspec.Struct):
@@ -52,24 +82,38 @@ class _Header(msgspec.Struct):
 
 def from_run(run: Run, *, suite: str) -> Baseline:
     """The baseline that accepting `run` would store."""
+    kernels = tuple(KernelRecord(kernel.identity, round(kernel.device_time_us, _DECIMALS)) for kernel in run.kernels)
+    device_us = sum(kernel.device_time_us for kernel in kernels)
+    timers = {
+        timer: _rounded(_observed(timer, sample, device_us))
+        for timer in Timer
+        if (sample := run.sample(timer)) is not None
+    }
+    controls = {
+        name: ControlTime(control.kernel, round(control.device_time_us, _DECIMALS))
+        for name, control in run.controls.items()
+    }
     return Baseline(
         schema_version=SCHEMA_VERSION,
         suite=suite,
         workload=run.workload,
         fingerprint=run.fingerprint,
         counts=run.counts,
-        kernels=tuple(KernelRecord(kernel.identity, round(kernel.device_time_us, _DECIMALS)) for kernel in run.kernels),
-        timers={
-            timer: TimerRecord(
-                median_us=round(sample.median_us, _DECIMALS),
-                statistic=timer.statistic,
-                replicates_us=tuple(round(value, _DECIMALS) for value in sample.replicates_us),
-                iterations=sample.iterations,
-                host_control_us=None if sample.host_control_us is None else round(sample.host_control_us, _DECIMALS),
-            )
-            for timer in Timer
-            if (sample := run.sample(timer)) is not None
-        },
+        entries=(Entry(draws=1, kernels=kernels, processes=(Process(run.gpu, timers, controls),)),),
+    )
+
+
+def _observed(timer: Timer, sample: Sample, device_us: float) -> Observation:
+    return observe(sample, host_share=host_share(timer, observe(sample).mean_us, device_us))
+
+
+def _rounded(observation: Observation) -> Observation:
+    spread, control = observation.spread, observation.control_us
+    return msgspec.structs.replace(
+        observation,
+        mean_us=round(observation.mean_us, _DECIMALS),
+        spread=None if spread is None else round(spread, _SPREAD_DECIMALS),
+        control_us=None if control is None else round(control, _DECIMALS),
     )
 
 
@@ -82,28 +126,50 @@ def _contradictions(baseline: Baseline) -> Iterator[tuple[str, str]]:
     """What the types allow and no measurement can show: (field, what is wrong with it)."""
     counts = msgspec.structs.asdict(baseline.counts)
     yield from ((f"counts.{name}", f"negative: {value}") for name, value in counts.items() if value and value < 0)
-    if baseline.counts.launches != len(baseline.kernels):
-        yield "counts.launches", f"{baseline.counts.launches}, but there are {len(baseline.kernels)} kernels"
-    for index, kernel in enumerate(baseline.kernels):
+    if not baseline.entries:
+        yield "entries", "a baseline has at least one"
+    names = [[kernel.identity.name for kernel in entry.kernels] for entry in baseline.entries]
+    for index, entry in enumerate(baseline.entries):
+        if names[index] != names[0]:
+            yield (
+                f"entries[{index}].kernels",
+                "other kernels than in the first entry: no configuration of the same ones",
+            )
+        if baseline.counts.launches != len(entry.kernels):
+            yield "counts.launches", f"{baseline.counts.launches}, but there are {len(entry.kernels)} kernels"
+        yield from ((f"entries[{index}].{field}", wrong) for field, wrong in _entry_contradictions(entry))
+
+
+def _entry_contradictions(entry: Entry) -> Iterator[tuple[str, str]]:
+    if entry.draws < 1:
+        yield "draws", f"never drawn: {entry.draws}"
+    if not entry.processes:
+        yield "processes", "an entry has at least one"
+    for index, kernel in enumerate(entry.kernels):
         if not 0 <= kernel.device_time_us < inf:
             yield f"kernels[{index}].device_time_us", f"no duration: {kernel.device_time_us}"
-    for timer, record in baseline.timers.items():
-        yield from ((f"timers.{timer.value}.{field}", wrong) for field, wrong in _timer_contradictions(timer, record))
+    for index, process in enumerate(entry.processes):
+        for timer, observation in process.timers.items():
+            for field, wrong in _observation_contradictions(observation):
+                yield f"processes[{index}].timers.{timer.value}.{field}", wrong
+        for name, control in process.controls.items():
+            if not 0 < control.device_time_us < inf:
+                yield f"processes[{index}].controls.{name}.device_time_us", f"no duration: {control.device_time_us}"
 
 
-def _timer_contradictions(timer: Timer, record: TimerRecord) -> Iterator[tuple[str, str]]:
-    if record.iterations < 1:
-        yield "iterations", f"no iterations: {record.iterations}"
-    if record.statistic != timer.statistic:
-        yield "statistic", f"{record.statistic!r} where {timer.statistic!r} is compared"
-    if record.host_control_us is not None and not 0 < record.host_control_us < inf:
-        yield "host_control_us", f"no duration: {record.host_control_us}"
-    if not record.replicates_us:
-        yield "replicates_us", "a sample has at least one replicate"
-    elif not all(0 < value < inf for value in record.replicates_us):
-        yield "replicates_us", f"durations are positive and finite, got {record.replicates_us}"
-    elif abs(median(record.replicates_us) - record.median_us) > 2 * 10**-_DECIMALS:  # both were rounded
-        yield "median_us", f"{record.median_us}, but the replicates' is {median(record.replicates_us)}"
+def _observation_contradictions(observation: Observation) -> Iterator[tuple[str, str]]:
+    if not 0 < observation.mean_us < inf:
+        yield "mean_us", f"no duration: {observation.mean_us}"
+    if observation.replicates < 1:
+        yield "replicates", f"no replicates: {observation.replicates}"
+    if observation.iterations < 1:
+        yield "iterations", f"no iterations: {observation.iterations}"
+    if observation.control_us is not None and not 0 < observation.control_us < inf:
+        yield "control_us", f"no duration: {observation.control_us}"
+    if (observation.spread is None) != (observation.replicates < 2):
+        yield "spread", f"{observation.spread} of {observation.replicates} replicates"
+    elif observation.spread is not None and not 0 <= observation.spread < inf:
+        yield "spread", f"no standard deviation: {observation.spread}"
 
 
 def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
@@ -136,7 +202,9 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             where=f"{where}, field schema_version",
             got=str(header.schema_version),
             expected=str(SCHEMA_VERSION),
-            next_command="pip install --upgrade kernelgauge" if newer else next_command,
+            next_command="pip install --upgrade kernelgauge"
+            if newer
+            else "record it again with --perf-update   (it replaces the file)",
         )
     if baseline.workload != workload:
         raise BaselineError(

@@ -1,4 +1,4 @@
-"""Statistics of two samples, as pure functions."""
+"""Statistics of a change, as pure functions."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["RelativeChange", "relative_change"]
-
-_MINIMUM_REPLICATES = 2  # below two there is no variance to estimate
+__all__ = ["NO_INTERVAL", "RelativeChange", "Source", "change", "quantile", "standard_error"]
 
 
 @dataclass(frozen=True)
 class RelativeChange:
-    """Change of the second sample against the first, as a fraction (0.05: 5 % slower), with a confidence interval.
+    """Change against the baseline, as a fraction (0.05: 5 % slower), with a confidence interval.
 
-    `low` and `high` are None when a sample has fewer than two replicates: then nothing is known about the noise.
+    `low` and `high` are None where nothing is known about the noise.
     """
 
     estimate: float
@@ -24,39 +22,52 @@ class RelativeChange:
     confidence: float
 
 
-def relative_change(before: Sequence[float], after: Sequence[float], *, confidence: float = 0.95) -> RelativeChange:
-    """Ratio of two sets of replicate medians, with a Welch interval on the logarithm.
+@dataclass(frozen=True)
+class Source:
+    """One source of noise in a difference of logarithms.
 
-    The replicate (fresh allocations) is the unit, not the iteration: iterations of one replicate share their
-    addresses and are not independent (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013).
-    Logarithms make the interval one of the ratio (Fieller's problem avoided), and slower and faster symmetric. Welch,
-    "The generalization of Student's problem when several different population variances are involved", 1947.
+    Attributes:
+        variance: its part of the variance of the difference.
+        degrees: degrees of freedom of that variance: how many observations it comes from, less those used up.
+        per_replicate: whether more replicates of the run make it smaller (as one over their number).
     """
-    before_mean, before_error = _mean_and_squared_error([math.log(value) for value in before])
-    after_mean, after_error = _mean_and_squared_error([math.log(value) for value in after])
-    difference = after_mean - before_mean
-    if before_error is None or after_error is None:
+
+    variance: float
+    degrees: float
+    per_replicate: bool = False
+
+
+NO_INTERVAL: tuple[Source, ...] = (Source(math.inf, 1.0),)
+
+
+def standard_error(sources: Sequence[Source]) -> float:
+    """Of the difference: variances of independent sources add."""
+    return math.sqrt(math.fsum(source.variance for source in sources))
+
+
+def change(difference: float, sources: Sequence[Source], *, confidence: float) -> RelativeChange:
+    """The relative change that a difference of logarithms is, with the interval that its sources of noise allow.
+
+    Logarithms make the interval one of the ratio (Fieller's problem avoided), and slower and faster symmetric. The
+    sources are the levels of the experiment (replicate, process, GPU: Kalibera and Jones, "Rigorous Benchmarking in
+    Reasonable Time", ISMM 2013); Student's t with the degrees of freedom of Satterthwaite, "An approximate
+    distribution of estimates of variance components", 1946.
+    """
+    error = standard_error(sources)
+    if not math.isfinite(error):
         return RelativeChange(math.expm1(difference), None, None, confidence)
-    margin = _t_quantile(confidence, before_error, len(before), after_error, len(after))
-    margin *= math.sqrt(before_error + after_error)
+    margin = quantile(sources, confidence) * error
     return RelativeChange(
         math.expm1(difference), math.expm1(difference - margin), math.expm1(difference + margin), confidence
     )
 
 
-def _mean_and_squared_error(values: Sequence[float]) -> tuple[float, float | None]:
-    mean = math.fsum(values) / len(values)
-    if len(values) < _MINIMUM_REPLICATES:
-        return mean, None
-    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return mean, variance / len(values)
-
-
-def _t_quantile(confidence: float, error_a: float, n_a: int, error_b: float, n_b: int) -> float:
+def quantile(sources: Sequence[Source], confidence: float) -> float:
+    """Two-sided quantile of Student's t for these sources together."""
     from scipy.special import stdtrit  # here, because importing scipy costs more than all of kernelgauge.judge
 
-    total = error_a + error_b
+    total = math.fsum(source.variance for source in sources)
     if total == 0:
         return 0.0
-    degrees = total**2 / (error_a**2 / (n_a - 1) + error_b**2 / (n_b - 1))  # Welch-Satterthwaite
+    degrees = total**2 / math.fsum(source.variance**2 / source.degrees for source in sources)
     return float(stdtrit(degrees, 0.5 + confidence / 2))

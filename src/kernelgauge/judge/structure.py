@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ..run import Run
 from ..trace.names import decode
-from .attribution import align, configuration_change
-from .baseline import Baseline
+from .attribution import align
+from .baseline import Baseline, Entry
+from .configuration import configuration_change
 from .fingerprint import Comparison
 from .verdict import Reason, Status, Verdict
 
@@ -25,11 +26,12 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
         return Verdict(Status.INCOMPARABLE, run.workload, _SUBJECT, f"structure not compared: {comparison}")
     reasons: list[Reason] = []
     status, headline = Status.PASS, ""
-    if run.kernel_names() != [kernel.identity.name for kernel in baseline.kernels]:
+    entry, _ = baseline.entry_like(run.kernels)
+    if run.kernel_names() != [kernel.identity.name for kernel in entry.kernels]:
         status = Status.REGRESSED
         headline = "other kernels than in the baseline"
-        reasons += [Reason("kernels", line) for line in _kernel_diff(run, baseline)]
-    configurations = _configuration_changes(run, baseline)
+        reasons += [Reason("kernels", line) for line in _kernel_diff(run, entry)]
+    configurations = _configuration_changes(run, entry)
     if configurations:
         status = Status.REGRESSED
         headline = headline or "other launch configurations than in the baseline"
@@ -45,9 +47,9 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
     return Verdict(status, run.workload, _SUBJECT, headline or "other counts", tuple(reasons))
 
 
-def _kernel_diff(run: Run, baseline: Baseline) -> list[str]:
+def _kernel_diff(run: Run, entry: Entry) -> list[str]:
     lines: list[str] = []
-    for change in align(baseline.kernels, run.kernels):
+    for change in align(entry.kernels, run.kernels):
         if change.before is None and change.after is not None:
             lines.append(f"+ {change.after.identity.shown}")
         elif change.after is None and change.before is not None:
@@ -55,10 +57,10 @@ def _kernel_diff(run: Run, baseline: Baseline) -> list[str]:
     return lines
 
 
-def _configuration_changes(run: Run, baseline: Baseline) -> list[str]:
+def _configuration_changes(run: Run, entry: Entry) -> list[str]:
     return [
         f"{change.after.identity.shown}: {configuration}"
-        for change in align(baseline.kernels, run.kernels)
+        for change in align(entry.kernels, run.kernels)
         if change.before is not None and change.after is not None
         if decode(change.after.identity.name).backend != "inductor-triton"
         if (configuration := configuration_change(change.before.identity, change.after.identity))

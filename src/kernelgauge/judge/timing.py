@@ -1,135 +1,203 @@
-"""A time of a run against its baseline."""
+"""A time of a run against its baseline: the decision, in words, with its causes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from statistics import geometric_mean
-from types import MappingProxyType
 
-from ..run import Run, Sample, Timer
+from ..run import Run, Timer
 from .attribution import explain
-from .baseline import Baseline
+from .baseline import Baseline, Entry
+from .configuration import Likeness
+from .decision import Decision, decide
 from .fingerprint import Comparison
-from .stats import RelativeChange, relative_change
+from .lottery import choice
+from .machine import MachineChange, machine_change
+from .noise import Seen, on_the_same_gpu
+from .observation import observe
+from .policy import DEFAULT_POLICIES, Policy
+from .stats import RelativeChange
 from .verdict import Reason, Status, Verdict
 
-__all__ = ["DEFAULT_POLICIES", "HOST_MOVED", "Policy", "judge_time"]
+__all__ = ["judge_time"]
 
 
-@dataclass(frozen=True)
-class Policy:
-    """When a change of one timer matters. All gates must agree before anything is called slower or faster.
+def judge_time(
+    timer: Timer,
+    run: Run,
+    baseline: Baseline,
+    comparison: Comparison,
+    *,
+    comparisons: int = 1,
+    policy: Policy | None = None,
+) -> Verdict:
+    """REGRESSED or IMPROVED if all gates agree, UNDECIDED if a change that matters cannot be excluded, else PASS.
 
-    Attributes:
-        tolerance: the whole confidence interval must lie beyond this fraction.
-        floor_us: and the change must be larger than this, in microseconds: what the timer itself cannot resolve.
+    A run is compared with the entry of its own launch configuration. `comparisons`: how many are made in this session.
     """
-
-    tolerance: float
-    floor_us: float
-
-
-# From here on a change of the control is worth a word. The widening itself has no threshold.
-_HOST_WORTH_A_WORD = 0.05
-# A baseline taken on a host whose control differs by this much is worth replacing: fast processes on one host spread by
-# 23 %, its slow mode starts at 70 % (docs/measuring.md).
-HOST_MOVED = 1.3
-
-# docs/measuring.md holds the spreads that these come from, and the commands that measured them.
-DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
-    {
-        Timer.DEVICE: Policy(tolerance=0.02, floor_us=0.1),
-        Timer.END_TO_END: Policy(tolerance=0.10, floor_us=2.0),
-        Timer.HOST: Policy(tolerance=0.15, floor_us=2.0),
-    }
-)
-
-
-def judge_time(timer: Timer, run: Run, baseline: Baseline, comparison: Comparison, policy: Policy) -> Verdict:
-    """REGRESSED or IMPROVED beyond the tolerance, PASS within it, UNDECIDED if the interval covers its edge."""
-    before, after = baseline.sample(timer), run.sample(timer)
     if not comparison.comparable:
         return Verdict(Status.INCOMPARABLE, run.workload, timer.label, f"{timer.label} not compared: {comparison}")
-    if after is None:
+    sample = run.sample(timer)
+    if sample is None:
         return Verdict(Status.INVALID, run.workload, timer.label, f"{timer.label} was not measured")
-    if before is None:
+    entry, likeness = baseline.entry_like(run.kernels)
+    before = baseline.seen(timer, entry)
+    if not before:
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
-    change = relative_change(before.replicates_us, after.replicates_us)
-    ratio = _host_ratio(before, after)
-    host_moved = abs(ratio - 1) > _HOST_WORTH_A_WORD
-    resolved = abs(after.median_us - before.median_us) > policy.floor_us or host_moved
-    status = _status(change, _widened(change, ratio), policy) if resolved else Status.PASS
-    headline = (
-        f"{timer.label} {_mean(before):.1f} -> {_mean(after):.1f} us  {_describe(change)}, "
-        f"tolerance {100 * policy.tolerance:g} %"
+    share = entry.host_share(timer)
+    after = Seen(observe(sample, host_share=share), run.gpu, share)
+    machine = _machine(run, entry)
+    if timer is Timer.DEVICE and machine.is_another(same_gpu=bool(on_the_same_gpu(before, after))):
+        return _lying_machine(run, machine)
+    decision = decide(
+        before,
+        after,
+        policy or DEFAULT_POLICIES[timer],
+        comparisons=comparisons,
+        explained=_explained(timer, machine, before, after),
     )
-    if status is Status.UNDECIDED:
-        headline += f": {_describe_host(before, after) if host_moved else 'too noisy to tell'}"
     return Verdict(
-        status=status,
+        status=decision.status,
         workload=run.workload,
         subject=timer.label,
-        headline=headline,
-        reasons=_reasons(timer, run, baseline) if status in (Status.REGRESSED, Status.IMPROVED) else (),
-        before_us=before.median_us,
-        after_us=after.median_us,
-        change=change,
+        headline=_headline(timer, decision, before, after, machine),
+        reasons=_reasons(timer, run, baseline, entry, likeness, decision, machine),
+        before_us=_before_us(before, after),
+        after_us=after.observation.mean_us,
+        change=decision.change,
+        suspicious=decision.suspicious,
     )
 
 
-def _mean(sample: Sample) -> float:
-    """Geometric mean over the replicates: what the ratio is a ratio of, so that a reader's division gives it."""
-    return geometric_mean(sample.replicates_us)
+def _machine(run: Run, entry: Entry) -> MachineChange:
+    same = [process for process in entry.processes if process.gpu == run.gpu]
+    return machine_change([process.controls for process in (same or entry.processes)], run.controls)
 
 
-def _host_ratio(before: Sample, after: Sample) -> float:
-    """How much slower the host itself is than at the baseline, by its control; 1 if that is not known."""
-    if before.host_control_us is None or after.host_control_us is None:
-        return 1.0
-    return after.host_control_us / before.host_control_us
+def _lying_machine(run: Run, machine: MachineChange) -> Verdict:
+    return Verdict(
+        Status.INVALID,
+        run.workload,
+        Timer.DEVICE.label,
+        f"the machine is not the one of the baseline: its control pair moved ({machine})",
+        (Reason("why", "a copy and a GEMM of our own, which no change of the code can touch"),),
+    )
 
 
-def _widened(change: RelativeChange, ratio: float) -> RelativeChange:
-    """The interval, with all that the host's own change may explain in it: what is left outside is the code's."""
+def _explained(timer: Timer, machine: MachineChange, before: list[Seen], after: Seen) -> tuple[float, float]:
+    # Between GPUs of one kind the control pair differs as much as the workloads do: that noise is in the interval.
+    if timer is Timer.DEVICE and on_the_same_gpu(before, after):
+        return machine.explains
+    return 0.0, 0.0
+
+
+def _control_us(seen: list[Seen]) -> float | None:
+    controls = [each.observation.control_us for each in seen if each.observation.control_us is not None]
+    return geometric_mean(controls) if controls else None
+
+
+def _before_us(before: list[Seen], after: Seen) -> float:
+    """Geometric mean over the processes that are compared: what the ratio is a ratio of."""
+    return geometric_mean(seen.observation.mean_us for seen in on_the_same_gpu(before, after) or before)
+
+
+def _headline(timer: Timer, decision: Decision, before: list[Seen], after: Seen, machine: MachineChange) -> str:
+    headline = f"{timer.label} {_before_us(before, after):.1f} -> {after.observation.mean_us:.1f} us  "
+    headline += _describe(decision.change, at_equal_host_speed=bool(after.host_share))
+    if timer is not Timer.DEVICE and after.observation.control_us is not None:
+        usual = _control_us(before)
+        if usual is not None and abs(after.observation.control_us / usual - 1) > 0.05:  # else not worth a word
+            headline += f", the host itself {usual:.1f} -> {after.observation.control_us:.1f} us (control)"
+    if decision.status is Status.UNDECIDED:
+        headline += f": {_what_would_decide(timer, decision, on_the_same_gpu(before, after), machine)}"
+    return headline
+
+
+def _what_would_decide(timer: Timer, decision: Decision, same_gpu: list[Seen], machine: MachineChange) -> str:
+    if decision.change.low is None:
+        return "too little is known of the noise: one replicate, or no control of the host"
+    if decision.missing_replicates is not None:
+        return f"too noisy to tell; about {decision.missing_replicates} more replicates would decide"
+    if timer is Timer.DEVICE and same_gpu and machine.moved:
+        return f"the control pair moved too ({machine}): the machine, which may be all of it"
+    where = "between processes" if same_gpu else "between machines"
+    return f"no number of replicates decides: the noise {where} is too large; kernelgauge calibrate measures it"
+
+
+def _describe(change: RelativeChange, *, at_equal_host_speed: bool) -> str:
+    estimate = f"{100 * change.estimate:+.2f} %" + (" at equal host speed" if at_equal_host_speed else "")
     if change.low is None or change.high is None:
-        return change
-    low, high = (1 + change.low) / max(ratio, 1.0) - 1, (1 + change.high) / min(ratio, 1.0) - 1
-    return replace(change, low=low, high=high)
+        return f"{estimate} [no interval]"
+    return f"{estimate} [{100 * change.confidence:.2f} % CI {100 * change.low:+.2f}, {100 * change.high:+.2f}]"
 
 
-def _describe_host(before: Sample, after: Sample) -> str:
-    return (
-        f"the host itself changed speed (control {before.host_control_us:.1f} -> {after.host_control_us:.1f} us), "
-        "which may be all of it"
-    )
+def _reasons(
+    timer: Timer,
+    run: Run,
+    baseline: Baseline,
+    entry: Entry,
+    likeness: Likeness,
+    decision: Decision,
+    machine: MachineChange,
+) -> tuple[Reason, ...]:
+    reasons: list[Reason] = []
+    if decision.status in (Status.REGRESSED, Status.IMPROVED):
+        if timer is Timer.DEVICE:
+            reasons += _device_reasons(run, entry, machine)
+        else:
+            reasons += _host_reasons(timer, run, baseline, entry)
+    if timer is Timer.DEVICE:
+        reasons += _tuning(baseline, entry, likeness, decision)
+    return tuple(reasons)
 
 
-def _status(change: RelativeChange, widened: RelativeChange, policy: Policy) -> Status:
-    if change.low is None or widened.low is None or widened.high is None:
-        return Status.UNDECIDED
-    if widened.low > policy.tolerance:
-        return Status.REGRESSED
-    if widened.high < -policy.tolerance:
-        return Status.IMPROVED
-    # A faster host may hide a regression (in `widened.high`); a slower one hides none.
-    return Status.PASS if -policy.tolerance <= change.low and widened.high <= policy.tolerance else Status.UNDECIDED
-
-
-def _describe(change: RelativeChange) -> str:
-    if change.low is None or change.high is None:
-        return f"{100 * change.estimate:+.1f} % [no interval: one replicate]"
-    return (
-        f"{100 * change.estimate:+.1f} % "
-        f"[{100 * change.confidence:g} % CI {100 * change.low:+.1f}, {100 * change.high:+.1f}]"
-    )
-
-
-def _reasons(timer: Timer, run: Run, baseline: Baseline) -> tuple[Reason, ...]:
-    if timer is not Timer.DEVICE:
-        return ()  # host times have no kernels to name
-    named, rest = explain(baseline.kernels, run.kernels)
+def _device_reasons(run: Run, entry: Entry, machine: MachineChange) -> list[Reason]:
+    named, rest = explain(entry.kernels, run.kernels)
     reasons = [Reason("why", text) for text in named]
     if rest:
         reasons.append(Reason("rest", rest))
-    return tuple(reasons)
+    if machine.changes:
+        says = "moved too: the machine, in part" if machine.moved else "did not: it is not the machine"
+        reasons.append(Reason("machine", f"the control pair ({machine}) {says}"))
+    return reasons
+
+
+def _host_reasons(timer: Timer, run: Run, baseline: Baseline, entry: Entry) -> list[Reason]:
+    """What the host does more, and for a latency, which part of it the device has."""
+    reasons: list[Reason] = []
+    if timer is Timer.END_TO_END:
+        reasons += _latency_parts(run, baseline, entry)
+    ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
+    if ops[0] != ops[1]:
+        reasons.append(Reason("why", f"dispatcher ops {ops[0]} -> {ops[1]}"))
+    elif timer is Timer.HOST:
+        reasons.append(Reason("why", f"the host is slower in the same {ops[1]} dispatcher ops, or around them"))
+    return reasons
+
+
+def _latency_parts(run: Run, baseline: Baseline, entry: Entry) -> list[Reason]:
+    """Latency = device time + time in which the GPU waits for the host: the two changes sum to the latency's."""
+    latency, device = run.sample(Timer.END_TO_END), run.sample(Timer.DEVICE)
+    before = [baseline.seen(timer, entry) for timer in (Timer.END_TO_END, Timer.DEVICE)]
+    if latency is None or device is None or not all(before):
+        return []
+    old_latency, old_device = (geometric_mean(seen.observation.mean_us for seen in each) for each in before)
+    new_latency, new_device = observe(latency).mean_us, observe(device).mean_us
+    busy, idle = new_device - old_device, (new_latency - new_device) - (old_latency - old_device)
+    bound = "launch-bound" if new_latency - new_device > new_device else "the host, or the launches"
+    return [
+        Reason("why", f"GPU busy {old_device:.1f} -> {new_device:.1f} us ({busy:+.1f})"),
+        Reason(
+            "why",
+            f"GPU idle {old_latency - old_device:.1f} -> {new_latency - new_device:.1f} us ({idle:+.1f}): {bound}",
+        ),
+    ]
+
+
+def _tuning(baseline: Baseline, entry: Entry, likeness: Likeness, decision: Decision) -> list[Reason]:
+    """What the autotuner's choice costs: said of a run that is otherwise as it was."""
+    if not likeness.same_configuration:
+        if likeness is Likeness.SAME_NAMES and decision.status is Status.PASS:
+            return [Reason("tuning", "a launch configuration that no baseline has; it takes as long")]
+        return []
+    cost = choice(baseline, entry)
+    return [] if cost is None else [Reason("tuning", cost)]

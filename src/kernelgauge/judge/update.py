@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from statistics import geometric_mean
 
-from ..run import Sample, Timer
-from .baseline import Baseline
+import msgspec
+
+from ..run import Timer
+from .baseline import Baseline, Entry
+from .configuration import Likeness
+from .decision import decide
 from .fingerprint import compare
-from .stats import relative_change
-from .timing import DEFAULT_POLICIES, HOST_MOVED
+from .noise import Seen
+from .policy import DEFAULT_POLICIES
+from .verdict import Status
 
 __all__ = ["Action", "PlannedChange", "plan_update"]
+
+# A baseline taken on a host whose control differs by this much is worth replacing: fast processes on one host spread by
+# 23 %, its slow mode starts at 70 % (docs/measuring.md).
+_HOST_MOVED = 1.3
 
 
 class Action(str, Enum):
@@ -58,19 +68,41 @@ def _plan_one(new: Baseline, stored: Mapping[str, Baseline | None]) -> PlannedCh
     old = stored[new.workload]
     if old is None:
         return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
-    details = tuple(_details(old, new))
+    details = tuple(_exact_details(old, new))
+    if details:
+        return PlannedChange(Action.UPDATE, new.workload, new, (*details, *_time_details(old, new)))
+    entry, alike = old.entry_like(new.entries[0].kernels)
+    if not alike.same_configuration:
+        known = f"a launch configuration that was not known: {len(old.entries) + 1} now"
+        return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, None, new), (known,))
+    details = tuple(_time_details(old, new))
+    if alike is not Likeness.IDENTICAL:
+        details = ("generated source of its kernels", *details)
     if not details:
         return PlannedChange(Action.KEEP, new.workload, None)
-    return PlannedChange(Action.UPDATE, new.workload, new, details)
+    return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, entry, new), details)
+
+
+def _with_entry(old: Baseline, replaced: Entry | None, new: Baseline) -> Baseline:
+    """The stored baseline with the one entry of `new` added, or put where `replaced` was."""
+    (fresh,) = new.entries
+    if replaced is None:
+        return msgspec.structs.replace(new, entries=(*old.entries, fresh))
+    fresh = msgspec.structs.replace(fresh, draws=replaced.draws)
+    return msgspec.structs.replace(new, entries=tuple(fresh if entry is replaced else entry for entry in old.entries))
 
 
 def _summary(new: Baseline) -> tuple[str, ...]:
-    times = [f"{timer.label} {sample.median_us:.1f} us" for timer in Timer if (sample := new.sample(timer))]
+    times = [
+        f"{timer.label} {seen.observation.mean_us:.1f} us"
+        for timer in Timer
+        for seen in new.seen(timer, new.entries[0])
+    ]
     return (f"{new.counts.launches} launches", *times)
 
 
-def _details(old: Baseline, new: Baseline) -> list[str]:
-    """What moved: exact things whenever they differ, times only beyond their tolerance."""
+def _exact_details(old: Baseline, new: Baseline) -> list[str]:
+    """What makes all that was stored another matter: the environment, the kernels, the counts."""
     details = [str(change) for change in _environment(old, new)]
     if old.suite != new.suite:
         details.append(f"suite {old.suite} -> {new.suite}")
@@ -78,39 +110,47 @@ def _details(old: Baseline, new: Baseline) -> list[str]:
         before, after = getattr(old.counts, field), getattr(new.counts, field)
         if before != after:
             details.append(f"{field.replace('_', ' ')} {before} -> {after}")
-    if [kernel.identity for kernel in old.kernels] != [kernel.identity for kernel in new.kernels]:
-        details.append("kernels or their launch configuration")
-    return [*details, *_time_details(old, new)]
+    if old.entry_like(new.entries[0].kernels)[1] is Likeness.OTHER_KERNELS:
+        details.append("other kernels")
+    return details
 
 
 def _time_details(old: Baseline, new: Baseline) -> list[str]:
+    """Times that moved, by the rule that judges them. What did not stays as it was, so that slow drift adds up
+    against one baseline until it shows."""
     details: list[str] = []
+    entry, _ = old.entry_like(new.entries[0].kernels)
     for timer in Timer:
-        before_sample, after_sample = old.sample(timer), new.sample(timer)
-        if after_sample is None:
-            if before_sample is not None:
-                details.append(f"{timer.label} {before_sample.median_us:.1f} us -> (none)")
+        before, fresh = old.seen(timer, entry), new.seen(timer, new.entries[0])
+        if not fresh:
+            if before:
+                details.append(f"{timer.label} {_mean_us(before):.1f} us -> (none)")
             continue
-        if before_sample is None:
-            details.append(f"{timer.label} (none) -> {after_sample.median_us:.1f} us")
+        (after,) = fresh
+        if not before:
+            details.append(f"{timer.label} (none) -> {after.observation.mean_us:.1f} us")
             continue
-        if _host_moved(before_sample, after_sample):
+        if _host_moved(before, after):
             details.append(f"{timer.label} was taken on a host of another speed")
-        change = relative_change(before_sample.replicates_us, after_sample.replicates_us)
-        # A third of the tolerance: a baseline that only follows large moves drifts behind unseen
-        # (the rule of pytorch/benchmarks/dynamo/pr_time_benchmarks/check_results.py).
-        if abs(change.estimate) > DEFAULT_POLICIES[timer].tolerance / 3:
+        decision = decide(before, after, DEFAULT_POLICIES[timer])
+        if decision.status is not Status.PASS:
             details.append(
-                f"{timer.label} {before_sample.median_us:.1f} -> {after_sample.median_us:.1f} us "
-                f"({100 * change.estimate:+.1f} %)"
+                f"{timer.label} {_mean_us(before):.1f} -> {after.observation.mean_us:.1f} us "
+                f"({100 * decision.change.estimate:+.1f} %)"
             )
     return details
 
 
-def _host_moved(before: Sample, after: Sample) -> bool:
-    if before.host_control_us is None or after.host_control_us is None:
-        return before.host_control_us != after.host_control_us
-    return not 1 / HOST_MOVED <= after.host_control_us / before.host_control_us <= HOST_MOVED
+def _mean_us(seen: Sequence[Seen]) -> float:
+    return geometric_mean(each.observation.mean_us for each in seen)
+
+
+def _host_moved(before: Sequence[Seen], after: Seen) -> bool:
+    usual = [each.observation.control_us for each in before if each.observation.control_us is not None]
+    now = after.observation.control_us
+    if not usual or now is None:
+        return bool(usual) != (now is not None)
+    return not 1 / _HOST_MOVED <= now / geometric_mean(usual) <= _HOST_MOVED
 
 
 def _environment(old: Baseline, new: Baseline) -> tuple[object, ...]:

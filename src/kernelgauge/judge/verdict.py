@@ -63,6 +63,7 @@ class Verdict:
     before_us: float | None = None
     after_us: float | None = None
     change: RelativeChange | None = None
+    suspicious: bool = False  # of a first look: a larger measurement should confirm it
 
     def because(self, *reasons: Reason) -> Verdict:
         return replace(self, reasons=(*self.reasons, *reasons))

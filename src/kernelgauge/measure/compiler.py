@@ -9,7 +9,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["CompileCounts", "compile_counts", "kernel_profile_on_cpu", "reset_compiler", "silence_structured_trace"]
+from ..errors import KernelgaugeError
+
+__all__ = [
+    "CompileCounts",
+    "compile_counts",
+    "kernel_profile_on_cpu",
+    "reset_compiler",
+    "silence_structured_trace",
+    "take_deterministic_choices",
+]
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,23 @@ def kernel_profile_on_cpu() -> None:
     import torch._inductor.config as inductor
 
     inductor.cpp.enable_kernel_profile = True
+
+
+def take_deterministic_choices() -> None:
+    """Let Inductor choose launch configurations without timing them (torch 2.10 and newer).
+
+    Raises `KernelgaugeError` if this torch has no switch for it.
+    """
+    import torch._inductor.config as inductor
+
+    if not hasattr(inductor, "deterministic"):
+        raise KernelgaugeError(
+            "--perf-deterministic: this torch cannot choose without timing",
+            got=f"torch {torch.__version__}, without torch._inductor.config.deterministic",
+            expected="torch 2.10 or newer",
+            next_command="kernelgauge calibrate   (so that the baseline knows every choice, and its odds)",
+        )
+    inductor.deterministic = True
 
 
 def silence_structured_trace() -> None:

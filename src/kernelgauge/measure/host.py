@@ -8,36 +8,52 @@ is discarded is chosen by that control alone, never by the time that is being me
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from statistics import quantiles
-
-import torch
 
 __all__ = ["HostSpeed"]
 
-_OPS = 10  # dispatcher calls in one control: about 14 us where an H200's host is fast, 25 to 30 where it is slow
 _SAMPLES = 10
-# Fast processes on one machine spread by 23 % (13.2 to 16.2 us), the slow mode starts at 70 % more.
+# Fast processes on one machine spread by 25 %, the slow mode starts at 60 % more.
 _SLOW = 1.3
 _PAUSE_SECONDS = 0.05
 
 
 class HostSpeed:
-    """The control, and the fastest that it was in this session. `patience_seconds`: for all waiting of the session."""
+    """The control, and the fastest that it was in this session.
 
-    def __init__(self, *, patience_seconds: float = 10.0) -> None:
+    Args:
+        work: what is timed: dispatch that does not depend on any workload.
+        wait: makes the device idle before each, if there is one.
+        patience_seconds: for all waiting of the session.
+    """
+
+    def __init__(
+        self, work: Callable[[], None], *, wait: Callable[[], None] = lambda: None, patience_seconds: float = 10.0
+    ) -> None:
         self.fastest_us = float("inf")
+        self._work = work
+        self._wait = wait
         self._patience_seconds = patience_seconds
-        self._tensor = torch.zeros(1)
+
+    def once_us(self) -> float:
+        """One control, in microseconds."""
+        self._wait()
+        start = time.perf_counter_ns()
+        self._work()
+        return (time.perf_counter_ns() - start) / 1000
+
+    def round_trip_us(self) -> float:
+        """One control and the wait for its end, in microseconds: what a latency has of the host."""
+        self._wait()
+        start = time.perf_counter_ns()
+        self._work()
+        self._wait()
+        return (time.perf_counter_ns() - start) / 1000
 
     def control_us(self) -> float:
         """Lower decile of a few controls, in microseconds."""
-        durations = []
-        for _ in range(_SAMPLES):
-            start = time.perf_counter_ns()
-            for _ in range(_OPS):
-                self._tensor.view(1)
-            durations.append(time.perf_counter_ns() - start)
-        lowest = quantiles(durations, n=10, method="inclusive")[0] / 1000
+        lowest = quantiles([self.once_us() for _ in range(_SAMPLES)], n=10, method="inclusive")[0]
         self.fastest_us = min(self.fastest_us, lowest)
         return lowest
 

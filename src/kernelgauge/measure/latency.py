@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from statistics import median
 
 from ..run import Sample, Timer, summarize
 from ..workload import Workload
@@ -12,7 +12,7 @@ from .compiler import reset_compiler
 from .device import Device
 from .instance import Instance, build, grad_mode
 from .settings import WARM_UP_CALLS, WARM_UP_SECONDS
-from .timing import warm_up
+from .timing import collector_paused, warm_up
 
 __all__ = ["Rounds"]
 
@@ -20,12 +20,13 @@ __all__ = ["Rounds"]
 class Rounds:
     """`replicates` x `iterations` rounds: each replicate on fresh allocations, each round on a cold cache."""
 
-    def __init__(self, workload: Workload, device: Device, *, replicates: int, iterations: int) -> None:
+    def __init__(self, workload: Workload, device: Device, *, replicates: int, iterations: int, first: int = 0) -> None:
         self.total = replicates * iterations
         self._workload = workload
         self._device = device
         self._iterations = iterations
         self._done = 0
+        self._first = first  # replicates before it had other addresses
         reset_compiler()  # a graph that another test left behind, for a dynamic batch say, would be timed instead
         self._instance: Instance | None = None
         self._controls_us: list[float] = []
@@ -38,12 +39,12 @@ class Rounds:
         """Before each round, untimed."""
         if self._done % self._iterations == 0:
             self._instance = None  # first, so that two replicates are never held at once
-            self._instance = build(self._workload, self._device, replicate=self._done // self._iterations)
+            self._instance = build(self._workload, self._device, replicate=self._first + self._done // self._iterations)
             self._device.host.wait_until_fast()
             warm_up(self._device, self._instance, calls=WARM_UP_CALLS, seconds=WARM_UP_SECONDS)
         self._done += 1
         assert self._instance is not None
-        self._controls_us.append(self._device.host.control_us())
+        self._controls_us.append(self._device.host.round_trip_us())
         self._instance.prepare()
         self._device.flush_cache()
         self._device.synchronize()
@@ -54,9 +55,22 @@ class Rounds:
         self._instance.call()
         self._device.synchronize()
 
+    def time(self) -> Sample:
+        """All rounds, timed here: to confirm what pytest-benchmark's rounds made suspicious."""
+        durations_s: list[float] = []
+        with self.grad_mode(), collector_paused():
+            for _ in range(self.total):
+                self.setup()
+                start = time.perf_counter()
+                self.call()
+                durations_s.append(time.perf_counter() - start)
+        return self.sample(durations_s)
+
     def sample(self, durations_s: Sequence[float]) -> Sample:
         """The sample that the rounds' durations, in seconds and in order, make."""
+        times = self._by_replicate([1e6 * duration for duration in durations_s])
+        return Sample(times, self._iterations, self._by_replicate(self._controls_us))
+
+    def _by_replicate(self, values: Sequence[float]) -> tuple[float, ...]:
         size, statistic = self._iterations, Timer.END_TO_END.statistic
-        replicates = [durations_s[start : start + size] for start in range(0, len(durations_s), size)]
-        times = tuple(1e6 * summarize(replicate, statistic) for replicate in replicates)
-        return Sample(times, size, median(self._controls_us) if self._controls_us else None)
+        return tuple(summarize(values[start : start + size], statistic) for start in range(0, len(values), size))

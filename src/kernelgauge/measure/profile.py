@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ _WAIT = 1
 # A session whose records do not pair is measured again. A profiler that loses records three times running does not
 # recover in this process, and the answer is INVALID.
 _ATTEMPTS = 3
+_LOOK_EVERY = 8
+_HELD_SHARE = 0.9  # a median over iterations does not see the rest
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,21 @@ class Session:
     trace_json: bytes
     table: str
 
+    @property
+    def dispatch_us(self) -> float:
+        """Host time of one call under the profiler: the longest of them."""
+        return max(window.duration_us for window in self.windows)
+
+    @property
+    def was_held(self) -> bool:
+        """Whether nearly all calls were dispatched in full before their first kernel began."""
+        held = [
+            window.launches[0].record.start_us >= window.launches[-1].call.start_us
+            for window in self.windows
+            if window.launches
+        ]
+        return sum(held) >= _HELD_SHARE * len(held)
+
 
 def profile_session(
     device: Device,
@@ -45,19 +63,24 @@ def profile_session(
     *,
     iterations: int,
     warmup: int = 1,
+    hold_us: float = 0.0,
+    look: Callable[[], None] = lambda: None,
     record_shapes: bool = False,
     keep_table: bool = False,
 ) -> Session:
     """Profile `iterations` calls (schedule wait=1, warmup, active=iterations), each on a cold cache.
 
-    Times need more `warmup` than structure: starting the profiler leaves the device idle, and its clock falls.
+    Times need more `warmup` than structure: starting the profiler leaves the device idle, and its clock falls. They need
+    `hold_us` too: the device is kept busy for that long while the call is dispatched, so that its kernels follow each
+    other as they do in a full queue. Without it a slow host puts gaps between them, and a GEMM after a gap is 1 to 2 %
+    faster: the host's speed would show in the device time. `look` is called a few times while the device is busy.
 
     Raises `MeasurementError` if, three times running, launches and device records do not pair or the iterations
     differ from one another.
     """
     problems: list[str] = []
     for _ in range(_ATTEMPTS):
-        session = _profile_once(device, instance, iterations, warmup, record_shapes, keep_table)
+        session = _profile_once(device, instance, iterations, warmup, hold_us, look, record_shapes, keep_table)
         problems = session_problems(session, iterations)
         if not problems:
             return session
@@ -98,7 +121,14 @@ def _exact(window: Window) -> dict[str, object]:
 
 
 def _profile_once(
-    device: Device, instance: Instance, iterations: int, warmup: int, record_shapes: bool, keep_table: bool
+    device: Device,
+    instance: Instance,
+    iterations: int,
+    warmup: int,
+    hold_us: float,
+    look: Callable[[], None],
+    record_shapes: bool,
+    keep_table: bool,
 ) -> Session:
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
         path = Path(folder) / "trace.json"
@@ -119,12 +149,17 @@ def _profile_once(
         with warnings.catch_warnings(), profiler:
             # Each cycle is exported as it ends, so nothing is lost when the next one clears it.
             warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
-            for _ in range(_WAIT + warmup + iterations):
+            for index in range(_WAIT + warmup + iterations):
                 instance.prepare()
                 device.flush_cache()
-                device.synchronize()
+                if hold_us:
+                    device.hold(hold_us)
+                else:
+                    device.synchronize()
                 with record_function(REGION):
                     instance.call()
+                if index % _LOOK_EVERY == _LOOK_EVERY - 1:
+                    look()
                 device.synchronize()
                 profiler.step()
         trace_json = path.read_bytes()

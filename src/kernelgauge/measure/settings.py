@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = ["WARM_UP_CALLS", "WARM_UP_SECONDS", "Settings"]
@@ -15,26 +17,56 @@ class Settings:
     """How long to measure.
 
     Attributes:
-        replicates: fresh allocations for each timer.
+        replicates: fresh allocations for each timer, at least.
+        most_replicates: and at most.
+        precision: no more of them are made once the standard error of the device time is below this fraction of it
+            and of `precision_us`, whichever is larger.
+        budget_seconds: for the replicates of one workload; none are added beyond it.
         iterations: calls in each replicate, at most.
         seconds: time for the calls of one replicate of one timer; fewer calls are made if they are slow.
         warm_up_seconds: time before each replicate, so that the clock is up.
         host_iterations: calls in each replicate of the host dispatch time, at most.
+        latency_replicates, latency_iterations: the same for the end-to-end latency.
     """
 
-    replicates: int = 4
+    replicates: int = 8
+    most_replicates: int = 16
+    precision: float = 0.0004
+    precision_us: float = 0.006
+    budget_seconds: float = 1.5
     iterations: int = 40
     warm_up_seconds: float = WARM_UP_SECONDS
     seconds: float = 1.0
-    host_iterations: int = 100
+    host_iterations: int = 60
+    latency_replicates: int = 8
+    latency_iterations: int = 20
 
     def iterations_for(self, call_us: float) -> int:
-        """At least three, so that a median means something."""
+        """At least three, so that there is a middle."""
         return max(3, min(self.iterations, self._affordable(call_us)))
 
     def host_iterations_for(self, call_us: float) -> int:
         """The same for the host dispatch time."""
         return max(3, min(self.host_iterations, self._affordable(call_us)))
+
+    def latency_iterations_for(self, call_us: float) -> int:
+        """The same for the end-to-end latency."""
+        return max(3, min(self.latency_iterations, self._affordable(call_us)))
+
+    def is_enough(self, times_us: Sequence[float], seconds: float) -> bool:
+        """Whether these replicates, which took so many seconds, pin the mean down or have used up the budget.
+
+        Stopping on the width of the interval, never on where it lies, leaves the interval what it says: Chow and
+        Robbins, "On the asymptotic theory of fixed-width sequential confidence intervals", 1965.
+        """
+        count = len(times_us)
+        if count < self.replicates:
+            return False
+        if count >= self.most_replicates or seconds * (count + 1) / count > self.budget_seconds:
+            return True
+        mean = math.fsum(times_us) / count
+        error = math.sqrt(math.fsum((time - mean) ** 2 for time in times_us) / (count - 1) / count)
+        return error <= max(self.precision * mean, self.precision_us)
 
     def _affordable(self, call_us: float) -> int:
         return int(self.seconds * 1e6 / max(call_us, 1.0))

@@ -51,7 +51,10 @@ def call_duration_us(device: Device, instance: Instance) -> float:
 
 @dataclass(frozen=True)
 class HostTime:
-    """One replicate of the host dispatch time, and how fast the host was around it. Microseconds."""
+    """One replicate of the host dispatch time, and of the control that was taken call by call beside it.
+
+    Lower deciles, in microseconds.
+    """
 
     dispatch_us: float
     control_us: float
@@ -60,24 +63,19 @@ class HostTime:
 def host_dispatch(device: Device, instance: Instance, *, iterations: int) -> HostTime:
     """Host time until a call returns. The device is idle at each call, so no queue fills.
 
-    Taken again while the control before or after it says that the host is slow, as long as there is patience.
+    Waits first while the control says that the host is slow, as long as there is patience. After each call comes the
+    control: the host changes speed within milliseconds, and only what is interleaved sees the same host.
     """
-    while True:
-        before = device.host.wait_until_fast()
-        dispatch_us = _dispatch_us(device, instance, iterations)
-        control_us = max(before, device.host.control_us())
-        if not device.host.is_slow(control_us) or not device.host.pause():
-            return HostTime(dispatch_us, control_us)
-
-
-def _dispatch_us(device: Device, instance: Instance, iterations: int) -> float:
-    durations: list[int] = []
+    device.host.wait_until_fast()
+    dispatches: list[float] = []
+    controls: list[float] = []
     with collector_paused():
         for _ in range(iterations):
             instance.prepare()
             device.synchronize()
             start = time.perf_counter_ns()
             instance.call()
-            durations.append(time.perf_counter_ns() - start)
+            dispatches.append((time.perf_counter_ns() - start) / 1000)
+            controls.append(device.host.once_us())
         device.synchronize()
-    return summarize(durations, Timer.HOST.statistic) / 1000
+    return HostTime(*(summarize(each, Timer.HOST.statistic) for each in (dispatches, controls)))

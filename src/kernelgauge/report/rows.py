@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..judge import RelativeChange, Status, Verdict, worst
+from ..judge import RelativeChange, Status, Verdict, observe, worst
 from ..run import Run, Timer
 
 __all__ = ["Row", "rows"]
@@ -41,7 +41,7 @@ def _row(identifier: str, run: Run | None, verdicts: Sequence[Verdict]) -> Row:
     return Row(
         workload=identifier,
         launches=run.counts.launches if run else None,
-        device_time_us=sample.median_us if sample else None,
+        device_time_us=observe(sample).mean_us if sample else None,
         baseline_us=timed.before_us if timed else None,
         change=timed.change if timed else None,
         status=status,

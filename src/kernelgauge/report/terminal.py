@@ -57,7 +57,7 @@ def summary_text(rows: Sequence[Row], *, width: int, color: bool) -> str:
             _change(row.change),
             "-" if row.status is None else Text(row.status.value, style=_STYLES[row.status]),
         )
-    return _render(table, width=width, color=color)
+    return render(table, width=width, color=color)
 
 
 def remarks(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
@@ -92,10 +92,10 @@ def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
         details = "\n".join(map(printable, change.details)) or "unchanged within noise: the file stays as it is"
         action = Text(change.action.value, style=_ACTION_STYLES[change.action])
         table.add_row(action, Text(printable(change.workload)), Text(details))
-    return _render(table, width=width, color=color)
+    return render(table, width=width, color=color)
 
 
-def _render(table: Table, *, width: int, color: bool) -> str:
+def render(table: Table, *, width: int, color: bool) -> str:
     stream = StringIO()
     # legacy_windows off: the output is a string, no console is written to.
     Console(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...run import Fingerprint, KernelIdentity, Timer
 from ...trace import Window
+from ..conditions import Monitor
 from ..host import HostSpeed
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class Device(Protocol):
     timers: tuple[Timer, ...]  # those that mean something here, end-to-end included
     table_sort_key: str  # for the profiler's own table
     host: HostSpeed
+    monitor: Monitor  # NVML, or why there is none
+    gpu: str | None  # which one of its kind: a digest of its UUID
+    controls: tuple[Workload, ...]  # what the machine is measured by, beside the workloads
+    most_replicates: int | None  # where more of them would not sharpen what a time is for; None: no limit
 
     def check(self, workload: Workload) -> None:
         """Raise `WorkloadUnavailable` if `workload` cannot run here for a reason that is no fault."""
@@ -43,7 +48,13 @@ class Device(Protocol):
         """Wait until all work given to the device is done."""
 
     def flush_cache(self) -> None:
-        """Evict the last-level cache, so that the next call reads its data from memory."""
+        """Evict the last-level cache, so that the next call reads its data from memory; asynchronous on a GPU."""
+
+    def hold(self, microseconds: float) -> None:
+        """Keep the device busy with nothing for that long; what is launched meanwhile then runs without a gap."""
+
+    def lost(self) -> bool:
+        """Whether the device no longer answers. It does not recover in this process."""
 
     def executions(self, window: Window) -> list[Execution]:
         """The kernels of a window, in launch order."""

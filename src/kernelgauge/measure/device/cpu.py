@@ -12,6 +12,7 @@ from ...errors import WorkloadUnavailable
 from ...run import Fingerprint, KernelIdentity, Timer
 from ...trace import Window, computing_ops, decode
 from ...workload import Workload
+from ..conditions import Monitor
 from ..environment import cpu_name, software
 from ..host import HostSpeed
 from .base import Execution
@@ -33,9 +34,19 @@ class CpuDevice:
     timers: tuple[Timer, ...] = (Timer.DEVICE, Timer.END_TO_END)
     table_sort_key = "self_cpu_time_total"
     torch_device = torch.device("cpu")
+    gpu: str | None = None
+    controls: tuple[Workload, ...] = ()
+    most_replicates: int | None = 4  # the claims on a CPU are about structure
 
     def __init__(self) -> None:
-        self.host = HostSpeed()
+        tensor = torch.zeros(1)
+
+        def dispatch() -> None:
+            for _ in range(10):
+                tensor.view(1)
+
+        self.host = HostSpeed(dispatch)
+        self.monitor = Monitor(why_not="NVML knows GPUs only")
 
     def check(self, workload: Workload) -> None:
         if workload.needs_gpu is not None:
@@ -46,6 +57,12 @@ class CpuDevice:
 
     def flush_cache(self) -> None:
         """The claims on a CPU are about structure; its caches are left as they are."""
+
+    def hold(self, microseconds: float) -> None:
+        """A call on the CPU has no launches that could wait."""
+
+    def lost(self) -> bool:
+        return False
 
     def executions(self, window: Window) -> list[Execution]:
         return [

@@ -1,0 +1,202 @@
+"""One process's data: every workload, at some levels, by every method. Run once per process, on the visible GPU.
+
+    python benchmarks/detection/collect.py --out p3.npz --process 3 --seed 3 --seconds 0.5 --levels none,device+0.5%
+    python benchmarks/detection/collect.py --out p3.npz --process 3 --seed 3 --levels-per-process 2 --slot 4
+    python benchmarks/detection/collect.py --compile-only      fills the compilers' caches
+
+A level is a percentage of what the unslowed twin takes, as our own timers read it in the same process before anything
+else is measured. Order of workloads, levels and methods is shuffled by the seed. Building and the first call, which
+compiles, are outside every method's time; all that a method does itself, warm-up and fresh allocations, is inside.
+
+Of `detection.ours` it calls
+
+    device_and_host(call_builder, seconds) -> (device_us, host_us)
+
+``call_builder(replicate)`` returns a `kernelgauge.measure.instance.Instance` of the twin on fresh allocations: its
+``call()`` runs it once, and is to be called after ``prepare()``. It is warm in so far as the twin was called before in
+this process. `device_us` is (replicate, iteration), the summed kernel durations of one call, the injected kernel
+included; `host_us` is (replicate, call, 2), the dispatch time and the host's control around it. It should return
+within 1.2 x `seconds`; how long it took is recorded as for every other method.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# As kernelgauge sets it: else CUPTI stays attached after our profiler sessions and slows the peers' launches.
+os.environ.setdefault("TEARDOWN_CUPTI", "1")
+_ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(_ROOT / folder) for folder in ("src", "perf", "benchmarks")]
+
+import msgspec
+import numpy as np
+import torch
+
+from detection.data import OURS, Key, Values, save
+from detection.injected import twin
+from detection.levels import LEVELS, NONE, WORKLOAD_IDS, Level, chosen_levels
+from detection.peers import METHODS, Call, Timed
+from kernelgauge import Workload
+from kernelgauge.measure.device import Device, choose_device
+from kernelgauge.measure.instance import Instance, build, first_call
+
+CallBuilder = Callable[[int], Instance]
+DeviceAndHost = Callable[[CallBuilder, float], tuple[Values, Values]]
+
+_OURS = "ours"  # in wall_seconds: one measurement gives both timers
+
+
+@dataclass
+class Collected:
+    """What one process has measured so far."""
+
+    samples: dict[Key, Values] = field(default_factory=dict)
+    wall_seconds: dict[str, float] = field(default_factory=dict)
+    injected_us: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Collector:
+    """How one process measures. `methods` and `device_and_host` stand for the peers and for ours."""
+
+    device: Device
+    seconds: float
+    device_and_host: DeviceAndHost
+    methods: Mapping[str, Callable[[Call, float], Timed]]
+    chance: random.Random
+
+    def collect(self, workloads: Sequence[Workload], levels_of: Callable[[str], Sequence[Level]]) -> Collected:
+        collected = Collected()
+        shuffled = list(workloads)
+        self.chance.shuffle(shuffled)
+        for workload in shuffled:
+            self._collect_one(workload, levels_of(workload.id), collected)
+        return collected
+
+    def _collect_one(self, workload: Workload, levels: Sequence[Level], collected: Collected) -> None:
+        device_us, host_us = self._own_times(workload)
+        twins: dict[Level, Workload] = {}
+        for level in levels:
+            injected = injected_us(level, device_us, host_us)
+            collected.injected_us[f"{workload.id}/{level}"] = injected
+            twins[level] = twin(workload, **injected)
+        instances = {level: ready(slowed, self.device) for level, slowed in twins.items()}
+        steps = [(level, method) for level in levels for method in (*self.methods, _OURS)]
+        self.chance.shuffle(steps)
+        for level, method in steps:
+            with instances[level].grad_mode():
+                if method == _OURS:
+                    self._measure_ours(workload.id, level, twins[level], collected)
+                else:
+                    timed = self.methods[method](instances[level].call, self.seconds)
+                    key = Key(workload.id, level, method)
+                    collected.samples[key] = np.asarray(timed.values_us, dtype=np.float64)
+                    collected.wall_seconds[str(key)] = timed.wall_seconds
+
+    def _own_times(self, workload: Workload) -> tuple[float, float]:
+        """Device and dispatch time of the unslowed twin: what levels are percentages of."""
+        unslowed = twin(workload)
+        with ready(unslowed, self.device).grad_mode():
+            device_us, host_us = self.device_and_host(self._builder(unslowed), self.seconds)
+        return float(np.median(device_us)), float(np.median(host_us[..., 0]))
+
+    def _measure_ours(self, workload: str, level: Level, slowed: Workload, collected: Collected) -> None:
+        start = time.perf_counter()
+        device_us, host_us = self.device_and_host(self._builder(slowed), self.seconds)
+        collected.wall_seconds[str(Key(workload, level, _OURS))] = time.perf_counter() - start
+        collected.samples[Key(workload, level, OURS["device"])] = device_us
+        collected.samples[Key(workload, level, OURS["host"])] = host_us
+
+    def _builder(self, workload: Workload) -> CallBuilder:
+        return lambda replicate: build(workload, self.device, replicate=replicate)
+
+
+def ready(workload: Workload, device: Device) -> Instance:
+    """Built, compiled and called once."""
+    instance = build(workload, device)
+    with instance.grad_mode():  # compiled code is for one mode
+        first_call(instance)
+    device.synchronize()
+    return instance
+
+
+def injected_us(level: Level, device_us: float, host_us: float) -> dict[str, float]:
+    """The arguments of `injected.twin` for a level of a workload that takes so long by itself."""
+    return {
+        "device_us": level.percent / 100 * device_us if level.kind == "device" else 0.0,
+        "host_us": level.percent / 100 * host_us if level.kind == "host" else 0.0,
+    }
+
+
+def metadata(device: Device) -> dict[str, Any]:
+    """The machine; the GPU by a hash, which tells it from the others and says nothing else."""
+    uuid = str(torch.cuda.get_device_properties(device.torch_device).uuid)
+    return {
+        "gpu": hashlib.sha256(uuid.encode()).hexdigest()[:10],
+        "machine": msgspec.to_builtins(device.fingerprint()),
+    }
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--process", type=int, default=0, help="its number, in the data")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=0.5, help="wall time of one measurement by one method")
+    parser.add_argument("--levels", type=_levels, help="such as none,device+0.5%%,host+10%%: for every workload")
+    parser.add_argument("--levels-per-process", type=int, default=2, help="without --levels: how many beside none")
+    parser.add_argument("--slot", type=int, default=0, help="without --levels: which of each workload's own")
+    parser.add_argument("--workload", choices=WORKLOAD_IDS, action="append", help="instead of all of them")
+    parser.add_argument("--compile-only", action="store_true", help="call each workload once, and measure nothing")
+    arguments = parser.parse_args()
+    if arguments.out is None and not arguments.compile_only:
+        parser.error("--out is missing")
+    return arguments
+
+
+def _levels(text: str) -> list[Level]:
+    levels = [Level.parse(part) for part in text.split(",")]
+    return list(dict.fromkeys([NONE, *levels]))  # nothing can be compared without the unslowed twin
+
+
+def main() -> None:
+    arguments = _arguments()
+    from workloads import WORKLOADS
+
+    by_id = {workload.id: workload for workload in WORKLOADS}
+    workloads = [by_id[name] for name in arguments.workload or LEVELS]
+    device = choose_device("cuda")
+    if arguments.compile_only:
+        for workload in workloads:
+            ready(twin(workload), device)
+        return
+
+    from detection.ours import device_and_host
+
+    def levels_of(workload: str) -> Sequence[Level]:
+        return arguments.levels or chosen_levels(workload, arguments.slot, arguments.levels_per_process)
+
+    chance = random.Random(arguments.seed)
+    collected = Collector(device, arguments.seconds, device_and_host, METHODS, chance).collect(workloads, levels_of)
+    meta = {
+        **metadata(device),
+        "process": arguments.process,
+        "seed": arguments.seed,
+        "seconds": arguments.seconds,
+        "wall_seconds": collected.wall_seconds,
+        "injected_us": collected.injected_us,
+    }
+    save(arguments.out, collected.samples, meta)
+
+
+if __name__ == "__main__":
+    main()

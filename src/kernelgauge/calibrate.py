@@ -1,0 +1,139 @@
+"""`kernelgauge calibrate`: the suite in fresh processes, unchanged, to learn how noisy this machine is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from .errors import KernelgaugeError, MeasurementError
+from .judge import Action, Baseline, PlannedChange, calibrated
+from .run import Run
+from .runs_file import RunsFile, read_runs
+from .storage import BaselineStore
+
+__all__ = ["Calibration", "calibrate", "draw", "store"]
+
+_PROCESS_TIMEOUT_SECONDS = 1800.0
+_SHOWN_LINES = 15  # of the output of a process that failed
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the processes gave together.
+
+    Attributes:
+        baselines: of each workload that every process measured alike, by id.
+        refused: why the others have none, by id.
+        comparisons: how many a run of this suite makes.
+    """
+
+    baselines: dict[str, Baseline]
+    refused: dict[str, str]
+    folder: Path
+    device: str
+    comparisons: int
+
+
+def draw(
+    arguments: Sequence[str],
+    *,
+    processes: int,
+    gpus: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[RunsFile]:
+    """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner draws anew in each.
+
+    One process at a time on each of `gpus` (values for CUDA_VISIBLE_DEVICES; none: whatever is visible, one at a time).
+    Raises `MeasurementError` if one of them fails: what is left would not be a fair draw.
+    """
+    free: SimpleQueue[str | None] = SimpleQueue()
+    places: list[str | None] = [*gpus] or [None]
+    for gpu in places:
+        free.put(gpu)
+
+    def one(number: int) -> RunsFile:
+        gpu = free.get()
+        try:
+            progress(f"process {number + 1} of {processes}" + ("" if gpu is None else f" on GPU {gpu}"))
+            return _one_process(arguments, gpu)
+        finally:
+            free.put(gpu)
+
+    with ThreadPoolExecutor(max_workers=max(1, len(gpus))) as pool:
+        return list(pool.map(one, range(processes)))
+
+
+def _one_process(arguments: Sequence[str], gpu: str | None) -> RunsFile:
+    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
+        runs = Path(folder) / "runs.json"
+        environment = {
+            **os.environ,
+            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+            "TRITON_CACHE_DIR": f"{folder}/triton",
+            **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
+        }
+        command = [sys.executable, "-m", "pytest", *arguments, "-q", f"--perf-runs={runs}", f"--perf-reports={folder}"]
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=_PROCESS_TIMEOUT_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise MeasurementError(
+                "a process of the calibration did not end", got=f"{error.timeout:g} s", where=" ".join(command)
+            ) from error
+        if done.returncode != 0 or not runs.exists():
+            output = (done.stdout + done.stderr).strip().splitlines()
+            raise MeasurementError(
+                "a process of the calibration failed",
+                got="\n".join(output[-_SHOWN_LINES:]),
+                expected="every test to pass: only unchanged code that works says what is noise",
+                next_command=" ".join(["pytest", *arguments]),
+            )
+        return read_runs(runs)
+
+
+def calibrate(files: Sequence[RunsFile]) -> Calibration:
+    """Put the processes' runs together, workload by workload."""
+    by_workload: dict[str, list[Run]] = {}
+    suites: dict[str, str] = {}
+    for file in files:
+        suites |= file.suites
+        for run in file.runs:
+            by_workload.setdefault(run.workload, []).append(run)
+    if not by_workload:
+        raise KernelgaugeError("nothing to calibrate: no workload was measured")
+    baselines: dict[str, Baseline] = {}
+    refused: dict[str, str] = {}
+    for workload, runs in by_workload.items():
+        if len(runs) < len(files):
+            refused[workload] = f"only {len(runs)} of {len(files)} processes measured it"
+            continue
+        try:
+            baselines[workload] = calibrated(runs, suite=suites[workload])
+        except ValueError as error:
+            refused[workload] = str(error)
+    first = next(iter(by_workload.values()))[0]
+    return Calibration(
+        baselines=baselines,
+        refused=refused,
+        folder=Path(files[0].baselines),
+        device=first.fingerprint.device,
+        comparisons=len(by_workload) * files[0].timers_per_workload,
+    )
+
+
+def store(calibration: Calibration) -> None:
+    """Replace the baselines of these workloads. Raises `StorageError` if they cannot be written."""
+    stored = BaselineStore(calibration.folder)
+    with stored.locked():
+        stored.apply(
+            calibration.device,
+            [PlannedChange(Action.UPDATE, workload, baseline) for workload, baseline in calibration.baselines.items()],
+        )

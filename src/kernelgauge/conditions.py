@@ -1,0 +1,205 @@
+"""What the GPU went through while it was measured, and what of it spoils the measurement. Readings in, reasons out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import TypeVar
+
+import msgspec
+
+__all__ = [
+    "HARDWARE_POWER_BRAKE",
+    "HARDWARE_SLOWDOWN",
+    "HARDWARE_THERMAL",
+    "POWER_CAP",
+    "SOFTWARE_THERMAL",
+    "SYNC_BOOST",
+    "Conditions",
+    "Reading",
+    "disturbances",
+    "highest_clock_mhz",
+    "summarize",
+]
+
+POWER_CAP = "power cap"
+HARDWARE_SLOWDOWN = "hardware slowdown"
+SYNC_BOOST = "sync boost"
+SOFTWARE_THERMAL = "software thermal slowdown"
+HARDWARE_THERMAL = "hardware thermal slowdown"
+HARDWARE_POWER_BRAKE = "hardware power brake"
+
+_Number = TypeVar("_Number", int, float)
+
+_IDLE = 0x1
+# NVML's bits: nvmlClocksEventReasons in nvml.h.
+_REASONS = {
+    _IDLE: "idle",
+    0x2: "application clocks",
+    0x4: POWER_CAP,
+    0x8: HARDWARE_SLOWDOWN,
+    0x10: SYNC_BOOST,
+    0x20: SOFTWARE_THERMAL,
+    0x40: HARDWARE_THERMAL,
+    0x80: HARDWARE_POWER_BRAKE,
+    0x100: "display clocks",
+    0x200: "board limit",
+    0x400: "reliability",
+}
+
+# Heat, a failing power supply, and the hardware halving its clock to protect itself: never usual, however short.
+_NEVER_USUAL = frozenset({HARDWARE_SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL, HARDWARE_POWER_BRAKE})
+# The power cap is a workload's own doing: an H200 under MLPs of 200 us is capped most of the time, at 1620 to 1905 MHz of
+# 1980, and was when the baseline was recorded. The control pair shows whether the machine is another one; what the cap
+# did is told (`Conditions`), and explains a slow clock.
+
+# A share of the usual clock. An H200's moves in steps of 15 MHz (0.8 % of 1980), and one or two of them are nothing
+# unusual; 3 % is more. A kernel that computes is slower by what the clock is, and 3 % would pass for a regression.
+_TOLERATED_CLOCK = 0.97
+
+
+class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One look at the GPU. None: not known. "Other" is every compute process that is not ours."""
+
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    max_sm_clock_mhz: int | None = None
+    event_reasons: int | None = None  # NVML's bits
+    power_watts: float | None = None
+    temperature_c: int | None = None
+    other_processes: int | None = None
+    other_pids: tuple[int, ...] = ()  # of those, the ones whose pid is known: the busiest first
+    other_utilization_percent: int | None = None  # of the SMs, by the busiest other, since the last reading
+    throttled_ns: dict[str, int] | None = None  # by cause, counted since the driver was loaded
+
+    @property
+    def busy_clock_mhz(self) -> int | None:
+        """The SM clock, unless the GPU says that it is idle: then it saves power, and is not slow."""
+        return None if (self.event_reasons or 0) & _IDLE else self.sm_clock_mhz
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Names of `event_reasons`."""
+        bits = self.event_reasons or 0
+        known = tuple(name for bit, name in _REASONS.items() if bits & bit)
+        unknown = bits & ~sum(_REASONS)
+        return (*known, f"reason {unknown:#x}") if unknown else known
+
+
+class Conditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A summary over one measurement. None: not known."""
+
+    lowest_sm_clock_mhz: int | None = None  # of the readings that found the GPU busy
+    median_sm_clock_mhz: float | None = None  # likewise
+    max_temperature_c: int | None = None
+    max_power_watts: float | None = None
+    event_reasons: tuple[str, ...] = ()  # seen at least once
+    throttled_ms: dict[str, float] | None = None  # by cause, without those that cost nothing
+    other_processes: int | None = None  # most at once
+    other_utilization_percent: int | None = None  # of the SMs, by the busiest other process
+
+
+def summarize(readings: Sequence[Reading]) -> Conditions | None:
+    """What `readings` say together: in order of time, from before to after. None: nothing."""
+    if all(reading == Reading() for reading in readings):
+        return None
+    before, after = readings[0], readings[-1]
+    clocks = [clock for reading in readings if (clock := reading.busy_clock_mhz) is not None]
+    seen = {name: None for reading in readings for name in reading.reasons}  # a set that keeps its order
+    throttled = _throttled_ms(before, after)
+    return Conditions(
+        lowest_sm_clock_mhz=min(clocks, default=None),
+        median_sm_clock_mhz=float(median(clocks)) if clocks else None,
+        max_temperature_c=_most(reading.temperature_c for reading in readings),
+        max_power_watts=_most(reading.power_watts for reading in readings),
+        event_reasons=tuple(seen),
+        throttled_ms=None if throttled is None else {cause: ms for cause, ms in throttled.items() if ms > 0},
+        other_processes=_most(reading.other_processes for reading in readings),
+        # What the first reading says of the time before it is not of this measurement.
+        other_utilization_percent=_most(reading.other_utilization_percent for reading in readings[1:]),
+    )
+
+
+def highest_clock_mhz(readings: Iterable[Reading]) -> int | None:
+    """The highest SM clock of a busy GPU: what is usual, once a session has seen enough readings."""
+    return _most(reading.busy_clock_mhz for reading in readings)
+
+
+def disturbances(
+    before: Reading,
+    during: Sequence[Reading],
+    after: Reading,
+    *,
+    duration_s: float,
+    usual_clock_mhz: float | None,
+) -> tuple[str, ...]:
+    """Why a measurement that took `duration_s` from `before` to `after` cannot be trusted. Empty: nothing speaks
+    against it, be it that all was well or that nothing is known.
+
+    Each reason is a fragment of a sentence. `usual_clock_mhz`: None if not known yet.
+    """
+    window = (before, *during, after)
+    throttled = _throttled_ms(before, after) or {}
+    seen = {name for reading in window for name in reading.reasons}
+    return (
+        *_throttling(seen, throttled, duration_ms=duration_s * 1e3),
+        *_slow_clock(during, usual_clock_mhz, capped=POWER_CAP in seen or throttled.get(POWER_CAP, 0) > 0),
+        *_company(before, (*during, after)),
+    )
+
+
+def _throttling(seen: Collection[str], throttled_ms: Mapping[str, float], *, duration_ms: float) -> Iterator[str]:
+    for cause in _REASONS.values():
+        ms = throttled_ms.get(cause, 0.0)
+        if cause in _NEVER_USUAL and (cause in seen or ms > 0):
+            yield (
+                f"throttled for {_shown(min(ms, duration_ms))} ms of {_shown(duration_ms)} by {cause}"
+                if ms
+                else f"throttled by {cause}"
+            )
+
+
+def _slow_clock(during: Sequence[Reading], usual_mhz: float | None, *, capped: bool) -> Iterator[str]:
+    slowest = min((clock for reading in during if (clock := reading.busy_clock_mhz) is not None), default=None)
+    if slowest is None or usual_mhz is None or capped:
+        return
+    if slowest < _TOLERATED_CLOCK * usual_mhz:
+        yield f"SM clock {slowest} MHz where {usual_mhz:.0f} is usual, and no power cap explains it"
+
+
+def _company(before: Reading, window: Sequence[Reading]) -> Iterator[str]:
+    """Other processes on the GPU, since `before`.
+
+    One that only holds memory there takes no time from us: a notebook left open, a server without requests.
+    """
+    busiest = max(window, key=lambda reading: reading.other_utilization_percent or 0)
+    if used := busiest.other_utilization_percent:
+        yield f"another process{_pid(busiest.other_pids)} used the GPU: {used} % of its SMs"
+        return
+    # Where nobody says what the others do, only a new one counts: it loads its data and its kernels now. Those that
+    # were there before have been in every measurement of this session, often for days.
+    silent = [reading for reading in window if reading.other_utilization_percent is None]
+    most = max(silent, key=lambda reading: reading.other_processes or 0, default=Reading())
+    if before.other_processes is not None and (most.other_processes or 0) > before.other_processes:
+        new = tuple(pid for pid in most.other_pids if pid not in before.other_pids)
+        yield f"another process{_pid(new)} has come to the GPU, and what it uses of it is not known"
+
+
+def _throttled_ms(before: Reading, after: Reading) -> dict[str, float] | None:
+    """By cause: those that both readings have counted. A counter that fell has begun again, and says nothing."""
+    if before.throttled_ns is None or after.throttled_ns is None:
+        return None
+    rose = {cause: after.throttled_ns.get(cause, -1) - ns for cause, ns in before.throttled_ns.items()}
+    return {cause: ns / 1e6 for cause, ns in rose.items() if ns >= 0}
+
+
+def _most(values: Iterable[_Number | None]) -> _Number | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _shown(ms: float) -> str:
+    return f"{ms:.0f}" if ms >= 10 else f"{ms:.2g}"
+
+
+def _pid(pids: tuple[int, ...]) -> str:
+    return f" (pid {pids[0]})" if pids else ""

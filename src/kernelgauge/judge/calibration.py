@@ -1,0 +1,50 @@
+"""Many runs of unchanged code in fresh processes -> one baseline that knows its own noise and its autotuner's odds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+import msgspec
+
+from ..run import KernelRecord, Run
+from .baseline import Baseline, Entry, from_run
+from .configuration import Likeness, likeness
+
+__all__ = ["calibrated"]
+
+
+def calibrated(runs: Sequence[Run], *, suite: str) -> Baseline:
+    """The baseline of several runs of one workload, each from a process of its own: one entry for each configuration.
+
+    Raises `ValueError` if the runs ran other kernels or counted other things: then nothing about them is noise.
+    """
+    singles = [from_run(run, suite=suite) for run in runs]
+    first = singles[0]
+    for single in singles[1:]:
+        if single.counts != first.counts:
+            raise ValueError(f"the processes counted differently: {first.counts} and {single.counts}")
+        if single.fingerprint != first.fingerprint:
+            raise ValueError("the processes ran on different machines or software")
+        if likeness(first.entries[0].kernels, single.entries[0].kernels) is Likeness.OTHER_KERNELS:
+            raise ValueError("the processes ran different kernels")
+    groups: list[list[Entry]] = []
+    for single in singles:
+        (entry,) = single.entries
+        for group in groups:
+            if likeness(group[0].kernels, entry.kernels).same_configuration:
+                group.append(entry)
+                break
+        else:
+            groups.append([entry])
+    groups.sort(key=len, reverse=True)
+    return msgspec.structs.replace(first, entries=tuple(map(_merged, groups)))
+
+
+def _merged(group: Sequence[Entry]) -> Entry:
+    kernels = tuple(
+        KernelRecord(places[0].identity, round(fmean(kernel.device_time_us for kernel in places), 3))
+        for places in zip(*(entry.kernels for entry in group), strict=True)
+    )
+    processes = tuple(process for entry in group for process in entry.processes)
+    return Entry(draws=len(group), kernels=kernels, processes=processes)

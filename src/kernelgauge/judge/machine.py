@@ -1,0 +1,63 @@
+"""The control pair: a copy and a GEMM of our own. What moves them is the machine and not the code under test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from ..run import ControlTime
+
+__all__ = ["MachineChange", "machine_change"]
+
+# Between processes on one H200 the pair spreads by 0.07 % (GEMM) and 0.005 % (copy), between H200s by 0.5 and 0.4 %
+# (the recorded samples of docs/measuring.md). Less than this is no statement about the machine.
+_NOISE = 0.003
+# One GPU that is this much slower or faster than it was is another machine: throttled, shared, or with other clocks.
+_ANOTHER_MACHINE = 0.03
+# Two H200s differed by 3.0 % in the GEMM, which is limited by power: as far as GPUs of one kind are one machine.
+_ANOTHER_KIND = 0.08
+
+
+@dataclass(frozen=True)
+class MachineChange:
+    """How the control pair moved against the baseline, by name, as fractions. Empty: nothing to compare."""
+
+    changes: Mapping[str, float]
+
+    def is_another(self, *, same_gpu: bool) -> bool:
+        """Whether times of the two cannot be compared. `same_gpu`: it is the baseline's own GPU."""
+        bound = _ANOTHER_MACHINE if same_gpu else _ANOTHER_KIND
+        return any(abs(change) > bound for change in self.changes.values())
+
+    @property
+    def moved(self) -> bool:
+        return any(abs(change) > _NOISE for change in self.changes.values())
+
+    @property
+    def explains(self) -> tuple[float, float]:
+        """The change that it may have made in any workload, from the lowest to the highest, as logarithms."""
+        seen = [math.log1p(change) for change in self.changes.values() if abs(change) > _NOISE]
+        return min([0.0, *seen]), max([0.0, *seen])
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {100 * change:+.1f} %" for name, change in self.changes.items())
+
+
+def machine_change(before: Sequence[Mapping[str, ControlTime]], after: Mapping[str, ControlTime]) -> MachineChange:
+    """Compare the control pair of a run with that of the baseline's processes.
+
+    A control that runs another kernel now (after an upgrade of cuBLAS) says nothing, and is left out.
+    """
+    changes: dict[str, float] = {}
+    for name, control in after.items():
+        usual = [
+            math.log(each[name].device_time_us)
+            for each in before
+            if name in each
+            if each[name].kernel == control.kernel
+        ]
+        if usual:
+            changes[name] = math.expm1(math.log(control.device_time_us) - fmean(usual))
+    return MachineChange(changes)

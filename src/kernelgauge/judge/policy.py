@@ -1,0 +1,127 @@
+"""When a change of a timer matters, and how noisy a timer is before anything is known about this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from ..run import Timer
+from .stats import Source
+
+__all__ = ["DEFAULT_POLICIES", "FALSE_ALARMS_PER_SUITE", "Policy", "Prior"]
+
+# At most one suite run in a hundred may call unchanged code slower: the probability is shared out over all comparisons
+# of the run (Bonferroni), so that a suite of a hundred workloads cries wolf no more often than one of five.
+FALSE_ALARMS_PER_SUITE = 0.01
+
+
+# The latency of an MLP of 200 us, of which an eighth is the host's, spreads by 0.3 to 0.5 % between processes: a quarter
+# of what a latency spreads by that is all the host's.
+_STEADIEST_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Noise that is expected of a timer. What a baseline shows of its own noise is weighed against it.
+
+    Attributes:
+        relative: standard deviation of the logarithm.
+        absolute_us: and a part that does not grow with the time: what one kernel's duration can be resolved to.
+        degrees: how many observations it counts as.
+    """
+
+    relative: float
+    absolute_us: float = 0.0
+    degrees: float = 10.0
+
+    def weighed(self, mean_us: float, observed: float, degrees: float, *, besides: float = 0.0) -> Source:
+        """A variance that was observed and the one expected (`besides` added), weighed by their degrees of freedom.
+
+        The shrinkage of Smyth, "Linear models and empirical Bayes methods for assessing differential expression", 2004.
+        """
+        total = self.degrees + degrees
+        expected = self.variance(mean_us) + besides
+        return Source((self.degrees * expected + degrees * observed) / total, total)
+
+    def times(self, share: float) -> Prior:
+        return replace(self, relative=share * self.relative)
+
+    def variance(self, mean_us: float) -> float:
+        """Of the logarithm of a time of this size."""
+        return math.hypot(self.relative, self.absolute_us / mean_us) ** 2
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is asked of one timer. All three gates must agree before anything is called slower or faster.
+
+    Attributes:
+        tolerance: relative gate: smaller changes are nobody's concern.
+        floor_us: absolute gate, in microseconds: what the timer itself cannot resolve.
+        blind: if a slowdown of this fraction *and* of `blind_us` cannot be excluded, nothing was decided.
+        blind_us: see `blind`.
+        replicate: between replicates of one process.
+        process: between processes on one machine, beyond what their replicates show.
+        machine: between machines (GPUs, for device time) of one kind.
+
+    The third gate is statistical: the interval, at the level of `FALSE_ALARMS_PER_SUITE`, must exclude zero.
+    """
+
+    tolerance: float
+    floor_us: float
+    blind: float
+    blind_us: float
+    replicate: Prior
+    process: Prior
+    machine: Prior
+
+    def for_share(self, host_share: float) -> Policy:
+        """The policy for a time of which only a part is the host's: what the device fills is far steadier."""
+        if host_share == 0:  # all of it is the device's, and these are its priors already
+            return self
+        share = max(host_share, _STEADIEST_SHARE)
+        return replace(
+            self,
+            replicate=self.replicate.times(share),
+            process=self.process.times(share),
+            machine=self.machine.times(share),
+        )
+
+    def blind_fraction(self, mean_us: float) -> float:
+        return max(self.blind, self.blind_us / mean_us)
+
+
+# docs/measuring.md holds the spreads that these come from, and the commands that measured them.
+DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
+    {
+        Timer.DEVICE: Policy(
+            tolerance=0.0025,
+            floor_us=0.03,
+            blind=0.02,
+            blind_us=0.1,
+            replicate=Prior(0.002, absolute_us=0.02, degrees=4.0),
+            process=Prior(0.0006, absolute_us=0.006),
+            machine=Prior(0.0035),
+        ),
+        Timer.END_TO_END: Policy(
+            tolerance=0.04,
+            floor_us=2.0,
+            blind=0.2,
+            blind_us=10.0,
+            replicate=Prior(0.015, degrees=4.0),
+            process=Prior(0.018),
+            machine=Prior(0.03),
+        ),
+        Timer.HOST: Policy(
+            tolerance=0.03,
+            floor_us=1.0,
+            blind=0.2,
+            blind_us=5.0,
+            replicate=Prior(0.017, degrees=4.0),
+            process=Prior(0.01),
+            machine=Prior(0.02),
+        ),
+    }
+)

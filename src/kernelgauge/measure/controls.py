@@ -1,0 +1,51 @@
+"""The control pair: a copy and a GEMM, measured beside the workloads. What moves them is the machine, not the code."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ..workload import Workload
+
+__all__ = ["control_pair"]
+
+_COPIED = (64, 1024, 1024)  # 128 MiB in bf16: twice the L2 of the largest GPUs there are
+_GEMM = (4096, 4096, 4096)  # rows, in, out: bound by the tensor cores
+
+
+class _Copy(nn.Module):
+    """Reads and writes every byte once. A `clone` would be a memcpy, for which the profiler has no kernel."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.neg()
+
+
+class _Gemm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(_GEMM[1], _GEMM[2]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+def control_pair() -> tuple[Workload, ...]:
+    """Workloads of our own: `copy` is bound by memory, `gemm` by arithmetic. fp16, which every GPU has."""
+    return (
+        Workload(
+            module="copy",
+            variant="control",
+            build=_Copy,
+            inputs=lambda: (torch.randn(_COPIED),),
+            shape=_COPIED,
+            dtype="fp16",
+        ),
+        Workload(
+            module="gemm",
+            variant="control",
+            build=_Gemm,
+            inputs=lambda: (torch.randn(_GEMM[:2]),),
+            shape=_GEMM,
+            dtype="fp16",
+        ),
+    )

@@ -1,0 +1,146 @@
+"""One replicate: a workload on fresh allocations, its kernels timed, then its dispatch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..conditions import Reading, disturbances, highest_clock_mhz
+from ..errors import WorkloadError
+from ..run import Timer, summarize
+from ..workload import Workload
+from .device import Device
+from .instance import Instance, build, reporting
+from .profile import Session, profile_session
+from .settings import WARM_UP_CALLS, Settings
+from .timing import HostTime, host_dispatch, warm_up
+
+__all__ = ["Pace", "Replicate", "replicate"]
+
+# Dispatch under the profiler varies with the host's speed; a hold that is too short is found out and doubled.
+_HOLD_FACTOR = 1.5
+_HOLD_LEAST_US = 50.0
+# Longer than this, a call has more launches than a queue holds (1024), and no hold makes it follow without a gap.
+_HOLD_MOST_US = 20_000.0
+_WARM_UP_SHARE = 3  # a third as many calls again come before those that count
+
+
+@dataclass
+class Pace:
+    """How one workload is called: learnt from its first session, corrected by later ones."""
+
+    call_us: float
+    hold_us: float
+
+    @classmethod
+    def of(cls, call_us: float, structure: Session) -> Pace:
+        return cls(call_us, min(_HOLD_MOST_US, max(_HOLD_LEAST_US, _HOLD_FACTOR * structure.dispatch_us)))
+
+    def hold_longer(self) -> bool:
+        """False if it is as long as it may be."""
+        if self.hold_us >= _HOLD_MOST_US:
+            return False
+        self.hold_us = min(_HOLD_MOST_US, 2 * self.hold_us)
+        return True
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """What one replicate gave.
+
+    Attributes:
+        kernel_us: interquartile mean over the calls of each kernel, in launch order.
+        host: None where host dispatch has no meaning.
+        readings: of the GPU's state, before, during and after.
+        disturbed_by: reasons not to count it; empty if there are none.
+        seconds: what it took.
+    """
+
+    kernel_us: tuple[float, ...]
+    host: HostTime | None
+    readings: tuple[Reading, ...]
+    disturbed_by: tuple[str, ...]
+    seconds: float
+
+    @property
+    def device_us(self) -> float:
+        """Sum over the kernels, so that what each of them gained or lost adds up to the change of the whole."""
+        return sum(self.kernel_us)
+
+
+def replicate(
+    workload: Workload,
+    device: Device,
+    settings: Settings,
+    *,
+    index: int,
+    structure: Session,
+    pace: Pace,
+    usual_clock_mhz: float | None,
+    with_host: bool = True,
+) -> Replicate:
+    """Measure one replicate.
+
+    Raises `WorkloadError` if it fails or runs other kernels than `structure`, `MeasurementError` if the profiler cannot
+    be trusted.
+    """
+    started = time.perf_counter()
+    instance = build(workload, device, replicate=index)
+    before = device.monitor.read(processes=True)
+    during: list[Reading] = []
+    with reporting(workload, "measuring"), instance.grad_mode():
+        warm_up(device, instance, calls=WARM_UP_CALLS, seconds=settings.warm_up_seconds)
+        session = _held_session(device, instance, settings, pace, during)
+        _require_same_kernels(workload, structure, session)
+        after = device.monitor.read(processes=True)
+        # After the session, not before: a hot loop heats the device, and its clock falls for a while.
+        host = _host(device, instance, settings, pace) if with_host else None
+    durations = [[execution.duration_us for execution in executions] for executions in session.executions]
+    seconds = time.perf_counter() - started
+    usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(during))), default=None)
+    return Replicate(
+        kernel_us=tuple(summarize(column, Timer.DEVICE.statistic) for column in zip(*durations, strict=True)),
+        host=host,
+        readings=(before, *during, after),
+        disturbed_by=disturbances(before, during, after, duration_s=seconds, usual_clock_mhz=usual),
+        seconds=seconds,
+    )
+
+
+def _held_session(device: Device, instance: Instance, settings: Settings, pace: Pace, during: list[Reading]) -> Session:
+    iterations = settings.iterations_for(pace.call_us)
+    while True:
+        during.clear()
+        session = profile_session(
+            device,
+            instance,
+            iterations=iterations,
+            warmup=1 + iterations // _WARM_UP_SHARE,
+            hold_us=pace.hold_us,
+            look=lambda: during.append(device.monitor.read()),
+        )
+        waits = any(window.synchronizations for window in session.windows)
+        # A call that waits for the device itself cannot be dispatched ahead of it.
+        if session.was_held or waits or not pace.hold_longer():
+            return session
+
+
+def _host(device: Device, instance: Instance, settings: Settings, pace: Pace) -> HostTime | None:
+    if Timer.HOST not in device.timers:
+        return None
+    return host_dispatch(device, instance, iterations=settings.host_iterations_for(pace.call_us))
+
+
+def _require_same_kernels(workload: Workload, structure: Session, timed: Session) -> None:
+    expected, got = _names(structure), _names(timed)
+    if got != expected:
+        raise WorkloadError(
+            f"{workload.id}: other kernels on fresh allocations than when it was profiled",
+            got=", ".join(got),
+            expected=", ".join(expected),
+        )
+
+
+def _names(session: Session) -> Sequence[str]:
+    return [execution.identity.name for execution in session.executions[0]]

@@ -1,0 +1,63 @@
+"""What a calibration found: noise, the smallest change that is seen, and the autotuner's odds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from ..judge import DEFAULT_POLICIES, Baseline, Entry, Seen, process_noise, smallest_detectable
+from ..printable import printable
+from ..run import Timer
+from .terminal import render
+
+__all__ = ["calibration_text", "odds_text"]
+
+
+def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, width: int, color: bool) -> str:
+    """One line for each timer of each workload. "seen from": caught 95 times in 100, on the same GPU and on another."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("workload", overflow="fold")
+    table.add_column("timer", no_wrap=True)
+    for title in ("us", "noise\n%", "seen\nfrom %", "other\nGPU %"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for workload, baseline in baselines.items():
+        entry = baseline.entries[0]
+        for timer in Timer:
+            seen = baseline.seen(timer, entry)
+            if seen:
+                table.add_row(Text(printable(workload)), timer.label, *_numbers(timer, seen, comparisons))
+    return render(table, width=width, color=color)
+
+
+def _numbers(timer: Timer, seen: Sequence[Seen], comparisons: int) -> tuple[str, ...]:
+    policy, last = DEFAULT_POLICIES[timer], seen[-1]
+    here = smallest_detectable(seen, last, policy, comparisons=comparisons)
+    elsewhere = Seen(last.observation, "another", last.host_share)
+    there = smallest_detectable(seen, elsewhere, policy, comparisons=comparisons)
+    noise = process_noise(seen, policy)
+    return (f"{last.observation.mean_us:.1f}", *(f"{100 * value:.2f}" for value in (noise, here, there)))
+
+
+def odds_text(baselines: Mapping[str, Baseline]) -> list[str]:
+    """The configurations that were drawn, for each workload that has more than one."""
+    lines: list[str] = []
+    for workload, baseline in baselines.items():
+        if len(baseline.entries) < 2:
+            continue
+        draws = sum(entry.draws for entry in baseline.entries)
+        lines.append(f"{workload}: the autotuner drew {len(baseline.entries)} launch configurations")
+        lines += [
+            f"  {entry.draws} of {draws}: {entry.device_time_us:.1f} us  {_tuned(entry)}" for entry in baseline.entries
+        ]
+    return [printable(line) for line in lines]
+
+
+def _tuned(entry: Entry) -> str:
+    return ", ".join(
+        f"{kernel.identity.shown} {kernel.device_time_us:.1f} us ({kernel.identity.kernel_kwargs}, "
+        f"num_warps={kernel.identity.num_warps})"
+        for kernel in entry.kernels
+        if kernel.identity.kernel_kwargs
+    )

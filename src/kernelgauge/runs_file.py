@@ -1,0 +1,35 @@
+"""The runs of one session as a file: what `kernelgauge calibrate` collects from its processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from .errors import StorageError
+from .run import Run
+from .storage import write_atomically
+
+__all__ = ["RunsFile", "read_runs", "write_runs"]
+
+
+class RunsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Runs, the suite that declares each, and where this session's baselines are."""
+
+    baselines: str
+    suites: dict[str, str]  # by workload id
+    runs: tuple[Run, ...]
+    timers_per_workload: int
+
+
+def write_runs(path: Path, content: RunsFile) -> None:
+    """Raises `StorageError` if it cannot be written."""
+    write_atomically(path, msgspec.json.encode(content))
+
+
+def read_runs(path: Path) -> RunsFile:
+    """Raises `StorageError` if it is not there or is no such file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RunsFile)
+    except (OSError, msgspec.DecodeError) as error:
+        raise StorageError("the runs cannot be read", where=str(path), got=str(error)) from error
