@@ -11,8 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from kernelgauge.errors import KernelgaugeError
-from kernelgauge.judge import Baseline, from_run
-from kernelgauge.run import Counts, Fingerprint, KernelIdentity, KernelRecord, Run, Sample, Timer
+from kernelgauge.judge import Baseline, Observation, Policy, Prior, Seen, from_run
+from kernelgauge.run import (
+    ControlTime,
+    Counts,
+    Fingerprint,
+    KernelIdentity,
+    KernelRecord,
+    Run,
+    Sample,
+    Timer,
+)
 from kernelgauge.trace import Trace, parse, read
 
 RECORDED = Path(__file__).parent / "data" / "h200"
@@ -161,30 +170,85 @@ def fingerprint(**changes: Any) -> Fingerprint:
     return Fingerprint(**(fields | changes))
 
 
+HERE, ELSEWHERE = "0f1e2d3c", "a1b2c3d4"  # two GPUs of one kind
+COPY, CONTROL_GEMM = "copy_kernel", "control_gemm"  # what the control pair runs
+CONTROL_US = 14.0  # of the host
+
+
+def sample(replicates: Sequence[float] = (200.0, 200.1), *, control_us: float | None = None) -> Sample:
+    """`control_us`: of the host, the same during each replicate."""
+    return Sample(tuple(replicates), 40, () if control_us is None else (control_us,) * len(replicates))
+
+
+def pair(copy: float = 30.0, gemm: float = 150.0, *, gemm_kernel: str = CONTROL_GEMM) -> dict[str, ControlTime]:
+    return {"copy": ControlTime(COPY, copy), "gemm": ControlTime(gemm_kernel, gemm)}
+
+
 def run(
     *,
     device: Sequence[float] | None = (204.9, 205.0, 205.2, 205.3),
     host: Sequence[float] | None = (50.0, 50.5, 51.0, 51.5),
     end_to_end: Sequence[float] | None = (300.0, 301.0, 302.0, 303.0),
+    host_control_us: float | None = CONTROL_US,
     kernels: tuple[KernelRecord, ...] | None = None,
     workload: str = WORKLOAD,
     machine: Fingerprint = H200,
+    gpu: str | None = HERE,
     **changes: Any,
 ) -> Run:
-    times = {Timer.DEVICE: device, Timer.END_TO_END: end_to_end, Timer.HOST: host}
-    samples = {timer: Sample(tuple(values), iterations=40) for timer, values in times.items() if values is not None}
+    times = {Timer.DEVICE: (device, None), Timer.END_TO_END: (end_to_end, host_control_us)}
+    times[Timer.HOST] = (host, host_control_us)
     observed: dict[str, Any] = {
         "workload": workload,
         "fingerprint": machine,
         "kernels": mlp_kernels() if kernels is None else kernels,
         "counts": counts(),
-        "samples": samples,
+        "samples": {
+            timer: sample(values, control_us=control)
+            for timer, (values, control) in times.items()
+            if values is not None
+        },
+        "gpu": gpu,
+        "controls": pair(),
     }
     return Run(**(observed | changes))
 
 
 def baseline(suite: str = "perf", **changes: Any) -> Baseline:
     return from_run(run(**changes), suite=suite)
+
+
+# -- comparisons ----------------------------------------------------------------------------------------------------
+
+
+def observation(
+    mean_us: float = 200.0,
+    *,
+    spread: float | None = 0.002,
+    replicates: int = 12,
+    control_us: float | None = None,
+) -> Observation:
+    return Observation(mean_us, None if replicates == 1 else spread, replicates, 40, control_us)
+
+
+def seen(mean_us: float = 200.0, *, gpu: str | None = HERE, host_share: float = 0.0, **of_observation: Any) -> Seen:
+    """A process's observation; where a part of its time is the host's, with a control."""
+    of_observation.setdefault("control_us", CONTROL_US if host_share else None)
+    return Seen(observation(mean_us, **of_observation), gpu, host_share)
+
+
+def policy(**changes: Any) -> Policy:
+    """The gates and priors of the rule, each far from the others: 1 % and 1 us matter, 10 % and 5 us must be seen."""
+    fields: dict[str, Any] = {
+        "tolerance": 0.01,
+        "floor_us": 1.0,
+        "blind": 0.1,
+        "blind_us": 5.0,
+        "replicate": Prior(0.002, degrees=4.0),
+        "process": Prior(0.0005),
+        "machine": Prior(0.0035),
+    }
+    return Policy(**(fields | changes))
 
 
 def waits_for_a_writer(fifo: Path, read: Callable[[], object]) -> tuple[bool, BaseException | None]:

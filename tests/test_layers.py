@@ -23,11 +23,13 @@ TOP = {"plugin", "cli", "standard", "hookspec"}
 ALLOWED = {
     "errors": set(),
     "printable": set(),
-    "run": {"trace"},
+    "conditions": set(),
+    "run": {"conditions", "trace"},
     "trace": {"errors"},
     "judge": {"errors", "printable", "run", "trace"},
     "report": {"errors", "printable", "run", "judge", "trace"},
     "storage": {"errors", "run", "judge"},
+    "runs_file": {"errors", "run", "storage"},
 }
 
 

@@ -324,8 +324,9 @@ def whole_versions(store: BaselineStore) -> dict[str, set[float]]:
     for path in sorted((store.root / slug(DEVICE)).glob("*.json")):
         stored = store.load(DEVICE, path.stem)
         assert stored is not None
-        assert len(stored.kernels) == 1000
-        found[path.stem] = {kernel.device_time_us for kernel in stored.kernels}
+        (entry,) = stored.entries
+        assert len(entry.kernels) == 1000
+        found[path.stem] = {kernel.device_time_us for kernel in entry.kernels}
     return found
 
 

@@ -10,7 +10,7 @@ compiles, are outside every method's time; all that a method does itself, warm-u
 
 Of `detection.ours` it calls
 
-    device_and_host(call_builder, seconds) -> (device_us, host_us)
+    device_and_host(device, call_builder, seconds) -> (device_us, host_us)
 
 ``call_builder(replicate)`` returns a `kernelgauge.measure.instance.Instance` of the twin on fresh allocations: its
 ``call()`` runs it once, and is to be called after ``prepare()``. It is warm in so far as the twin was called before in
@@ -50,7 +50,7 @@ from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import Instance, build, first_call
 
 CallBuilder = Callable[[int], Instance]
-DeviceAndHost = Callable[[CallBuilder, float], tuple[Values, Values]]
+DeviceAndHost = Callable[[Device, CallBuilder, float], tuple[Values, Values]]
 
 _OURS = "ours"  # in wall_seconds: one measurement gives both timers
 
@@ -106,17 +106,17 @@ class Collector:
         """Device and dispatch time of the unslowed twin: what levels are percentages of."""
         unslowed = twin(workload)
         with ready(unslowed, self.device).grad_mode():
-            device_us, host_us = self.device_and_host(self._builder(unslowed), self.seconds)
+            device_us, host_us = self.device_and_host(self.device, self.builder(unslowed), self.seconds)
         return float(np.median(device_us)), float(np.median(host_us[..., 0]))
 
     def _measure_ours(self, workload: str, level: Level, slowed: Workload, collected: Collected) -> None:
         start = time.perf_counter()
-        device_us, host_us = self.device_and_host(self._builder(slowed), self.seconds)
+        device_us, host_us = self.device_and_host(self.device, self.builder(slowed), self.seconds)
         collected.wall_seconds[str(Key(workload, level, _OURS))] = time.perf_counter() - start
         collected.samples[Key(workload, level, OURS["device"])] = device_us
         collected.samples[Key(workload, level, OURS["host"])] = host_us
 
-    def _builder(self, workload: Workload) -> CallBuilder:
+    def builder(self, workload: Workload) -> CallBuilder:
         return lambda replicate: build(workload, self.device, replicate=replicate)
 
 
@@ -135,6 +135,16 @@ def injected_us(level: Level, device_us: float, host_us: float) -> dict[str, flo
         "device_us": level.percent / 100 * device_us if level.kind == "device" else 0.0,
         "host_us": level.percent / 100 * host_us if level.kind == "host" else 0.0,
     }
+
+
+def controls_us(collector: Collector) -> dict[str, float]:
+    """The control pair on this GPU, by name: what GPUs of one kind differ by."""
+    found: dict[str, float] = {}
+    for control in collector.device.controls:
+        with ready(control, collector.device).grad_mode():
+            times, _ = collector.device_and_host(collector.device, collector.builder(control), collector.seconds)
+        found[control.module] = float(np.median(times))
+    return found
 
 
 def metadata(device: Device) -> dict[str, Any]:
@@ -186,8 +196,11 @@ def main() -> None:
         return arguments.levels or chosen_levels(workload, arguments.slot, arguments.levels_per_process)
 
     chance = random.Random(arguments.seed)
-    collected = Collector(device, arguments.seconds, device_and_host, METHODS, chance).collect(workloads, levels_of)
+    collector = Collector(device, arguments.seconds, device_and_host, METHODS, chance)
+    controls = controls_us(collector)
+    collected = collector.collect(workloads, levels_of)
     meta = {
+        "controls_us": controls,
         **metadata(device),
         "process": arguments.process,
         "seed": arguments.seed,

@@ -178,6 +178,10 @@ class Gauge:
                 return Verdict(Status.INVALID, workload.id, timer.label, f"not confirmed: {error.what}", reasons)
             return judge_time(timer, self.run(workload), baseline, comparison, comparisons=comparisons)
 
+        run = self.run(workload)
+        if run.incomplete is not None and run.sample(timer) is None:  # with a baseline or without one
+            headline = f"{timer.label} was not measured: {run.incomplete}"
+            return self.conclude(Verdict(Status.INVALID, workload.id, timer.label, headline))
         return self._judge(workload, timer.label, judge)
 
     def _confirm(self, workload: Workload, timer: Timer) -> None:

@@ -122,8 +122,9 @@ def _options(config: pytest.Config) -> Options:
     update = config.getoption("--perf-update")
     if update == "yes" and os.environ.get("CI"):
         raise pytest.UsageError(str(_refused_under_ci()))
-    if update and (getattr(config.option, "numprocesses", None) or getattr(config.option, "dist", "no") != "no"):
-        raise pytest.UsageError("--perf-update is written by one process: run it without -n and --dist")
+    writes = "--perf-update" if update else "--perf-runs" if config.getoption("--perf-runs") else None
+    if writes and (getattr(config.option, "numprocesses", None) or getattr(config.option, "dist", "no") != "no"):
+        raise pytest.UsageError(f"{writes} is written by one process: run it without -n and --dist")
     strict = config.getoption("--perf-strict")
     return Options(
         root=root,

@@ -173,6 +173,7 @@ class Run(msgspec.Struct, frozen=True):
     gpu: str | None = None  # which one of its kind: a digest of its UUID
     controls: dict[str, ControlTime] = msgspec.field(default_factory=dict)  # "copy", "gemm": measured beside it
     conditions: Conditions | None = None
+    incomplete: str | None = None  # why `samples` lacks what this device can measure
     # What the claims of a suite look at, and a baseline does not keep.
     ops: tuple[OpRecord, ...] = ()
     launch_apis: tuple[str, ...] = ()  # the host call behind each launch, in launch order

@@ -474,7 +474,7 @@ class TestCollecting:
     def collected(self, seed: int) -> tuple[collect.Collected, list[str]]:
         order: list[str] = []
 
-        def device_and_host(builder: collect.CallBuilder, seconds: float) -> tuple[Any, Any]:
+        def device_and_host(device: object, builder: collect.CallBuilder, seconds: float) -> tuple[Any, Any]:
             for replicate in range(2):
                 instance = builder(replicate)
                 instance.prepare()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 
 import pytest
 
-from kernelgauge.judge.attribution import align, configuration_change, explain
-from kernelgauge.run import KernelIdentity, KernelRecord
+from kernelgauge.judge.attribution import align, explain
+from kernelgauge.run import KernelRecord
 from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, fused, launched, mlp_kernels
 
 AUTOTUNER = "Inductor's autotuner chose differently"
@@ -79,57 +80,19 @@ def test_long_sequences_of_one_kernel_are_paired_too() -> None:
     assert [change for change in pairs(before, after) if None in change] == [(None, "x")]
 
 
-# -- what differs between two of one name ---------------------------------------------------------------------------
-
-
-def identity(**fields: object) -> KernelIdentity:
-    return KernelIdentity("triton_poi_fused_mul_0", "pointwise", **fields)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "text"),
-    [
-        (identity(), identity(), ""),
-        (identity(kernel_kwargs="XBLOCK=64"), identity(kernel_kwargs="XBLOCK=64"), ""),
-        (identity(kernel_kwargs="XBLOCK=64"), identity(kernel_kwargs="XBLOCK=128"), "XBLOCK 64 -> 128"),
-        (
-            identity(kernel_kwargs="XBLOCK=64,YBLOCK=16"),
-            identity(kernel_kwargs="YBLOCK=32, XBLOCK=128"),
-            "XBLOCK 64 -> 128, YBLOCK 16 -> 32",
-        ),
-        (
-            identity(kernel_kwargs="XBLOCK=64"),
-            identity(kernel_kwargs="XBLOCK=64,RBLOCK=8"),
-            "RBLOCK (none) -> 8",
-        ),
-        (identity(kernel_kwargs="XBLOCK=64"), identity(), "XBLOCK 64 -> (none)"),
-        (
-            identity(num_warps=4, num_stages=1),
-            identity(num_warps=8, num_stages=3),
-            "num_warps 4 -> 8, num_stages 1 -> 3",
-        ),
-        (identity(grid=(2, 66, 1)), identity(grid=(2, 33, 1)), "grid 2x66x1 -> 2x33x1"),
-        (identity(block=(128, 1, 1)), identity(), "block 128x1x1 -> None"),
-        (identity(source_hash="a"), identity(source_hash="b"), ""),
-    ],
-)
-def test_what_differs_is_named_with_both_values(before: KernelIdentity, after: KernelIdentity, text: str) -> None:
-    assert configuration_change(before, after) == text
-
-
 # -- why ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_kernel_that_carries_the_change_is_named_and_the_rest_summed_up() -> None:
     named, rest = explain(mlp_kernels(), mlp_kernels(us=55.4))
-    assert named == [f"{FUSED}  38.1 -> 55.4 us: same launch configuration"]
-    assert rest == "3 GEMMs unchanged (same identity, +0.0 %)"
+    assert named == [f"{FUSED}  38.1 -> 55.4 us (+17.30): same kernel, same launch configuration, slower"]
+    assert rest == "3 GEMMs unchanged (same identity, +0.0 %, +0.00 us)"
 
 
 def test_kernels_are_named_from_the_largest_change_down_slower_or_faster() -> None:
     named, rest = explain(mlp_kernels(), mlp_kernels(gate=46.0, down=83.0))
-    assert [line.split()[0] for line in named] == [DOWN, GEMM]
-    assert rest == "1 GEMM, 1 pointwise kernel unchanged (same identity, +0.0 %)"
+    assert [(line.split()[0], line.split()[-1]) for line in named] == [(DOWN, "slower"), (GEMM, "faster")]
+    assert rest == "1 GEMM, 1 pointwise kernel unchanged (same identity, +0.0 %, +0.00 us)"
 
 
 def test_a_kernel_below_a_tenth_of_the_change_is_in_the_rest() -> None:
@@ -147,13 +110,13 @@ def test_another_identity_is_named_even_where_the_time_is_the_same() -> None:
     named, rest = explain(mlp_kernels(), mlp_kernels(xblock=512))
     assert len(named) == 1
     assert "other launch configuration" in named[0]
-    assert rest == "3 GEMMs unchanged (same identity, +0.0 %)"
+    assert rest == "3 GEMMs unchanged (same identity, +0.0 %, +0.00 us)"
 
 
 def test_where_nothing_moved_nothing_is_named() -> None:
     named, rest = explain(mlp_kernels(), mlp_kernels())
     assert named == []
-    assert rest == "3 GEMMs, 1 pointwise kernel unchanged (same identity, +0.0 %)"
+    assert rest == "3 GEMMs, 1 pointwise kernel unchanged (same identity, +0.0 %, +0.00 us)"
 
 
 def test_of_no_kernels_nothing_is_said() -> None:
@@ -163,7 +126,7 @@ def test_of_no_kernels_nothing_is_said() -> None:
 def test_the_autotuner_is_the_cause_where_the_source_is_the_same() -> None:
     (named,), _ = explain([fused(38.1)], [fused(55.4, xblock=512)])
     assert named == (
-        f"{FUSED}  38.1 -> 55.4 us: same source (crp6dxk5), other launch configuration:\n"
+        f"{FUSED}  38.1 -> 55.4 us (+17.30): same source (crp6dxk5), other launch configuration:\n"
         "XBLOCK 1024 -> 512, num_warps 4 -> 8: " + AUTOTUNER
     )
 
@@ -182,7 +145,7 @@ def test_another_source_with_the_same_launch_is_said_so() -> None:
 
 def test_the_autotuner_is_no_cause_of_another_grid_of_a_library_kernel() -> None:
     (named,), _ = explain([launched(GEMM, 56.0, grid=(2, 66, 1))], [launched(GEMM, 60.0, grid=(2, 33, 1))])
-    assert named == f"{GEMM}  56.0 -> 60.0 us: other launch configuration:\ngrid 2x66x1 -> 2x33x1"
+    assert named == f"{GEMM}  56.0 -> 60.0 us (+4.00): other launch configuration:\ngrid 2x66x1 -> 2x33x1"
 
 
 @pytest.mark.parametrize("sources", [(None, OTHER_SOURCE), (OTHER_SOURCE, None)])
@@ -201,4 +164,34 @@ def test_a_change_spread_over_many_kernels_is_not_called_unchanged() -> None:
     before = [launched(f"kernel_{index}", 10.0) for index in range(12)]
     after = [launched(f"kernel_{index}", 10.8) for index in range(12)]
     named, rest = explain(before, after)
-    assert named or "unchanged" not in rest
+    assert len(named) == 3
+    assert rest == "9 GEMMs of the same identity, +8.0 % together (+7.20 us)"
+
+
+def test_of_equal_launches_that_share_a_change_none_is_lost() -> None:
+    named, rest = explain([launched("kernel", 10.0)] * 12, [launched("kernel", 10.8)] * 12)
+    assert len(named) == 3
+    assert rest == "9 GEMMs of the same identity, +8.0 % together (+7.20 us)"
+
+
+def told_us(texts: Sequence[str], rest: str) -> float:
+    """What the lines say together: the deltas in parentheses, and the times of what is new or gone."""
+    total = 0.0
+    for text in texts:
+        if match := re.search(r" (new|gone): ([\d.]+) us$", text):
+            total += float(match[2]) * (1 if match[1] == "new" else -1)
+        else:
+            total += float(re.findall(r"\(([+-][\d.]+)\)", text)[0])
+    return total + sum(float(delta) for delta in re.findall(r"([+-][\d.]+) us\)$", rest))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_deltas_that_are_told_sum_to_the_change_of_the_total(seed: int) -> None:
+    generator = random.Random(seed)
+
+    def draw() -> list[KernelRecord]:
+        return [launched(generator.choice("abc"), generator.choice((2.0, 8.1, 8.2))) for _ in range(12)]
+
+    before, after = draw(), draw()
+    total = sum(kernel.device_time_us for kernel in after) - sum(kernel.device_time_us for kernel in before)
+    assert told_us(*explain(before, after)) == pytest.approx(total, abs=0.01 * 24)

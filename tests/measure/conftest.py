@@ -1,10 +1,10 @@
-"""What the tests of measuring share: a workload of a few numbers, and a GPU that only exists in recorded traces."""
+"""What the tests of measuring share: a workload of a few numbers, GPUs that only exist here, replicates that are told."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,14 @@ import torch
 from torch import nn
 
 from kernelgauge import Workload
+from kernelgauge.conditions import Reading
+from kernelgauge.errors import KernelgaugeError
+from kernelgauge.measure import runner
+from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.device.cuda import CudaDevice
+from kernelgauge.measure.replicate import Replicate
+from kernelgauge.measure.runner import Measured, Result, measure
 from kernelgauge.measure.settings import Settings
 from kernelgauge.trace import Trace, parse
 
@@ -26,6 +32,116 @@ class RecordedGpu(CudaDevice):
 
     def __init__(self) -> None:
         pass
+
+
+class ToldMonitor:
+    """Gives these readings, one after the other, and the last one ever after."""
+
+    def __init__(self, *readings: Reading) -> None:
+        self.left = list(readings) or [Reading()]
+
+    def read(self, *, processes: bool = False) -> Reading:
+        return self.left.pop(0) if len(self.left) > 1 else self.left[0]
+
+
+class Fake(CpuDevice):
+    """A CPU with the limits of no device: as many replicates as the settings ask for."""
+
+    most_replicates = None
+
+    def __init__(self, *controls: Workload) -> None:
+        super().__init__()
+        self.controls = controls
+        self.is_lost = False
+
+    def lost(self) -> bool:
+        return self.is_lost
+
+
+class ToldReplicates:
+    """Stands in for `replicate`: what each workload's replicates are, and who was asked for one, in order.
+
+    `times_us`: device times by module, one after the other, and the last one ever after; 10 us where nothing is told.
+    `disturbed`: how many of its first replicates are disturbed, and why. `fails`: in which of its replicates it raises what.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.times_us: dict[str, list[float]] = {}
+        self.disturbed: dict[str, tuple[int, str]] = {}
+        self.fails: dict[str, tuple[int, Callable[[], KernelgaugeError]]] = {}
+        self.seconds = 0.01
+        self.readings: tuple[Reading, ...] = ()
+        self.usual_clocks: list[float | None] = []
+        self.iterations: dict[str, int] = {}
+
+    def __call__(
+        self,
+        workload: Workload,
+        device: CpuDevice,
+        settings: Settings,
+        *,
+        index: int,
+        usual_clock_mhz: float | None,
+        **_: Any,
+    ) -> Replicate:
+        name = workload.module
+        done = [module for module, _ in self.asked].count(name)
+        self.asked.append((name, index))
+        self.usual_clocks.append(usual_clock_mhz)
+        self.iterations[name] = settings.iterations
+        failing_from, error = self.fails.get(name, (10**9, KernelgaugeError))
+        if done >= failing_from:
+            raise error()
+        times = self.times_us.get(name, [10.0])
+        spoilt, why = self.disturbed.get(name, (0, ""))
+        return Replicate(
+            kernel_us=(times[min(done, len(times) - 1)],),
+            host=None,
+            readings=self.readings,
+            disturbed_by=(why,) if done < spoilt else (),
+            seconds=self.seconds,
+        )
+
+    def order(self) -> list[str]:
+        return [name for name, _ in self.asked]
+
+    def places(self, module: str) -> list[int]:
+        return [index for name, index in self.asked if name == module]
+
+
+@pytest.fixture
+def replicates(monkeypatch: pytest.MonkeyPatch) -> ToldReplicates:
+    told = ToldReplicates()
+    monkeypatch.setattr(runner, "replicate", told)
+    return told
+
+
+@pytest.fixture
+def observe_all(quick: Settings) -> Iterator[Callable[..., dict[str, Result]]]:
+    """Measures workloads together, and gives the results by module and variant."""
+
+    def run(*workloads: Workload, device: CpuDevice | None = None, settings: Settings = quick) -> dict[str, Result]:
+        target = device or CpuDevice()
+        results = measure(workloads, target, target.fingerprint(), settings)
+        return {f"{workload.module} {workload.variant}": results[workload.id] for workload in workloads}
+
+    yield run
+    reset_compiler()
+
+
+@pytest.fixture
+def observe(cpu: CpuDevice, quick: Settings) -> Iterator[Callable[..., Measured]]:
+    """Measures one workload alone; raises why it could not be."""
+
+    def run(workload: Workload, settings: Settings = quick, **more: Any) -> Measured:
+        result = measure([workload], cpu, cpu.fingerprint(), settings, **more)[workload.id]
+        if isinstance(result, KernelgaugeError):
+            raise result
+        return result
+
+    yield run
+    reset_compiler()
 
 
 @pytest.fixture
@@ -41,7 +157,7 @@ def gpu() -> RecordedGpu:
 @pytest.fixture
 def quick() -> Settings:
     """Long enough to have every part of a measurement, and no longer."""
-    return Settings(replicates=2, iterations=3, seconds=0.01, warm_up_seconds=0)
+    return Settings(replicates=2, most_replicates=2, iterations=3, seconds=0.01, warm_up_seconds=0)
 
 
 @pytest.fixture

@@ -12,20 +12,12 @@ from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError
-from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.instance import build, first_call
 from kernelgauge.measure.numerics import compare_with_float64
-from kernelgauge.measure.runner import measure
 from tests.measure.test_instance import raising
 
 Tiny = Callable[..., Workload]
-
-
-@pytest.fixture
-def observe(cpu, quick):
-    yield lambda workload: measure(workload, cpu, cpu.fingerprint(), quick)
-    reset_compiler()
 
 
 def test_an_output_that_holds_nothing_to_compare_is_no_pass(tiny: Tiny, cpu: CpuDevice) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -12,10 +12,9 @@ from torch import nn
 
 from kernelgauge import Timer, Workload
 from kernelgauge.errors import WorkloadError, WorkloadUnavailable
-from kernelgauge.measure import runner
-from kernelgauge.measure.compiler import reset_compiler
+from kernelgauge.measure import replicate, runner
 from kernelgauge.measure.device.cpu import CpuDevice
-from kernelgauge.measure.runner import Measured, measure
+from kernelgauge.measure.runner import Measured
 from kernelgauge.measure.settings import Settings
 from kernelgauge.trace import parse
 
@@ -68,15 +67,6 @@ def failing_after(calls: int, error: Exception) -> Callable[[], Callable[[torch.
         return x * 2
 
     return lambda: function
-
-
-@pytest.fixture
-def observe(cpu: CpuDevice, quick: Settings) -> Iterator[Observe]:
-    def run(workload: Workload, settings: Settings = quick, **more: Any) -> Measured:
-        return measure(workload, cpu, cpu.fingerprint(), settings, **more)
-
-    yield run
-    reset_compiler()
 
 
 # -- what is observed -----------------------------------------------------------------------------------------------
@@ -136,7 +126,11 @@ def test_launches_of_a_device_are_absent_on_a_cpu(tiny: Tiny, observe: Observe) 
 def test_each_stage_is_announced(tiny: Tiny, observe: Observe) -> None:
     said: list[str] = []
     observe(tiny(), progress=said.append)
-    assert said == ["building", "profiling", "timing, replicate 1 of 2", "timing, replicate 2 of 2"]
+    assert said == [
+        "tiny-eager-fp32: profiling",
+        "timing, pass 1: 1 of 1 workloads",
+        "timing, pass 2: 1 of 1 workloads",
+    ]
 
 
 # -- samples --------------------------------------------------------------------------------------------------------
@@ -146,7 +140,7 @@ def test_device_time_has_one_value_for_each_replicate(tiny: Tiny, observe: Obser
     measured = observe(tiny(build=TwoSteps))
     sample = measured.run.samples[Timer.DEVICE]
     assert len(sample.replicates_us) == quick.replicates
-    assert sample.iterations == measured.iterations == 3
+    assert sample.iterations == measured.latency_iterations == 3
 
 
 def test_host_dispatch_and_end_to_end_are_not_measured_here(tiny: Tiny, observe: Observe) -> None:
@@ -155,15 +149,13 @@ def test_host_dispatch_and_end_to_end_are_not_measured_here(tiny: Tiny, observe:
     assert run.sample(Timer.HOST) is None
 
 
-def test_host_dispatch_is_measured_where_the_device_has_it(tiny: Tiny, quick: Settings) -> None:
+def test_host_dispatch_is_measured_with_its_control_where_the_device_has_it(tiny: Tiny, observe_all, quick) -> None:
     class WithHost(CpuDevice):
         timers = (*CpuDevice.timers, Timer.HOST)
 
-    device = WithHost()
-    run = measure(tiny(), device, device.fingerprint(), quick).run
-    sample = run.samples[Timer.HOST]
-    assert len(sample.replicates_us) == quick.replicates
-    assert sample.iterations == 100  # of some microseconds each: they all fit into the time
+    sample = observe_all(tiny(), device=WithHost())["tiny eager"].run.samples[Timer.HOST]
+    assert len(sample.replicates_us) == len(sample.controls_us) == quick.replicates
+    assert sample.iterations == 60  # of some microseconds each: they all fit into the time
 
 
 def test_every_replicate_is_built_anew(tiny: Tiny, observe: Observe, quick: Settings) -> None:
@@ -179,15 +171,15 @@ def test_every_replicate_is_built_anew(tiny: Tiny, observe: Observe, quick: Sett
 
 def test_each_replicate_sits_elsewhere_in_memory(tiny: Tiny, observe: Observe, monkeypatch: pytest.MonkeyPatch) -> None:
     places: list[int] = []
-    real = runner.build
+    real = replicate.build
 
-    def spy(*arguments: Any, replicate: int = 0) -> Any:
+    def spy(*arguments: Any, replicate: int) -> Any:
         places.append(replicate)
         return real(*arguments, replicate=replicate)
 
-    monkeypatch.setattr(runner, "build", spy)
+    monkeypatch.setattr(replicate, "build", spy)
     observe(tiny())
-    assert places == [0, 0, 1]  # the structure, then the replicates that are timed
+    assert places == [0, 1]
 
 
 # -- what the compiler did ------------------------------------------------------------------------------------------
@@ -197,7 +189,7 @@ def test_a_compiled_module_is_not_compiled_again_on_fresh_allocations(tiny: Tiny
     said: list[str] = []
     counts = observe(tiny(build=TwoSteps, compile=CAPTURED), progress=said.append).run.counts
     assert (counts.graph_breaks, counts.recompiles) == (0, 0)
-    assert said[0] == "compiling"
+    assert said[0] == "tiny-eager-fp32: compiling and profiling"
 
 
 def test_a_module_that_changes_its_mind_is_seen_to_recompile(tiny: Tiny, observe: Observe) -> None:
@@ -254,7 +246,6 @@ def test_a_failure_of_the_device_while_measuring_is_a_failure_of_the_workload(
         observe(tiny(build=failing_after(calls, error)))
     assert raised.value.what == "tiny-eager-fp32: measuring failed"
     assert raised.value.got == "RuntimeError: CUDA error: an illegal memory access was encountered"
-    assert raised.value.__cause__ is error
 
 
 def test_a_lack_of_memory_while_measuring_is_told_as_such(tiny: Tiny, observe: Observe) -> None:

@@ -60,7 +60,8 @@ def explain(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> tu
     ]
     if not named and total > 0:  # spread evenly over many kernels: none carries a tenth
         named = by_weight[:_NAMED_AT_LEAST]
-    return [_describe(change) for change in named], _describe_rest([c for c in by_weight if c not in named])
+    rest = [change for change in by_weight if not any(change is one for one in named)]  # two launches may be equal
+    return [_describe(change) for change in named], _describe_rest(rest)
 
 
 def _describe(change: KernelChange) -> str:

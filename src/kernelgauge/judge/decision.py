@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from .noise import Seen, difference, sources
-from .observation import Observation
 from .policy import FALSE_ALARMS_PER_SUITE, Policy
-from .stats import RelativeChange, Source, change, quantile, standard_error
+from .stats import RelativeChange, change, quantile, standard_error
 from .verdict import Status
 
 __all__ = ["Decision", "decide", "smallest_detectable"]
@@ -19,6 +21,7 @@ __all__ = ["Decision", "decide", "smallest_detectable"]
 _SUSPECT_LEVEL = 0.05
 _SUSPECT_SHARE = 0.5
 _POWER = 0.95
+_NO_NUMBER = 1 << 20  # of replicates: nobody measures as many
 
 
 @dataclass(frozen=True)
@@ -57,21 +60,27 @@ def decide(
             interval is widened by it.
     """
     delta, noise = difference(before, after), sources(before, after, policy)
-    level = FALSE_ALARMS_PER_SUITE / comparisons
-    measured = _widened(change(delta, noise, confidence=1 - 2 * level), explained)
+    confidence = 1 - 2 * FALSE_ALARMS_PER_SUITE / comparisons
+    measured = _widened(change(delta, noise, confidence=confidence), explained)
     if measured.low is None or measured.high is None:
         return Decision(Status.UNDECIDED, measured, suspicious=True)
     before_us = after.observation.mean_us / math.exp(delta)
     status = _status(measured, policy, before_us)
     first_look = change(abs(delta), noise, confidence=1 - 2 * _SUSPECT_LEVEL)
+
+    def decides(more: int) -> bool:
+        """Whether so many more replicates would, if mean and spread stayed what they are."""
+        longer = msgspec.structs.replace(after.observation, replicates=after.observation.replicates + more)
+        later = sources(before, replace(after, observation=longer), policy)
+        widened = _widened(change(delta, later, confidence=confidence), explained)
+        return _status(widened, policy, before_us) is not Status.UNDECIDED
+
     return Decision(
         status=status,
         change=measured,
         suspicious=status is not Status.PASS
         or bool(first_look.low and first_look.low > 0 and first_look.estimate > _SUSPECT_SHARE * policy.tolerance),
-        missing_replicates=_missing(measured, noise, policy, before_us, after.observation)
-        if status is Status.UNDECIDED
-        else None,
+        missing_replicates=_fewest(decides) if status is Status.UNDECIDED else None,
     )
 
 
@@ -97,17 +106,14 @@ def _status(measured: RelativeChange, policy: Policy, before_us: float) -> Statu
     return Status.PASS if measured.high <= policy.blind_fraction(before_us) else Status.UNDECIDED
 
 
-def _missing(
-    measured: RelativeChange, noise: Sequence[Source], policy: Policy, before_us: float, run: Observation
-) -> int | None:
-    """Replicates after which the interval would lie within the blind zone, if the change stayed what it is."""
-    room = math.log1p(policy.blind_fraction(before_us)) - math.log1p(measured.estimate)
-    wanted = (room / quantile(noise, measured.confidence)) ** 2
-    fixed = math.fsum(source.variance for source in noise if not source.per_replicate)
-    if room <= 0 or wanted <= fixed:
-        return None
-    shrinking = math.fsum(source.variance for source in noise if source.per_replicate) * run.replicates
-    return max(1, math.ceil(shrinking / (wanted - fixed)) - run.replicates)
+def _fewest(decides: Callable[[int], bool]) -> int | None:
+    """The smallest number for which it holds, as it then does for every larger one; None: no number."""
+    most = 1
+    while not decides(most):
+        most *= 2
+        if most > _NO_NUMBER:
+            return None
+    return bisect_left(range(most), True, lo=most // 2 + 1, key=decides)
 
 
 def smallest_detectable(before: Sequence[Seen], after: Seen, policy: Policy, *, comparisons: int) -> float:
@@ -115,6 +121,7 @@ def smallest_detectable(before: Sequence[Seen], after: Seen, policy: Policy, *, 
     noise = sources(before, after, policy)
     level = FALSE_ALARMS_PER_SUITE / comparisons
     margin = (quantile(noise, 1 - 2 * level) + quantile(noise, 1 - 2 * (1 - _POWER))) * standard_error(noise)
-    # The relative gate is passed as often only by a change that is larger than it by as much.
-    gate = math.log1p(policy.tolerance) + quantile(noise, 1 - 2 * (1 - _POWER)) * standard_error(noise)
+    # The other two gates are passed as often only by a change that is larger than them by as much.
+    least = max(policy.tolerance, policy.floor_us / after.observation.mean_us)
+    gate = math.log1p(least) + quantile(noise, 1 - 2 * (1 - _POWER)) * standard_error(noise)
     return math.expm1(max(margin, gate))

@@ -35,6 +35,11 @@ class Seen:
     host_share: float = 0.0
 
     @property
+    def known_host(self) -> bool:
+        """Whether the speed of its host is known, or of no concern."""
+        return not self.host_share or self.observation.control_us is not None
+
+    @property
     def logarithm(self) -> float:
         """What is compared: the logarithm of the time, at equal speed of the host."""
         return math.log(self.observation.mean_us) - self.host_share * math.log(self.observation.control_us or 1.0)
@@ -48,6 +53,8 @@ def on_the_same_gpu(before: Sequence[Seen], after: Seen) -> list[Seen]:
 def difference(before: Sequence[Seen], after: Seen) -> float:
     """Of the logarithms, against the mean of the baseline's processes: those of the same GPU where there are any."""
     compared = on_the_same_gpu(before, after) or before
+    if not all(seen.known_host for seen in (*compared, after)):  # then nothing is decided, and the times are shown
+        return math.log(after.observation.mean_us) - fmean(math.log(seen.observation.mean_us) for seen in compared)
     return after.logarithm - fmean(seen.logarithm for seen in compared)
 
 
@@ -59,7 +66,7 @@ def sources(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[Source
     run = after.observation
     if run.spread is None or any(seen.observation.spread is None for seen in compared):
         return NO_INTERVAL
-    if after.host_share and None in (run.control_us, *(seen.observation.control_us for seen in compared)):
+    if not all(seen.known_host for seen in (*compared, after)):
         return NO_INTERVAL
     total = _between_processes(compared, policy)
     found = [
@@ -110,15 +117,18 @@ def _within(observation: Observation, policy: Policy) -> Source:
     """Variance of the mean of the replicates of one process."""
     spread = observation.spread or 0.0
     of_one = policy.replicate.weighed(observation.mean_us, spread**2, observation.replicates - 1)
-    return Source(of_one.variance / observation.replicates, of_one.degrees, per_replicate=True)
+    return Source(of_one.variance / observation.replicates, of_one.degrees)
 
 
 def _between_machines(before: Sequence[Seen], policy: Policy) -> Source:
     """Another GPU of the kind: its own deviation from the mean of the kind, and that mean's."""
-    means = [fmean(values) for values in _by_gpu(before).values()]
+    by_gpu = _by_gpu(before).values()
+    means = [fmean(values) for values in by_gpu]
     observed = variance(means) if len(means) > 1 else 0.0
     of_one = policy.machine.weighed(before[0].observation.mean_us, observed, len(means) - 1)
-    return Source(of_one.variance * (1 + 1 / len(means)), of_one.degrees)
+    # The mean is over processes: a GPU has a part in it for each of its own.
+    of_mean = math.fsum((len(values) / len(before)) ** 2 for values in by_gpu)
+    return Source(of_one.variance * (1 + of_mean), of_one.degrees)
 
 
 def _host_speed(before: Sequence[Seen], after: Seen) -> Source:

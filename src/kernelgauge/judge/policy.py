@@ -97,12 +97,12 @@ class Policy:
 DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
     {
         Timer.DEVICE: Policy(
-            tolerance=0.0025,
+            tolerance=0.001,
             floor_us=0.03,
             blind=0.02,
             blind_us=0.1,
-            replicate=Prior(0.002, absolute_us=0.02, degrees=4.0),
-            process=Prior(0.0006, absolute_us=0.006),
+            replicate=Prior(0.002, absolute_us=0.02, degrees=8.0),
+            process=Prior(0.0005, absolute_us=0.007, degrees=20.0),
             machine=Prior(0.0035),
         ),
         Timer.END_TO_END: Policy(

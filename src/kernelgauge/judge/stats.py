@@ -29,12 +29,10 @@ class Source:
     Attributes:
         variance: its part of the variance of the difference.
         degrees: degrees of freedom of that variance: how many observations it comes from, less those used up.
-        per_replicate: whether more replicates of the run make it smaller (as one over their number).
     """
 
     variance: float
     degrees: float
-    per_replicate: bool = False
 
 
 NO_INTERVAL: tuple[Source, ...] = (Source(math.inf, 1.0),)

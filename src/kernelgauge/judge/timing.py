@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import geometric_mean
 
 from ..run import Run, Timer
@@ -38,7 +39,8 @@ def judge_time(
         return Verdict(Status.INCOMPARABLE, run.workload, timer.label, f"{timer.label} not compared: {comparison}")
     sample = run.sample(timer)
     if sample is None:
-        return Verdict(Status.INVALID, run.workload, timer.label, f"{timer.label} was not measured")
+        why = "" if run.incomplete is None else f": {run.incomplete}"
+        return Verdict(Status.INVALID, run.workload, timer.label, f"{timer.label} was not measured{why}")
     entry, likeness = baseline.entry_like(run.kernels)
     before = baseline.seen(timer, entry)
     if not before:
@@ -59,7 +61,7 @@ def judge_time(
         status=decision.status,
         workload=run.workload,
         subject=timer.label,
-        headline=_headline(timer, decision, before, after, machine),
+        headline=_headline(timer, decision, before, after, machine, measured=len(sample.replicates_us)),
         reasons=_reasons(timer, run, baseline, entry, likeness, decision, machine),
         before_us=_before_us(before, after),
         after_us=after.observation.mean_us,
@@ -100,7 +102,9 @@ def _before_us(before: list[Seen], after: Seen) -> float:
     return geometric_mean(seen.observation.mean_us for seen in on_the_same_gpu(before, after) or before)
 
 
-def _headline(timer: Timer, decision: Decision, before: list[Seen], after: Seen, machine: MachineChange) -> str:
+def _headline(
+    timer: Timer, decision: Decision, before: list[Seen], after: Seen, machine: MachineChange, *, measured: int
+) -> str:
     headline = f"{timer.label} {_before_us(before, after):.1f} -> {after.observation.mean_us:.1f} us  "
     headline += _describe(decision.change, at_equal_host_speed=bool(after.host_share))
     if timer is not Timer.DEVICE and after.observation.control_us is not None:
@@ -108,15 +112,20 @@ def _headline(timer: Timer, decision: Decision, before: list[Seen], after: Seen,
         if usual is not None and abs(after.observation.control_us / usual - 1) > 0.05:  # else not worth a word
             headline += f", the host itself {usual:.1f} -> {after.observation.control_us:.1f} us (control)"
     if decision.status is Status.UNDECIDED:
-        headline += f": {_what_would_decide(timer, decision, on_the_same_gpu(before, after), machine)}"
+        for_each = measured / after.observation.replicates  # those on a slow host are measured, and not kept
+        same_gpu = on_the_same_gpu(before, after)
+        headline += f": {_what_would_decide(timer, decision, same_gpu, machine, for_each)}"
     return headline
 
 
-def _what_would_decide(timer: Timer, decision: Decision, same_gpu: list[Seen], machine: MachineChange) -> str:
+def _what_would_decide(
+    timer: Timer, decision: Decision, same_gpu: list[Seen], machine: MachineChange, for_each: float
+) -> str:
     if decision.change.low is None:
         return "too little is known of the noise: one replicate, or no control of the host"
     if decision.missing_replicates is not None:
-        return f"too noisy to tell; about {decision.missing_replicates} more replicates would decide"
+        more = math.ceil(for_each * decision.missing_replicates)
+        return f"too noisy to tell; about {more} more replicate{'s' if more > 1 else ''} would decide"
     if timer is Timer.DEVICE and same_gpu and machine.moved:
         return f"the control pair moved too ({machine}): the machine, which may be all of it"
     where = "between processes" if same_gpu else "between machines"
@@ -177,11 +186,14 @@ def _host_reasons(timer: Timer, run: Run, baseline: Baseline, entry: Entry) -> l
 def _latency_parts(run: Run, baseline: Baseline, entry: Entry) -> list[Reason]:
     """Latency = device time + time in which the GPU waits for the host: the two changes sum to the latency's."""
     latency, device = run.sample(Timer.END_TO_END), run.sample(Timer.DEVICE)
-    before = [baseline.seen(timer, entry) for timer in (Timer.END_TO_END, Timer.DEVICE)]
-    if latency is None or device is None or not all(before):
+    if latency is None or device is None:
         return []
-    old_latency, old_device = (geometric_mean(seen.observation.mean_us for seen in each) for each in before)
-    new_latency, new_device = observe(latency).mean_us, observe(device).mean_us
+    before = [baseline.seen(timer, entry) for timer in (Timer.END_TO_END, Timer.DEVICE)]
+    after = [Seen(observe(sample), run.gpu) for sample in (latency, device)]
+    if not all(before):
+        return []
+    old_latency, old_device = map(_before_us, before, after)
+    new_latency, new_device = (seen.observation.mean_us for seen in after)
     busy, idle = new_device - old_device, (new_latency - new_device) - (old_latency - old_device)
     bound = "launch-bound" if new_latency - new_device > new_device else "the host, or the launches"
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import geometric_mean
 
@@ -130,6 +130,7 @@ def _time_details(old: Baseline, new: Baseline) -> list[str]:
         if not before:
             details.append(f"{timer.label} (none) -> {after.observation.mean_us:.1f} us")
             continue
+        after = replace(after, host_share=before[0].host_share)  # of one share: else the control is no common scale
         if _host_moved(before, after):
             details.append(f"{timer.label} was taken on a host of another speed")
         decision = decide(before, after, DEFAULT_POLICIES[timer])

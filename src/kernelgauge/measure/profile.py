@@ -65,6 +65,7 @@ def profile_session(
     warmup: int = 1,
     hold_us: float = 0.0,
     look: Callable[[], None] = lambda: None,
+    flush: bool = True,
     record_shapes: bool = False,
     keep_table: bool = False,
 ) -> Session:
@@ -74,13 +75,14 @@ def profile_session(
     `hold_us` too: the device is kept busy for that long while the call is dispatched, so that its kernels follow each
     other as they do in a full queue. Without it a slow host puts gaps between them, and a GEMM after a gap is 1 to 2 %
     faster: the host's speed would show in the device time. `look` is called a few times while the device is busy.
+    `flush`: whether each call finds a cold cache.
 
     Raises `MeasurementError` if, three times running, launches and device records do not pair or the iterations
     differ from one another.
     """
     problems: list[str] = []
     for _ in range(_ATTEMPTS):
-        session = _profile_once(device, instance, iterations, warmup, hold_us, look, record_shapes, keep_table)
+        session = _profile_once(device, instance, iterations, warmup, hold_us, look, flush, record_shapes, keep_table)
         problems = session_problems(session, iterations)
         if not problems:
             return session
@@ -127,6 +129,7 @@ def _profile_once(
     warmup: int,
     hold_us: float,
     look: Callable[[], None],
+    flush: bool,
     record_shapes: bool,
     keep_table: bool,
 ) -> Session:
@@ -151,7 +154,8 @@ def _profile_once(
             warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
             for index in range(_WAIT + warmup + iterations):
                 instance.prepare()
-                device.flush_cache()
+                if flush:
+                    device.flush_cache()
                 if hold_us:
                     device.hold(hold_us)
                 else:

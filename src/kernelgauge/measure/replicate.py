@@ -16,7 +16,7 @@ from .profile import Session, profile_session
 from .settings import WARM_UP_CALLS, Settings
 from .timing import HostTime, host_dispatch, warm_up
 
-__all__ = ["Pace", "Replicate", "replicate"]
+__all__ = ["Pace", "Replicate", "held_session", "replicate"]
 
 # Dispatch under the profiler varies with the host's speed; a hold that is too short is found out and doubled.
 _HOLD_FACTOR = 1.5
@@ -91,7 +91,7 @@ def replicate(
     during: list[Reading] = []
     with reporting(workload, "measuring"), instance.grad_mode():
         warm_up(device, instance, calls=WARM_UP_CALLS, seconds=settings.warm_up_seconds)
-        session = _held_session(device, instance, settings, pace, during)
+        session = held_session(device, instance, settings, pace, during)
         _require_same_kernels(workload, structure, session)
         after = device.monitor.read(processes=True)
         # After the session, not before: a hot loop heats the device, and its clock falls for a while.
@@ -108,7 +108,8 @@ def replicate(
     )
 
 
-def _held_session(device: Device, instance: Instance, settings: Settings, pace: Pace, during: list[Reading]) -> Session:
+def held_session(device: Device, instance: Instance, settings: Settings, pace: Pace, during: list[Reading]) -> Session:
+    """A session in whose calls the device had all launches before it began; `during`: what the monitor saw then."""
     iterations = settings.iterations_for(pace.call_us)
     while True:
         during.clear()

@@ -19,6 +19,7 @@ from ..errors import KernelgaugeError, MeasurementError, WorkloadError
 from ..run import ControlTime, Counts, Fingerprint, KernelRecord, OpRecord, Run, Sample, Timer
 from ..trace import dispatcher_ops, metadata_ops_that_launched
 from ..workload import Workload
+from .cold import require_cold_cache
 from .compiler import compile_counts, kernel_profile_on_cpu, reset_compiler
 from .device import Device
 from .instance import Instance, build, first_call, reporting
@@ -65,6 +66,7 @@ class Subject:
     pace: Pace
     graph_breaks: int
     peak: int | None
+    is_control: bool = False
     recompiles: int = 0
     replicates: list[Replicate] = field(default_factory=list)
     spoilt: list[Replicate] = field(default_factory=list)
@@ -92,10 +94,17 @@ def measure(
     """
     if device.most_replicates is not None:
         most = device.most_replicates
-        settings = replace(settings, replicates=min(settings.replicates, most), most_replicates=most)
+        settings = replace(
+            settings, replicates=min(settings.replicates, most), most_replicates=min(settings.most_replicates, most)
+        )
     kernel_profile_on_cpu()
     results: dict[str, Result] = {}
     waiting = list(workloads)
+    if device.cache_bytes:
+        try:
+            require_cold_cache(device, device.cache_bytes)
+        except MeasurementError as error:
+            return dict.fromkeys((workload.id for workload in workloads), error)
     while waiting:
         subjects, waiting = _prepare_together(waiting, device, results, progress)
         if not subjects:
@@ -143,25 +152,21 @@ def _prepare_together(
     deferred: list[Workload] = []
     roots: set[object] = set()
     for workload in waiting:
+        instance: Instance | None = None  # gone before the next one is built
         try:
             instance = build(workload, device)
             root = None if workload.compile is None else _compiled_root(instance.module)
-            if root is not None and (root in roots or _BROKEN in roots):
+            # After a graph break functions are compiled on their own that the next workload may call too.
+            if root is not None and (root in roots or compile_counts().graph_breaks):
                 deferred.append(workload)
                 continue
-            progress(f"{workload.id}: {'profiling' if root is None else 'compiling and profiling'}")
-            subject = _prepare(workload, instance, device)
-            subjects.append(subject)
             if root is not None:
-                roots.add(root)
-            if subject.graph_breaks:  # it compiled functions that the next workload may call too
-                roots.add(_BROKEN)
+                roots.add(root)  # before it runs: one that fails may have compiled as well
+            progress(f"{workload.id}: {'profiling' if root is None else 'compiling and profiling'}")
+            subjects.append(_prepare(workload, instance, device))
         except KernelgaugeError as error:
-            results[workload.id] = _lost(error) if device.lost() else error
+            results[workload.id] = _told(error, device)
     return subjects, deferred
-
-
-_BROKEN = object()
 
 
 def _compiled_root(module: Any) -> object:
@@ -193,6 +198,7 @@ def _prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
             structure=session,
             pace=Pace.of(call_us, session),
             graph_breaks=after.graph_breaks - before.graph_breaks,
+            recompiles=compile_counts().graphs - after.graphs,
             peak=device.peak_allocated_bytes(instance.call),
         )
 
@@ -204,31 +210,41 @@ def _time_together(
     subjects: Sequence[Subject], device: Device, settings: Settings, progress: Progress
 ) -> dict[str, ControlTime]:
     """Passes over all subjects and the control pair, until each is pinned down or out of budget."""
-    controls = [_control(workload, device) for workload in device.controls]
-    first = len(subjects[0].replicates)  # a confirmation goes on to other addresses
+    try:
+        controls = [_control(workload, device) for workload in device.controls]
+    except KernelgaugeError as error:
+        for subject in subjects:
+            subject.error = _told(error, device)
+        return {}
+    first = len(subjects[0].replicates) + len(subjects[0].spoilt)  # a confirmation goes on to other addresses
     index = first
     while active := [subject for subject in subjects if not subject.is_done(settings)]:
         progress(f"timing, pass {index - first + 1}: {len(active)} of {len(subjects)} workloads")
         for subject in (*controls, *active):
             _one_replicate(subject, device, settings, index, usual_clock_mhz=_usual_clock((*controls, *subjects)))
         if device.lost():
+            for subject in active:
+                subject.error = subject.error or _DeviceLost()
             break
         index += 1
     drifts = [drift for control in controls if (drift := _drift(control))]
     if drifts:
-        error = MeasurementError(
+        drifted = MeasurementError(
             "the machine changed its speed while it measured",
             got=", ".join(drifts),
             expected=f"a copy and a GEMM of our own to stay within {100 * _CONTROL_DRIFT:g} %",
             next_command="nvidia-smi -q -d PERFORMANCE,CLOCK   (is it throttled, or shared?)",
         )
         for subject in subjects:
-            subject.error = subject.error or error
+            if subject.error is None or isinstance(subject.error, _DeviceLost):
+                subject.error = drifted
     return {control.workload.module: _control_time(control) for control in controls if control.replicates}
 
 
 def _control(workload: Workload, device: Device) -> Subject:
-    return _prepare(workload, build(workload, device), device)
+    control = _prepare(workload, build(workload, device), device)
+    control.is_control = True
+    return control
 
 
 def _usual_clock(subjects: Sequence[Subject]) -> int | None:
@@ -240,8 +256,7 @@ def _usual_clock(subjects: Sequence[Subject]) -> int | None:
 def _one_replicate(
     subject: Subject, device: Device, settings: Settings, index: int, usual_clock_mhz: float | None
 ) -> None:
-    is_control = subject.workload.variant == "control"
-    chosen = replace(settings, iterations=_CONTROL_ITERATIONS) if is_control else settings
+    chosen = replace(settings, iterations=_CONTROL_ITERATIONS) if subject.is_control else settings
     compiled = compile_counts().graphs
     try:
         measured = replicate(
@@ -252,13 +267,13 @@ def _one_replicate(
             structure=subject.structure,
             pace=subject.pace,
             usual_clock_mhz=usual_clock_mhz,
-            with_host=not is_control,
+            with_host=not subject.is_control,
         )
     except KernelgaugeError as error:
-        subject.error = _lost(error) if device.lost() else error
+        subject.error = _told(error, device)
         return
     subject.recompiles += compile_counts().graphs - compiled
-    if not measured.disturbed_by or is_control:
+    if not measured.disturbed_by or subject.is_control:
         subject.replicates.append(measured)
         return
     subject.spoilt.append(measured)
@@ -272,13 +287,22 @@ def _one_replicate(
         )
 
 
-def _lost(error: KernelgaugeError) -> MeasurementError:
-    return MeasurementError(
-        "the GPU no longer answers",
-        got=str(error),
-        expected="no CUDA error: after one, nothing in this process can be measured",
-        next_command="dmesg | grep -i xid   (what happened to it?)",
-    )
+def _told(error: KernelgaugeError, device: Device) -> KernelgaugeError:
+    """The error as it is reported: without the frames, which hold a workload's memory while others are measured."""
+    if device.lost():
+        return _DeviceLost(error)
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+class _DeviceLost(MeasurementError):
+    def __init__(self, error: KernelgaugeError | None = None) -> None:
+        super().__init__(
+            "the GPU no longer answers",
+            got=None if error is None else str(error),
+            expected="no CUDA error: after one, nothing in this process can be measured",
+            next_command="dmesg | grep -i xid   (what happened to it?)",
+        )
 
 
 def _drift(control: Subject) -> str | None:
@@ -307,8 +331,10 @@ def _result(
     settings: Settings,
 ) -> Result:
     kept = len(subject.replicates) >= settings.replicates
-    if subject.error is not None and not (kept and device.lost()):  # what was measured before it fell off is sound
+    if subject.error is not None and not isinstance(subject.error, _DeviceLost):
         return subject.error
+    # What was measured before the device fell off is sound: the structure in any case, the times if there are enough.
+    incomplete = None if kept or subject.error is None else subject.error.what
     session, window = subject.structure, subject.structure.windows[-1]
     readings = [reading for each in subject.replicates for reading in each.readings]
     return Measured(
@@ -317,7 +343,8 @@ def _result(
             fingerprint=fingerprint,
             kernels=_kernels(subject),
             counts=_counts(subject),
-            samples=_samples(subject, settings),
+            samples={} if incomplete else _samples(subject, settings),
+            incomplete=incomplete,
             gpu=device.gpu,
             controls=dict(controls),
             conditions=summarize(readings),
@@ -335,8 +362,11 @@ def _result(
 
 
 def _kernels(subject: Subject) -> tuple[KernelRecord, ...]:
+    timed = [each.kernel_us for each in subject.replicates] or [
+        tuple(execution.duration_us for execution in executions) for executions in subject.structure.executions
+    ]
     return tuple(
-        KernelRecord(execution.identity, fmean(each.kernel_us[place] for each in subject.replicates))
+        KernelRecord(execution.identity, fmean(times[place] for times in timed))
         for place, execution in enumerate(subject.structure.executions[0])
     )
 

@@ -12,7 +12,7 @@ from ..run import Timer, summarize
 from .device import Device
 from .instance import Instance
 
-__all__ = ["HostTime", "call_duration_us", "collector_paused", "host_dispatch", "warm_up"]
+__all__ = ["HostTime", "call_duration_us", "collector_paused", "host_calls", "host_dispatch", "warm_up"]
 
 
 @contextmanager
@@ -61,7 +61,12 @@ class HostTime:
 
 
 def host_dispatch(device: Device, instance: Instance, *, iterations: int) -> HostTime:
-    """Host time until a call returns. The device is idle at each call, so no queue fills.
+    """Host time until a call returns, and the control's. The device is idle at each call, so no queue fills."""
+    return HostTime(*(summarize(each, Timer.HOST.statistic) for each in host_calls(device, instance, iterations)))
+
+
+def host_calls(device: Device, instance: Instance, iterations: int) -> tuple[list[float], list[float]]:
+    """Every dispatch and every control, in microseconds.
 
     Waits first while the control says that the host is slow, as long as there is patience. After each call comes the
     control: the host changes speed within milliseconds, and only what is interleaved sees the same host.
@@ -78,4 +83,4 @@ def host_dispatch(device: Device, instance: Instance, *, iterations: int) -> Hos
             dispatches.append((time.perf_counter_ns() - start) / 1000)
             controls.append(device.host.once_us())
         device.synchronize()
-    return HostTime(*(summarize(each, Timer.HOST.statistic) for each in (dispatches, controls)))
+    return dispatches, controls

@@ -11,7 +11,7 @@ from .base import Device, Execution
 from .cpu import CpuDevice
 from .cuda import CudaDevice
 
-__all__ = ["Device", "DeviceChoice", "Execution", "choose_device"]
+__all__ = ["CudaDevice", "Device", "DeviceChoice", "Execution", "choose_device"]
 
 DeviceChoice = Literal["auto", "cuda", "cpu"]
 

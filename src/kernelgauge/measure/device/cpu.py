@@ -36,6 +36,7 @@ class CpuDevice:
     torch_device = torch.device("cpu")
     gpu: str | None = None
     controls: tuple[Workload, ...] = ()
+    cache_bytes = 0
     most_replicates: int | None = 4  # the claims on a CPU are about structure
 
     def __init__(self) -> None:

@@ -48,9 +48,8 @@ class CudaDevice:
         self.monitor = Monitor.open(uuid)
         self.controls = control_pair()
         self.host = HostSpeed(_launches(self.torch_device), wait=self.synchronize)
-        self._flush_buffer = torch.empty(
-            _FLUSH_FACTOR * self._properties.L2_cache_size, dtype=torch.int8, device=self.torch_device
-        )
+        self.cache_bytes = int(self._properties.L2_cache_size)
+        self._flush_buffer = torch.empty(_FLUSH_FACTOR * self.cache_bytes, dtype=torch.int8, device=self.torch_device)
 
     def check(self, workload: Workload) -> None:
         if workload.dtype == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):

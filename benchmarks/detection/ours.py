@@ -1,0 +1,77 @@
+"""Our own method: measured as the suite measures, judged by the rule that judges the suite."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kernelgauge.conditions import Reading
+from kernelgauge.judge import DEFAULT_POLICIES, Seen, Status, observe
+from kernelgauge.judge import decide as decide_times
+from kernelgauge.measure.device import Device
+from kernelgauge.measure.instance import Instance
+from kernelgauge.measure.profile import profile_session
+from kernelgauge.measure.replicate import Pace, held_session
+from kernelgauge.measure.settings import WARM_UP_CALLS, Settings
+from kernelgauge.measure.timing import call_duration_us, host_calls, warm_up
+from kernelgauge.run import Sample, Timer, summarize
+
+from .data import OURS, Measured, Values
+from .levels import WORKLOAD_IDS
+
+__all__ = ["decide", "device_and_host"]
+
+_TIMERS = {"device": Timer.DEVICE, "host": Timer.HOST}
+# A suite run judges every timer of every workload: the false-alarm rate is shared out over all of them.
+_COMPARISONS = len(WORKLOAD_IDS) * len(Timer)
+
+
+def device_and_host(device: Device, call_builder: Callable[[int], Instance], seconds: float) -> tuple[Values, Values]:
+    """Replicates on fresh allocations until the time is up: (replicate, iteration) and (replicate, call, 2).
+
+    The first session, which tells how long to hold the device, is inside the time.
+    """
+    started = time.perf_counter()
+    settings = replace(Settings(), seconds=0.05)
+    instance = call_builder(0)
+    warm_up(device, instance, calls=WARM_UP_CALLS, seconds=0)
+    pace = Pace.of(call_duration_us(device, instance), profile_session(device, instance, iterations=3))
+    device_us: list[list[float]] = []
+    host_us: list[list[tuple[float, float]]] = []
+    while not device_us or _goes_on(started, seconds, len(device_us)):
+        instance = call_builder(len(device_us))
+        warm_up(device, instance, calls=WARM_UP_CALLS, seconds=settings.warm_up_seconds)
+        during: list[Reading] = []
+        session = held_session(device, instance, settings, pace, during)
+        device_us.append([sum(each.duration_us for each in executions) for executions in session.executions])
+        calls = host_calls(device, instance, settings.host_iterations_for(pace.call_us))
+        host_us.append(list(zip(*calls, strict=True)))
+    return np.array(device_us), np.array(host_us)
+
+
+def _goes_on(started: float, seconds: float, done: int) -> bool:
+    spent = time.perf_counter() - started
+    return spent * (done + 1) / done <= seconds
+
+
+def decide(workload: str, timer: str, baseline_processes: Sequence[Measured], test_process: Measured, /) -> bool:
+    """Whether the suite would say REGRESSED of these data, without the second measurement that a suspicion brings."""
+    kind = _TIMERS[timer]
+    before = [_seen(workload, timer, process) for process in baseline_processes]
+    after = _seen(workload, timer, test_process)
+    decision = decide_times(before, after, DEFAULT_POLICIES[kind], comparisons=_COMPARISONS)
+    return decision.status is Status.REGRESSED
+
+
+def _seen(workload: str, timer: str, process: Measured) -> Seen:
+    values = process.values(workload, OURS[timer])
+    assert values is not None  # decide is asked only where there are data
+    statistic = _TIMERS[timer].statistic
+    if timer == "device":
+        sample = Sample(tuple(summarize(row, statistic) for row in values), values.shape[1])
+        return Seen(observe(sample), process.gpu)
+    times, controls = (tuple(summarize(row, statistic) for row in values[..., index]) for index in (0, 1))
+    return Seen(observe(Sample(times, values.shape[1], controls), host_share=1.0), process.gpu, 1.0)

@@ -1,0 +1,95 @@
+"""Faults that only a real GPU has: a neighbour on it, a CUDA error in mid-suite, a flush that does not flush."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelgauge.errors import MeasurementError
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+NEIGHBOUR = """
+import torch
+x = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+print("busy", flush=True)
+while True:
+    for _ in range(50):
+        x @ x
+    torch.cuda.synchronize()
+"""
+
+# The second of three workloads dies with a device-side assertion, as a GPU does that falls off the bus: every later
+# CUDA call of the process fails.
+DYING_SUITE = """
+import torch
+from torch import nn
+from kernelgauge import Workload
+
+class Dies(nn.Module):
+    calls = 0
+    def forward(self, x):
+        Dies.calls += 1
+        if Dies.calls > 40:
+            return x[torch.full((1,), 1 << 30, device=x.device)]
+        return x + 1
+
+def pytest_kernelgauge_workloads():
+    def workload(module, build):
+        return Workload(module=module, variant="eager", build=build, inputs=lambda: (torch.randn(1024, 1024),),
+                        shape=(1024, 1024), dtype="fp16")
+    return [workload("first", lambda: nn.GELU()), workload("dies", Dies), workload("last", lambda: nn.SiLU())]
+"""
+
+DYING_TESTS = "from kernelgauge.standard import test_device_time, test_structure_is_that_of_the_baseline\n"
+
+
+def pytest_in(folder: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "-q", "-rA", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False).stdout
+
+
+@pytest.fixture
+def neighbour() -> Iterator[None]:
+    with subprocess.Popen([sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "busy\n"
+        time.sleep(2)  # NVML's utilisation is a mean over the last second
+        yield
+        process.kill()
+
+
+@pytest.mark.usefixtures("neighbour")
+def test_a_gpu_that_another_process_uses_is_invalid(tmp_path: Path) -> None:
+    said = pytest_in(ROOT, "perf", "-k", "mlp-eager and test_device_time", f"--perf-reports={tmp_path}")
+    assert "INVALID" in said
+    assert "another process" in said or "the machine" in said
+
+
+def test_a_cuda_error_in_mid_suite_keeps_what_was_measured_and_makes_the_rest_invalid(tmp_path: Path) -> None:
+    (tmp_path / "perf").mkdir()
+    (tmp_path / "perf" / "conftest.py").write_text(DYING_SUITE)
+    (tmp_path / "perf" / "test_perf.py").write_text(DYING_TESTS)
+    said = pytest_in(tmp_path, "perf")
+    assert "the GPU no longer answers" in said
+    assert said.count("INVALID") >= 3
+    assert "first-eager" in said
+
+
+def test_a_flushed_cache_is_proven_cold_and_an_idle_flush_is_found_out() -> None:
+    from kernelgauge.measure.cold import require_cold_cache
+    from kernelgauge.measure.device import CudaDevice
+
+    device = CudaDevice()
+    require_cold_cache(device, device.cache_bytes)
+    device.flush_cache = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(MeasurementError, match="not cold"):
+        require_cold_cache(device, device.cache_bytes)
