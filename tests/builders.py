@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelgauge.errors import KernelgaugeError
-from kernelgauge.judge import Baseline, Observation, Policy, Prior, Seen, from_run
+from kernelgauge.judge import Baseline, Observation, Policy, Prior, Seen, calibrated, from_run
 from kernelgauge.run import (
     ControlTime,
     Counts,
@@ -218,6 +218,16 @@ def baseline(suite: str = "perf", **changes: Any) -> Baseline:
     return from_run(run(**changes), suite=suite)
 
 
+def drawn(draws: dict[int, int], *, us: dict[int, float] | None = None, **changes: Any) -> Baseline:
+    """A baseline of as many processes as the autotuner drew each XBLOCK in; `us`: what the fused kernel takes with it."""
+    runs = [
+        run(kernels=mlp_kernels(us=(us or {}).get(xblock, 38.1), xblock=xblock), **changes)
+        for xblock, count in draws.items()
+        for _ in range(count)
+    ]
+    return calibrated(runs, suite="perf")
+
+
 # -- comparisons ----------------------------------------------------------------------------------------------------
 
 
@@ -231,10 +241,17 @@ def observation(
     return Observation(mean_us, None if replicates == 1 else spread, replicates, 40, control_us)
 
 
-def seen(mean_us: float = 200.0, *, gpu: str | None = HERE, host_share: float = 0.0, **of_observation: Any) -> Seen:
+def seen(
+    mean_us: float = 200.0,
+    *,
+    gpu: str | None = HERE,
+    host_share: float = 0.0,
+    gemm_us: float | None = None,
+    **of_observation: Any,
+) -> Seen:
     """A process's observation; where a part of its time is the host's, with a control."""
     of_observation.setdefault("control_us", CONTROL_US if host_share else None)
-    return Seen(observation(mean_us, **of_observation), gpu, host_share)
+    return Seen(observation(mean_us, **of_observation), gpu, host_share, gemm_us)
 
 
 def policy(**changes: Any) -> Policy:

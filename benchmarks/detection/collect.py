@@ -1,6 +1,6 @@
 """One process's data: every workload, at some levels, by every method. Run once per process, on the visible GPU.
 
-    python benchmarks/detection/collect.py --out p3.npz --process 3 --seed 3 --seconds 0.5 --levels none,device+0.5%
+    python benchmarks/detection/collect.py --out p3.npz --process 3 --seed 3 --seconds 1.2 --levels none,device+0.5%
     python benchmarks/detection/collect.py --out p3.npz --process 3 --seed 3 --levels-per-process 2 --slot 4
     python benchmarks/detection/collect.py --compile-only      fills the compilers' caches
 
@@ -43,7 +43,7 @@ import torch
 
 from detection.data import OURS, Key, Values, save
 from detection.injected import twin
-from detection.levels import LEVELS, NONE, WORKLOAD_IDS, Level, chosen_levels
+from detection.levels import LEVELS, NONE, SETTLE_S, WORKLOAD_IDS, Level, chosen_levels
 from detection.peers import METHODS, Call, Timed
 from kernelgauge import Workload
 from kernelgauge.measure.device import Device, choose_device
@@ -93,6 +93,7 @@ class Collector:
         steps = [(level, method) for level in levels for method in (*self.methods, _OURS)]
         self.chance.shuffle(steps)
         for level, method in steps:
+            time.sleep(SETTLE_S)
             with instances[level].grad_mode():
                 if method == _OURS:
                     self._measure_ours(workload.id, level, twins[level], collected)
@@ -161,7 +162,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--process", type=int, default=0, help="its number, in the data")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=0.5, help="wall time of one measurement by one method")
+    parser.add_argument("--seconds", type=float, default=1.2, help="wall time of one measurement by one method")
     parser.add_argument("--levels", type=_levels, help="such as none,device+0.5%%,host+10%%: for every workload")
     parser.add_argument("--levels-per-process", type=int, default=2, help="without --levels: how many beside none")
     parser.add_argument("--slot", type=int, default=0, help="without --levels: which of each workload's own")
@@ -185,6 +186,7 @@ def main() -> None:
     by_id = {workload.id: workload for workload in WORKLOADS}
     workloads = [by_id[name] for name in arguments.workload or LEVELS]
     device = choose_device("cuda")
+    device.host.patience_seconds = 0.0  # ours would wait for a faster host, in time that the peers do not have
     if arguments.compile_only:
         for workload in workloads:
             ready(twin(workload), device)

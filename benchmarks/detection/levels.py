@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["LEVELS", "NONE", "WORKLOAD_IDS", "Level", "chosen_levels", "rotation", "rotation_slot"]
+__all__ = ["LEVELS", "NONE", "SETTLE_S", "WORKLOAD_IDS", "Level", "chosen_levels", "rotation", "rotation_slot"]
+
+# Before each measurement, whoever's, and in nobody's time: what a peer's hot loop leaves behind (a GPU at its power cap,
+# 5 % slower for half a second) would else be in the next one's.
+SETTLE_S = 0.5
 
 Kind = Literal["none", "device", "host"]
 

@@ -72,6 +72,7 @@ def _seen(workload: str, timer: str, process: Measured) -> Seen:
     statistic = _TIMERS[timer].statistic
     if timer == "device":
         sample = Sample(tuple(summarize(row, statistic) for row in values), values.shape[1])
-        return Seen(observe(sample), process.gpu)
+        gemm_us = process.process.meta.get("controls_us", {}).get("gemm")  # one kernel: one version of cuBLAS for all
+        return Seen(observe(sample), process.gpu, gemm_us=gemm_us)
     times, controls = (tuple(summarize(row, statistic) for row in values[..., index]) for index in (0, 1))
     return Seen(observe(Sample(times, values.shape[1], controls), host_share=1.0), process.gpu, 1.0)

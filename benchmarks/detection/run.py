@@ -1,6 +1,6 @@
 """Measure on every visible GPU in fresh processes, and say what each method caught.
 
-    python benchmarks/detection/run.py --processes 24 --seconds 0.5 --out DIR
+    python benchmarks/detection/run.py --processes 24 --seconds 1.2 --out DIR
     python benchmarks/detection/run.py --evaluate DIR/raw.npz --out DIR       no GPU is needed for this
 
 One process at a time on each GPU, the GPUs in parallel. Writes table.md, caught.svg and raw.npz to DIR. Exits with 1 if
@@ -25,7 +25,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from detection.data import Process, load_all, save_archive
 from detection.evaluate import evaluate
-from detection.levels import WORKLOAD_IDS, rotation_slot
+from detection.levels import SETTLE_S, WORKLOAD_IDS, rotation_slot
 from detection.peers import METHODS
 from detection.table import markdown, plot
 
@@ -49,7 +49,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--processes", type=int, default=24)
-    parser.add_argument("--seconds", type=float, default=0.5, help="wall time of one measurement by one method")
+    parser.add_argument("--seconds", type=float, default=1.2, help="wall time of one measurement by one method")
     parser.add_argument("--levels-per-process", type=int, default=2, help="beside the unslowed twin, of each workload")
     parser.add_argument("--first", type=int, default=0, help="number of the first process, to add to earlier ones")
     parser.add_argument("--timeout", type=float, help="seconds for one process (default: three times what is planned)")
@@ -138,7 +138,7 @@ def child(arguments: argparse.Namespace, number: int, gpus: int, environment: Ma
 
 def planned_seconds(seconds: float, levels: int) -> float:
     """Of one process: each workload's own times first, then every method at every level."""
-    return len(WORKLOAD_IDS) * seconds * (1 + (1 + levels) * (len(METHODS) + 1))
+    return len(WORKLOAD_IDS) * (seconds + (seconds + SETTLE_S) * (1 + levels) * (len(METHODS) + 1))
 
 
 def run_queue(children: Sequence[Child]) -> list[str]:

@@ -88,6 +88,12 @@ class Gauge:
     def fingerprint(self) -> Fingerprint:
         return self.device.fingerprint()
 
+    @property
+    def not_watched(self) -> str:
+        """Why nothing is known of the GPU's clocks and of its other users; empty if it is, or if there is no GPU."""
+        monitor = self.device.monitor
+        return "" if monitor.available or self.fingerprint.arch == "cpu" else monitor.why_not
+
     def measured(self, workload: Workload) -> Measured:
         """What was measured of a workload, with all that are selected. A failure is kept, and not tried again."""
         if workload.id not in self._measured:

@@ -16,11 +16,11 @@ from .errors import KernelgaugeError, UpdateRefused
 # pytest finds the fixtures in the module that it knows as the plugin.
 from .fixtures import GAUGE_KEY, available, bare_name, conclude, gauge, run, workload, workload_of
 from .gauge import Gauge
-from .judge import Action, PlannedChange, Status, Verdict
+from .judge import Status, Verdict
 from .measure.settings import Settings
-from .report import describe, notes, plan_text, remarks, rows, summary_text
 from .standard import MEASURING
 from .suites import Options
+from .summary import summarize
 
 if TYPE_CHECKING:
     from .workload import Workload
@@ -278,62 +278,4 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    gauge = config.stash[GAUGE_KEY]
-    runs = gauge.runs()
-    updates = gauge.options.update and gauge.suites and not config.option.collectonly
-    if not (gauge.verdicts or runs or gauge.unavailable or updates):
-        return
-    terminal = terminalreporter._tw  # the only way to the width and the colour that pytest itself uses
-    style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
-    terminalreporter.write_sep("=", "kernelgauge", bold=True)
-    if runs:  # without a device there is none, and the verdicts say so
-        terminalreporter.write_line(describe(gauge.fingerprint))
-    if runs or gauge.verdicts:
-        table = rows(runs, gauge.verdicts)
-        terminalreporter.write(summary_text(table, **style))
-        for remark in remarks(table, gauge.verdicts):
-            terminalreporter.write_line(remark)
-    for note in notes(gauge.unavailable):
-        terminalreporter.write_line(note, yellow=True)
-    if any(verdict.status is Status.NO_BASELINE for verdict in gauge.verdicts) and not gauge.options.update:
-        terminalreporter.write_line(gauge.how_to_record(), yellow=True)
-    for warning in gauge.warnings:
-        terminalreporter.write_line(f"warning: {warning}", yellow=True)
-    terminalreporter.write_line(f"traces and tables: {gauge.latest / 'traces'}")
-    if gauge.options.update:
-        _update(gauge, terminalreporter, style)
-    if gauge.options.runs is not None:
-        _write_runs(gauge, gauge.options.runs, terminalreporter)
-
-
-def _write_runs(gauge: Gauge, path: Path, reporter: pytest.TerminalReporter) -> None:
-    try:
-        gauge.write_runs(path)
-    except KernelgaugeError as error:
-        reporter.write_line(str(error), red=True)
-        gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _update(gauge: Gauge, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
-    def show(plan: Sequence[PlannedChange]) -> None:
-        reporter.write_sep("-", "baselines: what changes")
-        reporter.write(plan_text(plan, **style))
-
-    session = gauge.session
-    if session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
-        reporter.write_line("the session was cut short: no baseline was written", yellow=True)
-        return
-    selected = {workload.id for item in session.items if (workload := workload_of(item))}
-    for measured in gauge.runs():
-        if measured.workload not in selected:  # it was only measured to compare another one with
-            continue
-        for reason in gauge.refusals(measured):
-            reporter.write_line(f"not stored: {measured.workload}: {reason}", yellow=True)
-    try:
-        plan = gauge.update(show)
-    except KernelgaugeError as error:
-        reporter.write_line(str(error), red=True)
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        return
-    written = sum(change.action is not Action.KEEP for change in plan)
-    reporter.write_line(f"{written} written to {gauge.store.path(gauge.fingerprint.device, 'x').parent}", green=True)
+    summarize(config.stash[GAUGE_KEY], terminalreporter, collected_only=config.option.collectonly)

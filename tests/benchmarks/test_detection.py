@@ -470,6 +470,7 @@ class TestCollecting:
     def _no_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
         monkeypatch.setattr(injected, "sm_clock_mhz", lambda: 1980.0)
+        monkeypatch.setattr(collect, "SETTLE_S", 0.0)
 
     def collected(self, seed: int) -> tuple[collect.Collected, list[str]]:
         order: list[str] = []
@@ -575,7 +576,7 @@ class TestRunner:
 
     def test_a_process_has_time_for_what_it_measures(self) -> None:
         # Six workloads: ours once, then four methods at three levels.
-        assert run.planned_seconds(0.5, 2) == 6 * 0.5 * 13
+        assert run.planned_seconds(0.5, 2) == 6 * (0.5 + (0.5 + run.SETTLE_S) * 12)
 
 
 def _runs(pid: int) -> bool:

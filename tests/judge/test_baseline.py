@@ -1,24 +1,32 @@
-"""A baseline as bytes and back, and every file that is not one."""
+"""A baseline as bytes and back."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from kernelgauge.errors import BaselineError
-from kernelgauge.judge import SCHEMA_VERSION, decode_baseline, encode_baseline, from_run
-from kernelgauge.run import Timer
-from tests.builders import WORKLOAD, baseline, counts, fused, launched, mlp_kernels, run
-
-WHERE = f"baselines/nvidia-h200/{WORKLOAD}.json"
+from kernelgauge.judge import Baseline, Observation, decode_baseline, encode_baseline, from_run
+from kernelgauge.judge.configuration import Likeness
+from kernelgauge.run import ControlTime, Sample, Timer
+from tests.builders import (
+    ELSEWHERE,
+    OTHER_SOURCE,
+    baseline,
+    counts,
+    drawn,
+    fused,
+    launched,
+    mlp_kernels,
+    pair,
+    run,
+)
 
 GOLDEN = """\
 {
-  "schema_version": 1,
+  "schema_version": 2,
   "suite": "perf",
   "workload": "linear-eager-bf16-1024x32x64",
   "fingerprint": {
@@ -46,74 +54,42 @@ GOLDEN = """\
     "recompiles": 0,
     "peak_allocated_bytes": null
   },
-  "kernels": [
+  "entries": [
     {
-      "identity": {
-        "name": "nvjet_sm90_tst_64x8_64x16_1x2_h_bz_bias_TNT",
-        "kind": "gemm",
-        "grid": [
-          2,
-          64,
-          1
-        ],
-        "block": [
-          384,
-          1,
-          1
-        ]
-      },
-      "device_time_us": 2.72
-    }
-  ],
-  "timers": {
-    "device_time": {
-      "median_us": 2.71,
-      "statistic": "median",
-      "replicates_us": [
-        2.72,
-        2.7
+      "draws": 1,
+      "kernels": [
+        {
+          "identity": {
+            "name": "nvjet_sm90_tst_64x8_64x16_1x2_h_bz_bias_TNT",
+            "kind": "gemm",
+            "grid": [2, 64, 1],
+            "block": [384, 1, 1]
+          },
+          "device_time_us": 2.72
+        }
       ],
-      "iterations": 40,
-      "host_control_us": null
-    },
-    "host_dispatch": {
-      "median_us": 11.125,
-      "statistic": "lower decile",
-      "replicates_us": [
-        11.25,
-        11.0
-      ],
-      "iterations": 40,
-      "host_control_us": null
+      "processes": [
+        {
+          "gpu": "0f1e2d3c",
+          "timers": {
+            "device_time": {"mean_us": 2.71, "spread": 0.005219, "replicates": 2, "iterations": 40, "control_us": null},
+            "host_dispatch": {"mean_us": 11.124, "spread": 0.015891, "replicates": 2, "iterations": 40, "control_us": 14.0}
+          },
+          "controls": {"copy": {"kernel": "copy_kernel", "device_time_us": 30.0}}
+        }
+      ]
     }
-  }
+  ]
 }
 """
 
 
-def decode(content: bytes, workload: str = WORKLOAD) -> object:
-    return decode_baseline(content, where=WHERE, workload=workload)
+def decoded(stored: Baseline) -> Baseline:
+    return decode_baseline(encode_baseline(stored), where="x.json", workload=stored.workload)
 
 
-def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
-    """The file of a sound baseline with one thing changed."""
-    stored = json.loads(encode_baseline(baseline()))
-    change(stored)
-    return json.dumps(stored).encode()
-
-
-def refusal(content: bytes) -> BaselineError:
-    with pytest.raises(BaselineError) as caught:
-        decode(content)
-    error = caught.value
-    assert WHERE in str(error.where)
-    assert error.got
-    assert error.expected
-    assert error.next_command
-    return error
-
-
-# -- bytes and back -------------------------------------------------------------------------------------------------
+def first_process(stored: Baseline) -> Any:
+    return json.loads(encode_baseline(stored))["entries"][0]["processes"][0]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +110,7 @@ def refusal(content: bytes) -> BaselineError:
 )
 def test_what_is_stored_is_what_is_read(changes: dict[str, Any]) -> None:
     stored = baseline(**changes)
-    assert decode(encode_baseline(stored)) == stored
+    assert decoded(stored) == stored
 
 
 def test_a_small_file_reads_like_this() -> None:
@@ -145,14 +121,14 @@ def test_a_small_file_reads_like_this() -> None:
         device=(2.72, 2.7),
         host=(11.25, 11.0),
         end_to_end=None,
+        controls={"copy": ControlTime("copy_kernel", 30.0)},
     )
     assert encode_baseline(stored).decode() == GOLDEN
     assert decode_baseline(GOLDEN.encode(), where="x.json", workload=stored.workload) == stored
 
 
 def test_encoding_twice_gives_the_same_bytes() -> None:
-    once = encode_baseline(baseline())
-    assert encode_baseline(decode_baseline(once, where=WHERE, workload=WORKLOAD)) == once
+    assert encode_baseline(decoded(baseline())) == encode_baseline(baseline())
 
 
 def test_timers_are_written_in_one_order_whatever_the_order_of_measuring() -> None:
@@ -160,192 +136,98 @@ def test_timers_are_written_in_one_order_whatever_the_order_of_measuring() -> No
     backwards = msgspec.structs.replace(measured, samples=dict(reversed(measured.samples.items())))
     assert list(backwards.samples) != list(measured.samples)
     assert encode_baseline(from_run(backwards, suite="perf")) == encode_baseline(from_run(measured, suite="perf"))
-    assert list(json.loads(encode_baseline(baseline()))["timers"]) == [timer.value for timer in Timer]
+    assert list(first_process(baseline())["timers"]) == [timer.value for timer in Timer]
 
 
 def test_times_are_stored_to_the_nanosecond() -> None:
     stored = baseline(
-        device=(2.7200000000000273, 2.71949999), kernels=(launched("gemm", 1 / 3), fused(us=36.79999999999927))
+        device=(2.7200000000000273, 2.72000000001),
+        host=(1 / 3, 1 / 3),
+        host_control_us=14.00049,
+        kernels=(launched("gemm", 1 / 3), fused(us=36.79999999999927)),
+        controls={"copy": ControlTime("copy", 1 / 3)},
     )
-    assert stored.timers["device_time"].replicates_us == (2.72, 2.719)
-    assert stored.timers["device_time"].median_us == 2.72
-    assert [kernel.device_time_us for kernel in stored.kernels] == [0.333, 36.8]
-
-
-def test_a_sample_comes_back_with_its_replicates_and_iterations() -> None:
-    sample = baseline(device=(205.1, 205.3, 204.9)).sample(Timer.DEVICE)
-    assert sample is not None
-    assert (sample.replicates_us, sample.iterations, sample.median_us) == ((205.1, 205.3, 204.9), 40, 205.1)
+    (process,) = stored.entries[0].processes
+    assert process.timers[Timer.DEVICE] == Observation(2.72, 0.0, 2, 40)
+    assert process.timers[Timer.HOST] == Observation(0.333, 0.0, 2, 40, control_us=14.0)
+    assert process.controls == {"copy": ControlTime("copy", 0.333)}
+    assert [kernel.device_time_us for kernel in stored.entries[0].kernels] == [0.333, 36.8]
 
 
 def test_a_timer_that_was_not_measured_is_not_in_the_baseline() -> None:
     stored = baseline(host=None)
-    assert stored.sample(Timer.HOST) is None
-    assert set(stored.timers) == {"device_time", "end_to_end"}
+    assert stored.seen(Timer.HOST, stored.entries[0]) == []
+    assert set(stored.entries[0].processes[0].timers) == {Timer.DEVICE, Timer.END_TO_END}
+
+
+def test_the_gpu_and_the_control_pair_are_stored() -> None:
+    (process,) = baseline(gpu=ELSEWHERE, controls=pair(copy=31.0)).entries[0].processes
+    assert (process.gpu, process.controls) == (ELSEWHERE, pair(copy=31.0))
+
+
+def test_what_is_stored_of_a_latency_is_its_spread_at_equal_speed_of_the_host() -> None:
+    half = (launched("gemm", 150.0),)  # of 300 us: the other half is the host's, and grows with the control
+    followed = Sample((300.0, 300.0 * 1.21**0.5), 40, (14.0, 14.0 * 1.21))
+    stored = from_run(run(kernels=half, samples={Timer.END_TO_END: followed}), suite="perf")
+    assert stored.entries[0].host_share(Timer.END_TO_END) == pytest.approx(0.5, abs=0.03)
+    assert stored.entries[0].processes[0].timers[Timer.END_TO_END].spread == pytest.approx(0, abs=0.006)
 
 
 def test_what_only_claims_look_at_is_not_stored() -> None:
-    stored = from_run(run(launch_apis=("cudaLaunchKernel",), occupancy_queries=3, steps=3), suite="perf")
-    assert "cudaLaunchKernel" not in encode_baseline(stored).decode()
+    plain = encode_baseline(baseline())
+    assert encode_baseline(baseline(launch_apis=("cudaLaunchKernel",), occupancy_queries=3, steps=3)) == plain
 
 
 def test_the_autotuners_choice_and_the_source_are_stored() -> None:
-    stored = json.loads(encode_baseline(baseline(kernels=mlp_kernels(xblock=512))))
-    identity = stored["kernels"][2]["identity"]
+    (entry,) = json.loads(encode_baseline(baseline(kernels=mlp_kernels(xblock=512))))["entries"]
+    identity = entry["kernels"][2]["identity"]
     assert (identity["kernel_kwargs"], identity["num_warps"]) == ("XBLOCK=512", 8)
     assert identity["source_hash"].startswith("crp6dxk5")
 
 
-# -- what is not a baseline -----------------------------------------------------------------------------------------
-
-WHOLE = encode_baseline(baseline())
-CONFLICT = WHOLE.replace(
-    b'  "counts": {\n', b'<<<<<<< HEAD\n  "counts": {\n=======\n  "counts": {\n>>>>>>> driver-590\n'
-)
+# -- which entry, and which of its processes ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(WHOLE[: len(WHOLE) // 2], id="truncated"),
-        pytest.param(WHOLE.rstrip()[:-1], id="without its last brace"),
-        pytest.param(WHOLE + WHOLE, id="twice"),
-        pytest.param(b"\x00" * 4096, id="zeros"),
-        pytest.param(b"\xff\xfe\x00{", id="no UTF-8"),
-        pytest.param(b"\x1f\x8b\x08\x00", id="gzip"),
-        pytest.param(b"null", id="JSON null"),
-        pytest.param(b"[]", id="a list"),
-        pytest.param(b'"baseline"', id="a string"),
-        pytest.param(b'{"benchmarks": [], "machine_info": {}}', id="JSON of something else"),
-        pytest.param(b'{"schema_version": 1}', id="only a version"),
-        pytest.param(b'{"schema_version": "1"}', id="version as text"),
-        pytest.param(b'{"schema_version": null}', id="no version"),
-    ],
-)
-def test_what_is_no_baseline_is_refused(content: bytes) -> None:
-    error = refusal(content)
-    assert error.what == "the baseline cannot be read"
-    assert error.where == WHERE
-    assert error.expected == f"a kernelgauge baseline, schema_version {SCHEMA_VERSION}"
-    assert f"git checkout -- {WHERE}" in str(error.next_command)
+def test_a_run_is_compared_with_the_entry_of_its_own_configuration_however_seldom_it_was_drawn() -> None:
+    stored = drawn({1024: 9, 512: 1})
+    for entry in stored.entries:
+        assert stored.entry_like(entry.kernels) == (entry, Likeness.IDENTICAL)
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"  \n\t"])
-def test_an_empty_file_is_called_empty(content: bytes) -> None:
-    assert refusal(content).got == "an empty file"
+def test_a_run_of_a_configuration_that_nobody_drew_is_compared_with_the_one_drawn_most_often() -> None:
+    stored = drawn({512: 2, 1024: 5, 256: 3})
+    for entries in (stored.entries, stored.entries[::-1]):
+        entry, alike = msgspec.structs.replace(stored, entries=entries).entry_like(mlp_kernels(xblock=128))
+        assert (entry.draws, alike) == (5, Likeness.SAME_NAMES)
 
 
-def test_a_merge_conflict_is_called_by_its_name() -> None:
-    assert CONFLICT != WHOLE
-    error = refusal(CONFLICT)
-    assert error.what == "the baseline holds an unresolved merge conflict"
+def test_another_source_of_the_same_configuration_is_at_home_in_its_entry() -> None:
+    stored = drawn({1024: 9, 512: 1})
+    entry, alike = stored.entry_like(mlp_kernels(xblock=512, source=OTHER_SOURCE))
+    assert (entry.draws, alike) == (1, Likeness.SAME_CONFIGURATION)
 
 
-@pytest.mark.parametrize("version", [SCHEMA_VERSION + 1, 99])
-def test_a_newer_schema_asks_for_an_upgrade_whatever_else_the_file_holds(version: int) -> None:
-    for content in (
-        changed(lambda stored: stored.update(schema_version=version)),
-        json.dumps({"schema_version": version, "new": [1]}).encode(),
-    ):
-        error = refusal(content)
-        assert error.what == "the baseline was written by a newer version of kernelgauge"
-        assert error.where == f"{WHERE}, field schema_version"
-        assert (error.got, error.expected) == (str(version), str(SCHEMA_VERSION))
-        assert error.next_command == "pip install --upgrade kernelgauge"
+def test_of_the_hosts_time_every_entry_knows_something_and_of_the_others_only_their_own() -> None:
+    stored = drawn({1024: 3, 512: 2})
+    entry = stored.entries[1]
+    assert {timer: len(stored.seen(timer, entry)) for timer in Timer} == {
+        Timer.DEVICE: 2,
+        Timer.END_TO_END: 2,
+        Timer.HOST: 5,
+    }
 
 
-@pytest.mark.parametrize("version", [0, -1])
-def test_an_older_schema_asks_to_record_again(version: int) -> None:
-    error = refusal(changed(lambda stored: stored.update(schema_version=version)))
-    assert error.what == "the baseline was written by another version of kernelgauge"
-    assert (error.got, error.expected) == (str(version), str(SCHEMA_VERSION))
-    assert "--perf-update" in str(error.next_command)
+def test_what_a_process_saw_comes_with_its_gpu_and_the_share_of_the_host() -> None:
+    stored = baseline(gpu=ELSEWHERE, kernels=mlp_kernels(us=33.0), end_to_end=(300.0, 300.0))
+    seen = {timer: stored.seen(timer, stored.entries[0])[0] for timer in Timer}
+    assert {one.gpu for one in seen.values()} == {ELSEWHERE}
+    assert {timer: round(one.host_share, 3) for timer, one in seen.items()} == {
+        Timer.DEVICE: 0.0,
+        Timer.END_TO_END: 0.333,  # the device fills 200 of 300 us
+        Timer.HOST: 1.0,
+    }
 
 
-def test_the_baseline_of_another_workload_is_refused() -> None:
-    error = refusal(changed(lambda stored: stored.update(workload="mlp-eager-bf16-64x128x768x3072")))
-    assert error.what == "the baseline belongs to another workload"
-    assert error.where == f"{WHERE}, field workload"
-    assert (error.got, error.expected) == ("mlp-eager-bf16-64x128x768x3072", WORKLOAD)
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        pytest.param(lambda s: s.update(note="hand-made"), "note", id="unknown field"),
-        pytest.param(
-            lambda s: s["timers"]["device_time"].update(mean_us=1.0), "mean_us", id="unknown field of a timer"
-        ),
-        pytest.param(lambda s: s.pop("suite"), "suite", id="missing field"),
-        pytest.param(lambda s: s["counts"].pop("launches"), "launches", id="missing count"),
-        pytest.param(lambda s: s["counts"].update(launches="4"), "$.counts.launches", id="count as text"),
-        pytest.param(lambda s: s["counts"].update(launches=4.5), "$.counts.launches", id="count with a fraction"),
-        pytest.param(lambda s: s["counts"].update(memsets=None), "$.counts.memsets", id="no count"),
-        pytest.param(lambda s: s["fingerprint"].update(arch=90), "$.fingerprint.arch", id="arch as number"),
-        pytest.param(lambda s: s["fingerprint"].update(torch=None), "$.fingerprint.torch", id="no torch"),
-        pytest.param(lambda s: s.update(kernels={}), "$.kernels", id="kernels as object"),
-        pytest.param(lambda s: s["kernels"][2].update(device_time_us="38.1"), "$.kernels[2].device_time_us", id="time"),
-        pytest.param(
-            lambda s: s["kernels"][0]["identity"].update(grid=[1, 2]), "$.kernels[0].identity.grid", id="grid"
-        ),
-        pytest.param(lambda s: s["timers"]["device_time"].update(replicates_us=205.1), "replicates_us", id="no list"),
-        pytest.param(lambda s: s["timers"]["device_time"].update(replicates_us=[None]), "replicates_us", id="null"),
-        pytest.param(lambda s: s["timers"]["device_time"].update(statistic="mean"), "statistic", id="statistic"),
-    ],
-)
-def test_a_field_that_is_wrong_is_named(change: Callable[[dict[str, Any]], object], named: str) -> None:
-    error = refusal(changed(change))
-    assert error.what == "the baseline cannot be read"
-    assert named in str(error.got)
-
-
-@pytest.mark.parametrize("timer", [timer.value for timer in Timer])
-@pytest.mark.parametrize("value", [-205.1, 0, -0.0])
-def test_a_duration_that_is_not_positive_is_refused(timer: str, value: float) -> None:
-    error = refusal(changed(lambda stored: stored["timers"][timer]["replicates_us"].__setitem__(1, value)))
-    assert "positive and finite" in str(error.got)
-
-
-@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
-def test_a_duration_that_is_no_finite_number_is_refused(number: bytes) -> None:
-    content = WHOLE.replace(b"204.9", number)
-    assert content != WHOLE
-    assert refusal(content).what == "the baseline cannot be read"
-
-
-def test_a_timer_without_replicates_is_refused() -> None:
-    error = refusal(changed(lambda stored: stored["timers"]["device_time"].update(replicates_us=[])))
-    assert "at least one replicate" in str(error.got)
-
-
-def test_the_field_of_a_duration_that_is_not_positive_is_named() -> None:
-    error = refusal(changed(lambda stored: stored["timers"]["host_dispatch"]["replicates_us"].__setitem__(1, -1)))
-    assert "host_dispatch" in f"{error.where} {error.got}"
-
-
-def _unknown_timer(stored: dict[str, Any]) -> None:
-    stored["timers"]["device_tiem"] = stored["timers"].pop("device_time")
-
-
-NOT_REFUSED: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
-    ("unknown field of the fingerprint", lambda s: s["fingerprint"].update(nvlink=True)),
-    ("unknown count", lambda s: s["counts"].update(launchs=4)),
-    ("unknown field of a kernel", lambda s: s["kernels"][0].update(note="x")),
-    ("unknown field of an identity", lambda s: s["kernels"][0]["identity"].update(num_warp=4)),
-    ("unknown timer", _unknown_timer),
-    ("negative time of a kernel", lambda s: s["kernels"][0].update(device_time_us=-1.0)),
-    ("negative count", lambda s: s["counts"].update(launches=-1)),
-    ("launches that are not the kernels'", lambda s: s["counts"].update(launches=7)),
-    ("no iterations", lambda s: s["timers"]["device_time"].update(iterations=0)),
-    ("a median that is not the replicates'", lambda s: s["timers"]["device_time"].update(median_us=100.0)),
-    ("the statistic of another timer", lambda s: s["timers"]["host_dispatch"].update(statistic="median")),
-]
-
-
-@pytest.mark.parametrize("change", [change for _, change in NOT_REFUSED], ids=[name for name, _ in NOT_REFUSED])
-def test_a_file_that_cannot_be_right_is_refused(change: Callable[[dict[str, Any]], object]) -> None:
-    refusal(changed(change))
-
-
-def test_json_nested_too_deeply_is_refused() -> None:
-    refusal(b'{"schema_version": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+def test_a_latency_that_the_device_fills_has_no_share_of_the_host() -> None:
+    stored = baseline(end_to_end=(180.0, 180.0))
+    assert stored.entries[0].host_share(Timer.END_TO_END) == 0

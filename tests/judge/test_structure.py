@@ -58,6 +58,16 @@ def test_another_launch_configuration_alone_is_no_structural_change() -> None:
     assert judged(mlp_kernels(us=55.4, xblock=512)).status is Status.PASS
 
 
+def test_another_launch_configuration_of_a_library_kernel_is_a_structural_change() -> None:
+    narrow, wide = launched(GEMM, 56.0, grid=(2, 66, 1)), launched(GEMM, 56.0, grid=(2, 33, 1))
+    stored = baseline(kernels=(narrow, UP, MIDDLE, LAST))
+    observed = run(kernels=(wide, UP, MIDDLE, LAST))
+    verdict = judge_structure(observed, stored, compare(stored.fingerprint, observed.fingerprint))
+    assert verdict.status is Status.REGRESSED
+    assert verdict.headline == "other launch configurations than in the baseline"
+    assert lines(verdict, "kernels") == [f"{GEMM}: grid 2x66x1 -> 2x33x1"]
+
+
 def test_another_source_alone_is_no_structural_change() -> None:
     assert judged(mlp_kernels(source=OTHER_SOURCE)).status is Status.PASS
 

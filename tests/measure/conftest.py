@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,17 @@ from torch import nn
 from kernelgauge import Workload
 from kernelgauge.conditions import Reading
 from kernelgauge.errors import KernelgaugeError
-from kernelgauge.measure import runner
+from kernelgauge.measure import conditions, runner
 from kernelgauge.measure.compiler import reset_compiler
+from kernelgauge.measure.conditions import Monitor
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.device.cuda import CudaDevice
+from kernelgauge.measure.profile import Session
 from kernelgauge.measure.replicate import Replicate
 from kernelgauge.measure.runner import Measured, Result, measure
 from kernelgauge.measure.settings import Settings
 from kernelgauge.trace import Trace, parse
+from tests.measure.fake_nvml import UUID, Clock, FakeNvml
 
 RECORDED = Path(__file__).parents[1] / "data" / "h200"
 
@@ -82,6 +86,7 @@ class ToldReplicates:
         settings: Settings,
         *,
         index: int,
+        structure: Session,
         usual_clock_mhz: float | None,
         **_: Any,
     ) -> Replicate:
@@ -95,8 +100,9 @@ class ToldReplicates:
             raise error()
         times = self.times_us.get(name, [10.0])
         spoilt, why = self.disturbed.get(name, (0, ""))
+        launches = len(structure.executions[0])
         return Replicate(
-            kernel_us=(times[min(done, len(times) - 1)],),
+            kernel_us=(times[min(done, len(times) - 1)] / launches,) * launches,
             host=None,
             readings=self.readings,
             disturbed_by=(why,) if done < spoilt else (),
@@ -191,3 +197,39 @@ def recorded() -> Callable[[str], dict[str, Any]]:
 @pytest.fixture
 def as_trace() -> Callable[[dict[str, Any]], Trace]:
     return lambda content: parse(json.dumps(content).encode())
+
+
+# -- an NVML that only exists in these tests --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    fake = Clock()
+    monkeypatch.setattr(conditions, "time", fake)
+    return fake
+
+
+@pytest.fixture
+def monitor(nvml: FakeNvml) -> Monitor:
+    return Monitor.open(UUID)
+
+
+@pytest.fixture
+def after_a_second(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> Callable[..., Reading]:
+    """The second reading, a second after the first, in which `samples` were taken and `pids` were there."""
+
+    def read(samples: list[tuple[int, int, int]], *, pids: list[int], seconds: float = 1.0) -> Reading:
+        nvml.pids = pids
+        monitor.read(processes=True)
+        nvml.samples += samples
+        clock.now_s += seconds
+        return monitor.read(processes=True)
+
+    return read

@@ -226,3 +226,17 @@ def test_a_gpu_without_bf16_leaves_out_bf16_alone_and_says_so(
     device.check(tiny(dtype=dtype))
     with pytest.raises(WorkloadUnavailable, match="Tesla T4 has no bf16"):
         device.check(tiny(dtype="bf16"))
+
+
+def test_a_hold_keeps_the_gpu_busy_for_about_as_long(monkeypatch: pytest.MonkeyPatch, gpu: CudaDevice) -> None:
+    cycles: list[int] = []
+    monkeypatch.setattr(torch.cuda, "_sleep", cycles.append)
+    gpu.hold(150.0)
+    (count,) = cycles
+    assert count / 2600 > 100  # microseconds at the clocks of today's GPUs, from 1.4 to 2.6 GHz
+    assert count / 1400 < 220
+
+
+def test_neither_holding_nor_losing_means_anything_on_a_cpu(cpu: CpuDevice) -> None:
+    cpu.hold(1e9)  # seventeen minutes
+    assert not cpu.lost()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import pytest
 import torch
@@ -12,8 +14,10 @@ from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError
 from kernelgauge.measure import latency
 from kernelgauge.measure.device.cpu import CpuDevice
+from kernelgauge.measure.host import HostSpeed
 from kernelgauge.measure.instance import Instance, build
 from kernelgauge.measure.latency import Rounds
+from kernelgauge.run import Sample
 
 Tiny = Callable[..., Workload]
 
@@ -32,10 +36,28 @@ class Diary(CpuDevice):
         self.entries.append("flush")
 
 
+class WrittenHost(HostSpeed):
+    """Controls of 10 us, 11 us, ... that are written down; waiting for a fast host too."""
+
+    def __init__(self, entries: list[str]) -> None:
+        super().__init__(lambda: None)
+        self.entries = entries
+        self.controls_us = count(10.0)
+
+    def round_trip_us(self) -> float:
+        self.entries.append("control")
+        return next(self.controls_us)
+
+    def wait_until_fast(self) -> float:
+        self.entries.append("wait until fast")
+        return 10.0
+
+
 @pytest.fixture
 def diary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Diary]:
     """Builds are written down with the number of the replicate; warming up is one entry."""
     device = Diary()
+    device.host = WrittenHost(device.entries)
 
     def written(workload: Workload, target: CpuDevice, *, replicate: int) -> Instance:
         device.entries.append(f"build {replicate}")
@@ -62,6 +84,18 @@ def written(tiny: Tiny, diary: Diary) -> Workload:
     return tiny(build=lambda: Module(4, 3), pass_="train")
 
 
+class Ticks:
+    """Stands in for the module `time`: a second later at each look."""
+
+    def __init__(self, entries: list[str]) -> None:
+        self.entries = entries
+        self.seconds = count(1.0)
+
+    def perf_counter(self) -> float:
+        self.entries.append("tick")
+        return next(self.seconds)
+
+
 def play(rounds: Rounds, count: int) -> None:
     with rounds.grad_mode():
         for _ in range(count):
@@ -74,7 +108,10 @@ def test_a_round_is_prepared_flushed_and_synchronised_before_its_call_and_synchr
 ) -> None:
     rounds = Rounds(written, diary, replicates=1, iterations=2)
     play(rounds, 1)
-    assert diary.entries == ["build 0", "warm up", "prepare", "flush", "synchronize", "call", "synchronize"]
+    assert diary.entries == [
+        *("build 0", "wait until fast", "warm up", "control"),
+        *("prepare", "flush", "synchronize", "call", "synchronize"),
+    ]
 
 
 def test_what_is_timed_is_the_call_and_its_synchronisation_alone(written: Workload, diary: Diary) -> None:
@@ -127,21 +164,78 @@ def test_a_replicate_that_cannot_be_built_is_an_error_of_the_workload(tiny: Tiny
 # -- the sample -----------------------------------------------------------------------------------------------------
 
 
+def measured(rounds: Rounds, durations_s: list[float]) -> Sample:
+    """The sample of rounds that took so long."""
+    with rounds.grad_mode():
+        for _ in range(rounds.total):
+            rounds.setup()
+    return rounds.sample(durations_s)
+
+
 @pytest.fixture
 def rounds(tiny: Tiny, cpu: CpuDevice) -> Rounds:
+    cpu.host = WrittenHost([])
     return Rounds(tiny(), cpu, replicates=2, iterations=5)
 
 
 def test_seconds_become_microseconds(rounds: Rounds) -> None:
-    assert rounds.sample([2e-6] * 10).replicates_us == pytest.approx((2.0, 2.0))
+    assert measured(rounds, [2e-6] * 10).replicates_us == pytest.approx((2.0, 2.0))
 
 
 def test_consecutive_rounds_make_one_replicate(rounds: Rounds) -> None:
-    sample = rounds.sample([1e-6] * 5 + [3e-6] * 5)
+    sample = measured(rounds, [1e-6] * 5 + [3e-6] * 5)
     assert sample.replicates_us == pytest.approx((1.0, 3.0))
     assert sample.iterations == 5
 
 
 def test_a_replicate_is_its_lower_decile_so_that_disturbed_rounds_do_not_count(rounds: Rounds) -> None:
     quiet, disturbed = [10e-6, 11e-6, 12e-6, 13e-6, 14e-6], [10e-6, 11e-6, 900e-6, 5000e-6, 70000e-6]
-    assert rounds.sample(quiet + disturbed).replicates_us == pytest.approx((10.4, 10.4))
+    assert measured(rounds, quiet + disturbed).replicates_us == pytest.approx((10.4, 10.4))
+
+
+def test_the_controls_are_those_of_the_replicates_own_rounds(rounds: Rounds) -> None:
+    assert measured(rounds, [1e-6] * 10).controls_us == pytest.approx((10.4, 15.4))  # of 10 to 14, and 15 to 19
+
+
+def test_a_round_that_was_made_and_not_timed_counts_for_nothing(rounds: Rounds) -> None:
+    """As pytest-benchmark makes one for its --benchmark-cprofile."""
+    with rounds.grad_mode():
+        for _ in range(rounds.total + 1):
+            rounds.setup()
+            rounds.call()
+    sample = rounds.sample([1e-6] * rounds.total)
+    assert sample.replicates_us == pytest.approx((1.0, 1.0))
+    assert sample.controls_us == pytest.approx((10.4, 15.4))
+
+
+# -- a confirmation -------------------------------------------------------------------------------------------------
+
+
+def test_a_confirmation_goes_on_where_the_first_rounds_ended(written: Workload, diary: Diary) -> None:
+    play(Rounds(written, diary, replicates=2, iterations=1, first=8), 2)
+    assert [entry for entry in diary.entries if entry.startswith("build")] == ["build 8", "build 9"]
+
+
+def test_all_rounds_can_be_timed_here(written: Workload, diary: Diary, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "time", Ticks(diary.entries))
+    sample = Rounds(written, diary, replicates=2, iterations=3).time()
+    assert sample.replicates_us == pytest.approx((1e6, 1e6))  # one tick each: the call and its synchronisation alone
+    assert sample.controls_us == pytest.approx((10.2, 13.2))
+    assert sample.iterations == 3
+    start = diary.entries.index("tick")
+    assert diary.entries[start : start + 4] == ["tick", "call", "synchronize", "tick"]
+
+
+@pytest.mark.parametrize("pass_", ["forward", "train"])
+def test_rounds_that_are_timed_here_run_as_their_pass_wants_it_and_without_the_collector(
+    tiny: Tiny, cpu: CpuDevice, pass_: str
+) -> None:
+    seen: set[tuple[bool, bool]] = set()
+
+    class Looks(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.add((torch.is_grad_enabled(), gc.isenabled()))
+            return super().forward(x)
+
+    Rounds(tiny(build=lambda: Looks(4, 3), pass_=pass_), cpu, replicates=1, iterations=2).time()
+    assert seen == {(pass_ == "train", False)}

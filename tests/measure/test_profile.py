@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from kernelgauge import Workload
-from kernelgauge.errors import MeasurementError
+from kernelgauge.errors import MeasurementError, TraceError
 from kernelgauge.measure import profile
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.device.cuda import CudaDevice
@@ -107,10 +108,10 @@ def instance(tiny: Callable[..., Workload], cpu: CpuDevice) -> Instance:
 def play(monkeypatch: pytest.MonkeyPatch, cpu: CpuDevice, instance: Instance) -> Callable[..., Session]:
     """Calls `profile_session` on a profiler that gives these sessions, and no more."""
 
-    def run(*sessions: Session) -> Session:
+    def run(*sessions: Session, **how: Any) -> Session:
         left = list(sessions)
         monkeypatch.setattr(profile, "_profile_once", lambda *_: left.pop(0))
-        result = profile_session(cpu, instance, iterations=3, record_shapes=False)
+        result = profile_session(cpu, instance, iterations=3, **how)
         assert not left, f"{len(left)} sessions were not asked for"
         return result
 
@@ -133,6 +134,23 @@ def test_each_kind_of_damage_is_a_problem(
 ) -> None:
     problems = session_problems(session(damage), 3)
     assert any(problem.startswith(words) for problem in problems), problems
+
+
+@pytest.mark.parametrize("duration_us", [float("nan"), float("inf"), -0.001])
+def test_a_duration_that_is_none_is_a_problem(session: Callable[..., Session], duration_us: float) -> None:
+    sound = session()
+    first, *others = sound.trace.records
+    trace = replace(sound.trace, records=(replace(first, duration_us=duration_us), *others))
+    (problem,) = session_problems(replace(sound, trace=trace), 3)
+    assert problem.startswith("bad duration: ")
+    assert str(duration_us) in problem
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-Infinity"])
+def test_a_trace_with_a_number_that_is_none_cannot_be_read(number: str) -> None:
+    event = f'{{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": {number}}}'
+    with pytest.raises(TraceError):
+        parse(f'{{"traceEvents": [{event}]}}'.encode())
 
 
 def test_iterations_that_differ_are_told_with_their_numbers_of_launches(session: Callable[..., Session]) -> None:
@@ -161,6 +179,17 @@ def test_a_good_session_after_a_bad_one_is_accepted(
 def test_a_good_third_session_is_accepted(session: Callable[..., Session], play: Callable[..., Session]) -> None:
     good = session()
     assert play(session(lost), session(orphan), good) is good
+
+
+@damages
+def test_a_session_for_times_is_believed_no_sooner(
+    session: Callable[..., Session], play: Callable[..., Session], damage: Callable[[Content], None], words: str
+) -> None:
+    timed: dict[str, Any] = {"warmup": 14, "hold_us": 500.0, "look": lambda: None}
+    good = session()
+    assert play(session(damage), good, **timed) is good
+    with pytest.raises(MeasurementError, match="cannot be trusted"):
+        play(*(session(damage) for _ in range(3)), **timed)
 
 
 def test_a_good_first_session_is_not_repeated(session: Callable[..., Session], play: Callable[..., Session]) -> None:

@@ -13,8 +13,7 @@ from kernelgauge.measure import timing
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.host import HostSpeed
 from kernelgauge.measure.instance import Instance, build
-from kernelgauge.measure.settings import Settings
-from kernelgauge.measure.timing import call_duration_us, collector_paused, host_dispatch, warm_up
+from kernelgauge.measure.timing import call_duration_us, collector_paused, host_calls, host_dispatch, warm_up
 
 
 class Clock:
@@ -22,6 +21,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_ns = 0
+        self.entries: list[str] = []  # what took its time, in order
 
     def perf_counter_ns(self) -> int:
         return self.now_ns
@@ -31,16 +31,23 @@ class Clock:
 
 
 class ToldHost(HostSpeed):
-    """A host whose controls are told: 10 us where nothing else is said."""
+    """A host whose controls last these microseconds, one after the other, and the last one ever after."""
 
-    def __init__(self, *controls_us: float, patience_seconds: float = 0.0) -> None:
-        super().__init__(patience_seconds=patience_seconds)
+    def __init__(self, clock: Clock, *controls_us: float) -> None:
+        super().__init__(lambda: None, patience_seconds=0.0)
+        self.clock = clock
         self.left = list(controls_us)
+        self.waits = 0
 
-    def control_us(self) -> float:
-        control = self.left.pop(0) if self.left else 10.0
-        self.fastest_us = min(self.fastest_us, control)
+    def once_us(self) -> float:
+        control = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        self.clock.now_ns += int(1000 * control)
+        self.clock.entries.append("control")
         return control
+
+    def wait_until_fast(self) -> float:
+        self.waits += 1
+        return self.left[0]
 
 
 class SlowDevice(CpuDevice):
@@ -48,12 +55,13 @@ class SlowDevice(CpuDevice):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
-        self.host = ToldHost()
+        self.host = ToldHost(clock, 10.0)
         self.clock = clock
         self.flushes = 0
 
     def synchronize(self) -> None:
         self.clock.now_ns += 1_000_000
+        self.clock.entries.append("synchronize")
 
     def flush_cache(self) -> None:
         self.flushes += 1
@@ -81,6 +89,7 @@ def lasting(tiny: Callable[..., Workload], clock: Clock, device: SlowDevice) -> 
 
         def function(x: torch.Tensor) -> torch.Tensor:
             clock.now_ns += 1000 * (left.pop(0) if len(left) > 1 else left[0])
+            clock.entries.append("call")
             return x
 
         return build(tiny(build=lambda: function), device)
@@ -161,58 +170,41 @@ def test_warming_up_lasts_for_the_calls_and_for_the_time_that_were_asked(
     assert device.flushes == made
 
 
-# -- how long -------------------------------------------------------------------------------------------------------
+# -- the control beside it ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("call_us", "iterations"), [(0.0, 40), (100.0, 40), (50_000.0, 20), (1e6, 3), (60e6, 3)], ids=str
-)
-def test_slow_calls_are_made_less_often_and_never_less_than_three_times(call_us: float, iterations: int) -> None:
-    assert Settings(iterations=40, seconds=1.0).iterations_for(call_us) == iterations
-
-
-def test_the_host_may_be_timed_more_often() -> None:
-    settings = Settings(iterations=40, host_iterations=100, seconds=1.0)
-    assert settings.host_iterations_for(100.0) == 100
-    assert settings.host_iterations_for(50_000.0) == 20
-    assert settings.host_iterations_for(60e6) == 3
-
-
-# -- the host's own speed -------------------------------------------------------------------------------------------
-
-
-def test_a_replicate_on_a_slow_host_is_taken_again(lasting: Callable[..., Instance], device: SlowDevice) -> None:
-    device.host = ToldHost(10.0, 25.0, 10.0, 10.0, patience_seconds=1.0)  # slow after the first, fast around the second
-    taken = host_dispatch(device, lasting(80, 80, 80, 50), iterations=3)
-    assert (taken.dispatch_us, taken.control_us) == (50, 10.0)
-
-
-def test_without_patience_a_slow_host_is_told_and_not_hidden(
-    lasting: Callable[..., Instance], device: SlowDevice
+def test_the_control_comes_after_each_call_so_that_both_see_the_same_host(
+    lasting: Callable[..., Instance], device: SlowDevice, clock: Clock
 ) -> None:
-    device.host = ToldHost(10.0, 25.0, patience_seconds=0.0)
-    taken = host_dispatch(device, lasting(80), iterations=3)
-    assert (taken.dispatch_us, taken.control_us) == (80, 25.0)
+    instance = lasting(50)
+    clock.entries.clear()
+    host_dispatch(device, instance, iterations=3)
+    assert clock.entries == ["synchronize", "call", "control"] * 3 + ["synchronize"]
 
 
-def test_patience_is_spent_once_a_session() -> None:
-    host = ToldHost(10.0, *[25.0] * 100, patience_seconds=0.1)
-    host.control_us()
-    assert host.wait_until_fast() == 25.0
-    left = len(host.left)
-    assert host.wait_until_fast() == 25.0
-    assert len(host.left) == left - 1  # one look, no more waiting
+def test_every_call_and_every_control_is_kept(
+    lasting: Callable[..., Instance], device: SlowDevice, clock: Clock
+) -> None:
+    device.host = ToldHost(clock, 10.0, 25.0, 11.0)
+    assert host_calls(device, lasting(50, 80, 51), 3) == ([50.0, 80.0, 51.0], [10.0, 25.0, 11.0])
 
 
-def test_waiting_ends_when_the_host_is_fast_again() -> None:
-    host = ToldHost(10.0, 25.0, 25.0, 12.0, 25.0, patience_seconds=5.0)
-    host.control_us()
-    assert host.wait_until_fast() == 12.0
-    assert host.left == [25.0]
+def test_a_host_that_is_slow_for_a_moment_shows_in_neither(
+    lasting: Callable[..., Instance], device: SlowDevice, clock: Clock
+) -> None:
+    device.host = ToldHost(clock, *[10.0] * 8, 25.0, 25.0, 10.0)
+    taken = host_dispatch(device, lasting(*[50] * 8, 120, 120, 50), iterations=11)
+    assert (taken.dispatch_us, taken.control_us) == (pytest.approx(50.0), pytest.approx(10.0))
 
 
-def test_the_control_is_a_time_of_real_work() -> None:
-    host = HostSpeed()
-    control = host.control_us()
-    assert 0.1 < control < 100_000
-    assert host.fastest_us == control
+def test_a_host_that_is_slow_throughout_shows_in_both(
+    lasting: Callable[..., Instance], device: SlowDevice, clock: Clock
+) -> None:
+    device.host = ToldHost(clock, 25.0)
+    taken = host_dispatch(device, lasting(120), iterations=5)
+    assert (taken.dispatch_us, taken.control_us) == (pytest.approx(120.0), pytest.approx(25.0))
+
+
+def test_a_slow_host_is_waited_for_once_before_the_calls(lasting: Callable[..., Instance], device: SlowDevice) -> None:
+    host_dispatch(device, lasting(50), iterations=5)
+    assert device.host.waits == 1

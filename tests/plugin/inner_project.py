@@ -42,7 +42,7 @@ from kernelgauge.standard import test_kernels_and_graphs_are_as_declared, test_s
 
 
 def test_end_to_end_latency(workload, run, gauge, conclude):
-    gauge.add_sample(workload, Timer.END_TO_END, Sample((200.0, 201.0, 202.0, 200.5), 40))
+    gauge.add_sample(workload, Timer.END_TO_END, Sample((200.0, 201.0, 202.0, 200.5), 40, (20.0,) * 4))
     conclude(gauge.judge_time(workload, Timer.END_TO_END))
 """
 
@@ -62,20 +62,33 @@ def told(
     shape: tuple[int, ...] = (4, 8),
     kinds: tuple[str, ...] = ("gemm", "pointwise"),
     error: str | None = None,
+    again_gelu_us: float | None = None,
+    confirm_error: str | None = None,
+    incomplete: str | None = None,
     matrix: str = "default",
     **counts: int,
 ) -> dict[str, Any]:
-    """What the measurer says of one workload: a GEMM, and a pointwise kernel of `gelu_us`."""
+    """What the measurer says of one workload: a GEMM, and a pointwise kernel of `gelu_us`.
+
+    `again_gelu_us`, `confirm_error`: what a confirmation gives; the same again where nothing is told.
+    """
+
+    def samples(gelu_us: float) -> dict[str, list[float]]:
+        return {"device_time": spread(GEMM_US + gelu_us, noise), "host_dispatch": spread(host_us)}
+
     return {
         "module": module,
         "variant": variant,
         "shape": shape,
         "matrix": matrix,
         "error": error,
+        "confirm_error": confirm_error,
+        "incomplete": incomplete,
         "expected_kinds": kinds,
         "kernels": [({"name": "a_gemm", "kind": "gemm"}, GEMM_US), ({"name": "a_gelu", "kind": "pointwise"}, gelu_us)],
         "counts": counts,
-        "samples": {"device_time": spread(GEMM_US + gelu_us, noise), "host_dispatch": spread(host_us)},
+        "samples": samples(gelu_us),
+        "again": None if again_gelu_us is None else samples(again_gelu_us),
     }
 
 
@@ -183,8 +196,19 @@ class Project:
 
     def measured(self) -> list[str]:
         """Ids of the workloads that were measured so far, once for each time."""
-        path = self.root / "perf" / "measured.txt"
-        return path.read_text().split() if path.exists() else []
+        return [workload for together in self.measured_together() for workload in together]
+
+    def measured_together(self) -> list[list[str]]:
+        """The same, by call of the measurer."""
+        return self._written_down("measured.txt")
+
+    def confirmed(self) -> list[str]:
+        """Ids of the workloads that were confirmed so far, once for each time."""
+        return [workload for together in self._written_down("confirmed.txt") for workload in together]
+
+    def _written_down(self, name: str) -> list[list[str]]:
+        path = self.root / "perf" / name
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
     def cases(self) -> list[Case]:
         """What the last run's JUnit file says."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kernelgauge.judge import SCHEMA_VERSION
 from tests.plugin.inner_project import Project, table_verdict, told
 
 ID = "mlp-eager-bf16-4x8"
@@ -28,7 +29,7 @@ def test_a_slower_kernel_fails_and_says_which_from_what_to_what_and_how_to_accep
     result.assert_outcomes(passed=4, failed=1)
     result.stdout.fnmatch_lines(
         [
-            f"{ID}: REGRESSED  device time 10.0 -> 11.5 us  +15.0 %*",
+            f"{ID}: REGRESSED  device time 10.0 -> 11.5 us  +15.00 %*",
             "  why      a_gelu  4.0 -> 5.5 us*",
             f"  baseline baselines/told-gpu/{ID}.json*",
             f"  accept   pytest perf*{ID}*--perf-update",
@@ -66,7 +67,7 @@ def test_faster_passes_and_is_called_improved(project: Project) -> None:
 
 def test_too_noisy_to_tell_skips(project: Project) -> None:
     project.record()
-    project.tell(told(gelu_us=4.3, noise=0.05))
+    project.tell(told(gelu_us=4.3, noise=0.1))
     result = project.run()
     assert result.ret == pytest.ExitCode.OK
     result.assert_outcomes(passed=4, skipped=1)
@@ -78,7 +79,7 @@ def test_too_noisy_to_tell_skips(project: Project) -> None:
 
 def test_too_noisy_to_tell_fails_under_strict(project: Project) -> None:
     project.record()
-    project.tell(told(gelu_us=4.3, noise=0.05))
+    project.tell(told(gelu_us=4.3, noise=0.1))
     result = project.run("--perf-strict")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=4, failed=1)
@@ -209,7 +210,7 @@ def test_what_is_declared_is_checked_without_a_baseline(project: Project, wrong:
 
 @pytest.mark.parametrize(
     ("content", "got"),
-    [(b"", "an empty file"), (b'{"schema_version": 1, ', "truncated"), (b'{"schema_version": 99}', "99")],
+    [(b"", "an empty file"), (b'{"schema_version": 2, ', "truncated"), (b'{"schema_version": 99}', "99")],
 )
 def test_a_corrupt_baseline_is_invalid_and_says_where_and_what_next(project: Project, content: bytes, got: str) -> None:
     project.record()
@@ -219,6 +220,11 @@ def test_a_corrupt_baseline_is_invalid_and_says_where_and_what_next(project: Pro
     result.assert_outcomes(passed=1, failed=4)
     case = project.case("test_device_time")
     assert case.properties[VERDICT] == "INVALID"
-    for line in (f"where *baselines/told-gpu/{ID}.json*", f"got *{got}*", "expected *1*", "next *"):
+    for line in (
+        f"where *baselines/told-gpu/{ID}.json*",
+        f"got *{got}*",
+        f"expected *{SCHEMA_VERSION}*",
+        "next *",
+    ):
         result.stdout.fnmatch_lines([f"*{line}"])
     assert (table_verdict(result, ID) or "").startswith("INVALID")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,10 +28,14 @@ def test_two_workers_judge_and_attach_their_verdicts(project: Project) -> None:
 
 
 @pytest.mark.parametrize("workers", [("-n", "2"), ("--dist", "load", "--tx", "2*popen")], ids=["-n", "--tx"])
-def test_an_update_by_several_processes_is_a_usage_error(project: Project, workers: tuple[str, ...]) -> None:
-    result = project.pytester.runpytest_subprocess("perf", "--perf-update", *workers)
+@pytest.mark.parametrize("option", ["--perf-update", "--perf-runs=runs.json"])
+def test_what_one_process_writes_is_a_usage_error_in_several(
+    project: Project, option: str, workers: tuple[str, ...]
+) -> None:
+    result = project.pytester.runpytest_subprocess("perf", option, *workers)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*run it without*"])
+    result.stderr.fnmatch_lines([f"*{option.partition('=')[0]} is written by one process: run it without*"])
+    assert not (project.root / "runs.json").exists()
     assert project.measured() == []
     assert not (project.root / "baselines").exists()
 
@@ -38,7 +43,8 @@ def test_an_update_by_several_processes_is_a_usage_error(project: Project, worke
 def test_two_processes_may_prepare_the_folders_of_reports_at_once(tmp_path: Path) -> None:
     def prepare(_: int) -> None:
         options = Options(root=tmp_path, baselines=tmp_path / "baselines", reports=tmp_path / "reports")
-        Gauge(options=options, measurer=lambda: None, choose=lambda _: None, settings=Settings()).prepare_folders()  # type: ignore[arg-type]
+        nobody: Any = None
+        Gauge(options, measurer=nobody, confirmer=nobody, choose=nobody, settings=Settings()).prepare_folders()
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(prepare, range(100)))

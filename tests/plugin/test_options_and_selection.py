@@ -73,11 +73,41 @@ def test_the_default_matrix_leaves_out_the_full_one(project: Project) -> None:
     assert project.measured()[1:] == [ID, "linear-eager-bf16-4x8"]
 
 
-def test_each_workload_is_measured_once_and_its_tests_run_together(project: Project) -> None:
-    project.tell(told(), told("linear"))
+def test_all_that_is_selected_is_measured_together_once_and_no_more(project: Project) -> None:
+    project.tell(told(), told("linear"), told("conv"))
+    result = project.run("-k", "mlp or linear")
+    result.assert_outcomes(passed=2, skipped=8, deselected=5)
+    assert project.measured_together() == [[ID, "linear-eager-bf16-4x8"]]
+
+
+def test_a_failure_is_measured_once_with_the_others_and_leaves_them(project: Project) -> None:
+    project.tell(told(error="workload"), told("linear"))
     result = project.run()
-    result.assert_outcomes(passed=2, skipped=8)
-    assert project.measured() == [ID, "linear-eager-bf16-4x8"]
+    result.assert_outcomes(passed=1, skipped=4, errors=5)
+    assert project.measured_together() == [[ID, "linear-eager-bf16-4x8"]]
+
+
+def test_what_is_only_compared_with_is_measured_on_demand_alone_and_once(project: Project) -> None:
+    project.tell(told(), told(variant="compiled"), told("linear"))
+    (project.root / "perf" / "test_claims.py").write_text(
+        """
+import pytest
+
+@pytest.mark.workloads(variant="compiled")
+@pytest.mark.parametrize("time", [1, 2])
+def test_fewer(workload, run, gauge, time):
+    eager = gauge.run(gauge.suites.sibling(workload, variant="eager"))
+    assert len(run.kernels) == len(eager.kernels)
+"""
+    )
+    project.run(suite="perf/test_claims.py").assert_outcomes(passed=2)
+    assert project.measured_together() == [["mlp-compiled-bf16-4x8"], [ID]]
+
+
+def test_the_tests_of_one_workload_run_together(project: Project) -> None:
+    project.tell(told(), told("linear"))
+    project.run()
+    assert [case.parameters for case in project.cases()] == [ID] * 5 + ["linear-eager-bf16-4x8"] * 5
 
 
 def test_two_workloads_with_one_id_are_a_usage_error(project: Project) -> None:
@@ -193,7 +223,7 @@ def test_collecting_alone_measures_and_writes_nothing(project: Project) -> None:
 
 
 def test_progress_is_shown_while_measuring(project: Project) -> None:
-    project.run().stdout.fnmatch_lines([f"  {ID}: compiling"])
+    project.run().stdout.fnmatch_lines(["  compiling"])
 
 
 def test_progress_is_not_shown_when_pytest_is_quiet(project: Project) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from statistics import median
 
 import pytest
 import torch._dynamo  # noqa: F401  (an inner run forgets what it imported, and torch and triton load only once)
@@ -21,35 +20,54 @@ def timed(project: Project) -> Project:
     return project
 
 
-def judge(project: Project, *stored_us: float) -> tuple[pytest.RunResult, str]:
+def judge(project: Project, stored_us: float) -> tuple[pytest.RunResult, str]:
     """Record, put another end-to-end latency into the baseline, and run again."""
     project.record("-k", "not float64")
-    path = project.baselines / f"{ID}.json"
-    baseline = json.loads(path.read_text())
-    end_to_end = baseline["timers"]["end_to_end"]
+    (entry,) = json.loads((project.baselines / f"{ID}.json").read_text())["entries"]
+    end_to_end = entry["processes"][0]["timers"]["end_to_end"]
     assert end_to_end["iterations"] == 3
-    assert len(end_to_end["replicates_us"]) == 4
-    assert all(1000 <= value < 100_000 for value in end_to_end["replicates_us"])  # slept, in microseconds
-    project.edit_baseline(
-        ID,
-        timers=baseline["timers"]
-        | {"end_to_end": end_to_end | {"replicates_us": stored_us, "median_us": median(stored_us)}},
-    )
+    assert 1 < end_to_end["replicates"] <= 4  # those on a fast host
+    assert 1000 <= end_to_end["mean_us"] < 100_000  # slept, in microseconds
+    assert end_to_end["control_us"] == 20.0
+    end_to_end |= {"mean_us": stored_us, "spread": 0.01}
+    project.edit_baseline(ID, entries=[entry])
     result = project.run("-k", "end_to_end")
     return result, project.case("test_end_to_end_latency").properties["kernelgauge_verdict"]
 
 
 def test_slower_than_the_baseline_fails(timed: Project) -> None:
-    result, verdict = judge(timed, 1.0, 1.01, 0.99, 1.0)  # far enough for the busiest machine
+    result, verdict = judge(timed, 1.0)  # far enough for the busiest machine
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert verdict == "REGRESSED"
     assert table_verdict(result, ID) == "REGRESSED end to end"
+    result.stdout.fnmatch_lines(["*suspicious latency: measuring again"])
 
 
 def test_faster_than_the_baseline_passes(timed: Project) -> None:
-    result, verdict = judge(timed, 1e9, 1.01e9, 0.99e9, 1e9)
+    result, verdict = judge(timed, 1e9)
     assert result.ret == pytest.ExitCode.OK
     assert verdict == "IMPROVED"
+
+
+def test_a_suspicious_latency_is_measured_again_and_what_was_measured_first_counts_too(timed: Project) -> None:
+    timed.record("-k", "not float64")
+    (timed.root / "perf" / "test_perf.py").write_text(
+        """
+from kernelgauge import Timer
+from kernelgauge.run import Sample
+
+def test_latency(workload, run, gauge, conclude):
+    first = Sample((9e6, 9e6, 9e6), 3, (20.0,) * 3)
+    gauge.add_sample(workload, Timer.END_TO_END, first)
+    for _ in range(2):
+        gauge.judge_time(workload, Timer.END_TO_END)
+        sample = gauge.run(workload).samples[Timer.END_TO_END]
+        assert sample.replicates_us[:3] == first.replicates_us
+        assert len(sample.replicates_us) == len(sample.controls_us) == 3 + 4  # once
+        assert all(1000 <= time < 100_000 for time in sample.replicates_us[3:])
+"""
+    )
+    timed.run().assert_outcomes(passed=1)
 
 
 def test_the_verdict_stands_in_the_benchmark_s_own_json(timed: Project) -> None:
@@ -63,3 +81,9 @@ def test_without_benchmarks_nothing_is_timed_and_the_test_skips(timed: Project) 
     result = timed.run("-k", "end_to_end", "--benchmark-disable")
     assert result.ret == pytest.ExitCode.OK
     result.assert_outcomes(skipped=1, deselected=5)
+
+
+def test_a_profile_of_the_host_may_be_taken_as_well(timed: Project) -> None:
+    result = timed.run("-k", "end_to_end", "--benchmark-cprofile=cumtime")
+    assert result.ret == pytest.ExitCode.OK
+    assert timed.case("test_end_to_end_latency").properties["kernelgauge_verdict"] == "NO_BASELINE"

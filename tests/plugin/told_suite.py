@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from kernelgauge import Expectation, Run, Timer, Workload
@@ -17,23 +18,26 @@ TOLD = json.loads((FOLDER / "told.json").read_text())
 ERRORS = {"measurement": MeasurementError, "workload": WorkloadError, "unavailable": WorkloadUnavailable}
 
 
+class ToldHost:
+    """A steady one: its control takes 10 us, and 20 with the wait for its end."""
+
+    def wait_until_fast(self):
+        return 10.0
+
+    def round_trip_us(self):
+        return 20.0
+
+
 class ToldDevice:
     timers = tuple(Timer(name) for name in TOLD["timers"])
+    host = ToldHost()
+    monitor = SimpleNamespace(available=True, why_not="")
 
     @property
     def torch_device(self):
         import torch
 
         return torch.device("cpu")
-
-    @property
-    def host(self):
-        return self
-
-    def wait_until_fast(self):
-        return 10.0  # the control of a steady host
-
-    control_us = wait_until_fast
 
     def check(self, workload):
         pass
@@ -54,13 +58,37 @@ def choose(choice):
     return ToldDevice()
 
 
-def measure(workload, device, fingerprint, settings, progress):
-    with (FOLDER / "measured.txt").open("a") as file:  # so that a test can tell what was measured, and how often
-        file.write(workload.id + "\n")
-    told = next(told for told in TOLD["workloads"] if make_workload(told).id == workload.id)
+def write_down(name, workloads):
+    """So that a test can tell what was measured or confirmed, how often, and together with what."""
+    with (FOLDER / name).open("a") as file:
+        file.write(" ".join(workload.id for workload in workloads) + "\n")
+
+
+def told_of(workload):
+    return next(told for told in TOLD["workloads"] if make_workload(told).id == workload.id)
+
+
+def told_samples(samples):
+    """The host's timers come with a control."""
+    return {
+        Timer(name): Sample(tuple(values), 40, () if name == "device_time" else (10.0,) * len(values))
+        for name, values in samples.items()
+    }
+
+
+def told_error(kind):
+    return ERRORS[kind]("the told error", got="what was told", next_command="tell another")
+
+
+def measure(workloads, device, fingerprint, settings, progress):
+    write_down("measured.txt", workloads)
     progress("compiling")
+    return {workload.id: measure_one(workload, told_of(workload), fingerprint) for workload in workloads}
+
+
+def measure_one(workload, told, fingerprint):
     if told["error"]:
-        raise ERRORS[told["error"]]("the told error", got="what was told", next_command="tell another")
+        return told_error(told["error"])
     kernels = tuple(KernelRecord(KernelIdentity(**identity), us) for identity, us in told["kernels"])
     counts = {"launches": len(kernels), "kernels": len(kernels), "memsets": 0, "copies": 0, "synchronizations": 0}
     counts |= {"dispatcher_ops": 5, "graph_breaks": 0, "recompiles": 0, "peak_allocated_bytes": None}
@@ -69,9 +97,26 @@ def measure(workload, device, fingerprint, settings, progress):
         fingerprint=fingerprint,
         kernels=kernels,
         counts=Counts(**counts | told["counts"]),
-        samples={Timer(name): Sample(tuple(values), 40) for name, values in told["samples"].items()},
+        samples={} if told["incomplete"] else told_samples(told["samples"]),
+        incomplete=told["incomplete"],
+        gpu="told",
     )
-    return SimpleNamespace(run=run, iterations=3, trace_json=b"{}", table="a table\n")
+    return SimpleNamespace(run=run, latency_iterations=3, trace_json=b"{}", table="a table\n")
+
+
+def confirm(measured, device, fingerprint, settings, progress):
+    """Adds what the workload tells of itself "again": what was measured before stays."""
+    workload = next(each for each in WORKLOADS if each.id == measured.run.workload)
+    write_down("confirmed.txt", [workload])
+    progress("measuring again")
+    told = told_of(workload)
+    if told["confirm_error"]:
+        return told_error(told["confirm_error"])
+    samples = {
+        timer: measured.run.samples[timer].joined(sample).joined(sample)
+        for timer, sample in told_samples(told["again"] or told["samples"]).items()
+    }
+    return SimpleNamespace(**vars(measured) | {"run": msgspec.structs.replace(measured.run, samples=samples)})
 
 
 def build():
@@ -108,4 +153,5 @@ def pytest_kernelgauge_workloads():
 @pytest.hookimpl(trylast=True)  # after the plugin's own
 def pytest_configure(config):
     gauge = config.stash[GAUGE_KEY]
-    gauge.measurer, gauge.choose, gauge.settings = measure, choose, Settings(replicates=4)
+    gauge.measurer, gauge.confirmer, gauge.choose = measure, confirm, choose
+    gauge.settings = Settings(latency_replicates=4)

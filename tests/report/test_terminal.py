@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
+from kernelgauge.conditions import Conditions
 from kernelgauge.judge import Action, PlannedChange, Reason, RelativeChange, Status, Verdict
-from kernelgauge.report import Row, describe, plan_text, remarks, summary_text
-from tests.builders import H200, baseline, fingerprint
+from kernelgauge.report import Row, conditions_text, describe, plan_text, remarks, summary_text
+from kernelgauge.run import Run
+from tests.builders import H200, baseline, fingerprint, run
 
 SLOWER = RelativeChange(0.081, 0.079, 0.084, 0.95)
 LONG = "mlp-compiled-train-bf16-64x128x768x3072"
@@ -75,6 +78,12 @@ def test_an_improvement_is_told_in_full_since_it_fails_no_test() -> None:
     assert remarks([], [better]) == ["a: IMPROVED  device time 55.4 -> 38.1 us\n  why      gelu"]
 
 
+def test_a_pass_is_silent_but_for_what_the_autotuners_choice_costs() -> None:
+    plain = Verdict(Status.PASS, "a", "device time", "as before")
+    tuned = plain.because(Reason("tuning", "drawn 3 of 4"))
+    assert remarks([], [plain, tuned]) == ["a: PASS  as before\n  tuning   drawn 3 of 4"]
+
+
 def test_what_failed_its_test_is_not_told_twice() -> None:
     assert remarks([], [Verdict(Status.REGRESSED, "a", "device time", "slower")]) == []
 
@@ -122,6 +131,39 @@ def test_the_machine_is_described_in_one_line_without_what_is_not_there() -> Non
     )
     cpu = fingerprint(device="AMD EPYC", driver=None, cuda=None, triton=None, liger_kernel=None, torch="2.13.0+cpu")
     assert describe(cpu) == "AMD EPYC, torch 2.13.0+cpu"
+
+
+# -- conditions -----------------------------------------------------------------------------------------------------
+
+
+def watched(**conditions: Any) -> Run:
+    return run(conditions=Conditions(**conditions))
+
+
+def test_the_conditions_of_all_runs_are_one_line() -> None:
+    first = watched(
+        lowest_sm_clock_mhz=1905, max_temperature_c=51, max_power_watts=612.4, throttled_ms={"power cap": 20.4}
+    )
+    second = watched(
+        lowest_sm_clock_mhz=1980,
+        max_temperature_c=60,
+        max_power_watts=300.0,
+        throttled_ms={"power cap": 10.0, "sync boost": 0.4},
+    )
+    assert conditions_text([first, run(), second], "") == [
+        "conditions: SM clock 1980 MHz, lowest 1905, 60 C, 612 W, power cap for 30 ms"
+    ]
+
+
+def test_what_is_not_known_of_the_conditions_is_left_out() -> None:
+    assert conditions_text([watched(lowest_sm_clock_mhz=1980)], "") == ["conditions: SM clock 1980 MHz"]
+    assert conditions_text([watched()], "") == []
+
+
+def test_why_nobody_watched_is_said_where_something_ran() -> None:
+    assert conditions_text([run()], "no NVML") == ["conditions not watched: no NVML"]
+    assert conditions_text([run()], "") == []
+    assert conditions_text([], "no NVML") == []
 
 
 # -- how it is shown ------------------------------------------------------------------------------------------------

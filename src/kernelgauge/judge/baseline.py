@@ -11,6 +11,7 @@ import msgspec
 from ..errors import BaselineError, NewerBaselineError
 from ..run import ControlTime, Counts, Fingerprint, KernelRecord, Run, Sample, Timer
 from .configuration import Likeness, likeness
+from .layout import laid_out
 from .noise import Seen
 from .observation import Observation, host_share, observe
 
@@ -30,6 +31,10 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu: str | None  # which one of its kind: a digest of its UUID
     timers: dict[Timer, Observation]
     controls: dict[str, ControlTime]
+
+    def gemm_us(self, kernel: str | None) -> float | None:
+        control = self.controls.get("gemm")
+        return control.device_time_us if control is not None and control.kernel == kernel else None
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,12 +69,15 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         best = max(self.entries, key=lambda entry: (likeness(entry.kernels, kernels), entry.draws))
         return best, likeness(best.kernels, kernels)
 
-    def seen(self, timer: Timer, entry: Entry) -> list[Seen]:
-        """What is known of a timer. The host's work is the same whatever was tuned: there every entry counts."""
+    def seen(self, timer: Timer, entry: Entry, *, gemm: str | None = None) -> list[Seen]:
+        """What is known of a timer. The host's work is the same whatever was tuned: there every entry counts.
+
+        `gemm`: name of the kernel of the run's control GEMM; a control that ran another one says nothing of the GPU.
+        """
         entries = self.entries if timer is Timer.HOST else (entry,)
         share = entry.host_share(timer)
         return [
-            Seen(process.timers[timer], process.gpu, share)
+            Seen(process.timers[timer], process.gpu, share, process.gemm_us(gemm) if timer is Timer.DEVICE else None)
             for each in entries
             for process in each.processes
             if timer in process.timers
@@ -118,8 +126,8 @@ def _rounded(observation: Observation) -> Observation:
 
 
 def encode_baseline(baseline: Baseline) -> bytes:
-    """Indented JSON with a stable key order and a final newline."""
-    return msgspec.json.format(msgspec.json.encode(baseline), indent=2) + b"\n"
+    """JSON with a stable key order and a final newline, one line for each timer of each process."""
+    return laid_out(msgspec.to_builtins(baseline)).encode() + b"\n"
 
 
 def _contradictions(baseline: Baseline) -> Iterator[tuple[str, str]]:

@@ -59,7 +59,7 @@ def decide(
         explained: the change that the machine itself may have made, from the lowest to the highest (logarithms): the
             interval is widened by it.
     """
-    delta, noise = difference(before, after), sources(before, after, policy)
+    delta, noise = difference(before, after, policy), sources(before, after, policy)
     confidence = 1 - 2 * FALSE_ALARMS_PER_SUITE / comparisons
     measured = _widened(change(delta, noise, confidence=confidence), explained)
     if measured.low is None or measured.high is None:

@@ -11,7 +11,7 @@ from .observation import Observation
 from .policy import Policy
 from .stats import NO_INTERVAL, Source
 
-__all__ = ["Seen", "difference", "on_the_same_gpu", "process_noise", "sources"]
+__all__ = ["AnotherGpu", "Seen", "difference", "of_another_gpu", "on_the_same_gpu", "process_noise", "sources"]
 
 # Where the host is slow, a workload's dispatch grows by 1.1 to 1.36 times what its control grows by: fitted to 720
 # replicates on an H200 whose host changes speed. In logarithms, the part of a change of the control that it leaves
@@ -19,20 +19,27 @@ __all__ = ["Seen", "difference", "on_the_same_gpu", "process_noise", "sources"]
 _SLOPE_DEVIATION = 0.18
 _SLOPE_DEGREES = 10.0
 
+_LEAST_GPUS = 4  # below, a slope over GPUs says more of the GPUs than of the workload
+_SLOPE_PRIOR = (
+    0.5  # standard deviation of the slope on the control GEMM: a workload may follow it in full, or not at all
+)
+
 
 @dataclass(frozen=True)
 class Seen:
     """An observation, and what it takes to compare it with another one.
 
     Attributes:
-        gpu: on which GPU of its kind it was made: a digest of its UUID; None: not known.
+        gpu: on which GPU of its kind it was made: a digest of its UUID; None: there is only one (a CPU).
         host_share: the part of the time that is the host's and grows with its control: 0 of a device time, 1 of a dispatch
             time, what the device does not fill of a latency.
+        gemm_us: the control GEMM beside it: how fast this GPU is among its kind. None: not known, or not comparable.
     """
 
     observation: Observation
     gpu: str | None = None
     host_share: float = 0.0
+    gemm_us: float | None = None
 
     @property
     def known_host(self) -> bool:
@@ -50,12 +57,18 @@ def on_the_same_gpu(before: Sequence[Seen], after: Seen) -> list[Seen]:
     return [seen for seen in before if seen.gpu == after.gpu]
 
 
-def difference(before: Sequence[Seen], after: Seen) -> float:
-    """Of the logarithms, against the mean of the baseline's processes: those of the same GPU where there are any."""
-    compared = on_the_same_gpu(before, after) or before
+def difference(before: Sequence[Seen], after: Seen, policy: Policy) -> float:
+    """Of the logarithms, against the mean of the baseline's processes on the same GPU.
+
+    Where there are none, against what the baseline's GPUs say of a GPU like this one.
+    """
+    same = on_the_same_gpu(before, after)
+    compared = same or before
     if not all(seen.known_host for seen in (*compared, after)):  # then nothing is decided, and the times are shown
         return math.log(after.observation.mean_us) - fmean(math.log(seen.observation.mean_us) for seen in compared)
-    return after.logarithm - fmean(seen.logarithm for seen in compared)
+    if same:
+        return after.logarithm - fmean(seen.logarithm for seen in same)
+    return after.logarithm - of_another_gpu(before, after, policy).expected
 
 
 def sources(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[Source, ...]:
@@ -75,10 +88,50 @@ def sources(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[Source
         _within(run, policy),
     ]
     if not same:
-        found.append(_between_machines(before, policy))
+        found.append(of_another_gpu(before, after, policy).source)
     if after.host_share:
         found.append(_host_speed(compared, after))
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class AnotherGpu:
+    """What the GPUs of a baseline say of one that is not among them: the logarithm expected of it, and its noise."""
+
+    expected: float
+    source: Source
+
+
+def of_another_gpu(before: Sequence[Seen], after: Seen, policy: Policy) -> AnotherGpu:
+    """Predict from the GPUs of the baseline, by how fast each is in the control GEMM where enough of them tell.
+
+    Over eight H200s the MLPs follow the control GEMM, which power limits, with a slope of 0.43 to 0.45: it takes their
+    deviation between GPUs from 0.34 to 0.20 % (docs/measuring.md). A regression on a covariate as in the analysis of
+    covariance (Fisher, "Statistical Methods for Research Workers", 1932), with the slope shrunk towards 0 as in ridge
+    regression (Hoerl and Kennard, 1970).
+    """
+    by_gpu = list(_seen_by_gpu(before).values())
+    means = [fmean(seen.logarithm for seen in processes) for processes in by_gpu]
+    mean, count = fmean(means), len(means)
+    prior_us = before[0].observation.mean_us
+    speeds = [_speed(processes) for processes in by_gpu]
+    own = _speed([after])
+    known = [speed for speed in speeds if speed is not None]
+    if own is None or policy.beyond_gemm is None or len(known) < max(count, _LEAST_GPUS):
+        of_one = policy.machine.weighed(prior_us, variance(means) if count > 1 else 0.0, count - 1)
+        return AnotherGpu(mean, Source(of_one.variance * (1 + 1 / count), of_one.degrees))
+    middle = fmean(known)
+    shrunk = math.fsum((speed - middle) ** 2 for speed in known) + policy.machine.variance(prior_us) / _SLOPE_PRIOR**2
+    slope = math.fsum((speed - middle) * (each - mean) for speed, each in zip(known, means, strict=True)) / shrunk
+    rest = [each - mean - slope * (speed - middle) for speed, each in zip(known, means, strict=True)]
+    of_one = policy.beyond_gemm.weighed(prior_us, math.fsum(value**2 for value in rest) / (count - 2), count - 2)
+    reach = 1 + 1 / count + (own - middle) ** 2 / shrunk
+    return AnotherGpu(mean + slope * (own - middle), Source(of_one.variance * reach, of_one.degrees))
+
+
+def _speed(processes: Sequence[Seen]) -> float | None:
+    values = [math.log(seen.gemm_us) for seen in processes if seen.gemm_us is not None]
+    return fmean(values) if len(values) == len(processes) else None
 
 
 def process_noise(processes: Sequence[Seen], policy: Policy) -> float:
@@ -94,18 +147,18 @@ def _beyond_replicates(processes: Sequence[Seen], policy: Policy) -> float:
 
 def _between_processes(processes: Sequence[Seen], policy: Policy) -> Source:
     """Variance of one process's mean, about the mean of its GPU, its replicates' part included."""
-    by_gpu = _by_gpu(processes)
+    by_gpu = [[seen.logarithm for seen in group] for group in _seen_by_gpu(processes).values()]
     degrees = len(processes) - len(by_gpu)
-    squares = [(value - fmean(values)) ** 2 for values in by_gpu.values() for value in values]
+    squares = [(value - fmean(values)) ** 2 for values in by_gpu for value in values]
     observed = math.fsum(squares) / degrees if degrees else 0.0
     mean_us, within = processes[0].observation.mean_us, _mean_within(processes, policy)
     return policy.process.weighed(mean_us, observed, degrees, besides=within)
 
 
-def _by_gpu(processes: Sequence[Seen]) -> dict[str | None, list[float]]:
-    found: dict[str | None, list[float]] = {}
+def _seen_by_gpu(processes: Sequence[Seen]) -> dict[str | None, list[Seen]]:
+    found: dict[str | None, list[Seen]] = {}
     for seen in processes:
-        found.setdefault(seen.gpu, []).append(seen.logarithm)
+        found.setdefault(seen.gpu, []).append(seen)
     return found
 
 
@@ -118,17 +171,6 @@ def _within(observation: Observation, policy: Policy) -> Source:
     spread = observation.spread or 0.0
     of_one = policy.replicate.weighed(observation.mean_us, spread**2, observation.replicates - 1)
     return Source(of_one.variance / observation.replicates, of_one.degrees)
-
-
-def _between_machines(before: Sequence[Seen], policy: Policy) -> Source:
-    """Another GPU of the kind: its own deviation from the mean of the kind, and that mean's."""
-    by_gpu = _by_gpu(before).values()
-    means = [fmean(values) for values in by_gpu]
-    observed = variance(means) if len(means) > 1 else 0.0
-    of_one = policy.machine.weighed(before[0].observation.mean_us, observed, len(means) - 1)
-    # The mean is over processes: a GPU has a part in it for each of its own.
-    of_mean = math.fsum((len(values) / len(before)) ** 2 for values in by_gpu)
-    return Source(of_one.variance * (1 + of_mean), of_one.degrees)
 
 
 def _host_speed(before: Sequence[Seen], after: Seen) -> Source:

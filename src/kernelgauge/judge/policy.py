@@ -65,6 +65,7 @@ class Policy:
         replicate: between replicates of one process.
         process: between processes on one machine, beyond what their replicates show.
         machine: between machines (GPUs, for device time) of one kind.
+        beyond_gemm: the same, beyond what the control GEMM tells of a GPU's speed; None: it tells nothing.
 
     The third gate is statistical: the interval, at the level of `FALSE_ALARMS_PER_SUITE`, must exclude zero.
     """
@@ -76,6 +77,7 @@ class Policy:
     replicate: Prior
     process: Prior
     machine: Prior
+    beyond_gemm: Prior | None = None
 
     def for_share(self, host_share: float) -> Policy:
         """The policy for a time of which only a part is the host's: what the device fills is far steadier."""
@@ -103,7 +105,8 @@ DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
             blind_us=0.1,
             replicate=Prior(0.002, absolute_us=0.02, degrees=8.0),
             process=Prior(0.0005, absolute_us=0.007, degrees=20.0),
-            machine=Prior(0.0035),
+            machine=Prior(0.0035, degrees=12.0),
+            beyond_gemm=Prior(0.0022, degrees=20.0),
         ),
         Timer.END_TO_END: Policy(
             tolerance=0.04,

@@ -42,11 +42,12 @@ def judge_time(
         why = "" if run.incomplete is None else f": {run.incomplete}"
         return Verdict(Status.INVALID, run.workload, timer.label, f"{timer.label} was not measured{why}")
     entry, likeness = baseline.entry_like(run.kernels)
-    before = baseline.seen(timer, entry)
+    gemm = run.controls.get("gemm") if timer is Timer.DEVICE else None
+    before = baseline.seen(timer, entry, gemm=gemm.kernel if gemm else None)
     if not before:
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
     share = entry.host_share(timer)
-    after = Seen(observe(sample, host_share=share), run.gpu, share)
+    after = Seen(observe(sample, host_share=share), run.gpu, share, gemm.device_time_us if gemm else None)
     machine = _machine(run, entry)
     if timer is Timer.DEVICE and machine.is_another(same_gpu=bool(on_the_same_gpu(before, after))):
         return _lying_machine(run, machine)
@@ -63,7 +64,7 @@ def judge_time(
         subject=timer.label,
         headline=_headline(timer, decision, before, after, machine, measured=len(sample.replicates_us)),
         reasons=_reasons(timer, run, baseline, entry, likeness, decision, machine),
-        before_us=_before_us(before, after),
+        before_us=_compared_us(before, after, decision),
         after_us=after.observation.mean_us,
         change=decision.change,
         suspicious=decision.suspicious,
@@ -97,6 +98,13 @@ def _control_us(seen: list[Seen]) -> float | None:
     return geometric_mean(controls) if controls else None
 
 
+def _compared_us(before: list[Seen], after: Seen, decision: Decision) -> float:
+    """The time that the percentage is one of: on a GPU that the baseline does not know, what is expected of it."""
+    if after.host_share == 0:
+        return after.observation.mean_us / (1 + decision.change.estimate)
+    return _before_us(before, after)
+
+
 def _before_us(before: list[Seen], after: Seen) -> float:
     """Geometric mean over the processes that are compared: what the ratio is a ratio of."""
     return geometric_mean(seen.observation.mean_us for seen in on_the_same_gpu(before, after) or before)
@@ -105,7 +113,7 @@ def _before_us(before: list[Seen], after: Seen) -> float:
 def _headline(
     timer: Timer, decision: Decision, before: list[Seen], after: Seen, machine: MachineChange, *, measured: int
 ) -> str:
-    headline = f"{timer.label} {_before_us(before, after):.1f} -> {after.observation.mean_us:.1f} us  "
+    headline = f"{timer.label} {_compared_us(before, after, decision):.1f} -> {after.observation.mean_us:.1f} us  "
     headline += _describe(decision.change, at_equal_host_speed=bool(after.host_share))
     if timer is not Timer.DEVICE and after.observation.control_us is not None:
         usual = _control_us(before)
@@ -164,7 +172,9 @@ def _device_reasons(run: Run, entry: Entry, machine: MachineChange) -> list[Reas
     reasons = [Reason("why", text) for text in named]
     if rest:
         reasons.append(Reason("rest", rest))
-    if machine.changes:
+    if machine.changes and not any(process.gpu == run.gpu for process in entry.processes):
+        reasons.append(Reason("machine", f"another GPU of the kind; its control pair: {machine}"))
+    elif machine.changes:
         says = "moved too: the machine, in part" if machine.moved else "did not: it is not the machine"
         reasons.append(Reason("machine", f"the control pair ({machine}) {says}"))
     return reasons

@@ -27,6 +27,10 @@ class Status(str, Enum):
         return self in (Status.REGRESSED, Status.INVALID)
 
     @property
+    def passes(self) -> bool:
+        return self is Status.PASS
+
+    @property
     def decided(self) -> bool:
         """Whether anything was concluded. What was not is skipped, and under --perf-strict fails."""
         return self not in (Status.UNDECIDED, Status.NO_BASELINE, Status.INCOMPARABLE)

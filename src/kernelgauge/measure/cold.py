@@ -11,7 +11,7 @@ import torch
 from ..errors import MeasurementError
 from ..workload import Workload
 from .device import Device
-from .instance import Instance
+from .instance import Instance, reporting
 from .profile import profile_session
 
 __all__ = ["require_cold_cache"]
@@ -21,6 +21,7 @@ _ITERATIONS = 10
 _COLD_SHARE = 0.8
 # An H200 reads 24 MiB in 13.0 us from its L2 and in 16.2 from memory. With less difference nothing can be proven.
 _TELLING = 1.05
+_PROBE = Workload(module="read", variant="probe", build=lambda: None, inputs=lambda: (), dtype="fp16")
 
 
 def require_cold_cache(device: Device, cache_bytes: int) -> None:
@@ -28,14 +29,15 @@ def require_cold_cache(device: Device, cache_bytes: int) -> None:
 
     The last one, of buffers that together are four times the cache, does not rely on the flush that is to be proven.
 
-    Raises `MeasurementError` if what was flushed is still warm.
+    Raises `MeasurementError` if what was flushed is still warm, `WorkloadError` if it cannot be read.
     """
     elements = int(0.4 * cache_bytes) // 2
-    buffers = torch.randn(elements * 10, device=device.torch_device, dtype=torch.float16).chunk(10)
-    probe, turns = buffers[0], cycle(buffers)
-    warm_us = _read_us(device, probe.amax, prepare=probe.amax, flush=False)
-    flushed_us = _read_us(device, probe.amax, prepare=probe.amax, flush=True)
-    cold_us = _read_us(device, lambda: next(turns).amax(), prepare=lambda: None, flush=False)
+    with reporting(_PROBE, "proving that the cache is cold"):
+        buffers = torch.randn(elements * 10, device=device.torch_device, dtype=torch.float16).chunk(10)
+        probe, turns = buffers[0], cycle(buffers)
+        warm_us = _read_us(device, probe.amax, prepare=probe.amax, flush=False)
+        flushed_us = _read_us(device, probe.amax, prepare=probe.amax, flush=True)
+        cold_us = _read_us(device, lambda: next(turns).amax(), prepare=lambda: None, flush=False)
     if cold_us < _TELLING * warm_us:  # a cache that is no faster than the memory cannot spoil a time either
         return
     if flushed_us < warm_us + _COLD_SHARE * (cold_us - warm_us):
@@ -52,9 +54,7 @@ def _read_us(device: Device, read: Callable[[], object], *, prepare: Callable[[]
         prepare()
 
     instance = Instance(
-        workload=Workload(
-            module="read", variant="probe", build=lambda: None, inputs=lambda: (), shape=(1,), dtype="fp16"
-        ),
+        workload=_PROBE,
         call=read,
         prepare=before,
         module=None,

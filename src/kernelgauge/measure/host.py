@@ -25,7 +25,7 @@ class HostSpeed:
     Args:
         work: what is timed: dispatch that does not depend on any workload.
         wait: makes the device idle before each, if there is one.
-        patience_seconds: for all waiting of the session.
+        patience_seconds: for all waiting of the session; what is left of it.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class HostSpeed:
         self.fastest_us = float("inf")
         self._work = work
         self._wait = wait
-        self._patience_seconds = patience_seconds
+        self.patience_seconds = patience_seconds
 
     def once_us(self) -> float:
         """One control, in microseconds."""
@@ -69,8 +69,8 @@ class HostSpeed:
 
     def pause(self) -> bool:
         """Wait a moment, out of the session's patience; False, at once, if none is left."""
-        if self._patience_seconds <= 0:
+        if self.patience_seconds <= 0:
             return False
-        self._patience_seconds -= _PAUSE_SECONDS
+        self.patience_seconds -= _PAUSE_SECONDS
         time.sleep(_PAUSE_SECONDS)
         return True

@@ -69,7 +69,8 @@ class Rounds:
     def sample(self, durations_s: Sequence[float]) -> Sample:
         """The sample that the rounds' durations, in seconds and in order, make."""
         times = self._by_replicate([1e6 * duration for duration in durations_s])
-        return Sample(times, self._iterations, self._by_replicate(self._controls_us))
+        # --benchmark-cprofile makes one more round than it times.
+        return Sample(times, self._iterations, self._by_replicate(self._controls_us[: len(durations_s)]))
 
     def _by_replicate(self, values: Sequence[float]) -> tuple[float, ...]:
         size, statistic = self._iterations, Timer.END_TO_END.statistic

@@ -103,8 +103,8 @@ def measure(
     if device.cache_bytes:
         try:
             require_cold_cache(device, device.cache_bytes)
-        except MeasurementError as error:
-            return dict.fromkeys((workload.id for workload in workloads), error)
+        except KernelgaugeError as error:
+            return dict.fromkeys((workload.id for workload in workloads), _told(error, device))
     while waiting:
         subjects, waiting = _prepare_together(waiting, device, results, progress)
         if not subjects:
@@ -176,7 +176,7 @@ def _compiled_root(module: Any) -> object:
         # A module of torch itself is compiled through a wrapper that all of them share (torch/_dynamo/eval_frame.py).
         if type(module).__module__.startswith("torch.nn."):
             return "torch.nn"
-        return type(module).forward.__code__
+        return getattr(getattr(type(module), "forward", None), "__code__", type(module))
     return getattr(module, "__code__", type(module))
 
 
@@ -263,7 +263,7 @@ def _one_replicate(
             subject.workload,
             device,
             chosen,
-            index=index + len(subject.spoilt),
+            index=index,
             structure=subject.structure,
             pace=subject.pace,
             usual_clock_mhz=usual_clock_mhz,

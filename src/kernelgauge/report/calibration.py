@@ -25,7 +25,8 @@ def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, wid
     for workload, baseline in baselines.items():
         entry = baseline.entries[0]
         for timer in Timer:
-            seen = baseline.seen(timer, entry)
+            gemm = entry.processes[-1].controls.get("gemm")
+            seen = baseline.seen(timer, entry, gemm=gemm.kernel if gemm else None)
             if seen:
                 table.add_row(Text(printable(workload)), timer.label, *_numbers(timer, seen, comparisons))
     return render(table, width=width, color=color)
@@ -34,7 +35,7 @@ def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, wid
 def _numbers(timer: Timer, seen: Sequence[Seen], comparisons: int) -> tuple[str, ...]:
     policy, last = DEFAULT_POLICIES[timer], seen[-1]
     here = smallest_detectable(seen, last, policy, comparisons=comparisons)
-    elsewhere = Seen(last.observation, "another", last.host_share)
+    elsewhere = Seen(last.observation, "another", last.host_share, last.gemm_us)
     there = smallest_detectable(seen, elsewhere, policy, comparisons=comparisons)
     noise = process_noise(seen, policy)
     return (f"{last.observation.mean_us:.1f}", *(f"{100 * value:.2f}" for value in (noise, here, there)))

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from ..judge import Action, PlannedChange, RelativeChange, Status, Verdict
 from ..printable import printable
-from ..run import Fingerprint
+from ..run import Fingerprint, Run
 from .rows import Row
 
-__all__ = ["describe", "notes", "plan_text", "remarks", "summary_text"]
+__all__ = ["conditions_text", "describe", "notes", "plan_text", "remarks", "summary_text"]
 
 _STYLES = {
     Status.PASS: "green",
@@ -69,7 +69,30 @@ def remarks(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
         if row.status is not None and row.status not in quiet
     ]
     shown = (Status.IMPROVED, Status.UNDECIDED, Status.INCOMPARABLE)
-    return [*subjects, *(str(verdict) for verdict in verdicts if verdict.status in shown)]
+    # A passing verdict is silent, but for what the autotuner's choice costs.
+    told = [verdict for verdict in verdicts if verdict.status in shown or (verdict.status.passes and verdict.reasons)]
+    return [*subjects, *map(str, told)]
+
+
+def conditions_text(runs: Sequence[Run], not_watched: str) -> list[str]:
+    """What the GPU went through while it was measured, over all runs; or why nobody watched it."""
+    seen = [run.conditions for run in runs if run.conditions is not None]
+    if not seen:
+        return [f"conditions not watched: {not_watched}"] if not_watched and runs else []
+    parts: list[str] = []
+    clocks = [each.lowest_sm_clock_mhz for each in seen if each.lowest_sm_clock_mhz is not None]
+    if clocks:
+        parts.append(f"SM clock {max(clocks)} MHz" + (f", lowest {min(clocks)}" if min(clocks) < max(clocks) else ""))
+    temperatures = [each.max_temperature_c for each in seen if each.max_temperature_c is not None]
+    powers = [each.max_power_watts for each in seen if each.max_power_watts is not None]
+    parts += [f"{max(temperatures)} C"] if temperatures else []
+    parts += [f"{max(powers):.0f} W"] if powers else []
+    throttled: dict[str, float] = {}
+    for each in seen:
+        for cause, milliseconds in (each.throttled_ms or {}).items():
+            throttled[cause] = throttled.get(cause, 0.0) + milliseconds
+    parts += [f"{cause} for {milliseconds:.0f} ms" for cause, milliseconds in throttled.items() if milliseconds >= 1]
+    return [printable("conditions: " + ", ".join(parts))] if parts else []
 
 
 def notes(unavailable: Mapping[str, str]) -> list[str]:

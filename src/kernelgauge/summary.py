@@ -1,0 +1,88 @@
+"""What is written at the end of a session: results, and what was asked to be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .errors import KernelgaugeError
+from .fixtures import workload_of
+from .judge import Action, PlannedChange, Status
+from .report import conditions_text, describe, notes, plan_text, remarks, rows, summary_text
+
+if TYPE_CHECKING:
+    from .gauge import Gauge
+    from .run import Run
+
+__all__ = ["summarize"]
+
+
+def summarize(gauge: Gauge, reporter: pytest.TerminalReporter, *, collected_only: bool) -> None:
+    """Write the summary, and the update or the runs that were asked for."""
+    runs = gauge.runs()
+    updates = gauge.options.update and gauge.suites and not collected_only
+    if not (gauge.verdicts or runs or gauge.unavailable or updates):
+        return
+    terminal = reporter._tw  # the only way to the width and the colour that pytest itself uses
+    style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
+    reporter.write_sep("=", "kernelgauge", bold=True)
+    _write_results(gauge, runs, reporter, style)
+    if gauge.options.update:
+        _update(gauge, reporter, style)
+    if gauge.options.runs is not None:
+        _write_runs(gauge, gauge.options.runs, reporter)
+
+
+def _write_results(gauge: Gauge, runs: Sequence[Run], reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
+    if runs:  # without a device there is none, and the verdicts say so
+        reporter.write_line(describe(gauge.fingerprint))
+        for line in conditions_text(runs, gauge.not_watched):
+            reporter.write_line(line)
+    if runs or gauge.verdicts:
+        table = rows(runs, gauge.verdicts)
+        reporter.write(summary_text(table, **style))
+        for remark in remarks(table, gauge.verdicts):
+            reporter.write_line(remark)
+    for note in notes(gauge.unavailable):
+        reporter.write_line(note, yellow=True)
+    if any(verdict.status is Status.NO_BASELINE for verdict in gauge.verdicts) and not gauge.options.update:
+        reporter.write_line(gauge.how_to_record(), yellow=True)
+    for warning in gauge.warnings:
+        reporter.write_line(f"warning: {warning}", yellow=True)
+    reporter.write_line(f"traces and tables: {gauge.latest / 'traces'}")
+
+
+def _write_runs(gauge: Gauge, path: Path, reporter: pytest.TerminalReporter) -> None:
+    try:
+        gauge.write_runs(path)
+    except KernelgaugeError as error:
+        reporter.write_line(str(error), red=True)
+        gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _update(gauge: Gauge, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
+    def show(plan: Sequence[PlannedChange]) -> None:
+        reporter.write_sep("-", "baselines: what changes")
+        reporter.write(plan_text(plan, **style))
+
+    session = gauge.session
+    if session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
+        reporter.write_line("the session was cut short: no baseline was written", yellow=True)
+        return
+    selected = {workload.id for item in session.items if (workload := workload_of(item))}
+    for measured in gauge.runs():
+        if measured.workload not in selected:  # it was only measured to compare another one with
+            continue
+        for reason in gauge.refusals(measured):
+            reporter.write_line(f"not stored: {measured.workload}: {reason}", yellow=True)
+    try:
+        plan = gauge.update(show)
+    except KernelgaugeError as error:
+        reporter.write_line(str(error), red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return
+    written = sum(change.action is not Action.KEEP for change in plan)
+    reporter.write_line(f"{written} written to {gauge.store.path(gauge.fingerprint.device, 'x').parent}", green=True)

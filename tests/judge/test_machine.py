@@ -1,0 +1,158 @@
+"""The control pair: what the machine did, and what of a change that may explain."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from kernelgauge.judge import MachineChange, Status, Verdict, calibrated, compare, judge_time, machine_change
+from kernelgauge.run import ControlTime, Timer
+from tests.builders import ELSEWHERE, H200, HERE, baseline, pair, run
+
+QUIET = (200.0, 200.1, 199.9, 200.0) * 4
+
+
+def slower(factor: float) -> tuple[float, ...]:
+    return tuple(factor * value for value in QUIET)
+
+
+def judged(
+    controls: dict[str, ControlTime],
+    *,
+    factor: float = 1.0,
+    gpu: str = HERE,
+    timer: Timer = Timer.DEVICE,
+) -> Verdict:
+    stored = baseline(device=QUIET, end_to_end=QUIET, host=QUIET)
+    observed = run(device=slower(factor), end_to_end=QUIET, host=QUIET, controls=controls, gpu=gpu)
+    return judge_time(timer, observed, stored, compare(stored.fingerprint, observed.fingerprint))
+
+
+# -- what moved -----------------------------------------------------------------------------------------------------
+
+
+def test_each_control_is_compared_with_the_geometric_mean_of_the_baselines() -> None:
+    moved = machine_change([pair(copy=20.0), pair(copy=80.0)], pair(copy=44.0, gemm=135.0))
+    assert moved.changes == {"copy": pytest.approx(0.1), "gemm": pytest.approx(-0.1)}
+
+
+def test_a_control_that_runs_another_kernel_now_is_left_out() -> None:
+    moved = machine_change([pair()], pair(copy=33.0, gemm=300.0, gemm_kernel="another"))
+    assert moved.changes == {"copy": pytest.approx(0.1)}
+
+
+def test_a_process_that_ran_another_kernel_is_left_out_and_the_others_are_not() -> None:
+    moved = machine_change([pair(gemm=999.0, gemm_kernel="another"), pair(gemm=150.0)], pair(gemm=165.0))
+    assert moved.changes["gemm"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("before", "after"), [({}, pair()), (pair(), {}), ({}, {})])
+def test_without_a_control_on_both_sides_nothing_is_said_of_the_machine(
+    before: dict[str, ControlTime], after: dict[str, ControlTime]
+) -> None:
+    nothing = machine_change([before], after)
+    assert nothing.changes == {}
+    assert not nothing.moved
+    assert not nothing.is_another(same_gpu=True)
+    assert nothing.explains == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("copy", "gemm", "explains"),
+    [
+        (0.002, -0.002, (0.0, 0.0)),  # noise
+        (0.01, 0.0, (0.0, 0.01)),
+        (0.01, 0.02, (0.0, 0.02)),
+        (-0.01, 0.02, (-0.01, 0.02)),
+        (-0.01, -0.02, (-0.02, 0.0)),
+    ],
+)
+def test_a_control_that_moved_beyond_its_noise_explains_as_much(
+    copy: float, gemm: float, explains: tuple[float, float]
+) -> None:
+    change = MachineChange({"copy": math.expm1(copy), "gemm": math.expm1(gemm)})
+    assert change.explains == pytest.approx(explains)
+    assert change.moved is (explains != (0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "of_the_same_gpu", "of_another_gpu"),
+    [(0.0, False, False), (0.02, False, False), (0.04, True, False), (-0.04, True, False), (0.09, True, True)],
+)
+def test_one_gpu_is_another_machine_sooner_than_two_of_a_kind_are(
+    change: float, of_the_same_gpu: bool, of_another_gpu: bool
+) -> None:
+    moved = MachineChange({"copy": 0.0, "gemm": change})
+    assert moved.is_another(same_gpu=True) is of_the_same_gpu
+    assert moved.is_another(same_gpu=False) is of_another_gpu
+
+
+def test_a_machine_that_moved_reads_like_this() -> None:
+    assert str(MachineChange({"copy": 0.0123, "gemm": -0.04})) == "copy +1.2 %, gemm -4.0 %"
+
+
+# -- what a verdict makes of it -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gemm", "status"),
+    [
+        (HERE, 150.0 * 1.02, Status.PASS),
+        (HERE, 150.0 * 1.04, Status.INVALID),
+        (HERE, 150.0 * 0.96, Status.INVALID),
+        (ELSEWHERE, 150.0 * 1.04, Status.PASS),
+        (ELSEWHERE, 150.0 * 1.09, Status.INVALID),
+    ],
+)
+def test_the_device_time_of_another_machine_is_not_valid(gpu: str, gemm: float, status: Status) -> None:
+    verdict = judged(pair(gemm=gemm), gpu=gpu)
+    assert verdict.status is status
+    if status is Status.INVALID:
+        assert verdict.headline == (
+            "the machine is not the one of the baseline: "
+            f"its control pair moved (copy +0.0 %, gemm {100 * (gemm / 150 - 1):+.1f} %)"
+        )
+        assert verdict.change is None
+
+
+@pytest.mark.parametrize("timer", [Timer.END_TO_END, Timer.HOST])
+def test_a_clock_of_the_host_has_a_control_of_its_own(timer: Timer) -> None:
+    assert judged(pair(gemm=300.0), timer=timer).status is Status.PASS
+
+
+def test_a_slowdown_that_the_control_pair_shows_too_is_not_called_one() -> None:
+    assert judged(pair(), factor=1.02).status is Status.REGRESSED
+    assert judged(pair(gemm=150.0 * 1.025), factor=1.02).status is Status.UNDECIDED
+    assert judged(pair(gemm=150.0 * 1.025), factor=1.1).status is Status.REGRESSED
+
+
+def test_a_slowdown_that_a_faster_machine_may_hide_is_not_a_pass() -> None:
+    verdict = judged(pair(gemm=150.0 * 0.975))
+    assert verdict.status is Status.UNDECIDED
+    assert verdict.headline.endswith(
+        "the control pair moved too (copy +0.0 %, gemm -2.5 %): the machine, which may be all of it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("controls", "says"),
+    [
+        (pair(), "(copy +0.0 %, gemm +0.0 %) did not: it is not the machine"),
+        (pair(gemm=150.0 * 1.02), "(copy +0.0 %, gemm +2.0 %) moved too: the machine, in part"),
+    ],
+)
+def test_a_regression_says_what_the_control_pair_did(controls: dict[str, ControlTime], says: str) -> None:
+    verdict = judged(controls, factor=1.1)
+    assert verdict.status is Status.REGRESSED
+    assert [reason.text for reason in verdict.reasons if reason.label == "machine"] == [f"the control pair {says}"]
+
+
+def test_of_several_gpus_the_pair_is_compared_with_that_of_its_own() -> None:
+    faster = [run(device=QUIET, gpu=HERE) for _ in range(2)]
+    slower_ones = [run(device=QUIET, gpu=ELSEWHERE, controls=pair(gemm=150.0 * 1.05)) for _ in range(2)]
+    both = calibrated([*faster, *slower_ones], suite="perf")
+    for observed in (faster[0], slower_ones[0]):
+        assert judge_time(Timer.DEVICE, observed, both, compare(H200, H200)).status is Status.PASS
+    moved = run(device=QUIET, gpu=HERE, controls=slower_ones[0].controls)
+    assert judge_time(Timer.DEVICE, moved, both, compare(H200, H200)).status is Status.INVALID

@@ -1,0 +1,84 @@
+"""How long to measure: how many calls, and how many replicates."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelgauge.measure.settings import Settings
+
+STEADY = (100.0, 100.01, 99.99, 100.0)  # a standard error of 0.004 us
+WILD = (100.0, 103.0, 98.0, 101.0)
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(replicates=4, most_replicates=10, precision=0.0004, precision_us=0.006, budget_seconds=1.5)
+
+
+# -- calls ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call_us", "iterations"), [(0.0, 40), (100.0, 40), (50_000.0, 20), (1e6, 3), (60e6, 3)], ids=str
+)
+def test_slow_calls_are_made_less_often_and_never_less_than_three_times(call_us: float, iterations: int) -> None:
+    assert Settings(iterations=40, seconds=1.0).iterations_for(call_us) == iterations
+
+
+def test_the_host_may_be_timed_more_often() -> None:
+    settings = Settings(iterations=40, host_iterations=100, seconds=1.0)
+    assert settings.host_iterations_for(100.0) == 100
+    assert settings.host_iterations_for(50_000.0) == 20
+    assert settings.host_iterations_for(60e6) == 3
+
+
+def test_the_latency_has_a_number_of_its_own() -> None:
+    settings = Settings(iterations=40, latency_iterations=10, seconds=1.0)
+    assert settings.latency_iterations_for(100.0) == 10
+    assert settings.latency_iterations_for(200_000.0) == 5
+    assert settings.latency_iterations_for(60e6) == 3
+
+
+# -- replicates -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", range(4))
+def test_fewer_than_the_least_are_never_enough_however_steady_or_slow(settings: Settings, count: int) -> None:
+    assert not settings.is_enough(STEADY[:count], seconds=1000.0)
+
+
+def test_steady_replicates_are_enough_at_once(settings: Settings) -> None:
+    assert settings.is_enough(STEADY, seconds=0.1)
+
+
+def test_wild_replicates_are_not_enough(settings: Settings) -> None:
+    assert not settings.is_enough(WILD, seconds=0.1)
+
+
+@pytest.mark.parametrize(("count", "enough"), [(9, False), (10, True), (11, True)])
+def test_the_most_is_the_most_however_wild(settings: Settings, count: int, enough: bool) -> None:
+    assert settings.is_enough((WILD * 3)[:count], seconds=0.1) is enough
+
+
+@pytest.mark.parametrize(("seconds", "enough"), [(1.19, False), (1.21, True)])  # a fifth of 0.3 s more: 1.5
+def test_no_replicate_is_added_that_would_not_fit_into_the_budget(
+    settings: Settings, seconds: float, enough: bool
+) -> None:
+    assert settings.is_enough(WILD, seconds=seconds) is enough
+
+
+@pytest.mark.parametrize(("factor", "enough"), [(0.99, True), (1.01, False)])
+def test_the_standard_error_is_held_against_a_share_of_the_time(
+    settings: Settings, factor: float, enough: bool
+) -> None:
+    # Two above and two below: the deviation is d * sqrt(4 / 3), the standard error half of that.
+    distance = factor * settings.precision * 100.0 * 3**0.5
+    assert settings.is_enough((100 - distance, 100 + distance) * 2, seconds=0.1) is enough
+
+
+@pytest.mark.parametrize(("factor", "enough"), [(0.99, True), (1.01, False)])
+def test_a_short_time_is_held_against_what_the_profiler_can_resolve(
+    settings: Settings, factor: float, enough: bool
+) -> None:
+    distance = factor * settings.precision_us * 3**0.5
+    assert settings.is_enough((2 - distance, 2 + distance) * 2, seconds=0.1) is enough

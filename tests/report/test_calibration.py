@@ -1,0 +1,68 @@
+"""What a calibration found, as text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kernelgauge.judge import Baseline, calibrated
+from kernelgauge.report.calibration import calibration_text, odds_text
+from kernelgauge.run import Timer
+from tests.builders import ELSEWHERE, FUSED, WORKLOAD, baseline, drawn, run
+
+QUIET = (200.0, 200.1, 199.9, 200.0) * 2
+
+
+def told(stored: Baseline, *, comparisons: int = 21, width: int = 100) -> dict[str, list[float]]:
+    """The numbers of each timer's line: time, noise, smallest change here and on another GPU."""
+    text = calibration_text({"mlp": stored}, comparisons=comparisons, width=width, color=False)
+    lines = [line.removeprefix("mlp").strip() for line in text.splitlines() if line.startswith("mlp")]
+    found = [re.fullmatch(r"([a-z ]+?) +([\d. ]+)", line) for line in lines]
+    return {match[1]: [float(number) for number in match[2].split()] for match in found if match}
+
+
+def test_every_timer_that_was_measured_has_a_line() -> None:
+    assert set(told(baseline())) == {timer.label for timer in Timer}
+    assert set(told(baseline(host=None))) == {"device time", "end to end"}
+
+
+def test_a_line_holds_the_time_and_a_smallest_change_that_is_larger_on_another_gpu() -> None:
+    for time_us, noise, here, there in told(drawn({1024: 10})).values():
+        assert time_us > 40
+        assert 0 < noise < here < there
+
+
+def test_the_more_processes_were_measured_the_smaller_a_change_is_seen() -> None:
+    one, ten = (told(drawn({1024: count}, device=QUIET))["device time"][2] for count in (1, 10))
+    assert ten < one
+
+
+def test_the_more_is_compared_the_larger_a_change_must_be() -> None:
+    stored = drawn({1024: 10}, device=QUIET)
+    few, many = (told(stored, comparisons=comparisons)["device time"][2] for comparisons in (1, 1000))
+    assert few < many
+
+
+def test_processes_of_several_gpus_are_one_calibration() -> None:
+    runs = [run(device=QUIET), run(device=[1.01 * value for value in QUIET], gpu=ELSEWHERE)] * 3
+    assert told(calibrated(runs, suite="perf"))["device time"][1] < 0.1  # per cent: GPUs are no processes
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_table_is_never_wider_than_the_terminal(width: int) -> None:
+    text = calibration_text({WORKLOAD * 3: baseline()}, comparisons=21, width=width, color=False)
+    assert max(map(len, text.splitlines())) <= width
+    assert "\x1b" not in text
+
+
+def test_the_odds_of_each_configuration_are_told_the_most_frequent_first() -> None:
+    assert odds_text({"mlp": drawn({512: 1, 1024: 3}, us={512: 55.4, 1024: 38.1})}) == [
+        "mlp: the autotuner drew 2 launch configurations",
+        f"  3 of 4: 205.1 us  {FUSED} 38.1 us (XBLOCK=1024, num_warps=4)",
+        f"  1 of 4: 222.4 us  {FUSED} 55.4 us (XBLOCK=512, num_warps=8)",
+    ]
+
+
+def test_where_one_configuration_was_drawn_there_are_no_odds() -> None:
+    assert odds_text({"mlp": drawn({1024: 4})}) == []
