@@ -6,6 +6,10 @@
 Of each workload and timer: the mean, the standard deviation between the processes of what was measured, and of what is
 compared (at equal speed of the host), all in percent, and how many false alarms and undecided verdicts each pair of
 processes gives if one is the baseline of the other.
+
+    python benchmarks/noise.py --against baselines runs/*.json
+
+judges each file against the stored baselines instead, and shows the summary of the last one.
 """
 
 from __future__ import annotations
@@ -13,21 +17,38 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from kernelgauge.judge import DEFAULT_POLICIES, Seen, Status, decide, from_run
+from kernelgauge.judge import (
+    DEFAULT_POLICIES,
+    Seen,
+    Status,
+    Verdict,
+    compare,
+    decide,
+    from_run,
+    judge_structure,
+    judge_time,
+)
+from kernelgauge.report import describe, remarks, rows, summary_text
 from kernelgauge.run import Run, Timer
 from kernelgauge.runs_file import read_runs
+from kernelgauge.storage import BaselineStore
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+", metavar="RUNS.json")
+    parser.add_argument("--against", type=Path, metavar="BASELINES", help="judge the runs against these")
     arguments = parser.parse_args()
+    if arguments.against is not None:
+        judge_against(BaselineStore(arguments.against), arguments.files)
+        return
     by_workload: dict[str, list[Run]] = {}
     for path in arguments.files:
         for run in read_runs(path).runs:
@@ -40,6 +61,30 @@ def main() -> None:
     for workload, runs in by_workload.items():
         for timer in Timer:
             report(workload, timer, runs, comparisons)
+
+
+def judge_against(store: BaselineStore, files: Sequence[Path]) -> None:
+    counted: Counter[tuple[str, str]] = Counter()
+    for path in files:
+        runs = read_runs(path).runs
+        verdicts = [verdict for run in runs for verdict in judged(store, run, comparisons=len(runs) * len(Timer))]
+        counted.update((verdict.subject, verdict.status.value) for verdict in verdicts)
+    print(describe(runs[0].fingerprint))
+    table = rows(runs, verdicts)
+    print(summary_text(table, width=80, color=False) + "\n".join(remarks(table, verdicts)))
+    print(f"\nall {len(files)} files:")
+    for (subject, status), count in sorted(counted.items()):
+        print(f"  {subject:<15}{status:<12}{count:>5}")
+
+
+def judged(store: BaselineStore, run: Run, comparisons: int) -> Iterator[Verdict]:
+    baseline = store.load(run.fingerprint.device, run.workload)
+    if baseline is None:
+        return
+    comparison = compare(baseline.fingerprint, run.fingerprint)
+    yield judge_structure(run, baseline, comparison)
+    for timer in run.samples:
+        yield judge_time(timer, run, baseline, comparison, comparisons=comparisons)
 
 
 def report(workload: str, timer: Timer, runs: Sequence[Run], comparisons: int) -> None:

@@ -54,7 +54,7 @@ def test_without_a_control_on_both_sides_nothing_is_said_of_the_machine(
     nothing = machine_change([before], after)
     assert nothing.changes == {}
     assert not nothing.moved
-    assert not nothing.is_another(same_gpu=True)
+    assert not nothing.is_another
     assert nothing.explains == (0.0, 0.0)
 
 
@@ -83,9 +83,25 @@ def test_a_control_that_moved_beyond_its_noise_explains_as_much(
 def test_one_gpu_is_another_machine_sooner_than_two_of_a_kind_are(
     change: float, of_the_same_gpu: bool, of_another_gpu: bool
 ) -> None:
-    moved = MachineChange({"copy": 0.0, "gemm": change})
-    assert moved.is_another(same_gpu=True) is of_the_same_gpu
-    assert moved.is_another(same_gpu=False) is of_another_gpu
+    moved = {"copy": 0.0, "gemm": change}
+    assert MachineChange(moved).is_another is of_the_same_gpu
+    assert MachineChange(moved, same_gpu=False).is_another is of_another_gpu
+
+
+@pytest.mark.parametrize(
+    ("copy", "gemm", "explains"),
+    [
+        (0.005, 0.05, (0.0, 0.0)),  # GPUs differ by that, and the prediction of another one has the GEMM in it
+        (0.018, -0.05, (0.0, 0.018)),
+        (-0.018, 0.0, (-0.018, 0.0)),
+    ],
+)
+def test_on_another_gpu_only_the_copy_explains_and_only_beyond_what_gpus_differ_by(
+    copy: float, gemm: float, explains: tuple[float, float]
+) -> None:
+    change = MachineChange({"copy": math.expm1(copy), "gemm": math.expm1(gemm)}, same_gpu=False)
+    assert change.explains == pytest.approx(explains)
+    assert change.moved is (explains != (0.0, 0.0))
 
 
 def test_a_machine_that_moved_reads_like_this() -> None:

@@ -49,14 +49,14 @@ def judge_time(
     share = entry.host_share(timer)
     after = Seen(observe(sample, host_share=share), run.gpu, share, gemm.device_time_us if gemm else None)
     machine = _machine(run, entry)
-    if timer is Timer.DEVICE and machine.is_another(same_gpu=bool(on_the_same_gpu(before, after))):
+    if timer is Timer.DEVICE and machine.is_another:
         return _lying_machine(run, machine)
     decision = decide(
         before,
         after,
         policy or DEFAULT_POLICIES[timer],
         comparisons=comparisons,
-        explained=_explained(timer, machine, before, after),
+        explained=machine.explains if timer is Timer.DEVICE else (0.0, 0.0),
     )
     return Verdict(
         status=decision.status,
@@ -73,7 +73,8 @@ def judge_time(
 
 def _machine(run: Run, entry: Entry) -> MachineChange:
     same = [process for process in entry.processes if process.gpu == run.gpu]
-    return machine_change([process.controls for process in (same or entry.processes)], run.controls)
+    compared = same or entry.processes
+    return machine_change([process.controls for process in compared], run.controls, same_gpu=bool(same))
 
 
 def _lying_machine(run: Run, machine: MachineChange) -> Verdict:
@@ -84,13 +85,6 @@ def _lying_machine(run: Run, machine: MachineChange) -> Verdict:
         f"the machine is not the one of the baseline: its control pair moved ({machine})",
         (Reason("why", "a copy and a GEMM of our own, which no change of the code can touch"),),
     )
-
-
-def _explained(timer: Timer, machine: MachineChange, before: list[Seen], after: Seen) -> tuple[float, float]:
-    # Between GPUs of one kind the control pair differs as much as the workloads do: that noise is in the interval.
-    if timer is Timer.DEVICE and on_the_same_gpu(before, after):
-        return machine.explains
-    return 0.0, 0.0
 
 
 def _control_us(seen: list[Seen]) -> float | None:
@@ -134,7 +128,7 @@ def _what_would_decide(
     if decision.missing_replicates is not None:
         more = math.ceil(for_each * decision.missing_replicates)
         return f"too noisy to tell; about {more} more replicate{'s' if more > 1 else ''} would decide"
-    if timer is Timer.DEVICE and same_gpu and machine.moved:
+    if timer is Timer.DEVICE and machine.moved:
         return f"the control pair moved too ({machine}): the machine, which may be all of it"
     where = "between processes" if same_gpu else "between machines"
     return f"no number of replicates decides: the noise {where} is too large; kernelgauge calibrate measures it"
@@ -172,11 +166,10 @@ def _device_reasons(run: Run, entry: Entry, machine: MachineChange) -> list[Reas
     reasons = [Reason("why", text) for text in named]
     if rest:
         reasons.append(Reason("rest", rest))
-    if machine.changes and not any(process.gpu == run.gpu for process in entry.processes):
-        reasons.append(Reason("machine", f"another GPU of the kind; its control pair: {machine}"))
-    elif machine.changes:
+    if machine.changes:
+        where = "" if machine.same_gpu else "another GPU of the kind: "
         says = "moved too: the machine, in part" if machine.moved else "did not: it is not the machine"
-        reasons.append(Reason("machine", f"the control pair ({machine}) {says}"))
+        reasons.append(Reason("machine", f"{where}the control pair ({machine}) {says}"))
     return reasons
 
 
