@@ -1,11 +1,13 @@
 """The same evaluation on recorded samples, without a GPU. The slowdowns are simulated.
 
+    python benchmarks/detection/replay.py benchmarks/data/nine_processes/*.json
     python benchmarks/detection/replay.py SAMPLES.npz [--out DIR]
 
-SAMPLES.npz has kernel durations in microseconds under ``WORKLOAD/gpuX/processN/replicateR/passP``. It holds no slowed
-twin, so a slowed process is the recorded one times (1 + level): a slowdown that is the same in every iteration, which
-real work is not. Peers need data of their own; what can be judged here are ours, and a threshold and Mann-Whitney on
-the same iterations. There is no host time in it.
+The first are runs of the suite as `pytest perf --perf-runs=FILE` writes them, one file for each process: device time and
+host dispatch time, one value for each replicate. SAMPLES.npz has kernel durations in microseconds under
+``WORKLOAD/gpuX/processN/replicateR/passP``. Neither holds a slowed twin, so a slowed process is the recorded one times
+(1 + level): a slowdown that is the same in every iteration, which real work is not. Peers need data of their own; what
+can be judged here are ours, and a threshold and Mann-Whitney on the same values.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ from detection.evaluate import Decide, Evaluation, evaluate
 from detection.judge_peers import mann_whitney_peer, median_peer
 from detection.levels import NONE, Level
 from detection.table import markdown, plot
+from kernelgauge.run import Timer
+from kernelgauge.runs_file import read_runs
 
 PEERS = (
     median_peer("median of our iterations", OURS["device"]),
     mann_whitney_peer("Mann-Whitney on our iterations", OURS["device"]),
 )
-LEVELS = tuple(Level("device", percent) for percent in (0.25, 0.5, 1, 2, 5))
+LEVELS = tuple(Level("device", percent) for percent in (0.25, 0.5, 1, 2, 3, 5))
+HOST_LEVELS = tuple(Level("host", percent) for percent in (5, 10, 20))
 
 _KEY = re.compile(
     r"(?P<workload>[^/]+)/(?P<gpu>gpu[^/]+)/process(?P<process>\d+)/replicate(?P<replicate>\d+)/pass(?P<pass_>\d+)"
@@ -54,8 +59,29 @@ def load_recorded(path: Path, levels: Sequence[Level] = LEVELS) -> list[Process]
     ]
 
 
-def evaluate_recorded(path: Path, decide: Decide, rate: float | None = None) -> Evaluation:
-    return evaluate(load_recorded(path), decide, PEERS, rate)
+def load_runs(paths: Sequence[Path], levels: Sequence[Level] = (*LEVELS, *HOST_LEVELS)) -> list[Process]:
+    """Processes of the suite as if measured with `levels` injected; a replicate is one value."""
+    processes: list[Process] = []
+    for number, path in enumerate(paths):
+        runs = read_runs(path).runs
+        samples: dict[Key, Values] = {}
+        for run in runs:
+            host = run.samples[Timer.HOST]
+            for level in (NONE, *levels):
+                slower = {kind: 1 + level.percent / 100 * (level.kind == kind) for kind in ("device", "host")}
+                device_us = np.array(run.samples[Timer.DEVICE].replicates_us)[:, None]
+                host_us = np.array([host.replicates_us, host.controls_us]).T[:, None, :]
+                samples[Key(run.workload, level, OURS["device"])] = device_us * slower["device"]
+                samples[Key(run.workload, level, OURS["host"])] = host_us * np.array([slower["host"], 1.0])
+        gemms = [run.controls["gemm"].device_time_us for run in runs]
+        meta = {"controls_us": {"gemm": float(np.mean(gemms))}}
+        processes.append(Process(gpu=str(runs[0].gpu), number=number, samples=samples, meta=meta))
+    return processes
+
+
+def evaluate_recorded(paths: Sequence[Path], decide: Decide, rate: float | None = None) -> Evaluation:
+    processes = load_runs(paths) if paths[0].suffix == ".json" else load_recorded(paths[0])
+    return evaluate(processes, decide, PEERS, rate)
 
 
 def _with_levels(process: dict[str, dict[tuple[int, int], Values]], levels: Sequence[Level]) -> dict[Key, Values]:
@@ -72,7 +98,7 @@ def _with_levels(process: dict[str, dict[tuple[int, int], Values]], levels: Sequ
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("samples", type=Path)
+    parser.add_argument("samples", type=Path, nargs="+", help="one .npz, or the .json of several processes")
     parser.add_argument("--out", type=Path, help="a folder for replay.md and replay.svg; without, the table is printed")
     parser.add_argument("--rate", type=float, help="false alarms per suite to match the peers to (default: ours)")
     arguments = parser.parse_args()

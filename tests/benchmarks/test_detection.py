@@ -18,7 +18,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from detection import collect, injected, peers, replay, run
-from detection.data import Key, Measured, Process, load, load_all, save, save_archive
+from detection.data import OURS, Key, Measured, Process, load, load_all, save, save_archive
 from detection.evaluate import Share, comparisons, evaluate, wilson
 from detection.judge_peers import (
     PEERS,
@@ -329,10 +329,41 @@ class TestReplay:
             asked.add(timer)
             return test.level.percent > 1
 
-        evaluation = replay.evaluate_recorded(recorded, decide)
+        evaluation = replay.evaluate_recorded([recorded], decide)
         assert asked == {"device"}
         found = {row.level.percent: row.share.share for row in evaluation.caught if row.method == "kernelgauge"}
-        assert found == {0.25: 0, 0.5: 0, 1: 0, 2: 1, 5: 1}
+        assert found == {0.25: 0, 0.5: 0, 1: 0, 2: 1, 3: 1, 5: 1}
+
+    def test_runs_of_the_suite_are_replayed_with_their_host_times(self) -> None:
+        recorded = sorted(
+            (Path(__file__).resolve().parents[2] / "benchmarks" / "data" / "nine_processes").glob("*.json")
+        )
+        processes = replay.load_runs(recorded)
+        assert len(processes) == len(recorded) == 9
+        workload = "mlp-eager-bf16-64x128x768x3072"
+        plain, slower = (processes[0].at(level) for level in (NONE, Level("host", 10)))
+        for method, factor in ((OURS["device"], 1.0), (OURS["host"], [1.1, 1.0])):  # the control stays as it was
+            before, after = plain.values(workload, method), slower.values(workload, method)
+            assert before is not None
+            assert after is not None
+            assert np.allclose(after, before * np.array(factor))
+
+    def test_half_a_percent_of_an_mlp_is_caught_in_the_recorded_noise(self) -> None:
+        from detection import ours
+
+        recorded = sorted(
+            (Path(__file__).resolve().parents[2] / "benchmarks" / "data" / "nine_processes").glob("*.json")
+        )
+        evaluation = replay.evaluate_recorded(recorded, ours.decide)
+        found = {
+            row.level: row.share.share
+            for row in evaluation.caught
+            if (row.method, row.module, row.baseline) == ("kernelgauge", "mlp", "all others")
+        }
+        assert found[Level("device", 0.5)] >= 0.95
+        assert all(
+            row.suites.hits == 0 for row in evaluation.alarms if row.method == "kernelgauge" and row.where == "same GPU"
+        )
 
     def test_a_file_of_another_format_is_refused(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "other.npz", **{"mlp/none/do_bench": np.ones(3)})

@@ -16,7 +16,7 @@ from torch import nn
 from kernelgauge import Workload
 from kernelgauge.conditions import Reading
 from kernelgauge.errors import KernelgaugeError
-from kernelgauge.measure import conditions, runner
+from kernelgauge.measure import conditions, passes
 from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.conditions import Monitor
 from kernelgauge.measure.device.cpu import CpuDevice
@@ -119,7 +119,7 @@ class ToldReplicates:
 @pytest.fixture
 def replicates(monkeypatch: pytest.MonkeyPatch) -> ToldReplicates:
     told = ToldReplicates()
-    monkeypatch.setattr(runner, "replicate", told)
+    monkeypatch.setattr(passes, "replicate", told)
     return told
 
 

@@ -69,13 +69,13 @@ def quadruples(x: torch.Tensor) -> torch.Tensor:
 def batches(monkeypatch: pytest.MonkeyPatch, tiny: Tiny, observe_all: ObserveAll, replicates: ToldReplicates):
     """Measures compiled workloads of these modules; returns the batches in which they were timed."""
     together: list[list[str]] = []
-    real = runner._time_together
+    real = runner.time_together
 
     def spy(subjects, *arguments):
         together.append([subject.workload.module for subject in subjects])
         return real(subjects, *arguments)
 
-    monkeypatch.setattr(runner, "_time_together", spy)
+    monkeypatch.setattr(runner, "time_together", spy)
 
     def run(how: dict[str, object] | None = CAPTURED, **builds: Callable[[], object]) -> list[list[str]]:
         results = observe_all(

@@ -10,7 +10,7 @@ import torch
 
 from kernelgauge import Timer, Workload
 from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadError
-from kernelgauge.measure import runner
+from kernelgauge.measure import subject
 from kernelgauge.measure.device.cuda import CudaDevice
 from kernelgauge.measure.runner import Measured, Result
 from kernelgauge.measure.settings import Settings
@@ -233,6 +233,6 @@ def test_a_device_whose_context_is_broken_is_lost(cuda) -> None:
 def test_the_error_itself_names_the_first_call_that_failed(tiny: Tiny) -> None:
     device = Fake()
     device.is_lost = True
-    told = runner._told(WorkloadError("mlp: measuring failed", got="RuntimeError: CUDA error"), device)
+    told = subject.told(WorkloadError("mlp: measuring failed", got="RuntimeError: CUDA error"), device)
     assert told.what == LOST
     assert "mlp: measuring failed" in (told.got or "")

@@ -12,7 +12,7 @@ from torch import nn
 
 from kernelgauge import Timer, Workload
 from kernelgauge.errors import WorkloadError, WorkloadUnavailable
-from kernelgauge.measure import replicate, runner
+from kernelgauge.measure import preparing, replicate
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.runner import Measured
 from kernelgauge.measure.settings import Settings
@@ -275,13 +275,13 @@ def test_a_workload_is_warm_before_it_is_profiled(
     """CUDA graphs record on the second call and replay from the third."""
     calls = count()
     at: list[int] = []
-    real = runner.profile_session
+    real = preparing.profile_session
 
     def spy(*arguments: Any, **named: Any) -> Any:
         at.append(next(calls))
         return real(*arguments, **named)
 
-    monkeypatch.setattr(runner, "profile_session", spy)
+    monkeypatch.setattr(preparing, "profile_session", spy)
 
     def function(x: torch.Tensor) -> torch.Tensor:
         next(calls)

@@ -133,6 +133,7 @@ def _profile_once(
     record_shapes: bool,
     keep_table: bool,
 ) -> Session:
+    calls = _WAIT + warmup + iterations
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
         path = Path(folder) / "trace.json"
         exported: list[str] = []
@@ -152,7 +153,7 @@ def _profile_once(
         with warnings.catch_warnings(), profiler:
             # Each cycle is exported as it ends, so nothing is lost when the next one clears it.
             warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
-            for index in range(_WAIT + warmup + iterations):
+            for index in range(calls):
                 instance.prepare()
                 if flush:
                     device.flush_cache()
@@ -162,7 +163,7 @@ def _profile_once(
                     device.synchronize()
                 with record_function(REGION):
                     instance.call()
-                if index % _LOOK_EVERY == _LOOK_EVERY - 1:
+                if index % _LOOK_EVERY == _LOOK_EVERY - 1 or index == calls - 1 < _LOOK_EVERY - 1:
                     look()
                 device.synchronize()
                 profiler.step()

@@ -1,0 +1,111 @@
+"""From what was measured of a workload to what was observed of it: a `Run`, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from ..conditions import summarize
+from ..errors import KernelgaugeError
+from ..run import ControlTime, Counts, Fingerprint, KernelRecord, OpRecord, Run, Sample, Timer
+from ..trace import dispatcher_ops, metadata_ops_that_launched
+from .device import Device
+from .settings import Settings
+from .subject import DeviceLost, Subject
+
+__all__ = ["Measured", "Result", "observed"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run, its artifacts, and what a confirmation adds to.
+
+    `latency_iterations`: calls in each replicate of what is timed later.
+    """
+
+    run: Run
+    latency_iterations: int
+    trace_json: bytes
+    table: str
+    subject: Subject
+
+
+Result = Measured | KernelgaugeError
+
+
+def observed(
+    subject: Subject,
+    controls: Mapping[str, ControlTime],
+    device: Device,
+    fingerprint: Fingerprint,
+    settings: Settings,
+) -> Result:
+    kept = len(subject.replicates) >= settings.replicates
+    if subject.error is not None and not isinstance(subject.error, DeviceLost):
+        return subject.error
+    # What was measured before the device fell off is sound: the structure in any case, the times if there are enough.
+    incomplete = None if kept or subject.error is None else subject.error.what
+    session, window = subject.structure, subject.structure.windows[-1]
+    readings = [reading for each in subject.replicates for reading in each.readings]
+    return Measured(
+        run=Run(
+            workload=subject.workload.id,
+            fingerprint=fingerprint,
+            kernels=_kernels(subject),
+            counts=_counts(subject),
+            samples={} if incomplete else _samples(subject, settings),
+            incomplete=incomplete,
+            gpu=device.gpu,
+            controls=dict(controls),
+            conditions=summarize(readings),
+            ops=tuple(OpRecord(op.name, op.input_shapes) for op in window.ops),
+            launch_apis=tuple(launch.call.name for launch in window.launches),
+            occupancy_queries=window.occupancy_queries,
+            metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
+            steps=len(session.trace.steps()),
+        ),
+        latency_iterations=settings.latency_iterations_for(subject.pace.call_us),
+        trace_json=session.trace_json,
+        table=session.table,
+        subject=subject,
+    )
+
+
+def _kernels(subject: Subject) -> tuple[KernelRecord, ...]:
+    timed = [each.kernel_us for each in subject.replicates] or [
+        tuple(execution.duration_us for execution in executions) for executions in subject.structure.executions
+    ]
+    return tuple(
+        KernelRecord(execution.identity, fmean(times[place] for times in timed))
+        for place, execution in enumerate(subject.structure.executions[0])
+    )
+
+
+def _samples(subject: Subject, settings: Settings) -> dict[Timer, Sample]:
+    call_us = subject.pace.call_us
+    device = tuple(each.device_us for each in subject.replicates)
+    samples = {Timer.DEVICE: Sample(device, settings.iterations_for(call_us))}
+    host = [each.host for each in subject.replicates if each.host is not None]
+    if host:
+        samples[Timer.HOST] = Sample(
+            tuple(each.dispatch_us for each in host),
+            settings.host_iterations_for(call_us),
+            tuple(each.control_us for each in host),
+        )
+    return samples
+
+
+def _counts(subject: Subject) -> Counts:
+    window, executions = subject.structure.windows[-1], subject.structure.executions[-1]
+    return Counts(
+        launches=len(executions),
+        kernels=len({execution.identity.name for execution in executions}),
+        memsets=len(window.memsets),
+        copies=len(window.copies),
+        synchronizations=window.synchronizations,
+        dispatcher_ops=len(dispatcher_ops(window)),
+        graph_breaks=subject.graph_breaks,
+        recompiles=subject.recompiles,
+        peak_allocated_bytes=subject.peak,
+    )

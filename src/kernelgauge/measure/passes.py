@@ -1,0 +1,138 @@
+"""Passes over all workloads and the control pair, until each is pinned down: times, and whether they can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
+
+from ..conditions import highest_clock_mhz
+from ..errors import KernelgaugeError, MeasurementError
+from ..run import ControlTime
+from ..workload import Workload
+from .compiler import compile_counts
+from .device import Device
+from .instance import build
+from .preparing import prepare
+from .replicate import replicate
+from .settings import Settings
+from .subject import DeviceLost, Subject, told
+
+__all__ = ["time_together"]
+
+_CONTROL_ITERATIONS = 12  # enough for 0.1 %: a control has one kernel, and its replicates are as many as the passes
+# Replicates that the machine spoilt are made again, up to as many as are kept at least.
+_SPOILT_SHARE = 1.0
+# The control pair may drift by this much between the first passes and the last. Nothing that a GPU does by itself
+# moves it further: between processes on one H200 it spreads by 0.07 %.
+_CONTROL_DRIFT = 0.03
+
+
+def time_together(
+    subjects: Sequence[Subject], device: Device, settings: Settings, progress: Callable[[str], None]
+) -> dict[str, ControlTime]:
+    """Passes over all subjects and the control pair, until each is pinned down or out of budget."""
+    try:
+        controls = [_control(workload, device) for workload in device.controls]
+    except KernelgaugeError as error:
+        for subject in subjects:
+            subject.error = told(error, device)
+        return {}
+    first = len(subjects[0].replicates) + len(subjects[0].spoilt)  # a confirmation goes on to other addresses
+    index = first
+    while active := [subject for subject in subjects if not subject.is_done(settings)]:
+        progress(f"timing, pass {index - first + 1}: {len(active)} of {len(subjects)} workloads")
+        for subject in (*controls, *active):
+            _one_replicate(subject, device, settings, index, usual_clock_mhz=_usual_clock((*controls, *subjects)))
+        ending = _ends_all(controls, device)
+        if ending is not None:
+            for subject in active:
+                subject.error = subject.error or ending
+            break
+        index += 1
+    _refuse_drift(controls, subjects)
+    return {control.workload.module: _control_time(control) for control in controls if control.replicates}
+
+
+def _ends_all(controls: Sequence[Subject], device: Device) -> KernelgaugeError | None:
+    """Why nothing more can be measured: the device is gone, or nobody watches the machine any more."""
+    if device.lost():
+        return DeviceLost()
+    return next((control.error for control in controls if control.error is not None), None)
+
+
+def _refuse_drift(controls: Sequence[Subject], subjects: Sequence[Subject]) -> None:
+    """Nothing is believed that was measured on a machine that changed its speed meanwhile."""
+    drifts = [drift for control in controls if (drift := _drift(control))]
+    if not drifts:
+        return
+    drifted = MeasurementError(
+        "the machine changed its speed while it measured",
+        got=", ".join(drifts),
+        expected=f"a copy and a GEMM of our own to stay within {100 * _CONTROL_DRIFT:g} %",
+        next_command="nvidia-smi -q -d PERFORMANCE,CLOCK   (is it throttled, or shared?)",
+    )
+    for subject in subjects:
+        if subject.error is None or isinstance(subject.error, DeviceLost):
+            subject.error = drifted
+
+
+def _control(workload: Workload, device: Device) -> Subject:
+    control = prepare(workload, build(workload, device), device)
+    control.is_control = True
+    return control
+
+
+def _usual_clock(subjects: Sequence[Subject]) -> int | None:
+    return highest_clock_mhz(
+        reading for subject in subjects for each in subject.replicates for reading in each.readings
+    )
+
+
+def _one_replicate(
+    subject: Subject, device: Device, settings: Settings, index: int, usual_clock_mhz: float | None
+) -> None:
+    chosen = replace(settings, iterations=_CONTROL_ITERATIONS) if subject.is_control else settings
+    compiled = compile_counts().graphs
+    try:
+        measured = replicate(
+            subject.workload,
+            device,
+            chosen,
+            index=index,
+            structure=subject.structure,
+            pace=subject.pace,
+            usual_clock_mhz=usual_clock_mhz,
+            with_host=not subject.is_control,
+        )
+    except KernelgaugeError as error:
+        subject.error = told(error, device)
+        return
+    subject.recompiles += compile_counts().graphs - compiled
+    if not measured.disturbed_by or subject.is_control:
+        subject.replicates.append(measured)
+        return
+    subject.spoilt.append(measured)
+    if len(subject.spoilt) > _SPOILT_SHARE * settings.replicates:
+        subject.error = MeasurementError(
+            f"{subject.workload.id}: the machine cannot be trusted now",
+            got="; ".join(dict.fromkeys(reason for each in subject.spoilt for reason in each.disturbed_by)),
+            expected="a GPU of its own at its usual clock: each such replicate was repeated, "
+            f"{len(subject.spoilt)} times in all",
+            next_command="nvidia-smi   (who uses it?)   nvidia-smi -q -d PERFORMANCE   (is it throttled?)",
+        )
+
+
+def _drift(control: Subject) -> str | None:
+    """How far a control moved from its first replicates to its last, if that is too far."""
+    times = [each.device_us for each in control.replicates]
+    third = len(times) // 3
+    if not third:
+        return None
+    moved = median(times[-third:]) / median(times[:third]) - 1
+    return f"{control.workload.module} {100 * moved:+.1f} %" if abs(moved) > _CONTROL_DRIFT else None
+
+
+def _control_time(control: Subject) -> ControlTime:
+    (execution,) = control.structure.executions[0]
+    return ControlTime(execution.identity.name, median(each.device_us for each in control.replicates))

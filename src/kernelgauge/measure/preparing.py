@@ -1,0 +1,86 @@
+"""Before anything is timed: compile, call and profile, as many workloads at once as can share compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from ..errors import KernelgaugeError, WorkloadError
+from ..workload import Workload
+from .compiler import compile_counts, reset_compiler
+from .device import Device
+from .instance import Instance, build, first_call, reporting
+from .profile import profile_session
+from .replicate import Pace
+from .settings import WARM_UP_CALLS
+from .subject import Subject, told
+from .timing import call_duration_us, warm_up
+
+__all__ = ["prepare", "prepare_together"]
+
+_STRUCTURE_ITERATIONS = 3  # the seeds' schedule: wait=1, warmup=1, active=3
+
+
+def prepare_together(
+    waiting: Sequence[Workload], device: Device, failed: dict[str, KernelgaugeError], progress: Callable[[str], None]
+) -> tuple[list[Subject], list[Workload]]:
+    """Compile and profile as many workloads as can share a process's compiled code; (those, the others).
+
+    Those that fail are put into `failed`, by id.
+    """
+    reset_compiler()
+    subjects: list[Subject] = []
+    deferred: list[Workload] = []
+    roots: set[object] = set()
+    for workload in waiting:
+        instance: Instance | None = None  # gone before the next one is built
+        try:
+            instance = build(workload, device)
+            root = None if workload.compile is None else _compiled_root(instance.module)
+            # After a graph break functions are compiled on their own that the next workload may call too.
+            if root is not None and (root in roots or compile_counts().graph_breaks):
+                deferred.append(workload)
+                continue
+            if root is not None:
+                roots.add(root)  # before it runs: one that fails may have compiled as well
+            progress(f"{workload.id}: {'profiling' if root is None else 'compiling and profiling'}")
+            subjects.append(prepare(workload, instance, device))
+        except KernelgaugeError as error:
+            failed[workload.id] = told(error, device)
+    return subjects, deferred
+
+
+def _compiled_root(module: Any) -> object:
+    """What Dynamo keeps the compiled code under. Two workloads of one root would see each other's: another shape of the
+    same code compiles for dynamic shapes, with other kernels."""
+    if isinstance(module, nn.Module):
+        # A module of torch itself is compiled through a wrapper that all of them share (torch/_dynamo/eval_frame.py).
+        if type(module).__module__.startswith("torch.nn."):
+            return "torch.nn"
+        return getattr(getattr(type(module), "forward", None), "__code__", type(module))
+    return getattr(module, "__code__", type(module))
+
+
+def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
+    with reporting(workload, "measuring"), instance.grad_mode():
+        before = compile_counts()
+        first_call(instance)
+        after = compile_counts()
+        warm_up(device, instance, calls=WARM_UP_CALLS, seconds=0)
+        call_us = call_duration_us(device, instance)
+        session = profile_session(
+            device, instance, iterations=_STRUCTURE_ITERATIONS, record_shapes=True, keep_table=True
+        )
+        if not session.executions[0]:
+            raise WorkloadError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
+        instance.prepare()
+        return Subject(
+            workload=workload,
+            structure=session,
+            pace=Pace.of(call_us, session),
+            graph_breaks=after.graph_breaks - before.graph_breaks,
+            recompiles=compile_counts().graphs - after.graphs,
+            peak=device.peak_allocated_bytes(instance.call),
+        )

@@ -1,0 +1,58 @@
+"""One workload while it is measured, and the errors that end it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from ..errors import KernelgaugeError, MeasurementError
+from ..workload import Workload
+from .device import Device
+from .profile import Session
+from .replicate import Pace, Replicate
+from .settings import Settings
+
+__all__ = ["DeviceLost", "Subject", "told"]
+
+
+@dataclass
+class Subject:
+    """One workload while it is measured. Owned by the pass that measures it."""
+
+    workload: Workload
+    structure: Session
+    pace: Pace
+    graph_breaks: int
+    peak: int | None
+    is_control: bool = False
+    recompiles: int = 0
+    replicates: list[Replicate] = field(default_factory=list)
+    spoilt: list[Replicate] = field(default_factory=list)
+    error: KernelgaugeError | None = None
+
+    def is_done(self, settings: Settings) -> bool:
+        if self.error is not None:
+            return True
+        times = [each.device_us for each in self.replicates]
+        seconds = math.fsum(each.seconds for each in (*self.replicates, *self.spoilt))
+        return settings.is_enough(times, seconds)
+
+
+def told(error: KernelgaugeError, device: Device) -> KernelgaugeError:
+    """The error as it is reported: without the frames, which hold a workload's memory while others are measured."""
+    if device.lost():
+        return DeviceLost(error)
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+class DeviceLost(MeasurementError):
+    """Nothing can be measured any more. What was before is sound."""
+
+    def __init__(self, error: KernelgaugeError | None = None) -> None:
+        super().__init__(
+            "the GPU no longer answers",
+            got=None if error is None else str(error),
+            expected="no CUDA error: after one, nothing in this process can be measured",
+            next_command="dmesg | grep -i xid   (what happened to it?)",
+        )
