@@ -158,3 +158,13 @@ def test_a_device_without_controls_gives_none(tiny: Tiny, observe_all: ObserveAl
     assert isinstance(result, Measured)
     assert result.run.controls == {}
     assert result.run.sample(Timer.DEVICE) is not None
+
+
+def test_without_a_control_nobody_watches_the_machine_and_nothing_is_believed(
+    measured, replicates: ToldReplicates
+) -> None:
+    broken = WorkloadError("gemm: other kernels on fresh allocations than when it was profiled")
+    replicates.fails["gemm"] = (2, lambda: broken)
+    results = measured(copy=[50.0], gemm=[200.0])
+    assert {str(result) for result in results.values()} == {str(broken)}
+    assert replicates.order().count("a") == 3  # and nothing more is measured

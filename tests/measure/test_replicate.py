@@ -188,6 +188,12 @@ def test_the_gpu_is_looked_at_while_it_works_every_eighth_call(written: Instance
     assert diary.entries[: looks[0]].count("call") == 8
 
 
+def test_a_session_of_few_calls_is_looked_at_too(written: Instance, diary: Diary) -> None:
+    profile_session(diary, written, iterations=3, hold_us=1.0, look=lambda: diary.entries.append("look"))
+    assert diary.entries[-3:] == ["call", "look", "synchronize"]
+    assert diary.entries.count("look") == 1
+
+
 # -- what a replicate is --------------------------------------------------------------------------------------------
 
 
