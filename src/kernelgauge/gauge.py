@@ -15,26 +15,20 @@ import msgspec
 from .errors import (
     BaselineError,
     KernelgaugeError,
-    NewerBaselineError,
     StorageError,
-    UpdateRefused,
     WorkloadUnavailable,
 )
 from .judge import (
     Baseline,
     Comparison,
-    PlannedChange,
     Reason,
     Status,
     Verdict,
     compare,
-    from_run,
     judge_structure,
     judge_time,
-    plan_update,
 )
 from .run import Fingerprint, Run, Sample, Timer
-from .runs_file import RunsFile, write_runs
 from .storage import BaselineStore, write_atomically
 from .suites import Options, Suites
 from .workload import Workload
@@ -233,9 +227,10 @@ class Gauge:
         verdict = judge(run, baseline, comparison)
         if verdict.status is not Status.PASS:
             again = Reason("next", "run it again on a quiet machine; a noisy result is not for accepting")
+            acceptable = verdict.status not in (Status.UNDECIDED, Status.INVALID)
             verdict = verdict.because(
                 Reason("baseline", f"{path}   environment: {comparison}"),
-                again if verdict.status is Status.UNDECIDED else Reason("accept", accept),
+                Reason("accept", accept) if acceptable else again,
             )
         return self.conclude(verdict)
 
@@ -282,45 +277,6 @@ class Gauge:
             write_atomically(self.table_path(workload), measured.table.encode())
         except StorageError as error:
             self.warnings.append(str(error))  # the measurement itself is sound, and is judged
-
-    def update(self, show: Callable[[list[PlannedChange]], None]) -> list[PlannedChange]:
-        """Plan the update of the baselines, show the plan, and apply it.
-
-        Raises `UpdateRefused` if there is nothing that may be stored, `StorageError` if it cannot be written.
-        """
-        acceptable = [run for run in self.runs() if not self.refusals(run)]
-        if not acceptable:
-            raise UpdateRefused(
-                "nothing to store: no workload was measured in full and passed its claims",
-                next_command=self.suites.command(),
-            )
-        device = self.fingerprint.device
-        with self.store.locked():
-            observed = [from_run(run, suite=self.suites.suite_of(run.workload)) for run in acceptable]
-            plan = plan_update(observed, self.store.stored(device), self.suites.declared())
-            show(plan)
-            self.store.apply(device, plan)
-        return plan
-
-    def refusals(self, run: Run) -> list[str]:
-        """Why a run may not become a baseline; empty if it may."""
-        reasons = [f"{test} failed" for test in self.failed.get(run.workload, [])]
-        try:
-            self.store.load(run.fingerprint.device, run.workload)
-        except NewerBaselineError as error:
-            reasons.append(f"{error.where}: {error.one_line}")
-        except BaselineError:
-            pass  # what cannot be read is what an update replaces
-        if not any((verdict.workload, verdict.subject) == (run.workload, DECLARED) for verdict in self.verdicts):
-            reasons.append("what it declares was not checked (was the test deselected?)")
-        missing = [timer.label for timer in self.device.timers if run.sample(timer) is None]
-        return reasons + [f"{label} was not measured (was its test deselected?)" for label in missing]
-
-    def write_runs(self, path: Path) -> None:
-        """Write what was measured and may be stored. Raises `StorageError`."""
-        runs = tuple(run for run in self.runs() if not self.refusals(run))
-        suites = {run.workload: self.suites.suite_of(run.workload) for run in runs}
-        write_runs(path, RunsFile(str(self.options.baselines), suites, runs, len(self.device.timers)))
 
     def how_to_record(self) -> str:
         """What a test without a baseline says: which folder has none, and the command that records one."""

@@ -11,6 +11,7 @@ import pytest
 from .errors import KernelgaugeError
 from .fixtures import workload_of
 from .judge import Action, PlannedChange, Status
+from .recording import refusals, save_runs, update
 from .report import conditions_text, describe, notes, plan_text, remarks, rows, summary_text
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _write_results(gauge: Gauge, runs: Sequence[Run], reporter: pytest.TerminalR
 
 def _write_runs(gauge: Gauge, path: Path, reporter: pytest.TerminalReporter) -> None:
     try:
-        gauge.write_runs(path)
+        save_runs(gauge, path)
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
         gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -76,10 +77,10 @@ def _update(gauge: Gauge, reporter: pytest.TerminalReporter, style: dict[str, An
     for measured in gauge.runs():
         if measured.workload not in selected:  # it was only measured to compare another one with
             continue
-        for reason in gauge.refusals(measured):
+        for reason in refusals(gauge, measured):
             reporter.write_line(f"not stored: {measured.workload}: {reason}", yellow=True)
     try:
-        plan = gauge.update(show)
+        plan = update(gauge, show)
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
