@@ -19,6 +19,7 @@ from kernelgauge.conditions import (
     disturbances,
     highest_clock_mhz,
     summarize,
+    summarize_all,
 )
 
 IDLE, SETTING, CAP, SLOWDOWN, BOOST, SOFT_HEAT, HEAT, BRAKE = (1 << bit for bit in range(8))
@@ -321,3 +322,13 @@ def test_unknown_fields_are_refused_and_nothing_can_be_changed(kind: type[Any]) 
         msgspec.json.decode(b'{"fan": 3}', type=kind)
     with pytest.raises(AttributeError):
         kind().other_processes = 1
+
+
+def test_what_was_throttled_between_two_measurements_is_neither_s() -> None:
+    first = [quiet(throttled_ns=throttled(power_cap=0)), quiet(throttled_ns=throttled(power_cap=10))]
+    second = [quiet(throttled_ns=throttled(power_cap=500)), quiet(throttled_ns=throttled(power_cap=530))]
+    whole = summarize_all([first, second])
+    assert whole is not None
+    assert whole.throttled_ms == {"power cap": pytest.approx(40.0)}
+    assert summarize_all([]) is None
+    assert summarize_all([[Reading(temperature_c=40)]]) == summarize([Reading(temperature_c=40)])

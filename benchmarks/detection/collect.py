@@ -22,7 +22,6 @@ within 1.2 x `seconds`; how long it took is recorded as for every other method.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import random
 import sys
@@ -39,7 +38,6 @@ sys.path[:0] = [str(_ROOT / folder) for folder in ("src", "perf", "benchmarks")]
 
 import msgspec
 import numpy as np
-import torch
 
 from detection.data import OURS, Key, Values, save
 from detection.injected import twin
@@ -149,12 +147,8 @@ def controls_us(collector: Collector) -> dict[str, float]:
 
 
 def metadata(device: Device) -> dict[str, Any]:
-    """The machine; the GPU by a hash, which tells it from the others and says nothing else."""
-    uuid = str(torch.cuda.get_device_properties(device.torch_device).uuid)
-    return {
-        "gpu": hashlib.sha256(uuid.encode()).hexdigest()[:10],
-        "machine": msgspec.to_builtins(device.fingerprint()),
-    }
+    """The machine, and which GPU of its kind it is."""
+    return {"gpu": device.gpu, "machine": msgspec.to_builtins(device.fingerprint())}
 
 
 def _arguments() -> argparse.Namespace:

@@ -20,6 +20,7 @@ __all__ = [
     "disturbances",
     "highest_clock_mhz",
     "summarize",
+    "summarize_all",
 ]
 
 POWER_CAP = "power cap"
@@ -118,6 +119,18 @@ def summarize(readings: Sequence[Reading]) -> Conditions | None:
         # What the first reading says of the time before it is not of this measurement.
         other_utilization_percent=_most(reading.other_utilization_percent for reading in readings[1:]),
     )
+
+
+def summarize_all(windows: Sequence[Sequence[Reading]]) -> Conditions | None:
+    """Sum up several measurements with gaps between them: what was throttled in the gaps is not theirs."""
+    whole = summarize([reading for window in windows for reading in window])
+    if whole is None or whole.throttled_ms is None:
+        return whole
+    throttled: dict[str, float] = {}
+    for each in map(summarize, windows):
+        for cause, milliseconds in ((each and each.throttled_ms) or {}).items():
+            throttled[cause] = throttled.get(cause, 0.0) + milliseconds
+    return msgspec.structs.replace(whole, throttled_ms=throttled)
 
 
 def highest_clock_mhz(readings: Iterable[Reading]) -> int | None:

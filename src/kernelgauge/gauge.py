@@ -115,14 +115,14 @@ class Gauge:
             self._write_artifacts(workload, result)
         self._measured[workload.id] = result
 
-    def rounds(self, workload: Workload, *, first: int = 0) -> Rounds:
+    def rounds(self, workload: Workload, *, first: int = 0, replicates: int | None = None) -> Rounds:
         """Rounds of end-to-end latency, to be timed."""
         from .measure.latency import Rounds
 
         return Rounds(
             workload,
             self.device,
-            replicates=self.settings.latency_replicates,
+            replicates=replicates or self.settings.latency_replicates,
             iterations=self.measured(workload).latency_iterations,
             first=first,
         )
@@ -190,7 +190,8 @@ class Gauge:
             self._confirmed.add((workload.id, timer))
             self.progress(f"{workload.id}: suspicious latency: measuring again")
             before = self._samples[workload.id][timer]
-            again = self.rounds(workload, first=len(before.replicates_us)).time()
+            count = len(before.replicates_us)
+            again = self.rounds(workload, first=count, replicates=2 * count).time()
             self.add_sample(workload, timer, before.joined(again))
             return
         # One session of the profiler gives both: a second confirmation would only ask the same again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
@@ -58,6 +59,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="for nightly jobs: whatever was not decided (no baseline, too noisy, variant skipped) is a failure",
     )
     group.addoption(
+        "--perf-replicates",
+        type=_replicates,
+        metavar="N",
+        help="fresh allocations for each time (default: 8 to 16, as many as it takes)",
+    )
+    group.addoption(
         "--perf-deterministic",
         action="store_true",
         help="let Inductor choose launch configurations without timing them, where this torch can",
@@ -69,6 +76,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--perf-baselines", metavar="DIR", help="folder of the baselines (default: <rootdir>/baselines)")
     group.addoption("--perf-reports", metavar="DIR", help="folder of the reports (default: <rootdir>/reports)")
+
+
+def _replicates(text: str) -> int:
+    count = int(text)
+    if count < 2:
+        raise argparse.ArgumentTypeError("at least 2: of one replicate no noise is known")
+    return count
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -111,7 +125,7 @@ def _new_gauge(config: pytest.Config) -> Gauge:
         measurer=measure,
         confirmer=confirm,
         choose=choose,
-        settings=Settings(),
+        settings=Settings.of(config.getoption("--perf-replicates")),
         progress=_progress(config),
     )
 

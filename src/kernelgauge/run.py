@@ -77,7 +77,7 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 
 
 class KernelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One launch of a call, by its place in launch order. `device_time_us`: mean over the replicates' medians."""
+    """One launch of a call, by its place in launch order. `device_time_us`: mean over the replicates."""
 
     identity: KernelIdentity
     device_time_us: float

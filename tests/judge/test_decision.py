@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kernelgauge.judge import Decision, Prior, Seen, Status, decide
-from tests.builders import ELSEWHERE, HERE, policy, seen
+from tests.builders import ELSEWHERE, HERE, seen
+from tests.judge.rule import policy
 
 # Of 200 us, 1 % and 1 us (0.5 %) matter and 10 % must not be missed. The interval is +-0.6 % on the same GPU.
 BEFORE = [seen() for _ in range(10)]

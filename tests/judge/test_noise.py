@@ -10,7 +10,8 @@ import pytest
 from kernelgauge.judge import Prior, Seen, process_noise
 from kernelgauge.judge.noise import difference, of_another_gpu, on_the_same_gpu, sources
 from kernelgauge.judge.stats import NO_INTERVAL, standard_error
-from tests.builders import ELSEWHERE, HERE, observation, policy, seen
+from tests.builders import ELSEWHERE, HERE, observation, seen
+from tests.judge.rule import policy
 
 QUIET = Prior(0.0)
 

@@ -20,7 +20,8 @@ from kernelgauge.judge import (
     judge_time,
 )
 from kernelgauge.run import Sample, Timer
-from tests.builders import ELSEWHERE, H200, HERE, baseline, counts, fingerprint, mlp_kernels, policy, run, sample
+from tests.builders import ELSEWHERE, H200, HERE, baseline, counts, fingerprint, mlp_kernels, run, sample
+from tests.judge.rule import policy
 
 QUIET = (199.9, 200.0, 200.0, 200.1)
 FIELDS = {Timer.DEVICE: "device", Timer.HOST: "host", Timer.END_TO_END: "end_to_end"}

@@ -70,7 +70,16 @@ def test_the_control_pair_is_measured_beside_it_again(twice, tiny: Tiny, replica
     replicates.times_us["copy"] = [50.0] * 3 + [50.5] * 6
     before, after = twice(tiny(), Fake(tiny(module="copy", variant="control")))
     assert before.run.controls["copy"].device_time_us == 50.0
-    assert after.run.controls["copy"].device_time_us == 50.5
+    # As the replicates of both count: three before, six after.
+    assert after.run.controls["copy"].device_time_us == pytest.approx((3 * 50.0 + 6 * 50.5) / 9)
+
+
+def test_a_machine_that_changed_between_the_two_is_not_believed(twice, tiny: Tiny, replicates: ToldReplicates) -> None:
+    replicates.times_us["copy"] = [50.0] * 3 + [52.0] * 6
+    _, after = twice(tiny(), Fake(tiny(module="copy", variant="control")))
+    assert isinstance(after, MeasurementError)
+    assert "changed its speed" in after.what
+    assert after.got == "copy +4.0 %"
 
 
 def test_what_was_observed_besides_times_stays(twice, tiny: Tiny) -> None:

@@ -168,3 +168,14 @@ def test_without_a_control_nobody_watches_the_machine_and_nothing_is_believed(
     results = measured(copy=[50.0], gemm=[200.0])
     assert {str(result) for result in results.values()} == {str(broken)}
     assert replicates.order().count("a") == 3  # and nothing more is measured
+
+
+def test_a_control_that_splits_into_two_kernels_is_their_sum(
+    tiny: Tiny, observe_all: ObserveAll, replicates: ToldReplicates, settings: Settings
+) -> None:
+    replicates.times_us["gemm"] = [30.0]
+    split = Fake(tiny(module="gemm", variant="control", build=lambda: lambda x: (x @ x.T) * 2))
+    result = observe_all(tiny(module="a"), device=split, settings=settings)["a eager"]
+    assert isinstance(result, Measured)
+    control = result.run.controls["gemm"]
+    assert (control.kernel, control.device_time_us) == ("aten::mm + aten::mul", pytest.approx(30.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,13 +12,15 @@ from kernelgauge import Timer, Workload
 from kernelgauge.conditions import Reading
 from kernelgauge.errors import WorkloadError
 from kernelgauge.measure import profile, replicate
+from kernelgauge.measure.device import Execution
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.device.cuda import CudaDevice
 from kernelgauge.measure.instance import Instance, build
 from kernelgauge.measure.profile import Session, profile_session
 from kernelgauge.measure.replicate import Pace, held_session
 from kernelgauge.measure.settings import Settings
-from kernelgauge.trace import parse
+from kernelgauge.run import KernelIdentity
+from kernelgauge.trace import Window, parse
 from tests.builders import call, chrome, kernel, region, step
 from tests.measure.conftest import Fake, ToldMonitor
 
@@ -201,10 +204,12 @@ def test_a_session_of_few_calls_is_looked_at_too(written: Instance, diary: Diary
 def make(tiny: Tiny):
     """Makes a replicate of a workload of a GEMM and a product, against the structure of another or the same."""
 
-    def run(device: CpuDevice, structure_of: Workload | None = None, **how: Any):
+    def run(device: CpuDevice, structure_of: Workload | None = None, *, returns_structure: bool = False, **how: Any):
         workload = tiny(build=lambda: lambda x: (x @ x.T) * 2)
         instance = build(structure_of or workload, device)
         structure = profile_session(device, instance, iterations=3)
+        if returns_structure:
+            return structure
         settings = Settings(iterations=5, host_iterations=4, seconds=0.1, warm_up_seconds=0)
         named = {"index": 0, "structure": structure, "pace": Pace.of(50.0, structure), "usual_clock_mhz": None} | how
         return replicate.replicate(workload, device, settings, **named)
@@ -249,3 +254,21 @@ def test_other_kernels_than_those_that_were_profiled_are_refused(make, tiny: Tin
     with pytest.raises(WorkloadError, match="other kernels on fresh allocations") as raised:
         make(Fake(), structure_of=tiny(build=lambda: lambda x: x.cos()))
     assert (raised.value.got, raised.value.expected) == ("aten::mm, aten::mul", "aten::cos")
+
+
+@pytest.mark.parametrize(("block", "refused"), [((128, 1, 1), False), ((256, 1, 1), True)])
+def test_a_kernel_that_was_tuned_anew_is_another_kernel(make, block: tuple[int, int, int], refused: bool) -> None:
+    """Its times would be averaged with those of the configuration that was profiled, and told as that one's."""
+
+    class Tuned(Fake):
+        block = (128, 1, 1)
+
+        def executions(self, window: Window) -> list[Execution]:
+            identity = KernelIdentity("triton_poi_fused_gelu_0", "pointwise", grid=(8, 1, 1), block=self.block)
+            return [Execution(identity, execution.duration_us) for execution in super().executions(window)]
+
+    timed = Tuned()
+    structure = make(timed, returns_structure=True)
+    timed.block = block
+    with pytest.raises(WorkloadError, match="other kernels") if refused else nullcontext():
+        make(timed, structure=structure)

@@ -82,3 +82,11 @@ def test_a_short_time_is_held_against_what_the_profiler_can_resolve(
 ) -> None:
     distance = factor * settings.precision_us * 3**0.5
     assert settings.is_enough((2 - distance, 2 + distance) * 2, seconds=0.1) is enough
+
+
+def test_a_number_that_was_asked_for_is_made_whatever_it_takes() -> None:
+    settings = Settings.of(20)
+    assert not settings.is_enough([100.0] * 19, seconds=1000.0)
+    assert settings.is_enough([100.0] * 20, seconds=1000.0)
+    assert settings.latency_replicates == 20
+    assert Settings.of(None) == Settings()

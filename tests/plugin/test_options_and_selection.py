@@ -239,3 +239,10 @@ def test_traces_and_tables_of_an_earlier_session_do_not_pass_for_this_ones(proje
     project.tell(told("linear"))
     project.run()
     assert {path.name for path in traces.iterdir()} == {"linear-eager-bf16-4x8.json.gz", "linear-eager-bf16-4x8.txt"}
+
+
+@pytest.mark.parametrize("count", ["1", "0", "-3", "many"])
+def test_of_one_replicate_no_noise_is_known(pytester: pytest.Pytester, count: str) -> None:
+    result = pytester.runpytest(f"--perf-replicates={count}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--perf-replicates*"])

@@ -33,12 +33,14 @@ class Decision:
         change: with its interval at the level of the suite.
         suspicious: worth a second, larger measurement before anything is said.
         missing_replicates: for UNDECIDED: how many more would decide; None: no number of them would.
+            explained: UNDECIDED because the machine moved as well; else it would be REGRESSED.
     """
 
     status: Status
     change: RelativeChange
     suspicious: bool
     missing_replicates: int | None = None
+    explained: bool = False
 
 
 def decide(
@@ -61,11 +63,15 @@ def decide(
     """
     delta, noise = difference(before, after, policy), sources(before, after, policy)
     confidence = 1 - 2 * FALSE_ALARMS_PER_SUITE / comparisons
-    measured = _widened(change(delta, noise, confidence=confidence), explained)
+    alone = change(delta, noise, confidence=confidence)
+    measured = _widened(alone, explained)
     if measured.low is None or measured.high is None:
         return Decision(Status.UNDECIDED, measured, suspicious=True)
     before_us = after.observation.mean_us / math.exp(delta)
     status = _status(measured, policy, before_us)
+    hidden = status is Status.PASS and _status(alone, policy, before_us) is Status.REGRESSED
+    if hidden:
+        status = Status.UNDECIDED
     first_look = change(abs(delta), noise, confidence=1 - 2 * _SUSPECT_LEVEL)
 
     def decides(more: int) -> bool:
@@ -80,7 +86,8 @@ def decide(
         change=measured,
         suspicious=status is not Status.PASS
         or bool(first_look.low and first_look.low > 0 and first_look.estimate > _SUSPECT_SHARE * policy.tolerance),
-        missing_replicates=_fewest(decides) if status is Status.UNDECIDED else None,
+        missing_replicates=_fewest(decides) if status is Status.UNDECIDED and not hidden else None,
+        explained=hidden,
     )
 
 

@@ -11,8 +11,8 @@ from ..run import ControlTime
 
 __all__ = ["MachineChange", "machine_change"]
 
-# Between processes on one H200 the pair spreads by 0.07 % (GEMM) and 0.005 % (copy): the recorded samples of
-# docs/measuring.md. Less than this is no statement about the machine.
+# Between nine processes on one H200 each of the pair spreads by 0.1 % (benchmarks/data/nine_processes). Less than this is
+# no statement about the machine.
 _NOISE = {"copy": 0.003, "gemm": 0.003}
 # Between H200s the copy spreads by 0.1 to 0.4 %. One that was slower by 1.8 % ran kernels of 3 us slower by 0.7 to 1.6 %.
 # How a workload follows the GEMM is in the prediction of another GPU already (judge/noise.py).

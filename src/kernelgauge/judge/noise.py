@@ -77,14 +77,14 @@ def sources(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[Source
     same = on_the_same_gpu(before, after)
     compared = same or before
     run = after.observation
-    if run.spread is None or any(seen.observation.spread is None for seen in compared):
+    if run.spread is None or any(seen.observation.spread is None for seen in before):
         return NO_INTERVAL
     if not all(seen.known_host for seen in (*compared, after)):
         return NO_INTERVAL
-    total = _between_processes(compared, policy)
+    # Processes of every GPU tell how processes differ, each about the mean of its GPU. One source: mean and run share it.
+    total = _between_processes(before, policy)
     found = [
-        Source(total.variance / len(compared), total.degrees),
-        Source(_beyond_replicates(compared, policy), total.degrees),
+        Source(total.variance / len(compared) + _beyond_replicates(before, policy), total.degrees),
         _within(run, policy),
     ]
     if not same:
@@ -106,7 +106,7 @@ def of_another_gpu(before: Sequence[Seen], after: Seen, policy: Policy) -> Anoth
     """Predict from the GPUs of the baseline, by how fast each is in the control GEMM where enough of them tell.
 
     Over eight H200s the MLPs follow the control GEMM, which power limits, with a slope of 0.43 to 0.45: it takes their
-    deviation between GPUs from 0.34 to 0.20 % (docs/measuring.md). A regression on a covariate as in the analysis of
+    deviation between GPUs from 0.34 to 0.20 % (docs/verdicts.md). A regression on a covariate as in the analysis of
     covariance (Fisher, "Statistical Methods for Research Workers", 1932), with the slope shrunk towards 0 as in ridge
     regression (Hoerl and Kennard, 1970).
     """

@@ -49,14 +49,14 @@ def judge_time(
     share = entry.host_share(timer)
     after = Seen(observe(sample, host_share=share), run.gpu, share, gemm.device_time_us if gemm else None)
     machine = _machine(run, entry)
-    if timer is Timer.DEVICE and machine.is_another:
-        return _lying_machine(run, machine)
+    if timer is not Timer.HOST and machine.is_another:
+        return _lying_machine(run, timer, machine)
     decision = decide(
         before,
         after,
         policy or DEFAULT_POLICIES[timer],
         comparisons=comparisons,
-        explained=machine.explains if timer is Timer.DEVICE else (0.0, 0.0),
+        explained=_explained(timer, share, machine),
     )
     return Verdict(
         status=decision.status,
@@ -77,11 +77,11 @@ def _machine(run: Run, entry: Entry) -> MachineChange:
     return machine_change([process.controls for process in compared], run.controls, same_gpu=bool(same))
 
 
-def _lying_machine(run: Run, machine: MachineChange) -> Verdict:
+def _lying_machine(run: Run, timer: Timer, machine: MachineChange) -> Verdict:
     return Verdict(
         Status.INVALID,
         run.workload,
-        Timer.DEVICE.label,
+        timer.label,
         f"the machine is not the one of the baseline: its control pair moved ({machine})",
         (Reason("why", "a copy and a GEMM of our own, which no change of the code can touch"),),
     )
@@ -90,6 +90,14 @@ def _lying_machine(run: Run, machine: MachineChange) -> Verdict:
 def _control_us(seen: list[Seen]) -> float | None:
     controls = [each.observation.control_us for each in seen if each.observation.control_us is not None]
     return geometric_mean(controls) if controls else None
+
+
+def _explained(timer: Timer, host_share: float, machine: MachineChange) -> tuple[float, float]:
+    """What the control pair may explain of a change: of a latency, the part that the device fills."""
+    if timer is Timer.HOST:
+        return 0.0, 0.0
+    low, high = machine.explains
+    return (1 - host_share) * low, (1 - host_share) * high
 
 
 def _compared_us(before: list[Seen], after: Seen, decision: Decision) -> float:
@@ -116,20 +124,20 @@ def _headline(
     if decision.status is Status.UNDECIDED:
         for_each = measured / after.observation.replicates  # those on a slow host are measured, and not kept
         same_gpu = on_the_same_gpu(before, after)
-        headline += f": {_what_would_decide(timer, decision, same_gpu, machine, for_each)}"
+        headline += f": {_what_would_decide(decision, same_gpu, machine, for_each)}"
     return headline
 
 
-def _what_would_decide(
-    timer: Timer, decision: Decision, same_gpu: list[Seen], machine: MachineChange, for_each: float
-) -> str:
+def _what_would_decide(decision: Decision, same_gpu: list[Seen], machine: MachineChange, for_each: float) -> str:
     if decision.change.low is None:
         return "too little is known of the noise: one replicate, or no control of the host"
+    if decision.explained:
+        return f"the control pair moved too ({machine}): the machine, which may be all of it"
     if decision.missing_replicates is not None:
         more = math.ceil(for_each * decision.missing_replicates)
-        return f"too noisy to tell; about {more} more replicate{'s' if more > 1 else ''} would decide"
-    if timer is Timer.DEVICE and machine.moved:
-        return f"the control pair moved too ({machine}): the machine, which may be all of it"
+        return (
+            f"too noisy to tell; about {more} more replicate{'s' if more > 1 else ''} would decide (--perf-replicates)"
+        )
     where = "between processes" if same_gpu else "between machines"
     return f"no number of replicates decides: the noise {where} is too large; kernelgauge calibrate measures it"
 
@@ -166,6 +174,8 @@ def _device_reasons(run: Run, entry: Entry, machine: MachineChange) -> list[Reas
     reasons = [Reason("why", text) for text in named]
     if rest:
         reasons.append(Reason("rest", rest))
+    if run.controls and not machine.changes:
+        reasons.append(Reason("machine", "the control pair runs other kernels than then: the machine was not compared"))
     if machine.changes:
         where = "" if machine.same_gpu else "another GPU of the kind: "
         says = "moved too: the machine, in part" if machine.moved else "did not: it is not the machine"

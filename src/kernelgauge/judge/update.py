@@ -20,10 +20,6 @@ from .verdict import Status
 
 __all__ = ["Action", "PlannedChange", "plan_update"]
 
-# A baseline taken on a host whose control differs by this much is worth replacing: fast processes on one host spread by
-# 23 %, its slow mode starts at 70 % (docs/measuring.md).
-_HOST_MOVED = 1.3
-
 
 class Action(str, Enum):
     """What happens to one file of the baselines."""
@@ -54,7 +50,8 @@ def plan_update(
         stored: what the folder of this GPU holds now, by workload id; None: a file that cannot be read.
         declared: ids that each suite of this session declares, selected or not, by the suite's folder.
     """
-    plan = [_plan_one(new, stored) for new in observed]
+    comparisons = max(1, len(observed)) * len(Timer)
+    plan = [_plan_one(new, stored, comparisons) for new in observed]
     alive = {workload for suite in declared.values() for workload in suite}  # it may have moved to another suite
     for workload, old in stored.items():
         if old is not None and old.suite in declared and workload not in alive:
@@ -62,7 +59,7 @@ def plan_update(
     return sorted(plan, key=lambda change: change.workload)
 
 
-def _plan_one(new: Baseline, stored: Mapping[str, Baseline | None]) -> PlannedChange:
+def _plan_one(new: Baseline, stored: Mapping[str, Baseline | None], comparisons: int) -> PlannedChange:
     if new.workload not in stored:
         return PlannedChange(Action.CREATE, new.workload, new, _summary(new))
     old = stored[new.workload]
@@ -70,14 +67,19 @@ def _plan_one(new: Baseline, stored: Mapping[str, Baseline | None]) -> PlannedCh
         return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
     details = tuple(_exact_details(old, new))
     if details:
-        return PlannedChange(Action.UPDATE, new.workload, new, (*details, *_time_details(old, new)))
+        return PlannedChange(Action.UPDATE, new.workload, new, (*details, *_time_details(old, new, comparisons)))
     entry, alike = old.entry_like(new.entries[0].kernels)
     if not alike.same_configuration:
         known = f"a launch configuration that was not known: {len(old.entries) + 1} now"
         return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, None, new), (known,))
-    details = tuple(_time_details(old, new))
+    details = tuple(_time_details(old, new, comparisons))
     if alike is not Likeness.IDENTICAL:
         details = ("generated source of its kernels", *details)
+    if details and len(entry.processes) > 1:
+        details = (
+            *details,
+            f"processes that it knows {len(entry.processes)} -> 1 (kernelgauge calibrate records more)",
+        )
     if not details:
         return PlannedChange(Action.KEEP, new.workload, None)
     return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, entry, new), details)
@@ -115,13 +117,15 @@ def _exact_details(old: Baseline, new: Baseline) -> list[str]:
     return details
 
 
-def _time_details(old: Baseline, new: Baseline) -> list[str]:
+def _time_details(old: Baseline, new: Baseline, comparisons: int) -> list[str]:
     """Times that moved, by the rule that judges them. What did not stays as it was, so that slow drift adds up
     against one baseline until it shows."""
     details: list[str] = []
     entry, _ = old.entry_like(new.entries[0].kernels)
     for timer in Timer:
-        before, fresh = old.seen(timer, entry), new.seen(timer, new.entries[0])
+        gemm = new.entries[0].processes[0].controls.get("gemm")
+        kernel = gemm.kernel if gemm else None
+        before, fresh = old.seen(timer, entry, gemm=kernel), new.seen(timer, new.entries[0], gemm=kernel)
         if not fresh:
             if before:
                 details.append(f"{timer.label} {_mean_us(before):.1f} us -> (none)")
@@ -131,10 +135,8 @@ def _time_details(old: Baseline, new: Baseline) -> list[str]:
             details.append(f"{timer.label} (none) -> {after.observation.mean_us:.1f} us")
             continue
         after = replace(after, host_share=before[0].host_share)  # of one share: else the control is no common scale
-        if _host_moved(before, after):
-            details.append(f"{timer.label} was taken on a host of another speed")
-        decision = decide(before, after, DEFAULT_POLICIES[timer])
-        if decision.status is not Status.PASS:
+        decision = decide(before, after, DEFAULT_POLICIES[timer], comparisons=comparisons)
+        if decision.status in (Status.REGRESSED, Status.IMPROVED):
             details.append(
                 f"{timer.label} {_mean_us(before):.1f} -> {after.observation.mean_us:.1f} us "
                 f"({100 * decision.change.estimate:+.1f} %)"
@@ -144,14 +146,6 @@ def _time_details(old: Baseline, new: Baseline) -> list[str]:
 
 def _mean_us(seen: Sequence[Seen]) -> float:
     return geometric_mean(each.observation.mean_us for each in seen)
-
-
-def _host_moved(before: Sequence[Seen], after: Seen) -> bool:
-    usual = [each.observation.control_us for each in before if each.observation.control_us is not None]
-    now = after.observation.control_us
-    if not usual or now is None:
-        return bool(usual) != (now is not None)
-    return not 1 / _HOST_MOVED <= now / geometric_mean(usual) <= _HOST_MOVED
 
 
 def _environment(old: Baseline, new: Baseline) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from ..workload import Workload
 
 __all__ = ["control_pair"]
 
-_COPIED = (64, 1024, 1024)  # 128 MiB in bf16: twice the L2 of the largest GPUs there are
+_COPIED = (64, 1024, 1024)  # 128 MiB in fp16: twice the L2 of the largest GPUs there are
 _GEMM = (4096, 4096, 4096)  # rows, in, out: bound by the tensor cores
 
 

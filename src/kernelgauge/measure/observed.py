@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..conditions import summarize
+from ..conditions import summarize_all
 from ..errors import KernelgaugeError
 from ..run import ControlTime, Counts, Fingerprint, KernelRecord, OpRecord, Run, Sample, Timer
 from ..trace import dispatcher_ops, metadata_ops_that_launched
@@ -47,7 +47,6 @@ def observed(
     # What was measured before the device fell off is sound: the structure in any case, the times if there are enough.
     incomplete = None if kept or subject.error is None else subject.error.what
     session, window = subject.structure, subject.structure.windows[-1]
-    readings = [reading for each in subject.replicates for reading in each.readings]
     return Measured(
         run=Run(
             workload=subject.workload.id,
@@ -58,7 +57,7 @@ def observed(
             incomplete=incomplete,
             gpu=device.gpu,
             controls=dict(controls),
-            conditions=summarize(readings),
+            conditions=summarize_all([each.readings for each in subject.replicates]),
             ops=tuple(OpRecord(op.name, op.input_shapes) for op in window.ops),
             launch_apis=tuple(launch.call.name for launch in window.launches),
             occupancy_queries=window.occupancy_queries,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -18,13 +18,11 @@ from .replicate import replicate
 from .settings import Settings
 from .subject import DeviceLost, Subject, told
 
-__all__ = ["time_together"]
+__all__ = ["drift_between", "joined_controls", "machine_changed", "time_together"]
 
 _CONTROL_ITERATIONS = 12  # enough for 0.1 %: a control has one kernel, and its replicates are as many as the passes
-# Replicates that the machine spoilt are made again, up to as many as are kept at least.
-_SPOILT_SHARE = 1.0
 # The control pair may drift by this much between the first passes and the last. Nothing that a GPU does by itself
-# moves it further: between processes on one H200 it spreads by 0.07 %.
+# moves it further: between processes on one H200 each of it spreads by 0.1 %.
 _CONTROL_DRIFT = 0.03
 
 
@@ -66,12 +64,7 @@ def _refuse_drift(controls: Sequence[Subject], subjects: Sequence[Subject]) -> N
     drifts = [drift for control in controls if (drift := _drift(control))]
     if not drifts:
         return
-    drifted = MeasurementError(
-        "the machine changed its speed while it measured",
-        got=", ".join(drifts),
-        expected=f"a copy and a GEMM of our own to stay within {100 * _CONTROL_DRIFT:g} %",
-        next_command="nvidia-smi -q -d PERFORMANCE,CLOCK   (is it throttled, or shared?)",
-    )
+    drifted = machine_changed(", ".join(drifts))
     for subject in subjects:
         if subject.error is None or isinstance(subject.error, DeviceLost):
             subject.error = drifted
@@ -113,7 +106,7 @@ def _one_replicate(
         subject.replicates.append(measured)
         return
     subject.spoilt.append(measured)
-    if len(subject.spoilt) > _SPOILT_SHARE * settings.replicates:
+    if len(subject.spoilt) > settings.replicates:  # made again, as often as are kept at least
         subject.error = MeasurementError(
             f"{subject.workload.id}: the machine cannot be trusted now",
             got="; ".join(dict.fromkeys(reason for each in subject.spoilt for reason in each.disturbed_by)),
@@ -121,6 +114,33 @@ def _one_replicate(
             f"{len(subject.spoilt)} times in all",
             next_command="nvidia-smi   (who uses it?)   nvidia-smi -q -d PERFORMANCE   (is it throttled?)",
         )
+
+
+def machine_changed(how: str) -> MeasurementError:
+    return MeasurementError(
+        "the machine changed its speed while it measured",
+        got=how,
+        expected=f"a copy and a GEMM of our own to stay within {100 * _CONTROL_DRIFT:g} %",
+        next_command="nvidia-smi -q -d PERFORMANCE,CLOCK   (is it throttled, or shared?)",
+    )
+
+
+def drift_between(first: Mapping[str, ControlTime], second: Mapping[str, ControlTime]) -> str:
+    """How far the controls moved between two measurements; empty if not too far."""
+    moved = {name: second[name].device_time_us / first[name].device_time_us - 1 for name in first if name in second}
+    return ", ".join(f"{name} {100 * by:+.1f} %" for name, by in moved.items() if abs(by) > _CONTROL_DRIFT)
+
+
+def joined_controls(
+    first: Mapping[str, ControlTime], replicates: int, second: Mapping[str, ControlTime], more: int
+) -> dict[str, ControlTime]:
+    """The controls of two measurements whose replicates are judged together, each weighed by their number."""
+    joined = {**first, **second}
+    for name in set(first) & set(second):
+        parts = (first[name].device_time_us, replicates), (second[name].device_time_us, more)
+        mean_us = sum(time_us * count for time_us, count in parts) / sum(count for _, count in parts)
+        joined[name] = ControlTime(second[name].kernel, mean_us)
+    return joined
 
 
 def _drift(control: Subject) -> str | None:
@@ -134,5 +154,7 @@ def _drift(control: Subject) -> str | None:
 
 
 def _control_time(control: Subject) -> ControlTime:
-    (execution,) = control.structure.executions[0]
-    return ControlTime(execution.identity.name, median(each.device_us for each in control.replicates))
+    names = [
+        execution.identity.name for execution in control.structure.executions[0]
+    ]  # a GEMM may split K: two kernels
+    return ControlTime(" + ".join(names), median(each.device_us for each in control.replicates))

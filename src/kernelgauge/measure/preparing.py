@@ -20,7 +20,7 @@ from .timing import call_duration_us, warm_up
 
 __all__ = ["prepare", "prepare_together"]
 
-_STRUCTURE_ITERATIONS = 3  # the seeds' schedule: wait=1, warmup=1, active=3
+_STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/claims.md, C24): wait=1, warmup=1, active=3
 
 
 def prepare_together(

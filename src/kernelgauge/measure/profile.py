@@ -25,7 +25,7 @@ _WAIT = 1
 # recover in this process, and the answer is INVALID.
 _ATTEMPTS = 3
 _LOOK_EVERY = 8
-_HELD_SHARE = 0.9  # a median over iterations does not see the rest
+_HELD_SHARE = 0.9  # the middle half of the iterations does not see the rest
 
 
 @dataclass(frozen=True)

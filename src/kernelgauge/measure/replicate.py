@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from ..conditions import Reading, disturbances, highest_clock_mhz
 from ..errors import WorkloadError
-from ..run import Timer, summarize
+from ..run import KernelIdentity, Timer, summarize
+from ..trace import decode
 from ..workload import Workload
 from .device import Device
 from .instance import Instance, build, reporting
@@ -144,4 +145,11 @@ def _require_same_kernels(workload: Workload, structure: Session, timed: Session
 
 
 def _names(session: Session) -> Sequence[str]:
-    return [execution.identity.name for execution in session.executions[0]]
+    return [_told_apart(execution.identity) for execution in session.executions[0]]
+
+
+def _told_apart(identity: KernelIdentity) -> str:
+    """The name; of a kernel that Inductor tunes, with what its choice shows in: another one is another kernel."""
+    if decode(identity.name).backend != "inductor-triton":
+        return identity.name
+    return f"{identity.name} (grid {identity.grid}, block {identity.block})"

@@ -18,7 +18,7 @@ from .compiler import kernel_profile_on_cpu, reset_compiler
 from .device import Device
 from .instance import build, first_call, reporting
 from .observed import Measured, Result, observed
-from .passes import time_together
+from .passes import drift_between, joined_controls, machine_changed, time_together
 from .preparing import prepare_together
 from .settings import WARM_UP_CALLS, Settings
 from .subject import told
@@ -86,5 +86,8 @@ def confirm(
     wanted = 3 * before
     larger = replace(settings, replicates=wanted, most_replicates=wanted, budget_seconds=math.inf)
     progress("suspicious: measuring again, twice as long")
-    controls = time_together([subject], device, larger, progress)
-    return observed(subject, {**measured.run.controls, **controls}, device, fingerprint, settings)
+    again = time_together([subject], device, larger, progress)
+    controls = joined_controls(measured.run.controls, before, again, len(subject.replicates) - before)
+    if subject.error is None and (moved := drift_between(measured.run.controls, again)):
+        subject.error = machine_changed(moved)
+    return observed(subject, controls, device, fingerprint, settings)

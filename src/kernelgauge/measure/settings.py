@@ -41,6 +41,18 @@ class Settings:
     latency_replicates: int = 8
     latency_iterations: int = 20
 
+    @classmethod
+    def of(cls, replicates: int | None) -> Settings:
+        """Exactly so many replicates of every timer; None: the usual."""
+        if replicates is None:
+            return cls()
+        return cls(
+            replicates=replicates,
+            most_replicates=replicates,
+            latency_replicates=replicates,
+            budget_seconds=math.inf,
+        )
+
     def iterations_for(self, call_us: float) -> int:
         """At least three, so that there is a middle."""
         return max(3, min(self.iterations, self._affordable(call_us)))
@@ -56,8 +68,9 @@ class Settings:
     def is_enough(self, times_us: Sequence[float], seconds: float) -> bool:
         """Whether these replicates, which took so many seconds, pin the mean down or have used up the budget.
 
-        Stopping on the width of the interval, never on where it lies, leaves the interval what it says: Chow and
-        Robbins, "On the asymptotic theory of fixed-width sequential confidence intervals", 1965.
+        It stops on the width of the interval, never on where it lies, so it favours no verdict: Chow and Robbins, "On the
+        asymptotic theory of fixed-width sequential confidence intervals", 1965. (Their result is for many replicates; with
+        few, the spread that stopped it is a little too small, and the prior on it makes up for that.)
         """
         count = len(times_us)
         if count < self.replicates:

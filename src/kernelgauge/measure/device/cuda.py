@@ -37,7 +37,7 @@ class CudaDevice:
 
     def __init__(self) -> None:
         # Else CUPTI stays attached after the first profiler session and slows every later launch in this process:
-        # 14 us become 19 for a linear's dispatch, and its noise doubles (docs/measuring.md).
+        # 15 us become 19 for a linear's dispatch, and its noise doubles (docs/measuring.md).
         # Before CUDA 12.6 attaching it again crashes with CUDA graphs (torch/profiler/profiler.py).
         if torch.version.cuda and tuple(map(int, torch.version.cuda.split("."))) >= (12, 6):
             os.environ.setdefault("TEARDOWN_CUPTI", "1")
@@ -108,8 +108,8 @@ class CudaDevice:
 def _launches(device: torch.device) -> Callable[[], None]:
     """The control of a host clock on CUDA: a few launches of a kernel that does nothing much.
 
-    Of everything tried, it follows the dispatch time of real workloads best: over ten processes on one H200 the ratio of
-    the two spreads by 1.3 to 1.7 %, where ten `tensor.view` leave 9 to 10 % (docs/measuring.md).
+    Launches, because they follow the dispatch of real workloads: at equal control it spreads by 0.9 to 1.5 % between
+    processes on one H200 (docs/measuring.md); with ten `tensor.view` for a control 9 to 10 % were left.
     """
     tensor = torch.zeros(64, device=device)
 
