@@ -255,7 +255,7 @@ def seen(
 
 
 def policy(**changes: Any) -> Policy:
-    """The gates and priors of the rule, each far from the others: 1 % and 1 us matter, 10 % and 5 us must be seen."""
+    """The rule for a time of the device, each gate far from the others: 1 % and 1 us matter, 10 % and 5 us must be seen."""
     fields: dict[str, Any] = {
         "tolerance": 0.01,
         "floor_us": 1.0,
@@ -264,6 +264,7 @@ def policy(**changes: Any) -> Policy:
         "replicate": Prior(0.002, degrees=4.0),
         "process": Prior(0.0005),
         "machine": Prior(0.0035),
+        "of_the_host": False,
     }
     return Policy(**(fields | changes))
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.judge import Decision, Prior, Seen, Status, decide
-from tests.builders import ELSEWHERE, HERE, seen
-from tests.judge.rule import policy
+from tests.builders import ELSEWHERE, HERE, policy, seen
 
 # Of 200 us, 1 % and 1 us (0.5 %) matter and 10 % must not be missed. The interval is +-0.6 % on the same GPU.
 BEFORE = [seen() for _ in range(10)]
@@ -157,12 +156,50 @@ def test_a_baseline_of_several_gpus_judges_each_of_them_by_its_own() -> None:
 
 
 def test_what_the_machine_may_have_done_is_not_blamed_on_the_code() -> None:
-    def explained(low: float, high: float) -> Status:
-        return decide(BEFORE, seen(204.0), policy(), comparisons=21, explained=(low, high)).status
+    def explained(low: float, high: float) -> Decision:
+        return decide(BEFORE, seen(204.0), policy(), comparisons=21, explained=(low, high))
 
-    assert explained(0.0, 0.0) is Status.REGRESSED
-    assert explained(0.0, 0.02) is Status.PASS
-    assert explained(-0.02, 0.0) is Status.REGRESSED  # the machine is faster, if anything
+    for machine in ((0.0, 0.0), (-0.02, 0.0), (0.0, 0.01)):  # none, a faster one, and one that explains the half
+        assert (explained(*machine).status, explained(*machine).explained) == (Status.REGRESSED, False)
+    hidden = explained(0.0, 0.02)
+    assert (hidden.status, hidden.explained, hidden.missing_replicates) == (Status.UNDECIDED, True, None)
+    assert hidden.suspicious
+
+
+@pytest.mark.parametrize("factor", [1.02, 1.05, 1.095, 1.099, 1.1, 1.12, 1.15])
+def test_a_slowdown_that_the_machine_may_be_is_undecided_however_large_it_is(factor: float) -> None:
+    """Below what must not be missed, about it and above: never a PASS, and no replicates can tell."""
+    alone = decide(BEFORE, seen(200.0 * factor), policy(), comparisons=21)
+    hidden = decide(BEFORE, seen(200.0 * factor), policy(), comparisons=21, explained=(0.0, math.log(factor)))
+    assert (alone.status, alone.explained) == (Status.REGRESSED, False)
+    assert (hidden.status, hidden.explained, hidden.missing_replicates) == (Status.UNDECIDED, True, None)
+
+
+def test_of_a_slowdown_that_the_machine_may_be_no_number_of_replicates_is_told() -> None:
+    """Though enough of them would show that the machine, if it did all that it may have, did not do all of it."""
+    noisy = seen(230.0, spread=0.05, replicates=12)
+    alone = decide(BEFORE, noisy, policy(), comparisons=21)
+    hidden = decide(BEFORE, noisy, policy(), comparisons=21, explained=(0.0, 0.1))
+    surer = decide(BEFORE, seen(230.0, replicates=100), policy(), comparisons=21, explained=(0.0, 0.1))
+    assert alone.status is surer.status is Status.REGRESSED
+    assert (hidden.status, hidden.explained, hidden.missing_replicates) == (Status.UNDECIDED, True, None)
+
+
+def test_replicates_that_would_only_show_what_the_machine_may_have_done_are_not_asked_for() -> None:
+    """9.9 % of which the machine may have made all: more of them would tell it from noise, and not from the machine."""
+    noisy = seen(219.8, spread=0.15, replicates=4)
+    alone = decide(BEFORE, noisy, policy(), comparisons=21)
+    explained = decide(BEFORE, noisy, policy(), comparisons=21, explained=(0.0, 0.12))
+    assert (alone.status, alone.explained) == (explained.status, False) == (Status.UNDECIDED, False)
+    assert alone.missing_replicates is not None
+    assert (explained.missing_replicates, explained.explained) == (None, True)
+
+
+def test_a_change_that_no_gate_cares_for_passes_whatever_the_machine_did() -> None:
+    for factor in (1.0, 1.009, 0.98):
+        decision = decide(BEFORE, seen(200.0 * factor), policy(), comparisons=21, explained=(-0.001, 0.03))
+        assert decision.status is (Status.IMPROVED if factor < 0.99 else Status.PASS)
+        assert not decision.explained
 
 
 def test_what_the_machine_may_have_hidden_widens_the_interval_upwards() -> None:
@@ -176,6 +213,13 @@ def test_what_the_machine_may_have_hidden_widens_the_interval_upwards() -> None:
 def test_where_the_machine_may_hide_what_must_not_be_missed_no_number_of_replicates_decides() -> None:
     decision = decide(BEFORE, seen(), policy(), comparisons=21, explained=(-0.2, 0.0))
     assert (decision.status, decision.missing_replicates) == (Status.UNDECIDED, None)
+    assert decision.explained  # by the machine, and not by the noise between processes
+
+
+def test_what_is_undecided_for_its_noise_alone_is_not_laid_on_the_machine() -> None:
+    for explained in ((0.0, 0.0), (-0.02, 0.02)):
+        decision = decide(BEFORE, seen(), policy(process=NOISY), comparisons=21, explained=explained)
+        assert (decision.status, decision.explained) == (Status.UNDECIDED, False)
 
 
 # -- a second look --------------------------------------------------------------------------------------------------

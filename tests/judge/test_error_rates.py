@@ -97,6 +97,17 @@ def test_a_gpu_that_the_baseline_has_not_seen_is_not_called_slower_by_what_its_c
     assert found[Status.PASS] > 0.95 * repeats
 
 
+def test_what_other_gpus_tell_of_processes_calls_no_gpu_of_the_baseline_slower() -> None:
+    """Four GPUs, two processes each, and a run on one of them: the level of processes is known from all four."""
+    found = Counter[Status]()
+    for lab in labs():
+        for _ in range(1000):
+            gpus = {name: lab.gpu() for name in "abcd"}
+            before = [lab.seen(name, gpu) for name, gpu in gpus.items() for _ in range(2)]
+            found[decide(before, lab.seen("a", gpus["a"]), lab.policy, comparisons=COMPARISONS).status] += 1
+    assert 1 - (1 - found[Status.REGRESSED] / found.total()) ** COMPARISONS <= 0.02
+
+
 def test_ten_calibrated_processes_and_half_a_percent_of_an_mlp_is_caught() -> None:
     found = Lab(Timer.DEVICE, 200.0).statuses(1500, processes=10, change=0.005)
     assert found[Status.REGRESSED] >= 0.95 * found.total()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.special import stdtrit
 
-from kernelgauge.judge import Prior, Seen, process_noise
+from kernelgauge.judge import DEFAULT_POLICIES, Prior, Seen, process_noise
 from kernelgauge.judge.noise import difference, of_another_gpu, on_the_same_gpu, sources
-from kernelgauge.judge.stats import NO_INTERVAL, standard_error
-from tests.builders import ELSEWHERE, HERE, observation, seen
-from tests.judge.rule import policy
+from kernelgauge.judge.stats import NO_INTERVAL, change, quantile, standard_error
+from kernelgauge.run import Timer
+from tests.builders import ELSEWHERE, HERE, observation, policy, seen
 
 QUIET = Prior(0.0)
 
@@ -46,10 +48,28 @@ def test_what_one_kernel_can_be_resolved_to_matters_where_times_are_short() -> N
 
 
 def test_a_time_of_which_the_host_has_a_part_is_expected_to_be_steadier_by_that_part_and_a_quarter_at_least() -> None:
-    whole = policy(process=Prior(0.02))
-    assert whole.for_share(0.5).process.relative == pytest.approx(0.01)
-    assert whole.for_share(0.1).process.relative == pytest.approx(0.005)
-    assert whole.for_share(1.0) == whole.for_share(0.0) == whole
+    priors = {"replicate": Prior(0.04), "process": Prior(0.02), "machine": Prior(0.08)}
+    whole = policy(of_the_host=True, **priors)
+    for share, kept in ((1.0, 1.0), (0.5, 0.5), (0.1, 0.25), (0.0, 0.25)):
+        expected = whole.for_share(share)
+        assert (expected.replicate.relative, expected.process.relative, expected.machine.relative) == pytest.approx(
+            (0.04 * kept, 0.02 * kept, 0.08 * kept)
+        )
+
+
+def test_a_latency_that_is_all_the_devices_is_expected_to_be_steadier_than_one_with_a_half_of_the_host() -> None:
+    latency = DEFAULT_POLICIES[Timer.END_TO_END]
+    shares = [1.0, 0.5, 0.25, 0.1, 0.0]
+    errors = [standard_error(sources([seen(host_share=s)], seen(host_share=s), latency)) for s in shares]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] == pytest.approx(errors[2])  # a quarter is the least
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+def test_the_priors_of_a_device_time_are_of_no_host_and_hold_as_they_are(share: float) -> None:
+    device = DEFAULT_POLICIES[Timer.DEVICE]
+    assert device.for_share(share) == device
+    assert [timer for timer, rule in DEFAULT_POLICIES.items() if not rule.of_the_host] == [Timer.DEVICE]
 
 
 # -- levels ---------------------------------------------------------------------------------------------------------
@@ -95,6 +115,62 @@ def test_one_replicate_on_either_side_leaves_no_interval() -> None:
     assert sources([seen(replicates=1)], seen(), policy()) == NO_INTERVAL
     assert sources([seen()], seen(replicates=1), policy()) == NO_INTERVAL
     assert sources([seen(), seen(replicates=1)], seen(), policy()) == NO_INTERVAL
+
+
+# -- one estimate of the processes, for the mean of the baseline and for the run -------------------------------------
+
+SILENT = {"replicate": QUIET, "process": Prior(0.01, degrees=6.0)}  # all noise lies between processes
+
+
+def test_what_processes_differ_by_is_one_source_with_its_degrees_counted_once() -> None:
+    """Both the mean of four processes and the run have it; two sources would pass for estimates of their own."""
+    before = [seen(one.observation.mean_us, spread=0.0) for one in processes(4, spread=0.02)]
+    found = sources(before, seen(spread=0.0), policy(**SILENT))
+    of_one = (6 * 0.01**2 + 4 * 0.02**2) / (6 + 3)
+    (shared,) = (source for source in found if source.variance)
+    assert (shared.variance, shared.degrees) == pytest.approx((of_one * (1 + 1 / 4), 6 + 3))
+    assert quantile(found, 0.98) == pytest.approx(float(stdtrit(9, 0.99)))
+
+
+def test_of_few_processes_and_nothing_expected_one_in_a_hundred_is_beyond_the_interval_and_not_two() -> None:
+    """Student's t of three degrees; of the 4.4 that two sources would make of them, 1.8 % are beyond."""
+    generator = np.random.default_rng(20240607)
+    nothing = policy(replicate=QUIET, process=Prior(1e-9, degrees=1e-6))
+    repeats, beyond = 10_000, 0
+    for logs in generator.normal(0, 0.01, (repeats, 5)):
+        *before, after = (seen(200.0 * math.exp(log), spread=0.0) for log in logs)
+        low = change(difference(before, after, nothing), sources(before, after, nothing), confidence=0.98).low
+        assert low is not None
+        beyond += low > 0
+    assert beyond / repeats == pytest.approx(0.01, abs=0.004)  # four standard errors of the count
+
+
+def test_processes_of_every_gpu_tell_how_processes_differ_each_about_the_mean_of_its_gpu() -> None:
+    here, there = processes(2, spread=0.01), processes(4, spread=0.03, gpu=ELSEWHERE)
+    other_speed = [seen(1.5 * one.observation.mean_us, gpu=ELSEWHERE) for one in there]
+    degrees = 6 + 2 - 1 + 4 - 1
+    of_one = (6 * 0.01**2 + 2 * 0.01**2 + 4 * 0.03**2) / degrees
+    for elsewhere in (there, other_speed):
+        before = [seen(one.observation.mean_us, gpu=one.gpu, spread=0.0) for one in (*here, *elsewhere)]
+        own = sources(before, seen(spread=0.0), policy(**SILENT))[0]
+        # Compared is the mean of the two that ran here.
+        assert (own.variance, own.degrees) == pytest.approx((of_one * (1 + 1 / 2), degrees))
+
+
+def test_processes_of_another_gpu_make_surer_of_one_that_the_baseline_knows() -> None:
+    here, elsewhere = processes(2, spread=0.0005), processes(20, spread=0.0005, gpu=ELSEWHERE)
+    alone, with_others = (sources(before, seen(), policy()) for before in (here, here + elsewhere))
+    assert quantile(with_others, 0.999) < quantile(alone, 0.999)
+    noisy = processes(20, spread=0.02, gpu=ELSEWHERE)
+    assert error(here + noisy) > 5 * error(here + elsewhere)
+
+
+def test_of_a_process_without_a_control_of_the_host_nothing_is_known_on_any_gpu() -> None:
+    """Its time at equal speed of the host is not known: beside those of its GPU that are, it would seem far off."""
+    there = [seen(50.0, gpu=ELSEWHERE, host_share=1.0), Seen(observation(50.0), ELSEWHERE, 1.0)]
+    here = seen(50.0, host_share=1.0)
+    assert sources([here, *there], here, policy()) == NO_INTERVAL
+    assert sources([here, there[0]], here, policy()) != NO_INTERVAL
 
 
 # -- GPUs -----------------------------------------------------------------------------------------------------------

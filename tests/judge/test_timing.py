@@ -20,8 +20,7 @@ from kernelgauge.judge import (
     judge_time,
 )
 from kernelgauge.run import Sample, Timer
-from tests.builders import ELSEWHERE, H200, HERE, baseline, counts, fingerprint, mlp_kernels, run, sample
-from tests.judge.rule import policy
+from tests.builders import ELSEWHERE, H200, HERE, baseline, counts, fingerprint, mlp_kernels, policy, run, sample
 
 QUIET = (199.9, 200.0, 200.0, 200.1)
 FIELDS = {Timer.DEVICE: "device", Timer.HOST: "host", Timer.END_TO_END: "end_to_end"}
@@ -138,7 +137,9 @@ def test_one_replicate_decides_nothing_and_is_shown(before: Sequence[float], aft
 def test_noisy_replicates_are_told_with_the_number_that_would_decide() -> None:
     verdict = judged(after=(150.0, 250.0, 200.0, 210.0))
     assert verdict.status is Status.UNDECIDED
-    assert re.search(r": too noisy to tell; about \d+ more replicates would decide$", verdict.headline)
+    assert re.search(
+        r": too noisy to tell; about \d+ more replicates would decide \(--perf-replicates\)$", verdict.headline
+    )
 
 
 def test_of_a_host_clock_the_replicates_that_are_told_are_those_to_measure() -> None:
@@ -243,7 +244,7 @@ def test_a_latency_without_a_device_time_has_no_parts() -> None:
 
 
 REGRESSION = """\
-mlp-compiled-bf16-64x128x768x3072: REGRESSED  device time 205.1 -> 221.8 us  +8.13 % [98.00 % CI +7.76, +8.50]
+mlp-compiled-bf16-64x128x768x3072: REGRESSED  device time 205.1 -> 221.8 us  +8.13 % [98.00 % CI +7.76, +8.51]
   why      triton_poi_fused__unsafe_view_gelu_mul_0  38.1 -> 55.4 us (+17.30): same source (crp6dxk5), other launch configuration:
            XBLOCK 1024 -> 512, num_warps 4 -> 8: Inductor's autotuner chose differently
   rest     3 GEMMs unchanged (same identity, -0.1 %, -0.20 us)

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from kernelgauge.judge import (
     Action,
     Baseline,
     PlannedChange,
+    Status,
+    calibrated,
+    compare,
     decode_baseline,
     encode_baseline,
+    from_run,
+    judge_time,
     plan_update,
 )
-from kernelgauge.run import Timer
-from tests.builders import CONTROL_US, OTHER_SOURCE, WORKLOAD, baseline, counts, drawn, fingerprint, mlp_kernels
+from kernelgauge.run import ControlTime, Timer
+from tests.builders import (
+    CONTROL_US,
+    H200,
+    OTHER_SOURCE,
+    WORKLOAD,
+    baseline,
+    counts,
+    drawn,
+    fingerprint,
+    mlp_kernels,
+    pair,
+    run,
+)
 
 TIMES = (200.0, 200.0, 200.0, 200.0)
 # Half of it is no move and twice as much is one, on four replicates.
@@ -64,24 +83,87 @@ def test_a_device_time_that_moved_is_no_move_of_the_latency_that_contains_it() -
     assert detail.startswith("device time 200.0 -> 220.0 us (+10.0 %)")
 
 
-def test_what_is_not_decided_is_updated_rather_than_kept() -> None:
-    assert plan_one(baseline(device=(200.0,)), baseline(device=(200.0,))).action is Action.UPDATE
+# -- what is not decided keeps the file -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("control_us", "action"), [(16.0, Action.KEEP), (25.0, Action.UPDATE), (9.0, Action.UPDATE)])
-def test_a_baseline_of_a_host_of_another_speed_is_replaced(control_us: float, action: Action) -> None:
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(baseline(device=(200.0,)), baseline(device=(210.0,)), id="one replicate on both sides"),
+        pytest.param(baseline(device=TIMES), baseline(device=(210.0,)), id="one replicate now"),
+        pytest.param(baseline(device=TIMES), baseline(device=(150.0, 250.0, 200.0, 260.0)), id="noise"),
+        pytest.param(
+            baseline(host=TIMES, host_control_us=None), baseline(host=times(2), host_control_us=None), id="no control"
+        ),
+        pytest.param(baseline(host=TIMES), baseline(host=times(2), host_control_us=None), id="no control now"),
+        pytest.param(baseline(host=TIMES, host_control_us=None), baseline(host=times(2)), id="no control before"),
+    ],
+)
+def test_what_is_not_decided_keeps_the_file_byte_for_byte(old: Baseline, new: Baseline) -> None:
+    """What a noisy run says is no better than what is stored, and may be worse."""
+    content = encode_baseline(old)
+    assert plan_one(old, new) == PlannedChange(Action.KEEP, WORKLOAD, None)
+    assert encode_baseline(old) == content
+
+
+@pytest.mark.parametrize("control_us", [9.0, 16.0, 25.0])
+def test_a_host_of_another_speed_whose_clocks_follow_it_keeps_the_file(control_us: float) -> None:
     follows = [50.0 * control_us / CONTROL_US] * 4
     old = baseline(host=(50.0,) * 4, end_to_end=None)
-    change = plan_one(old, baseline(host=follows, end_to_end=None, host_control_us=control_us))
-    assert change.action is action
-    if action is Action.UPDATE:
-        assert change.details[0] == "host dispatch was taken on a host of another speed"
+    assert plan_one(old, baseline(host=follows, end_to_end=None, host_control_us=control_us)).action is Action.KEEP
 
 
-@pytest.mark.parametrize(("before", "after"), [(None, CONTROL_US), (CONTROL_US, None)])
-def test_a_baseline_whose_host_is_not_known_is_replaced(before: float | None, after: float | None) -> None:
-    old, new = (baseline(host=TIMES, end_to_end=None, host_control_us=control) for control in (before, after))
-    assert plan_one(old, new).action is Action.UPDATE
+def test_a_dispatch_that_moved_on_a_host_of_another_speed_is_updated_for_what_it_moved() -> None:
+    old = baseline(host=(50.0,) * 4, end_to_end=None)
+    slower = baseline(host=(100.0,) * 4, end_to_end=None, host_control_us=1.1 * CONTROL_US)
+    assert plan_one(old, slower).details == ("host dispatch 50.0 -> 100.0 us (+81.8 %)",)
+
+
+# -- the rule that judges -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workloads", [1, 200])
+def test_a_file_is_updated_by_what_a_test_of_as_many_workloads_would_be_told(workloads: int) -> None:
+    """Three timers each. A level of its own would move files that the tests call unchanged."""
+    old = baseline(device=TIMES)
+    others = [msgspec.structs.replace(old, workload=f"{number}-x-bf16-1") for number in range(workloads - 1)]
+    moved: list[bool] = []
+    for percent in np.arange(0.1, 1.5, 0.02):
+        observed = run(device=times(1 + percent / 100))
+        verdict = judge_time(Timer.DEVICE, observed, old, compare(H200, H200), comparisons=3 * workloads)
+        (change,) = (
+            each
+            for each in plan_update([from_run(observed, suite="perf"), *others], {WORKLOAD: old}, {})
+            if each.workload == WORKLOAD
+        )
+        moved.append(verdict.status is Status.REGRESSED)
+        assert change.action is (Action.UPDATE if moved[-1] else Action.KEEP), percent
+    # At the level of one comparison the first would have moved sooner.
+    alone = [
+        judge_time(Timer.DEVICE, run(device=times(1 + percent / 100)), old, compare(H200, H200)).status
+        is Status.REGRESSED
+        for percent in np.arange(0.1, 1.5, 0.02)
+    ]
+    assert 0 < sum(moved) < sum(alone) < len(alone)
+
+
+def test_a_gpu_that_the_baseline_does_not_know_is_expected_to_be_as_fast_as_its_control_gemm_tells() -> None:
+    """Eight GPUs, and times that follow the GEMM by one half: 1 % more is no slow GPU where the GEMM is as usual."""
+    speeds = [0.03 * (place / 7 - 0.5) for place in range(8)]
+    old = calibrated(
+        [
+            run(device=times(1 + speed / 2), gpu=str(place), controls=pair(gemm=150.0 * (1 + speed)))
+            for place, speed in enumerate(speeds)
+        ],
+        suite="perf",
+    )
+
+    def planned(gemm: dict[str, ControlTime]) -> Action:
+        return plan_one(old, baseline(device=times(1.01), gpu="new", controls=gemm)).action
+
+    assert planned(pair(gemm=150.0)) is Action.UPDATE
+    assert planned(pair(gemm=150.0 * 1.02)) is Action.KEEP
+    assert planned(pair(gemm=150.0, gemm_kernel="another")) is Action.KEEP
 
 
 # -- what is exact --------------------------------------------------------------------------------------------------
@@ -142,11 +224,47 @@ def test_a_known_configuration_that_did_not_move_is_kept_however_many_there_are(
 def test_another_source_of_a_known_configuration_replaces_its_entry() -> None:
     old, new = drawn({1024: 3, 512: 2}), baseline(kernels=mlp_kernels(source=OTHER_SOURCE))
     change = plan_one(old, new)
-    assert change.details == ("generated source of its kernels",)
+    assert change.details == (
+        "generated source of its kernels",
+        "processes that it knows 3 -> 1 (kernelgauge calibrate records more)",
+    )
     assert change.baseline is not None
     assert [entry.draws for entry in change.baseline.entries] == [3, 2]
     assert change.baseline.entries[0].kernels == new.entries[0].kernels
     assert change.baseline.entries[1] == old.entries[1]
+
+
+@pytest.mark.parametrize(
+    ("processes", "told"), [(1, []), (5, ["processes that it knows 5 -> 1 (kernelgauge calibrate records more)"])]
+)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"device": times(1.1)}, id="a time"),
+        pytest.param({"device": TIMES, "kernels": mlp_kernels(source=OTHER_SOURCE)}, id="a source"),
+    ],
+)
+def test_a_baseline_that_loses_what_it_knew_of_its_processes_says_so(
+    changes: dict[str, Any], processes: int, told: list[str]
+) -> None:
+    change = plan_one(drawn({1024: processes}, device=TIMES), baseline(**changes))
+    assert change.baseline is not None
+    assert len(change.baseline.entries[0].processes) == 1
+    assert list(change.details[1:]) == told
+
+
+def test_only_the_processes_of_the_entry_that_is_replaced_are_lost() -> None:
+    """Those of the other configuration stay."""
+    old = drawn({1024: 4, 512: 2}, device=TIMES)
+    change = plan_one(old, baseline(device=times(1.1), kernels=mlp_kernels(xblock=512)))
+    assert change.baseline is not None
+    assert [len(entry.processes) for entry in change.baseline.entries] == [4, 1]
+    assert change.details[1:] == ("processes that it knows 2 -> 1 (kernelgauge calibrate records more)",)
+
+
+def test_a_configuration_that_is_added_takes_no_processes_away() -> None:
+    change = plan_one(drawn({1024: 3}), baseline(kernels=mlp_kernels(xblock=256)))
+    assert not any("processes" in detail for detail in change.details)
 
 
 def test_what_is_planned_can_be_stored_and_read_again() -> None:
@@ -167,10 +285,6 @@ def test_a_timer_that_the_stored_one_lacks_is_added() -> None:
     change = plan_one(baseline(host=None), baseline(host=TIMES))
     assert change.action is Action.UPDATE
     assert change.details == ("host dispatch (none) -> 200.0 us",)
-
-
-def test_one_replicate_is_enough_to_see_a_move() -> None:
-    assert plan_one(baseline(device=(200.0,)), baseline(device=(210.0,))).action is Action.UPDATE
 
 
 def test_a_stored_file_that_cannot_be_read_is_replaced_and_said_so() -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from .noise import Seen, difference, sources
 from .policy import FALSE_ALARMS_PER_SUITE, Policy
-from .stats import RelativeChange, change, quantile, standard_error
+from .stats import RelativeChange, Source, change, quantile, standard_error
 from .verdict import Status
 
 __all__ = ["Decision", "decide", "smallest_detectable"]
@@ -22,6 +22,7 @@ _SUSPECT_LEVEL = 0.05
 _SUSPECT_SHARE = 0.5
 _POWER = 0.95
 _NO_NUMBER = 1 << 20  # of replicates: nobody measures as many
+_NO_MACHINE = (0.0, 0.0)  # it explains nothing
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Decision:
         change: with its interval at the level of the suite.
         suspicious: worth a second, larger measurement before anything is said.
         missing_replicates: for UNDECIDED: how many more would decide; None: no number of them would.
-            explained: UNDECIDED because the machine moved as well; else it would be REGRESSED.
+        explained: UNDECIDED only because the machine moved as well: else it, or more replicates, would have decided.
     """
 
     status: Status
@@ -49,7 +50,7 @@ def decide(
     policy: Policy,
     *,
     comparisons: int = 1,
-    explained: tuple[float, float] = (0.0, 0.0),
+    explained: tuple[float, float] = _NO_MACHINE,
 ) -> Decision:
     """Compare a run with the processes of its baseline.
 
@@ -63,31 +64,39 @@ def decide(
     """
     delta, noise = difference(before, after, policy), sources(before, after, policy)
     confidence = 1 - 2 * FALSE_ALARMS_PER_SUITE / comparisons
-    alone = change(delta, noise, confidence=confidence)
-    measured = _widened(alone, explained)
+    measured = _widened(change(delta, noise, confidence=confidence), explained)
     if measured.low is None or measured.high is None:
         return Decision(Status.UNDECIDED, measured, suspicious=True)
     before_us = after.observation.mean_us / math.exp(delta)
-    status = _status(measured, policy, before_us)
-    hidden = status is Status.PASS and _status(alone, policy, before_us) is Status.REGRESSED
-    if hidden:
-        status = Status.UNDECIDED
+
+    def said(noise: Sequence[Source], machine: tuple[float, float]) -> Status:
+        """A regression that the machine may have made is none, and no PASS either."""
+        alone = change(delta, noise, confidence=confidence)
+        status, by_itself = (_status(each, policy, before_us) for each in (_widened(alone, machine), alone))
+        return Status.UNDECIDED if by_itself is Status.REGRESSED and status is Status.PASS else status
+
+    def missing(machine: tuple[float, float]) -> int | None:
+        """How many more replicates would decide, if mean and spread stayed what they are."""
+
+        def decides(more: int) -> bool:
+            longer = msgspec.structs.replace(after.observation, replicates=after.observation.replicates + more)
+            later = sources(before, replace(after, observation=longer), policy)
+            return said(later, machine) is not Status.UNDECIDED
+
+        return _fewest(decides)
+
+    status = said(noise, explained)
+    undecided = status is Status.UNDECIDED
+    regressed = said(noise, _NO_MACHINE) is Status.REGRESSED
+    missing_replicates = missing(explained) if undecided and not regressed else None
     first_look = change(abs(delta), noise, confidence=1 - 2 * _SUSPECT_LEVEL)
-
-    def decides(more: int) -> bool:
-        """Whether so many more replicates would, if mean and spread stayed what they are."""
-        longer = msgspec.structs.replace(after.observation, replicates=after.observation.replicates + more)
-        later = sources(before, replace(after, observation=longer), policy)
-        widened = _widened(change(delta, later, confidence=confidence), explained)
-        return _status(widened, policy, before_us) is not Status.UNDECIDED
-
     return Decision(
         status=status,
         change=measured,
         suspicious=status is not Status.PASS
         or bool(first_look.low and first_look.low > 0 and first_look.estimate > _SUSPECT_SHARE * policy.tolerance),
-        missing_replicates=_fewest(decides) if status is Status.UNDECIDED and not hidden else None,
-        explained=hidden,
+        missing_replicates=missing_replicates,
+        explained=undecided and missing_replicates is None and any(explained) and missing(_NO_MACHINE) is not None,
     )
 
 

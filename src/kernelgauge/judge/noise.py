@@ -79,7 +79,7 @@ def sources(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[Source
     run = after.observation
     if run.spread is None or any(seen.observation.spread is None for seen in before):
         return NO_INTERVAL
-    if not all(seen.known_host for seen in (*compared, after)):
+    if not all(seen.known_host for seen in (*before, after)):
         return NO_INTERVAL
     # Processes of every GPU tell how processes differ, each about the mean of its GPU. One source: mean and run share it.
     total = _between_processes(before, policy)
