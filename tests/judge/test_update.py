@@ -187,7 +187,12 @@ def test_what_is_exact_is_updated_whenever_it_differs_and_takes_all_that_was_sto
 ) -> None:
     new = baseline(**changes)
     assert plan_update([new], {WORKLOAD: drawn({1024: 3, 512: 2})}, {new.suite: {WORKLOAD}}) == [
-        PlannedChange(Action.UPDATE, WORKLOAD, new, (detail,))
+        PlannedChange(
+            Action.UPDATE,
+            WORKLOAD,
+            new,
+            (detail, "processes that it knows 5 -> 1 (kernelgauge calibrate records more)"),
+        )
     ]
 
 
@@ -251,6 +256,14 @@ def test_a_baseline_that_loses_what_it_knew_of_its_processes_says_so(
     assert change.baseline is not None
     assert len(change.baseline.entries[0].processes) == 1
     assert list(change.details[1:]) == told
+
+
+def test_what_the_machine_may_have_done_updates_nothing() -> None:
+    """All is slower by 1.5 %, and so is the copy of our own: that is no change of the workload."""
+    old, slower = (baseline(device=times(factor), controls=pair(copy=30.0)) for factor in (1.0, 1.015))
+    with_the_copy = baseline(device=times(1.015), controls=pair(copy=30.45))
+    assert plan_one(old, slower).action is Action.UPDATE
+    assert plan_one(old, with_the_copy).action is Action.KEEP
 
 
 def test_only_the_processes_of_the_entry_that_is_replaced_are_lost() -> None:

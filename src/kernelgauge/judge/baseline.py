@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from statistics import fmean
 
@@ -12,6 +12,7 @@ from ..errors import BaselineError, NewerBaselineError
 from ..run import ControlTime, Counts, Fingerprint, KernelRecord, Run, Sample, Timer
 from .configuration import Likeness, likeness
 from .layout import laid_out
+from .machine import MachineChange, machine_change
 from .noise import Seen
 from .observation import Observation, host_share, observe
 
@@ -47,6 +48,11 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def device_time_us(self) -> float:
         return sum(kernel.device_time_us for kernel in self.kernels)
+
+    def machine_change(self, gpu: str | None, controls: Mapping[str, ControlTime]) -> MachineChange:
+        """How the control pair moved since: against the processes on that GPU, or on all where there are none."""
+        same = [process.controls for process in self.processes if process.gpu == gpu]
+        return machine_change(same or [process.controls for process in self.processes], controls, same_gpu=bool(same))
 
     def host_share(self, timer: Timer) -> float:
         """The part of a timer's time that is the host's."""

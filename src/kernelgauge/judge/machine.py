@@ -51,6 +51,11 @@ class MachineChange:
         seen = self._beyond_noise()
         return min([0.0, *seen]), max([0.0, *seen])
 
+    def explained(self, *, host_share: float) -> tuple[float, float]:
+        """The same of a time of which the host has a part: the control pair says nothing of that."""
+        low, high = self.explains
+        return (1 - host_share) * low, (1 - host_share) * high
+
     def _beyond_noise(self) -> list[float]:
         noise = _NOISE if self.same_gpu else _NOISE_BETWEEN_GPUS
         return [math.log1p(change) for name, change in self.changes.items() if abs(change) > noise.get(name, math.inf)]

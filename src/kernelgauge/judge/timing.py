@@ -12,7 +12,7 @@ from .configuration import Likeness
 from .decision import Decision, decide
 from .fingerprint import Comparison
 from .lottery import choice
-from .machine import MachineChange, machine_change
+from .machine import MachineChange
 from .noise import Seen, on_the_same_gpu
 from .observation import observe
 from .policy import DEFAULT_POLICIES, Policy
@@ -48,7 +48,7 @@ def judge_time(
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
     share = entry.host_share(timer)
     after = Seen(observe(sample, host_share=share), run.gpu, share, gemm.device_time_us if gemm else None)
-    machine = _machine(run, entry)
+    machine = entry.machine_change(run.gpu, run.controls)
     if timer is not Timer.HOST and machine.is_another:
         return _lying_machine(run, timer, machine)
     decision = decide(
@@ -56,7 +56,7 @@ def judge_time(
         after,
         policy or DEFAULT_POLICIES[timer],
         comparisons=comparisons,
-        explained=_explained(timer, share, machine),
+        explained=machine.explained(host_share=share),
     )
     return Verdict(
         status=decision.status,
@@ -69,12 +69,6 @@ def judge_time(
         change=decision.change,
         suspicious=decision.suspicious,
     )
-
-
-def _machine(run: Run, entry: Entry) -> MachineChange:
-    same = [process for process in entry.processes if process.gpu == run.gpu]
-    compared = same or entry.processes
-    return machine_change([process.controls for process in compared], run.controls, same_gpu=bool(same))
 
 
 def _lying_machine(run: Run, timer: Timer, machine: MachineChange) -> Verdict:
@@ -90,14 +84,6 @@ def _lying_machine(run: Run, timer: Timer, machine: MachineChange) -> Verdict:
 def _control_us(seen: list[Seen]) -> float | None:
     controls = [each.observation.control_us for each in seen if each.observation.control_us is not None]
     return geometric_mean(controls) if controls else None
-
-
-def _explained(timer: Timer, host_share: float, machine: MachineChange) -> tuple[float, float]:
-    """What the control pair may explain of a change: of a latency, the part that the device fills."""
-    if timer is Timer.HOST:
-        return 0.0, 0.0
-    low, high = machine.explains
-    return (1 - host_share) * low, (1 - host_share) * high
 
 
 def _compared_us(before: list[Seen], after: Seen, decision: Decision) -> float:

@@ -67,7 +67,8 @@ def _plan_one(new: Baseline, stored: Mapping[str, Baseline | None], comparisons:
         return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
     details = tuple(_exact_details(old, new))
     if details:
-        return PlannedChange(Action.UPDATE, new.workload, new, (*details, *_time_details(old, new, comparisons)))
+        details = (*details, *_time_details(old, new, comparisons), *_forgotten(old.entries))
+        return PlannedChange(Action.UPDATE, new.workload, new, details)
     entry, alike = old.entry_like(new.entries[0].kernels)
     if not alike.same_configuration:
         known = f"a launch configuration that was not known: {len(old.entries) + 1} now"
@@ -75,14 +76,16 @@ def _plan_one(new: Baseline, stored: Mapping[str, Baseline | None], comparisons:
     details = tuple(_time_details(old, new, comparisons))
     if alike is not Likeness.IDENTICAL:
         details = ("generated source of its kernels", *details)
-    if details and len(entry.processes) > 1:
-        details = (
-            *details,
-            f"processes that it knows {len(entry.processes)} -> 1 (kernelgauge calibrate records more)",
-        )
     if not details:
         return PlannedChange(Action.KEEP, new.workload, None)
+    details = (*details, *_forgotten([entry]))
     return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, entry, new), details)
+
+
+def _forgotten(entries: Sequence[Entry]) -> list[str]:
+    """What replacing these by what one process saw gives up: said, because a calibration takes minutes."""
+    count = sum(len(entry.processes) for entry in entries)
+    return [f"processes that it knows {count} -> 1 (kernelgauge calibrate records more)"] if count > 1 else []
 
 
 def _with_entry(old: Baseline, replaced: Entry | None, new: Baseline) -> Baseline:
@@ -122,9 +125,11 @@ def _time_details(old: Baseline, new: Baseline, comparisons: int) -> list[str]:
     against one baseline until it shows."""
     details: list[str] = []
     entry, _ = old.entry_like(new.entries[0].kernels)
+    (process,) = new.entries[0].processes
+    machine = entry.machine_change(process.gpu, process.controls)
+    gemm = process.controls.get("gemm")
+    kernel = gemm.kernel if gemm else None
     for timer in Timer:
-        gemm = new.entries[0].processes[0].controls.get("gemm")
-        kernel = gemm.kernel if gemm else None
         before, fresh = old.seen(timer, entry, gemm=kernel), new.seen(timer, new.entries[0], gemm=kernel)
         if not fresh:
             if before:
@@ -135,7 +140,13 @@ def _time_details(old: Baseline, new: Baseline, comparisons: int) -> list[str]:
             details.append(f"{timer.label} (none) -> {after.observation.mean_us:.1f} us")
             continue
         after = replace(after, host_share=before[0].host_share)  # of one share: else the control is no common scale
-        decision = decide(before, after, DEFAULT_POLICIES[timer], comparisons=comparisons)
+        decision = decide(
+            before,
+            after,
+            DEFAULT_POLICIES[timer],
+            comparisons=comparisons,
+            explained=machine.explained(host_share=after.host_share),
+        )
         if decision.status in (Status.REGRESSED, Status.IMPROVED):
             details.append(
                 f"{timer.label} {_mean_us(before):.1f} -> {after.observation.mean_us:.1f} us "
