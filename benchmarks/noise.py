@@ -11,6 +11,11 @@ processes gives if one is the baseline of the other.
     python benchmarks/noise.py --against baselines runs/*.json
 
 judges each file against the stored baselines instead, and shows the summary of the last one.
+
+    python benchmarks/noise.py --between-gpus baselines/nvidia-h200/*.json
+
+shows of each stored device time how GPUs differ, and what the control GEMM tells of that: standard deviations in percent,
+and the slope of the one on the other.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, linear_regression, stdev, variance
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -32,6 +37,7 @@ from kernelgauge.judge import (
     Verdict,
     compare,
     decide,
+    decode_baseline,
     from_run,
     judge_structure,
     judge_time,
@@ -45,9 +51,13 @@ from kernelgauge.storage import BaselineStore
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="+", metavar="RUNS.json")
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE.json")
+    parser.add_argument("--between-gpus", action="store_true", help="the files are baselines, of several GPUs each")
     parser.add_argument("--against", type=Path, metavar="BASELINES", help="judge the runs against these")
     arguments = parser.parse_args()
+    if arguments.between_gpus:
+        between_gpus(arguments.files)
+        return
     if arguments.against is not None:
         judge_against(BaselineStore(arguments.against), arguments.files)
         return
@@ -63,6 +73,28 @@ def main() -> None:
     for workload, runs in by_workload.items():
         for timer in Timer:
             report(workload, timer, runs, comparisons)
+
+
+def between_gpus(files: Sequence[Path]) -> None:
+    print(f"{'workload':<40}{'us':>8}{'GPUs':>6}{'differ by %':>13}{'their GEMM by %':>17}{'slope':>7}{'rest %':>8}")
+    for path in files:
+        baseline = decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
+        for entry in baseline.entries:
+            by_gpu: dict[str | None, list[tuple[float, float]]] = {}
+            for process in entry.processes:
+                gemm_us = process.controls["gemm"].device_time_us
+                time_us = process.timers[Timer.DEVICE].mean_us
+                by_gpu.setdefault(process.gpu, []).append((math.log(gemm_us), math.log(time_us)))
+            gemms, times = zip(
+                *((fmean(x), fmean(y)) for x, y in (zip(*each, strict=True) for each in by_gpu.values())), strict=True
+            )
+            fit = linear_regression(gemms, times)
+            rest = [y - fit.slope * x for x, y in zip(gemms, times, strict=True)]
+            spread = math.sqrt(variance(rest) * (len(rest) - 1) / (len(rest) - 2))
+            print(
+                f"{path.stem:<40}{entry.device_time_us:>8.1f}{len(times):>6}{100 * stdev(times):>13.2f}"
+                f"{100 * stdev(gemms):>17.2f}{fit.slope:>7.2f}{100 * spread:>8.2f}"
+            )
 
 
 def judge_against(store: BaselineStore, files: Sequence[Path]) -> None:

@@ -106,7 +106,7 @@ def of_another_gpu(before: Sequence[Seen], after: Seen, policy: Policy) -> Anoth
     """Predict from the GPUs of the baseline, by how fast each is in the control GEMM where enough of them tell.
 
     Over eight H200s the MLPs follow the control GEMM, which power limits, with a slope of 0.43 to 0.45: it takes their
-    deviation between GPUs from 0.34 to 0.20 % (docs/verdicts.md). A regression on a covariate as in the analysis of
+    deviation between GPUs from 0.33-0.37 to 0.20-0.25 % (docs/verdicts.md). A regression on a covariate as in the analysis of
     covariance (Fisher, "Statistical Methods for Research Workers", 1932), with the slope shrunk towards 0 as in ridge
     regression (Hoerl and Kennard, 1970).
     """
