@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from gzip import compress
@@ -15,6 +15,7 @@ import msgspec
 from .errors import (
     BaselineError,
     KernelgaugeError,
+    MeasurementError,
     StorageError,
     WorkloadUnavailable,
 )
@@ -136,6 +137,28 @@ class Gauge:
         """Add a time that was taken outside of the measurer."""
         self._samples.setdefault(workload.id, {})[timer] = sample
 
+    def keep_latency(self, workload: Workload, rounds: Rounds, durations_s: Sequence[float]) -> None:
+        """Keep what the rounds took; if the machine spoilt them, take others in their place.
+
+        Raises `MeasurementError` if it spoils those as well.
+        """
+        sample, disturbed_by = rounds.sample(durations_s), rounds.disturbed_by()
+        if disturbed_by:
+            self.progress(f"{workload.id}: the machine was disturbed: timing the latency again")
+            sample = self._undisturbed(workload, self.rounds(workload, first=len(sample.replicates_us)))
+        self.add_sample(workload, Timer.END_TO_END, sample)
+
+    def _undisturbed(self, workload: Workload, rounds: Rounds) -> Sample:
+        sample, disturbed_by = rounds.time(), rounds.disturbed_by()
+        if disturbed_by:
+            raise MeasurementError(
+                f"{workload.id}: the machine cannot be trusted now",
+                got="; ".join(disturbed_by),
+                expected="a GPU of its own that nothing slows down while a latency is timed",
+                next_command="nvidia-smi   (who uses it?)   nvidia-smi -q -d PERFORMANCE   (is it throttled?)",
+            )
+        return sample
+
     def runs(self) -> list[Run]:
         """Every run of this session, in order of measurement."""
         return [
@@ -191,7 +214,7 @@ class Gauge:
             self.progress(f"{workload.id}: suspicious latency: measuring again")
             before = self._samples[workload.id][timer]
             count = len(before.replicates_us)
-            again = self.rounds(workload, first=count, replicates=2 * count).time()
+            again = self._undisturbed(workload, self.rounds(workload, first=count, replicates=2 * count))
             self.add_sample(workload, timer, before.joined(again))
             return
         # One session of the profiler gives both: a second confirmation would only ask the same again.

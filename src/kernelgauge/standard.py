@@ -94,7 +94,7 @@ def test_end_to_end_latency(
     if benchmark.disabled:
         nothing = "pytest-benchmark is disabled, so nothing was timed"
         (pytest.fail if gauge.options.strict else pytest.skip)(nothing)
-    gauge.add_sample(workload, Timer.END_TO_END, rounds.sample(benchmark.stats.stats.data))
+    available(lambda: gauge.keep_latency(workload, rounds, benchmark.stats.stats.data))
     verdict = gauge.judge_time(workload, Timer.END_TO_END)
     benchmark.extra_info["kernelgauge_verdict"] = verdict.status.value
     conclude(verdict)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from kernelgauge import Workload
+from kernelgauge.conditions import Reading
 from kernelgauge.errors import WorkloadError
 from kernelgauge.measure import latency
 from kernelgauge.measure.device.cpu import CpuDevice
@@ -18,6 +19,7 @@ from kernelgauge.measure.host import HostSpeed
 from kernelgauge.measure.instance import Instance, build
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.run import Sample
+from tests.measure.conftest import ToldMonitor
 
 Tiny = Callable[..., Workload]
 
@@ -239,3 +241,22 @@ def test_rounds_that_are_timed_here_run_as_their_pass_wants_it_and_without_the_c
 
     Rounds(tiny(build=lambda: Looks(4, 3), pass_=pass_), cpu, replicates=1, iterations=2).time()
     assert seen == {(pass_ == "train", False)}
+
+
+# -- what the machine went through ----------------------------------------------------------------------------------
+
+COOL, HOT = Reading(event_reasons=0), Reading(event_reasons=0x40)  # hardware thermal slowdown
+
+
+@pytest.mark.parametrize(
+    ("readings", "reasons"),
+    [((COOL, COOL), ()), ((COOL, HOT), ("throttled by hardware thermal slowdown",)), ((Reading(), Reading()), ())],
+)
+def test_the_machine_is_read_before_the_first_round_and_after_the_last(
+    tiny: Tiny, readings: tuple[Reading, Reading], reasons: tuple[str, ...]
+) -> None:
+    device = CpuDevice()
+    device.monitor = ToldMonitor(*readings, COOL)  # type: ignore[assignment]
+    rounds = Rounds(tiny(), device, replicates=2, iterations=2)
+    rounds.time()
+    assert rounds.disturbed_by() == reasons

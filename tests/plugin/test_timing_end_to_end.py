@@ -70,6 +70,43 @@ def test_latency(workload, run, gauge, conclude):
     timed.run().assert_outcomes(passed=1)
 
 
+@pytest.mark.parametrize(("hot", "ends"), [(1, "passed"), (2, "failed")])
+def test_a_latency_that_the_machine_spoilt_is_timed_again_and_then_invalid(timed: Project, hot: int, ends: str) -> None:
+    """`hot`: how many of the measurements meet a throttled GPU."""
+    timed.record("-k", "not float64")
+    (timed.root / "perf" / "test_perf.py").write_text(
+        f"""
+from kernelgauge import Timer
+from kernelgauge.conditions import Reading
+from kernelgauge.measure.latency import Rounds
+
+def test_latency(workload, run, gauge, available):
+    left = {hot}
+    real = Rounds.disturbed_by
+    def told(rounds):
+        nonlocal left
+        left -= 1
+        return ("throttled by heat",) if left >= 0 else real(rounds)
+    Rounds.disturbed_by = told
+    try:
+        rounds = gauge.rounds(workload)
+        with rounds.grad_mode():
+            for _ in range(rounds.total):
+                rounds.setup()
+                rounds.call()
+        available(lambda: gauge.keep_latency(workload, rounds, [9.0] * rounds.total))
+    finally:
+        Rounds.disturbed_by = real
+    assert all(time < 1e6 for time in gauge.run(workload).samples[Timer.END_TO_END].replicates_us)  # the second ones
+"""
+    )
+    result = timed.run()
+    result.assert_outcomes(**{ends: 1})
+    if ends == "failed":
+        result.stdout.fnmatch_lines(["*the machine cannot be trusted now*", "*throttled by heat*"])
+        assert timed.case("test_latency").properties["kernelgauge_verdict"] == "INVALID"
+
+
 def test_the_verdict_stands_in_the_benchmark_s_own_json(timed: Project) -> None:
     timed.run("-k", "end_to_end", "--benchmark-json=benchmark.json")
     (benchmark,) = json.loads((timed.root / "benchmark.json").read_text())["benchmarks"]

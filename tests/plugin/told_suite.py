@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from kernelgauge import Expectation, Run, Timer, Workload
+from kernelgauge.conditions import Reading
 from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
 from kernelgauge.measure.settings import Settings
 from kernelgauge.plugin import GAUGE_KEY
@@ -31,7 +32,7 @@ class ToldHost:
 class ToldDevice:
     timers = tuple(Timer(name) for name in TOLD["timers"])
     host = ToldHost()
-    monitor = SimpleNamespace(available=True, why_not="")
+    monitor = SimpleNamespace(available=True, why_not="", read=lambda **_: Reading())
 
     @property
     def torch_device(self):

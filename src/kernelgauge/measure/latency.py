@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+from ..conditions import Reading, disturbances
 from ..run import Sample, Timer, summarize
 from ..workload import Workload
 from .compiler import reset_compiler
@@ -30,6 +31,8 @@ class Rounds:
         reset_compiler()  # a graph that another test left behind, for a dynamic batch say, would be timed instead
         self._instance: Instance | None = None
         self._controls_us: list[float] = []
+        self._timed_s = 0.0
+        self._before = Reading()
 
     def grad_mode(self) -> AbstractContextManager[None]:
         """Autograd as the workload's pass wants it, entered around all rounds."""
@@ -37,6 +40,8 @@ class Rounds:
 
     def setup(self) -> None:
         """Before each round, untimed."""
+        if self._done == 0:
+            self._before = self._device.monitor.read(processes=True)
         if self._done % self._iterations == 0:
             self._instance = None  # first, so that two replicates are never held at once
             self._instance = build(self._workload, self._device, replicate=self._first + self._done // self._iterations)
@@ -55,6 +60,11 @@ class Rounds:
         self._instance.call()
         self._device.synchronize()
 
+    def disturbed_by(self) -> tuple[str, ...]:
+        """Asked after `sample`: what the GPU went through that spoils them; empty if nothing speaks against them."""
+        after = self._device.monitor.read(processes=True)
+        return disturbances(self._before, (), after, duration_s=self._timed_s, usual_clock_mhz=None)
+
     def time(self) -> Sample:
         """All rounds, timed here: to confirm what pytest-benchmark's rounds made suspicious."""
         durations_s: list[float] = []
@@ -68,6 +78,7 @@ class Rounds:
 
     def sample(self, durations_s: Sequence[float]) -> Sample:
         """The sample that the rounds' durations, in seconds and in order, make."""
+        self._timed_s = sum(durations_s)
         times = self._by_replicate([1e6 * duration for duration in durations_s])
         # --benchmark-cprofile makes one more round than it times.
         return Sample(times, self._iterations, self._by_replicate(self._controls_us[: len(durations_s)]))
