@@ -236,7 +236,7 @@ def test_c26_large_gemms_are_compute_bound(run: Run) -> None:
 @claim("linear", "eager", "compiled")
 @claim("matmul_add", "eager", "compiled")
 def test_c27_a_trace_and_a_table_are_left(workload: Workload, run: Run, gauge: Gauge) -> None:
-    trace = read(gauge.trace_path(workload))
+    trace = read(gauge.artifacts.trace(workload))
     assert len(trace.steps()) == run.steps
-    table = gauge.table_path(workload).read_text()
+    table = gauge.artifacts.table(workload).read_text()
     assert all(name in table for name in only(run.op_names(), {"aten::mm", "aten::addmm"}))

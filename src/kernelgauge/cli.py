@@ -14,7 +14,7 @@ from .report.calibration import calibration_text, odds_text
 
 __all__ = ["main"]
 
-_OK, _FAILED, _USAGE = 0, 1, 2
+_OK, _FAILED = 0, 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -190,7 +190,7 @@ def _company(before: Reading, window: Sequence[Reading]) -> Iterator[str]:
         yield f"another process{_pid(busiest.other_pids)} used the GPU: {used} % of its SMs"
         return
     # Where nobody says what the others do, only a new one counts: it loads its data and its kernels now. Those that
-    # were there before have been in every measurement of this session, often for days.
+    # were there before have been in every measurement so far, often for days.
     silent = [reading for reading in window if reading.other_utilization_percent is None]
     most = max(silent, key=lambda reading: reading.other_processes or 0, default=Reading())
     if before.other_processes is not None and (most.other_processes or 0) > before.other_processes:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 __all__ = [
     "BaselineError",
+    "DisturbedError",
     "KernelgaugeError",
     "MeasurementError",
     "NewerBaselineError",
@@ -78,6 +81,18 @@ class StorageError(KernelgaugeError):
 
 class MeasurementError(KernelgaugeError):
     """A measurement that cannot be trusted after every retry, for example lost profiler records."""
+
+
+class DisturbedError(MeasurementError):
+    """A workload that could not be measured on an undisturbed machine: throttled, or shared with others."""
+
+    def __init__(self, workload: str, reasons: Iterable[str], *, expected: str) -> None:
+        super().__init__(
+            f"{workload}: the machine cannot be trusted now",
+            got="; ".join(dict.fromkeys(reasons)),
+            expected=expected,
+            next_command="nvidia-smi   (who uses it?)   nvidia-smi -q -d PERFORMANCE   (is it throttled?)",
+        )
 
 
 class UpdateRefused(KernelgaugeError):

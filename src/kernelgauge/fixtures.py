@@ -34,7 +34,7 @@ def bare_name(item: pytest.Item) -> str:
 
 @pytest.fixture(scope="session")
 def gauge(request: pytest.FixtureRequest) -> Gauge:
-    """What this session measured and concluded so far."""
+    """What this run of pytest measured and concluded so far."""
     return request.config.stash[GAUGE_KEY]
 
 

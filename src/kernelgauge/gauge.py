@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from gzip import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .artifacts import Artifacts
 from .errors import (
     BaselineError,
     KernelgaugeError,
-    MeasurementError,
     StorageError,
     WorkloadUnavailable,
 )
@@ -28,9 +26,10 @@ from .judge import (
     compare,
     judge_structure,
     judge_time,
+    not_measured,
 )
 from .run import Fingerprint, Run, Sample, Timer
-from .storage import BaselineStore, write_atomically
+from .storage import BaselineStore
 from .suites import Options, Suites
 from .workload import Workload
 
@@ -64,14 +63,16 @@ class Gauge:
     unavailable: dict[str, str] = field(default_factory=dict)  # why a workload cannot run here, by id
     warnings: list[str] = field(default_factory=list)
     session: Any = None  # pytest's, for its exit status
-    selected: list[Workload] = field(default_factory=list)  # those that this session runs tests for
+    selected: list[Workload] = field(default_factory=list)  # those that this run has tests for
     suites: Suites = field(init=False)
+    artifacts: Artifacts = field(init=False)
     _measured: dict[str, Result] = field(default_factory=dict)
     _confirmed: set[tuple[str, Timer]] = field(default_factory=set)
     _samples: dict[str, dict[Timer, Sample]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.suites = Suites(self.options)
+        self.artifacts = Artifacts(self.options.reports / "latest")
 
     # -- what is observed ---------------------------------------------------------------------------------------
 
@@ -100,7 +101,7 @@ class Gauge:
 
     def _measure_with(self, workload: Workload) -> None:
         together = [each for each in self.selected if each.id not in self._measured]
-        if workload not in together:  # another one to compare with, which this session has no tests for
+        if workload not in together:  # another one to compare with, which this run has no tests for
             together = [workload]
         results = self.measurer(together, self.device, self.fingerprint, self.settings, self.progress)
         for each in together:
@@ -108,12 +109,12 @@ class Gauge:
 
     def _keep(self, workload: Workload, result: Result) -> None:
         if isinstance(result, KernelgaugeError):
-            # Without its frames: they hold the module and its inputs, and with them the device's memory.
-            result = result.with_traceback(None)
-            result.__cause__ = result.__context__ = None
             self._keep_failure(workload, result)
         else:
-            self._write_artifacts(workload, result)
+            try:
+                self.artifacts.write(workload, result.trace_json, result.table)
+            except StorageError as error:
+                self.warnings.append(str(error))  # the measurement itself is sound, and is judged
         self._measured[workload.id] = result
 
     def rounds(self, workload: Workload, *, first: int = 0, replicates: int | None = None) -> Rounds:
@@ -140,27 +141,16 @@ class Gauge:
     def keep_latency(self, workload: Workload, rounds: Rounds, durations_s: Sequence[float]) -> None:
         """Keep what the rounds took; if the machine spoilt them, take others in their place.
 
-        Raises `MeasurementError` if it spoils those as well.
+        Raises `DisturbedError` if it spoils those as well.
         """
-        sample, disturbed_by = rounds.sample(durations_s), rounds.disturbed_by()
-        if disturbed_by:
+        sample = rounds.sample(durations_s)
+        if rounds.disturbed_by():
             self.progress(f"{workload.id}: the machine was disturbed: timing the latency again")
-            sample = self._undisturbed(workload, self.rounds(workload, first=len(sample.replicates_us)))
+            sample = self.rounds(workload, first=len(sample.replicates_us)).time()
         self.add_sample(workload, Timer.END_TO_END, sample)
 
-    def _undisturbed(self, workload: Workload, rounds: Rounds) -> Sample:
-        sample, disturbed_by = rounds.time(), rounds.disturbed_by()
-        if disturbed_by:
-            raise MeasurementError(
-                f"{workload.id}: the machine cannot be trusted now",
-                got="; ".join(disturbed_by),
-                expected="a GPU of its own that nothing slows down while a latency is timed",
-                next_command="nvidia-smi   (who uses it?)   nvidia-smi -q -d PERFORMANCE   (is it throttled?)",
-            )
-        return sample
-
     def runs(self) -> list[Run]:
-        """Every run of this session, in order of measurement."""
+        """Every run so far, in order of measurement."""
         return [
             self.run(self.suites.workload(identifier))
             for identifier, result in self._measured.items()
@@ -203,8 +193,7 @@ class Gauge:
 
         run = self.run(workload)
         if run.incomplete is not None and run.sample(timer) is None:  # with a baseline or without one
-            headline = f"{timer.label} was not measured: {run.incomplete}"
-            return self.conclude(Verdict(Status.INVALID, workload.id, timer.label, headline))
+            return self.conclude(not_measured(timer, run))
         return self._judge(workload, timer.label, judge)
 
     def _confirm(self, workload: Workload, timer: Timer) -> None:
@@ -214,7 +203,7 @@ class Gauge:
             self.progress(f"{workload.id}: suspicious latency: measuring again")
             before = self._samples[workload.id][timer]
             count = len(before.replicates_us)
-            again = self._undisturbed(workload, self.rounds(workload, first=count, replicates=2 * count))
+            again = self.rounds(workload, first=count, replicates=2 * count).time()
             self.add_sample(workload, timer, before.joined(again))
             return
         # One session of the profiler gives both: a second confirmation would only ask the same again.
@@ -275,32 +264,12 @@ class Gauge:
 
     # -- what is written ----------------------------------------------------------------------------------------
 
-    @property
-    def latest(self) -> Path:
-        """The folder of this session's reports."""
-        return self.options.reports / "latest"
-
-    def trace_path(self, workload: Workload) -> Path:
-        return self.latest / "traces" / f"{workload.id}.json.gz"
-
-    def table_path(self, workload: Workload) -> Path:
-        return self.latest / "traces" / f"{workload.id}.txt"
-
     def prepare_folders(self) -> None:
         """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
-        write_atomically(self.latest / ".writable", b"")
-        (self.latest / ".writable").unlink(missing_ok=True)  # another worker may have been faster
-        shutil.rmtree(self.latest / "traces", ignore_errors=True)  # of another session: they would pass for this one's
+        self.artifacts.prepare()
         if self.options.update:
             with self.store.locked():
                 pass
-
-    def _write_artifacts(self, workload: Workload, measured: Measured) -> None:
-        try:
-            write_atomically(self.trace_path(workload), compress(measured.trace_json, mtime=0))
-            write_atomically(self.table_path(workload), measured.table.encode())
-        except StorageError as error:
-            self.warnings.append(str(error))  # the measurement itself is sound, and is judged
 
     def how_to_record(self) -> str:
         """What a test without a baseline says: which folder has none, and the command that records one."""

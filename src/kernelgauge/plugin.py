@@ -258,9 +258,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _deselect_what_measures_nothing(config: pytest.Config, items: list[pytest.Item]) -> None:
-    others = [item for item in items if bare_name(item) not in MEASURING or workload_of(item) is None]
+    kept: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        (kept if bare_name(item) in MEASURING and workload_of(item) else others).append(item)
     config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
+    items[:] = kept
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

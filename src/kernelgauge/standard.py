@@ -52,7 +52,7 @@ def test_kernels_and_graphs_are_as_declared(workload: Workload, run: Run, gauge:
         wrong.append(f"recompiles: got {run.counts.recompiles}, expected 0 on fresh allocations of one shape")
     status = Status.REGRESSED if wrong else Status.PASS
     headline = "not what the workload declares" if wrong else "as declared"
-    trace = Reason("trace", str(gauge.trace_path(workload)))
+    trace = Reason("trace", str(gauge.artifacts.trace(workload)))
     reasons = (*(Reason("why", line) for line in wrong), trace) if wrong else ()
     verdict = gauge.conclude(Verdict(status, workload.id, DECLARED, headline, reasons))
     conclude(verdict, by_baseline=False)  # what is declared is code, and no baseline overrules it

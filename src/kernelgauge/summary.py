@@ -53,7 +53,7 @@ def _write_results(gauge: Gauge, runs: Sequence[Run], reporter: pytest.TerminalR
         reporter.write_line(gauge.how_to_record(), yellow=True)
     for warning in gauge.warnings:
         reporter.write_line(f"warning: {warning}", yellow=True)
-    reporter.write_line(f"traces and tables: {gauge.latest / 'traces'}")
+    reporter.write_line(f"traces and tables: {gauge.artifacts.traces}")
 
 
 def _write_runs(gauge: Gauge, path: Path, reporter: pytest.TerminalReporter) -> None:

@@ -62,6 +62,23 @@ class Fake(CpuDevice):
         return self.is_lost
 
 
+class Diary(Fake):
+    """Writes down what it is asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: list[str] = []
+
+    def synchronize(self) -> None:
+        self.entries.append("synchronize")
+
+    def flush_cache(self) -> None:
+        self.entries.append("flush")
+
+    def hold(self, microseconds: float) -> None:
+        self.entries.append(f"hold {microseconds:g}")
+
+
 class ToldReplicates:
     """Stands in for `replicate`: what each workload's replicates are, and who was asked for one, in order.
 

@@ -19,23 +19,9 @@ from kernelgauge.measure.host import HostSpeed
 from kernelgauge.measure.instance import Instance, build
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.run import Sample
-from tests.measure.conftest import ToldMonitor
+from tests.measure.conftest import Diary, ToldMonitor
 
 Tiny = Callable[..., Workload]
-
-
-class Diary(CpuDevice):
-    """A device that writes down what it is asked to do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries: list[str] = []
-
-    def synchronize(self) -> None:
-        self.entries.append("synchronize")
-
-    def flush_cache(self) -> None:
-        self.entries.append("flush")
 
 
 class WrittenHost(HostSpeed):
@@ -258,5 +244,6 @@ def test_the_machine_is_read_before_the_first_round_and_after_the_last(
     device = CpuDevice()
     device.monitor = ToldMonitor(*readings, COOL)  # type: ignore[assignment]
     rounds = Rounds(tiny(), device, replicates=2, iterations=2)
-    rounds.time()
+    play(rounds, 4)
+    rounds.sample([1.0] * 4)
     assert rounds.disturbed_by() == reasons

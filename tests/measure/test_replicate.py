@@ -22,7 +22,7 @@ from kernelgauge.measure.settings import Settings
 from kernelgauge.run import KernelIdentity
 from kernelgauge.trace import Window, parse
 from tests.builders import call, chrome, kernel, region, step
-from tests.measure.conftest import Fake, ToldMonitor
+from tests.measure.conftest import Diary, Fake, ToldMonitor
 
 Tiny = Callable[..., Workload]
 
@@ -131,23 +131,6 @@ def test_the_dispatch_of_a_session_is_that_of_its_longest_call() -> None:
 
 
 # -- how a held call is made ----------------------------------------------------------------------------------------
-
-
-class Diary(Fake):
-    """Writes down what it is asked to do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries: list[str] = []
-
-    def synchronize(self) -> None:
-        self.entries.append("synchronize")
-
-    def flush_cache(self) -> None:
-        self.entries.append("flush")
-
-    def hold(self, microseconds: float) -> None:
-        self.entries.append(f"hold {microseconds:g}")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from .observation import Observation, observe
 from .policy import DEFAULT_POLICIES, FALSE_ALARMS_PER_SUITE, Policy, Prior
 from .stats import RelativeChange
 from .structure import judge_structure
-from .timing import judge_time
+from .timing import judge_time, not_measured
 from .update import Action, PlannedChange, plan_update
 from .verdict import Reason, Status, Verdict, worst
 
@@ -47,6 +47,7 @@ __all__ = [
     "judge_time",
     "machine_change",
     "mismatches",
+    "not_measured",
     "observe",
     "plan_update",
     "process_noise",

@@ -20,9 +20,8 @@ _SLOPE_DEVIATION = 0.18
 _SLOPE_DEGREES = 10.0
 
 _LEAST_GPUS = 4  # below, a slope over GPUs says more of the GPUs than of the workload
-_SLOPE_PRIOR = (
-    0.5  # standard deviation of the slope on the control GEMM: a workload may follow it in full, or not at all
-)
+# Standard deviation of the slope on the control GEMM: a workload may follow it in full, or not at all.
+_SLOPE_PRIOR = 0.5
 
 
 @dataclass(frozen=True)
@@ -106,9 +105,9 @@ def of_another_gpu(before: Sequence[Seen], after: Seen, policy: Policy) -> Anoth
     """Predict from the GPUs of the baseline, by how fast each is in the control GEMM where enough of them tell.
 
     Over eight H200s the MLPs follow the control GEMM, which power limits, with a slope of 0.43 to 0.45: it takes their
-    deviation between GPUs from 0.33-0.37 to 0.20-0.25 % (docs/verdicts.md). A regression on a covariate as in the analysis of
-    covariance (Fisher, "Statistical Methods for Research Workers", 1932), with the slope shrunk towards 0 as in ridge
-    regression (Hoerl and Kennard, 1970).
+    deviation between GPUs from 0.33-0.37 to 0.20-0.25 % (docs/verdicts.md). A regression on a covariate as in the
+    analysis of covariance (Fisher, "Statistical Methods for Research Workers", 1932), with the slope shrunk towards 0
+    as in ridge regression (Hoerl and Kennard, 1970).
     """
     by_gpu = list(_seen_by_gpu(before).values())
     means = [fmean(seen.logarithm for seen in processes) for processes in by_gpu]

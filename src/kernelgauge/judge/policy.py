@@ -65,8 +65,8 @@ class Policy:
         replicate: between replicates of one process.
         process: between processes on one machine, beyond what their replicates show.
         machine: between machines (GPUs, for device time) of one kind.
-        of_the_host: whether these priors are those of a time that is all the host's.
         beyond_gemm: the same, beyond what the control GEMM tells of a GPU's speed; None: it tells nothing.
+        of_the_host: whether these priors are those of a time that is all the host's.
 
     The third gate is statistical: the interval, at the level of `FALSE_ALARMS_PER_SUITE`, must exclude zero.
     """

@@ -19,7 +19,7 @@ from .policy import DEFAULT_POLICIES, Policy
 from .stats import RelativeChange
 from .verdict import Reason, Status, Verdict
 
-__all__ = ["judge_time"]
+__all__ = ["judge_time", "not_measured"]
 
 
 def judge_time(
@@ -33,14 +33,13 @@ def judge_time(
 ) -> Verdict:
     """REGRESSED or IMPROVED if all gates agree, UNDECIDED if a change that matters cannot be excluded, else PASS.
 
-    A run is compared with the entry of its own launch configuration. `comparisons`: how many are made in this session.
+    A run is compared with the entry of its own launch configuration. `comparisons`: how many this suite run makes.
     """
     if not comparison.comparable:
         return Verdict(Status.INCOMPARABLE, run.workload, timer.label, f"{timer.label} not compared: {comparison}")
     sample = run.sample(timer)
     if sample is None:
-        why = "" if run.incomplete is None else f": {run.incomplete}"
-        return Verdict(Status.INVALID, run.workload, timer.label, f"{timer.label} was not measured{why}")
+        return not_measured(timer, run)
     entry, likeness = baseline.entry_like(run.kernels)
     gemm = run.controls.get("gemm") if timer is Timer.DEVICE else None
     before = baseline.seen(timer, entry, gemm=gemm.kernel if gemm else None)
@@ -69,6 +68,12 @@ def judge_time(
         change=decision.change,
         suspicious=decision.suspicious,
     )
+
+
+def not_measured(timer: Timer, run: Run) -> Verdict:
+    """What is said of a time that is not there."""
+    why = "" if run.incomplete is None else f": {run.incomplete}"
+    return Verdict(Status.INVALID, run.workload, timer.label, f"{timer.label} was not measured{why}")
 
 
 def _lying_machine(run: Run, timer: Timer, machine: MachineChange) -> Verdict:

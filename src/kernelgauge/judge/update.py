@@ -46,9 +46,9 @@ def plan_update(
     """Plan the update.
 
     Args:
-        observed: what this session measured and may be stored.
+        observed: what was measured and may be stored.
         stored: what the folder of this GPU holds now, by workload id; None: a file that cannot be read.
-        declared: ids that each suite of this session declares, selected or not, by the suite's folder.
+        declared: ids that each suite of this run declares, selected or not, by the suite's folder.
     """
     comparisons = max(1, len(observed)) * len(Timer)
     plan = [_plan_one(new, stored, comparisons) for new in observed]

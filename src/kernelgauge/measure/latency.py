@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from ..conditions import Reading, disturbances
+from ..errors import DisturbedError
 from ..run import Sample, Timer, summarize
 from ..workload import Workload
 from .compiler import reset_compiler
@@ -66,7 +67,10 @@ class Rounds:
         return disturbances(self._before, (), after, duration_s=self._timed_s, usual_clock_mhz=None)
 
     def time(self) -> Sample:
-        """All rounds, timed here: to confirm what pytest-benchmark's rounds made suspicious."""
+        """All rounds, timed here: instead of pytest-benchmark's, or to confirm what those made suspicious.
+
+        Raises `DisturbedError` if the machine spoils them.
+        """
         durations_s: list[float] = []
         with self.grad_mode(), collector_paused():
             for _ in range(self.total):
@@ -74,7 +78,14 @@ class Rounds:
                 start = time.perf_counter()
                 self.call()
                 durations_s.append(time.perf_counter() - start)
-        return self.sample(durations_s)
+        sample, disturbed_by = self.sample(durations_s), self.disturbed_by()
+        if disturbed_by:
+            raise DisturbedError(
+                self._workload.id,
+                disturbed_by,
+                expected="a GPU of its own that nothing slows down while a latency is timed",
+            )
+        return sample
 
     def sample(self, durations_s: Sequence[float]) -> Sample:
         """The sample that the rounds' durations, in seconds and in order, make."""

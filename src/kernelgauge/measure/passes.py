@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from ..conditions import highest_clock_mhz
-from ..errors import KernelgaugeError, MeasurementError
+from ..errors import DisturbedError, KernelgaugeError, MeasurementError
 from ..run import ControlTime
 from ..workload import Workload
 from .compiler import compile_counts
@@ -107,12 +107,11 @@ def _one_replicate(
         return
     subject.spoilt.append(measured)
     if len(subject.spoilt) > settings.replicates:  # made again, as often as are kept at least
-        subject.error = MeasurementError(
-            f"{subject.workload.id}: the machine cannot be trusted now",
-            got="; ".join(dict.fromkeys(reason for each in subject.spoilt for reason in each.disturbed_by)),
+        subject.error = DisturbedError(
+            subject.workload.id,
+            (reason for each in subject.spoilt for reason in each.disturbed_by),
             expected="a GPU of its own at its usual clock: each such replicate was repeated, "
             f"{len(subject.spoilt)} times in all",
-            next_command="nvidia-smi   (who uses it?)   nvidia-smi -q -d PERFORMANCE   (is it throttled?)",
         )
 
 

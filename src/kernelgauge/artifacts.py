@@ -1,0 +1,44 @@
+"""What a run leaves for its reader: a trace and a table of each workload."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from gzip import compress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .storage import write_atomically
+
+if TYPE_CHECKING:
+    from .workload import Workload
+
+__all__ = ["Artifacts"]
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """`folder`: that of the latest run's reports."""
+
+    folder: Path
+
+    @property
+    def traces(self) -> Path:
+        return self.folder / "traces"
+
+    def trace(self, workload: Workload) -> Path:
+        return self.traces / f"{workload.id}.json.gz"
+
+    def table(self, workload: Workload) -> Path:
+        return self.traces / f"{workload.id}.txt"
+
+    def prepare(self) -> None:
+        """Find out whether the folder can be written, and empty it. Raises `StorageError`."""
+        write_atomically(self.folder / ".writable", b"")
+        (self.folder / ".writable").unlink(missing_ok=True)  # another worker may have been faster
+        shutil.rmtree(self.traces, ignore_errors=True)  # of another run: they would pass for this one's
+
+    def write(self, workload: Workload, trace_json: bytes, table: str) -> None:
+        """Raises `StorageError` if it cannot be written."""
+        write_atomically(self.trace(workload), compress(trace_json, mtime=0))
+        write_atomically(self.table(workload), table.encode())
