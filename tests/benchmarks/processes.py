@@ -1,0 +1,41 @@
+"""Processes as the detection benchmark records them, told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from detection.data import Key, Measured, Process
+from detection.levels import NONE, Level
+
+HALF, FIVE, TEN = Level("device", 0.5), Level("device", 5), Level("host", 10)
+
+
+def process(
+    number: int, gpu: str = "a", *, us: float = 100.0, levels: Sequence[Level] = (FIVE,), **meta: Any
+) -> Process:
+    """Two workloads; a device level shifts kernel durations and what peers read, a host level the dispatch time."""
+    chance = np.random.default_rng(number)
+    samples = {}
+    for workload in ("mlp-eager", "linear-eager"):
+        for level in (NONE, *levels):
+            factor = 1 + level.percent / 100
+            device = us * (factor if level.kind == "device" else 1) * (1 + chance.normal(0, 0.0005, (4, 20)))
+            host = 10 * (factor if level.kind == "host" else 1) * (1 + chance.normal(0, 0.001, (4, 20)))
+            samples[Key(workload, level, "ours-device")] = device
+            samples[Key(workload, level, "ours-host")] = np.stack([host, np.ones_like(host)], axis=-1)
+            for method in ("do_bench", "blocked_autorange", "pytest_benchmark"):
+                samples[Key(workload, level, method)] = device.ravel()
+    return Process(gpu=gpu, number=number, samples=samples, meta={"gpu": gpu, "process": number, **meta})
+
+
+def above_one_percent(
+    workload: str, timer: str, baseline_processes: Sequence[Measured], test_process: Measured, /
+) -> bool:
+    def typical(measured: Measured) -> float:
+        values = measured.values(workload, f"ours-{timer}")
+        assert values is not None
+        return float(np.median(values[..., 0] if timer == "host" else values))
+
+    return typical(test_process) > 1.01 * float(np.median([typical(one) for one in baseline_processes]))

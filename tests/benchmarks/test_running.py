@@ -1,0 +1,78 @@
+"""The processes of a benchmark: started, ended, and put together."""
+
+from __future__ import annotations
+
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+from detection import run
+from detection.data import load
+
+from tests.benchmarks.processes import above_one_percent, process
+
+
+class TestRunner:
+    def child(self, source: str, timeout_s: float = 20.0) -> run.Child:
+        return run.Child("process 7", (sys.executable, "-c", source), {"MARK": "here"}, timeout_s)
+
+    def test_a_failed_process_is_named_with_its_last_lines(self) -> None:
+        failure = run.run_child(self.child("import os, sys; print(os.environ['MARK'], file=sys.stderr); sys.exit(3)"))
+        assert failure == "process 7 failed: exit status 3\n    here"
+
+    def test_a_process_that_hangs_is_stopped_with_what_it_started(self) -> None:
+        start = time.perf_counter()
+        failure = run.run_child(
+            self.child(
+                "import subprocess, sys, time\n"
+                "one = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+                "print(one.pid, flush=True)\n"
+                "time.sleep(60)",
+                timeout_s=2.0,
+            )
+        )
+        assert time.perf_counter() - start < 10
+        assert failure is not None
+        assert failure.startswith("process 7 failed: stopped after 2 s")
+        assert not _runs(int(failure.splitlines()[-1]))
+
+    def test_a_failure_does_not_stop_the_rest(self, capsys: pytest.CaptureFixture[str]) -> None:
+        failures = run.run_queue([self.child("raise SystemExit('broken')"), self.child("pass")])
+        assert len(failures) == 1
+        assert "broken" in failures[0]
+        assert capsys.readouterr().out.splitlines() == ["process 7: FAILED", "process 7: done"]
+
+    def test_a_report_is_of_what_it_archives(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        ours = types.ModuleType("detection.ours")
+        ours.decide = above_one_percent  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "detection.ours", ours)
+        monkeypatch.setattr(run, "plot", lambda *_: None)
+        run.report([process(number, us=3.0) for number in range(4)], tmp_path / "first", None)
+        run.report(load(tmp_path / "first" / "raw.npz"), tmp_path / "second", None)
+        assert (tmp_path / "first" / "table.md").read_text() == (tmp_path / "second" / "table.md").read_text()
+
+    def test_gpus_are_named_as_the_environment_names_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-1234")
+        assert run.visible_gpus() == ["3", "GPU-1234"]
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        assert run.visible_gpus() == []
+
+    def test_a_process_has_time_for_what_it_measures(self) -> None:
+        # Six workloads: ours once, then four methods at three levels.
+        assert run.planned_seconds(0.5, 2) == 6 * (0.5 + (0.5 + run.SETTLE_S) * 12)
+
+
+def _runs(pid: int) -> bool:
+    for _ in range(50):  # a killed process is there until init has seen it
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            return False
+        if state == "Z":
+            return False
+        time.sleep(0.02)
+    return True
