@@ -16,13 +16,11 @@ from kernelgauge.run import (
     ControlTime,
     Counts,
     Fingerprint,
-    KernelIdentity,
-    KernelRecord,
     Run,
     Sample,
     Timer,
 )
-from kernelgauge.trace import Trace, parse, read
+from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse, read
 
 RECORDED = Path(__file__).parent / "data" / "h200"
 MAIN_THREAD, BACKWARD_THREAD = 404, 509

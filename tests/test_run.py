@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from kernelgauge.conditions import Conditions
-from kernelgauge.run import KernelIdentity, Run, Sample, Statistic, Timer, summarize
+from kernelgauge.run import Run, Sample, Statistic, Timer, summarize
+from kernelgauge.trace import KernelIdentity
 from tests.builders import run
 
 # -- samples --------------------------------------------------------------------------------------------------------

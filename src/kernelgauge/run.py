@@ -10,14 +10,12 @@ from typing import Any, Literal
 import msgspec
 
 from .conditions import Conditions
-from .trace.names import decode
+from .trace.kernel import KernelRecord
 
 __all__ = [
     "ControlTime",
     "Counts",
     "Fingerprint",
-    "KernelIdentity",
-    "KernelRecord",
     "OpRecord",
     "Run",
     "Sample",
@@ -52,35 +50,6 @@ class Timer(str, Enum):
         between replicates instead of 10.4 %. See Chen and Revels, "Robust benchmarking in noisy environments", 2016.
         """
         return "interquartile mean" if self is Timer.DEVICE else "lower decile"
-
-
-class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What makes two launches the same kernel: its name, its launch configuration and its source.
-
-    The name alone does not: Inductor's autotuner runs one fused kernel in 38 or 55 us on an H200, by its choice of
-    block size. The source hash is that of Inductor's generated file, where the trace has it.
-    """
-
-    name: str
-    kind: str
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
-    kernel_kwargs: str | None = None
-    num_warps: int | None = None
-    num_stages: int | None = None
-    source_hash: str | None = None
-
-    @property
-    def shown(self) -> str:
-        """The name as messages show it: printable and short. Data keep it whole."""
-        return decode(self.name).short
-
-
-class KernelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One launch of a call, by its place in launch order. `device_time_us`: mean over the replicates."""
-
-    identity: KernelIdentity
-    device_time_us: float
 
 
 class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from kernelgauge.judge.attribution import align, explain
-from kernelgauge.run import KernelRecord
+from kernelgauge.judge.attribution import explain
+from kernelgauge.trace import KernelRecord, align
 from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, fused, launched, mlp_kernels
 
 AUTOTUNER = "Inductor's autotuner chose differently"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernelgauge.judge.configuration import Likeness, configuration_change, likeness, was_autotuned
-from kernelgauge.run import KernelIdentity, KernelRecord
+from kernelgauge.judge.configuration import Likeness, likeness
+from kernelgauge.trace import KernelIdentity, KernelRecord
+from kernelgauge.trace.configuration import configuration_change, was_autotuned
 from tests.builders import GEMM, OTHER_SOURCE, fused, launched, mlp_kernels
 
 # -- alike or not ---------------------------------------------------------------------------------------------------

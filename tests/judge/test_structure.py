@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.judge import Status, Verdict, compare, judge_structure
-from kernelgauge.run import KernelRecord
+from kernelgauge.trace import KernelRecord
 from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, baseline, counts, fingerprint, launched, mlp_kernels, run
 
 GATE, UP, MIDDLE, LAST = mlp_kernels()

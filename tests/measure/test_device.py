@@ -14,8 +14,7 @@ from kernelgauge.errors import KernelgaugeError, WorkloadUnavailable
 from kernelgauge.measure.device import choose_device
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.device.cuda import CudaDevice
-from kernelgauge.run import KernelIdentity
-from kernelgauge.trace import Trace, Window, parse
+from kernelgauge.trace import KernelIdentity, Trace, Window, parse
 
 Content = dict[str, Any]
 POINTWISE = "triton_poi_fused__unsafe_view_gelu_mul_0"

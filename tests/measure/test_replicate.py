@@ -19,8 +19,7 @@ from kernelgauge.measure.instance import Instance, build
 from kernelgauge.measure.profile import Session, profile_session
 from kernelgauge.measure.replicate import Pace, held_session
 from kernelgauge.measure.settings import Settings
-from kernelgauge.run import KernelIdentity
-from kernelgauge.trace import Window, parse
+from kernelgauge.trace import KernelIdentity, Window, parse
 from tests.builders import call, chrome, kernel, region, step
 from tests.measure.conftest import Diary, Fake, ToldMonitor
 

@@ -12,7 +12,8 @@ from kernelgauge.conditions import Reading
 from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
 from kernelgauge.measure.settings import Settings
 from kernelgauge.plugin import GAUGE_KEY
-from kernelgauge.run import Counts, Fingerprint, KernelIdentity, KernelRecord, Sample
+from kernelgauge.run import Counts, Fingerprint, Sample
+from kernelgauge.trace import KernelIdentity, KernelRecord
 
 FOLDER = Path(__file__).parent
 TOLD = json.loads((FOLDER / "told.json").read_text())

@@ -4,48 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from difflib import SequenceMatcher
 
-from ..run import KernelIdentity, KernelRecord
-from .configuration import configuration_change, was_autotuned
+from ..trace.configuration import configuration_change, was_autotuned
+from ..trace.diff import KernelChange, align
+from ..trace.kernel import KernelIdentity, KernelRecord
 
-__all__ = ["KernelChange", "align", "explain"]
+__all__ = ["explain"]
 
 # A kernel is named as a cause if it carries this share of the total change; the others are summed up in one line.
 _NAMED_SHARE = 0.10
 _NAMED_AT_LEAST = 3
 # Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
 _UNCHANGED = 0.01
-
-
-@dataclass(frozen=True)
-class KernelChange:
-    """One launch before and after. None: it is not there on that side."""
-
-    before: KernelRecord | None
-    after: KernelRecord | None
-
-    @property
-    def delta_us(self) -> float:
-        return (self.after.device_time_us if self.after else 0.0) - (self.before.device_time_us if self.before else 0.0)
-
-    @property
-    def same_identity(self) -> bool:
-        return bool(self.before and self.after and self.before.identity == self.after.identity)
-
-
-def align(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> list[KernelChange]:
-    """Pair two launch sequences by name, in order; what has no partner stands alone. Deltas sum to the total's."""
-    changes: list[KernelChange] = []
-    matcher = SequenceMatcher(None, [k.identity.name for k in before], [k.identity.name for k in after], autojunk=False)
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        if tag == "equal":
-            changes += [KernelChange(old, new) for old, new in zip(before[i1:i2], after[j1:j2], strict=True)]
-        else:
-            changes += [KernelChange(old, None) for old in before[i1:i2]]
-            changes += [KernelChange(None, new) for new in after[j1:j2]]
-    return changes
 
 
 def explain(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> tuple[list[str], str]:

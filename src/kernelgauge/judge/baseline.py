@@ -9,7 +9,8 @@ from statistics import fmean
 import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import ControlTime, Counts, Fingerprint, KernelRecord, Run, Sample, Timer
+from ..run import ControlTime, Counts, Fingerprint, Run, Sample, Timer
+from ..trace.kernel import KernelRecord
 from .configuration import Likeness, likeness
 from .layout import laid_out
 from .machine import MachineChange, machine_change

@@ -7,7 +7,8 @@ from statistics import fmean
 
 import msgspec
 
-from ..run import KernelRecord, Run
+from ..run import Run
+from ..trace.kernel import KernelRecord
 from .baseline import Baseline, Entry, from_run
 from .configuration import Likeness, likeness
 

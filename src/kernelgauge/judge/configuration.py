@@ -1,4 +1,4 @@
-"""Launch configurations: whether two sets of kernels have the same, what differs, and what a choice costs."""
+"""How much two launch sequences are alike."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from enum import IntEnum
 
 import msgspec
 
-from ..run import KernelIdentity, KernelRecord
+from ..trace.kernel import KernelIdentity, KernelRecord
 
-__all__ = ["Likeness", "configuration_change", "likeness", "was_autotuned"]
-
-_CHOSEN = ("kernel_kwargs", "num_warps", "num_stages")  # what Inductor's autotuner draws
+__all__ = ["Likeness", "likeness"]
 
 
 class Likeness(IntEnum):
@@ -39,43 +37,5 @@ def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Like
     return Likeness.OTHER_KERNELS
 
 
-def was_autotuned(before: KernelIdentity, after: KernelIdentity) -> bool:
-    """Whether two kernels of one source differ in what Inductor's autotuner chooses."""
-    known = before.source_hash is not None and before.kernel_kwargs is not None
-    moved = any(getattr(before, field) != getattr(after, field) for field in _CHOSEN)
-    return known and moved and before.source_hash == after.source_hash
-
-
-def configuration_change(before: KernelIdentity, after: KernelIdentity) -> str:
-    """What differs between two kernels of one name, for example ``XBLOCK 1024 -> 512, num_warps 4 -> 8``."""
-    differences = [
-        f"{key} {old} -> {new}"
-        for key, old, new in _zip_kwargs(before.kernel_kwargs, after.kernel_kwargs)
-        if old != new
-    ]
-    # Grid and block follow from the rest where the autotuner's choice is known, and tell it where it is not.
-    fields = ("num_warps", "num_stages") if differences else ("num_warps", "num_stages", "grid", "block")
-    for field in fields:
-        old, new = getattr(before, field), getattr(after, field)
-        if old != new:
-            differences.append(f"{field} {_shown(old)} -> {_shown(new)}")
-    return ", ".join(differences)
-
-
 def _without_source(identity: KernelIdentity) -> KernelIdentity:
     return msgspec.structs.replace(identity, source_hash=None)
-
-
-def _zip_kwargs(before: str | None, after: str | None) -> list[tuple[str, str, str]]:
-    old, new = _parse_kwargs(before), _parse_kwargs(after)
-    return [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])]
-
-
-def _parse_kwargs(text: str | None) -> dict[str, str]:
-    # "XBLOCK=1024,YBLOCK=16": as Inductor writes it on the op (torch/_inductor/runtime/triton_heuristics.py).
-    pairs = (part.partition("=") for part in (text or "").split(",") if part.strip())
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _shown(value: object) -> str:
-    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .attribution import align
+from ..trace.configuration import configuration_change
+from ..trace.diff import align
 from .baseline import Baseline, Entry
-from .configuration import configuration_change
 
 __all__ = ["choice", "odds"]
 

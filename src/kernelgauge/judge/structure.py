@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..run import Run
+from ..trace.configuration import configuration_change
+from ..trace.diff import align
 from ..trace.names import decode
-from .attribution import align
 from .baseline import Baseline, Entry
-from .configuration import configuration_change
 from .fingerprint import Comparison
 from .verdict import Reason, Status, Verdict
 

@@ -8,8 +8,8 @@ from statistics import fmean
 
 from ..conditions import summarize_all
 from ..errors import KernelgaugeError
-from ..run import ControlTime, Counts, Fingerprint, KernelRecord, OpRecord, Run, Sample, Timer
-from ..trace import dispatcher_ops, metadata_ops_that_launched
+from ..run import ControlTime, Counts, Fingerprint, OpRecord, Run, Sample, Timer
+from ..trace import KernelRecord, dispatcher_ops, metadata_ops_that_launched
 from .device import Device
 from .settings import Settings
 from .subject import DeviceLost, Subject

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ..conditions import Reading, disturbances, highest_clock_mhz
 from ..errors import WorkloadError
-from ..run import KernelIdentity, Timer, summarize
-from ..trace import decode
+from ..run import Timer, summarize
+from ..trace import KernelIdentity, decode
 from ..workload import Workload
 from .device import Device
 from .instance import Instance, build, reporting

@@ -1,6 +1,8 @@
 """What ran: traces read, kernels named. Pure: no torch, no pytest, no GPU."""
 
+from .diff import KernelChange, align
 from .host import METADATA_OPS, computing_ops, dispatcher_ops, is_compile_op, metadata_ops_that_launched
+from .kernel import KernelIdentity, KernelRecord, identity_of
 from .model import ApiCall, DeviceRecord, Launch, Op, Trace, Window
 from .names import KernelName, Kind, decode
 from .reader import parse, read
@@ -9,15 +11,20 @@ __all__ = [
     "METADATA_OPS",
     "ApiCall",
     "DeviceRecord",
+    "KernelChange",
+    "KernelIdentity",
     "KernelName",
+    "KernelRecord",
     "Kind",
     "Launch",
     "Op",
     "Trace",
     "Window",
+    "align",
     "computing_ops",
     "decode",
     "dispatcher_ops",
+    "identity_of",
     "is_compile_op",
     "metadata_ops_that_launched",
     "parse",

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ...run import Fingerprint, KernelIdentity, Timer
-from ...trace import Window
+from ...run import Fingerprint, Timer
+from ...trace import KernelIdentity, Window
 from ..conditions import Monitor
 from ..host import HostSpeed
 

@@ -9,8 +9,8 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from ...errors import WorkloadUnavailable
-from ...run import Fingerprint, KernelIdentity, Timer
-from ...trace import Window, computing_ops, decode
+from ...run import Fingerprint, Timer
+from ...trace import KernelIdentity, Window, computing_ops, decode
 from ...workload import Workload
 from ..conditions import Monitor
 from ..environment import cpu_name, software

@@ -10,8 +10,8 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from ...errors import WorkloadUnavailable
-from ...run import Fingerprint, KernelIdentity, Timer
-from ...trace import Launch, Window, decode
+from ...run import Fingerprint, Timer
+from ...trace import Window, identity_of
 from ...workload import Workload
 from ..conditions import Monitor
 from ..controls import control_pair
@@ -77,7 +77,7 @@ class CudaDevice:
         return False
 
     def executions(self, window: Window) -> list[Execution]:
-        return [Execution(_identity(launch), launch.record.duration_us) for launch in window.launches]
+        return [Execution(identity_of(launch), launch.record.duration_us) for launch in window.launches]
 
     def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:
         self.synchronize()
@@ -119,19 +119,3 @@ def _launches(device: torch.device) -> Callable[[], None]:
                 tensor.add_(1)
 
     return dispatch
-
-
-def _identity(launch: Launch) -> KernelIdentity:
-    record, op = launch.record, launch.op
-    # The op's Triton keys belong to the kernel it is named after: a library call under the same id has none.
-    tuned = op if op is not None and op.name == record.name else None
-    return KernelIdentity(
-        name=record.name,
-        kind=decode(record.name).kind.value,
-        grid=record.grid,
-        block=record.block,
-        kernel_kwargs=tuned.kernel_kwargs if tuned else None,
-        num_warps=tuned.num_warps if tuned else None,
-        num_stages=tuned.num_stages if tuned else None,
-        source_hash=tuned.kernel_hash if tuned else None,
-    )
