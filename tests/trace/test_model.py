@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from kernelgauge.trace import DeviceRecord, Launch, Trace, Window, decode
@@ -366,7 +367,7 @@ def with_duration(duration_us: float) -> Trace:
     trace = trace_of(call(1, 1), kernel(1, 5))
     (record,) = trace.records
     assert isinstance(record, DeviceRecord)
-    return replace(trace, records=(replace(record, duration_us=duration_us),))
+    return replace(trace, records=(msgspec.structs.replace(record, duration_us=duration_us),))
 
 
 def test_a_duration_that_is_no_number_is_named() -> None:

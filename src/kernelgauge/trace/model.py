@@ -15,6 +15,8 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
+import msgspec
+
 __all__ = ["ApiCall", "DeviceRecord", "Launch", "Op", "Trace", "Window"]
 
 # Host calls that put work on the device, by prefix of their name (CUDA runtime, CUDA driver, HIP).
@@ -28,8 +30,8 @@ _SYNCHRONIZE_NAMES = frozenset(
 ) | {"cudaMemcpy", "hipMemcpy"}  # the form without a stream blocks the host
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+# Structs, and not tracked by the garbage collector: a trace of 500 MB has a million of them, and no cycle.
+class Op(msgspec.Struct, frozen=True, gc=False):
     """A row of the host lane: a dispatcher op, a compile pre-op, an annotation's child. Times in microseconds."""
 
     name: str
@@ -38,6 +40,7 @@ class Op:
     thread: int | str
     external_id: int | None = None
     input_shapes: tuple[Any, ...] = ()  # nested tuples of ints, as recorded
+    input_types: tuple[str, ...] = ()  # "c10::BFloat16", "ScalarList", ""
     kernel_kwargs: str | None = None  # the Triton keys are on the op, not on the kernel record
     num_warps: int | None = None
     num_stages: int | None = None
@@ -48,8 +51,7 @@ class Op:
         return self.start_us + self.duration_us
 
 
-@dataclass(frozen=True, slots=True)
-class ApiCall:
+class ApiCall(msgspec.Struct, frozen=True, gc=False):
     """A call into the CUDA (or HIP) runtime or driver, seen on the host."""
 
     name: str
@@ -80,8 +82,7 @@ class ApiCall:
         return "Occupancy" in self.name
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRecord:
+class DeviceRecord(msgspec.Struct, frozen=True, gc=False):
     """One execution on the device, as the profiler recorded it: a kernel, a memset or a copy."""
 
     category: str  # "kernel", "gpu_memset" or "gpu_memcpy"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
+from collections.abc import Iterable
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from ..errors import TraceError
+from .blocks import file_blocks
+from .events import Args, Event, Piece, TraceParser
 from .model import ApiCall, DeviceRecord, Op, Trace
 
 __all__ = ["parse", "read"]
@@ -18,40 +20,11 @@ _API_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "hip_
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
 _CATEGORIES = _API_CATEGORIES | _DEVICE_CATEGORIES | {"cpu_op", "user_annotation"}
 
-
-class _Args(msgspec.Struct, rename={"external_id": "External id", "input_dims": "Input Dims"}):
-    external_id: int | None = None
-    input_dims: list[Any] | None = None
-    correlation: int | None = None
-    device: int | None = None
-    stream: int | None = None
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
-    bytes: int | None = None
-    kernel_kwargs: str | None = None
-    num_warps: int | None = None
-    num_stages: int | None = None
-    kernel_hash: str | None = None
-
-
-class _Event(msgspec.Struct):
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    ts: float = 0.0
-    dur: float = 0.0
-    tid: int | str = 0
-    # Raw: most events are never looked into, and their args differ by category and by torch version.
-    args: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class _File(msgspec.Struct):
-    traceEvents: list[_Event]  # noqa: N815  (the format's own key)
-    deviceProperties: list[dict[str, Any]] = []  # noqa: N815
-
-
-_decode_file = msgspec.json.Decoder(_File).decode
-_decode_args = msgspec.json.Decoder(_Args).decode
+_Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
+_NO_ARGS = Args()
+_decode_any = msgspec.json.Decoder(list[Any]).decode
+_decode_types = msgspec.json.Decoder(list[str]).decode
+_decode_devices = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
 def read(path: Path | str) -> Trace:
@@ -59,23 +32,21 @@ def read(path: Path | str) -> Trace:
 
     Raises `TraceError` if the file is missing, is not gzip or JSON, or is JSON of something else.
     """
-    path = Path(path)
-    try:
-        if path.exists() and not path.is_file():  # a FIFO would block for ever
-            raise TraceError("cannot read the trace", where=str(path), got="not a regular file", expected="a file")
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise TraceError("cannot read the trace", where=str(path), got=str(error)) from error
-    return parse(content, where=str(path))
+    return _read(file_blocks(path), where=str(path))
 
 
 def parse(content: bytes, *, where: str = "<bytes>") -> Trace:
     """Parse the JSON of a Chrome trace. Raises `TraceError` with the place, what was got and what was expected."""
+    return _read([content], where=where)
+
+
+def _read(blocks: Iterable[bytes], where: str) -> Trace:
+    parser, rows = TraceParser(_is_looked_into), _Rows()
     try:
-        file = _decode_file(content)
-        return _build(file)
+        for piece in parser.pieces(blocks):
+            rows.add(piece)
+        devices = parser.rest.get("deviceProperties")
+        return rows.trace(tuple(_decode_devices(devices)) if devices else ())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(
             "not a torch.profiler trace",
@@ -85,70 +56,122 @@ def parse(content: bytes, *, where: str = "<bytes>") -> Trace:
         ) from error
 
 
-def _build(file: _File) -> Trace:
-    ops: list[Op] = []
-    annotations: list[Op] = []
-    calls: list[ApiCall] = []
-    records: list[DeviceRecord] = []
-    for index, event in enumerate(file.traceEvents):
-        if event.ph != "X" or event.cat not in _CATEGORIES:
-            continue
-        try:
-            args = _decode_args(event.args)
-        except msgspec.DecodeError as error:
-            raise msgspec.DecodeError(f"traceEvents[{index}].args: {error}") from error
-        if event.cat == "cpu_op":
-            ops.append(_op(event, args))
-        elif event.cat == "user_annotation":
-            annotations.append(_op(event, args))
-        elif event.cat in _API_CATEGORIES:
-            calls.append(ApiCall(event.name, event.ts, event.dur, args.correlation, args.external_id))
-        else:
-            records.append(_record(event, args))
-    return Trace(
-        ops=tuple(sorted(ops, key=_by_start)),
-        annotations=tuple(sorted(annotations, key=_by_start)),
-        calls=tuple(sorted(calls, key=_by_start)),
-        records=tuple(sorted(records, key=_by_start)),
-        device_properties=tuple(file.deviceProperties),
-    )
+def _is_looked_into(phase: object, category: object) -> bool:
+    return phase == "X" and category in _CATEGORIES
 
 
-def _by_start(item: Op | ApiCall | DeviceRecord) -> tuple[float, float]:
-    # Longest first at equal starts, so that a parent precedes its child.
-    return item.start_us, -item.duration_us
+class _Rows:
+    """The rows of a trace as they come in. Names, shapes and types are kept once: there are few of them."""
+
+    def __init__(self) -> None:
+        self._ops: list[Op] = []
+        self._annotations: list[Op] = []
+        self._calls: list[ApiCall] = []
+        self._records: list[DeviceRecord] = []
+        self._names: dict[str, str] = {}
+        self._lists: dict[bytes, tuple[Any, ...]] = {b"": (), b"null": ()}
+        self._types: dict[bytes, tuple[str, ...]] = {b"": (), b"null": ()}
+
+    def add(self, piece: Piece) -> None:
+        ops, names = self._ops, self._names
+        for index, event in enumerate(piece.events):
+            category = event.cat
+            if category not in _CATEGORIES or event.ph != "X":
+                continue
+            name = names.setdefault(event.name, event.name)
+            args = event.args or _NO_ARGS
+            if category in _API_CATEGORIES:
+                self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, _external_id(args)))
+            elif category in _DEVICE_CATEGORIES:
+                self._records.append(_record(event, name, args))
+            else:
+                try:
+                    op = self._op(event, name, args)
+                except msgspec.DecodeError as error:
+                    raise msgspec.DecodeError(f"traceEvents[{piece.first + index}].args: {error}") from error
+                (ops if category == "cpu_op" else self._annotations).append(op)
+
+    def trace(self, devices: tuple[dict[str, object], ...]) -> Trace:
+        return Trace(
+            ops=_by_start(self._ops),
+            annotations=_by_start(self._annotations),
+            calls=_by_start(self._calls),
+            records=_by_start(self._records),
+            device_properties=devices,
+        )
+
+    def _op(self, event: Event, name: str, args: Args) -> Op:
+        return Op(
+            name,
+            event.ts,
+            event.dur,
+            event.tid,
+            _external_id(args),
+            self._shapes(bytes(args.input_dims)),
+            self._input_types(bytes(args.input_types)),
+            args.kernel_kwargs,
+            args.num_warps,
+            args.num_stages,
+            args.kernel_hash,
+        )
+
+    def _shapes(self, raw: bytes) -> tuple[Any, ...]:
+        known = self._lists.get(raw)
+        if known is None:
+            try:
+                known = tuple(_frozen(shape) for shape in _decode_any(raw))
+            except msgspec.DecodeError as error:
+                raise msgspec.DecodeError(f"Input Dims: {error}") from error
+            self._lists[raw] = known
+        return known
+
+    def _input_types(self, raw: bytes) -> tuple[str, ...]:
+        known = self._types.get(raw)
+        if known is None:
+            try:
+                known = tuple(_decode_types(raw))
+            except msgspec.DecodeError as error:
+                raise msgspec.DecodeError(f"Input type: {error}") from error
+            self._types[raw] = known
+        return known
 
 
-def _op(event: _Event, args: _Args) -> Op:
-    return Op(
-        name=event.name,
-        start_us=event.ts,
-        duration_us=event.dur,
-        thread=event.tid,
-        external_id=args.external_id,
-        input_shapes=tuple(_frozen(shape) for shape in args.input_dims or ()),
-        kernel_kwargs=args.kernel_kwargs,
-        num_warps=args.num_warps,
-        num_stages=args.num_stages,
-        kernel_hash=args.kernel_hash,
-    )
+def _external_id(args: Args) -> int | None:
+    return args.older_id if args.external_id is None else args.external_id
 
 
 def _frozen(value: object) -> object:
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
-def _record(event: _Event, args: _Args) -> DeviceRecord:
+def _record(event: Event, name: str, args: Args) -> DeviceRecord:
     return DeviceRecord(
-        category=event.cat,
-        name=event.name,
-        start_us=event.ts,
-        duration_us=event.dur,
-        device=args.device or 0,
-        stream=args.stream or 0,
-        correlation=args.correlation,
-        external_id=args.external_id,
-        grid=args.grid,
-        block=args.block,
-        bytes=args.bytes,
+        event.cat,
+        name,
+        event.ts,
+        event.dur,
+        args.device or 0,
+        args.stream or 0,
+        args.correlation,
+        _external_id(args),
+        args.grid,
+        args.block,
+        args.bytes,
     )
+
+
+_START = attrgetter("start_us")
+
+
+def _by_start(rows: list[_Timed]) -> tuple[_Timed, ...]:
+    """Longest first at equal starts, so that a parent precedes its child."""
+    rows.sort(key=_START)
+    start = 0
+    while start < len(rows) - 1:
+        end = start + 1
+        while end < len(rows) and rows[end].start_us == rows[start].start_us:
+            end += 1
+        if end - start > 1:
+            rows[start:end] = sorted(rows[start:end], key=lambda row: -row.duration_us)
+        start = end
+    return tuple(rows)
