@@ -10,6 +10,8 @@ __all__ = [
     "KernelgaugeError",
     "MeasurementError",
     "NewerBaselineError",
+    "PublishingError",
+    "ServingError",
     "StorageError",
     "TraceError",
     "UpdateRefused",
@@ -77,6 +79,14 @@ class NewerBaselineError(BaselineError):
 
 class StorageError(KernelgaugeError):
     """A file that cannot be written or locked."""
+
+
+class ServingError(KernelgaugeError):
+    """A trace that cannot be served to the Perfetto UI: the port is taken, or the page would not fetch from there."""
+
+
+class PublishingError(KernelgaugeError):
+    """Reports that cannot be copied to where they are to be published."""
 
 
 class MeasurementError(KernelgaugeError):

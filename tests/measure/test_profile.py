@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -140,7 +141,7 @@ def test_each_kind_of_damage_is_a_problem(
 def test_a_duration_that_is_none_is_a_problem(session: Callable[..., Session], duration_us: float) -> None:
     sound = session()
     first, *others = sound.trace.records
-    trace = replace(sound.trace, records=(replace(first, duration_us=duration_us), *others))
+    trace = replace(sound.trace, records=(msgspec.structs.replace(first, duration_us=duration_us), *others))
     (problem,) = session_problems(replace(sound, trace=trace), 3)
     assert problem.startswith("bad duration: ")
     assert str(duration_us) in problem

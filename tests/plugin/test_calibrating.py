@@ -270,7 +270,7 @@ def test_under_ci_calibrating_is_refused_before_anything_runs(
 ) -> None:
     monkeypatch.setenv("CI", "true")
     code, out, err = command("calibrate", "perf", "--processes", "2")
-    assert code == 1
+    assert code == 2
     assert out == ""
     assert "refused under CI" in err
     assert "kernelgauge calibrate --force" in err
@@ -289,7 +289,7 @@ def test_under_ci_it_can_be_forced_and_may_always_look(
 def test_a_process_that_fails_fails_the_command_and_nothing_is_stored(processes: Processes, command: Command) -> None:
     processes.ends[1] = subprocess.CompletedProcess([], 1, "FAILED perf/test_perf.py::test_device_time[mlp]", "")
     code, _, err = command("calibrate", "perf", "--processes", "2")
-    assert code == 1
+    assert code == 2
     assert "FAILED perf/test_perf.py::test_device_time[mlp]" in err
     assert not processes.baselines.exists()
 

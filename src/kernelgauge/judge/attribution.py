@@ -34,7 +34,7 @@ def explain(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> tu
     return [_describe(change) for change in named], _describe_rest(rest)
 
 
-def _describe(change: KernelChange) -> str:
+def _describe(change: KernelChange[KernelRecord]) -> str:
     old, new = change.before, change.after
     if old is None or new is None:
         one, what = (new, "new") if old is None else (old, "gone")
@@ -58,7 +58,7 @@ def _describe_source(before: KernelIdentity, after: KernelIdentity) -> str:
     return f"other source ({before.source_hash[:8]} -> {after.source_hash[:8]}), "
 
 
-def _describe_rest(rest: Sequence[KernelChange]) -> str:
+def _describe_rest(rest: Sequence[KernelChange[KernelRecord]]) -> str:
     if not rest:
         return ""
     before = sum(change.before.device_time_us for change in rest if change.before)

@@ -2,7 +2,7 @@
 
 from .diff import KernelChange, align
 from .host import METADATA_OPS, computing_ops, dispatcher_ops, is_compile_op, metadata_ops_that_launched
-from .kernel import KernelIdentity, KernelRecord, identity_of
+from .kernel import KernelIdentity, KernelRecord, identity_of, identity_of_op
 from .model import ApiCall, DeviceRecord, Launch, Op, Trace, Window
 from .names import KernelName, Kind, decode
 from .reader import parse, read
@@ -25,6 +25,7 @@ __all__ = [
     "decode",
     "dispatcher_ops",
     "identity_of",
+    "identity_of_op",
     "is_compile_op",
     "metadata_ops_that_launched",
     "parse",

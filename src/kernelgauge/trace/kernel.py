@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
-from .model import Launch
+from .model import DeviceRecord, Launch, Op
 from .names import decode
 
-__all__ = ["KernelIdentity", "KernelRecord", "identity_of"]
+__all__ = ["KernelIdentity", "KernelRecord", "identity_of", "identity_of_op", "identity_of_record"]
+
+_GEMM_OPS = frozenset(f"aten::{name}" for name in "mm addmm bmm baddbmm _addmm_activation".split())
+_REDUCTION_OPS = frozenset(f"aten::{name}" for name in "sum mean amax amin max min".split())
+_COPY_OPS = frozenset(f"aten::{name}" for name in "copy_ clone contiguous cat".split())
+_FILL_OPS = frozenset(f"aten::{name}" for name in "fill_ zero_".split())
+# Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
+_GRAPH_NUMBER = re.compile(r"^graph_\d+_")
 
 
 class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -41,7 +50,11 @@ class KernelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def identity_of(launch: Launch) -> KernelIdentity:
     """The identity of what was launched: what autotuning chose stands on the op, the rest on the device record."""
-    record, op = launch.record, launch.op
+    return identity_of_record(launch.record, launch.op)
+
+
+def identity_of_record(record: DeviceRecord, op: Op | None) -> KernelIdentity:
+    """The same, of a record whose launch may not be in the trace."""
     # The op's Triton keys belong to the kernel it is named after: a library call under the same id has none.
     tuned = op if op is not None and op.name == record.name else None
     return KernelIdentity(
@@ -54,3 +67,16 @@ def identity_of(launch: Launch) -> KernelIdentity:
         num_stages=tuned.num_stages if tuned else None,
         source_hash=tuned.kernel_hash if tuned else None,
     )
+
+
+def identity_of_op(op: Op) -> KernelIdentity:
+    """Without a GPU, an op that computes is the kernel."""
+    name = _GRAPH_NUMBER.sub("", op.name)
+    return KernelIdentity(name=name, kind=_kind_of_op(name))
+
+
+def _kind_of_op(name: str) -> str:
+    for kind, ops in (("gemm", _GEMM_OPS), ("reduction", _REDUCTION_OPS), ("copy", _COPY_OPS), ("fill", _FILL_OPS)):
+        if name in ops:
+            return kind
+    return "pointwise" if name.startswith("aten::") else decode(name).kind.value

@@ -17,7 +17,10 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ApiCall", "DeviceRecord", "Launch", "Op", "Trace", "Window"]
+__all__ = ["STEP_PREFIX", "WHOLE", "ApiCall", "DeviceRecord", "Launch", "Op", "Trace", "Window"]
+
+STEP_PREFIX = "ProfilerStep#"  # of the annotation that torch.profiler makes of each step
+WHOLE = "the whole trace"  # name of the window of everything
 
 # Host calls that put work on the device, by prefix of their name (CUDA runtime, CUDA driver, HIP).
 _LAUNCH_PREFIXES = ("cudaLaunch", "cuLaunch", "hipLaunch", "hipModuleLaunch", "hipExtModuleLaunch", "hipExtLaunch")
@@ -119,6 +122,8 @@ class Window:
     launches: tuple[Launch, ...]
     memsets: tuple[DeviceRecord, ...]
     copies: tuple[DeviceRecord, ...]
+    executed: tuple[tuple[DeviceRecord, ApiCall | None], ...] = ()  # all of these, and the orphans
+    orphans: tuple[DeviceRecord, ...] = ()  # records without a launch; only the whole trace has them
 
     @property
     def synchronizations(self) -> int:
@@ -156,6 +161,11 @@ class Trace:
         return found
 
     @cached_property
+    def _asking_by_correlation(self) -> dict[int | None, ApiCall]:
+        # The first call that asks: where several have one correlation, a record is still one execution.
+        return {call.correlation: call for call in reversed(self.calls) if call.is_launch or call.is_transfer}
+
+    @cached_property
     def _op_starts(self) -> list[float]:
         return [op.start_us for op in self.ops]
 
@@ -186,7 +196,7 @@ class Trace:
             got = self._records_by_correlation.get(call.correlation, []) if call.correlation is not None else []
             if not got:
                 problems.append(f"lost: {call.name} (correlation {call.correlation}) has no device record")
-            elif len(got) > 1 and not call.is_graph_launch:
+            elif len(got) > 1 and not call.is_graph_launch and call is self._asking_by_correlation[call.correlation]:
                 names = ", ".join(record.name for record in got)
                 problems.append(
                     f"duplicated: {call.name} (correlation {call.correlation}) has {len(got)} records: {names}"
@@ -200,38 +210,59 @@ class Trace:
 
     def steps(self) -> list[Window]:
         """One window for each `ProfilerStep#N` annotation, in order."""
-        return [self._window(mark) for mark in self.annotations if mark.name.startswith("ProfilerStep#")]
+        return [self._window(mark) for mark in self.annotations if mark.name.startswith(STEP_PREFIX)]
 
     def regions(self, name: str) -> list[Window]:
         """One window for each `record_function(name)` annotation, in order."""
         return [self._window(mark) for mark in self.annotations if mark.name == name]
 
+    def whole(self) -> Window:
+        """One window of everything, records without a launch too."""
+        lanes = (self.ops, self.annotations, self.calls, self.records)
+        start = min((lane[0].start_us for lane in lanes if lane), default=0.0)
+        end = max((row.start_us + row.duration_us for lane in lanes for row in lane), default=start)
+        launching = {call.correlation for call in self.calls if call.is_launch or call.is_transfer}
+        orphans = tuple(record for record in self.records if record.correlation not in launching)
+        return self._window_of(WHOLE, start, end - start, self.ops, self.calls, orphans)
+
     def _window(self, mark: Op) -> Window:
-        calls = self.calls[_within(self._call_starts, mark)]
+        ops, calls = self.ops[_within(self._op_starts, mark)], self.calls[_within(self._call_starts, mark)]
+        return self._window_of(mark.name, mark.start_us, mark.duration_us, ops, calls)
+
+    def _window_of(
+        self,
+        name: str,
+        start_us: float,
+        duration_us: float,
+        ops: tuple[Op, ...],
+        calls: tuple[ApiCall, ...],
+        orphans: tuple[DeviceRecord, ...] = (),
+    ) -> Window:
         launches: list[Launch] = []
-        memsets: list[DeviceRecord] = []
-        copies: list[DeviceRecord] = []
+        others: dict[str, list[DeviceRecord]] = {"gpu_memset": [], "gpu_memcpy": []}
+        executed: list[tuple[DeviceRecord, ApiCall | None]] = []
         for call, record in self._executions(calls):
+            executed.append((record, call))
             if record.category == "kernel":
                 launches.append(Launch(record, call, self._op_by_external_id.get(record.external_id or -1)))
-            elif record.category == "gpu_memset":
-                memsets.append(record)
             else:
-                copies.append(record)
+                others[record.category].append(record)
         return Window(
-            name=mark.name,
-            start_us=mark.start_us,
-            duration_us=mark.duration_us,
-            ops=self.ops[_within(self._op_starts, mark)],
+            name=name,
+            start_us=start_us,
+            duration_us=duration_us,
+            ops=ops,
             calls=calls,
             launches=tuple(launches),
-            memsets=tuple(memsets),
-            copies=tuple(copies),
+            memsets=tuple(others["gpu_memset"]),
+            copies=tuple(others["gpu_memcpy"]),
+            executed=(*executed, *((record, None) for record in orphans)),
+            orphans=orphans,
         )
 
     def _executions(self, calls: tuple[ApiCall, ...]) -> Iterator[tuple[ApiCall, DeviceRecord]]:
         for call in calls:
-            if (call.is_launch or call.is_transfer) and call.correlation is not None:
+            if call.correlation is not None and call is self._asking_by_correlation.get(call.correlation):
                 for record in self._records_by_correlation.get(call.correlation, []):
                     yield call, record
 

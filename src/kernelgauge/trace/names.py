@@ -66,6 +66,8 @@ _H200 = "seen on H200, torch 2.11"
 _PUBLIC = "public profiles"
 _ATEN = "aten/src/ATen/native/cuda"
 _INDUCTOR = "torch/_inductor"
+_RESNET = "cuDNN 7 and 8, in traces of HolisticTraceAnalysis: tests/data"
+_FBGEMM = "FBGEMM: fbgemm_gpu/src; traces of HolisticTraceAnalysis: tests/data"
 
 # fmt: off
 RULES: tuple[Rule, ...] = (
@@ -105,19 +107,28 @@ RULES: tuple[Rule, ...] = (
     _rule(_TEXT, r"\bcutlass__5x_cudnn::Kernel<(?P<name>cutlass_\w+)", _PUBLIC, library(Kind.CONVOLUTION, "cudnn")),
     _rule(_BARE, r"_ZN17cutlass__5x_cudnn\d+KernelI\d+(?P<name>cutlass_\w+?_align\d+)\w*", f"{_PUBLIC}, not demangled",
           library(Kind.CONVOLUTION, "cudnn")),
-    _rule(_BARE, rf"sm\d+_xmma_\w*(?:fprop|dgrad|wgrad)\w*|{_ARCH}_\w*cudnn_\w*", _PUBLIC,
+    _rule(_TEXT, r"^(?:void )?cutlass_cudnn\w*::Kernel<cutlass_cudnn\w*::reduction::kernel::ReduceSplitK", _RESNET,
+          cpp(Kind.SPLITK_REDUCE, "cudnn")),
+    _rule(_TEXT, r"^(?:void )?cutlass_cudnn\w*::Kernel<(?P<name>cutlass_\w+)", _RESNET,
+          library(Kind.CONVOLUTION, "cudnn")),
+    _rule(_BARE, r"_ZN\d+cutlass_cudnn\w*ImplicitGemmConvolution\w*", f"{_RESNET}, not demangled",
+          plain(Kind.CONVOLUTION, "cudnn")),
+    _rule(_BARE, rf"cudnn_(?:infer|train)_{_ARCH}_(?P<name>\w*cudnn_\w*)", _RESNET, library(Kind.CONVOLUTION, "cudnn")),
+    _rule(_BARE, rf"sm\d+_xmma_\w*(?:fprop|dgrad|wgrad)\w*|(?:cudnn_)?{_ARCH}_\w*cudnn_\w*", _PUBLIC,
           library(Kind.CONVOLUTION, "cudnn")),
     _rule(_BASE, r"(?:im|ex)plicit_convolve\w*|\w*winograd\w*|[dw]grad\w*|conv\w*_grouped_direct\w*", _PUBLIC,
           cpp(Kind.CONVOLUTION, "cudnn")),
     _rule(_BASE, r"(?:nchwToNhwc|nhwcToNchw|nhwcToFoldedNhwc|nchwAddPadding)\w*", _PUBLIC, cpp(Kind.COPY, "cudnn")),
     _rule(_HEAD, r"^cudnn::(?:\w+::)*(?:bn_|batchnorm)", _PUBLIC, cpp(Kind.NORM, "cudnn", "batch_norm")),
     _rule(_BASE, r"compute_dot_do_o\w*", _PUBLIC, cpp(Kind.ATTENTION, "cudnn")),
-    _rule(_HEAD, r"^cudnn(?:::|_)", _PUBLIC, cpp(Kind.OTHER, "cudnn")),
+    _rule(_BASE, r"reduce_wgrad_\w+", _RESNET, cpp(Kind.REDUCTION, "cudnn")),
+    _rule(_HEAD, r"^cudnn::winograd::", _RESNET, cpp(Kind.CONVOLUTION, "cudnn")),
+    _rule(_HEAD, r"^(?:cask_|cutlass_)?cudnn\w*(?:::|_)", _RESNET, cpp(Kind.OTHER, "cudnn")),
 
     # cuBLAS and cuBLASLt.
     _rule(_BARE, r"nvjet_(?:sm\d+[a-z]?_)?(?P<types>[a-z]+)_\w*", _H200, nvjet),
     _rule(_BASE, r"splitKreduce_kernel", _H200, splitk_reduce),
-    _rule(_HEAD, r"^cublasLt::epilogue::", _PUBLIC, cpp(Kind.POINTWISE, "cublaslt")),
+    _rule(_HEAD, r"^(?:cublasLt::)?epilogue::", _PUBLIC, cpp(Kind.POINTWISE, "cublaslt")),
     _rule(_BARE, rf"{_ARCH}_\w*gemm\w*", f"seen on A100; {_PUBLIC}", library(Kind.GEMM, "cublas")),
     _rule(_BARE, r"sm\d+_xmma_gemm_\w*", _H200, library(Kind.GEMM, "cublas")),
     _rule(_HEAD, r"\bgemvx::kernel$|^cublasLt::", _PUBLIC, cpp(Kind.GEMM, "cublas")),
@@ -157,7 +168,12 @@ RULES: tuple[Rule, ...] = (
     _rule(_BASE, r"(?P<op>triu_tril)_kernel", _ATEN, cpp(Kind.POINTWISE, "aten")),
     _rule(_BASE, r"(?P<op>im2col|col2im|vol2col|conv_depthwise[23]d)_\w*", _ATEN, cpp(Kind.CONVOLUTION, "aten")),
     _rule(_HEAD, r"^(?:at|c10)::", _ATEN, cpp(Kind.OTHER, "aten")),
+    _rule(_BASE, r"Device(?:Segmented)?Reduce\w*", "CUB: device/dispatch/dispatch_reduce.cuh", cpp(Kind.REDUCTION, "cub")),
     _rule(_HEAD, r"^(?:at_cuda_detail::)?(?:cub|thrust|rocprim|hipcub)::", _PUBLIC, cpp(Kind.OTHER, "cub")),
+
+    # FBGEMM's embedding tables and the sparse features that index them.
+    _rule(_HEAD, r"^fbgemm_gpu::|^split_embedding_|^(?:permute_pooled_embs|bounds_check_indices|linearize_index)\w*kernel",
+          _FBGEMM, cpp(Kind.INDEX, "fbgemm")),
 
     # Hand-written Triton: bare identifiers, as `extern "C"` kernels are too; the leading "_" is Triton's custom alone.
     _rule(_BARE, _LIGER, "Liger-Kernel: src/liger_kernel/ops", triton_kernel("liger")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import torch
@@ -10,7 +9,7 @@ from torch.profiler import ProfilerActivity
 
 from ...errors import WorkloadUnavailable
 from ...run import Fingerprint, Timer
-from ...trace import KernelIdentity, Window, computing_ops, decode
+from ...trace import Window, computing_ops, identity_of_op
 from ...workload import Workload
 from ..conditions import Monitor
 from ..environment import cpu_name, software
@@ -18,13 +17,6 @@ from ..host import HostSpeed
 from .base import Execution
 
 __all__ = ["CpuDevice"]
-
-_GEMM_OPS = frozenset(f"aten::{name}" for name in "mm addmm bmm baddbmm _addmm_activation".split())
-_REDUCTION_OPS = frozenset(f"aten::{name}" for name in "sum mean amax amin max min".split())
-_COPY_OPS = frozenset(f"aten::{name}" for name in "copy_ clone contiguous cat".split())
-_FILL_OPS = frozenset(f"aten::{name}" for name in "fill_ zero_".split())
-# Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
-_GRAPH_NUMBER = re.compile(r"^graph_\d+_")
 
 
 class CpuDevice:
@@ -66,11 +58,7 @@ class CpuDevice:
         return False
 
     def executions(self, window: Window) -> list[Execution]:
-        return [
-            Execution(KernelIdentity(name=name, kind=_kind(name)), op.duration_us)
-            for op in computing_ops(window)
-            for name in [_GRAPH_NUMBER.sub("", op.name)]
-        ]
+        return [Execution(identity_of_op(op), op.duration_us) for op in computing_ops(window)]
 
     def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:  # noqa: ARG002  (the protocol's)
         return None  # the CPU's allocator keeps no peak
@@ -87,10 +75,3 @@ class CpuDevice:
             cuda=None,
             **software(),
         )
-
-
-def _kind(name: str) -> str:
-    for kind, ops in (("gemm", _GEMM_OPS), ("reduction", _REDUCTION_OPS), ("copy", _COPY_OPS), ("fill", _FILL_OPS)):
-        if name in ops:
-            return kind
-    return "pointwise" if name.startswith("aten::") else decode(name).kind.value

@@ -1,0 +1,69 @@
+"""`kernelgauge calibrate`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from ..calibrate import calibrate, draw, store
+from ..errors import UpdateRefused
+from ..report.calibration import calibration_text, odds_text
+from .output import Commands, Exit, terminal
+
+__all__ = ["add_commands"]
+
+
+def add_commands(commands: Commands) -> None:
+    calibrating = commands.add_parser(
+        "calibrate",
+        help="measure how noisy this machine is, and record baselines that know it",
+        description="Run the suite in fresh processes with empty compile caches, print each workload's noise, the "
+        "smallest change that is seen and the autotuner's odds, and store them with the baselines. Every other argument "
+        "goes to pytest: kernelgauge calibrate perf -k mlp",
+        allow_abbrev=False,
+    )
+    calibrating.add_argument("--processes", type=_at_least_two, default=10, metavar="N", help="default: 10")
+    calibrating.add_argument(
+        "--gpus",
+        default="",
+        metavar="0,1,...",
+        help="measure on these in parallel, one process at a time on each; shows how GPUs of one kind differ",
+    )
+    calibrating.add_argument("--dry-run", action="store_true", help="print, and store nothing")
+    calibrating.add_argument("--force", action="store_true", help="store under CI too")
+    calibrating.set_defaults(command=_calibrate, passes_arguments_on=True)
+
+
+def _at_least_two(text: str) -> int:
+    value = int(text)
+    if value < 2:
+        raise argparse.ArgumentTypeError("noise shows between processes: at least 2")
+    return value
+
+
+def _calibrate(options: argparse.Namespace) -> Exit:
+    if os.environ.get("CI") and not (options.force or options.dry_run):
+        raise UpdateRefused(
+            "calibrate is refused under CI: a job that records its own baselines gates nothing",
+            got="the environment variable CI is set",
+            next_command="kernelgauge calibrate --force   (in a job whose purpose is to record)",
+        )
+    files = draw(
+        options.pytest_arguments,
+        processes=options.processes,
+        gpus=[gpu for gpu in options.gpus.split(",") if gpu],
+        progress=lambda what: print(what, file=sys.stderr, flush=True),  # noqa: T201
+    )
+    calibration = calibrate(files)
+    width, color = terminal()
+    lines = [
+        calibration_text(calibration.baselines, comparisons=calibration.comparisons, width=width, color=color),
+        *odds_text(calibration.baselines),
+        *(f"not stored: {workload}: {why}" for workload, why in calibration.refused.items()),
+    ]
+    print("\n".join(lines))  # noqa: T201
+    if not options.dry_run:
+        store(calibration)
+        print(f"{len(calibration.baselines)} written to {calibration.folder}")  # noqa: T201
+    return Exit.NO if calibration.refused else Exit.YES

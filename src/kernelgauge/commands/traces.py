@@ -1,0 +1,120 @@
+"""`kernelgauge show` and `kernelgauge diff`: any trace of torch.profiler, without a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..errors import TraceError
+from ..report.compare import compare_page
+from ..report.conclusion import compare_traces
+from ..report.page import Section, markdown, text
+from ..report.show import show_page
+from ..report.trace_data import compare_data, json_text, show_data
+from ..trace import Trace, Window, read
+from ..trace.summary import Summary, summarize_trace
+from .output import Commands, Exit, terminal
+
+__all__ = ["add_commands"]
+
+_TOP = 20
+
+
+def add_commands(commands: Commands) -> None:
+    show = commands.add_parser(
+        "show",
+        help="what a trace says: its kernels, who launched them, what the GPU waited for",
+        description="Explain a trace of torch.profiler (.json or .json.gz): kernels in order and in groups, launch "
+        "configurations, launching ops and shapes, idle time, the host's ops.",
+        allow_abbrev=False,
+    )
+    show.add_argument("trace", metavar="TRACE")
+    _add_choices(show)
+    show.set_defaults(command=_show)
+    diff = commands.add_parser(
+        "diff",
+        help="what changed between two traces, and one sentence of conclusion",
+        description="Compare two traces of torch.profiler: kernels that were fused, exchanged, launched otherwise, that "
+        "vanished or appeared, what got slower or faster, and what the host's lane lost or gained.",
+        allow_abbrev=False,
+    )
+    diff.add_argument("before", metavar="BEFORE")
+    diff.add_argument("after", metavar="AFTER")
+    _add_choices(diff)
+    diff.add_argument("--all", action="store_true", help="unchanged kernels one by one too")
+    diff.add_argument(
+        "--fail-on-change",
+        action="store_true",
+        help="exit with 1 if other kernels ran, or the same ones were launched otherwise (times alone do not count)",
+    )
+    diff.set_defaults(command=_diff)
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--top", type=int, default=_TOP, metavar="N", help=f"rows of a table; 0: all (default: {_TOP})")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--step", type=int, metavar="N", help="only ProfilerStep#N")
+    what.add_argument("--region", metavar="NAME", help="only what ran inside record_function(NAME)")
+    what.add_argument("--whole", action="store_true", help="everything at once, profiler steps or not")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="for machines; times in microseconds, names whole")
+    form.add_argument("--markdown", action="store_true", help="for a pull request")
+
+
+def _show(options: argparse.Namespace) -> Exit:
+    summary = _summary(options.trace, options)
+    if options.json:
+        _say(json_text(show_data(summary, name=options.trace)))
+    else:
+        _say(_formed(show_page(summary, name=Path(options.trace).name, top=_top(options)), options))
+    return Exit.YES
+
+
+def _diff(options: argparse.Namespace) -> Exit:
+    comparison = compare_traces(_summary(options.before, options), _summary(options.after, options))
+    if options.json:
+        _say(json_text(compare_data(comparison, names=(options.before, options.after))))
+    else:
+        names = (Path(options.before).name, Path(options.after).name)
+        _say(_formed(compare_page(comparison, names=names, top=_top(options), everything=options.all), options))
+    return Exit.NO if options.fail_on_change and comparison.gpu_changed else Exit.YES
+
+
+def _top(options: argparse.Namespace) -> int:
+    return options.top if options.top > 0 else sys.maxsize
+
+
+def _summary(path: str, options: argparse.Namespace) -> Summary:
+    trace = read(path)
+    return summarize_trace(trace, _windows(trace, path, options))
+
+
+def _windows(trace: Trace, path: str, options: argparse.Namespace) -> list[Window] | None:
+    """What the options choose; None: all profiler steps, or the whole trace if there are none."""
+    if options.whole:
+        return [trace.whole()]
+    if options.region is not None:
+        chosen, wanted = trace.regions(options.region), f"record_function({options.region!r})"
+        there = sorted({mark.name for mark in trace.annotations})
+    elif options.step is not None:
+        wanted = f"ProfilerStep#{options.step}"
+        chosen = trace.regions(wanted)
+        there = [mark.name for mark in trace.annotations if mark.name.startswith("ProfilerStep#")]
+    else:
+        return None
+    if not chosen:
+        shown = ", ".join(there[:_TOP]) + (f" and {len(there) - _TOP} more" if len(there) > _TOP else "")
+        raise TraceError(f"there is no {wanted} in the trace", where=path, got=shown or "no annotations")
+    return chosen
+
+
+def _formed(page: list[Section], options: argparse.Namespace) -> str:
+    if options.markdown:
+        return markdown(page)
+    width, color = terminal()
+    return text(page, width=width, color=color)
+
+
+def _say(what: str) -> None:
+    print(what.removesuffix("\n"), flush=True)  # noqa: T201

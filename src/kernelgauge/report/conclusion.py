@@ -1,0 +1,127 @@
+"""Two traces and what came of one in the other: in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..trace.difference import Difference, HostDifference, What, differences, host_difference
+from ..trace.lane import LaneKernel
+from ..trace.names import decode
+from ..trace.summary import Summary
+from .wording import change_text, counted, kinds_text
+
+__all__ = ["Comparison", "compare_traces", "conclusion"]
+
+_GEMM = "gemm"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two traces and all that differs between them."""
+
+    before: Summary
+    after: Summary
+    differences: tuple[Difference, ...]
+    host: HostDifference
+
+    @property
+    def gpu_changed(self) -> bool:
+        """Whether other kernels ran, or the same ones were launched otherwise."""
+        return any(difference.what.is_change for difference in self.differences)
+
+
+def compare_traces(before: Summary, after: Summary) -> Comparison:
+    return Comparison(before, after, differences(before.lane, after.lane), host_difference(before.host, after.host))
+
+
+def conclusion(comparison: Comparison) -> str:
+    """One sentence: what happened on the GPU, else on the host, and what it did to the device time."""
+    parts = list(_what_happened(comparison.differences))
+    if parts:
+        said = ", ".join(parts) + _untouched(comparison.differences)
+    elif comparison.before.lane.kernels:
+        said = f"nothing on the GPU changed{_host_only(comparison.host)}"
+    else:
+        said = "neither trace has kernels"
+    old, new = comparison.before.lane.device_time_us, comparison.after.lane.device_time_us
+    return f"{said}; device time {change_text(old, new)}"
+
+
+def _what_happened(found: Sequence[Difference]) -> Iterator[str]:
+    by_what: dict[What, list[Difference]] = {}
+    for difference in found:
+        by_what.setdefault(difference.what, []).append(difference)
+    for what in What:
+        if what in by_what and what.is_change:
+            yield _PHRASES[what](by_what[what])
+
+
+def _fused(found: Sequence[Difference]) -> str:
+    old, new = _sides(found)
+    return f"{_author(new)} fused {kinds_text(kernel.identity.kind for kernel in old)} into {len(new)}"
+
+
+def _split(found: Sequence[Difference]) -> str:
+    old, new = _sides(found)
+    return f"{kinds_text(kernel.identity.kind for kernel in old)} became {len(new)}: no longer fused"
+
+
+def _folded(found: Sequence[Difference]) -> str:
+    count = sum(len(difference.before) - 1 for difference in found)
+    return f"{counted(count, 'pointwise kernel')} went into the epilogue of {counted(len(found), 'GEMM')}"
+
+
+def _one_for_one(verb: str) -> Callable[[Sequence[Difference]], str]:
+    def phrase(found: Sequence[Difference]) -> str:
+        kernels = [kernel for difference in found for kernel in difference.before or difference.after]
+        return f"{kinds_text(kernel.identity.kind for kernel in kernels)} {verb}"
+
+    return phrase
+
+
+def _configured(found: Sequence[Difference]) -> str:
+    delta = sum(difference.delta_us for difference in found)
+    tuned = [difference for difference in found if difference.before[0].identity.kernel_kwargs is not None]
+    who = "Inductor's autotuner chose" if len(tuned) == len(found) else "there is"
+    return f"{who} another launch configuration for {counted(len(found), 'kernel')} ({delta:+.1f} us)"
+
+
+def _sides(found: Sequence[Difference]) -> tuple[list[LaneKernel], list[LaneKernel]]:
+    return [kernel for each in found for kernel in each.before], [kernel for each in found for kernel in each.after]
+
+
+def _author(kernels: Sequence[LaneKernel]) -> str:
+    backends = {decode(kernel.identity.name).backend for kernel in kernels}
+    if any(backend.startswith("inductor") for backend in backends):
+        return "compile"
+    return "Liger" if "liger" in backends else "a Triton kernel"
+
+
+_PHRASES = {
+    What.FUSED: _fused,
+    What.SPLIT: _split,
+    What.FOLDED: _folded,
+    What.TEMPLATE: _one_for_one("run from another template"),
+    What.REPLACED: _one_for_one("replaced"),
+    What.VANISHED: _one_for_one("vanished"),
+    What.APPEARED: _one_for_one("appeared"),
+    What.MOVED: _one_for_one("run in another place"),
+    What.SOURCE: _one_for_one("generated from another source"),
+    What.CONFIGURATION: _configured,
+}
+
+
+def _untouched(found: Sequence[Difference]) -> str:
+    gemms = [d for d in found if any(kernel.identity.kind == _GEMM for kernel in (*d.before, *d.after))]
+    if not gemms or any(difference.what.is_change for difference in gemms):
+        return ""
+    return " and left the GEMM untouched" if len(gemms) == 1 else f" and left the {len(gemms)} GEMMs untouched"
+
+
+def _host_only(host: HostDifference) -> str:
+    if not host.is_change:
+        return ", nor on the host"
+    if host.compile_ops_new and host.dispatcher_ops[1] < host.dispatcher_ops[0]:
+        return ": compile only removed dispatch"
+    return ": only the host's ops"

@@ -1,0 +1,102 @@
+"""A page of lines and tables, said once: as text for a terminal, as Markdown for a pull request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from rich.table import Table
+from rich.text import Text
+
+from ..printable import printable
+from .terminal import render
+
+__all__ = ["Column", "Grid", "Section", "markdown", "text"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """`number`: to the right, and never broken."""
+
+    title: str
+    number: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table. A cell may have several lines."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title, lines, and a table; each may be missing. Texts may come from a trace: they are untrusted."""
+
+    title: str = ""
+    lines: tuple[str, ...] = ()
+    grid: Grid | None = None
+
+
+def text(sections: Sequence[Section], *, width: int, color: bool) -> str:
+    parts: list[str] = []
+    for section in sections:
+        lines = [printable(line) for line in ([section.title] if section.title else []) + list(section.lines)]
+        body = "".join(f"{line}\n" for line in lines)
+        if section.grid:
+            body += render(_table(section.grid), width=width, color=color)
+        parts.append(body)
+    return "\n".join(parts)
+
+
+def markdown(sections: Sequence[Section]) -> str:
+    parts: list[str] = []
+    for section in sections:
+        if section.title:
+            parts.append(f"**{_escaped(section.title)}**")
+        if section.lines:
+            parts.append("  \n".join(_escaped(line) for line in section.lines))
+        if section.grid:
+            parts.append(_markdown_table(section.grid))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(grid: Grid) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for column in grid.columns:
+        if column.number:
+            table.add_column(column.title, justify="right", no_wrap=True, vertical="top")
+        else:
+            table.add_column(column.title, overflow="fold", vertical="top")
+    for row in grid.rows:
+        table.add_row(*(Text("\n".join(map(printable, cell.split("\n")))) for cell in row))
+    return table
+
+
+def _markdown_table(grid: Grid) -> str:
+    head = " | ".join(_escaped(column.title.replace("\n", " ")) for column in grid.columns)
+    rule = " | ".join("---:" if column.number else "---" for column in grid.columns)
+    rows = (
+        " | ".join("<br>".join(_escaped(line.strip()) for line in cell.split("\n")) for _, cell in pairs)
+        for pairs in (list(zip_longest(grid.columns, row, fillvalue="")) for row in grid.rows)
+    )
+    return "\n".join(f"| {line} |" for line in (head, rule, *rows))
+
+
+_MARKUP = re.compile(
+    r"[\\`*\[\]|@#~$]"
+    r"|(?<!\w)_|_(?!\w)"  # within a word it is none
+    r"|:(?=//|[\w+-]+:)"  # a link, an emoji
+    r"|(?<=www)\."
+    r"|^\s*(?:[-+=>]|\d+(?=[.)]\s))"  # a list, a quotation, a heading
+)
+_ENTITIES = {"<": "&lt;", "&": "&amp;"}
+
+
+def _escaped(line: str) -> str:
+    """As text in Markdown and in the HTML that it becomes: nothing in it is markup, a link, or a mention."""
+    shown = _MARKUP.sub(lambda match: f"{match[0][:-1]}\\{match[0][-1]}", printable(line))
+    return re.sub("[<&]", lambda match: _ENTITIES[match[0]], shown)

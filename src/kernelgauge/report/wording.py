@@ -1,0 +1,63 @@
+"""How numbers and names are said in every report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["bytes_text", "change_text", "counted", "kinds_text", "percent", "shapes_text", "times", "us"]
+
+_LONGEST_SHAPES = 100
+_MOST_KINDS = 4
+
+
+def us(value: float) -> str:
+    return f"{value:.1f}" if abs(value) < 100_000 else f"{value:.0f}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
+
+
+def change_text(before: float, after: float) -> str:
+    """``233.9 -> 205.1 us (-12.3 %)``."""
+    relative = f" ({100 * (after / before - 1):+.1f} %)" if before > 0 else ""
+    return f"{us(before)} -> {us(after)} us{relative}"
+
+
+def bytes_text(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def kinds_text(kinds: Iterable[str]) -> str:
+    """``3 GEMMs, 2 pointwise kernels``; of many kinds the most frequent."""
+    counts = Counter(kinds).most_common()
+    shown = [counted(count, "GEMM" if kind == "gemm" else f"{kind} kernel") for kind, count in counts[:_MOST_KINDS]]
+    left = sum(count for _, count in counts[_MOST_KINDS:])
+    return ", ".join(shown) + (f" and {counted(left, 'other')}" if left else "")
+
+
+def times(names: Mapping[str, int]) -> str:
+    """``aten::t x3, aten::view``."""
+    return ", ".join(f"{name} x{count}" if count > 1 else name for name, count in names.items())
+
+
+def shapes_text(shapes: Sequence[Any]) -> str:
+    """``[8192,768] [768,3072]``: tensors only, as an op was given them."""
+    parts = [_shape_text(shape) for shape in shapes if shape]
+    shown = " ".join(parts)
+    return shown if len(shown) <= _LONGEST_SHAPES else f"{shown[: _LONGEST_SHAPES - 3]}..."
+
+
+def _shape_text(shape: Any) -> str:
+    if not isinstance(shape, tuple):
+        return str(shape)
+    return "[" + ",".join(_shape_text(item) if isinstance(item, tuple) else str(item) for item in shape) + "]"

@@ -1,0 +1,242 @@
+"""Two traces compared in the order in which a person asks: same kernels? What became of the others? What of the host?
+
+A difference is a set of launches before, the launches after that took their place, and what happened to them. The times
+of all differences sum to the difference of the totals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from .configuration import configuration_change
+from .diff import Block, KernelChange, blocks
+from .kernel import KernelIdentity
+from .kernel_name import Kind
+from .lane import Lane, LaneKernel
+from .names import decode
+from .summary import HostLane
+
+__all__ = ["Difference", "HostDifference", "What", "differences", "host_difference"]
+
+
+class What(str, Enum):
+    """What happened to launches, in the order of reading."""
+
+    FUSED = "fused"
+    SPLIT = "split"
+    FOLDED = "folded into a GEMM"
+    TEMPLATE = "other template"
+    REPLACED = "replaced"
+    VANISHED = "vanished"
+    APPEARED = "appeared"
+    MOVED = "moved"
+    SOURCE = "other source"
+    CONFIGURATION = "other launch configuration"
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "unchanged"
+
+    @property
+    def is_change(self) -> bool:
+        """Whether other code ran, or the same was launched otherwise. Times alone are no such change."""
+        return self not in (What.SAME, What.SLOWER, What.FASTER)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Launches, those that took their place, and what happened to them."""
+
+    what: What
+    before: tuple[LaneKernel, ...]
+    after: tuple[LaneKernel, ...]
+    details: str = ""  # of a launch configuration: what differs
+
+    @property
+    def before_us(self) -> float:
+        return sum(kernel.device_time_us for kernel in self.before)
+
+    @property
+    def after_us(self) -> float:
+        return sum(kernel.device_time_us for kernel in self.after)
+
+    @property
+    def delta_us(self) -> float:
+        return self.after_us - self.before_us
+
+
+@dataclass(frozen=True)
+class HostDifference:
+    """Ops that ran more or less often in one step. Times in microseconds."""
+
+    gone: Mapping[str, int]
+    new: Mapping[str, int]
+    compile_ops_gone: tuple[str, ...]
+    compile_ops_new: tuple[str, ...]
+    dispatcher_ops: tuple[int, int]
+    launching_us: tuple[float, float]
+    synchronizations: tuple[int, int]
+
+    @property
+    def is_change(self) -> bool:
+        return bool(self.gone or self.new or self.compile_ops_gone or self.compile_ops_new) or (
+            self.synchronizations[0] != self.synchronizations[1]
+        )
+
+
+# A template is one of several for the same job: where one goes and another comes, it was exchanged.
+_TEMPLATES = tuple(kind.value for kind in (Kind.GEMM, Kind.CONVOLUTION, Kind.ATTENTION, Kind.COMMUNICATION))
+# Two profiles are a few steps each: a kernel is called slower only if no step of one is as fast as any of the other,
+# and by more than a kernel's time differs between two processes (docs/measuring.md).
+_SEEN = 0.02
+_SEEN_OF_ONE_STEP = 0.05
+# Dynamo counts the regions of a process: "Torch-Compiled Region: 2/0".
+_REGION_NUMBER = re.compile(r": \d+/\d+$")
+_SEEN_US = 0.1  # durations come in steps of 32 ns
+
+
+def differences(before: Lane, after: Lane) -> tuple[Difference, ...]:
+    """Every launch of both sides is in exactly one difference."""
+    cut = list(blocks(before.kernels, after.kernels))
+    moved = _moved([block for block in cut if not block.same_names])
+    elsewhere = {id(kernel) for difference in moved for kernel in (*difference.before, *difference.after)}
+    found: list[Difference] = []
+    for block in cut:
+        if block.same_names:
+            found += [_same_name(old, new) for old, new in zip(block.before, block.after, strict=True)]
+        else:
+            old, new = (
+                [kernel for kernel in side if id(kernel) not in elsewhere] for side in (block.before, block.after)
+            )
+            found += _other_names(old, new)
+    return (*_folded(found), *moved)
+
+
+def host_difference(before: HostLane, after: HostLane) -> HostDifference:
+    old, new = Counter(before.dispatcher_ops), Counter(after.dispatcher_ops)
+    old_compile, new_compile = (
+        Counter(_REGION_NUMBER.sub("", name) for name in side.compile_ops) for side in (before, after)
+    )
+    return HostDifference(
+        gone=old - new,
+        new=new - old,
+        compile_ops_gone=tuple((old_compile - new_compile).elements()),
+        compile_ops_new=tuple((new_compile - old_compile).elements()),
+        dispatcher_ops=(old.total(), new.total()),
+        launching_us=(before.launching_us, after.launching_us),
+        synchronizations=(before.synchronizations, after.synchronizations),
+    )
+
+
+def _same_name(old: LaneKernel, new: LaneKernel) -> Difference:
+    before, after = _known_of_both(old.identity, new.identity)
+    details = configuration_change(before, after)
+    if details:
+        return Difference(What.CONFIGURATION, (old,), (new,), details)
+    if before.source_hash != after.source_hash:
+        return Difference(What.SOURCE, (old,), (new,))
+    return Difference(_timing(old, new), (old,), (new,))
+
+
+def _known_of_both(old: KernelIdentity, new: KernelIdentity) -> tuple[KernelIdentity, KernelIdentity]:
+    """Without what one of them lacks: a kernel in a CUDA graph, say, has no op to tell how it was tuned."""
+    fields = ("grid", "block", "kernel_kwargs", "num_warps", "num_stages", "source_hash")
+    unknown = {field: None for field in fields if None in (getattr(old, field), getattr(new, field))}
+    return msgspec.structs.replace(old, **unknown), msgspec.structs.replace(new, **unknown)
+
+
+def _timing(old: LaneKernel, new: LaneKernel) -> What:
+    change = KernelChange(old, new).delta_us
+    single = min(len(old.durations_us), len(new.durations_us)) < 2
+    if abs(change) <= max(_SEEN_US, (_SEEN_OF_ONE_STEP if single else _SEEN) * old.device_time_us):
+        return What.SAME
+    if min(new.durations_us) > max(old.durations_us):
+        return What.SLOWER
+    return What.FASTER if max(new.durations_us) < min(old.durations_us) else What.SAME
+
+
+def _moved(cut: Sequence[Block[LaneKernel]]) -> list[Difference]:
+    """What is missing in one place and additional in another ran in another order."""
+    additional: dict[str, list[LaneKernel]] = {}
+    for block in reversed(cut):
+        for kernel in reversed(block.after):
+            additional.setdefault(kernel.identity.name, []).append(kernel)
+    return [
+        Difference(What.MOVED, (old,), (additional[old.identity.name].pop(),))
+        for block in cut
+        for old in block.before
+        if additional.get(old.identity.name)
+    ]
+
+
+def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[Difference]:
+    """Templates first, each with the next of its kind; what is left was fused, split or replaced."""
+    found: list[Difference] = []
+    for kind in _TEMPLATES:
+        olds, news = ([kernel for kernel in side if kernel.identity.kind == kind] for side in (old, new))
+        pairs = min(len(olds), len(news))
+        found += [
+            Difference(What.TEMPLATE, (one,), (other,), _template_change(one, other))
+            for one, other in zip(olds, news, strict=False)
+        ]
+        found += [Difference(What.VANISHED, (kernel,), ()) for kernel in olds[pairs:]]
+        found += [Difference(What.APPEARED, (), (kernel,)) for kernel in news[pairs:]]
+    others = [[kernel for kernel in side if kernel.identity.kind not in _TEMPLATES] for side in (old, new)]
+    return found + _leftover(*others)
+
+
+def _template_change(old: LaneKernel, new: LaneKernel) -> str:
+    """What the two names say of themselves, where they differ: ``tile 128x128 -> 64x64, layout TNT -> NNT``."""
+    before, after = decode(old.identity.name), decode(new.identity.name)
+    return ", ".join(
+        f"{field.replace('_', ' ')} {getattr(before, field)} -> {getattr(after, field)}"
+        for field in ("backend", "dtype", "tile", "stages", "layout", "split_k", "bias_epilogue")
+        if getattr(before, field) != getattr(after, field)
+    )
+
+
+def _leftover(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[Difference]:
+    if not old:
+        return [Difference(What.APPEARED, (), (kernel,)) for kernel in new]
+    if not new:
+        return [Difference(What.VANISHED, (kernel,), ()) for kernel in old]
+    if len(old) > len(new) and any(_is_generated(kernel) for kernel in new):
+        return [Difference(What.FUSED, tuple(old), tuple(new))]
+    if len(old) < len(new) and any(_is_generated(kernel) for kernel in old):
+        return [Difference(What.SPLIT, tuple(old), tuple(new))]
+    return [Difference(What.REPLACED, tuple(old), tuple(new))]
+
+
+def _is_generated(kernel: LaneKernel) -> bool:
+    """Written or generated for one job, as a fused kernel is; a library's are not."""
+    return decode(kernel.identity.name).backend.startswith(("inductor", "triton", "liger"))
+
+
+def _folded(found: Sequence[Difference]) -> list[Difference]:
+    """An addition that vanished where a product turned into one with an addend: it is that product's epilogue now."""
+    result = list(found)
+    for index, difference in enumerate(found):
+        if difference.what is not What.VANISHED or "add" not in decode(difference.before[0].identity.name).ops:
+            continue
+        for near in (index - 1, index + 1):
+            if 0 <= near < len(found) and _gained_an_addend(found[near]):
+                gemm = found[near]
+                result[near] = Difference(What.FOLDED, gemm.before + difference.before, gemm.after, gemm.details)
+                result[index] = Difference(What.FOLDED, (), ())
+                break
+    return [difference for difference in result if difference.before or difference.after]
+
+
+def _gained_an_addend(difference: Difference) -> bool:
+    if len(difference.before) != 1 or len(difference.after) != 1:
+        return False
+    old, new = difference.before[0], difference.after[0]
+    if old.identity.kind != Kind.GEMM.value or new.identity.kind != Kind.GEMM.value:
+        return False
+    epilogues = (decode(old.identity.name).bias_epilogue, decode(new.identity.name).bias_epilogue)
+    return epilogues == (False, True) or ((old.op or "") == "aten::mm" and (new.op or "") == "aten::addmm")

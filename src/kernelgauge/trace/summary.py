@@ -1,0 +1,224 @@
+"""What one trace says, put together for a reader: kernels in order and in groups, host ops, activity, what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, TypeAlias
+
+from .activity import Activity, activity_of, host_time_us
+from .host import METADATA_OPS, dispatcher_ops, is_compile_op, metadata_ops_that_launched
+from .kernel import KernelIdentity
+from .lane import Lane, LaneKernel, lane_of
+from .limits import Limits, Share, limits_of, share_of_limit
+from .model import DeviceRecord, Trace, Window
+from .names import decode
+from .work import Work, work_of
+
+__all__ = ["Bound", "HostLane", "KernelGroup", "Summary", "Total", "Transfers", "summarize_trace"]
+
+Size: TypeAlias = "tuple[int, int, int] | None"
+
+
+@dataclass(frozen=True)
+class KernelGroup:
+    """The launches of a step that are the same kernel, launched the same way. Times are means per step."""
+
+    identity: KernelIdentity
+    launches: int
+    device_time_us: float
+    ops: tuple[str, ...]  # those that launched it, the most frequent first
+    shapes: tuple[tuple[Any, ...], ...]  # the different inputs of these ops
+    work: Work | None  # of all its launches; None where it is not known of each
+    limit: Share | None
+
+
+@dataclass(frozen=True)
+class Total:
+    """A kernel over the whole trace, whatever the steps are. Time is a sum."""
+
+    name: str
+    grid: Size
+    block: Size
+    launches: int
+    device_time_us: float
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Memsets or copies of one name. Per step."""
+
+    name: str
+    count: float
+    time_us: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class HostLane:
+    """The host's side of one step: how often each op ran."""
+
+    duration_us: float  # median over the steps: the host stumbles in one now and then
+    launching_us: float  # until the last launch returned, less waiting
+    dispatcher_ops: Mapping[str, int]
+    metadata_ops: Mapping[str, int]  # that launched nothing
+    metadata_ops_that_launched: tuple[str, ...]
+    compile_ops: tuple[str, ...]
+    synchronizations: int
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Who makes the step as long as it is. `ratio`: host time through device time, or its inverse; at least 1."""
+
+    by: str  # "overhead" or "compute"
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All of it. What is said of a step is its mean over the steps of the lane."""
+
+    lane: Lane
+    shares: tuple[Share | None, ...]  # of the GPU's limit, of each kernel of the lane
+    groups: tuple[KernelGroup, ...]  # the longest first
+    totals: tuple[Total, ...]  # the longest first
+    memsets: tuple[Transfers, ...]
+    copies: tuple[Transfers, ...]
+    host: HostLane
+    activity: tuple[Activity, ...]
+    problems: tuple[str, ...]  # launches without kernels, kernels without launches
+    devices: tuple[str, ...]
+    limits: Limits | None
+
+    @property
+    def bound(self) -> Bound | None:
+        """None where nothing was launched or nothing ran, and over a whole trace: it holds more than one job."""
+        if self.lane.is_whole_trace:
+            return None
+        busy = sum(activity.busy_us for activity in self.activity)
+        if not busy or not self.host.launching_us:
+            return None
+        ratio = self.host.launching_us / busy
+        return Bound("overhead", ratio) if ratio > 1 else Bound("compute", 1 / ratio)
+
+
+def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Summary:
+    """`windows`: what to look at; default the profiler's steps, or the whole trace if there are none."""
+    lane = lane_of(trace, windows)
+    devices = tuple(str(device.get("name", "")) for device in trace.device_properties)
+    used = {record.device for record in trace.records}
+    named = {str(device.get("name", "")) for device in trace.device_properties if device.get("id") in used}
+    limits = limits_of(named.pop()) if len(named) == 1 else None
+    return Summary(
+        lane=lane,
+        shares=tuple(_share([kernel], kernel.device_time_us, limits) for kernel in lane.kernels),
+        groups=_groups(lane, limits),
+        totals=_totals(trace),
+        memsets=_transfers([window.memsets for window in lane.windows]),
+        copies=_transfers([window.copies for window in lane.windows]),
+        host=_host(lane.windows),
+        activity=tuple(activity_of(lane.windows)),
+        problems=trace.pairing_problems(),
+        devices=devices,
+        limits=limits,
+    )
+
+
+def kernel_work(kernel: LaneKernel) -> Work | None:
+    """Of one launch: that of the op, where this kernel did all of it."""
+    if kernel.op is None or not kernel.does_the_op:
+        return None
+    return work_of(kernel.op, kernel.input_shapes, kernel.input_types)
+
+
+def _groups(lane: Lane, limits: Limits | None) -> tuple[KernelGroup, ...]:
+    found: dict[KernelIdentity, list[LaneKernel]] = {}
+    for kernel in lane.kernels:
+        found.setdefault(kernel.identity, []).append(kernel)
+    groups = [_group(identity, kernels, limits) for identity, kernels in found.items()]
+    return tuple(sorted(groups, key=lambda group: -group.device_time_us))
+
+
+def _group(identity: KernelIdentity, kernels: Sequence[LaneKernel], limits: Limits | None) -> KernelGroup:
+    time_us = sum(kernel.device_time_us for kernel in kernels)
+    return KernelGroup(
+        identity=identity,
+        launches=len(kernels),
+        device_time_us=time_us,
+        ops=tuple(name for name, _ in Counter(kernel.op for kernel in kernels if kernel.op).most_common()),
+        shapes=tuple(dict.fromkeys(kernel.input_shapes for kernel in kernels if kernel.input_shapes)),
+        work=_sum([kernel_work(kernel) for kernel in kernels]),
+        limit=_share(kernels, time_us, limits),
+    )
+
+
+def _share(kernels: Sequence[LaneKernel], time_us: float, limits: Limits | None) -> Share | None:
+    """Of launches of one kernel, together."""
+    work = _sum([kernel_work(kernel) for kernel in kernels])
+    if work is None or limits is None or time_us <= 0:
+        return None
+    dtype = decode(kernels[0].identity.name).dtype or _dtype(kernels[0].input_types)
+    return share_of_limit(work, time_us, dtype, limits)
+
+
+_DTYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "double": "fp64"}
+
+
+def _dtype(types: Sequence[str]) -> str | None:
+    return next((_DTYPES[name] for name in types if name in _DTYPES), None)
+
+
+def _sum(works: Sequence[Work | None]) -> Work | None:
+    """None where one is not known: half of the work in all of the time would be a wrong rate."""
+    known = [work for work in works if work is not None]
+    if len(known) < len(works):
+        return None
+    flops, moved = [work.flops for work in known], [work.bytes for work in known]
+    return Work(
+        sum(value for value in flops if value is not None) if None not in flops else None,
+        sum(value for value in moved if value is not None) if None not in moved else None,
+    )
+
+
+def _totals(trace: Trace) -> tuple[Total, ...]:
+    found: dict[tuple[str, Size, Size], list[float]] = {}
+    for record in trace.records:
+        if record.category == "kernel":
+            found.setdefault((record.name, record.grid, record.block), []).append(record.duration_us)
+    totals = [Total(name, grid, block, len(times), sum(times)) for (name, grid, block), times in found.items()]
+    return tuple(sorted(totals, key=lambda total: -total.device_time_us))
+
+
+def _transfers(windows: Sequence[Sequence[DeviceRecord]]) -> tuple[Transfers, ...]:
+    found: dict[str, list[DeviceRecord]] = {}
+    for records in windows:
+        for record in records:
+            found.setdefault(record.name, []).append(record)
+    steps = len(windows)
+    return tuple(
+        Transfers(
+            name,
+            len(records) / steps,
+            sum(record.duration_us for record in records) / steps,
+            sum(record.bytes or 0 for record in records) / steps,
+        )
+        for name, records in found.items()
+    )
+
+
+def _host(windows: Sequence[Window]) -> HostLane:
+    last = windows[-1]
+    launched = metadata_ops_that_launched(last)
+    metadata = Counter(op.name for op in last.ops if op.name in METADATA_OPS)
+    return HostLane(
+        duration_us=median(window.duration_us for window in windows),
+        launching_us=median(host_time_us(window) for window in windows),
+        dispatcher_ops=Counter(op.name for op in dispatcher_ops(last)),
+        metadata_ops=metadata - Counter(launched),
+        metadata_ops_that_launched=tuple(launched),
+        compile_ops=tuple(op.name for op in last.ops if is_compile_op(op.name)),
+        synchronizations=last.synchronizations,
+    )

@@ -1,0 +1,63 @@
+"""One page, as text and as Markdown; what stands in it may come from a stranger's trace."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelgauge.report.page import Column, Grid, Section, markdown, text
+
+PAGE = [
+    Section("head", ("one line", "another")),
+    Section(grid=Grid((Column("name"), Column("us", number=True)), (("gemm\n  aten::mm", "56.3"), ("add", "2.0")))),
+]
+
+
+def test_text_has_titles_lines_and_columns() -> None:
+    assert text(PAGE, width=80, color=False) == (
+        "head\none line\nanother\n\nname         us\ngemm       56.3\n  aten::mm\nadd         2.0\n"
+    )
+
+
+def test_markdown_has_the_same_in_a_table() -> None:
+    assert markdown(PAGE) == (
+        "**head**\n\none line  \nanother\n\n| name | us |\n| --- | ---: |\n| gemm<br>aten::mm | 56.3 |\n| add | 2.0 |\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
+        ("a | b", "a \\| b"),
+        ("[click](https://example.org)", "\\[click\\](https\\://example.org)"),
+        ("www.example.org", "www\\.example.org"),
+        ("`code`", "\\`code\\`"),
+        ("**bold** __init__", "\\*\\*bold\\*\\* \\__init_\\_"),
+        ("@someone #12", "\\@someone \\#12"),
+        (":rocket:", "\\:rocket:"),
+        ("- item", "\\- item"),
+        ("1. item", "\\1. item"),
+        ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
+        ("vectorized_elementwise_kernel", "vectorized_elementwise_kernel"),
+        ("at::native", "at::native"),
+        ("\x1b[31mred", "\\\\x1b\\[31mred"),
+        ("\u202egnorw", "\\\\u202egnorw"),
+    ],
+)
+def test_nothing_in_a_name_is_markup(name: str, shown: str) -> None:
+    assert markdown([Section(lines=(name,))]) == f"{shown}\n"
+
+
+def test_no_name_steers_the_terminal_or_breaks_a_row() -> None:
+    page = [Section(f"\x1b]0;title\x07{'x' * 10}", ("a\rb",), Grid((Column("n"),), (("\x1b[2J\u202e",),)))]
+    shown = text(page, width=40, color=False)
+    assert shown.isascii()
+    assert all(character == "\n" or character.isprintable() for character in shown)
+
+
+def test_a_name_of_ten_thousand_characters_is_folded_into_the_width() -> None:
+    shown = text(
+        [Section(grid=Grid((Column("n"), Column("us", number=True)), (("k" * 10_000, "1.0"),)))], width=80, color=False
+    )
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.count("k") == 10_000
