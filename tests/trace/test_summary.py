@@ -1,0 +1,124 @@
+"""What one trace says, put together: groups, work and limits, the host's lane, what is missing."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from kernelgauge.trace import parse
+from kernelgauge.trace.summary import Summary, summarize_trace
+from tests.builders import Event, call, chrome, kernel, op, recorded, region, step, trace_of
+
+
+@cache
+def summary(name: str) -> Summary:
+    return summarize_trace(recorded(name))
+
+
+def test_launches_of_one_kernel_are_one_group_the_longest_first() -> None:
+    groups = summary("mlp-eager").groups
+    assert [group.launches for group in groups] == [2, 1, 1, 1]
+    assert [group.device_time_us for group in groups] == sorted((g.device_time_us for g in groups), reverse=True)
+    assert sum(group.device_time_us for group in groups) == pytest.approx(summary("mlp-eager").lane.device_time_us)
+    assert groups[0].ops == ("aten::mm",)
+    assert groups[0].shapes == (((8192, 768), (768, 3072)),)
+
+
+def test_work_and_share_of_a_group_are_those_of_all_its_launches() -> None:
+    gemm = summary("mlp-eager").groups[0]
+    assert gemm.work is not None
+    assert gemm.work.flops == 2 * (2 * 8192 * 768 * 3072)
+    assert gemm.limit is not None
+    assert (gemm.limit.limit, gemm.limit.unit) == ("bf16", "TFLOP/s")
+    assert gemm.limit.achieved == pytest.approx(gemm.work.flops / gemm.device_time_us / 1e6)
+
+
+def test_each_kernel_of_the_lane_has_its_own_share() -> None:
+    of_mlp = summary("mlp-compiled")
+    first, second = of_mlp.shares[:2]
+    assert first is not None
+    assert second is not None
+    assert first.achieved > second.achieved  # the same product, in 56.3 and 59.7 us
+    assert len(of_mlp.shares) == len(of_mlp.lane.kernels)
+
+
+def test_a_split_product_has_the_work_of_its_op_and_what_adds_it_up_has_none() -> None:
+    gemm, reduce = summary("linear-eager-splitk").groups
+    assert gemm.work is not None
+    assert gemm.work.flops == 2 * 16 * 4096 * 4096
+    assert reduce.work is None
+
+
+def test_a_gpu_that_is_not_known_has_no_limit() -> None:
+    assert summarize_trace(trace_of(step(1, 0, 10), call(1, 1), kernel(1, 2))).limits is None
+
+
+def test_totals_are_of_the_whole_trace_whatever_its_steps_are() -> None:
+    trace = trace_of(step(1, 0, 10), call(1, 1), kernel(1, 2), call(2, 50), kernel(2, 60), kernel(3, 70, name="orphan"))
+    found = summarize_trace(trace)
+    assert [(total.name, total.launches, total.device_time_us) for total in found.totals] == [
+        ("gemm", 2, 10),
+        ("orphan", 1, 5),
+    ]
+    assert len(found.lane.kernels) == 1
+
+
+def test_memsets_are_counted_per_step_beside_the_kernels() -> None:
+    (memset,) = summary("mlp-eager").memsets
+    assert (memset.name, memset.count, memset.bytes) == ("Memset (Device)", 2, 8)
+    assert summary("mlp-eager").copies == ()
+
+
+def test_metadata_ops_are_counted_apart_from_those_that_had_to_launch() -> None:
+    rows: list[Event] = [
+        step(1, 0, 100),
+        op("aten::t", 1, 1),
+        op("aten::reshape", 5, 10),
+        call(1, 6),
+        kernel(1, 8),
+        op("aten::reshape", 20, 1),
+    ]
+    host = summarize_trace(trace_of(*rows)).host
+    assert host.metadata_ops == {"aten::t": 1, "aten::reshape": 1}
+    assert host.metadata_ops_that_launched == ("aten::reshape",)
+
+
+def test_the_pre_ops_of_a_compiled_call_are_listed() -> None:
+    host = summary("mlp-compiled").host
+    assert host.compile_ops[:2] == ("TorchDynamo Cache Lookup", "Torch-Compiled Region: 2/0")
+    assert host.dispatcher_ops == {"aten::mm": 3}
+
+
+@pytest.mark.parametrize(("name", "by"), [("mlp-compiled", "compute"), ("mlp-eager-train", "overhead")])
+def test_who_makes_a_step_long_is_named_with_its_ratio(name: str, by: str) -> None:
+    bound = summary(name).bound
+    assert bound is not None
+    assert bound.by == by
+    assert 1 < bound.ratio < 3
+
+
+def test_a_whole_trace_is_bound_by_nothing_in_particular() -> None:
+    assert summarize_trace(trace_of(op("aten::mm", 0, 5), call(1, 1), kernel(1, 2))).bound is None
+
+
+def test_a_region_is_summed_up_like_a_step() -> None:
+    trace = trace_of(
+        region("forward", 0, 100), op("aten::mm", 1, 5, external_id=7), call(1, 2, external_id=7),
+        kernel(1, 9, external_id=7), call(2, 200), kernel(2, 210),
+    )  # fmt: skip
+    found = summarize_trace(trace, trace.regions("forward"))
+    assert [each.op for each in found.lane.kernels] == ["aten::mm"]
+
+
+def test_lost_and_orphan_records_are_told() -> None:
+    found = summarize_trace(trace_of(step(1, 0, 100), call(1, 1), kernel(2, 5)))
+    assert len(found.problems) == 2
+
+
+def test_the_device_is_that_which_ran_something() -> None:
+    devices = [{"id": 0, "name": "NVIDIA H200"}, {"id": 1, "name": "NVIDIA A100-SXM4-80GB"}]
+    trace = parse(chrome(step(1, 0, 100), call(1, 1), kernel(1, 5), deviceProperties=devices))
+    limits = summarize_trace(trace).limits
+    assert limits is not None
+    assert limits.name == "NVIDIA H200"
