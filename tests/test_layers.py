@@ -33,8 +33,11 @@ ALLOWED = {
     "run": {"conditions", "trace"},
     "trace": {"errors"},
     "judge": {"errors", "printable", "run", "trace"},
-    "report": {"printable", "run", "judge", "trace"},
+    "report": {"printable", "run", "judge", "trace", "results"},
     "storage": {"errors", "run", "judge"},
+    "serving": {"errors", "printable"},
+    "publishing": {"errors", "printable", "serving"},
+    "results": {"errors", "run", "judge"},
     "runs_file": {"errors", "run", "storage"},
 }
 

@@ -26,6 +26,10 @@ class Artifacts:
     def traces(self) -> Path:
         return self.folder / "traces"
 
+    @property
+    def results(self) -> Path:
+        return self.folder / "results.json"
+
     def trace(self, workload: Workload) -> Path:
         return self.traces / f"{workload.id}.json.gz"
 
@@ -36,7 +40,13 @@ class Artifacts:
         """Find out whether the folder can be written, and empty it. Raises `StorageError`."""
         write_atomically(self.folder / ".writable", b"")
         (self.folder / ".writable").unlink(missing_ok=True)  # another worker may have been faster
-        shutil.rmtree(self.traces, ignore_errors=True)  # of another run: they would pass for this one's
+        # Those of another run: they would pass for this one's.
+        shutil.rmtree(self.traces, ignore_errors=True)
+        self.results.unlink(missing_ok=True)
+
+    def write_results(self, content: bytes) -> None:
+        """Raises `StorageError` if it cannot be written."""
+        write_atomically(self.results, content)
 
     def write(self, workload: Workload, trace_json: bytes, table: str) -> None:
         """Raises `StorageError` if it cannot be written."""

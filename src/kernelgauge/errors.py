@@ -11,6 +11,7 @@ __all__ = [
     "MeasurementError",
     "NewerBaselineError",
     "PublishingError",
+    "ResultsError",
     "ServingError",
     "StorageError",
     "TraceError",
@@ -87,6 +88,10 @@ class ServingError(KernelgaugeError):
 
 class PublishingError(KernelgaugeError):
     """Reports that cannot be copied to where they are to be published."""
+
+
+class ResultsError(KernelgaugeError):
+    """Saved results that cannot be read, or a report that cannot be made of them."""
 
 
 class MeasurementError(KernelgaugeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from .judge import (
     judge_time,
     not_measured,
 )
+from .results import TestResult
 from .run import Fingerprint, Run, Sample, Timer
 from .storage import BaselineStore
 from .suites import Options, Suites
@@ -60,9 +62,11 @@ class Gauge:
     progress: Callable[[str], None] = lambda _: None
     verdicts: list[Verdict] = field(default_factory=list)
     failed: dict[str, list[str]] = field(default_factory=dict)  # failed tests, by workload id
+    tests: list[TestResult] = field(default_factory=list)
     unavailable: dict[str, str] = field(default_factory=dict)  # why a workload cannot run here, by id
     warnings: list[str] = field(default_factory=list)
     session: Any = None  # pytest's, for its exit status
+    started: datetime | None = None  # UTC
     selected: list[Workload] = field(default_factory=list)  # those that this run has tests for
     suites: Suites = field(init=False)
     artifacts: Artifacts = field(init=False)

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from .judge import Status, Verdict
 from .measure.settings import Settings
 from .standard import MEASURING
 from .suites import Options
-from .summary import summarize
+from .summary import summarize, test_result
 
 if TYPE_CHECKING:
     from .workload import Workload
@@ -188,7 +189,8 @@ def _progress(config: pytest.Config) -> Callable[[str], None]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    session.config.stash[GAUGE_KEY].session = session
+    gauge = session.config.stash[GAUGE_KEY]
+    gauge.session, gauge.started = session, datetime.now(timezone.utc)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -284,9 +286,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     report = (yield).get_result()
     workload = workload_of(item)
+    gauge = item.config.stash[GAUGE_KEY]
+    if report.when == "call" or not report.passed:  # what was skipped or failed before its call has none
+        gauge.tests.append(test_result(item, report))
     if not report.failed or workload is None:
         return
-    gauge = item.config.stash[GAUGE_KEY]
     gauge.failed.setdefault(workload.id, []).append(item.name)
     if not any(name == "kernelgauge_verdict" for name, _ in item.user_properties):  # a claim of the suite
         gauge.conclude(Verdict(Status.REGRESSED, workload.id, bare_name(item), "the test failed"))

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .collecting import collect
 from .errors import KernelgaugeError
 from .fixtures import workload_of
 from .judge import Action, PlannedChange, Status
 from .recording import refusals, save_runs, update
 from .report import conditions_text, describe, notes, plan_text, remarks, rows, summary_text
+from .results import TestResult, encode_results
 
 if TYPE_CHECKING:
     from .gauge import Gauge
     from .run import Run
 
-__all__ = ["summarize"]
+__all__ = ["summarize", "test_result"]
+
+_LONGEST_SAID = 20_000  # characters: a traceback is not what the results are for
 
 
 def summarize(gauge: Gauge, reporter: pytest.TerminalReporter, *, collected_only: bool) -> None:
@@ -31,6 +36,7 @@ def summarize(gauge: Gauge, reporter: pytest.TerminalReporter, *, collected_only
     style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
     reporter.write_sep("=", "kernelgauge", bold=True)
     _write_results(gauge, runs, reporter, style)
+    _save_results(gauge, reporter)
     if gauge.options.update:
         _update(gauge, reporter, style)
     if gauge.options.runs is not None:
@@ -54,6 +60,40 @@ def _write_results(gauge: Gauge, runs: Sequence[Run], reporter: pytest.TerminalR
     for warning in gauge.warnings:
         reporter.write_line(f"warning: {warning}", yellow=True)
     reporter.write_line(f"traces and tables: {gauge.artifacts.traces}")
+
+
+def test_result(item: pytest.Item, report: Any) -> TestResult:
+    """One test as the results keep it."""
+    workload = workload_of(item)
+    said = ""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        said = str(report.longrepr[2]).removeprefix("Skipped: ")
+    elif report.failed:
+        said = str(report.longrepr)
+    documentation = getattr(getattr(item, "obj", None), "__doc__", None) or ""
+    return TestResult(
+        node=item.nodeid,
+        workload=workload.id if workload else None,
+        outcome=report.outcome,
+        seconds=report.duration,
+        claim=documentation.strip().partition("\n")[0],
+        said=said[:_LONGEST_SAID],
+    )
+
+
+def _save_results(gauge: Gauge, reporter: pytest.TerminalReporter) -> None:
+    results = collect(
+        gauge,
+        started=gauge.started or datetime.now(timezone.utc),
+        ended=datetime.now(timezone.utc),
+        arguments=tuple(gauge.session.config.invocation_params.args),
+        exit_status=int(gauge.session.exitstatus),
+    )
+    try:
+        gauge.artifacts.write_results(encode_results(results))
+    except KernelgaugeError as error:
+        reporter.write_line(str(error), red=True)
+        gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _write_runs(gauge: Gauge, path: Path, reporter: pytest.TerminalReporter) -> None:

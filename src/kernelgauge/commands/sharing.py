@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..publishing import publish
 from ..serving import PERFETTO_PORT, PERFETTO_UI, serve_trace
 from .output import Commands, Exit
 
@@ -59,6 +58,8 @@ def _open(options: argparse.Namespace) -> Exit:
 
 
 def _publish(options: argparse.Namespace) -> Exit:
+    from ..publishing import publish  # fsspec takes half as long to import as everything else together
+
     planned = publish(
         options.reports,
         options.destination,

@@ -1,0 +1,65 @@
+"""From the state of a session to its results."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from . import __version__
+from .errors import BaselineError
+from .results import SCHEMA_VERSION, Results, WorkloadResult
+
+if TYPE_CHECKING:
+    from .gauge import Gauge
+    from .judge import Baseline
+    from .run import Run
+
+__all__ = ["collect"]
+
+
+def collect(
+    gauge: Gauge, *, started: datetime, ended: datetime, arguments: tuple[str, ...], exit_status: int
+) -> Results:
+    """What this session observed and concluded so far. `started` and `ended` are of one time zone."""
+    runs = {run.workload: run for run in gauge.runs()}
+    seen = dict.fromkeys([*runs, *(verdict.workload for verdict in gauge.verdicts), *gauge.unavailable])
+    return Results(
+        schema_version=SCHEMA_VERSION,
+        kernelgauge=__version__,
+        started_at=started.isoformat(timespec="seconds"),
+        seconds=(ended - started).total_seconds(),
+        arguments=arguments,
+        fingerprint=gauge.fingerprint if runs else None,
+        gpu=next((run.gpu for run in runs.values()), None),
+        not_watched=gauge.not_watched if runs else "",
+        workloads=tuple(_workload(gauge, identifier, runs.get(identifier)) for identifier in seen),
+        tests=tuple(gauge.tests),
+        warnings=tuple(gauge.warnings),
+        exit_status=exit_status,
+    )
+
+
+def _workload(gauge: Gauge, identifier: str, run: Run | None) -> WorkloadResult:
+    workload = gauge.suites.workload(identifier)
+    trace = gauge.artifacts.trace(workload)
+    return WorkloadResult(
+        id=identifier,
+        suite=gauge.suites.suite_of(identifier),
+        module=workload.module,
+        variant=workload.variant,
+        dtype=workload.dtype,
+        pass_=workload.pass_,
+        shape=workload.shape,
+        run=run,
+        baseline=_baseline(gauge, run) if run else None,
+        verdicts=tuple(verdict for verdict in gauge.verdicts if verdict.workload == identifier),
+        unavailable=gauge.unavailable.get(identifier),
+        trace=trace.relative_to(gauge.artifacts.folder).as_posix() if run and trace.exists() else None,
+    )
+
+
+def _baseline(gauge: Gauge, run: Run) -> Baseline | None:
+    try:
+        return gauge.store.load(run.fingerprint.device, run.workload)
+    except BaselineError:
+        return None  # the verdicts say what is wrong with it

@@ -1,0 +1,106 @@
+"""What one run of pytest observed and concluded: the one thing that every report is made from.
+
+Plain data, the same in memory and in `reports/latest/results.json` (docs/results.md).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .errors import ResultsError
+from .judge import Baseline, Status, Verdict, worst
+from .run import Fingerprint, Run
+
+__all__ = ["SCHEMA_VERSION", "Results", "TestResult", "WorkloadResult", "decode_results", "encode_results"]
+
+SCHEMA_VERSION = 1
+
+Outcome = Literal["passed", "failed", "skipped"]
+
+
+class TestResult(msgspec.Struct, frozen=True):
+    """One test. `said`: why it failed or was skipped; `claim`: the first line of its docstring."""
+
+    __test__ = False  # no test of pytest's
+
+    node: str
+    workload: str | None
+    outcome: Outcome
+    seconds: float
+    claim: str = ""
+    said: str = ""
+
+
+class WorkloadResult(msgspec.Struct, frozen=True):
+    """One workload: what was asked, what was observed, what it was compared with, what was concluded."""
+
+    id: str
+    suite: str
+    module: str
+    variant: str
+    dtype: str
+    pass_: str
+    shape: tuple[int, ...]
+    run: Run | None = None  # None: it could not be measured
+    baseline: Baseline | None = None  # None: there is none, or it could not be read
+    verdicts: tuple[Verdict, ...] = ()
+    unavailable: str | None = None  # why it cannot run on this machine
+    trace: str | None = None  # beside the results, with slashes
+
+    @property
+    def status(self) -> Status | None:
+        return worst([verdict.status for verdict in self.verdicts])
+
+    def verdict(self, subject: str) -> Verdict | None:
+        return next((verdict for verdict in self.verdicts if verdict.subject == subject), None)
+
+
+class Results(msgspec.Struct, frozen=True):
+    """All of it. Times are UTC, as ISO 8601."""
+
+    schema_version: int
+    kernelgauge: str  # its version
+    started_at: str
+    seconds: float
+    arguments: tuple[str, ...]  # of pytest
+    fingerprint: Fingerprint | None  # None: nothing was measured
+    gpu: str | None  # which one of its kind: a digest of its UUID
+    not_watched: str  # why nothing is known of the GPU's clocks and other users; empty if it is
+    workloads: tuple[WorkloadResult, ...]
+    tests: tuple[TestResult, ...] = ()
+    warnings: tuple[str, ...] = ()
+    exit_status: int = 0  # of pytest
+
+    @property
+    def status(self) -> Status | None:
+        """The worst of all verdicts; None if nothing was judged."""
+        return worst([verdict.status for workload in self.workloads for verdict in workload.verdicts])
+
+
+class _Header(msgspec.Struct):
+    schema_version: int
+
+
+def encode_results(results: Results) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n"
+
+
+def decode_results(content: bytes, *, where: str) -> Results:
+    """Raises `ResultsError` if it is anything but results in this schema."""
+    expected = f"results of kernelgauge, schema_version {SCHEMA_VERSION}"
+    try:
+        version = msgspec.json.decode(content, type=_Header).schema_version
+        if version == SCHEMA_VERSION:
+            return msgspec.json.decode(content, type=Results)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        got = "an empty file" if not content.strip() else str(error)
+        raise ResultsError("the results cannot be read", where=where, got=got, expected=expected) from error
+    raise ResultsError(
+        f"the results were written by {'a newer' if version > SCHEMA_VERSION else 'another'} version of kernelgauge",
+        where=f"{where}, field schema_version",
+        got=str(version),
+        expected=str(SCHEMA_VERSION),
+        next_command="pip install --upgrade kernelgauge" if version > SCHEMA_VERSION else None,
+    )
