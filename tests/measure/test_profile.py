@@ -19,8 +19,8 @@ from kernelgauge.measure import profile
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.device.cuda import CudaDevice
 from kernelgauge.measure.instance import Instance, build
-from kernelgauge.measure.profile import REGION, Session, profile_session, session_problems
-from kernelgauge.trace import Trace, parse
+from kernelgauge.measure.profile import Session, profile_session, session_problems
+from kernelgauge.trace import REGION, Trace, parse
 
 NAME = "mlp-eager"  # the recorded trace, and the region in it: three iterations of five launches
 Content = dict[str, Any]

@@ -11,7 +11,7 @@ import pytest
 from kernelgauge import Timer, Workload
 from kernelgauge.conditions import Reading
 from kernelgauge.errors import WorkloadError
-from kernelgauge.measure import profile, replicate
+from kernelgauge.measure import replicate
 from kernelgauge.measure.device import Execution
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.device.cuda import CudaDevice
@@ -19,7 +19,7 @@ from kernelgauge.measure.instance import Instance, build
 from kernelgauge.measure.profile import Session, profile_session
 from kernelgauge.measure.replicate import Pace, held_session
 from kernelgauge.measure.settings import Settings
-from kernelgauge.trace import KernelIdentity, Window, parse
+from kernelgauge.trace import REGION, KernelIdentity, Window, parse
 from tests.builders import call, chrome, kernel, region, step
 from tests.measure.conftest import Diary, Fake, ToldMonitor
 
@@ -33,7 +33,7 @@ def session_of(*, held: int, synchronizes: bool = False, launches: int = 2) -> S
     events = []
     for index in range(ITERATIONS):
         start = 1000.0 * index
-        events += [step(index, start, 900), region(profile.REGION, start, 100)]
+        events += [step(index, start, 900), region(REGION, start, 100)]
         for launch in range(launches):
             correlation = 100 * index + launch + 1
             events.append(call(correlation, start + 10 + 20 * launch))
@@ -42,7 +42,7 @@ def session_of(*, held: int, synchronizes: bool = False, launches: int = 2) -> S
         if synchronizes:
             events.append(call(None, start + 90, name="cudaStreamSynchronize"))
     trace = parse(chrome(*events))
-    windows = tuple(trace.regions(profile.REGION))
+    windows = tuple(trace.regions(REGION))
     device = object.__new__(CudaDevice)
     executions = tuple(tuple(device.executions(window)) for window in windows)
     return Session(trace=trace, windows=windows, executions=executions, trace_json=b"", table="")

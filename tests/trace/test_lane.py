@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelgauge.trace.lane import lane_of
-from tests.builders import Event, call, kernel, op, recorded, step, trace_of
+from tests.builders import Event, call, kernel, op, recorded, region, step, trace_of
 
 
 def launched(step_start: float, *names: str, us: float = 5, first: int = 0) -> list[Event]:
@@ -57,6 +57,12 @@ def test_of_steps_that_all_differ_the_last_is_taken() -> None:
     lane = lane_of(trace_of(*launched(0, "mul", first=100), *launched(1000, "add", first=200)))
     assert [each.identity.name for each in lane.kernels] == ["add"]
     assert [window.name for window in lane.windows] == ["ProfilerStep#200"]
+
+
+def test_of_a_trace_of_the_suite_the_calls_inside_its_steps_are_taken() -> None:
+    rows = launched(0, "fill", "mul", first=100)
+    lane = lane_of(trace_of(*rows, region("kernelgauge.call", 9, 40)))
+    assert [each.identity.name for each in lane.kernels] == ["mul"]
 
 
 def test_a_trace_without_steps_is_one_window_with_the_kernels_that_have_no_launch() -> None:

@@ -77,6 +77,8 @@ def _diff(options: argparse.Namespace) -> Exit:
         _say(json_text(compare_data(comparison, names=(options.before, options.after))))
     else:
         names = (Path(options.before).name, Path(options.after).name)
+        if names[0] == names[1]:
+            names = (options.before, options.after)
         _say(_formed(compare_page(comparison, names=names, top=_top(options), everything=options.all), options))
     return Exit.NO if options.fail_on_change and comparison.gpu_changed else Exit.YES
 

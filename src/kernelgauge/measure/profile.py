@@ -11,14 +11,11 @@ from pathlib import Path
 from torch.profiler import profile, record_function, schedule
 
 from ..errors import MeasurementError
-from ..trace import Trace, Window, parse
+from ..trace import REGION, Trace, Window, parse
 from .device import Device, Execution
 from .instance import Instance
 
-__all__ = ["REGION", "Session", "profile_session"]
-
-# Marks the call inside each profiler step: flushing and waiting for the device stay outside of it.
-REGION = "kernelgauge.call"
+__all__ = ["Session", "profile_session"]
 
 _WAIT = 1
 # A session whose records do not pair is measured again. A profiler that loses records three times running does not

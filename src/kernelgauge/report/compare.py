@@ -31,7 +31,7 @@ def compare_page(comparison: Comparison, *, names: tuple[str, str], top: int, ev
     ]
     host = tuple(_host(comparison.host))
     if host:
-        sections.append(Section("host per step", host))
+        sections.append(Section("host", host))
     return sections
 
 

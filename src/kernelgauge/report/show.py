@@ -45,11 +45,12 @@ def lane_text(summary: Summary) -> str:
     count, all_of_them = len(lane.windows), len(lane.all_windows)
     if lane.is_whole_trace:
         return f"{device}, no profiler steps: {WHOLE}"
+    noun = _noun(summary)
     if count == all_of_them:
-        return f"{device}, {counted(all_of_them, 'step')}"
+        return f"{device}, {counted(all_of_them, noun)}"
     if count == 1:
-        return f"{device}, {all_of_them} steps that all differ; shown is {lane.windows[0].name}"
-    return f"{device}, {all_of_them} steps; shown is the mean of the {count} that launched the same"
+        return f"{device}, {all_of_them} {noun}s that all differ; shown is {lane.windows[0].name}"
+    return f"{device}, {all_of_them} {noun}s; shown is the mean of the {count} that launched the same"
 
 
 def identity_text(identity: KernelIdentity) -> str:
@@ -96,7 +97,11 @@ def _statements(summary: Summary) -> Iterator[str]:
 
 
 def _per(summary: Summary) -> str:
-    return "" if summary.lane.is_whole_trace else " per step"
+    return "" if summary.lane.is_whole_trace else f" per {_noun(summary)}"
+
+
+def _noun(summary: Summary) -> str:
+    return "step" if summary.lane.all_windows[0].name.startswith("ProfilerStep#") else "call"
 
 
 def _in_order(summary: Summary) -> Section:

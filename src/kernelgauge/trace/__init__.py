@@ -3,12 +3,13 @@
 from .diff import KernelChange, align
 from .host import METADATA_OPS, computing_ops, dispatcher_ops, is_compile_op, metadata_ops_that_launched
 from .kernel import KernelIdentity, KernelRecord, identity_of, identity_of_op
-from .model import ApiCall, DeviceRecord, Launch, Op, Trace, Window
+from .model import REGION, ApiCall, DeviceRecord, Launch, Op, Trace, Window
 from .names import KernelName, Kind, decode
 from .reader import parse, read
 
 __all__ = [
     "METADATA_OPS",
+    "REGION",
     "ApiCall",
     "DeviceRecord",
     "KernelChange",

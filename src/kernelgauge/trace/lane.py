@@ -15,7 +15,7 @@ from typing import Any
 from .host import computing_ops
 from .kernel import KernelIdentity, identity_of_op, identity_of_record
 from .kernel_name import Kind
-from .model import WHOLE, ApiCall, DeviceRecord, Op, Trace, Window
+from .model import REGION, WHOLE, ApiCall, DeviceRecord, Op, Trace, Window
 
 __all__ = ["Execution", "Lane", "LaneKernel", "executions", "lane_of"]
 
@@ -71,8 +71,8 @@ class Lane:
 
 
 def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
-    """`windows`: default the profiler's steps; the whole trace where there are none."""
-    chosen = tuple(windows if windows is not None else trace.steps()) or (trace.whole(),)
+    """`windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace."""
+    chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
     on_cpu = not trace.records
     ran = [executions(window, on_cpu=on_cpu) for window in chosen]
     sequences = [tuple(execution.identity for execution in each) for each in ran]

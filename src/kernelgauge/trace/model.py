@@ -21,6 +21,8 @@ __all__ = ["STEP_PREFIX", "WHOLE", "ApiCall", "DeviceRecord", "Launch", "Op", "T
 
 STEP_PREFIX = "ProfilerStep#"  # of the annotation that torch.profiler makes of each step
 WHOLE = "the whole trace"  # name of the window of everything
+# What `pytest perf` marks the call with, inside each profiler step: flushing and waiting stay outside of it.
+REGION = "kernelgauge.call"
 
 # Host calls that put work on the device, by prefix of their name (CUDA runtime, CUDA driver, HIP).
 _LAUNCH_PREFIXES = ("cudaLaunch", "cuLaunch", "hipLaunch", "hipModuleLaunch", "hipExtModuleLaunch", "hipExtLaunch")
