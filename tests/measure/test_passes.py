@@ -13,6 +13,7 @@ from torch import nn
 
 from kernelgauge import Timer, Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
+from kernelgauge.measure.passes import _left
 from kernelgauge.measure.runner import Measured, Result
 from kernelgauge.measure.settings import Settings
 from tests.measure.conftest import Fake, ToldReplicates
@@ -82,6 +83,14 @@ def test_the_passes_are_announced_with_the_workloads_that_are_left(
     measure([tiny(module="a"), tiny(module="b")], device, device.fingerprint(), settings, said.append)
     assert said[:2] == ["a-eager-fp32: profiling", "b-eager-fp32: profiling"]
     assert said[2:] == [f"timing, pass {number}: {2 if number < 4 else 1} of 2 workloads" for number in range(1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("passes", "seconds", "left"),
+    [(0, 0.0, ""), (1, 2.0, ", 14 s at least"), (4, 8.0, ", 8 s at least"), (7, 0.7, ""), (8, 16.0, ""), (12, 24.0, "")],
+)
+def test_how_long_it_will_take_is_told_from_how_long_it_took(passes: int, seconds: float, left: str) -> None:
+    assert _left(passes, seconds, Settings(replicates=8)) == left
 
 
 def test_results_are_those_of_their_workloads(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -38,8 +39,10 @@ def time_together(
         return {}
     first = len(subjects[0].replicates) + len(subjects[0].spoilt)  # a confirmation goes on to other addresses
     index = first
+    started = time.perf_counter()
     while active := [subject for subject in subjects if not subject.is_done(settings)]:
-        progress(f"timing, pass {index - first + 1}: {len(active)} of {len(subjects)} workloads")
+        left = _left(index - first, time.perf_counter() - started, settings)
+        progress(f"timing, pass {index - first + 1}: {len(active)} of {len(subjects)} workloads{left}")
         for subject in (*controls, *active):
             _one_replicate(subject, device, settings, index, usual_clock_mhz=_usual_clock((*controls, *subjects)))
         ending = _ends_all(controls, device)
@@ -50,6 +53,13 @@ def time_together(
         index += 1
     _refuse_drift(controls, subjects)
     return {control.workload.module: _control_time(control) for control in controls if control.replicates}
+
+
+def _left(passes: int, seconds: float, settings: Settings) -> str:
+    """How long it will take at least, by how long the passes took so far."""
+    least = settings.replicates - passes
+    seconds_left = seconds / passes * least if passes else 0.0
+    return f", {seconds_left:.0f} s at least" if seconds_left >= 1 else ""
 
 
 def _ends_all(controls: Sequence[Subject], device: Device) -> KernelgaugeError | None:
