@@ -35,8 +35,9 @@ ALLOWED = {
     "judge": {"errors", "printable", "run", "trace"},
     "report": {"printable", "run", "judge", "trace", "results"},
     "storage": {"errors", "run", "judge"},
-    "serving": {"errors", "printable"},
-    "publishing": {"errors", "printable", "serving"},
+    "serving": {"errors", "perfetto", "printable"},
+    "publishing": {"errors", "printable", "perfetto"},
+    "perfetto": set(),
     "results": {"errors", "run", "judge"},
     "runs_file": {"errors", "run", "storage"},
 }

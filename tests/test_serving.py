@@ -24,7 +24,8 @@ import pytest
 
 from kernelgauge import serving
 from kernelgauge.errors import ServingError, TraceError
-from kernelgauge.serving import PERFETTO_PORT, PERFETTO_UI, Ended, Progress, perfetto_link, serve_trace
+from kernelgauge.perfetto import PERFETTO_PORT, PERFETTO_UI, perfetto_link
+from kernelgauge.serving import Ended, Progress, serve_trace
 from tests.builders import chrome, kernel, waits_for_a_writer
 
 SOURCE = Path(__file__).parents[1] / "src"

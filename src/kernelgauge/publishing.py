@@ -17,8 +17,8 @@ from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-
 from fsspec.registry import known_implementations  # type: ignore[import-untyped]
 
 from .errors import PublishingError
+from .perfetto import PERFETTO_UI, perfetto_link
 from .printable import printable
-from .serving import PERFETTO_UI, perfetto_link
 
 __all__ = ["Copy", "Folder", "Found", "Plan", "find", "plan", "public_base", "publish"]
 

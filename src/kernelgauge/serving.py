@@ -21,15 +21,10 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from .errors import ServingError, TraceError
+from .perfetto import PERFETTO_PORT, PERFETTO_UI, perfetto_link
 from .printable import printable
 
-__all__ = ["PERFETTO_PORT", "PERFETTO_UI", "Ended", "Offer", "Progress", "perfetto_link", "serve_trace"]
-
-PERFETTO_UI = "https://ui.perfetto.dev"
-# The Content-Security-Policy of ui.perfetto.dev lets the page fetch from http://127.0.0.1:9001, where trace_processor
-# listens too, and from no other port of 127.0.0.1 (perfetto, ui/src/frontend/index.ts: setupContentSecurityPolicy;
-# tools/open_trace_in_ui takes 9001 for the same reason). `ssh -L 9001:127.0.0.1:9001` brings it from another machine.
-PERFETTO_PORT = 9001
+__all__ = ["Ended", "Offer", "Progress", "serve_trace"]
 
 _POLL_SECONDS = 0.1
 _STALLED_SECONDS = 30.0  # a connection that neither asks nor takes a chunk for so long is dropped
@@ -52,14 +47,6 @@ class Ended(Enum):
     FETCHED = "the trace was fetched"
     TIMED_OUT = "nothing fetched the trace in time (a browser may first ask whether the page may reach this machine)"
     INTERRUPTED = "stopped before the trace was fetched"
-
-
-def perfetto_link(url: str, *, ui: str = PERFETTO_UI) -> str:
-    """The address at which a Perfetto UI opens the trace at `url`.
-
-    The page decodes the parameter once, so what is quoted in `url` is quoted again.
-    """
-    return f"{ui.rstrip('/')}/#!/?url={quote(url, safe=':/')}"
 
 
 def serve_trace(

@@ -6,9 +6,7 @@ import argparse
 import os
 import sys
 
-from ..calibrate import calibrate, draw, store
 from ..errors import UpdateRefused
-from ..report.calibration import calibration_text, odds_text
 from .output import Commands, Exit, terminal
 
 __all__ = ["add_commands"]
@@ -43,6 +41,9 @@ def _at_least_two(text: str) -> int:
 
 
 def _calibrate(options: argparse.Namespace) -> Exit:
+    from ..calibrate import calibrate, draw, store
+    from ..report.calibration import calibration_text, odds_text
+
     if os.environ.get("CI") and not (options.force or options.dry_run):
         raise UpdateRefused(
             "calibrate is refused under CI: a job that records its own baselines gates nothing",

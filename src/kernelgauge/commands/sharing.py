@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..serving import PERFETTO_PORT, PERFETTO_UI, serve_trace
+from ..perfetto import PERFETTO_PORT, PERFETTO_UI
 from .output import Commands, Exit
 
 __all__ = ["add_commands"]
@@ -45,6 +45,8 @@ def add_commands(commands: Commands) -> None:
 
 
 def _open(options: argparse.Namespace) -> Exit:
+    from ..serving import serve_trace
+
     ended = serve_trace(
         options.trace,
         announce=_say,
@@ -58,7 +60,7 @@ def _open(options: argparse.Namespace) -> Exit:
 
 
 def _publish(options: argparse.Namespace) -> Exit:
-    from ..publishing import publish  # fsspec takes half as long to import as everything else together
+    from ..publishing import publish
 
     planned = publish(
         options.reports,
