@@ -59,6 +59,11 @@ def test_of_steps_that_all_differ_the_last_is_taken() -> None:
     assert [window.name for window in lane.windows] == ["ProfilerStep#200"]
 
 
+def test_a_step_that_launched_nothing_does_not_stand_for_the_trace() -> None:
+    lane = lane_of(trace_of(*launched(0, "mul", first=100), step(2, 1000, 100), step(3, 2000, 100)))
+    assert [each.identity.name for each in lane.kernels] == ["mul"]
+
+
 def test_of_a_trace_of_the_suite_the_calls_inside_its_steps_are_taken() -> None:
     rows = launched(0, "fill", "mul", first=100)
     lane = lane_of(trace_of(*rows, region("kernelgauge.call", 9, 40)))

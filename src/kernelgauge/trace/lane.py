@@ -76,8 +76,9 @@ def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
     on_cpu = not trace.records
     ran = [executions(window, on_cpu=on_cpu) for window in chosen]
     sequences = [tuple(execution.identity for execution in each) for each in ran]
-    # The last of equally frequent ones: the first steps of a session are those that warm up.
-    most, _ = Counter(reversed(sequences)).most_common(1)[0]
+    # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was
+    # launched stands for the trace only if nothing ever was.
+    most, _ = Counter(filter(None, reversed(sequences))).most_common(1)[0] if any(sequences) else ((), 0)
     alike = [index for index, sequence in enumerate(sequences) if sequence == most]
     return Lane(
         kernels=_kernels([ran[index] for index in alike]),
