@@ -12,7 +12,18 @@ import pytest
 
 from kernelgauge.errors import TraceError
 from kernelgauge.trace import parse, read
-from tests.builders import RECORDED, chrome, kernel, op, recorded, recorded_events, step, trace_of, waits_for_a_writer
+from tests.builders import (
+    RECORDED,
+    call,
+    chrome,
+    kernel,
+    op,
+    recorded,
+    recorded_events,
+    step,
+    trace_of,
+    waits_for_a_writer,
+)
 
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
 API = {"cuda_runtime", "cuda_driver"}
@@ -93,6 +104,25 @@ def test_rows_of_other_phases_and_categories_are_not_looked_into() -> None:
     trace = trace_of(foreign, flow, metadata, op("aten::mm", 0, 1))
     assert [op.name for op in trace.ops] == ["aten::mm"]
     assert trace.calls == trace.records == trace.annotations == ()
+
+
+def test_on_rows_of_the_host_stream_and_grid_may_be_texts() -> None:
+    launch = call(1, 0) | {"args": {"correlation": 1, "stream": "0x0", "grid": [3, 1, 1]}}  # as ROCm has them
+    triton = op("triton_poi_fused_0", 0, 1) | {
+        "args": {"grid": "grid(8192,)", "stream": 0, "num_warps": 4}
+    }  # torch 2.6
+    trace = trace_of(launch, triton)
+    assert trace.calls[0].correlation == 1
+    assert trace.ops[0].num_warps == 4
+
+
+@pytest.mark.parametrize("field", ["device", "stream", "grid", "block"])
+def test_on_a_record_of_the_device_they_may_not(field: str) -> None:
+    row = kernel(1, 0)
+    row["args"][field] = "0x0"
+    with pytest.raises(TraceError) as caught:
+        parse(chrome(step(1, 0, 9), row))
+    assert f"traceEvents[1].args: {field}" in str(caught.value.got)
 
 
 def test_unknown_fields_of_a_row_are_ignored() -> None:

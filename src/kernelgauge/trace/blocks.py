@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
 
 from ..errors import TraceError
 
-__all__ = ["BLOCK_BYTES", "file_blocks"]
+__all__ = ["BLOCK_BYTES", "file_blocks", "of_one_size"]
 
 # Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
 BLOCK_BYTES = 1 << 20
+# Small, because zlib copies what stands behind a member, and a file may have a member in every 20 bytes.
+_GZIP_BYTES = 1 << 14
 _GZIP = b"\x1f\x8b"
 _GZIP_WINDOW = 31  # zlib: the largest window, and gzip's own header
 # The profiler's JSON shrinks 10 to 40 times (the recorded ones: 14 to 27); deflate can reach 1030. What claims more
@@ -24,7 +25,7 @@ _RATIO_FROM = 64 << 20
 
 
 def file_blocks(path: Path | str) -> Iterator[bytes]:
-    """The content of a regular file, gzip or not, in blocks of about `BLOCK_BYTES`.
+    """The content of a regular file, gzip or not, in blocks of at most `BLOCK_BYTES`.
 
     Raises `TraceError` if it is no regular file, cannot be read or decompressed, decompresses to far more than a trace
     would, or changed while it was read.
@@ -36,14 +37,13 @@ def file_blocks(path: Path | str) -> Iterator[bytes]:
         try:
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
-                raise TraceError("cannot read the trace", where=where, got="not a regular file", expected="a file")
-            with open(descriptor, "rb", buffering=0, closefd=False) as file:
-                yield from _blocks(file, where)
+                raise _unreadable(where, "not a regular file", "a file")
+            yield from _content(descriptor, before.st_size, where)
             after = os.fstat(descriptor)
         finally:
             os.close(descriptor)
-    except OSError as error:
-        raise TraceError("cannot read the trace", where=where, got=str(error)) from error
+    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+        raise _unreadable(where, str(error), "a file that can be read") from error
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise TraceError(
             "the trace changed while it was read",
@@ -53,42 +53,68 @@ def file_blocks(path: Path | str) -> Iterator[bytes]:
         )
 
 
-def _blocks(file: IO[bytes], where: str) -> Iterator[bytes]:
-    first = file.read(BLOCK_BYTES)
-    if first[:2] == _GZIP:
-        yield from _decompressed(first, file, where)
-        return
-    while first:
-        yield first
-        first = file.read(BLOCK_BYTES)
+def of_one_size(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in blocks of `size`, but for the last: a member of gzip may hold a single byte, or a block all."""
+    held: list[bytes] = []
+    room = size
+    for block in blocks:
+        start = 0
+        while len(block) - start >= room:
+            held.append(block[start : start + room])
+            yield b"".join(held)
+            start += room
+            held, room = [], size
+        if start < len(block):
+            held.append(block[start:])
+            room -= len(block) - start
+    if held:
+        yield b"".join(held)
 
 
-def _decompressed(block: bytes, file: IO[bytes], where: str) -> Iterator[bytes]:
+def _content(descriptor: int, size: int, where: str) -> Iterator[bytes]:
+    is_gzip = os.read(descriptor, len(_GZIP)) == _GZIP
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    if is_gzip:
+        return _decompressed(_read(descriptor, size, _GZIP_BYTES), where)
+    return _read(descriptor, size, BLOCK_BYTES)
+
+
+def _read(descriptor: int, size: int, at_once: int) -> Iterator[bytes]:
+    """No more than the file had when it was opened: one that grows all the time would never end."""
+    while size > 0 and (block := os.read(descriptor, min(size, at_once))):
+        size -= len(block)
+        yield block
+
+
+def _decompressed(blocks: Iterable[bytes], where: str) -> Iterator[bytes]:
     """One gzip member after another; zeros between and behind them are padding."""
     engine = zlib.decompressobj(_GZIP_WINDOW)
-    read, made = len(block), 0
-    while True:
-        try:
-            piece = engine.decompress(block, BLOCK_BYTES)
-        except zlib.error as error:
-            raise TraceError("cannot read the trace", where=where, got=f"damaged gzip: {error}") from error
-        made += len(piece)
-        if made > max(_RATIO_FROM, _MOST_RATIO * read):
-            raise TraceError(
-                "cannot read the trace",
-                where=where,
-                got=f"{made} bytes out of {read} compressed ones",
-                expected=f"at most {_MOST_RATIO} times as many: this is no trace",
-            )
-        yield piece
-        block = engine.unconsumed_tail
-        if engine.eof:
-            block = (engine.unused_data or file.read(BLOCK_BYTES)).lstrip(b"\0")
-            if not block:
-                return
-            engine = zlib.decompressobj(_GZIP_WINDOW)
-        elif not block:
-            block = file.read(BLOCK_BYTES)
-            read += len(block)
-            if not block and not piece:  # with no input left, what it still holds comes out first
-                raise TraceError("cannot read the trace", where=where, got="the gzip stream ends in the middle")
+    read = made = 0
+    for block in blocks:
+        read += len(block)
+        left = block
+        while True:
+            if engine.eof:
+                left = left.lstrip(b"\0")
+                if not left:
+                    break
+                engine = zlib.decompressobj(_GZIP_WINDOW)
+            try:
+                piece = engine.decompress(left, BLOCK_BYTES)
+            except zlib.error as error:
+                raise _unreadable(where, f"damaged gzip: {error}", "a whole gzip file") from error
+            made += len(piece)
+            if made > max(_RATIO_FROM, _MOST_RATIO * read):
+                most = f"at most {_MOST_RATIO} times as many: this is no trace"
+                raise _unreadable(where, f"{made} bytes out of {read} compressed ones", most)
+            left = engine.unused_data if engine.eof else engine.unconsumed_tail
+            if piece:
+                yield piece
+            elif not left:  # with no input left, what it still holds comes out first
+                break
+    if not engine.eof:
+        raise _unreadable(where, "the gzip stream ends in the middle", "a whole gzip file")
+
+
+def _unreadable(where: str, got: str, expected: str) -> TraceError:
+    return TraceError("cannot read the trace", where=where, got=got, expected=expected)

@@ -1,50 +1,59 @@
 """The events of a Chrome trace out of its bytes, piece by piece: a trace of any size is never in memory as a whole.
 
-A piece ends behind an event, where one `}` is followed by a comma. Whether a cut is such a place is not guessed:
-"[" + piece + "]" is JSON only if it is, because a JSON parser that has come that far is in one state. A cut inside a
-string or inside an event leaves it open, the parser refuses it, and the next place to the left is tried.
+A piece ends behind an event. Where that is is guessed from the right, and a guess is proved: "[" + piece + "]" is JSON
+only where an event ends, because a JSON parser that has come that far is in one state. Inside a string or an event the
+parser refuses it. Where the first guesses are wrong, as in an event with many objects inside, the brackets are counted.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Annotated, Any
 
 import msgspec
 
-from .blocks import BLOCK_BYTES
+from .blocks import BLOCK_BYTES, of_one_size
 
-__all__ = ["Args", "Event", "Piece", "TraceParser"]
+__all__ = ["Args", "Event", "Piece", "TraceParser", "in_utf8"]
 
-_MOST_CUTS = 16  # tried before more is read
-_MOST_ENDS = 4  # tried before the end is looked for from the start
-# One event is at most this long: what has none in so many bytes is not read to its end to find out.
-_LONGEST_EVENT = 64 << 20
-_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
-_CUT = re.compile(rb"\}\s*,")
+_MOST_GUESSES = 4
+# One event is at most this long, and so is what stands before the events and behind them: what has no end in so many
+# bytes is not read on to find out.
+_LONGEST = 16 << 20
+# JSON's white space: `\s` has two characters more.
 _SPACE = b" \t\r\n"
+_KEY = b'"traceEvents"'
+_EVENTS = re.compile(_KEY + rb"[ \t\r\n]*:[ \t\r\n]*\[")
+_END = re.compile(rb"\}[ \t\r\n]*,")
+# Of text without escapes: a string, or what there is of it; brackets in a row.
+_QUOTE, _OPENING = ord('"'), b"{["
+_TOKEN = re.compile(rb'"[^"]*"?|[{\[]+|[}\]]+')
+
+# Python's integers have no bound, but their hashes have: keys of a dict that are chosen to collide would stop it.
+_Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "older_id": "external id",
            "input_dims": "Input Dims", "input_types": "Input type"}):  # fmt: skip
     """Of an event: those that a trace is read for."""
 
-    external_id: int | None = None
-    older_id: int | None = None  # before torch 2.0
+    external_id: _Int | None = None
+    older_id: _Int | None = None  # before torch 2.0
     input_dims: msgspec.Raw = msgspec.Raw()
     input_types: msgspec.Raw = msgspec.Raw()
-    correlation: int | None = None
-    device: int | None = None
-    stream: int | None = None
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
-    bytes: int | None = None
+    correlation: _Int | None = None
+    # On rows of the host texts: ROCm writes the stream as an address, torch 2.6 the grid as Triton's source has it.
+    device: _Int | str | None = None
+    stream: _Int | str | None = None
+    grid: tuple[_Int, _Int, _Int] | str | None = None
+    block: tuple[_Int, _Int, _Int] | str | None = None
+    bytes: _Int | None = None
     kernel_kwargs: str | None = None
-    num_warps: int | None = None
-    num_stages: int | None = None
+    num_warps: _Int | None = None
+    num_stages: _Int | None = None
     kernel_hash: str | None = None
 
 
@@ -56,7 +65,7 @@ class Event(msgspec.Struct, gc=False):
     name: str = ""
     ts: float = 0.0
     dur: float = 0.0
-    tid: int | str = 0
+    tid: _Int | str = 0
     args: Args | None = None
 
 
@@ -98,99 +107,103 @@ class TraceParser:
         self._offset = 0  # where it begins in the file
 
     def pieces(self, blocks: Iterable[bytes]) -> Iterator[Piece]:
-        source = iter(blocks)
+        source = of_one_size(blocks, BLOCK_BYTES)
         buffer, bare = self._head(source)
-        wanted = BLOCK_BYTES
+        brackets, any_phase = _Brackets(), False
         for block in source:
             buffer += block
-            if len(buffer) < wanted:
+            found = None if brackets.at else self._guess(buffer, _ends_of_events(buffer))
+            events, end = found or self._counted(buffer, brackets)
+            if not events:
+                if len(buffer) > _LONGEST:
+                    what = "an event that does not end" if brackets.closed is None else "text behind the list of events"
+                    raise msgspec.DecodeError(self._place(f"{what} in {_LONGEST} bytes"))
                 continue
-            found = self._cut(buffer)
-            if isinstance(found, str):
-                if len(buffer) > _LONGEST_EVENT:
-                    raise msgspec.DecodeError(self._place(found))
-                wanted = 2 * len(buffer)  # not more often than it doubles: what cannot be cut is tried in vain
-                continue
-            events, end = found
+            any_phase = any_phase or any(event.ph for event in events)
             yield self._piece(events, end)
-            buffer, wanted = buffer[end:], BLOCK_BYTES
-        last = self._last(buffer, bare)
-        if bare and self._first == len(last.events) and not any(event.ph for event in last.events):
+            buffer, brackets = buffer[end:], _Brackets()
+        last = self._last(buffer, bare, brackets)
+        if bare and not any_phase and not any(event.ph for event in last.events):
             raise msgspec.ValidationError("a list without an event")
         yield last
 
     def _head(self, source: Iterator[bytes]) -> tuple[bytes, bool]:
         """(what follows the bracket that opens the events, whether nothing but the events is there)."""
-        buffer = b""
+        buffer, brackets, seen = b"", _Brackets(), 0
         for block in source:
-            buffer += block
-            if buffer.lstrip(_SPACE)[:1] == b"[":  # Chrome's other form: the events alone
-                self._offset = buffer.index(b"[") + 1
-                return buffer[self._offset :], True
-            for match in _EVENTS.finditer(buffer):
-                try:
+            if not buffer:
+                buffer = block.lstrip(_SPACE)
+                self._offset += len(block) - len(buffer)
+            else:
+                buffer += block
+            if buffer[:1] == b"[":  # Chrome's other form: the events alone
+                self._offset += 1
+                return buffer[1:], True
+            for match in _EVENTS.finditer(buffer, seen):
+                brackets.count(buffer, match.start())
+                if brackets.depth == 1 and not brackets.quoted:  # else in something else, of which it is a part
                     self._take_rest(buffer[: match.end()] + b"]}")
-                except msgspec.DecodeError:
-                    continue  # the word in a string, or not at the top
-                self._offset = match.end()
-                return buffer[self._offset :], False
-            if len(buffer) > _LONGEST_EVENT:
+                    del self.rest["traceEvents"]
+                    self._offset += match.end()
+                    return buffer[match.end() :], False
+                seen = match.end()
+            begun = buffer.rfind(_KEY, seen)
+            seen = begun if begun >= 0 else max(seen, len(buffer) - len(_KEY))
+            if len(buffer) > _LONGEST:
+                raise msgspec.DecodeError(f"no list `traceEvents` in the first {_LONGEST} bytes")
+            if buffer and buffer[:1] != b"{":
                 break
-        rest = _decode_rest(buffer)  # says what is wrong with the JSON, if anything is
+        rest = _decode_rest(in_utf8(buffer))  # says what is wrong with the JSON, if anything is
         if "traceEvents" in rest:
             raise msgspec.ValidationError("Expected `array` - at `$.traceEvents`")
         raise msgspec.ValidationError("Object missing required field `traceEvents`")
 
     def _take_rest(self, text: bytes) -> None:
-        self.rest |= {key: msgspec.Raw(bytes(value)) for key, value in _decode_rest(text).items()}
-        self.rest.pop("traceEvents", None)
-
-    def _cut(self, buffer: bytes) -> tuple[list[Event], int] | str:
-        """The events up to the last place where one ends, and where the next begins; or why there is no such place."""
-        at, why = len(buffer), ""
-        for _ in range(_MOST_CUTS):
-            at = buffer.rfind(b"}", 0, at)
-            if at < 0:
-                break
-            comma = _CUT.match(buffer, at)
-            if comma is None:
-                continue
-            try:
-                return self._events(buffer[: at + 1]), comma.end()
-            except _NotCutHereError as error:
-                why = why or str(error)
-        return why or "no end of an event"
-
-    def _last(self, buffer: bytes, bare: bool) -> Piece:
-        """The events before the bracket that closes their list. Little stands behind it: it is one of the last."""
-        for at in (*_last_places(buffer), None):
-            end = self._end_of_list(buffer) if at is None else at
-            try:
-                if bare and buffer[end + 1 :].strip(_SPACE):
-                    raise msgspec.DecodeError("text behind the list of events")
-                events = self._events(buffer[:end])
-                if not bare:
-                    self._take_rest(b'{"traceEvents":[]' + buffer[end + 1 :])
-            except _NotCutHereError as error:
-                if at is None:
-                    raise msgspec.DecodeError(self._place(str(error))) from error
-            except msgspec.ValidationError:
-                raise
-            except msgspec.DecodeError:
-                if at is None:
-                    raise
-            else:
-                return self._piece(events, end)
-        raise AssertionError("the loop returns or raises at its last turn")
-
-    def _end_of_list(self, buffer: bytes) -> int:
-        """Where the list of events is closed, found from its start."""
         try:
-            # One character for each byte, so that places are those of the bytes.
-            _, end = json.JSONDecoder().raw_decode("[" + buffer.decode("latin-1"))
-        except ValueError as error:
-            raise msgspec.DecodeError(self._place(f"the file ends within the list of events ({error})")) from error
-        return int(end) - 2
+            rest = _decode_rest(text)
+        except UnicodeDecodeError:
+            rest = _decode_rest(in_utf8(text))
+        self.rest |= {key: msgspec.Raw(bytes(value)) for key, value in rest.items()}
+
+    def _guess(self, buffer: bytes, ends: Iterable[tuple[int, int]]) -> tuple[list[Event], int] | None:
+        """`ends`: where events may end, and where it goes on."""
+        for end, next_one in islice(ends, _MOST_GUESSES):
+            try:
+                return self._events(buffer[:end]), next_one
+            except _NotTheEndError:
+                continue
+        return None
+
+    def _counted(self, buffer: bytes, brackets: _Brackets) -> tuple[list[Event], int]:
+        """The events before the last that begins, and where that is. None if it is the first, or the list is closed."""
+        brackets.count(buffer, len(buffer))
+        before = buffer[: brackets.begin].rstrip(_SPACE)
+        if not before or brackets.closed is not None:
+            return [], 0
+        events = self._proved(before[:-1]) if before.endswith(b",") else []
+        if not events:
+            raise msgspec.DecodeError(self._place("events are not parted by commas"))
+        return events, brackets.begin
+
+    def _last(self, buffer: bytes, bare: bool, brackets: _Brackets) -> Piece:
+        """The events before the bracket that closes their list. Little stands behind it: it is one of the last."""
+        found = None if brackets.at else self._guess(buffer, _ends_of_list(buffer))
+        if found is None:
+            brackets.count(buffer, len(buffer))
+            if brackets.closed is None or buffer[brackets.closed : brackets.closed + 1] != b"]":
+                self._proved(buffer)  # says what is wrong, if it is more than this
+                raise msgspec.DecodeError(self._place("the file ends within the list of events"))
+            found = self._proved(buffer[: brackets.closed]), brackets.closed + 1
+        events, end = found
+        if self._first and not events:
+            raise msgspec.DecodeError(self._place("a comma behind the last event"))
+        if not bare:
+            self._take_rest(b'{"":0' + buffer[end:])
+            if "traceEvents" in self.rest:
+                raise msgspec.ValidationError("a second list `traceEvents`")
+        elif buffer[end:].strip(_SPACE):
+            raise msgspec.DecodeError("text behind the list of events")
+        return self._piece(events, end)
 
     def _place(self, what: str) -> str:
         return f"traceEvents[{self._first}] or later, from byte {self._offset} of the JSON: {what}"
@@ -201,38 +214,38 @@ class TraceParser:
         self._offset += length
         return piece
 
+    def _proved(self, text: bytes) -> list[Event]:
+        try:
+            return self._events(text)
+        except _NotTheEndError as error:
+            raise msgspec.DecodeError(self._place(str(error))) from error
+
     def _events(self, text: bytes) -> list[Event]:
-        """Raises `_NotCutHereError` where `text` is no sequence of JSON values."""
+        """Raises `_NotTheEndError` where `text` is no sequence of JSON values."""
         content = b"[" + text + b"]"
         try:
             return _decode_piece(content)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._events_one_by_one(content)
 
     def _events_one_by_one(self, content: bytes) -> list[Event]:
         """The same, slower: names the event that is wrong, and minds none that is not looked into."""
         try:
             rows = _decode_rows(content)
-        except UnicodeDecodeError:
-            # A name that is not UTF-8: shown as such, and no reason to refuse the rest.
-            content = content.decode(errors="replace").encode()
-            rows = self._rows(content)
         except msgspec.DecodeError as error:
-            raise _NotCutHereError(str(error)) from error
-        return [self._event(self._first + index, row) for index, row in enumerate(rows)]
+            raise _NotTheEndError(str(error)) from error
+        except RecursionError as error:
+            raise msgspec.DecodeError(self._place("JSON nested too deeply")) from error
+        return [self._event(self._first + index, bytes(row)) for index, row in enumerate(rows)]
 
-    def _rows(self, content: bytes) -> list[msgspec.Raw]:
-        try:
-            return _decode_rows(content)
-        except msgspec.DecodeError as error:
-            raise _NotCutHereError(str(error)) from error
-
-    def _event(self, index: int, row: msgspec.Raw) -> Event:
+    def _event(self, index: int, row: bytes) -> Event:
         try:
             return _decode_event(row)
+        except UnicodeDecodeError:
+            return self._event(index, in_utf8(row))
         except msgspec.DecodeError as error:
             try:
-                kind = _decode_loose(row)
+                kind = _decode_loose(in_utf8(row))
             except msgspec.DecodeError:  # no object
                 kind = None
             if kind is None or self._looked_into(kind.ph, kind.cat):
@@ -240,13 +253,71 @@ class TraceParser:
             return Event(ph="?")  # of a kind that nobody reads
 
 
-def _last_places(buffer: bytes) -> list[int]:
-    places: list[int] = []
-    at = len(buffer)
-    while len(places) < _MOST_ENDS and (at := buffer.rfind(b"]", 0, at)) >= 0:
-        places.append(at)
-    return places
+def in_utf8(text: bytes) -> bytes:
+    """A name that is not UTF-8 is shown as such, and is no reason to refuse the rest."""
+    return text.decode(errors="replace").encode()
 
 
-class _NotCutHereError(Exception):
+def _ends_of_events(text: bytes) -> Iterator[tuple[int, int]]:
+    at = len(text)
+    while (at := text.rfind(b"}", 0, at)) >= 0:
+        if end := _END.match(text, at):
+            yield at + 1, end.end()
+
+
+def _ends_of_list(text: bytes) -> Iterator[tuple[int, int]]:
+    at = len(text)
+    while (at := text.rfind(b"]", 0, at)) >= 0:
+        yield at, at + 1
+
+
+class _Brackets:
+    """Counts the brackets of JSON from its start: slower than a guess, but it finds every end.
+
+    Of what is no JSON it may say anything: the decoder refuses that.
+    """
+
+    def __init__(self) -> None:
+        self.at = 0  # counted up to here
+        self.depth = 0
+        self.quoted = False
+        self.begin = 0  # of the last object or list that is in no other
+        self.closed: int | None = None  # where one is closed that was opened before
+
+    def count(self, text: bytes, end: int) -> None:
+        """`text` begins as it did the last time."""
+        if self.closed is not None:
+            return
+        new = text[self.at : end]
+        if (len(new) - len(new.rstrip(b"\\"))) % 2:  # what the last one escapes is still to come
+            new = new[:-1]
+        begin, self.at = self.at, self.at + len(new)
+        new = new.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
+        self._count(new, begin)
+
+    def _count(self, new: bytes, begin: int) -> None:
+        start = 0
+        if self.quoted:
+            start = new.find(b'"') + 1
+            self.quoted = not start
+            if self.quoted:
+                return
+        depth = self.depth
+        for token in _TOKEN.finditer(new, start):
+            at, end = token.span()
+            if new[at] == _QUOTE:
+                self.quoted = end == len(new) and (end == at + 1 or new[end - 1] != _QUOTE)
+            elif new[at] in _OPENING:
+                if depth == 0:
+                    self.begin = begin + at
+                depth += end - at
+            elif end - at > depth:
+                self.closed = begin + at + depth
+                return
+            else:
+                depth -= end - at
+        self.depth = depth
+
+
+class _NotTheEndError(Exception):
     """The bytes are no sequence of whole JSON values."""

@@ -5,6 +5,7 @@ Without a GPU the ops that compute *are* the kernels: the outermost op that does
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from .model import Op, Window
@@ -85,9 +86,9 @@ def _only_wraps(name: str) -> bool:
 
 def metadata_ops_that_launched(window: Window) -> list[str]:
     """Names of metadata ops during which something was launched: a `reshape` that had to copy, for example."""
+    starts = sorted(launch.call.start_us for launch in window.launches)
     return [
         op.name
         for op in window.ops
-        if op.name in METADATA_OPS
-        and any(op.start_us <= launch.call.start_us <= op.end_us for launch in window.launches)
+        if op.name in METADATA_OPS and bisect_left(starts, op.start_us) < bisect_right(starts, op.end_us)
     ]

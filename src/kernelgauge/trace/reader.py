@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,8 +12,8 @@ import msgspec
 
 from ..errors import TraceError
 from .blocks import file_blocks
-from .events import Args, Event, Piece, TraceParser
-from .model import ApiCall, DeviceRecord, Op, Trace
+from .events import Args, Event, Piece, TraceParser, in_utf8
+from .model import STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
 __all__ = ["parse", "read"]
 
@@ -22,6 +23,11 @@ _CATEGORIES = _API_CATEGORIES | _DEVICE_CATEGORIES | {"cpu_op", "user_annotation
 
 _Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
 _NO_ARGS = Args()
+# A list of tensors is a list of lists in the list of the arguments; what is deeper by far is no shape.
+_DEEPEST_SHAPE = 16
+_MOST_ELEMENTS = 2**63 - 1  # torch counts in int64
+# Steps follow one another. Each holds what happened in it: if all were open at once, the square of the trace.
+_MOST_STEPS_AT_ONCE = 64
 _decode_any = msgspec.json.Decoder(list[Any]).decode
 _decode_types = msgspec.json.Decoder(list[str]).decode
 _decode_devices = msgspec.json.Decoder(list[dict[str, Any]]).decode
@@ -45,8 +51,7 @@ def _read(blocks: Iterable[bytes], where: str) -> Trace:
     try:
         for piece in parser.pieces(blocks):
             rows.add(piece)
-        devices = parser.rest.get("deviceProperties")
-        return rows.trace(tuple(_decode_devices(devices)) if devices else ())
+        return rows.trace(_devices(parser.rest.get("deviceProperties", msgspec.Raw(b"[]"))))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(
             "not a torch.profiler trace",
@@ -57,7 +62,14 @@ def _read(blocks: Iterable[bytes], where: str) -> Trace:
 
 
 def _is_looked_into(phase: object, category: object) -> bool:
-    return phase == "X" and category in _CATEGORIES
+    return phase == "X" and isinstance(category, str) and category in _CATEGORIES
+
+
+def _devices(raw: msgspec.Raw) -> tuple[dict[str, object], ...]:
+    try:
+        return tuple(_decode_devices(in_utf8(bytes(raw))))
+    except msgspec.DecodeError as error:
+        raise msgspec.DecodeError(f"deviceProperties: {error}") from error
 
 
 class _Rows:
@@ -82,19 +94,21 @@ class _Rows:
             args = event.args or _NO_ARGS
             if category in _API_CATEGORIES:
                 self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, _external_id(args)))
-            elif category in _DEVICE_CATEGORIES:
-                self._records.append(_record(event, name, args))
-            else:
-                try:
-                    op = self._op(event, name, args)
-                except msgspec.DecodeError as error:
-                    raise msgspec.DecodeError(f"traceEvents[{piece.first + index}].args: {error}") from error
-                (ops if category == "cpu_op" else self._annotations).append(op)
+                continue
+            try:
+                if category in _DEVICE_CATEGORIES:
+                    self._records.append(_record(event, name, args))
+                else:
+                    (ops if category == "cpu_op" else self._annotations).append(self._op(event, name, args))
+            except msgspec.DecodeError as error:
+                raise msgspec.DecodeError(f"traceEvents[{piece.first + index}].args: {error}") from error
 
     def trace(self, devices: tuple[dict[str, object], ...]) -> Trace:
+        annotations = _by_start(self._annotations)
+        _refuse_overlap(annotations)
         return Trace(
             ops=_by_start(self._ops),
-            annotations=_by_start(self._annotations),
+            annotations=annotations,
             calls=_by_start(self._calls),
             records=_by_start(self._records),
             device_properties=devices,
@@ -119,7 +133,7 @@ class _Rows:
         known = self._lists.get(raw)
         if known is None:
             try:
-                known = tuple(_frozen(shape) for shape in _decode_any(raw))
+                known = tuple(_frozen(shape) for shape in _decode_any(in_utf8(raw)))
             except msgspec.DecodeError as error:
                 raise msgspec.DecodeError(f"Input Dims: {error}") from error
             self._lists[raw] = known
@@ -129,7 +143,7 @@ class _Rows:
         known = self._types.get(raw)
         if known is None:
             try:
-                known = tuple(_decode_types(raw))
+                known = tuple(_decode_types(in_utf8(raw)))
             except msgspec.DecodeError as error:
                 raise msgspec.DecodeError(f"Input type: {error}") from error
             self._types[raw] = known
@@ -140,24 +154,47 @@ def _external_id(args: Args) -> int | None:
     return args.older_id if args.external_id is None else args.external_id
 
 
-def _frozen(value: object) -> object:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+def _frozen(value: object, depth: int = 1) -> object:
+    """Lists as tuples: what is shown and compared later is hashable, small and not deep, whatever the file holds."""
+    if depth > _DEEPEST_SHAPE:
+        raise msgspec.ValidationError("nested too deeply")
+    if isinstance(value, list):
+        return tuple(_frozen(item, depth + 1) for item in value)
+    if isinstance(value, dict) or (isinstance(value, int) and abs(value) > _MOST_ELEMENTS):
+        raise msgspec.ValidationError(f"Expected lists of sizes, got {type(value).__name__}")
+    return value
 
 
 def _record(event: Event, name: str, args: Args) -> DeviceRecord:
+    device, stream, grid, block = args.device, args.stream, args.grid, args.block
+    if isinstance(device, str) or isinstance(stream, str) or isinstance(grid, str) or isinstance(block, str):
+        fields = {"device": device, "stream": stream, "grid": grid, "block": block}
+        wrong = next(field for field, value in fields.items() if isinstance(value, str))
+        raise msgspec.ValidationError(f"{wrong} of a device record: got `str`")
     return DeviceRecord(
         event.cat,
         name,
         event.ts,
         event.dur,
-        args.device or 0,
-        args.stream or 0,
+        device or 0,
+        stream or 0,
         args.correlation,
         _external_id(args),
-        args.grid,
-        args.block,
+        grid,
+        block,
         args.bytes,
     )
+
+
+def _refuse_overlap(annotations: tuple[Op, ...]) -> None:
+    ends: list[float] = []  # a heap
+    for step in annotations:
+        if step.name.startswith(STEP_PREFIX):
+            while ends and ends[0] <= step.start_us:
+                heappop(ends)
+            heappush(ends, step.end_us)
+            if len(ends) > _MOST_STEPS_AT_ONCE:
+                raise msgspec.ValidationError(f"more than {_MOST_STEPS_AT_ONCE} steps at once, at {step.start_us} us")
 
 
 _START = attrgetter("start_us")

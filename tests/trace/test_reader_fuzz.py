@@ -1,0 +1,592 @@
+"""Whatever the bytes are, the reader gives what a plain reading of the JSON gives, or refuses: in any blocks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, cycle
+from math import isfinite
+from typing import Any, NoReturn
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernelgauge.errors import TraceError
+from kernelgauge.trace import (
+    ApiCall,
+    DeviceRecord,
+    Op,
+    Trace,
+    Window,
+    computing_ops,
+    dispatcher_ops,
+    events,
+    metadata_ops_that_launched,
+    parse,
+)
+from kernelgauge.trace.events import Event, TraceParser
+from tests.builders import RECORDED, call, chrome, event, kernel, op, region, step, trace_of
+
+TIMES = int(os.environ.get("KERNELGAUGE_FUZZ_TIMES", "1"))  # how much longer than in a run of all tests
+
+Json = Any
+
+
+def fuzzed(examples: int) -> settings:
+    return settings(
+        derandomize=TIMES == 1,
+        deadline=None,
+        max_examples=examples * TIMES,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+# -- the plain reading ----------------------------------------------------------------------------------------------
+
+DEVICE = {"kernel", "gpu_memset", "gpu_memcpy"}
+API = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"}
+CATEGORIES = DEVICE | API | {"cpu_op", "user_annotation"}
+
+
+class Pairs(dict[str, Json]):
+    """An object with every pair of it: a key may come twice."""
+
+    def __init__(self, pairs: list[tuple[str, Json]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
+
+
+def refuse(what: object = None) -> NoReturn:
+    raise ValueError(what)
+
+
+def whole(value: Json) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def number(value: Json) -> bool:
+    return type(value) in (int, float) and isfinite(value)
+
+
+def text(value: Json) -> bool:
+    return isinstance(value, str)
+
+
+def three(value: Json) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(map(whole, value))
+
+
+ARGS: dict[str, Callable[[Json], bool]] = {
+    **dict.fromkeys(["External id", "external id", "correlation", "device", "stream", "bytes"], whole),
+    **dict.fromkeys(["num_warps", "num_stages"], whole),
+    **dict.fromkeys(["grid", "block"], three),
+    **dict.fromkeys(["kernel_kwargs", "kernel_hash"], text),
+}
+FIELDS: dict[str, Callable[[Json], bool]] = {
+    **dict.fromkeys(["ph", "cat", "name"], text),
+    **dict.fromkeys(["ts", "dur"], number),
+    "tid": lambda value: whole(value) or text(value),
+    "args": lambda value: value is None or (isinstance(value, Pairs) and fits(value, ARGS, none=True)),
+}
+
+
+def fits(value: Pairs, fields: dict[str, Callable[[Json], bool]], *, none: bool) -> bool:
+    return all((none and item is None) or key not in fields or fields[key](item) for key, item in value.pairs)
+
+
+def finite(value: Json) -> Json:
+    """Refuses what is read as it is, if it is no finite number."""
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        finite(item)
+    return refuse("infinite") if isinstance(value, float) and not isfinite(value) else value
+
+
+def strings_are_text(pairs: list[tuple[str, Json]]) -> Pairs:
+    json.dumps(pairs, ensure_ascii=False).encode()  # a UnicodeEncodeError is a ValueError
+    return Pairs(pairs)
+
+
+def reference(content: bytes) -> Trace | None:
+    """None: refused."""
+    try:
+        found = json.loads(content.decode(errors="replace"), parse_constant=refuse, object_pairs_hook=strings_are_text)
+        return trace_from(*parts(found))
+    except (ValueError, OverflowError):
+        return None
+
+
+def parts(found: Json) -> tuple[list[Json], Json]:
+    """The events, and the devices."""
+    if isinstance(found, list):
+        if not any(isinstance(row, Pairs) and (not fits(row, FIELDS, none=False) or row.get("ph")) for row in found):
+            refuse("no event")
+        return found, []
+    if not isinstance(found, Pairs):
+        refuse("no object")
+    values = [value for key, value in found.pairs if key == "traceEvents"]
+    if not values or not isinstance(values[-1], list) or any(isinstance(value, list) for value in values[:-1]):
+        refuse("not one list")
+    return values[-1], found.get("deviceProperties", [])
+
+
+def trace_from(rows: list[Json], devices: Json) -> Trace:
+    ops: list[Op] = []
+    annotations: list[Op] = []
+    calls: list[ApiCall] = []
+    records: list[DeviceRecord] = []
+    for row in rows:
+        if not isinstance(row, Pairs):
+            refuse("no object")
+        category = row.get("cat")
+        if row.get("ph") != "X" or not isinstance(category, str) or category not in CATEGORIES:
+            continue
+        if not fits(row, FIELDS, none=False):
+            refuse("a field of another type")
+        args = row.get("args") or {}
+        name, start, duration = row.get("name", ""), float(row.get("ts", 0)), float(row.get("dur", 0))
+        external = args.get("external id") if args.get("External id") is None else args["External id"]
+        if category in API:
+            calls.append(ApiCall(name, start, duration, args.get("correlation"), external))
+        elif category in DEVICE:
+            place = (args.get("device") or 0, args.get("stream") or 0, args.get("correlation"), external)
+            sizes = (triple(args.get("grid")), triple(args.get("block")), args.get("bytes"))
+            records.append(DeviceRecord(category, name, start, duration, *place, *sizes))
+        else:
+            chosen = (args.get(key) for key in ("kernel_kwargs", "num_warps", "num_stages", "kernel_hash"))
+            shapes, types = listed(args, "Input Dims", shape), listed(args, "Input type", type_name)
+            (ops if category == "cpu_op" else annotations).append(
+                Op(name, start, duration, row.get("tid", 0), external, shapes, types, *chosen)
+            )
+    if not isinstance(devices, list) or not all(isinstance(device, dict) for device in finite(devices)):
+        refuse("no list of devices")
+    return Trace(*(by_start(lane) for lane in (ops, annotations, calls, records)), device_properties=tuple(devices))
+
+
+def by_start(lane: list[Any]) -> Any:
+    return tuple(sorted(lane, key=lambda row: (row.start_us, -row.duration_us)))
+
+
+def triple(value: Json) -> Any:
+    return None if value is None else tuple(value)
+
+
+def listed(args: dict[str, Json], key: str, of: Callable[[Json], Any]) -> tuple[Any, ...]:
+    value = args.get(key)
+    if value is not None and not isinstance(value, list):
+        refuse("no list")
+    return tuple(of(item) for item in value or ())
+
+
+def shape(value: Json, depth: int = 1) -> Any:
+    if depth > 16 or isinstance(value, dict) or (isinstance(value, int) and abs(value) >= 2**63):
+        refuse("no shape")
+    return tuple(shape(item, depth + 1) for item in value) if isinstance(value, list) else finite(value)
+
+
+def type_name(value: Json) -> str:
+    return value if isinstance(value, str) else refuse("no name of a type")
+
+
+# -- what holds -----------------------------------------------------------------------------------------------------
+
+
+def outcome(content: bytes, block: int | None = None) -> Trace | None:
+    """None: refused, and properly so. With `block`, that many bytes are read at once."""
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            if block is not None:
+                patch.setattr(events, "BLOCK_BYTES", block)
+            trace = parse(content, where="some.json")
+    except TraceError as error:
+        refused = error
+    else:
+        use(trace)
+        return trace
+    assert refused.where == "some.json"
+    assert refused.got
+    assert refused.expected
+    return None
+
+
+def use(trace: Trace) -> None:
+    """Nothing that is asked of a trace raises."""
+    trace.pairing_problems()
+    names = {mark.name for mark in trace.annotations[:20]}
+    windows: Iterable[Window] = [trace.whole(), *trace.steps(), *(one for name in names for one in trace.regions(name))]
+    for window in windows:
+        computing_ops(window)
+        dispatcher_ops(window)
+        metadata_ops_that_launched(window)
+        window.op_names()
+        assert window.device_time_us is not None
+        assert window.synchronizations + window.occupancy_queries <= 2 * len(window.calls)
+    hash(trace.ops + trace.annotations)
+
+
+def holds(content: bytes, blocks: Iterable[int]) -> None:
+    expected = reference(content)
+    assert outcome(content) == expected
+    for block in blocks:
+        assert outcome(content, block) == expected, block
+
+
+# -- the bytes ------------------------------------------------------------------------------------------------------
+
+BLOCKS = st.lists(st.one_of(st.integers(1, 70), st.integers(1, 4000)), min_size=1, max_size=3)
+TOKENS = st.sampled_from(
+    [
+        *(
+            b'{ } [ ] , : " \\ \\" },{ ]} ]}} "traceEvents": "traceEvents":[ {"traceEvents":[ [{ }] {} [] null true'.split()
+        ),
+        *(
+            b"-0 1e999 NaN 9223372036854775808 \\ud800 \\u0022 \xff \xed\xa0\x80 \xef\xbb\xbf \xe2\x80\xae /* //".split()
+        ),
+        *(
+            b" ",
+            b"\n",
+            b"\t",
+            b"\x0b",
+            b"\x00",
+            b", ",
+            b"} ,",
+            b",\n{",
+            b'"ph":"X",',
+            b'"args":{},',
+            b'"cat":"kernel",',
+        ),
+    ]
+)
+ODD_TEXT = st.sampled_from(
+    [
+        *(
+            "},{",
+            "]}",
+            '"traceEvents": [',
+            '{"traceEvents":[{',
+            "ends in a backslash\\",
+            'ends in a quote"',
+            "\\\\",
+            "\\u0041",
+        ),
+        *(
+            "\x00\x1b[31m\x7f",
+            "\u202egnp.exe",
+            "\u2028",
+            "\ud800",
+            "a\udfffb",
+            "\U0001f600",
+            "n" * 10_000,
+            "},\n  {" * 30,
+        ),
+        *("", "aten::reshape", "ProfilerStep#1", "cudaLaunchKernel", "cudaGraphLaunch", "not UTF-8: \ue000"),
+    ]
+)
+TEXT = st.one_of(ODD_TEXT, st.text(max_size=8))
+NUMBERS = st.one_of(
+    st.integers(-3, 20),
+    st.floats(-50, 50).map(lambda value: round(value, 3)),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([2**53 + 1, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64, 10**30, 1e308, -1e308, 5e-324]),
+)
+ANYTHING = st.recursive(
+    st.one_of(st.none(), st.booleans(), NUMBERS, TEXT),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXT, inner, max_size=4)),
+    max_leaves=8,
+)
+
+
+SIZES = st.lists(st.integers(0, 9), max_size=4)
+SMALL = st.integers(-1, 6)
+TRIPLES = st.lists(SMALL, min_size=3, max_size=3)
+NAMES = st.one_of(
+    TEXT, st.sampled_from(["ProfilerStep#1", "cudaLaunchKernel", "cudaGraphLaunch", "aten::t", "aten::mm"])
+)
+CATEGORY = st.sampled_from([*sorted(CATEGORIES), "cpu_op", "kernel", "cuda_runtime", "user_annotation", "ac2g"])
+Usual = st.SearchStrategy[Any]
+
+
+def rows(mostly: Callable[[Usual], Usual]) -> Usual:
+    args = {
+        **{key: mostly(SMALL) for key in ARGS if ARGS[key] is whole},
+        **{key: mostly(TRIPLES) for key in ARGS if ARGS[key] is three},
+        **{key: mostly(TEXT) for key in ARGS if ARGS[key] is text},
+        "Input Dims": mostly(st.lists(st.one_of(SIZES, st.lists(SIZES, max_size=2)), max_size=3)),
+        "Input type": mostly(st.lists(TEXT, max_size=3)),
+        "more": st.one_of(ANYTHING, st.just([{"a": {}}, {"b": "},"}, {"c": [{}, {}]}] * 3)),
+    }
+    chosen = st.fixed_dictionaries({"correlation": args.pop("correlation")}, optional=args)
+    row = {"name": mostly(NAMES), "ts": mostly(NUMBERS), "args": mostly(chosen)}
+    return st.lists(
+        st.fixed_dictionaries(
+            {"ph": mostly(st.sampled_from("XXXXXXXM")), "cat": mostly(CATEGORY)},
+            optional={**row, "dur": mostly(NUMBERS), "tid": mostly(st.one_of(SMALL, TEXT)), "pid": ANYTHING},
+        ),
+        max_size=12,
+    )
+
+
+ANY_ROWS = st.one_of(
+    rows(lambda usual: usual), rows(lambda usual: st.integers(0, 60).flatmap(lambda n: usual if n else ANYTHING))
+)
+ID, START, DURATION = st.one_of(st.none(), SMALL), st.integers(0, 60), st.integers(-5, 30)
+API_NAMES = st.sampled_from(["cudaLaunchKernel", "cuGraphLaunch", "hipMemcpyAsync", "cudaMalloc"])
+PLAUSIBLE_ROW = st.one_of(
+    st.builds(step, SMALL, START, DURATION),
+    st.builds(region, NAMES, START, DURATION),
+    st.builds(op, NAMES, START, DURATION, thread=st.integers(1, 2), external_id=ID),
+    st.builds(call, ID, START, name=API_NAMES),
+    st.builds(kernel, ID, START, name=TEXT, duration=DURATION, category=st.sampled_from([*DEVICE]), external_id=ID),
+)
+LAUNCH = st.builds(lambda number, start: [call(number, start), kernel(number, start + 3)], SMALL, START)
+PLAUSIBLE_ROWS = st.lists(st.one_of(st.lists(PLAUSIBLE_ROW, max_size=6), LAUNCH), max_size=6).map(
+    lambda groups: list(chain.from_iterable(groups))
+)
+OTHERS = st.dictionaries(st.sampled_from(["schemaVersion", "displayTimeUnit", "a", "", "other"]), ANYTHING, max_size=3)
+DEVICES = st.one_of(st.lists(st.dictionaries(TEXT, ANYTHING, max_size=3), max_size=2), ANYTHING)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> bytes:
+    """Chrome JSON in any layout: what stands before the events, what behind them, or the events alone."""
+    found: Json = draw(ANY_ROWS) + draw(PLAUSIBLE_ROWS)
+    if draw(st.booleans()):
+        found = [dict(draw(st.permutations(list(row.items())))) for row in draw(st.permutations(found))]
+    if draw(st.integers(0, 5)):
+        before, after = draw(OTHERS), draw(OTHERS)
+        (before if draw(st.booleans()) else after)["deviceProperties"] = draw(DEVICES)
+        found = {**before, "traceEvents": found, **{key: value for key, value in after.items() if key not in before}}
+    indent = draw(st.sampled_from([None, None, 0, 2, "\t"]))
+    separators = draw(st.sampled_from([(",", ":"), (", ", ": "), (" \r\n, ", "\t:\n ")]))
+    written = json.dumps(found, indent=indent, separators=separators, ensure_ascii=draw(st.booleans()))
+    space = st.text(" \t\r\n", max_size=5)
+    content = (draw(space) + written + draw(space)).encode(errors="surrogatepass")
+    return content.replace("\ue000".encode(), b"\xff\xc3").replace(b"\\ue000", b"\xe2\x82")
+
+
+@st.composite
+def mutated(draw: st.DrawFn, whole_ones: st.SearchStrategy[bytes]) -> bytes:
+    content = draw(whole_ones)
+    for _ in range(draw(st.integers(1, 3))):
+        at, length = draw(st.integers(0, len(content))), draw(st.integers(0, 60))
+        before, cut, after = content[:at], content[at : at + length], content[at + length :]
+        content = draw(
+            st.sampled_from(
+                [
+                    before,
+                    before + after,
+                    before + cut + cut + after,
+                    before + after + cut,
+                    before + draw(TOKENS) + cut + after,
+                    before + draw(TOKENS) + after,
+                    before + draw(st.binary(min_size=1, max_size=3)) + content[at + 1 :],
+                    *[before + draw(st.sampled_from([b"1", b"x", b" ", b""])) + content[at + 1 :]] * 6,
+                ]
+            )
+        )
+    return content
+
+
+SMALL_TRACE = chrome(
+    step(1, 0, 50),
+    op("aten::mm", 1, 9, external_id=7)
+    | {"args": {"External id": 7, "Input Dims": [[2, 3], []], "Input type": ["a", ""]}},
+    call(3, 2) | {"args": {"correlation": 3, "objects": [{"a": {}}, {"b": "},"}, {"c": [{}, {}]}]}},
+    kernel(3, 4) | {"args": {"correlation": 3, "grid": [1, 2, 3], "device": 0, "stream": 7}},
+    event("ac2g", "flow", 1, 1, "thread"),
+    schemaVersion=1,
+    deviceProperties=[{"id": 0, "name": "NVIDIA H200"}],
+    traceName="x.json",
+)
+TRACES = st.sampled_from([SMALL_TRACE, json.dumps(json.loads(SMALL_TRACE), indent=1).encode()])
+
+
+def test_the_plain_reading_reads_a_recorded_trace_as_the_reader_does() -> None:
+
+    for path in RECORDED.glob("*.json.gz"):
+        if path.name.startswith("l"):
+            content = gzip.decompress(path.read_bytes())
+            expected = reference(content)
+            assert expected is not None
+            assert outcome(content) == expected
+            assert outcome(content, 777) == expected
+
+
+@fuzzed(150)
+@given(st.binary(max_size=200), BLOCKS)
+def test_arbitrary_bytes_are_refused(content: bytes, blocks: list[int]) -> None:
+    holds(content, blocks)
+
+
+@fuzzed(150)
+@given(st.lists(TOKENS, max_size=25).map(b"".join), st.sampled_from([b"", b"[", b'{"traceEvents":[']), BLOCKS)
+def test_bytes_that_are_nearly_json_are_read_or_refused(content: bytes, start: bytes, blocks: list[int]) -> None:
+    holds(start + content, blocks)
+
+
+@fuzzed(400)
+@given(documents(), BLOCKS)
+def test_any_json_is_read_as_plainly_or_refused(content: bytes, blocks: list[int]) -> None:
+    holds(content, blocks)
+
+
+@fuzzed(600)
+@given(mutated(TRACES), BLOCKS)
+def test_a_damaged_trace_is_read_as_plainly_or_refused(content: bytes, blocks: list[int]) -> None:
+    holds(content, blocks)
+
+
+@fuzzed(200)
+@given(mutated(documents()), BLOCKS)
+def test_any_damaged_json_is_read_as_plainly_or_refused(content: bytes, blocks: list[int]) -> None:
+    holds(content, blocks)
+
+
+@fuzzed(100)
+@given(st.one_of(documents(), mutated(TRACES)), st.lists(st.integers(0, 500), min_size=1, max_size=5), BLOCKS)
+def test_the_sizes_in_which_the_bytes_come_do_not_matter(content: bytes, sizes: list[int], blocks: list[int]) -> None:
+    def parsed(delivered: Iterable[bytes]) -> list[Event] | None:
+        parser = TraceParser(lambda phase, category: True)
+        try:
+            return [event for piece in parser.pieces(delivered) for event in piece.events]
+        except msgspec.DecodeError:
+            return None
+
+    def delivered() -> Iterator[bytes]:
+        at = 0
+        for size in cycle([*sizes, 1]):
+            yield content[at : at + size]
+            at += size
+            if at >= len(content):
+                return
+
+    expected = parsed([content])
+    assert parsed(delivered()) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events, "BLOCK_BYTES", blocks[0])
+        assert parsed(delivered()) == expected
+
+
+# -- deep, long, and many -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [15, 17, 300, 100_000])
+@pytest.mark.parametrize("block", [64, 4096, None])
+@pytest.mark.parametrize("field", ["more", "Input Dims"])
+def test_json_of_any_depth_is_read_or_refused(field: str, depth: int, block: int | None) -> None:
+    row = json.dumps(op("aten::mm", 1, 2) | {"args": {field: 0}}).replace("0}}", "[" * depth + "]" * depth + "}}")
+    trace = outcome(HEAD + row.encode() + b"]}", block)
+    assert (trace is not None) == (depth <= (17 if field == "Input Dims" else 300))
+
+
+def test_all_numbers_have_64_bits() -> None:
+    """Python's dict compares every key with every other whose hash is the same: 100,000 would take minutes."""
+    modulus = 2**61 - 1  # of the hash of an int
+    rows = [kernel(modulus * number, 1) for number in range(100_000)]
+    with pytest.raises(TraceError, match="correlation"):
+        trace_of(*rows)
+
+
+def test_a_category_that_is_no_text_is_of_a_row_that_nobody_reads() -> None:
+    others = [op("x", 1, 1) | {"cat": category} for category in ([], {}, 1, None)]
+    assert [row.name for row in trace_of(*others, op("aten::mm", 2, 1)).ops] == ["aten::mm"]
+
+
+def test_a_name_that_is_not_utf_8_is_read_and_shown_as_such() -> None:
+    content = chrome(op("before", 1, 1), kernel(1, 2, name="gemm???"), op("behind", 3, 1)).replace(
+        b"???", b"\xff\xe2\x82"
+    )
+    for block in (1, 50, None):
+        trace = outcome(content, block)
+        assert trace is not None
+        assert trace.records[0].name == "gemm\ufffd\ufffd"
+        assert [row.name for row in trace.ops] == ["before", "behind"]
+
+
+HEAD = b'{"traceEvents":['
+ROW = json.dumps(op("aten::mm", 1, 2)).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(HEAD + ROW + b",]}", id="a comma behind the last event"),
+        pytest.param(b"[" + ROW + b",]", id="a comma behind the last of a list"),
+        pytest.param(HEAD + b"," + ROW + b"]}", id="a comma before the first event"),
+        pytest.param(HEAD + ROW + b",," + ROW + b"]}", id="two commas"),
+        pytest.param(HEAD + ROW + b" " + ROW + b"]}", id="no comma"),
+        pytest.param(HEAD + ROW + b"\x0b," + ROW + b"]}", id="white space that JSON does not know"),
+        pytest.param(HEAD + ROW + b"}", id="no end of the list"),
+        pytest.param(HEAD + ROW + b"]]}", id="two ends of the list"),
+        pytest.param(HEAD + ROW + b'],"traceEvents":[' + ROW + b"]}", id="two lists"),
+        pytest.param(HEAD + ROW + b'],"traceEvents":[]}', id="a second list, empty"),
+        pytest.param(b'{"traceEvents"\x0b:[' + ROW + b"]}", id="white space that JSON does not know before the list"),
+        pytest.param(b'{"a":{"traceEvents":[' + ROW + b"]}}", id="a list in something else"),
+        pytest.param(b"[{},{},{}]", id="a list without an event"),
+    ],
+)
+def test_what_is_refused_at_once_is_refused_in_blocks_of_every_size(content: bytes) -> None:
+    for block in range(1, len(content) + 2):
+        assert outcome(content, block) is None, block
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(
+            b'{"a":{"traceEvents":[{}]},"traceEvents" :\n[' + ROW + b"]}", id="another list in something else"
+        ),
+        pytest.param(b'{"a":"\\"traceEvents\\":[","traceEvents":[' + ROW + b"]}", id="another list in a text"),
+        pytest.param(b'{"traceEvents":null,"traceEvents":[' + ROW + b"]}", id="no list before it"),
+        pytest.param(HEAD + ROW + b'],"a":{"traceEvents":[{}]},"b":[[],"]"]}', id="another list behind it"),
+        pytest.param(HEAD + b'{"args":[' + b'{"a":{}},' * 30 + b"0]}," + ROW + b"]}", id="many objects in an event"),
+        pytest.param(HEAD + b'{"name":"' + b"},{" * 30 + b'\\\\"},' + ROW + b"]}", id="a name like many events"),
+        pytest.param(b" [" + ROW + b" ] ", id="a list alone"),
+    ],
+)
+def test_what_is_read_at_once_is_read_in_blocks_of_every_size(content: bytes) -> None:
+    expected = trace_of(op("aten::mm", 1, 2))
+    for block in range(1, len(content) + 2):
+        assert outcome(content, block) == expected, block
+
+
+MANY = 30_000
+SQUARES = [
+    pytest.param(
+        [*(op("aten::t", at, 1) for at in range(MANY)), *(call(at, at) for at in range(MANY))]
+        + [kernel(at, at) for at in range(MANY)],
+        id="metadata ops and launches",
+    ),
+    pytest.param(
+        [*(call(1, at) for at in range(MANY)), *(kernel(1, at, name="n" * 100) for at in range(MANY))],
+        id="calls and records of one correlation",
+    ),
+    pytest.param([op("aten::mm", at, MANY - 2 * at) for at in range(MANY // 2)], id="ops within ops"),
+    pytest.param([op("aten::mm", 1, 1) for _ in range(MANY)], id="ops that start together"),
+    pytest.param([step(at, at, 0.5) for at in range(MANY)], id="steps"),
+]
+
+
+@pytest.mark.timeout(60)  # what is not linear takes minutes
+@pytest.mark.parametrize("rows_of", SQUARES)
+def test_what_is_asked_of_a_long_trace_takes_a_time_like_its_length(rows_of: list[dict[str, Any]]) -> None:
+    trace = outcome(chrome(step(0, 0, MANY + 1), *rows_of))
+    assert trace is not None
+    assert trace.steps()[0].name == "ProfilerStep#0"
+
+
+def test_the_records_of_a_correlation_belong_to_the_first_call_that_has_it() -> None:
+    first, second = trace_of(step(1, 0, 5), call(1, 1), step(2, 5, 5), call(1, 6), kernel(1, 7), kernel(1, 8)).steps()
+    assert [launch.call.start_us for launch in first.launches] == [1, 1]
+    assert second.launches == ()
+
+
+@pytest.mark.parametrize(("steps", "read"), [(64, True), (65, False)])
+def test_steps_that_are_all_open_at_once_are_refused(steps: int, read: bool) -> None:
+    follow = [step(number, number, 1) for number in range(100)]
+    at_once = [step(number, 200 + number, 500) for number in range(steps)]
+    assert (outcome(chrome(*follow, *at_once)) is not None) == read
