@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from .blocks import BLOCK_BYTES, of_one_size
+from .brackets import Brackets
 
 __all__ = ["Args", "Event", "Piece", "TraceParser", "in_utf8"]
 
@@ -28,10 +29,6 @@ _SPACE = b" \t\r\n"
 _KEY = b'"traceEvents"'
 _EVENTS = re.compile(_KEY + rb"[ \t\r\n]*:[ \t\r\n]*\[")
 _END = re.compile(rb"\}[ \t\r\n]*,")
-# Of text without escapes: a string, or what there is of it; brackets in a row.
-_QUOTE, _OPENING = ord('"'), b"{["
-_TOKEN = re.compile(rb'"[^"]*"?|[{\[]+|[}\]]+')
-
 # Python's integers have no bound, but their hashes have: keys of a dict that are chosen to collide would stop it.
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -109,7 +106,7 @@ class TraceParser:
     def pieces(self, blocks: Iterable[bytes]) -> Iterator[Piece]:
         source = of_one_size(blocks, BLOCK_BYTES)
         buffer, bare = self._head(source)
-        brackets, any_phase = _Brackets(), False
+        brackets, any_phase = Brackets(), False
         for block in source:
             buffer += block
             found = None if brackets.at else self._guess(buffer, _ends_of_events(buffer))
@@ -121,7 +118,7 @@ class TraceParser:
                 continue
             any_phase = any_phase or any(event.ph for event in events)
             yield self._piece(events, end)
-            buffer, brackets = buffer[end:], _Brackets()
+            buffer, brackets = buffer[end:], Brackets()
         last = self._last(buffer, bare, brackets)
         if bare and not any_phase and not any(event.ph for event in last.events):
             raise msgspec.ValidationError("a list without an event")
@@ -129,7 +126,7 @@ class TraceParser:
 
     def _head(self, source: Iterator[bytes]) -> tuple[bytes, bool]:
         """(what follows the bracket that opens the events, whether nothing but the events is there)."""
-        buffer, brackets, seen = b"", _Brackets(), 0
+        buffer, brackets, seen = b"", Brackets(), 0
         for block in source:
             if not buffer:
                 buffer = block.lstrip(_SPACE)
@@ -174,7 +171,7 @@ class TraceParser:
                 continue
         return None
 
-    def _counted(self, buffer: bytes, brackets: _Brackets) -> tuple[list[Event], int]:
+    def _counted(self, buffer: bytes, brackets: Brackets) -> tuple[list[Event], int]:
         """The events before the last that begins, and where that is. None if it is the first, or the list is closed."""
         brackets.count(buffer, len(buffer))
         before = buffer[: brackets.begin].rstrip(_SPACE)
@@ -185,7 +182,7 @@ class TraceParser:
             raise msgspec.DecodeError(self._place("events are not parted by commas"))
         return events, brackets.begin
 
-    def _last(self, buffer: bytes, bare: bool, brackets: _Brackets) -> Piece:
+    def _last(self, buffer: bytes, bare: bool, brackets: Brackets) -> Piece:
         """The events before the bracket that closes their list. Little stands behind it: it is one of the last."""
         found = None if brackets.at else self._guess(buffer, _ends_of_list(buffer))
         if found is None:
@@ -269,54 +266,6 @@ def _ends_of_list(text: bytes) -> Iterator[tuple[int, int]]:
     at = len(text)
     while (at := text.rfind(b"]", 0, at)) >= 0:
         yield at, at + 1
-
-
-class _Brackets:
-    """Counts the brackets of JSON from its start: slower than a guess, but it finds every end.
-
-    Of what is no JSON it may say anything: the decoder refuses that.
-    """
-
-    def __init__(self) -> None:
-        self.at = 0  # counted up to here
-        self.depth = 0
-        self.quoted = False
-        self.begin = 0  # of the last object or list that is in no other
-        self.closed: int | None = None  # where one is closed that was opened before
-
-    def count(self, text: bytes, end: int) -> None:
-        """`text` begins as it did the last time."""
-        if self.closed is not None:
-            return
-        new = text[self.at : end]
-        if (len(new) - len(new.rstrip(b"\\"))) % 2:  # what the last one escapes is still to come
-            new = new[:-1]
-        begin, self.at = self.at, self.at + len(new)
-        new = new.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
-        self._count(new, begin)
-
-    def _count(self, new: bytes, begin: int) -> None:
-        start = 0
-        if self.quoted:
-            start = new.find(b'"') + 1
-            self.quoted = not start
-            if self.quoted:
-                return
-        depth = self.depth
-        for token in _TOKEN.finditer(new, start):
-            at, end = token.span()
-            if new[at] == _QUOTE:
-                self.quoted = end == len(new) and (end == at + 1 or new[end - 1] != _QUOTE)
-            elif new[at] in _OPENING:
-                if depth == 0:
-                    self.begin = begin + at
-                depth += end - at
-            elif end - at > depth:
-                self.closed = begin + at + depth
-                return
-            else:
-                depth -= end - at
-        self.depth = depth
 
 
 class _NotTheEndError(Exception):
