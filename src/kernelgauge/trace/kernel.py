@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -56,17 +57,24 @@ def identity_of(launch: Launch) -> KernelIdentity:
 def identity_of_record(record: DeviceRecord, op: Op | None) -> KernelIdentity:
     """The same, of a record whose launch may not be in the trace."""
     # The op's Triton keys belong to the kernel it is named after: a library call under the same id has none.
-    tuned = op if op is not None and op.name == record.name else None
-    return KernelIdentity(
-        name=record.name,
-        kind=decode(record.name).kind.value,
-        grid=record.grid,
-        block=record.block,
-        kernel_kwargs=tuned.kernel_kwargs if tuned else None,
-        num_warps=tuned.num_warps if tuned else None,
-        num_stages=tuned.num_stages if tuned else None,
-        source_hash=tuned.kernel_hash if tuned else None,
-    )
+    if op is None or op.name != record.name:
+        return _identity(record.name, record.grid, record.block)
+    chosen = (op.kernel_kwargs, op.num_warps, op.num_stages, op.kernel_hash)
+    return _identity(record.name, record.grid, record.block, *chosen)
+
+
+@lru_cache(maxsize=4096)  # a trace launches the same few kernels a hundred thousand times
+def _identity(
+    name: str,
+    grid: tuple[int, int, int] | None,
+    block: tuple[int, int, int] | None,
+    kernel_kwargs: str | None = None,
+    num_warps: int | None = None,
+    num_stages: int | None = None,
+    source_hash: str | None = None,
+) -> KernelIdentity:
+    kind = decode(name).kind.value
+    return KernelIdentity(name, kind, grid, block, kernel_kwargs, num_warps, num_stages, source_hash)
 
 
 def identity_of_op(op: Op) -> KernelIdentity:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import inf
 from typing import Any
 
@@ -33,6 +33,12 @@ _SYNCHRONIZE_NAMES = frozenset(
     for api in ("cuda", "cu", "hip")
     for what in ("DeviceSynchronize", "CtxSynchronize", "StreamSynchronize", "EventSynchronize")
 ) | {"cudaMemcpy", "hipMemcpy"}  # the form without a stream blocks the host
+
+
+@lru_cache(maxsize=1024)  # there are few names, and every call is asked
+def _is_launch(name: str) -> bool:
+    # A host function is queued on a stream like a kernel, but runs on the host and leaves no device record.
+    return name.startswith(_GRAPH_LAUNCH_PREFIXES) or (name.startswith(_LAUNCH_PREFIXES) and "HostFunc" not in name)
 
 
 # Structs, and not tracked by the garbage collector: a trace of 500 MB has a million of them, and no cycle.
@@ -71,8 +77,7 @@ class ApiCall(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_launch(self) -> bool:
-        # A host function is queued on a stream like a kernel, but runs on the host and leaves no device record.
-        return self.is_graph_launch or (self.name.startswith(_LAUNCH_PREFIXES) and "HostFunc" not in self.name)
+        return _is_launch(self.name)
 
     @property
     def is_transfer(self) -> bool:
