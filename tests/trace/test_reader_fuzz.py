@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, cycle
 from math import isfinite
@@ -509,6 +510,7 @@ def test_a_name_that_is_not_utf_8_is_read_and_shown_as_such() -> None:
 
 HEAD = b'{"traceEvents":['
 ROW = json.dumps(op("aten::mm", 1, 2)).encode()
+OBJECTS = b'{"args":[' + b'{"a":{}},' * 30 + b"0]}"
 
 
 @pytest.mark.parametrize(
@@ -521,6 +523,11 @@ ROW = json.dumps(op("aten::mm", 1, 2)).encode()
         pytest.param(HEAD + ROW + b" " + ROW + b"]}", id="no comma"),
         pytest.param(HEAD + ROW + b"\x0b," + ROW + b"]}", id="white space that JSON does not know"),
         pytest.param(HEAD + ROW + b"}", id="no end of the list"),
+        pytest.param(HEAD + ROW + b"}}", id="another end of the list"),
+        pytest.param(b"[" + ROW + b"] x", id="text behind a list"),
+        pytest.param(HEAD + b"," + OBJECTS + b"," + ROW + b"]}", id="a comma before many objects"),
+        pytest.param(HEAD + OBJECTS + b" " + ROW + b"]}", id="no comma behind many objects"),
+        pytest.param(HEAD + OBJECTS + b"x" + OBJECTS + b"," + ROW + b"]}", id="something else than a comma"),
         pytest.param(HEAD + ROW + b"]]}", id="two ends of the list"),
         pytest.param(HEAD + ROW + b'],"traceEvents":[' + ROW + b"]}", id="two lists"),
         pytest.param(HEAD + ROW + b'],"traceEvents":[]}', id="a second list, empty"),
@@ -543,15 +550,46 @@ def test_what_is_refused_at_once_is_refused_in_blocks_of_every_size(content: byt
         pytest.param(b'{"a":"\\"traceEvents\\":[","traceEvents":[' + ROW + b"]}", id="another list in a text"),
         pytest.param(b'{"traceEvents":null,"traceEvents":[' + ROW + b"]}", id="no list before it"),
         pytest.param(HEAD + ROW + b'],"a":{"traceEvents":[{}]},"b":[[],"]"]}', id="another list behind it"),
-        pytest.param(HEAD + b'{"args":[' + b'{"a":{}},' * 30 + b"0]}," + ROW + b"]}", id="many objects in an event"),
+        pytest.param(HEAD + OBJECTS + b"," + ROW + b"]}", id="many objects in an event"),
         pytest.param(HEAD + b'{"name":"' + b"},{" * 30 + b'\\\\"},' + ROW + b"]}", id="a name like many events"),
         pytest.param(b" [" + ROW + b" ] ", id="a list alone"),
+        pytest.param(b'{"\xff":1,"traceEvents":[' + ROW + b'],"\xe2\x82":2}', id="keys that are not UTF-8"),
+        pytest.param(HEAD + ROW + b',{"ph":"X","cat":"\xff","name":5}]}', id="a category that is not UTF-8"),
     ],
 )
 def test_what_is_read_at_once_is_read_in_blocks_of_every_size(content: bytes) -> None:
     expected = trace_of(op("aten::mm", 1, 2))
     for block in range(1, len(content) + 2):
         assert outcome(content, block) == expected, block
+
+
+@pytest.mark.parametrize("start", [HEAD, b" [", b'{"a": 1, "traceEvents" : ['])
+@pytest.mark.parametrize("block", [10, 60, 200, None])
+def test_an_error_says_from_which_event_on_it_is(
+    monkeypatch: pytest.MonkeyPatch, start: bytes, block: int | None
+) -> None:
+    broken = b'{"ph":"X",,}'
+    content = start + b", ".join([ROW, ROW, broken, ROW]) + b"]"
+    monkeypatch.setattr(events, "BLOCK_BYTES", block or len(content))
+    with pytest.raises(TraceError) as caught:
+        parse(content)
+    found = re.search(r"traceEvents\[(\d+)\] or later, from byte (\d+) ", str(caught.value.got))
+    assert found
+    index, at = map(int, found.groups())
+    assert content[:at].count(ROW) == index
+    assert content[at:].lstrip().startswith((ROW, broken))
+
+
+@pytest.mark.parametrize("shapes", ['[{"a":1}]', "[[9223372036854775808]]", "[[-9223372036854775808]]", "[1e999]", "5"])
+def test_shapes_that_are_none_are_refused(shapes: str) -> None:
+    row = json.dumps(op("aten::mm", 1, 2) | {"args": {"Input Dims": "?"}}).replace('"?"', shapes)
+    assert outcome(HEAD + row.encode() + b"]}") is None
+
+
+def test_a_shape_that_is_not_utf_8_is_shown_as_such() -> None:
+    trace = outcome(HEAD + ROW.replace(b"{}", b'{"Input Dims":["\xff"]}') + b"]}")
+    assert trace is not None
+    assert trace.ops[0].input_shapes == ("\ufffd",)
 
 
 MANY = 30_000
@@ -587,6 +625,6 @@ def test_the_records_of_a_correlation_belong_to_the_first_call_that_has_it() -> 
 
 @pytest.mark.parametrize(("steps", "read"), [(64, True), (65, False)])
 def test_steps_that_are_all_open_at_once_are_refused(steps: int, read: bool) -> None:
-    follow = [step(number, number, 1) for number in range(100)]
-    at_once = [step(number, 200 + number, 500) for number in range(steps)]
-    assert (outcome(chrome(*follow, *at_once)) is not None) == read
+    one_by_one = [step(number, number, 1) for number in range(100)]
+    at_once = [step(number, -number, 500) for number in range(1, steps)]
+    assert (outcome(chrome(*one_by_one, *at_once)) is not None) == read

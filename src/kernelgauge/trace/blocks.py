@@ -81,7 +81,7 @@ def _content(descriptor: int, size: int, where: str) -> Iterator[bytes]:
 
 def _read(descriptor: int, size: int, at_once: int) -> Iterator[bytes]:
     """No more than the file had when it was opened: one that grows all the time would never end."""
-    while size > 0 and (block := os.read(descriptor, min(size, at_once))):
+    while block := os.read(descriptor, min(size, at_once)):
         size -= len(block)
         yield block
 

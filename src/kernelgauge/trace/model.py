@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["STEP_PREFIX", "WHOLE", "ApiCall", "DeviceRecord", "Launch", "Op", "Trace", "Window"]
+__all__ = ["REGION", "STEP_PREFIX", "WHOLE", "ApiCall", "DeviceRecord", "Launch", "Op", "Trace", "Window"]
 
 STEP_PREFIX = "ProfilerStep#"  # of the annotation that torch.profiler makes of each step
 WHOLE = "the whole trace"  # name of the window of everything

@@ -1,9 +1,8 @@
-"""A torch.profiler Chrome trace (`.json` or `.json.gz`) -> `Trace`."""
+"""A trace file -> `Trace`: the Chrome trace of torch.profiler (`.json`, `.json.gz`), or an export of Nsight Systems."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heappop, heappush
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +12,9 @@ import msgspec
 from ..errors import TraceError
 from .blocks import file_blocks
 from .events import Args, Event, Piece, TraceParser, in_utf8
-from .model import STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
+from .model import ApiCall, DeviceRecord, Op, Trace
+from .nsys import is_nsys, read_nsys
+from .overlap import MOST_STEPS_AT_ONCE, too_many_steps_at
 
 __all__ = ["parse", "read"]
 
@@ -26,18 +27,18 @@ _NO_ARGS = Args()
 # A list of tensors is a list of lists in the list of the arguments; what is deeper by far is no shape.
 _DEEPEST_SHAPE = 16
 _MOST_ELEMENTS = 2**63 - 1  # torch counts in int64
-# Steps follow one another. Each holds what happened in it: if all were open at once, the square of the trace.
-_MOST_STEPS_AT_ONCE = 64
 _decode_any = msgspec.json.Decoder(list[Any]).decode
 _decode_types = msgspec.json.Decoder(list[str]).decode
 _decode_devices = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
 def read(path: Path | str) -> Trace:
-    """Read a trace file.
+    """Read a trace of torch.profiler, or what Nsight Systems exports as SQLite.
 
     Raises `TraceError` if the file is missing, is not gzip or JSON, or is JSON of something else.
     """
+    if is_nsys(path):
+        return read_nsys(Path(path))
     return _read(file_blocks(path), where=str(path))
 
 
@@ -105,7 +106,9 @@ class _Rows:
 
     def trace(self, devices: tuple[dict[str, object], ...]) -> Trace:
         annotations = _by_start(self._annotations)
-        _refuse_overlap(annotations)
+        crowded = too_many_steps_at((each.name, each.start_us, each.end_us) for each in annotations)
+        if crowded is not None:
+            raise msgspec.ValidationError(f"more than {MOST_STEPS_AT_ONCE} steps at once, at {crowded} us")
         return Trace(
             ops=_by_start(self._ops),
             annotations=annotations,
@@ -184,17 +187,6 @@ def _record(event: Event, name: str, args: Args) -> DeviceRecord:
         block,
         args.bytes,
     )
-
-
-def _refuse_overlap(annotations: tuple[Op, ...]) -> None:
-    ends: list[float] = []  # a heap
-    for step in annotations:
-        if step.name.startswith(STEP_PREFIX):
-            while ends and ends[0] <= step.start_us:
-                heappop(ends)
-            heappush(ends, step.end_us)
-            if len(ends) > _MOST_STEPS_AT_ONCE:
-                raise msgspec.ValidationError(f"more than {_MOST_STEPS_AT_ONCE} steps at once, at {step.start_us} us")
 
 
 _START = attrgetter("start_us")

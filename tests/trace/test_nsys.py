@@ -1,0 +1,701 @@
+"""From an SQLite export of Nsight Systems to the records of a trace: two versions of the schema, and damaged files."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sqlite3
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kernelgauge.errors import TraceError
+from kernelgauge.trace import Trace, computing_ops, dispatcher_ops, metadata_ops_that_launched
+from kernelgauge.trace.nsys import NSYS_REPORT_MAGIC, SQLITE_MAGIC, is_nsys, read_nsys
+from kernelgauge.trace.nsys_tables import CallRow, CopyRow, CudaDeviceRow, GpuRow, KernelRow, MemsetRow, RangeRow
+from tests.builders import waits_for_a_writer
+
+TIMES = int(os.environ.get("KERNELGAUGE_FUZZ_TIMES", "1"))
+
+# -- exports ---------------------------------------------------------------------------------------------------------
+
+# Columns of the schema reference, "!" where NOT NULL, text where ":text": 3.28 (2026.4), and what 2.9 (2022.2) has not.
+NOW = {
+    "StringIds": "id! value!:text",
+    "CUPTI_ACTIVITY_KIND_KERNEL": "start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid "
+    "demangledName! shortName! mangledName launchType cacheConfig registersPerThread! gridX! gridY! gridZ! blockX! "
+    "blockY! blockZ! staticSharedMemory! dynamicSharedMemory! localMemoryPerThread! localMemoryTotal! gridId! "
+    "sharedMemoryExecuted graphNodeId sharedMemoryLimitConfig graphId clusterX clusterY clusterZ "
+    "tensorSizeMinusOneElements!:text",
+    "CUPTI_ACTIVITY_KIND_MEMSET": "start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid "
+    "value! bytes! graphNodeId memKind",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid "
+    "bytes! copyKind! deprecatedSrcId srcKind dstKind srcDeviceId srcContextId dstDeviceId dstContextId migrationCause "
+    "graphNodeId virtualAddress copyCount",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "start! end! deviceId! contextId! streamId! correlationId globalPid graphId! "
+    "graphExecId!",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start! end! eventClass! globalTid correlationId nameId! returnValue! callchainId",
+    "NVTX_EVENTS": "start! end eventType! rangeId category color text:text globalTid endGlobalTid textId domainId "
+    "uint64Value int64Value doubleValue uint32Value int32Value floatValue jsonTextId jsonText:text binaryData:text",
+    "TARGET_INFO_GPU": "vmId! id! name:text busLocation:text isDiscrete l2CacheSize totalMemory smCount uuid:text "
+    "cuDevice computeMajor computeMinor",
+    "TARGET_INFO_CUDA_DEVICE": "gpuId cudaId! pid! uuid:text numMultiprocessors",
+}
+SINCE = {"greenContextId", "graphId", "clusterX", "clusterY", "clusterZ", "tensorSizeMinusOneElements", "copyCount"}
+BEFORE = {
+    table: " ".join(column for column in columns.split() if re.split("[!:]", column)[0] not in SINCE)
+    for table, columns in NOW.items()
+    if table != "TARGET_INFO_CUDA_DEVICE"
+}
+NAMED = {"demangledName", "shortName", "nameId", "textId"}  # columns of ids into StringIds
+
+Columns = dict[str, Any]
+TableRow = tuple[str, Columns]
+KERNELS, CALLS, RANGES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
+
+PROCESS, OTHER_PROCESS = (1 << 48) + (404 << 24), (1 << 48) + (405 << 24)
+MAIN, BACKWARD = PROCESS + 404, PROCESS + 509
+GEMM = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>(T1::Params)"
+
+
+def kernel(correlation: int | None, start: int, **more: Any) -> TableRow:
+    grid = {"gridX": 2, "gridY": 64, "gridZ": 1, "blockX": 384, "blockY": 1, "blockZ": 1}
+    row = {"start": start, "end": start + 2145, "streamId": 7, "correlationId": correlation, "globalPid": PROCESS}
+    return KERNELS, {**row, **grid, "demangledName": GEMM, "shortName": "Kernel2", **more}
+
+
+def call(correlation: int | None, start: int, name: str = "cudaLaunchKernel_v7000", **more: Any) -> TableRow:
+    row = {"start": start, "end": start + 1000, "correlationId": correlation, "globalTid": MAIN, "nameId": name}
+    return CALLS, {**row, **more}
+
+
+def nvtx(text: str | None, start: int, end: int | None, **more: Any) -> TableRow:
+    return RANGES, {"start": start, "end": end, "eventType": 59, "globalTid": MAIN, "text": text, **more}
+
+
+def memset(correlation: int | None, start: int, **more: Any) -> TableRow:
+    row = {"start": start, "end": start + 800, "correlationId": correlation, "globalPid": PROCESS, "bytes": 4}
+    return "CUPTI_ACTIVITY_KIND_MEMSET", {**row, "memKind": 2, **more}
+
+
+def copy(
+    correlation: int | None, start: int, kind: int = 1, source: int | None = 0, target: int | None = 2
+) -> TableRow:
+    row = {"start": start, "end": start + 900, "correlationId": correlation, "globalPid": PROCESS, "bytes": 64}
+    return "CUPTI_ACTIVITY_KIND_MEMCPY", {**row, "copyKind": kind, "srcKind": source, "dstKind": target}
+
+
+def graph(correlation: int, start: int) -> TableRow:
+    row = {"start": start, "end": start + 5000, "correlationId": correlation, "globalPid": PROCESS}
+    return "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", row
+
+
+def gpu(number: int, name: str | None, **more: Any) -> TableRow:
+    return "TARGET_INFO_GPU", {"id": number, "name": name, **more}
+
+
+def written(path: Path, *rows: TableRow, schema: dict[str, str] = NOW, lazy: bool = True) -> Path:
+    """An export with these rows. Lazily, as by default, tables without a row are not there."""
+    numbers: dict[str, int] = {}
+    kept: dict[str, list[Columns]] = {} if lazy else {table: [] for table in schema}
+    for table, columns in rows:
+        ids = {
+            column: numbers.setdefault(value, len(numbers) + 1)
+            for column, value in columns.items()
+            if column in NAMED and isinstance(value, str)
+        }
+        kept.setdefault(table, []).append({**columns, **ids})
+    kept["StringIds"] = [{"id": number, "value": value} for value, number in numbers.items()]
+    with closing(sqlite3.connect(path)) as database:
+        for table, found in kept.items():
+            create(database, table, schema[table])
+            for row in found:
+                insert(database, table, schema[table], row)
+        database.commit()
+    return path
+
+
+def create(database: sqlite3.Connection, table: str, columns: str) -> None:
+    declared = []
+    for column in columns.split():
+        name, not_null, kind = re.fullmatch(r"(\w+)(!?)(:text)?", column).groups()  # type: ignore[union-attr]
+        key = " PRIMARY KEY" if (table, name) == ("StringIds", "id") else ""
+        declared.append(f'"{name}" {"TEXT" if kind else "INTEGER"}{" NOT NULL" if not_null else ""}{key}')
+    database.execute(f"CREATE TABLE {table} ({', '.join(declared)})")
+
+
+def insert(database: sqlite3.Connection, table: str, columns: str, row: Columns) -> None:
+    required = {column.partition("!")[0]: "" if ":" in column else 0 for column in columns.split() if "!" in column}
+    values = {**required, **row}
+    quoted = ", ".join(f'"{column}"' for column in values)
+    database.execute(f"INSERT INTO {table} ({quoted}) VALUES ({', '.join('?' * len(values))})", list(values.values()))
+
+
+def changed(path: Path, *statements: str) -> Path:
+    with closing(sqlite3.connect(path)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+    return path
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Any:
+    names = (f"{number}.sqlite" for number in count())
+    return lambda *rows, **more: written(tmp_path / next(names), *rows, **more)
+
+
+@pytest.fixture
+def trace(export: Any) -> Any:
+    return lambda *rows, **more: read_nsys(export(*rows, **more))
+
+
+def refusal(path: Path) -> TraceError:
+    with pytest.raises(TraceError) as caught:
+        read_nsys(path)
+    assert caught.value.where is not None
+    assert str(path) in caught.value.where
+    assert caught.value.got
+    assert caught.value.expected
+    assert all(line.isprintable() for line in str(caught.value).splitlines())
+    return caught.value
+
+
+def use(found: Trace) -> None:
+    """Nothing that is asked of a trace raises."""
+    found.pairing_problems()
+    names = {mark.name for mark in found.annotations}
+    for window in [found.whole(), *found.steps(), *(one for name in names for one in found.regions(name))]:
+        computing_ops(window)
+        dispatcher_ops(window)
+        metadata_ops_that_launched(window)
+        assert window.device_time_us is not None
+    for lane in (found.ops, found.annotations, found.calls, found.records):
+        assert [row.start_us for row in lane] == sorted(row.start_us for row in lane)
+    hash(found.ops + found.annotations)
+
+
+ONE_OF_EACH = (
+    nvtx("forward, op_id = 1", 1_000, 90_000),
+    nvtx("aten::mm, seq = 3, op_id = 2, sizes = [[8, 16], [16, 32]]", 2_000, 9_000),
+    call(1, 3_000),
+    kernel(1, 20_000),
+    call(2, 5_000, "cudaMemsetAsync_v3020"),
+    memset(2, 30_000),
+    call(3, 12_000, "cudaMemcpyAsync_v3020"),
+    copy(3, 40_000),
+    gpu(0, "NVIDIA H200", smCount=132, cuDevice=0),
+)
+SCHEMAS = pytest.mark.parametrize("schema", [BEFORE, NOW], ids=["2.9", "3.28"])
+
+
+# -- what ran --------------------------------------------------------------------------------------------------------
+
+
+@SCHEMAS
+@pytest.mark.parametrize("lazy", [True, False])
+def test_an_export_of_either_schema_is_the_same_trace(trace: Any, schema: dict[str, str], lazy: bool) -> None:
+    found = trace(*ONE_OF_EACH, schema=schema, lazy=lazy)
+    record, zeroed, copied = found.records
+    assert (record.category, record.name, record.duration_us) == ("kernel", GEMM, 2.145)
+    assert (record.grid, record.block, record.device, record.stream) == ((2, 64, 1), (384, 1, 1), 0, 7)
+    assert (zeroed.category, zeroed.name, zeroed.bytes) == ("gpu_memset", "Memset (Device)", 4)
+    assert (copied.category, copied.name, copied.bytes) == ("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 64)
+    assert [call.name for call in found.calls] == ["cudaLaunchKernel", "cudaMemsetAsync", "cudaMemcpyAsync"]
+    assert [(op.name, op.input_shapes, op.start_us, op.duration_us) for op in found.ops] == [
+        ("aten::mm", ((8, 16), (16, 32)), 2.0, 7.0)
+    ]
+    assert [mark.name for mark in found.annotations] == ["forward"]
+    assert found.pairing_problems() == ()
+    assert found.device_properties == ({"id": 0, "name": "NVIDIA H200", "numSms": 132},)
+
+
+def test_a_kernel_belongs_to_the_region_that_launched_it(trace: Any) -> None:
+    found = trace(*ONE_OF_EACH, call(4, 95_000), kernel(4, 99_000))
+    (region,) = found.regions("forward")
+    assert [launch.record.correlation for launch in region.launches] == [1]
+    assert (len(region.memsets), len(region.copies)) == (1, 1)
+
+
+def test_moments_keep_their_nanoseconds_hours_into_a_session(trace: Any) -> None:
+    hours = 86_400_000_000_000
+    found = trace(call(1, hours + 1), kernel(1, hours + 12_346))
+    assert (found.calls[0].start_us, found.records[0].start_us) == (86_400_000_000.001, 86_400_000_012.346)
+
+
+def test_moments_that_count_from_1970_keep_their_nanoseconds_too(trace: Any) -> None:
+    now = 1_790_000_000_000_000_001
+    found = trace(call(1, now), kernel(1, now + 12_345))
+    assert found.records[0].start_us - found.calls[0].start_us == 12.345
+    assert found.calls[0].start_us == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "target", "name"),
+    [
+        (2, 2, 1, "Memcpy DtoH (Device -> Pinned)"),
+        (8, 2, 2, "Memcpy DtoD (Device -> Device)"),
+        (10, 2, 2, "Memcpy PtoP (Device -> Device)"),
+        (9, 4, 5, "Memcpy HtoH (Managed -> Device Static)"),
+        (0, None, 99, "Memcpy <unknown> (Unknown -> Unrecognized)"),
+    ],
+)
+def test_a_copy_is_named_as_torchs_profiler_names_it(
+    trace: Any, kind: int, source: int | None, target: int, name: str
+) -> None:
+    assert [record.name for record in trace(call(1, 0), copy(1, 5, kind, source, target)).records] == [name]
+
+
+def test_migrations_of_managed_memory_are_left_out(trace: Any) -> None:
+    found = trace(call(1, 0), kernel(1, 5), *(copy(0, 5, kind) for kind in (11, 12, 13)))
+    assert [record.category for record in found.records] == ["kernel"]
+
+
+@pytest.mark.parametrize(
+    ("written_as", "name"),
+    [
+        ("cudaStreamSynchronize_v3020", "cudaStreamSynchronize"),
+        ("cudaStreamSynchronize_ptsz_v7000", "cudaStreamSynchronize"),
+        ("cudaMemcpy_ptds_v7000", "cudaMemcpy"),
+        ("cuLaunchKernelEx_ptsz", "cuLaunchKernelEx"),
+        ("cuMemcpyHtoDAsync_v2_ptsz", "cuMemcpyHtoDAsync"),
+        ("cuModuleGetLoadingMode", "cuModuleGetLoadingMode"),
+        ("cudaGraphLaunch_v10000", "cudaGraphLaunch"),
+        ("cuGraphAddNode_vectors", "cuGraphAddNode_vectors"),
+    ],
+)
+def test_a_call_loses_its_version_and_its_default_stream(trace: Any, written_as: str, name: str) -> None:
+    (found,) = trace(call(1, 0, written_as)).calls
+    assert found.name == name
+
+
+def test_waiting_for_the_gpu_is_seen_behind_the_version(trace: Any) -> None:
+    assert trace(call(1, 0, "cudaDeviceSynchronize_v3020")).whole().synchronizations == 1
+
+
+def test_a_call_that_was_recorded_again_for_its_backtrace_counts_once(trace: Any) -> None:
+    again = call(1, 99, "cudaLaunchKernel", eventClass=67)
+    found = trace(again, call(1, 100), kernel(1, 2_000))
+    assert len(found.calls) == 1
+    assert found.pairing_problems() == ()
+
+
+def test_two_processes_with_the_same_correlations_are_not_mixed(trace: Any) -> None:
+    found = trace(
+        call(1, 0),
+        call(1, 10, globalTid=OTHER_PROCESS + 405),
+        kernel(1, 5_000, globalPid=OTHER_PROCESS, demangledName="theirs"),
+        kernel(1, 6_000, demangledName="ours"),
+    )
+    assert found.pairing_problems() == ()
+    assert [(launch.call.start_us, launch.record.name) for launch in found.whole().launches] == [
+        (0.0, "ours"),
+        (0.01, "theirs"),
+    ]
+    assert found.calls[0].correlation == 1
+
+
+def test_the_kernels_of_a_graph_belong_to_its_launch(trace: Any) -> None:
+    found = trace(
+        call(9, 0, "cudaGraphLaunch_v10000"),
+        *(kernel(9, 5_000 + 3_000 * node, graphNodeId=node) for node in range(3)),
+    )
+    assert found.pairing_problems() == ()
+    assert [launch.call.name for launch in found.whole().launches] == ["cudaGraphLaunch"] * 3
+
+
+def test_a_graph_without_its_kernels_is_a_launch_that_lost_its_record(trace: Any) -> None:
+    found = trace(call(1, 0), kernel(1, 5_000), call(9, 2_000, "cudaGraphLaunch_v10000"), graph(9, 9_000))
+    assert found.pairing_problems() == ("lost: cudaGraphLaunch (correlation 9) has no device record",)
+
+
+def test_an_export_with_nothing_but_such_graphs_says_how_to_record_their_kernels(export: Any) -> None:
+    error = refusal(export(call(9, 2_000, "cudaGraphLaunch_v10000"), graph(9, 9_000)))
+    assert "--cuda-graph-trace=node" in (error.next_command or "")
+
+
+def test_gpus_have_the_numbers_that_cuda_gives_them(trace: Any) -> None:
+    gpus = (gpu(0, "NVIDIA H200", smCount=132, cuDevice=3), gpu(3, "NVIDIA L4", smCount=58, cuDevice=0))
+    found = trace(call(1, 0), kernel(1, 5), *gpus)
+    assert found.device_properties == (
+        {"id": 3, "name": "NVIDIA H200", "numSms": 132},
+        {"id": 0, "name": "NVIDIA L4", "numSms": 58},
+    )
+
+
+def test_a_process_that_sees_one_gpu_of_two_knows_it_by_its_own_number(trace: Any) -> None:
+    seen = [("TARGET_INFO_CUDA_DEVICE", {"gpuId": 3, "cudaId": 0, "pid": pid}) for pid in (404, 405)]
+    found = trace(call(1, 0), gpu(0, "NVIDIA L4", smCount=58), gpu(3, "NVIDIA H200", smCount=132), *seen)
+    assert found.device_properties == ({"id": 0, "name": "NVIDIA H200", "numSms": 132},)
+
+
+def test_a_gpu_without_a_name_or_a_size_is_described_without(trace: Any) -> None:
+    assert trace(call(1, 0), gpu(0, None)).device_properties == ({"id": 0},)
+
+
+def test_records_without_their_calls_are_orphans(trace: Any) -> None:
+    found = trace(kernel(1, 5_000), memset(None, 9_000))
+    assert (found.calls, len(found.whole().orphans)) == ((), 2)
+
+
+def test_calls_without_records_are_read_on_their_own(trace: Any) -> None:
+    assert [call.name for call in trace(call(1, 0, "cudaMalloc_v3020")).calls] == ["cudaMalloc"]
+
+
+def test_a_record_that_ends_before_it_starts_is_reported(trace: Any) -> None:
+    found = trace(call(1, 0), kernel(1, 5_000, end=4_000))
+    assert found.pairing_problems() == (f"bad duration: {GEMM} took -1.0 us",)
+
+
+# -- ranges ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "name", "shapes"),
+    [
+        ("aten::mm, op_id = 12", "aten::mm", ()),
+        ("aten::mm, seq = 3, op_id = 12, sizes = [[8, 16], [16, 32]]", "aten::mm", ((8, 16), (16, 32))),
+        ("aten::add, op_id = 2, sizes = [[], [4], []], input_op_ids = [(1, 0), (7, 1)]", "aten::add", ((), (4,), ())),
+        ("aten::mm, seq = 3", "aten::mm", ()),
+        ("aten::relu", "aten::relu", ()),
+        ("aten::relu, sizes = [[4]]", "aten::relu", ((4,),)),
+        ("MmBackward0, seq = 3, op_id = 9", "MmBackward0", ()),
+        ("autograd::engine::evaluate_function: MmBackward0, op_id = 8", "autograd::engine::evaluate_function: MmBackward0", ()),
+        ("torch::autograd::AccumulateGrad, op_id = 8", "torch::autograd::AccumulateGrad", ()),
+        ("LigerGELUMulFunction, op_id = 8, sizes = [[4, 8], [4, 8]]", "LigerGELUMulFunction", ((4, 8), (4, 8))),
+        ("triton_poi_fused_gelu_0, op_id = 8", "triton_poi_fused_gelu_0", ()),
+        ("flash_attn::_flash_attn_forward, op_id = 990813", "flash_attn::_flash_attn_forward", ()),
+    ],
+)  # fmt: skip
+def test_what_emit_nvtx_writes_of_an_op_is_an_op(
+    trace: Any, message: str, name: str, shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    found = trace(call(1, 0), nvtx(message, 0, 9))
+    assert [(op.name, op.input_shapes) for op in found.ops] == [(name, shapes)]
+    assert found.annotations == ()
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        ("forward", "forward"),
+        ("forward, op_id = 5", "forward"),
+        ("forward, op_id = 5, sizes = [[]]", "forward"),
+        ("ProfilerStep#3, op_id = 5", "ProfilerStep#3"),
+        ("FSDP::pre_forward (blocks.3._checkpoint_wrapped_module), op_id = 5", "FSDP::pre_forward (blocks.3._checkpoint_wrapped_module)"),
+        ("nccl:all_to_all, op_id = 5", "nccl:all_to_all"),
+        ("Solver::step", "Solver::step"),
+        ("epoch 3, sizes = [1]", "epoch 3, sizes = [1]"),
+        ("batch, op_id = many", "batch, op_id = many"),
+        (", op_id = 5", ", op_id = 5"),
+    ],
+)  # fmt: skip
+def test_every_other_range_is_an_annotation(trace: Any, message: str, name: str) -> None:
+    found = trace(call(1, 0), nvtx(message, 0, 9))
+    assert [mark.name for mark in found.annotations] == [name]
+    assert found.ops == ()
+
+
+@pytest.mark.parametrize("sizes", ["[[8, 16", "[[[1]]]", "[[1.5]]", "[8]", "[[" + "9" * 5000 + "]]", "x"])
+def test_sizes_that_are_no_sizes_are_left_out(trace: Any, sizes: str) -> None:
+    (op,) = trace(call(1, 0), nvtx(f"aten::mm, op_id = 5, sizes = {sizes}", 0, 9)).ops
+    assert (op.name, op.input_shapes) == ("aten::mm", ())
+
+
+def test_a_kernel_was_launched_by_the_innermost_op_around_the_call_on_its_thread(trace: Any) -> None:
+    found = trace(
+        nvtx("aten::linear, op_id = 1", 1_000, 9_000),
+        nvtx("aten::t, op_id = 2", 2_000, 3_000),  # is over
+        nvtx("aten::addmm, op_id = 3", 4_000, 8_000),
+        nvtx("aten::mul, op_id = 1", 4_500, 7_000, globalTid=BACKWARD),  # another thread, the same op_id
+        nvtx("aten::add, op_id = 5", 6_000, 7_000),  # not yet begun
+        call(1, 5_000),
+        kernel(1, 20_000),
+        call(2, 5_100, globalTid=BACKWARD),
+        kernel(2, 30_000),
+        call(3, 8_500),
+        kernel(3, 40_000),
+        call(4, 9_000),
+        kernel(4, 50_000),
+    )
+    launched = [launch.op.name if launch.op else None for launch in found.whole().launches]
+    assert launched == ["aten::addmm", "aten::mul", "aten::linear", None]
+    assert len({op.external_id for op in found.ops}) == len(found.ops)
+    assert [call.external_id for call in found.calls] == [record.external_id for record in found.records]
+
+
+def test_a_record_belongs_to_the_runtime_call_and_not_to_the_driver_call_inside(trace: Any) -> None:
+    inside = nvtx("aten::fill_, op_id = 2", 1_100, 1_900)
+    within = call(1, 1_200, "cuLaunchKernel", eventClass=1)
+    found = trace(nvtx("aten::zeros, op_id = 1", 0, 9_000), inside, call(1, 1_000), within, kernel(1, 9_000))
+    (launch,) = found.whole().launches
+    assert (launch.call.name, launch.op and launch.op.name) == ("cudaLaunchKernel", "aten::zeros")
+
+
+def test_of_two_ops_that_begin_with_a_call_the_shorter_is_inside(trace: Any) -> None:
+    found = trace(
+        nvtx("aten::mm, op_id = 2", 1_000, 8_000),
+        nvtx("aten::matmul, op_id = 1", 1_000, 9_000),
+        call(1, 1_000),
+        kernel(1, 9_000),
+    )
+    assert [op.name for op in found.ops] == ["aten::matmul", "aten::mm"]
+    assert [launch.op and launch.op.name for launch in found.whole().launches] == ["aten::mm"]
+
+
+def test_a_registered_message_is_looked_up(trace: Any) -> None:
+    assert [mark.name for mark in trace(call(1, 0), nvtx(None, 0, 9, textId="epoch")).annotations] == ["epoch"]
+
+
+@pytest.mark.parametrize("end", [None, -1, 0])
+def test_a_range_that_nobody_ended_lasts_to_the_end(trace: Any, end: int | None) -> None:
+    found = trace(nvtx("training", 1_000, end), call(1, 3_000), kernel(1, 20_000))
+    (region,) = found.regions("training")
+    assert (region.start_us, region.duration_us) == (1.0, 21.145)
+    assert len(region.launches) == 1
+
+
+def test_a_range_of_the_whole_process_is_an_annotation_whatever_it_says(trace: Any) -> None:
+    found = trace(call(1, 5), nvtx("aten::mm, op_id = 1", 0, 9, eventType=60, endGlobalTid=BACKWARD))
+    assert ([op.name for op in found.annotations], found.ops) == (["aten::mm"], ())
+    assert found.calls[0].external_id is None
+
+
+@pytest.mark.parametrize("event_type", [33, 34, 39, 75])  # a category, a mark, the name of a thread, a domain
+def test_what_is_no_range_is_left_out(trace: Any, event_type: int) -> None:
+    found = trace(call(1, 0), nvtx("aten::mm, op_id = 1", 0, None, eventType=event_type), nvtx(None, 0, 9))
+    assert (found.ops, found.annotations) == ((), ())
+
+
+def test_steps_that_are_open_all_at_once_are_refused(export: Any) -> None:
+    steps = [nvtx(f"ProfilerStep#{number}, op_id = {number + 1}", number, 1_000) for number in range(65)]
+    assert len(read_nsys(export(call(1, 0), *steps[:64])).steps()) == 64
+    assert "steps" in refusal(export(call(1, 0), *steps)).what
+
+
+# -- what is no export -----------------------------------------------------------------------------------------------
+
+
+def test_a_report_says_how_it_is_exported(tmp_path: Path) -> None:
+    report = tmp_path / "my run.nsys-rep"
+    report.write_bytes(NSYS_REPORT_MAGIC + b" 2025@5@2@266-255236693005v0.\n\x0bLocal (CLI)")
+    assert is_nsys(report)
+    assert refusal(report).next_command == f"nsys export --type sqlite '{report}'"
+
+
+@pytest.mark.parametrize("content", [b"", b'{"traceEvents": []}', b"\x1f\x8b\x08", SQLITE_MAGIC[:-1]])
+def test_another_file_is_not_taken_for_an_export(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    assert not is_nsys(path)
+    assert refusal(path).got == "no SQLite file"
+
+
+def test_another_database_is_told_from_an_export(tmp_path: Path) -> None:
+    path = changed(tmp_path / "notes.sqlite", "CREATE TABLE notes (start, end)")
+    assert is_nsys(path)
+    assert "no export of Nsight Systems" in refusal(path).what
+
+
+@pytest.mark.parametrize(
+    ("path", "got"), [("missing.sqlite", "No such file"), (".", "not a regular file"), ("a\0b", "embedded null")]
+)
+def test_a_path_that_is_no_file_is_refused(tmp_path: Path, path: str, got: str) -> None:
+    assert not is_nsys(tmp_path / path)
+    with pytest.raises(TraceError, match=got):
+        read_nsys(tmp_path / path)
+
+
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    fifo = tmp_path / "trace.sqlite"
+    os.mkfifo(fifo)
+    waits, caught = waits_for_a_writer(fifo, lambda: read_nsys(fifo))
+    assert not waits
+    assert isinstance(caught, TraceError)
+    assert not is_nsys(fifo)
+
+
+@pytest.mark.parametrize("suffix", ["-journal", "-wal"])
+def test_an_export_that_is_being_written_is_refused(export: Any, suffix: str) -> None:
+    path = export(*ONE_OF_EACH)
+    Path(f"{path}{suffix}").write_bytes(b"x")
+    assert "being written" in (refusal(path).got or "")
+
+
+def test_reading_leaves_the_file_and_its_folder_as_they_are(export: Any) -> None:
+    path = changed(export(*ONE_OF_EACH), "PRAGMA journal_mode = WAL")  # whose readers write beside the file
+    before = path.read_bytes()
+    assert len(read_nsys(path).records) == 3
+    assert (path.read_bytes(), list(path.parent.iterdir())) == (before, [path])
+
+
+def test_a_name_that_means_something_in_a_uri_is_a_name(tmp_path: Path) -> None:
+    path = written(tmp_path / "100%41?mode=rwc#1.sqlite", *ONE_OF_EACH)
+    assert len(read_nsys(path).records) == 3
+
+
+# -- what is wrong inside --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(kernel(1, 5, demangledName=999), id="kernel"),
+        pytest.param(call(1, 5, nameId=999), id="call"),
+        pytest.param(nvtx(None, 0, 9, textId=999), id="range"),
+    ],
+)
+def test_a_name_that_is_not_there_is_said(export: Any, row: TableRow) -> None:
+    error = refusal(export(*ONE_OF_EACH, row))
+    assert (error.what, error.got) == ("a name is missing in the export", "a name with the id 999")
+    assert row[0] in (error.where or "")
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [(KERNELS, "start"), (KERNELS, "demangledName"), (CALLS, "nameId"), (RANGES, "eventType")]
+)
+def test_a_column_that_a_trace_cannot_do_without_is_missed(export: Any, table: str, column: str) -> None:
+    path = changed(export(*ONE_OF_EACH), f"ALTER TABLE {table} DROP COLUMN {column}")
+    error = refusal(path)
+    assert (error.where, error.got) == (f"{path}: {table}", f"no column {column}")
+
+
+def test_columns_that_a_trace_can_do_without_may_be_missing(export: Any) -> None:
+    gone = [f"ALTER TABLE {KERNELS} DROP COLUMN {column}" for column in ("gridX", "streamId", "deviceId", "globalPid")]
+    found = read_nsys(changed(export(*ONE_OF_EACH), *gone))
+    assert (found.records[0].grid, found.records[0].stream) == (None, 0)
+    assert found.pairing_problems() == ()
+
+
+def test_a_value_of_another_type_is_said_with_its_place(export: Any) -> None:
+    path = changed(export(*ONE_OF_EACH), f"UPDATE {KERNELS} SET gridY = 'many'")
+    error = refusal(path)
+    assert (error.where, error.got) == (f"{path}: {KERNELS}.gridY", "Expected `int | null`, got `str`")
+
+
+def test_names_that_are_not_utf_8_are_read(export: Any) -> None:
+    path = changed(export(*ONE_OF_EACH), f"UPDATE StringIds SET value = CAST(x'61FF62' AS TEXT) WHERE value = '{GEMM}'")
+    assert read_nsys(path).records[0].name == r"a\xffb"
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT i AS start, i AS end, i AS demangledName"
+
+
+FILLED = f"INSERT INTO {KERNELS} VALUES (1, 2, 1)"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "instead",
+    [
+        pytest.param([f"CREATE VIEW {KERNELS} AS {ENDLESS} FROM n"], id="a view without end"),
+        pytest.param([f"CREATE VIRTUAL TABLE {KERNELS} USING fts5(start, end, demangledName)", FILLED], id="virtual"),
+    ],
+)
+def test_only_plain_tables_are_read(export: Any, instead: list[str]) -> None:
+    found = read_nsys(changed(export(*ONE_OF_EACH), f"DROP TABLE {KERNELS}", *instead))
+    assert [record.category for record in found.records] == ["gpu_memset", "gpu_memcpy"]
+
+
+def test_generated_columns_are_not_computed(export: Any) -> None:
+    made = "streamId INTEGER GENERATED ALWAYS AS (abs(-9223372036854775807 - 1)) VIRTUAL"  # an overflow, if computed
+    path = changed(
+        export(*ONE_OF_EACH),
+        f"ALTER TABLE {KERNELS} DROP COLUMN streamId",
+        f"ALTER TABLE {KERNELS} ADD COLUMN {made}",
+    )
+    assert read_nsys(path).records[0].stream == 0
+
+
+@pytest.mark.parametrize("name", ["'a\x1b[31m\u202eb'", "CAST(x'61FF62' AS TEXT)"])
+def test_a_schema_that_is_damaged_is_said_in_printable_words(export: Any, name: str) -> None:
+    path = changed(
+        export(*ONE_OF_EACH),
+        "PRAGMA writable_schema = ON",
+        f"UPDATE sqlite_master SET name = {name}, sql = 'CREATE \x1b' WHERE name = '{RANGES}'",
+    )
+    assert "SQLite: " in (refusal(path).got or "")
+
+
+VALUES = [
+    None,
+    -1,
+    0,
+    1,
+    2**63 - 1,
+    -(2**63),
+    1.5,
+    1e308,
+    "",
+    "aten::mm, op_id = 1",
+    "ProfilerStep#1",
+    "7",
+    b"",
+    b"\xff",
+]
+
+
+ROWS = (KernelRow, MemsetRow, CopyRow, CallRow, RangeRow, GpuRow, CudaDeviceRow)
+LOOKED_AT = {(kind.TABLE, field.encode_name) for kind in ROWS for field in msgspec.structs.fields(kind)}
+LOOKED_AT |= {("StringIds", "id"), ("StringIds", "value")}
+LOOKED_AT -= {(RANGES, "eventType")}  # is only compared: what is no range is left out, whatever it is
+CELLS = [(table, re.split("[!:]", column)[0]) for table, columns in NOW.items() for column in columns.split()]
+
+
+@pytest.mark.parametrize(("table", "column"), CELLS)
+def test_any_value_in_any_column_is_read_or_refused(export: Any, table: str, column: str) -> None:
+    """Of tables without declared types: SQLite keeps in them what it is given."""
+    devices = ("TARGET_INFO_CUDA_DEVICE", {"gpuId": 0, "cudaId": 0, "pid": 404})
+    path = export(*ONE_OF_EACH, call(9, 50_000, "cudaGraphLaunch"), graph(9, 60_000), devices)
+    with closing(sqlite3.connect(path)) as database:
+        rows = database.execute(f"SELECT * FROM {table}").fetchall()
+        names = [name for _, name, *_ in database.execute(f"PRAGMA table_info({table})")]
+        database.execute(f"DROP TABLE {table}")
+        untyped = ", ".join(f'"{name}"' for name in names)
+        database.execute(f"CREATE TABLE {table} ({untyped})")
+        database.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(names))})", rows)
+        database.commit()
+    read = 0
+    for value in VALUES:
+        with closing(sqlite3.connect(path)) as database:
+            database.execute(f'UPDATE {table} SET "{column}" = ?', [value])
+            database.commit()
+        try:
+            use(read_nsys(path))
+            read += 1
+        except TraceError:
+            refusal(path)
+    # No column holds both numbers and texts, and what is not looked at may hold anything.
+    assert (read == len(VALUES)) == ((table, column) not in LOOKED_AT)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_damaged_file_is_read_or_refused(export: Any, seed: int) -> None:
+    draw = random.Random(seed)
+    # More than one page of rows, so that tables have inner pages, and a text that runs over several pages.
+    rows = [row for number in range(10, 130) for row in (call(number, number * 100), kernel(number, number * 1_000))]
+    path = export(*ONE_OF_EACH, *rows, nvtx("long " * 2_000, 0, 9))
+    whole = path.read_bytes()
+    refused = 0
+    for _ in range(60 * TIMES):
+        content = bytearray(whole)
+        for _ in range(draw.randint(1, 4)):
+            at = draw.randrange(16, len(content))
+            # Where pages begin are the lengths and pointers of SQLite's trees.
+            at = at - at % 4096 + draw.randrange(120) if draw.random() < 0.6 else at
+            content[at : at + draw.choice([1, 2, 4])] = draw.choice(
+                [b"\0", b"\xff", b"\x7f\xff\xff\xff", draw.randbytes(2)]
+            )
+        if draw.random() < 0.2:
+            del content[draw.randrange(100, len(content)) :]
+        path.write_bytes(content)
+        try:
+            use(read_nsys(path))
+        except TraceError:
+            refused += 1
+    assert refused
