@@ -1,0 +1,186 @@
+"""The kernels of a workload in the HTML report: as lanes to compare, and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..results import WorkloadResult
+from ..trace.configuration import configuration_change
+from ..trace.diff import KernelChange, align
+from ..trace.kernel import KernelRecord
+from .html_charts import Lane, Tick, lane, shown_us, ticks
+from .html_tests import clipped
+from .show import identity_text
+from .wording import counted, percent
+
+__all__ = [
+    "KernelRow",
+    "LaneRow",
+    "Lanes",
+    "Strip",
+    "against_baseline",
+    "kernel_changes",
+    "kernel_rows",
+    "lane_note",
+    "lanes",
+]
+
+
+_OTHER_SOURCE = "other source"  # of the same kernel in the same configuration: another version of Inductor, say
+
+
+@dataclass(frozen=True)
+class LaneRow:
+    """A lane with what stands above it. `anchor`: of the workload that it leads to."""
+
+    label: str
+    status: str
+    note: str
+    lane: Lane
+    anchor: str = ""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """What a lane is drawn from. `marks`: how each launch differs from its partner; none where it is empty."""
+
+    label: str
+    kernels: Sequence[KernelRecord]
+    note: str
+    status: str = ""
+    anchor: str = ""
+    marks: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Lanes one above another, on one scale."""
+
+    rows: tuple[LaneRow, ...]
+    ticks: tuple[Tick, ...]
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """A launch, in order. `before_us`: its partner's in the baseline. `mark`: how it differs from that one."""
+
+    number: str
+    name: str
+    whole_name: str  # empty where `name` is it
+    kind: str
+    configuration: str
+    us: str
+    before_us: str
+    delta_us: str
+    share: str
+    mark: str
+
+    @property
+    def moved(self) -> bool:
+        """Whether something else ran. The same kernel from another source alone is said, and no more."""
+        return self.mark not in ("", _OTHER_SOURCE)
+
+
+def lanes(strips: Sequence[Strip]) -> Lanes:
+    """On the scale of the longest."""
+    scale = max((sum(kernel.device_time_us for kernel in strip.kernels) for strip in strips), default=0.0)
+    drawn = tuple(
+        LaneRow(
+            strip.label, strip.status, strip.note, lane(strip.kernels, scale_us=scale, marks=strip.marks), strip.anchor
+        )
+        for strip in strips
+    )
+    kinds = dict.fromkeys(bar.kind for row in drawn for bar in row.lane.bars)
+    return Lanes(drawn, ticks(0.0, scale, most=8), tuple(kinds))
+
+
+def kernel_changes(source: WorkloadResult) -> list[KernelChange[KernelRecord]]:
+    """Each launch of this run beside its partner in the baseline; beside itself where there is no baseline."""
+    return align(_stored_kernels(source), source.run.kernels) if source.run else []
+
+
+def _stored_kernels(source: WorkloadResult) -> Sequence[KernelRecord]:
+    """Those of the baseline's entry that the run is compared with; the run's own where there is none."""
+    if source.run is None:
+        return ()
+    if source.baseline is None or not source.baseline.entries:
+        return source.run.kernels
+    return source.baseline.entry_like(source.run.kernels)[0].kernels
+
+
+def against_baseline(
+    source: WorkloadResult, changes: Sequence[KernelChange[KernelRecord]], *, status: str
+) -> Lanes | None:
+    """The lanes of the baseline and of this run; None where one of them is missing."""
+    if source.run is None or source.baseline is None:
+        return None
+    gone = {id(change.before) for change in changes if change.after is None}
+    marks = {id(change.after): _mark(change) for change in changes if _mark(change) != _OTHER_SOURCE}
+    before, after = _stored_kernels(source), source.run.kernels
+    return lanes(
+        [
+            Strip(
+                "baseline",
+                before,
+                lane_note(before),
+                marks=["gone" if id(kernel) in gone else "" for kernel in before],
+            ),
+            Strip(
+                "this run",
+                after,
+                lane_note(after),
+                status,
+                marks=[marks.get(id(kernel), "") for kernel in after],
+            ),
+        ]
+    )
+
+
+def lane_note(kernels: Sequence[KernelRecord]) -> str:
+    return f"{counted(len(kernels), 'kernel')}, {shown_us(sum(kernel.device_time_us for kernel in kernels))} us"
+
+
+def _mark(change: KernelChange[KernelRecord]) -> str:
+    if change.before is None:
+        return "new"
+    if change.after is None:
+        return "gone"
+    if change.same_identity:
+        return ""
+    configured = configuration_change(change.before.identity, change.after.identity)
+    return "other configuration" if configured else _OTHER_SOURCE
+
+
+def kernel_rows(changes: Sequence[KernelChange[KernelRecord]], *, compared: bool) -> tuple[KernelRow, ...]:
+    total = sum(change.after.device_time_us for change in changes if change.after)
+    rows: list[KernelRow] = []
+    launched = 0
+    for change in changes:
+        launched += change.after is not None
+        rows.append(_kernel_row(change, str(launched) if change.after else "", total, compared=compared))
+    return tuple(rows)
+
+
+def _kernel_row(change: KernelChange[KernelRecord], number: str, total_us: float, *, compared: bool) -> KernelRow:
+    old, new = change.before, change.after
+    one = new or old
+    assert one is not None  # a change has a side
+    shown = one.identity.shown
+    return KernelRow(
+        number=number,
+        name=shown,
+        whole_name="" if shown == one.identity.name else clipped(one.identity.name, 400),
+        kind=clipped(one.identity.kind, 30),
+        configuration=clipped(identity_text(one.identity)),
+        us=_time(new),
+        before_us=_time(old) if compared else "",
+        delta_us=f"{change.delta_us:+.2f}" if compared else "",
+        share=percent(new.device_time_us / total_us) if new and total_us else "",
+        mark=_mark(change) if compared else "",
+    )
+
+
+def _time(kernel: KernelRecord | None) -> str:
+    return "" if kernel is None else shown_us(kernel.device_time_us)

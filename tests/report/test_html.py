@@ -1,0 +1,457 @@
+"""The HTML report as text: well formed, self-contained, small, and deaf to what stands in the names it shows."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+import pytest
+
+from kernelgauge.judge import Reason, RelativeChange, Status, Verdict
+from kernelgauge.report.html import html
+from kernelgauge.results import Results, TestResult, WorkloadResult, decode_results, encode_results
+from kernelgauge.run import Run
+
+from ..builders import H200, baseline, fingerprint, launched, mlp_kernels, run
+
+VOID = frozenset("meta link br input hr img".split())
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "' onfocus=alert(1) autofocus='",
+    "javascript:alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "</style><style>*{display:none}",
+    "\x1b]0;title\x07\x1b[2J",
+    "\u202egnorw\u2066\u200f",
+    "k" * 10_000,
+    "a\nb\rc\x00d\x85e\u2028f",
+    "\u0645\u0631\u062d\u0628\u0627",
+    "z" + "\u0336" * 500,
+]
+
+
+@dataclass
+class Element:
+    tag: str
+    attributes: dict[str, str]
+    text: str = ""
+    inside: list[str] = field(default_factory=list)  # tags around it
+
+
+class Parsed(HTMLParser):
+    """Every element, with its own text; a tag that closes another one than is open is an error."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[Element] = []
+        self._open: list[Element] = []
+        self.feed(page)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        assert len({name for name, _ in attributes}) == len(attributes), f"an attribute twice: {tag} {attributes}"
+        element = Element(tag, {name: value or "" for name, value in attributes}, inside=[e.tag for e in self._open])
+        self.elements.append(element)
+        if tag not in VOID:
+            self._open.append(element)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attributes)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open, f"</{tag}> closes nothing"
+        assert self._open.pop().tag == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self._open[-1].text += data
+
+    def all(self, tag: str, **attributes: str) -> list[Element]:
+        wanted = {name.rstrip("_"): value for name, value in attributes.items()}
+        return [e for e in self.elements if e.tag == tag and wanted.items() <= e.attributes.items()]
+
+    def one(self, tag: str, **attributes: str) -> Element:
+        (element,) = self.all(tag, **attributes)
+        return element
+
+
+def timed(status: Status, identifier: str, estimate: float, *, subject: str = "device time") -> Verdict:
+    change = RelativeChange(estimate, estimate - 0.01, estimate + 0.01, 0.999)
+    reasons = (
+        Reason("why", "the gelu is slower\nby a lot"),
+        Reason("accept", f"pytest perf -k {identifier} --perf-update"),
+    )
+    return Verdict(
+        status,
+        identifier,
+        subject,
+        f"{subject} 205.0 -> 221.0 us  {100 * estimate:+.2f} %",
+        () if status is Status.PASS else reasons,
+        205.0,
+        221.0,
+        change,
+    )
+
+
+def workload(
+    identifier: str = "mlp-eager-bf16-8", *, variant: str = "eager", observed: Run | None = None, **changes: Any
+) -> WorkloadResult:
+    fields: dict[str, Any] = {
+        "id": identifier,
+        "suite": "perf",
+        "module": "mlp",
+        "variant": variant,
+        "dtype": "bf16",
+        "pass_": "forward",
+        "shape": (8,),
+        "run": observed or run(workload=identifier),
+        "baseline": baseline(workload=identifier),
+        "verdicts": tuple(
+            timed(Status.PASS, identifier, 0.001, subject=subject)
+            for subject in ("device time", "end to end", "host dispatch")
+        ),
+        "trace": f"traces/{identifier}.json.gz",
+    }
+    return WorkloadResult(**(fields | changes))
+
+
+def regressed(identifier: str = "mlp-compiled-bf16-8", **changes: Any) -> WorkloadResult:
+    kernels = (*mlp_kernels(), launched("void at::native::fill<float>", 16.0, kind="fill"))
+    fields = {
+        "variant": "compiled",
+        "observed": run(workload=identifier, kernels=kernels, device=(221.0, 221.2, 220.9)),
+        "verdicts": (timed(Status.REGRESSED, identifier, 0.08),),
+    }
+    return workload(identifier, **(fields | changes))
+
+
+def results(*workloads: WorkloadResult, **changes: Any) -> Results:
+    """As they come from a file."""
+    fields: dict[str, Any] = {
+        "schema_version": 1,
+        "kernelgauge": "0.1.0",
+        "started_at": "2026-11-20T19:10:12+00:00",
+        "seconds": 33.4,
+        "arguments": ("perf",),
+        "fingerprint": H200,
+        "gpu": "0f1e2d3c",
+        "not_watched": "",
+        "workloads": workloads or (workload(),),
+    }
+    return decode_results(encode_results(Results(**(fields | changes))), where="a test")
+
+
+def several() -> list[Results]:
+    """Three runs on one kind of GPU, the last of them after an upgrade of the driver, slower."""
+    passing = [results(workload(), started_at=f"2026-11-{day}T03:00:00+00:00") for day in (18, 19)]
+    return [*passing, results(workload(), regressed(), fingerprint=fingerprint(driver="590.1"))]
+
+
+def everything(text: str) -> Results:
+    """`text` in every field that is one."""
+    kernels = tuple(launched(text, 10.0, kind=text[:40]) for _ in range(3))
+    verdict = Verdict(Status.REGRESSED, text, text, text, (Reason(text, text),))
+    one = workload(
+        text,
+        variant=text,
+        observed=run(workload=text, kernels=kernels, incomplete=text, gpu=text),
+        baseline=baseline(workload=text, kernels=kernels[:2]),
+        module=text,
+        dtype=text,
+        pass_=text,
+        verdicts=(verdict, timed(Status.REGRESSED, text, 0.1)),
+        trace=f"{text}.json.gz",
+    )
+    tests = [TestResult(f"{text}::{text}[{text}]", owner, "failed", 0.1, text, text) for owner in (text, None)]
+    return results(
+        one,
+        msgspec.structs.replace(one, id=f"{text}2", run=None, unavailable=text),
+        tests=tuple(tests),
+        warnings=(text,),
+        arguments=(text,),
+        gpu=text,
+        not_watched=text,
+        kernelgauge=text,
+        started_at=text,
+        fingerprint=fingerprint(device=text, driver=text),
+    )
+
+
+# -- what it says ---------------------------------------------------------------------------------------------------
+
+
+def test_the_first_heading_is_the_worst_verdict_and_the_first_section_what_is_wrong() -> None:
+    page = Parsed(html([results(workload(), regressed())]))
+    assert page.one("h1").text == "REGRESSED"
+    assert page.all("h2")[0].text == "What is wrong"
+    assert page.one("p", class_="sentence").text == "Of 2 workloads: 1 regressed, 1 passed."
+    assert page.one("p", class_="machine").text.startswith("NVIDIA H200, driver 580.159.04")
+    (card,) = page.all("article")
+    assert "s-regressed" in card.attributes["class"]
+    assert any("the gelu is slower" in each.text for each in page.all("span", class_="why"))
+
+
+def test_where_all_is_well_nothing_is_called_wrong() -> None:
+    page = Parsed(html([results()]))
+    assert page.one("h1").text == "PASS"
+    assert "What is wrong" not in [heading.text for heading in page.all("h2")]
+
+
+@pytest.mark.parametrize("changes", [{"exit_status": 3}, {"tests": (TestResult("t.py::test_a", None, "failed", 0.1),)}])
+def test_verdicts_that_pass_are_no_pass_where_pytest_failed(changes: dict[str, Any]) -> None:
+    assert Parsed(html([results(**changes)])).one("h1").text == "FAILED"
+
+
+def test_no_results_and_nothing_judged_are_no_pass() -> None:
+    assert Parsed(html([])).one("h1").text == "NOTHING JUDGED"
+    assert Parsed(html([results(workload(verdicts=()))])).one("h1").text == "NOTHING JUDGED"
+
+
+def test_a_failure_on_one_kind_of_gpu_is_not_hidden_by_a_later_run_on_another() -> None:
+    other = results(workload(), fingerprint=fingerprint(device="NVIDIA A100-SXM4-80GB"))
+    page = Parsed(html([results(regressed()), other]))
+    assert page.one("h1").text == "REGRESSED"
+    assert len(page.all("details", class_="workload")) == 2
+
+
+def test_an_earlier_run_on_the_same_kind_of_gpu_is_history_and_no_verdict() -> None:
+    page = Parsed(html([results(regressed("mlp-eager-bf16-8")), results(workload(), started_at="2026-11-21T00:00:00")]))
+    assert page.one("h1").text == "PASS"
+    assert len(page.all("details", class_="workload")) == 1
+
+
+def test_history_is_drawn_for_what_was_measured_twice_and_the_change_of_the_machine_is_said() -> None:
+    text = html(several())
+    page = Parsed(text)
+    lines = page.all("polyline")
+    assert [len(line.attributes["points"].split()) for line in lines] == [3, 3]  # in the table and below
+    assert "driver 580.159.04 -&gt; 590.1" in text
+    assert [each.attributes["x1"] for each in page.all("line", class_="upgrade")] == ["74.0%", "74.0%"]
+    assert not Parsed(html([results()])).all("polyline")
+
+
+def test_the_lanes_of_variants_that_compute_the_same_stand_together_to_scale() -> None:
+    short = run(workload="b", kernels=mlp_kernels()[:2])
+    page = Parsed(html([results(workload("a"), workload("b", variant="liger", observed=short, baseline=None))]))
+    widths: dict[str, float] = {}
+    label = ""
+    for element in page.elements:
+        label = element.attributes["aria-label"] if element.attributes.get("class") == "lane" else label
+        if element.tag == "svg" and element.attributes.get("height") == "58":
+            widths[label] = widths.get(label, 0.0) + float(element.attributes["width"].rstrip("%"))
+    eager, liger = (widths[next(each for each in widths if f"8, {variant}:" in each)] for variant in ("eager", "liger"))
+    assert eager == pytest.approx(100, abs=0.1)
+    assert liger == pytest.approx(100 * (56 + 58) / 205.1, abs=0.1)
+
+
+def test_a_kernel_that_the_baseline_lacks_is_marked_in_the_lane_and_in_the_table() -> None:
+    page = Parsed(html([results(regressed())]))
+    assert [each.text for each in page.all("b", class_="mark")] == ["new"]
+    assert any("marked" in bar.attributes["class"] for bar in page.all("rect"))
+
+
+def test_a_test_says_what_failed_once() -> None:
+    one = regressed()
+    said = TestResult("t.py::test_device_time[x]", one.id, "failed", 0.1, "Device time.", str(one.verdicts[0]))
+    other = TestResult(
+        "t.py::test_order[x]", one.id, "failed", 0.1, "In order.", "E assert 6 == 5\nE where 6 = launches"
+    )
+    text = html([results(one, tests=(said, other))])
+    assert "says: the verdict on device time" in text
+    assert "E where 6 = launches" in text
+    assert text.count("by a lot") == 1
+
+
+def test_links_lead_to_the_trace_and_to_the_table_beside_the_page() -> None:
+    links = [each.attributes["href"] for each in Parsed(html([results()])).all("a")]
+    assert "traces/mlp-eager-bf16-8.json.gz" in links
+    assert "traces/mlp-eager-bf16-8.txt" in links
+
+
+def test_what_was_not_run_is_said_with_its_reason() -> None:
+    missing = workload(run=None, baseline=None, verdicts=(), unavailable="needs a GPU", trace=None)
+    assert "not run: mlp-eager-bf16-8: needs a GPU" in html([results(missing)])
+
+
+# -- what it is -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shown", [[], [results()], [results(workload(), regressed())], several()])
+def test_the_page_is_well_formed_and_every_inner_link_leads_somewhere(shown: list[Results]) -> None:
+    page = Parsed(html(shown))
+    identifiers = [each.attributes["id"] for each in page.elements if "id" in each.attributes]
+    assert len(identifiers) == len(set(identifiers))
+    inner = {each.attributes["href"][1:] for each in page.all("a") if each.attributes["href"].startswith("#")}
+    assert inner <= set(identifiers)
+
+
+def test_the_page_loads_nothing_and_its_policy_allows_its_own_style_and_script_alone() -> None:
+    page = Parsed(html([results(workload(), regressed())]))
+    policy = page.all("meta", http_equiv="x") or [e for e in page.all("meta") if "http-equiv" in e.attributes]
+    said = policy[0].attributes["content"]
+    for tag in ("style", "script"):
+        digest = base64.b64encode(hashlib.sha256(page.one(tag).text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in said
+    assert said.startswith("default-src 'none'")
+    assert "unsafe" not in said
+    assert not [each for tag in ("link", "img", "iframe", "object") for each in page.all(tag)]
+    assert not any({"src", "style"} & set(each.attributes) for each in page.elements)
+
+
+def test_the_same_results_make_the_same_page_in_another_process() -> None:
+    script = "import sys; from tests.report.test_html import *; sys.stdout.write(html(several()))"
+    pages = [
+        subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, timeout=120).stdout
+        for _ in range(2)
+    ]
+    assert pages[0] == pages[1] == html(several()).encode()
+
+
+# -- what it withstands ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_of_a_results_file_becomes_markup(text: str) -> None:
+    # The same page of a harmless text: what is around the texts must be the same elements.
+    page, harmless = Parsed(html([everything(text)])), Parsed(html([everything("harmless")]))
+    allowed = {(each.tag, name) for each in harmless.elements for name in each.attributes} | {("a", "href")}
+    assert {(each.tag, name) for each in page.elements for name in each.attributes} <= allowed
+    assert {each.tag for each in page.elements} <= {each.tag for each in harmless.elements} | {"pre", "br", "details"}
+    assert page.one("script").text == harmless.one("script").text
+    assert page.one("style").text == harmless.one("style").text
+    for link in page.all("a"):
+        assert not re.match(r"\s*\w+:", link.attributes["href"])
+        assert not link.attributes["href"].startswith(("/", "\\"))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_character_that_steers_anything_is_left(text: str) -> None:
+    page = html([everything(text)])
+    assert all(character == "\n" or character.isprintable() for character in page)
+
+
+def test_a_name_of_ten_thousand_characters_is_cut_and_its_length_said() -> None:
+    page = html([everything("k" * 10_000)])
+    assert "(10000 characters)" in page
+    assert "k" * 4_100 not in page
+    assert len(page) < 200_000
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "../../secret.json.gz",
+        "traces/../../x.json.gz",
+        "javascript:alert(1)//.json.gz",
+        "//example.org/x.json.gz",
+        "traces\\..\\x.json.gz",
+        "tra\nces/x.json.gz",
+        "traces/x.html",
+        "",
+    ],
+)
+def test_a_path_that_leaves_the_folder_becomes_no_link(path: str) -> None:
+    links = [each.attributes["href"] for each in Parsed(html([results(workload(trace=path))])).all("a")]
+    assert all(link.startswith("#") for link in links)
+
+
+def test_a_colon_in_a_path_is_no_scheme() -> None:
+    links = [each.attributes["href"] for each in Parsed(html([results(workload(trace="data:x.json.gz"))])).all("a")]
+    assert "data%3Ax.json.gz" in links
+
+
+def test_numbers_that_no_measurement_gives_break_nothing() -> None:
+    huge = (launched("a", 1.7e308), launched("b", 1.7e308), launched("c", -5.0), launched("d", 0.0))
+    observed = run(kernels=huge, device=(5e-324, 1.7e308), host=(1e-300,), end_to_end=(1.7e308,))
+    change = RelativeChange(1e300, -1e300, 1e300, 1.0)
+    verdict = Verdict(Status.PASS, "x", "device time", "device time", (), -1.0, 1e308, change)
+    stored = baseline()
+    entry = msgspec.structs.replace(stored.entries[0], kernels=huge)
+    for entries in ((), (entry,), (msgspec.structs.replace(entry, processes=()),)):
+        changed = msgspec.structs.replace(stored, entries=entries)
+        one = workload(observed=observed, baseline=changed, verdicts=(verdict,))
+        page = html([results(one), results(one)])
+        positions = re.findall(r' (?:x|x1|x2|cx|cy|width)="([^"]*)%"', page)
+        assert positions
+        assert all(-1 <= float(position) <= 101 for position in positions)
+
+
+def test_no_failed_test_is_lost_whatever_workload_it_names() -> None:
+    lost = TestResult("t.py::test_lost[x]", "of no section", "failed", 0.1, "", "setup failed")
+    page = html([results(tests=(lost,))])
+    assert "test_lost" in page
+    assert "setup failed" in page
+
+
+def test_a_verdict_on_a_timer_that_was_not_measured_is_shown_all_the_same() -> None:
+    verdict = Verdict(Status.INVALID, "a", "host dispatch", "the GPU was lost")
+    page = html([results(workload("a", observed=run(host=None), verdicts=(verdict,)))])
+    assert page.count("the GPU was lost") == 2  # first, and in its section
+
+
+def test_two_workloads_whose_ids_look_alike_have_anchors_of_their_own() -> None:
+    page = Parsed(html([results(workload("a b"), workload("a<b"), workload("a-b"))]))
+    assert len({each.attributes["id"] for each in page.all("details", class_="workload")}) == 3
+
+
+# -- what it costs --------------------------------------------------------------------------------------------------
+
+
+def many(count: int, **changes: Any) -> Results:
+    made = tuple(
+        workload(f"mlp-{index}-bf16-8", variant=f"v{index % 4}", shape=(index // 4,)) for index in range(count)
+    )
+    tests = tuple(
+        TestResult(f"perf/test_structure.py::test_number_{number}[{each.id}]", each.id, "passed", 0.1, "It holds.")
+        for each in made
+        for number in range(16)
+    )
+    return results(*made, tests=tests, **changes)
+
+
+def test_fifty_workloads_fit_into_two_megabytes() -> None:
+    assert len(html([many(50)]).encode()) < 2_000_000
+
+
+def test_fifty_workloads_of_a_thousand_launches_fit_too() -> None:
+    kernels = tuple(
+        launched(f"void at::native::kernel_{n % 7}<float, {n % 11}>(int)", 1.0 + n % 5) for n in range(1000)
+    )
+    observed = [run(workload=f"w{index}", kernels=kernels) for index in range(50)]
+    made = [workload(one.workload, observed=one, baseline=None, shape=(n,)) for n, one in enumerate(observed)]
+    assert len(html([results(*made)]).encode()) < 2_000_000
+
+
+RENDER = """
+import resource, time
+from tests.report.test_html import *
+one = many(200)
+shown = [
+    decode_results(encode_results(msgspec.structs.replace(one, started_at=f"2026-11-{day:02}T03:00:00")), where="")
+    for day in range(1, 31)
+]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+started = time.perf_counter()
+html(shown)
+print(time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_two_hundred_workloads_over_thirty_runs_take_seconds_and_little_memory() -> None:
+    pytest.importorskip("resource", reason="the memory of a process is read as Unix tells it")
+    done = subprocess.run([sys.executable, "-c", RENDER], capture_output=True, text=True, check=True, timeout=120)
+    seconds, kilobytes = map(float, done.stdout.split())
+    assert seconds < 6  # 0.7 s on one core of a server
+    assert kilobytes < 200_000  # 40 MB

@@ -1,0 +1,274 @@
+"""The HTML report in Chromium: it opens from a file without a network, works, fits, and can be read by everyone."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelgauge.report.html import html
+
+from .test_html import HOSTILE, everything, results, several
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+PATIENCE_S = 60
+AXE = os.environ.get("AXE_CORE")
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
+
+
+class Browser:
+    """A page of a headless Chromium, driven over DevTools' pipe: messages end with a zero byte, no port is opened.
+
+    Descriptors 3 and 4 are what `--remote-debugging-pipe` reads and writes. No sandbox: there is none for root, as in a
+    container, and the page is ours.
+    """
+
+    def __init__(self, profile: Path) -> None:
+        read_by_it, self._write = os.pipe()
+        self._read, written_by_it = os.pipe()
+        command = [
+            str(CHROMIUM),
+            *"--headless=new --no-sandbox --remote-debugging-pipe --disable-gpu --disable-dev-shm-usage".split(),
+            *"--hide-scrollbars --no-first-run --disable-background-networking".split(),
+            f"--user-data-dir={profile}",
+        ]
+        redirected = f'exec "$@" 3<&{read_by_it} 4>&{written_by_it}'
+        self._process = subprocess.Popen(
+            ["bash", "-c", redirected, "bash", *command],
+            pass_fds=(read_by_it, written_by_it),
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(read_by_it)
+        os.close(written_by_it)
+        self._buffer = b""
+        self._last = 0
+        self._session: str | None = None
+        self.events: list[dict[str, Any]] = []
+        target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.send(f"{domain}.enable")
+        self.send("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=20)
+        os.close(self._read)
+        os.close(self._write)
+
+    def send(self, method: str, **params: Any) -> dict[str, Any]:
+        self._last += 1
+        message: dict[str, Any] = {"id": self._last, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        data = json.dumps(message).encode() + b"\0"
+        while data:  # a pipe takes 64 kB at once
+            data = data[os.write(self._write, data) :]
+        while True:
+            answer = self._message()
+            if answer.get("id") == self._last:
+                assert "error" not in answer, answer
+                return dict(answer["result"])
+            self.events.append(answer)
+
+    def _message(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._read], [], [], PATIENCE_S)
+            assert ready, f"Chromium has said nothing for {PATIENCE_S} s"
+            chunk = os.read(self._read, 1 << 20)
+            assert chunk, "Chromium is gone"
+            self._buffer += chunk
+        message, self._buffer = self._buffer.split(b"\0", 1)
+        return dict(json.loads(message))
+
+    def open(self, path: Path, *, width: int = 1440, scheme: str = "light", scripts: bool = True) -> None:
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.send("Emulation.setScriptExecutionDisabled", value=not scripts)
+        self.events.clear()
+        self.send("Page.navigate", url=path.as_uri())
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self.events.append(self._message())
+
+    def run(self, script: str) -> Any:
+        answer = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def picture(self, *, height: int | None = None, top: int = 0) -> bytes:
+        """PNG of the page; `height` in px, default all of it."""
+        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": top, "width": size["width"], "height": height or size["height"], "scale": 1}
+        answer = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        return base64.b64decode(answer["data"])
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    opened = Browser(tmp_path_factory.mktemp("chromium"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reports") / "report.html"
+    path.write_text(html(several()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reports") / "hostile.html"
+    path.write_text(html([results(*(workload for text in HOSTILE for workload in everything(text).workloads))]))
+    return path
+
+
+def complaints(browser: Browser) -> list[Any]:
+    """What a console would show: errors, violations of the policy, and every request but that for the page itself."""
+    browser.run("new Promise(resolve => setTimeout(resolve, 50))")
+    told = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled", "Page.javascriptDialogOpening")
+    requests = [event for event in browser.events if event.get("method") == "Network.requestWillBeSent"]
+    return [event for event in browser.events if event.get("method") in told] + requests[1:]
+
+
+SHOWN = "Array.from(document.querySelectorAll('#table tbody tr:not([hidden]) th')).map(cell => cell.textContent)"
+OVERFLOWING = """
+Array.from(document.querySelectorAll('body *')).filter(element => {
+  const box = element.getBoundingClientRect();
+  const inScroller = element.closest('.scroll, pre, svg') !== null && !element.matches('.scroll, pre');
+  return !inScroller && !element.matches('.skip, option') && box.width > 0 && box.right > innerWidth + 1;
+}).map(element => element.outerHTML.slice(0, 120))
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_opens_from_a_file_without_a_network_and_the_console_stays_empty(
+    browser: Browser, report: Path, scheme: str
+) -> None:
+    browser.open(report, scheme=scheme)
+    assert browser.run("document.querySelector('h1').textContent") == "REGRESSED"
+    assert complaints(browser) == []
+
+
+def test_nothing_of_a_hostile_file_runs_or_loads(browser: Browser, hostile: Path) -> None:
+    browser.open(hostile)
+    assert browser.run("document.querySelectorAll('script').length") == 1
+    assert (
+        browser.run("document.getElementById('shown').textContent") == f"{2 * len(HOSTILE)} of {2 * len(HOSTILE)} shown"
+    )
+    assert complaints(browser) == []
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("page", ["report", "hostile"])
+def test_nothing_is_wider_than_the_screen(
+    browser: Browser, request: pytest.FixtureRequest, page: str, width: int
+) -> None:
+    browser.open(request.getfixturevalue(page), width=width)
+    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run(OVERFLOWING) == []
+
+
+def test_a_click_sorts_by_number_and_a_second_one_the_other_way_and_a_third_as_it_was(
+    browser: Browser, report: Path
+) -> None:
+    browser.open(report)
+    before = browser.run(SHOWN)
+    click = (
+        "Array.from(document.querySelectorAll('#table th button')).find(b => b.textContent === 'device time').click()"
+    )
+    times = "Array.from(document.querySelectorAll('#table tbody tr')).map(row => parseFloat(row.cells[3].textContent))"
+    orders = []
+    for _ in range(3):
+        browser.run(click)
+        orders.append((browser.run(times), browser.run("document.querySelector('th[aria-sort]')?.ariaSort ?? null")))
+    values = sorted(orders[0][0])
+    assert len(set(values)) > 1
+    assert orders[:2] == [(values, "ascending"), (values[::-1], "descending")]
+    assert orders[2][1] is None
+    assert browser.run(SHOWN) == before
+
+
+def test_the_filter_hides_rows_and_their_sections_and_says_how_many_are_left(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.run("{const i = document.getElementById('filter'); i.focus(); i.value = ''}")
+    browser.send("Input.insertText", text="COMPILED mlp")
+    assert browser.run(SHOWN) == ["mlp-compiled-bf16-8"]
+    assert browser.run("document.getElementById('w-mlp-eager-bf16-8').hidden")
+    assert not browser.run("document.getElementById('w-mlp-compiled-bf16-8').hidden")
+    assert browser.run("document.getElementById('shown').textContent") == "1 of 2 shown"
+
+
+def test_a_verdict_can_be_switched_off(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.run("document.querySelector('input[value=PASS]').click()")
+    assert browser.run(SHOWN) == ["mlp-compiled-bf16-8"]
+
+
+def test_a_link_of_the_table_opens_what_it_leads_to(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.run("document.querySelector('#table a[href=\"#w-mlp-eager-bf16-8\"]').click()")
+    browser.run("new Promise(resolve => setTimeout(resolve, 100))")
+    assert browser.run("document.getElementById('w-mlp-eager-bf16-8').open")
+
+
+def test_the_keyboard_reaches_the_sorting_and_enter_sorts(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    for _ in range(30):
+        for kind in ("keyDown", "keyUp"):
+            browser.send("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        if browser.run("document.activeElement.closest('#table th') !== null"):
+            break
+    browser.send(
+        "Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r"
+    )
+    assert browser.run("document.querySelectorAll('th[aria-sort=ascending]').length") == 1
+
+
+def test_without_scripts_everything_can_be_read_and_no_dead_control_is_shown(browser: Browser, report: Path) -> None:
+    browser.open(report, scripts=False)
+    # What a page with scripts disabled shows, DevTools can still ask.
+    tree = json.dumps(browser.send("Accessibility.getFullAXTree"))
+    assert "REGRESSED" in tree
+    assert "mlp-compiled-bf16-8" in tree
+    assert '"searchbox"' not in tree
+    browser.open(report)
+    assert '"searchbox"' in json.dumps(browser.send("Accessibility.getFullAXTree"))
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_printed_report_holds_what_is_folded_on_the_screen(browser: Browser, report: Path, scripts: bool) -> None:
+    browser.open(report, scripts=scripts)
+    folded = len(base64.b64decode(browser.send("Page.printToPDF")["data"]))
+    browser.open(report)
+    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    opened = len(base64.b64decode(browser.send("Page.printToPDF")["data"]))
+    assert folded == pytest.approx(opened, rel=0.05)
+
+
+@pytest.mark.skipif(AXE is None, reason="AXE_CORE does not name axe.min.js: npm install axe-core")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1440])
+def test_contrast_labels_and_structure_pass_axe(browser: Browser, report: Path, scheme: str, width: int) -> None:
+    browser.open(report, scheme=scheme, width=width)
+    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    browser.run(Path(str(AXE)).read_text())
+    found = browser.run(
+        "axe.run(document).then(found => found.violations.map(v => [v.id, v.nodes.length, v.nodes[0].html]))"
+    )
+    assert found == []
+    checked = browser.run("axe.run(document).then(found => found.passes.map(rule => rule.id))")
+    assert {"color-contrast", "label", "html-has-lang", "svg-img-alt"} <= set(checked)
