@@ -11,12 +11,14 @@ import msgspec
 
 from .conditions import Conditions
 from .trace.kernel import KernelRecord
+from .trace.work import Work
 
 __all__ = [
     "ControlTime",
     "Counts",
     "Fingerprint",
     "OpRecord",
+    "Roof",
     "Run",
     "Sample",
     "Statistic",
@@ -131,6 +133,13 @@ class ControlTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device_time_us: float
 
 
+class Roof(msgspec.Struct, frozen=True):
+    """How fast this GPU is at what the control pair does: a copy in device memory, a large GEMM in fp16."""
+
+    memory_gb_per_s: float  # 10^9 bytes, read and written
+    gemm_tflop_per_s: float
+
+
 class Run(msgspec.Struct, frozen=True):
     """One workload measured once. `samples` lacks the timers that this device or session has not measured."""
 
@@ -149,6 +158,9 @@ class Run(msgspec.Struct, frozen=True):
     occupancy_queries: int = 0
     metadata_ops_that_launched: tuple[str, ...] = ()
     steps: int = 0  # profiler steps in the trace
+    # What reports compare the kernels with, and nobody judges.
+    work: tuple[Work | None, ...] = ()  # of each kernel; None where the shapes of its op do not say
+    roof: Roof | None = None
 
     def sample(self, timer: Timer) -> Sample | None:
         return self.samples.get(timer)

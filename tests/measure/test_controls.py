@@ -11,10 +11,11 @@ from torch import nn
 from kernelgauge import Timer, Workload
 from kernelgauge.errors import MeasurementError, WorkloadError
 from kernelgauge.measure import controls
-from kernelgauge.measure.controls import control_pair
+from kernelgauge.measure.controls import control_pair, roof
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.runner import Measured, Result
 from kernelgauge.measure.settings import Settings
+from kernelgauge.run import ControlTime
 from tests.measure.conftest import Fake, ToldReplicates
 
 Tiny = Callable[..., Workload]
@@ -179,3 +180,16 @@ def test_a_control_that_splits_into_two_kernels_is_their_sum(
     assert isinstance(result, Measured)
     control = result.run.controls["gemm"]
     assert (control.kernel, control.device_time_us) == ("aten::mm + aten::mul", pytest.approx(30.0))
+
+
+def test_what_the_pair_reached_follows_from_its_times() -> None:
+    # 128 MiB read and written in 62.7 us, and 2 x 4096^3 in 181.68 us: an H200.
+    reached = roof({"copy": ControlTime("neg", 62.7), "gemm": ControlTime("nvjet", 181.68)})
+    assert reached is not None
+    assert reached.memory_gb_per_s == pytest.approx(2 * 64 * 1024 * 1024 * 2 / 62.7e-6 / 1e9)
+    assert reached.gemm_tflop_per_s == pytest.approx(756.5, abs=0.1)
+
+
+def test_half_a_pair_reached_nothing() -> None:
+    assert roof({}) is None
+    assert roof({"copy": ControlTime("neg", 62.7)}) is None

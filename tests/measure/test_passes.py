@@ -87,7 +87,14 @@ def test_the_passes_are_announced_with_the_workloads_that_are_left(
 
 @pytest.mark.parametrize(
     ("passes", "seconds", "left"),
-    [(0, 0.0, ""), (1, 2.0, ", 14 s at least"), (4, 8.0, ", 8 s at least"), (7, 0.7, ""), (8, 16.0, ""), (12, 24.0, "")],
+    [
+        (0, 0.0, ""),
+        (1, 2.0, ", 14 s at least"),
+        (4, 8.0, ", 8 s at least"),
+        (7, 0.7, ""),
+        (8, 16.0, ""),
+        (12, 24.0, ""),
+    ],
 )
 def test_how_long_it_will_take_is_told_from_how_long_it_took(passes: int, seconds: float, left: str) -> None:
     assert _left(passes, seconds, Settings(replicates=8)) == left

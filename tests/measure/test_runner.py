@@ -123,6 +123,14 @@ def test_launches_of_a_device_are_absent_on_a_cpu(tiny: Tiny, observe: Observe) 
     assert run.metadata_ops_that_launched == ()
 
 
+def test_the_work_of_each_kernel_is_known_where_its_op_says_enough(tiny: Tiny, observe: Observe) -> None:
+    run = observe(tiny(build=lambda: nn.Linear(4, 3), inputs=lambda: (torch.randn(2, 4),))).run
+    assert run.kernel_names() == ["aten::addmm"]
+    (work,) = run.work
+    assert work is not None
+    assert work.flops == 2 * 2 * 4 * 3
+
+
 def test_each_stage_is_announced(tiny: Tiny, observe: Observe) -> None:
     said: list[str] = []
     observe(tiny(), progress=said.append)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import prod
+
 import torch
 from torch import nn
 
+from ..run import ControlTime, Roof
 from ..workload import Workload
 
-__all__ = ["control_pair"]
+__all__ = ["control_pair", "roof"]
 
 _COPIED = (64, 1024, 1024)  # 128 MiB in fp16: twice the L2 of the largest GPUs there are
 _GEMM = (4096, 4096, 4096)  # rows, in, out: bound by the tensor cores
@@ -48,4 +52,15 @@ def control_pair() -> tuple[Workload, ...]:
             shape=_GEMM,
             dtype="fp16",
         ),
+    )
+
+
+def roof(controls: Mapping[str, ControlTime]) -> Roof | None:
+    """What the pair reached; None if one of it was not measured."""
+    if not {"copy", "gemm"} <= set(controls):
+        return None
+    moved_bytes = 2 * prod(_COPIED) * torch.float16.itemsize
+    return Roof(
+        memory_gb_per_s=moved_bytes / controls["copy"].device_time_us / 1e3,
+        gemm_tflop_per_s=2 * prod(_GEMM) / controls["gemm"].device_time_us / 1e6,
     )

@@ -10,6 +10,9 @@ from ..conditions import summarize_all
 from ..errors import KernelgaugeError
 from ..run import ControlTime, Counts, Fingerprint, OpRecord, Run, Sample, Timer
 from ..trace import KernelRecord, dispatcher_ops, metadata_ops_that_launched
+from ..trace.lane import lane_of
+from ..trace.summary import kernel_work
+from .controls import roof
 from .device import Device
 from .settings import Settings
 from .subject import DeviceLost, Subject
@@ -63,6 +66,8 @@ def observed(
             occupancy_queries=window.occupancy_queries,
             metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
             steps=len(session.trace.steps()),
+            work=tuple(kernel_work(kernel) for kernel in lane_of(session.trace, [window]).kernels),
+            roof=roof(controls),
         ),
         latency_iterations=settings.latency_iterations_for(subject.pace.call_us),
         trace_json=session.trace_json,

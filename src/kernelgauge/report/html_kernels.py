@@ -9,9 +9,10 @@ from ..results import WorkloadResult
 from ..trace.configuration import configuration_change
 from ..trace.diff import KernelChange, align
 from ..trace.kernel import KernelRecord
+from ..trace.limits import Limits, share_of_limit
 from .html_charts import Lane, Tick, lane, shown_us, ticks
 from .html_tests import clipped
-from .show import identity_text
+from .show import identity_text, limit_text
 from .wording import counted, percent
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "kernel_rows",
     "lane_note",
     "lanes",
+    "limit_texts",
 ]
 
 
@@ -75,6 +77,7 @@ class KernelRow:
     before_us: str
     delta_us: str
     share: str
+    limit: str  # how near it came to what this GPU's control pair reached
     mark: str
 
     @property
@@ -153,17 +156,38 @@ def _mark(change: KernelChange[KernelRecord]) -> str:
     return "other configuration" if configured else _OTHER_SOURCE
 
 
-def kernel_rows(changes: Sequence[KernelChange[KernelRecord]], *, compared: bool) -> tuple[KernelRow, ...]:
+def kernel_rows(
+    changes: Sequence[KernelChange[KernelRecord]], *, compared: bool, limits: Sequence[str] = ()
+) -> tuple[KernelRow, ...]:
+    """`limits`: of each launch of this run, as `limit_texts` has them."""
     total = sum(change.after.device_time_us for change in changes if change.after)
     rows: list[KernelRow] = []
     launched = 0
     for change in changes:
         launched += change.after is not None
-        rows.append(_kernel_row(change, str(launched) if change.after else "", total, compared=compared))
+        number = str(launched) if change.after else ""
+        limit = limits[launched - 1] if change.after and launched <= len(limits) else ""
+        rows.append(_kernel_row(change, number, total, compared=compared, limit=limit))
     return tuple(rows)
 
 
-def _kernel_row(change: KernelChange[KernelRecord], number: str, total_us: float, *, compared: bool) -> KernelRow:
+def limit_texts(source: WorkloadResult) -> tuple[str, ...]:
+    """For each launch in order; none where the results do not hold what it takes."""
+    run = source.run
+    if run is None or run.roof is None or len(run.work) != len(run.kernels):
+        return ()
+    # What the pair was measured in; a 16-bit type is as fast as the other.
+    peaks = {"fp16": run.roof.gemm_tflop_per_s, "bf16": run.roof.gemm_tflop_per_s}
+    limits = Limits("control pair", run.roof.memory_gb_per_s, peaks, source="measured beside the workloads")
+    return tuple(
+        limit_text(kernel.identity, share_of_limit(work, kernel.device_time_us, source.dtype, limits) if work else None)
+        for kernel, work in zip(run.kernels, run.work, strict=True)
+    )
+
+
+def _kernel_row(
+    change: KernelChange[KernelRecord], number: str, total_us: float, *, compared: bool, limit: str
+) -> KernelRow:
     old, new = change.before, change.after
     one = new or old
     assert one is not None  # a change has a side
@@ -178,6 +202,7 @@ def _kernel_row(change: KernelChange[KernelRecord], number: str, total_us: float
         before_us=_time(old) if compared else "",
         delta_us=f"{change.delta_us:+.2f}" if compared else "",
         share=percent(new.device_time_us / total_us) if new and total_us else "",
+        limit=limit,
         mark=_mark(change) if compared else "",
     )
 

@@ -10,7 +10,7 @@ from ..results import TestResult, WorkloadResult
 from ..run import Run, Timer
 from .html_charts import Distribution, Interval, distribution, interval
 from .html_history import History
-from .html_kernels import KernelRow, Lanes, against_baseline, kernel_changes, kernel_rows
+from .html_kernels import KernelRow, Lanes, against_baseline, kernel_changes, kernel_rows, limit_texts
 from .html_links import Artifact, artifacts
 from .html_problems import Problem, problems
 from .html_tests import TestView, VerdictView, clipped, test_name, test_views, verdict_view
@@ -82,7 +82,7 @@ def workload_view(
     timers = _timers(source, run) if run else ()
     shown = {timer.label for timer in timers} | {test_name(test.node) for test in tests if test.outcome == "failed"}
     changes = kernel_changes(source)
-    rows = kernel_rows(changes, compared=source.baseline is not None)
+    rows = kernel_rows(changes, compared=source.baseline is not None, limits=limit_texts(source))
     return WorkloadView(
         source=source,
         anchor=anchor,

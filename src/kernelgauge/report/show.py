@@ -15,7 +15,7 @@ from ..trace.work import Work
 from .page import Column, Grid, Section
 from .wording import bytes_text, counted, kinds_text, percent, shapes_text, times, us
 
-__all__ = ["identity_text", "lane_text", "show_page"]
+__all__ = ["identity_text", "lane_text", "limit_text", "show_page"]
 
 _MOST_PROBLEMS = 5
 _FEW = 12  # kernels: who sees them in order sees their groups
@@ -112,7 +112,7 @@ def _in_order(summary: Summary) -> Section:
             f"{kernel.identity.shown}\n{_details(kernel)}",
             us(kernel.device_time_us),
             percent(kernel.device_time_us / total) if total else "-",
-            _limit(kernel.identity, share),
+            limit_text(kernel.identity, share),
         )
         for place, (kernel, share) in enumerate(zip(summary.lane.kernels, summary.shares, strict=True), 1)
     )
@@ -151,7 +151,7 @@ def _grouped(summary: Summary, top: int) -> Section:
             f"{group.identity.shown}\n  {_group_details(group)}\n  {identity_text(group.identity)}".rstrip(),
             us(group.device_time_us),
             percent(group.device_time_us / total) if total else "-",
-            _limit(group.identity, group.limit),
+            limit_text(group.identity, group.limit),
         )
         for group in summary.groups[:top]
     )
@@ -179,7 +179,8 @@ def _work(work: Work | None) -> str:
     return ", ".join(part for part in (flops, moved) if part)
 
 
-def _limit(identity: KernelIdentity, share: Share | None) -> str:
+def limit_text(identity: KernelIdentity, share: Share | None) -> str:
+    """``69 % bf16``, and below it what was achieved; empty if that is not known."""
     if share is None:
         return ""
     # Of Inductor's kernels the trace does not say which arguments are written in place, which moves them twice.

@@ -17,7 +17,7 @@ from .model import DeviceRecord, Trace, Window
 from .names import decode
 from .work import Work, work_of
 
-__all__ = ["Bound", "HostLane", "KernelGroup", "Summary", "Total", "Transfers", "summarize_trace"]
+__all__ = ["Bound", "HostLane", "KernelGroup", "Summary", "Total", "Transfers", "kernel_work", "summarize_trace"]
 
 Size: TypeAlias = "tuple[int, int, int] | None"
 
