@@ -43,7 +43,7 @@ def test_show_says_what_ran_who_launched_it_and_how_near_it_came_to_the_limit(co
     assert lines[0] == "mlp-compiled.json.gz  NVIDIA H200, 3 steps"
     assert lines[1] == "4 kernels per step, 205.1 us: 3 GEMMs, 1 pointwise kernel"
     assert lines[2].startswith("GPU busy 206.7 of 219.5 us (94 %), idle 12.8 us")
-    assert lines[3].startswith("compute-bound: the GPU takes 1.2 times as long as the host")
+    assert lines[3].startswith("compute-bound: the GPU waited for launches 2.9 % of the time")
     assert "gemm by aten::mm [8192,768] [768,3072]" in out
     assert "686 TFLOP/s" in out
     assert "grid 24576x1x1 block 128x1x1 XBLOCK=1024 num_warps=4 num_stages=1" in out
@@ -140,6 +140,43 @@ def test_kernels_without_a_launch_are_shown_and_told(command: Command, tmp_path:
     _, out, _ = command("show", str(trace))
     assert "orphan: evil\\x1b[31m (correlation 1) has no launch" in out
     assert "2 kernels, 10.0 us" in out
+
+
+def test_a_change_that_nobody_can_see_is_trouble(command: Command, tmp_path: Path) -> None:
+    lost = tmp_path / "lost.json"
+    rows = [row for row in recorded_events("mlp-eager") if row["cat"] != "kernel"]
+    lost.write_bytes(chrome(*rows))
+    assert command("diff", str(lost), str(lost), "--fail-on-change")[0] == 2
+    _, out, _ = command("show", str(lost))
+    assert "launches that left no record: 15;" in out
+
+
+def test_of_fewer_rows_than_kernels_the_longest_are_shown(command: Command) -> None:
+    _, out, _ = command("show", COMPILED, "--top", "2")
+    assert "the 2 longest of 3" in out
+
+
+def test_a_name_that_the_terminal_cannot_write_is_escaped(tmp_path: Path) -> None:
+    trace = tmp_path / "names.json"
+    trace.write_bytes(chrome(kernel(1, 0, name="k\u00e9rnel")))
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelgauge", "show", str(trace)],
+        capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert b"k\\xe9rnel" in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_trouble_in_one_line() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m kernelgauge show {COMPILED} > /dev/full"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("cannot write: ")
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
 
 
 def test_whoever_reads_may_stop_reading() -> None:

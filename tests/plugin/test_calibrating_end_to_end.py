@@ -64,7 +64,7 @@ def test_a_suite_that_fails_is_told_with_what_pytest_said_and_stores_nothing(
 ) -> None:
     conftest = suite.path / "perf" / "conftest.py"
     conftest.write_text(CONFTEST.replace('dtype="fp32"', 'dtype="fp32", graph_breaks=7'))
-    assert main(["calibrate", "perf", "--perf-device", "cpu", "--processes", "2"]) == 1
+    assert main(["calibrate", "perf", "--perf-device", "cpu", "--processes", "2"]) == 2
     printed = capsys.readouterr()
     assert "FAILED perf/test_perf.py::test_kernels_and_graphs_are_as_declared[first-eager-fp32]" in printed.err
     assert not (suite.path / "baselines").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -44,7 +45,7 @@ def compared(before: str, after: str) -> Comparison:
             "mlp-compiled-other-autotune",
             (
                 "Inductor's autotuner chose another launch configuration for 1 kernel (+18.1 us) and left the 3 GEMMs "
-                "untouched; device time 205.1 -> 218.8 us (+6.7 %)"
+                "untouched; 1 of the others faster (-1.4 us); device time 205.1 -> 218.8 us (+6.7 %)"
             ),
         ),
         (
@@ -86,6 +87,17 @@ def test_the_recorded_traces_of_an_h200_are_told_apart_in_one_sentence(before: s
 )
 def test_other_kernels_are_a_change_and_other_ops_of_the_host_are_none(before: str, after: str, changed: bool) -> None:
     assert compared(before, after).gpu_changed is changed
+
+
+def test_the_same_kernels_that_are_slower_are_no_unchanged_gpu() -> None:
+    before = summary("mlp-compiled")
+    kernels = tuple(
+        replace(kernel, durations_us=tuple(1.8 * us for us in kernel.durations_us)) for kernel in before.lane.kernels
+    )
+    after = replace(before, lane=replace(before.lane, kernels=kernels))
+    assert conclusion(compare_traces(before, after)) == (
+        "the same kernels ran, 4 of them slower (+164.1 us), nor on the host; device time 205.1 -> 369.2 us (+80.0 %)"
+    )
 
 
 def test_two_traces_without_kernels_are_compared_too() -> None:

@@ -52,6 +52,7 @@ def fuzzed(examples: int) -> settings:
 DEVICE = {"kernel", "gpu_memset", "gpu_memcpy"}
 API = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"}
 CATEGORIES = DEVICE | API | {"cpu_op", "user_annotation"}
+NOT_READ = {"Kernel", "Memset", "Memcpy", "Runtime"}
 
 
 class Pairs(dict[str, Json]):
@@ -96,8 +97,14 @@ FIELDS: dict[str, Callable[[Json], bool]] = {
 }
 
 
+PLACE = ("device", "stream", "grid", "block")  # of a device record; texts on rows of the host
+
+
 def fits(value: Pairs, fields: dict[str, Callable[[Json], bool]], *, none: bool) -> bool:
-    return all((none and item is None) or key not in fields or fields[key](item) for key, item in value.pairs)
+    return all(
+        key not in fields or fields[key](item) or (none and (item is None or (key in PLACE and text(item))))
+        for key, item in value.pairs
+    )
 
 
 def finite(value: Json) -> Json:
@@ -140,10 +147,13 @@ def trace_from(rows: list[Json], devices: Json) -> Trace:
     annotations: list[Op] = []
     calls: list[ApiCall] = []
     records: list[DeviceRecord] = []
+    not_read: dict[str, int] = {}
     for row in rows:
         if not isinstance(row, Pairs):
             refuse("no object")
         category = row.get("cat")
+        if isinstance(category, str) and category in NOT_READ and fits(row, FIELDS, none=False):
+            not_read[category] = not_read.get(category, 0) + 1
         if row.get("ph") != "X" or not isinstance(category, str) or category not in CATEGORIES:
             continue
         if not fits(row, FIELDS, none=False):
@@ -154,6 +164,8 @@ def trace_from(rows: list[Json], devices: Json) -> Trace:
         if category in API:
             calls.append(ApiCall(name, start, duration, args.get("correlation"), external))
         elif category in DEVICE:
+            if any(text(args.get(key)) for key in PLACE):
+                refuse("a place in words")
             place = (args.get("device") or 0, args.get("stream") or 0, args.get("correlation"), external)
             sizes = (triple(args.get("grid")), triple(args.get("block")), args.get("bytes"))
             records.append(DeviceRecord(category, name, start, duration, *place, *sizes))
@@ -165,7 +177,11 @@ def trace_from(rows: list[Json], devices: Json) -> Trace:
             )
     if not isinstance(devices, list) or not all(isinstance(device, dict) for device in finite(devices)):
         refuse("no list of devices")
-    return Trace(*(by_start(lane) for lane in (ops, annotations, calls, records)), device_properties=tuple(devices))
+    return Trace(
+        *(by_start(lane) for lane in (ops, annotations, calls, records)),
+        device_properties=tuple(devices),
+        not_read=not_read,
+    )
 
 
 def by_start(lane: list[Any]) -> Any:
@@ -312,6 +328,7 @@ Usual = st.SearchStrategy[Any]
 
 
 def rows(mostly: Callable[[Usual], Usual]) -> Usual:
+    """Lists of events of which each field is `mostly` of its type."""
     args = {
         **{key: mostly(SMALL) for key in ARGS if ARGS[key] is whole},
         **{key: mostly(TRIPLES) for key in ARGS if ARGS[key] is three},
@@ -341,7 +358,9 @@ PLAUSIBLE_ROW = st.one_of(
     st.builds(region, NAMES, START, DURATION),
     st.builds(op, NAMES, START, DURATION, thread=st.integers(1, 2), external_id=ID),
     st.builds(call, ID, START, name=API_NAMES),
-    st.builds(kernel, ID, START, name=TEXT, duration=DURATION, category=st.sampled_from([*DEVICE]), external_id=ID),
+    st.builds(
+        kernel, ID, START, name=TEXT, duration=DURATION, category=st.sampled_from([*DEVICE, "Kernel"]), external_id=ID
+    ),
 )
 LAUNCH = st.builds(lambda number, start: [call(number, start), kernel(number, start + 3)], SMALL, START)
 PLAUSIBLE_ROWS = st.lists(st.one_of(st.lists(PLAUSIBLE_ROW, max_size=6), LAUNCH), max_size=6).map(

@@ -90,12 +90,42 @@ def test_the_pre_ops_of_a_compiled_call_are_listed() -> None:
     assert host.dispatcher_ops == {"aten::mm": 3}
 
 
-@pytest.mark.parametrize(("name", "by"), [("mlp-compiled", "compute"), ("mlp-eager-train", "overhead")])
-def test_who_makes_a_step_long_is_named_with_its_ratio(name: str, by: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "by", "waiting"), [("mlp-compiled", "compute", 0.029), ("mlp-eager-train", "overhead", 0.46)]
+)
+def test_who_makes_a_step_long_is_told_by_how_long_the_gpu_waited_for_launches(
+    name: str, by: str, waiting: float
+) -> None:
     bound = summary(name).bound
     assert bound is not None
     assert bound.by == by
-    assert 1 < bound.ratio < 3
+    assert bound.waiting == pytest.approx(waiting, abs=0.001)
+
+
+def test_where_records_are_lost_nobody_is_blamed() -> None:
+    found = summarize_trace(trace_of(step(1, 0, 100), call(1, 1), kernel(1, 5), call(2, 50)))
+    assert found.problems_inside == 1
+    assert found.bound is None
+
+
+def test_a_trace_whose_records_are_all_lost_is_none_of_a_cpu() -> None:
+    found = summarize_trace(trace_of(step(1, 0, 100), op("aten::mm", 0, 9), call(1, 1)))
+    assert not found.lane.on_cpu
+    assert found.lane.kernels == ()
+
+
+def test_rows_of_devices_that_are_not_read_are_counted_and_make_no_cpu() -> None:
+    foreign = op("mtia kernel", 0, 5) | {"cat": "mtia_ccp_events"}
+    found = summarize_trace(trace_of(step(1, 0, 100), op("aten::mm", 0, 9), foreign, foreign))
+    assert found.not_read == {"mtia_ccp_events": 2}
+    assert not found.lane.on_cpu
+
+
+def test_what_was_launched_before_a_step_and_runs_in_it_keeps_the_gpu_busy() -> None:
+    long = kernel(1, 50, duration=100)
+    trace = trace_of(call(1, 1), long, step(1, 90, 500), call(2, 100), kernel(2, 120), call(3, 110), kernel(3, 200))
+    (activity,) = summarize_trace(trace).activity
+    assert (activity.span_us, activity.busy_us) == (85, 35)  # 120 to 205: the long one until 150, and the last
 
 
 def test_a_whole_trace_is_bound_by_nothing_in_particular() -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import TraceError
+from ..printable import printable
 from ..trace import Trace, Window, read
 from .output import Commands, Exit, terminal
 
 if TYPE_CHECKING:
+    from ..report.conclusion import Comparison
     from ..report.page import Section
     from ..trace.summary import Summary
 
@@ -46,7 +48,8 @@ def add_commands(commands: Commands) -> None:
     diff.add_argument(
         "--fail-on-change",
         action="store_true",
-        help="exit with 1 if other kernels ran, or the same ones were launched otherwise (times alone do not count)",
+        help="exit with 1 if other kernels ran, or the same ones were launched otherwise (times alone do not count); "
+        "with 2 if a trace lacks records or kernels, so that nobody can say",
     )
     diff.set_defaults(command=_diff)
 
@@ -68,7 +71,7 @@ def _show(options: argparse.Namespace) -> Exit:
 
     summary = _summary(options.trace, options)
     if options.json:
-        _say(json_text(show_data(summary, name=options.trace)))
+        _say(json_text(show_data(summary, name=printable(options.trace))))
     else:
         _say(_formed(show_page(summary, name=Path(options.trace).name, top=_top(options)), options))
     return Exit.YES
@@ -81,13 +84,22 @@ def _diff(options: argparse.Namespace) -> Exit:
 
     comparison = compare_traces(_summary(options.before, options), _summary(options.after, options))
     if options.json:
-        _say(json_text(compare_data(comparison, names=(options.before, options.after))))
+        _say(json_text(compare_data(comparison, names=(printable(options.before), printable(options.after)))))
     else:
         names = (Path(options.before).name, Path(options.after).name)
         if names[0] == names[1]:
             names = (options.before, options.after)
         _say(_formed(compare_page(comparison, names=names, top=_top(options), everything=options.all), options))
-    return Exit.NO if options.fail_on_change and comparison.gpu_changed else Exit.YES
+    return _verdict(comparison) if options.fail_on_change else Exit.YES
+
+
+def _verdict(comparison: Comparison) -> Exit:
+    """Fails closed: of a trace that lacks what it shows, nobody can say that nothing changed."""
+    if comparison.gpu_changed:
+        return Exit.NO
+    sides = (comparison.before, comparison.after)
+    blind = any(side.problems_inside or side.not_read or not side.lane.kernels for side in sides)
+    return Exit.TROUBLE if blind else Exit.YES
 
 
 def _top(options: argparse.Namespace) -> int:
@@ -137,4 +149,5 @@ def _formed(page: list[Section], options: argparse.Namespace) -> str:
 
 
 def _say(what: str) -> None:
-    print(what.removesuffix("\n"), flush=True)  # noqa: T201
+    encoding = sys.stdout.encoding or "utf-8"  # a name may have any character, a terminal not
+    print(what.removesuffix("\n").encode(encoding, "backslashreplace").decode(encoding), flush=True)  # noqa: T201

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..trace.difference import Difference, HostDifference, What
+from ..trace.summary import Summary
 from .conclusion import Comparison, conclusion
 from .page import Column, Grid, Section
 from .show import identity_text, lane_text
@@ -36,14 +37,27 @@ def compare_page(comparison: Comparison, *, names: tuple[str, str], top: int, ev
 
 
 def _caveats(comparison: Comparison) -> Iterator[str]:
-    if set(comparison.before.devices) != set(comparison.after.devices):
+    before, after = comparison.before, comparison.after
+    if set(before.devices) != set(after.devices) or before.lane.on_cpu != after.lane.on_cpu:
         yield "the two were recorded on different devices: times and templates differ for that alone"
-    for label, side in (("before", comparison.before), ("after", comparison.after)):
+    if before.lane.is_whole_trace != after.lane.is_whole_trace:
+        yield "one is a whole trace and the other its steps: the totals are not of the same amount of work"
+    if _inputs(before) != _inputs(after) and _ops(before) == _ops(after):
+        yield "the same ops had inputs of other shapes: the two did not do the same work"
+    for label, side in (("before", before), ("after", after)):
         if side.problems:
-            yield (
-                f"{label}: {len(side.problems)} launches and records do not pair, and what the profiler lost is in no "
-                "number here; kernelgauge show says which"
-            )
+            inside = f", {side.problems_inside} of them in what is shown" if side.problems_inside else ""
+            yield f"{label}: {len(side.problems)} launches and records do not pair{inside}; kernelgauge show says which"
+        if side.not_read:
+            yield f"{label}: rows of a device that are not read: {', '.join(side.not_read)}"
+
+
+def _ops(summary: Summary) -> list[str | None]:
+    return [kernel.op for kernel in summary.lane.kernels]
+
+
+def _inputs(summary: Summary) -> list[object]:
+    return [kernel.input_shapes for kernel in summary.lane.kernels]
 
 
 _COLUMNS = (
@@ -83,7 +97,8 @@ def _grouped(found: Sequence[Difference]) -> list[list[Difference]]:
     groups: dict[tuple[object, ...], list[Difference]] = {}
     for difference in found:
         names = (tuple(kernel.identity.name for kernel in side) for side in (difference.before, difference.after))
-        groups.setdefault((difference.what, *names, difference.details), []).append(difference)
+        launched = tuple(identity_text(kernel.identity) for kernel in difference.after[:1])
+        groups.setdefault((difference.what, *names, difference.details, launched), []).append(difference)
     return list(groups.values())
 
 

@@ -37,15 +37,30 @@ def compare_traces(before: Summary, after: Summary) -> Comparison:
 
 def conclusion(comparison: Comparison) -> str:
     """One sentence: what happened on the GPU, else on the host, and what it did to the device time."""
-    parts = list(_what_happened(comparison.differences))
-    if parts:
-        said = ", ".join(parts) + _untouched(comparison.differences)
-    elif comparison.before.lane.kernels:
-        said = f"nothing on the GPU changed{_host_only(comparison.host)}"
-    else:
+    where = "the CPU" if comparison.before.lane.on_cpu and comparison.after.lane.on_cpu else "the GPU"
+    changed = list(_what_happened(comparison.differences))
+    timed = _timed(comparison.differences, "of the others" if changed else "of them")
+    if changed:
+        said = "; ".join([", ".join(changed) + _untouched(comparison.differences), *timed])
+    elif not comparison.before.lane.kernels:
         said = "neither trace has kernels"
+    elif timed:
+        said = f"the same kernels ran, {timed[0]}{_host_only(comparison.host)}"
+    else:
+        said = f"nothing on {where} changed{_host_only(comparison.host)}"
     old, new = comparison.before.lane.device_time_us, comparison.after.lane.device_time_us
     return f"{said}; device time {change_text(old, new)}"
+
+
+def _timed(found: Sequence[Difference], of_which: str) -> list[str]:
+    """Of kernels that are the same: ``2 of them slower (+4.3 us)``."""
+    parts = []
+    for what in (What.SLOWER, What.FASTER):
+        those = [difference for difference in found if difference.what is what]
+        if those:
+            delta = sum(difference.delta_us for difference in those)
+            parts.append(f"{len(those)} {of_which} {what.value} ({delta:+.1f} us)")
+    return [", ".join(parts)] if parts else []
 
 
 def _what_happened(found: Sequence[Difference]) -> Iterator[str]:
@@ -82,9 +97,10 @@ def _one_for_one(verb: str) -> Callable[[Sequence[Difference]], str]:
 
 def _configured(found: Sequence[Difference]) -> str:
     delta = sum(difference.delta_us for difference in found)
-    tuned = [difference for difference in found if difference.before[0].identity.kernel_kwargs is not None]
-    who = "Inductor's autotuner chose" if len(tuned) == len(found) else "there is"
-    return f"{who} another launch configuration for {counted(len(found), 'kernel')} ({delta:+.1f} us)"
+    count = counted(len(found), "kernel")
+    if all(difference.was_autotuned for difference in found):
+        return f"Inductor's autotuner chose another launch configuration for {count} ({delta:+.1f} us)"
+    return f"another launch configuration for {count} ({delta:+.1f} us)"
 
 
 def _sides(found: Sequence[Difference]) -> tuple[list[LaneKernel], list[LaneKernel]]:

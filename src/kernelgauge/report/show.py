@@ -29,7 +29,7 @@ def show_page(summary: Summary, *, name: str, top: int) -> list[Section]:
         sections.append(_problems(summary))
     if lane.kernels and len(lane.kernels) <= top:
         sections.append(_in_order(summary))
-    if len(summary.groups) < len(lane.kernels) > _FEW:
+    if lane.kernels and (len(lane.kernels) > top or len(summary.groups) < len(lane.kernels) > _FEW):
         sections.append(_grouped(summary, top))
     others = _other_device_work(summary)
     if others:
@@ -44,7 +44,7 @@ def lane_text(summary: Summary) -> str:
     device = "CPU" if lane.on_cpu else ", ".join(Counter(summary.devices)) or "unnamed GPU"
     count, all_of_them = len(lane.windows), len(lane.all_windows)
     if lane.is_whole_trace:
-        return f"{device}, no profiler steps: {WHOLE}"
+        return f"{device}, {WHOLE}"
     noun = _noun(summary)
     if count == all_of_them:
         return f"{device}, {counted(all_of_them, noun)}"
@@ -73,12 +73,12 @@ def _statements(summary: Summary) -> Iterator[str]:
     lane = summary.lane
     if not lane.kernels:
         yield "no kernels"
-        return
-    of_a_cpu = " (ops that compute)" if lane.on_cpu else ""
-    yield (
-        f"{counted(len(lane.kernels), 'kernel')}{of_a_cpu}{_per(summary)}, {us(lane.device_time_us)} us: "
-        f"{kinds_text(kernel.identity.kind for kernel in lane.kernels)}"
-    )
+    else:
+        of_a_cpu = " (ops that compute)" if lane.on_cpu else ""
+        yield (
+            f"{counted(len(lane.kernels), 'kernel')}{of_a_cpu}{_per(summary)}, {us(lane.device_time_us)} us: "
+            f"{kinds_text(kernel.identity.kind for kernel in lane.kernels)}"
+        )
     for activity in summary.activity:
         device = f"GPU {activity.device}: " if len(summary.activity) > 1 else "GPU "
         streams = f" on {activity.streams} streams" if activity.streams > 1 else ""
@@ -89,11 +89,15 @@ def _statements(summary: Summary) -> Iterator[str]:
         )
     bound = summary.bound
     if bound is not None:
-        longer, shorter = ("host", "GPU") if bound.by == "overhead" else ("GPU", "host")
         yield (
-            f"{bound.by}-bound: the {longer} takes {bound.ratio:.1f} times as long as the {shorter} "
-            f"(launching {us(summary.host.launching_us)} us under the profiler)"
+            f"{bound.by}-bound: the GPU waited for launches {percent(bound.waiting)} of the time "
+            f"(launching took the host {us(summary.host.launching_us)} us, under the profiler)"
         )
+    if summary.not_read:
+        rows = ", ".join(f"{count} {category}" for category, count in summary.not_read.items())
+        yield f"not read, and in no number here: {rows}"
+    if not lane.on_cpu and summary.problems_inside:
+        yield f"launches that left no record: {summary.problems_inside}; the profiler lost what they ran"
 
 
 def _per(summary: Summary) -> str:
@@ -190,7 +194,15 @@ def limit_text(identity: KernelIdentity, share: Share | None) -> str:
 
 def _other_device_work(summary: Summary) -> list[str]:
     return [
-        f"{transfer.name}: {transfer.count:g} times, {us(transfer.time_us)} us, {bytes_text(transfer.bytes)}"
+        ", ".join(
+            part
+            for part in (
+                f"{transfer.name}: {transfer.count:g} times",
+                f"{us(transfer.time_us)} us",
+                bytes_text(transfer.bytes) if transfer.bytes else "",
+            )
+            if part
+        )
         for transfer in (*summary.memsets, *summary.copies)
     ]
 
@@ -212,6 +224,6 @@ def _problems(summary: Summary) -> Section:
     shown = summary.problems[:_MOST_PROBLEMS]
     more = len(summary.problems) - len(shown)
     return Section(
-        "launches and kernels that do not pair: what the profiler lost is missing in every number here",
+        "launches and records that do not pair, anywhere in the trace",
         (*shown, *([f"and {more} more"] if more else [])),
     )

@@ -33,8 +33,10 @@ def show_data(summary: Summary, *, name: str) -> dict[str, Any]:
         "schema": _SCHEMA,
         "trace": name,
         "devices": list(summary.devices),
-        "steps": len(lane.all_windows),
-        "steps_alike": len(lane.windows),
+        "on_cpu": lane.on_cpu,
+        "steps": 0 if lane.is_whole_trace else len(lane.all_windows),
+        "steps_alike": 0 if lane.is_whole_trace else len(lane.windows),
+        "not_read": dict(summary.not_read),
         "kernels": [
             {
                 "name": total.name,
@@ -48,7 +50,10 @@ def show_data(summary: Summary, *, name: str) -> dict[str, Any]:
         ],
         "step": {
             "device_time_us": lane.device_time_us,
-            "kernels": [_kernel(kernel) for kernel in lane.kernels],
+            "kernels": [
+                _kernel(kernel) | {"limit": msgspec.to_builtins(share) if share else None}
+                for kernel, share in zip(lane.kernels, summary.shares, strict=True)
+            ],
             "groups": [_group(group) for group in summary.groups],
             "memsets": msgspec.to_builtins(summary.memsets),
             "copies": msgspec.to_builtins(summary.copies),
@@ -71,7 +76,8 @@ def compare_data(comparison: Comparison, *, names: tuple[str, str]) -> dict[str,
             label: {
                 "trace": name,
                 "devices": list(side.devices),
-                "steps": len(side.lane.all_windows),
+                "on_cpu": side.lane.on_cpu,
+                "steps": 0 if side.lane.is_whole_trace else len(side.lane.all_windows),
                 "device_time_us": side.lane.device_time_us,
                 "problems": list(side.problems),
             }

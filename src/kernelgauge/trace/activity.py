@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .model import ApiCall, DeviceRecord, Window
 
 __all__ = ["Activity", "activity_of", "host_time_us"]
+
+_STILL_RUNNING = 128  # records before a window that are looked at: as many as a device has streams
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,36 @@ class Activity:
         return self.span_us - self.busy_us
 
 
-def activity_of(windows: Sequence[Window]) -> list[Activity]:
-    """One for each device that ran something, mean over the windows."""
+def activity_of(windows: Sequence[Window], records: Sequence[DeviceRecord] = ()) -> list[Activity]:
+    """One for each device that ran something for these windows, mean over them.
+
+    `records`: all of the trace, by start. What was launched before a window may still run in it.
+    """
+    lanes = {device: _Lane.of(device, records) for device in {record.device for record in records}}
     found: dict[int, list[Activity]] = {}
     for window in windows:
-        for activity in _of_window(window):
+        for activity in _of_window(window, lanes):
             found.setdefault(activity.device, []).append(activity)
     return [_mean(activities, len(windows)) for _, activities in sorted(found.items())]
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """The records of one device, by start."""
+
+    records: Sequence[DeviceRecord]
+    starts: Sequence[float]
+
+    @classmethod
+    def of(cls, device: int, records: Sequence[DeviceRecord]) -> _Lane:
+        own = [record for record in records if record.device == device and record.duration_us >= 0]  # NaN fails too
+        return cls(own, [record.start_us for record in own])
+
+    def between(self, start_us: float, end_us: float) -> Sequence[DeviceRecord]:
+        """Those that start there, and those that started shortly before and still ran."""
+        first, last = bisect_left(self.starts, start_us), bisect_left(self.starts, end_us)
+        running = self.records[max(0, first - _STILL_RUNNING) : first]
+        return [*(r for r in running if r.start_us + r.duration_us > start_us), *self.records[first:last]]
 
 
 def host_time_us(window: Window) -> float:
@@ -53,23 +79,28 @@ def host_time_us(window: Window) -> float:
     return max(0.0, end - start - waited)
 
 
-def _of_window(window: Window) -> Iterable[Activity]:
-    by_device: dict[int, list[tuple[DeviceRecord, ApiCall | None]]] = {}
+def _of_window(window: Window, lanes: Mapping[int, _Lane]) -> Iterable[Activity]:
+    by_device: dict[int, dict[int, tuple[DeviceRecord, ApiCall | None]]] = {}
     for record, call in window.executed:
         if record.duration_us >= 0:  # NaN fails too
-            by_device.setdefault(record.device, []).append((record, call))
-    for device, executed in by_device.items():
-        executed.sort(key=lambda pair: pair[0].start_us)
+            by_device.setdefault(record.device, {})[id(record)] = (record, call)
+    for device, launched in by_device.items():
+        own = [record for record, _ in launched.values()]
+        first = min(record.start_us for record in own)
+        last = max(record.start_us + record.duration_us for record in own)
+        ran = lanes[device].between(first, last) if device in lanes else sorted(own, key=lambda r: r.start_us)
         busy = waiting = 0.0
-        end = start = executed[0][0].start_us
-        for record, call in executed:
+        end = first
+        for record in ran:
+            call = launched.get(id(record), (record, None))[1]
             if record.start_us > end and call is not None:
                 returned = call.start_us + call.duration_us
                 waiting += max(0.0, min(record.start_us, returned) - end)
-            busy += max(0.0, record.start_us + record.duration_us - max(end, record.start_us))
-            end = max(end, record.start_us + record.duration_us)
-        streams = len({record.stream for record, _ in executed})
-        yield Activity(device, streams, end - start, busy, waiting)
+            until = min(record.start_us + record.duration_us, last)
+            busy += max(0.0, until - max(end, record.start_us))
+            end = max(end, until)
+        streams = len({record.stream for record in ran})
+        yield Activity(device, streams, last - first, busy, waiting)
 
 
 def _mean(activities: Sequence[Activity], windows: int) -> Activity:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import msgspec
 
-from .configuration import configuration_change
+from .configuration import configuration_change, was_autotuned
 from .diff import Block, KernelChange, blocks
 from .kernel import KernelIdentity
 from .kernel_name import Kind
@@ -55,7 +55,12 @@ class Difference:
     what: What
     before: tuple[LaneKernel, ...]
     after: tuple[LaneKernel, ...]
-    details: str = ""  # of a launch configuration: what differs
+    details: str = ""  # what differs between the two of one name, or of one job
+
+    @property
+    def was_autotuned(self) -> bool:
+        """Whether the autotuner's choice is all that differs."""
+        return self.what is What.CONFIGURATION and was_autotuned(self.before[0].identity, self.after[0].identity)
 
     @property
     def before_us(self) -> float:
@@ -136,10 +141,10 @@ def host_difference(before: HostLane, after: HostLane) -> HostDifference:
 def _same_name(old: LaneKernel, new: LaneKernel) -> Difference:
     before, after = _known_of_both(old.identity, new.identity)
     details = configuration_change(before, after)
+    if before.source_hash != after.source_hash:
+        return Difference(What.SOURCE, (old,), (new,), details)
     if details:
         return Difference(What.CONFIGURATION, (old,), (new,), details)
-    if before.source_hash != after.source_hash:
-        return Difference(What.SOURCE, (old,), (new,))
     return Difference(_timing(old, new), (old,), (new,))
 
 
@@ -166,12 +171,14 @@ def _moved(cut: Sequence[Block[LaneKernel]]) -> list[Difference]:
     for block in reversed(cut):
         for kernel in reversed(block.after):
             additional.setdefault(kernel.identity.name, []).append(kernel)
-    return [
-        Difference(What.MOVED, (old,), (additional[old.identity.name].pop(),))
+    pairs = [
+        _same_name(old, additional[old.identity.name].pop())
         for block in cut
         for old in block.before
         if additional.get(old.identity.name)
     ]
+    # What changed besides its place is told by that.
+    return [pair if pair.what.is_change else replace(pair, what=What.MOVED) for pair in pairs]
 
 
 def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[Difference]:
@@ -193,11 +200,17 @@ def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[D
 def _template_change(old: LaneKernel, new: LaneKernel) -> str:
     """What the two names say of themselves, where they differ: ``tile 128x128 -> 64x64, layout TNT -> NNT``."""
     before, after = decode(old.identity.name), decode(new.identity.name)
-    return ", ".join(
-        f"{field.replace('_', ' ')} {getattr(before, field)} -> {getattr(after, field)}"
-        for field in ("backend", "dtype", "tile", "stages", "layout", "split_k", "bias_epilogue")
+    parts = [
+        f"{field} {getattr(before, field)} -> {getattr(after, field)}"
+        for field in ("backend", "dtype", "tile", "stages", "layout")
+        # None: the name does not say, which is no difference.
+        if None not in (getattr(before, field), getattr(after, field))
         if getattr(before, field) != getattr(after, field)
-    )
+    ]
+    for field, said in (("split_k", "split-K"), ("bias_epilogue", "bias epilogue")):
+        if getattr(before, field) != getattr(after, field):
+            parts.append(f"{'with' if getattr(after, field) else 'without'} {said}")
+    return ", ".join(parts)
 
 
 def _leftover(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[Difference]:
@@ -205,16 +218,23 @@ def _leftover(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[Diff
         return [Difference(What.APPEARED, (), (kernel,)) for kernel in new]
     if not new:
         return [Difference(What.VANISHED, (kernel,), ()) for kernel in old]
-    if len(old) > len(new) and any(_is_generated(kernel) for kernel in new):
+    if len(old) > len(new) and _do_the_work_of(new, old):
         return [Difference(What.FUSED, tuple(old), tuple(new))]
-    if len(old) < len(new) and any(_is_generated(kernel) for kernel in old):
+    if len(old) < len(new) and _do_the_work_of(old, new):
         return [Difference(What.SPLIT, tuple(old), tuple(new))]
     return [Difference(What.REPLACED, tuple(old), tuple(new))]
 
 
-def _is_generated(kernel: LaneKernel) -> bool:
-    """Written or generated for one job, as a fused kernel is; a library's are not."""
-    return decode(kernel.identity.name).backend.startswith(("inductor", "triton", "liger"))
+def _do_the_work_of(few: Sequence[LaneKernel], many: Sequence[LaneKernel]) -> bool:
+    """Whether these were generated or written for one job, and nothing in their names speaks against its being that.
+
+    Inductor's names say which ops were merged: one of them must be among the others'. A hand-written kernel's does not.
+    """
+    decoded = [decode(kernel.identity.name) for kernel in few]
+    merged = {op for name in decoded if name.backend.startswith("inductor") for op in name.ops}
+    apart = {op for kernel in many for op in decode(kernel.identity.name).ops}
+    by_hand = any(name.backend in ("triton", "liger") for name in decoded)
+    return by_hand or bool(merged & apart)
 
 
 def _folded(found: Sequence[Difference]) -> list[Difference]:

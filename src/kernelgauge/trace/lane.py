@@ -73,7 +73,8 @@ class Lane:
 def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
     """`windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace."""
     chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
-    on_cpu = not trace.records
+    # Launches without a single record are records that were lost, and no CPU.
+    on_cpu = not trace.records and not trace.not_read and not any(call.is_launch for call in trace.calls)
     ran = [executions(window, on_cpu=on_cpu) for window in chosen]
     sequences = [tuple(execution.identity for execution in each) for each in ran]
     # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was

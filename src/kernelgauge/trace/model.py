@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import inf
 from typing import Any
@@ -131,6 +131,7 @@ class Window:
     copies: tuple[DeviceRecord, ...]
     executed: tuple[tuple[DeviceRecord, ApiCall | None], ...] = ()  # all of these, and the orphans
     orphans: tuple[DeviceRecord, ...] = ()  # records without a launch; only the whole trace has them
+    lost: int = 0  # launches of kernels that left no record
 
     @property
     def synchronizations(self) -> int:
@@ -158,6 +159,7 @@ class Trace:
     calls: tuple[ApiCall, ...]
     records: tuple[DeviceRecord, ...]
     device_properties: tuple[dict[str, object], ...] = ()
+    not_read: Mapping[str, int] = field(default_factory=dict)  # rows of devices that nobody here knows, by category
 
     @cached_property
     def _records_by_correlation(self) -> dict[int, list[DeviceRecord]]:
@@ -265,6 +267,7 @@ class Trace:
             copies=tuple(others["gpu_memcpy"]),
             executed=(*executed, *((record, None) for record in orphans)),
             orphans=orphans,
+            lost=sum(call.is_launch and call.correlation not in self._records_by_correlation for call in calls),
         )
 
     def _executions(self, calls: tuple[ApiCall, ...]) -> Iterator[tuple[ApiCall, DeviceRecord]]:

@@ -22,6 +22,12 @@ _API_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "hip_
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
 _CATEGORIES = _API_CATEGORIES | _DEVICE_CATEGORIES | {"cpu_op", "user_annotation"}
 
+# Devices and versions that nobody here has seen enough of: Kineto's other accelerators, and its names before torch 1.11.
+_NOT_READ = frozenset(
+    {"Kernel", "Memset", "Memcpy", "Runtime", "mtia_ccp_events", "mtia_runtime", "mtia_workloadd", "hpu_op",
+     "xpu_runtime", "xpu_driver", "privateuse1_runtime", "privateuse1_driver"}
+)  # fmt: skip
+
 _Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
 _NO_ARGS = Args()
 # A list of tensors is a list of lists in the list of the arguments; what is deeper by far is no shape.
@@ -81,6 +87,7 @@ class _Rows:
         self._annotations: list[Op] = []
         self._calls: list[ApiCall] = []
         self._records: list[DeviceRecord] = []
+        self._not_read: dict[str, int] = {}
         self._names: dict[str, str] = {}
         self._lists: dict[bytes, tuple[Any, ...]] = {b"": (), b"null": ()}
         self._types: dict[bytes, tuple[str, ...]] = {b"": (), b"null": ()}
@@ -90,6 +97,8 @@ class _Rows:
         for index, event in enumerate(piece.events):
             category = event.cat
             if category not in _CATEGORIES or event.ph != "X":
+                if category in _NOT_READ:
+                    self._not_read[category] = self._not_read.get(category, 0) + 1
                 continue
             name = names.setdefault(event.name, event.name)
             args = event.args or _NO_ARGS
@@ -115,6 +124,7 @@ class _Rows:
             calls=_by_start(self._calls),
             records=_by_start(self._records),
             device_properties=devices,
+            not_read=self._not_read,
         )
 
     def _op(self, event: Event, name: str, args: Args) -> Op:

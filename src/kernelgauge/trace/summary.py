@@ -19,6 +19,9 @@ from .work import Work, work_of
 
 __all__ = ["Bound", "HostLane", "KernelGroup", "Summary", "Total", "Transfers", "kernel_work", "summarize_trace"]
 
+# A GPU that waits for launches for longer than this share of a step would be faster with a faster host.
+_OVERHEAD_BOUND = 0.25
+
 Size: TypeAlias = "tuple[int, int, int] | None"
 
 
@@ -71,15 +74,15 @@ class HostLane:
 
 @dataclass(frozen=True)
 class Bound:
-    """Who makes the step as long as it is. `ratio`: host time through device time, or its inverse; at least 1."""
+    """Who makes the step as long as it is. `waiting`: share of the GPU's time in which it waited for a launch."""
 
-    by: str  # "overhead" or "compute"
-    ratio: float
+    by: str  # "overhead": the host's, or "compute"
+    waiting: float
 
 
 @dataclass(frozen=True)
 class Summary:
-    """All of it. What is said of a step is its mean over the steps of the lane."""
+    """All of it. Of a step: device times are means over the steps of the lane, host times medians, ops the last one's."""
 
     lane: Lane
     shares: tuple[Share | None, ...]  # of the GPU's limit, of each kernel of the lane
@@ -89,20 +92,20 @@ class Summary:
     copies: tuple[Transfers, ...]
     host: HostLane
     activity: tuple[Activity, ...]
-    problems: tuple[str, ...]  # launches without kernels, kernels without launches
+    problems: tuple[str, ...]  # launches without kernels, kernels without launches, anywhere in the trace
+    problems_inside: int  # of them, launches inside the windows whose kernels are missing
+    not_read: Mapping[str, int]  # rows of devices that are not read, by category
     devices: tuple[str, ...]
     limits: Limits | None
 
     @property
     def bound(self) -> Bound | None:
-        """None where nothing was launched or nothing ran, and over a whole trace: it holds more than one job."""
-        if self.lane.is_whole_trace:
+        """None where nothing ran, where records are lost, and over a whole trace: it holds more than one job."""
+        span = sum(activity.span_us for activity in self.activity)
+        if self.lane.is_whole_trace or self.problems_inside or not span:
             return None
-        busy = sum(activity.busy_us for activity in self.activity)
-        if not busy or not self.host.launching_us:
-            return None
-        ratio = self.host.launching_us / busy
-        return Bound("overhead", ratio) if ratio > 1 else Bound("compute", 1 / ratio)
+        waiting = sum(activity.waiting_us for activity in self.activity) / span
+        return Bound("overhead" if waiting > _OVERHEAD_BOUND else "compute", waiting)
 
 
 def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Summary:
@@ -120,8 +123,10 @@ def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Su
         memsets=_transfers([window.memsets for window in lane.windows]),
         copies=_transfers([window.copies for window in lane.windows]),
         host=_host(lane.windows),
-        activity=tuple(activity_of(lane.windows)),
+        activity=tuple(activity_of(lane.windows, trace.records)),
         problems=trace.pairing_problems(),
+        problems_inside=sum(window.lost for window in lane.windows),
+        not_read=trace.not_read,
         devices=devices,
         limits=limits,
     )
@@ -164,7 +169,14 @@ def _share(kernels: Sequence[LaneKernel], time_us: float, limits: Limits | None)
     return share_of_limit(work, time_us, dtype, limits)
 
 
-_DTYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "double": "fp64"}
+_DTYPES = {
+    "c10::BFloat16": "bf16",
+    "c10::Half": "fp16",
+    "float": "fp32",
+    "double": "fp64",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+}
 
 
 def _dtype(types: Sequence[str]) -> str | None:
