@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from kernelgauge.cli import main
 from tests.builders import RECORDED, chrome, kernel, recorded_events
 
+TRACES_PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
 Command = Callable[..., tuple[int, str, str]]
 EAGER, COMPILED, OTHER = (
     str(RECORDED / f"{name}.json.gz") for name in ("mlp-eager", "mlp-compiled", "mlp-compiled-other-autotune")
@@ -177,6 +179,21 @@ def test_a_full_disk_is_trouble_in_one_line() -> None:
     assert done.stderr.startswith("cannot write: ")
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "block", re.findall(r"```text\n\$ kernelgauge (.*?)\n(.*?)```", TRACES_PAGE, re.DOTALL), ids=lambda block: block[0]
+)
+def test_the_documentation_shows_what_the_commands_say(
+    command: Command, monkeypatch: pytest.MonkeyPatch, block: tuple[str, str]
+) -> None:
+    monkeypatch.chdir(RECORDED)
+    arguments, shown = block
+    assert command(*arguments.split())[1].rstrip() == shown.rstrip()
+
+
+def test_the_documentation_has_examples() -> None:
+    assert TRACES_PAGE.count("$ kernelgauge ") == 3
 
 
 def test_whoever_reads_may_stop_reading() -> None:

@@ -14,7 +14,7 @@ PAGE = [
 
 def test_text_has_titles_lines_and_columns() -> None:
     assert text(PAGE, width=80, color=False) == (
-        "head\none line\nanother\n\nname         us\ngemm       56.3\n  aten::mm\nadd         2.0\n"
+        "head\none line\nanother\n\nname          us\ngemm        56.3\n  aten::mm\nadd          2.0\n"
     )
 
 
@@ -53,6 +53,12 @@ def test_no_name_steers_the_terminal_or_breaks_a_row() -> None:
     shown = text(page, width=40, color=False)
     assert shown.isascii()
     assert all(character == "\n" or character.isprintable() for character in shown)
+
+
+def test_a_line_is_wrapped_into_the_width() -> None:
+    shown = text([Section(lines=("kernel " * 30,))], width=80, color=False)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.count("kernel") == 30
 
 
 def test_a_name_of_ten_thousand_characters_is_folded_into_the_width() -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..trace.difference import Difference, HostDifference, What
+from ..trace.lane import LaneKernel
 from ..trace.summary import Summary
 from .conclusion import Comparison, conclusion
 from .page import Column, Grid, Section
@@ -60,6 +61,7 @@ def _inputs(summary: Summary) -> list[object]:
     return [kernel.input_shapes for kernel in summary.lane.kernels]
 
 
+_MOST_NAMES = 8
 _COLUMNS = (
     Column("what"),
     Column("kernels"),
@@ -108,8 +110,7 @@ def _sum(group: Sequence[Difference]) -> float:
 
 def _row(group: Sequence[Difference], total_us: float) -> tuple[str, ...]:
     first = group[0]
-    old = [kernel.identity.shown for kernel in first.before]
-    new = [kernel.identity.shown for kernel in first.after]
+    old, new = _names(first.before), _names(first.after)
     lines = old if old == new else [*old, *(f"-> {name}" for name in new)]
     if first.details:
         lines = [*lines, f"   {first.details}"]
@@ -118,6 +119,15 @@ def _row(group: Sequence[Difference], total_us: float) -> tuple[str, ...]:
     if len(group) > 1:
         lines = [f"{len(group)} times", *lines]
     return (first.what.value, "\n".join(lines), *_times(group, total_us))
+
+
+def _names(kernels: Sequence[LaneKernel]) -> list[str]:
+    """One line a name, as often as it is there; of many the first."""
+    counts = Counter(kernel.identity.shown for kernel in kernels)
+    lines = [f"{name} x{count}" if count > 1 else name for name, count in counts.items()]
+    return (
+        lines if len(lines) <= _MOST_NAMES else [*lines[: _MOST_NAMES - 1], f"and {len(lines) - _MOST_NAMES + 1} more"]
+    )
 
 
 def _rest(what: str, group: Sequence[Difference], total_us: float) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def _fused(found: Sequence[Difference]) -> str:
 
 def _split(found: Sequence[Difference]) -> str:
     old, new = _sides(found)
-    return f"{kinds_text(kernel.identity.kind for kernel in old)} became {len(new)}: no longer fused"
+    return f"{kinds_text(kernel.identity.kind for kernel in old)} split into {len(new)}"
 
 
 def _folded(found: Sequence[Difference]) -> str:
@@ -118,12 +118,12 @@ _PHRASES = {
     What.FUSED: _fused,
     What.SPLIT: _split,
     What.FOLDED: _folded,
-    What.TEMPLATE: _one_for_one("run from another template"),
+    What.TEMPLATE: _one_for_one("from another template"),
     What.REPLACED: _one_for_one("replaced"),
     What.VANISHED: _one_for_one("vanished"),
     What.APPEARED: _one_for_one("appeared"),
-    What.MOVED: _one_for_one("run in another place"),
-    What.SOURCE: _one_for_one("generated from another source"),
+    What.MOVED: _one_for_one("in another place"),
+    What.SOURCE: _one_for_one("from another source"),
     What.CONFIGURATION: _configured,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -13,7 +14,7 @@ from rich.text import Text
 from ..printable import printable
 from .terminal import render
 
-__all__ = ["Column", "Grid", "Section", "markdown", "text"]
+__all__ = ["Column", "Grid", "Section", "markdown", "text", "unlinked"]
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,17 @@ def text(sections: Sequence[Section], *, width: int, color: bool) -> str:
     parts: list[str] = []
     for section in sections:
         lines = [printable(line) for line in ([section.title] if section.title else []) + list(section.lines)]
-        body = "".join(f"{line}\n" for line in lines)
+        body = "".join(f"{_wrapped(line, width)}\n" for line in lines)
         if section.grid:
             body += render(_table(section.grid), width=width, color=color)
         parts.append(body)
     return "\n".join(parts)
+
+
+def _wrapped(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    return textwrap.fill(line, max(width, 20), subsequent_indent="    ", break_on_hyphens=False)
 
 
 def markdown(sections: Sequence[Section]) -> str:
@@ -64,8 +71,18 @@ def markdown(sections: Sequence[Section]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def unlinked(escaped: str) -> str:
+    """What `markdown` made, for GitHub: nothing in it becomes a mention, or a reference to an issue.
+
+    GitHub looks for those in the text that Markdown leaves, where the backslash before them is gone
+    (https://github.com/kivikakk/comrak/pull/367). A zero-width space behind the character hides them, as it does for
+    Renovate (https://github.com/renovatebot/renovate, lib/util/markdown.ts).
+    """
+    return re.sub(r"\\(@|#(?=\d))", r"\\\1&#8203;", escaped)
+
+
 def _table(grid: Grid) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in grid.columns:
         if column.number:
             table.add_column(column.title, justify="right", no_wrap=True, vertical="top")

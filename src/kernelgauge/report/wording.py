@@ -10,6 +10,7 @@ __all__ = ["bytes_text", "change_text", "counted", "kinds_text", "percent", "sha
 
 _LONGEST_SHAPES = 100
 _MOST_KINDS = 4
+_NOUNS = {"gemm": "GEMM", "other": "kernel that no rule knows", "splitk_reduce": "split-K reduction"}
 
 
 def us(value: float) -> str:
@@ -34,15 +35,17 @@ def bytes_text(count: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+    """``1 kernel``, ``2 kernels``, ``2 kernels that no rule knows``."""
+    first, space, rest = noun.partition(" that ")
+    return f"{count} {first}" + ("" if count == 1 else "s") + (f"{space}{rest}" if rest else "")
 
 
 def kinds_text(kinds: Iterable[str]) -> str:
     """``3 GEMMs, 2 pointwise kernels``; of many kinds the most frequent."""
     counts = Counter(kinds).most_common()
-    shown = [counted(count, "GEMM" if kind == "gemm" else f"{kind} kernel") for kind, count in counts[:_MOST_KINDS]]
+    shown = [counted(count, _NOUNS.get(kind, f"{kind} kernel")) for kind, count in counts[:_MOST_KINDS]]
     left = sum(count for _, count in counts[_MOST_KINDS:])
-    return ", ".join(shown) + (f" and {counted(left, 'other')}" if left else "")
+    return ", ".join(shown) + (f" and {left} more" if left else "")
 
 
 def times(names: Mapping[str, int]) -> str:
