@@ -8,6 +8,7 @@ from gzip import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .errors import StorageError
 from .storage import write_atomically
 
 if TYPE_CHECKING:
@@ -30,6 +31,14 @@ class Artifacts:
     def results(self) -> Path:
         return self.folder / "results.json"
 
+    @property
+    def markdown(self) -> Path:
+        return self.folder / "report.md"
+
+    @property
+    def html(self) -> Path:
+        return self.folder / "report.html"
+
     def trace(self, workload: Workload) -> Path:
         return self.traces / f"{workload.id}.json.gz"
 
@@ -42,11 +51,25 @@ class Artifacts:
         (self.folder / ".writable").unlink(missing_ok=True)  # another worker may have been faster
         # Those of another run: they would pass for this one's.
         shutil.rmtree(self.traces, ignore_errors=True)
-        self.results.unlink(missing_ok=True)
+        for path in (self.results, self.markdown, self.html):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise StorageError(
+                    "cannot remove what another run has left", where=str(path), got=str(error)
+                ) from error
 
     def write_results(self, content: bytes) -> None:
         """Raises `StorageError` if it cannot be written."""
         write_atomically(self.results, content)
+
+    def write_markdown(self, content: str) -> None:
+        """Raises `StorageError` if it cannot be written."""
+        write_atomically(self.markdown, content.encode())
+
+    def write_html(self, content: str) -> None:
+        """Raises `StorageError` if it cannot be written."""
+        write_atomically(self.html, content.encode())
 
     def write(self, workload: Workload, trace_json: bytes, table: str) -> None:
         """Raises `StorageError` if it cannot be written."""

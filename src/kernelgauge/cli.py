@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
-from .commands import calibration, sharing, traces
+from .commands import calibration, reporting, sharing, traces
 from .commands.output import Exit
 from .errors import KernelgaugeError
+from .printable import printable
 
 __all__ = ["main"]
 
@@ -23,13 +26,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.command(options))
     except KernelgaugeError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        print("\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)  # noqa: T201
         return Exit.TROUBLE
     except BrokenPipeError:  # whoever read has seen enough: `| head`
-        sys.stderr.close()
+        _discard_output()
+        return Exit.TROUBLE
+    except OSError as error:  # a full disk; what cannot be read has errors of its own
+        print(f"cannot write: {error}", file=sys.stderr)  # noqa: T201
+        _discard_output()
         return Exit.TROUBLE
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+
+
+def _discard_output() -> None:
+    """Else Python tries once more as it ends, and says so."""
+    with suppress(OSError, ValueError):  # of a stand-in without a descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,6 +51,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(passes_arguments_on=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (traces, sharing, calibration):
+    for family in (traces, sharing, reporting, calibration):
         family.add_commands(commands)
     return parser

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,9 +15,10 @@ from .collecting import collect
 from .errors import KernelgaugeError
 from .fixtures import workload_of
 from .judge import Action, PlannedChange, Status
+from .printable import printable
 from .recording import refusals, save_runs, update
-from .report import conditions_text, describe, notes, plan_text, remarks, rows, summary_text
-from .results import TestResult, encode_results
+from .report import conditions_text, describe, notes, plan_text, pull_request, remarks, rows, summary_text
+from .results import Results, TestResult, encode_results
 
 if TYPE_CHECKING:
     from .gauge import Gauge
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["summarize", "test_result"]
 
 _LONGEST_SAID = 20_000  # characters: a traceback is not what the results are for
+_STEP_SUMMARY_BYTES = 1 << 20  # GitHub refuses the whole summary of a step that is larger
 
 
 def summarize(gauge: Gauge, reporter: pytest.TerminalReporter, *, collected_only: bool) -> None:
@@ -82,6 +86,10 @@ def test_result(item: pytest.Item, report: Any) -> TestResult:
 
 
 def _save_results(gauge: Gauge, reporter: pytest.TerminalReporter) -> None:
+    from .report.html import html  # jinja2: only where something was measured
+
+    if hasattr(gauge.session.config, "workerinput"):  # one of pytest-xdist's: its part would pass for the whole
+        return
     results = collect(
         gauge,
         started=gauge.started or datetime.now(timezone.utc),
@@ -94,6 +102,42 @@ def _save_results(gauge: Gauge, reporter: pytest.TerminalReporter) -> None:
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
         gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    try:
+        gauge.artifacts.write_markdown(pull_request.summary_markdown([results]))
+        gauge.artifacts.write_html(html([results]))
+    except KernelgaugeError as error:
+        reporter.write_line(f"warning: {error}", yellow=True)
+    if gauge.options.runs is None:  # what calibrates measures only, and many times
+        _tell_github(results, reporter)
+
+
+def _tell_github(results: Results, reporter: pytest.TerminalReporter) -> None:
+    """A summary of the step and annotations, where a workflow of GitHub Actions runs this."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        try:
+            _add_to_step_summary(results, path)
+        except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+            reporter.write_line(f"warning: GITHUB_STEP_SUMMARY was not written: {printable(str(error))}", yellow=True)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        reporter.ensure_newline()  # a command starts its line
+        for line in pull_request.annotations([results]):
+            reporter.write_line(line)
+
+
+def _add_to_step_summary(results: Results, path: str) -> None:
+    """Append to what the step has written so far, as far as GitHub takes it."""
+    # Not blocking: a FIFO that nobody reads is an error then.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
+    with os.fdopen(os.open(path, flags, 0o644), "ab") as file:
+        before = os.fstat(file.fileno())
+        if not stat.S_ISREG(before.st_mode):
+            raise OSError(f"not a regular file: {path}")
+        break_ = b"\n" if before.st_size else b""
+        left = _STEP_SUMMARY_BYTES - before.st_size - len(break_)
+        if left <= 0:
+            raise OSError(f"the step has written {before.st_size} bytes already, of {_STEP_SUMMARY_BYTES}")
+        file.write(break_ + pull_request.summary_markdown([results], limit_bytes=left).encode())
 
 
 def _write_runs(gauge: Gauge, path: Path, reporter: pytest.TerminalReporter) -> None:

@@ -10,8 +10,8 @@ from tests.plugin.inner_project import Project
 @pytest.fixture(autouse=True)
 def as_at_a_desk(monkeypatch: pytest.MonkeyPatch) -> None:
     """An inner run is not under CI unless its test says so, and is no worker of the outer one."""
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "PYTEST_XDIST_WORKER"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def test_markdown_has_the_same_in_a_table() -> None:
         ("@someone #12", "\\@someone \\#12"),
         (":rocket:", "\\:rocket:"),
         ("- item", "\\- item"),
-        ("1. item", "\\1. item"),
+        ("1. item", "1\\. item"),
         ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
         ("vectorized_elementwise_kernel", "vectorized_elementwise_kernel"),
         ("at::native", "at::native"),

@@ -108,7 +108,7 @@ _MARKUP = re.compile(
     r"|(?<!\w)_|_(?!\w)"  # within a word it is none
     r"|:(?=//|[\w+-]+:)"  # a link, an emoji
     r"|(?<=www)\."
-    r"|^\s*(?:[-+=>]|\d+(?=[.)]\s))"  # a list, a quotation, a heading
+    r"|^\s*(?:[-+=>]|\d+[.)](?=\s))"  # a list, a quotation, a heading
 )
 _ENTITIES = {"<": "&lt;", "&": "&amp;"}
 

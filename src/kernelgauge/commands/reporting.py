@@ -1,0 +1,159 @@
+"""`kernelgauge report`: what a run has left, in other forms."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ResultsError, StorageError
+from ..printable import printable
+from ..results import Results
+from ..results_file import read_results
+from ..storage import write_atomically
+from .output import Commands, Exit, terminal
+
+__all__ = ["add_commands"]
+
+_STDOUT = "-"
+
+
+@dataclass(frozen=True)
+class _Form:
+    """One form of the report. `one`: it has room for a single run."""
+
+    option: str
+    what: str
+    made: Callable[[Sequence[Results]], bytes]
+    one: bool = False
+
+
+def add_commands(commands: Commands) -> None:
+    report = commands.add_parser(
+        "report",
+        help="results of a run as HTML, Markdown, JUnit XML, CSV, JSON of pytest-benchmark, or text",
+        description="Make reports of results.json files, without a GPU. FILE may be -, for the standard output. Without an "
+        "option, report.html and report.md are written beside the last of RESULTS, which is to be the newest.",
+        allow_abbrev=False,
+    )
+    report.add_argument(
+        "results", nargs="+", type=Path, metavar="RESULTS", help="a results.json, or a folder that holds one"
+    )
+    for form in _FORMS:
+        report.add_argument(f"--{form.option}", metavar="FILE", help=form.what + (", of one run" if form.one else ""))
+    report.add_argument("--print", action="store_true", help="the table that pytest ends with, on the standard output")
+    report.set_defaults(command=_report)
+
+
+def _report(options: argparse.Namespace) -> Exit:
+    files = [path / "results.json" if path.is_dir() else path for path in options.results]
+    wanted = _wanted(options, files[-1].parent)
+    _check_destinations([*(where for _, where in wanted), *([_STDOUT] if options.print else [])], files)
+    results = [read_results(file) for file in files]
+    # All are made before any is written: an error leaves nothing half done.
+    made = [(where, _made(form, results)) for form, where in wanted]
+    for where, content in made:
+        if where == _STDOUT:
+            sys.stdout.buffer.write(content)
+            sys.stdout.flush()
+        else:
+            write_atomically(Path(where), content)
+            print(f"written: {printable(where)}", file=sys.stderr)  # noqa: T201
+    if options.print:
+        print("\n\n".join("\n".join(_lines(each)) for each in results), flush=True)  # noqa: T201
+    return Exit.YES
+
+
+def _wanted(options: argparse.Namespace, beside: Path) -> list[tuple[_Form, str]]:
+    given = {form.option: getattr(options, form.option.replace("-", "_")) for form in _FORMS}
+    if not any(given.values()) and not options.print:
+        given |= {"html": str(beside / "report.html"), "markdown": str(beside / "report.md")}
+    return [(form, given[form.option]) for form in _FORMS if given[form.option]]
+
+
+def _check_destinations(destinations: Sequence[str], results: Sequence[Path]) -> None:
+    """Raises `ResultsError` or `StorageError` for what would be written over something else."""
+    if len(set(destinations)) < len(destinations):
+        raise ResultsError(
+            "two forms cannot go to the same place",
+            got=printable(", ".join(destinations)),
+            expected="one form for each file, and one for the standard output",
+        )
+    for path in map(Path, destinations):
+        # Renaming over a device would replace it by a file.
+        if str(path) != _STDOUT and path.exists() and not path.is_file():
+            raise StorageError("cannot write", where=printable(str(path)), got="not a regular file")
+        if any(path.exists() and each.exists() and path.samefile(each) for each in results):
+            raise ResultsError("a report is not written over the results", where=printable(str(path)))
+
+
+def _made(form: _Form, results: Sequence[Results]) -> bytes:
+    if form.one and len(results) > 1:
+        raise ResultsError(
+            f"--{form.option} has room for one run",
+            got=f"{len(results)} results",
+            expected="one",
+            next_command=f"kernelgauge report RESULTS --{form.option} FILE   (once for each)",
+        )
+    return form.made(results)
+
+
+# Each form is imported when it is asked for: what one needs, another does not wait for.
+def _html(results: Sequence[Results]) -> bytes:
+    from ..report.html import html
+
+    return html(results).encode()
+
+
+def _markdown(results: Sequence[Results]) -> bytes:
+    from ..report.pull_request import summary_markdown
+
+    return summary_markdown(results).encode()
+
+
+def _junit(results: Sequence[Results]) -> bytes:
+    from ..report.junit import junit
+
+    return junit(results[0])
+
+
+def _csv(results: Sequence[Results]) -> bytes:
+    from ..report.csv_table import csv_text
+
+    return csv_text(results).encode()
+
+
+def _benchmark_json(results: Sequence[Results]) -> bytes:
+    from ..report.pytest_benchmark_json import benchmark_json
+
+    return benchmark_json(results[0])
+
+
+_FORMS = (
+    _Form("html", "one page that needs no other file", _html),
+    _Form("markdown", "for a pull request", _markdown),
+    _Form("junit", "JUnit XML, as pytest writes it", _junit, one=True),
+    _Form("csv", "for a spreadsheet: a row for each workload and timer", _csv),
+    _Form("benchmark-json", "for pytest-benchmark compare", _benchmark_json, one=True),
+)
+
+
+def _lines(results: Results) -> Iterator[str]:
+    """What the summary of the session said, and every verdict that fails."""
+    from ..report import conditions_text, describe, notes, remarks, rows, summary_text
+
+    runs = [workload.run for workload in results.workloads if workload.run is not None]
+    verdicts = [verdict for workload in results.workloads for verdict in workload.verdicts]
+    if results.fingerprint is not None:
+        yield describe(results.fingerprint)
+    yield from map(printable, conditions_text(runs, results.not_watched))
+    table = rows(runs, verdicts)
+    if table:
+        width, color = terminal()
+        yield summary_text(table, width=width, color=color).removesuffix("\n")
+    yield from (str(verdict) for verdict in verdicts if verdict.status.fails)
+    yield from remarks(table, verdicts)
+    yield from notes({each.id: each.unavailable for each in results.workloads if each.unavailable is not None})
+    yield from (f"warning: {printable(warning)}" for warning in results.warnings)

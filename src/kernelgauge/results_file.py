@@ -1,0 +1,52 @@
+"""Results of a run, read from a file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from .errors import ResultsError
+from .printable import printable
+from .results import Results, decode_results
+
+__all__ = ["MOST_BYTES", "read_results"]
+
+# The whole suite of this repository makes 0.3 MB. Decoded, a file takes about ten times its size in memory.
+MOST_BYTES = 256 << 20
+
+
+def read_results(path: Path) -> Results:
+    """The results in a regular file of at most `MOST_BYTES`. Raises `ResultsError`."""
+    where = printable(str(path))
+    try:
+        content = _content(path, where)
+    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+        missing = isinstance(error, FileNotFoundError)
+        raise _unreadable(where, "there is no such file" if missing else printable(str(error))) from error
+    return decode_results(content, where=where)
+
+
+def _content(path: Path, where: str) -> bytes:
+    # Not blocking: a FIFO that nobody writes to would be waited for.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _unreadable(where, "not a regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(MOST_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > MOST_BYTES:
+        raise _unreadable(where, f"more than {MOST_BYTES} bytes")
+    return content
+
+
+def _unreadable(where: str, got: str) -> ResultsError:
+    return ResultsError(
+        "the results cannot be read",
+        where=where,
+        got=got,
+        expected="the results.json that a run has left, such as reports/latest/results.json",
+        next_command="pytest perf",
+    )

@@ -1,0 +1,254 @@
+"""What a session leaves beside its traces, and what it tells GitHub Actions."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from kernelgauge.judge import Status
+from kernelgauge.report.junit import junit
+from kernelgauge.report.pull_request import summary_markdown
+from kernelgauge.results import Results
+from kernelgauge.results_file import read_results
+from tests.plugin.inner_project import Project, junit_cases, told
+
+ID = "mlp-eager-bf16-4x8"
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def no_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An inner run tells nothing to the workflow that runs these tests."""
+    for name in ("GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The summary of the step that the inner run is in."""
+    path = tmp_path / "step summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(path))
+    return path
+
+
+def latest(project: Project) -> Path:
+    return project.root / "reports" / "latest"
+
+
+def left(project: Project) -> Results:
+    return read_results(latest(project) / "results.json")
+
+
+# -- the files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_leaves_what_it_observed_and_concluded(project: Project) -> None:
+    project.record()
+    project.tell(told(gelu_us=5.5))
+    project.run()
+    results = left(project)
+    (workload,) = results.workloads
+    assert (workload.id, workload.suite, workload.module, workload.shape) == (ID, "perf", "mlp", (4, 8))
+    assert (results.status, workload.status, results.exit_status) == (Status.REGRESSED, Status.REGRESSED, 1)
+    assert results.fingerprint is not None
+    assert (results.fingerprint.device, results.gpu) == ("Told GPU", "told")
+    assert workload.run is not None
+    assert workload.baseline is not None
+    assert (latest(project) / (workload.trace or "")).is_file()
+    assert [test.outcome for test in results.tests].count("failed") == 1
+    assert results.arguments[0] == "perf"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", results.started_at)
+
+
+def test_the_report_beside_it_is_made_of_it(project: Project) -> None:
+    project.record()
+    project.tell(told(gelu_us=5.5))
+    project.run()
+    report = (latest(project) / "report.md").read_text()
+    assert report == summary_markdown([left(project)])
+    assert report.startswith("**REGRESSED**  1 workload (1 REGRESSED), 5 tests (1 failed)\n")
+    assert "why: a_gelu  4.0 -> 5.5 us" in report
+
+
+def test_reports_of_another_run_are_removed_before_anything_is_measured(project: Project) -> None:
+    project.run()
+    names = ("report.md", "report.html", "results.json")
+    for name in names:
+        (latest(project) / name).write_text("of another run")
+    (project.root / "perf" / "test_perf.py").write_text(
+        "from pathlib import Path\n\nfrom kernelgauge.standard import test_device_time\n\n\n"
+        f"def test_they_are_gone(workload):\n    assert not any(Path('reports/latest', name).exists() for name in {names})\n"
+    )
+    assert project.run().parseoutcomes()["passed"] == 1
+    assert (latest(project) / "report.md").read_text().startswith("**NO_BASELINE**")
+
+
+def test_what_no_device_measured_is_told_all_the_same(project: Project) -> None:
+    project.tell(told(), no_device=True)
+    project.run()
+    results = left(project)
+    assert (results.fingerprint, results.gpu, results.status) == (None, None, Status.INVALID)
+    assert "nothing was measured" in (latest(project) / "report.md").read_text()
+
+
+def test_the_junit_file_made_of_it_says_what_that_of_pytest_says(project: Project, tmp_path: Path) -> None:
+    project.tell(told(), told(variant="compiled"))
+    project.record()
+    project.tell(told(gelu_us=5.5), told(variant="compiled", error="unavailable"))
+    project.run()
+    (tmp_path / "ours.xml").write_bytes(junit(left(project)))
+    ours, of_pytest = junit_cases(tmp_path / "ours.xml"), project.cases()
+    assert len(ours) == 10
+
+    def said(cases: list) -> list:  # type: ignore[type-arg]
+        keys = ("kernelgauge_verdict", "kernelgauge_reason")
+        return [
+            (case.name, case.parameters, case.outcome, [case.properties.get(key) for key in keys]) for case in cases
+        ]
+
+    assert said(ours) == said(of_pytest)
+
+
+def test_a_report_that_cannot_be_written_is_a_warning(project: Project) -> None:
+    project.record()
+    (project.root / "perf" / "test_zz_last.py").write_text(
+        "from pathlib import Path\n\n\ndef test_last():\n    Path('reports/latest/report.md').mkdir()\n"
+    )
+    result = project.run()
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["warning: cannot write", "  where *report.md"])
+    assert left(project).status is Status.PASS
+
+
+def test_a_report_that_cannot_be_removed_is_told_before_anything_is_measured(project: Project) -> None:
+    (latest(project) / "report.md").mkdir(parents=True)
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*cannot remove what another run has left", "  where *report.md"])
+    assert project.measured() == []
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_does_not_leave_its_part_for_the_whole(project: Project, step: Path) -> None:
+    pytest.importorskip("xdist")
+    project.run()
+    assert step.stat().st_size
+    step.unlink()
+    project.tell(told(), told(variant="compiled"))
+    assert project.pytester.runpytest_subprocess("perf", "-n", "2").ret == pytest.ExitCode.OK
+    assert sorted(path.name for path in latest(project).iterdir()) == ["traces"]
+    assert not step.exists()
+
+
+# -- the step summary -------------------------------------------------------------------------------------------------
+
+
+def test_the_step_summary_gets_the_report(project: Project, step: Path) -> None:
+    project.record()
+    project.run()
+    first, second = step.read_text().split("\n\n**PASS**")  # the recording run, then this one
+    assert first.startswith("**NO_BASELINE**")
+    assert "**PASS**" + second == (latest(project) / "report.md").read_text()
+
+
+def test_what_the_step_has_written_before_stays(project: Project, step: Path) -> None:
+    step.write_text("# mine\n")
+    project.run()
+    assert step.read_text() == "# mine\n\n" + (latest(project) / "report.md").read_text()
+
+
+@pytest.mark.parametrize("room", [50, 300, 700])
+def test_no_more_is_added_than_github_takes(project: Project, step: Path, room: int) -> None:
+    before = b"x" * (MIB - room)
+    step.write_bytes(before)
+    result = project.run()
+    assert result.ret == pytest.ExitCode.OK
+    added = step.read_bytes().removeprefix(before)
+    assert len(added) <= room
+    assert added.startswith(b"\n**NO_BASELINE**")
+
+
+def test_a_step_that_has_used_up_its_summary_is_a_warning(project: Project, step: Path) -> None:
+    step.write_bytes(b"x" * MIB)
+    result = project.run()
+    assert result.ret == pytest.ExitCode.OK
+    assert step.stat().st_size == MIB
+    result.stdout.fnmatch_lines(["warning: GITHUB_STEP_SUMMARY was not written: the step has written 1048576 bytes*"])
+
+
+@pytest.mark.parametrize("kind", ["folder", "absent folder", "device", "fifo"])
+def test_a_summary_that_cannot_be_written_is_a_warning_and_fails_nothing(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = {"device": Path("/dev/full"), "folder": tmp_path, "absent folder": tmp_path / "a" / "b"}.get(kind)
+    if path is None:
+        path = tmp_path / "fifo"
+        os.mkfifo(path)
+    project.record()
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(path))
+    result = project.run()
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["warning: GITHUB_STEP_SUMMARY was not written: *"])
+    assert left(project).status is Status.PASS
+
+
+def test_an_empty_variable_is_none(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "")
+    assert "GITHUB_STEP_SUMMARY" not in project.run().stdout.str()
+
+
+def test_a_session_that_measures_nothing_tells_nothing(project: Project, step: Path) -> None:
+    project.run("--collect-only")
+    assert not step.exists()
+
+
+def test_a_process_of_a_calibration_tells_nothing(
+    project: Project, step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    result = project.run("--perf-runs=runs.json")
+    assert (project.root / "runs.json").exists()
+    assert not step.exists()
+    assert "::error" not in result.stdout.str()
+
+
+# -- annotations ------------------------------------------------------------------------------------------------------
+
+
+def commands(result: pytest.RunResult) -> list[str]:
+    return [line for line in result.outlines if line.startswith("::")]
+
+
+def test_a_regression_is_annotated_in_a_workflow(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.record()
+    project.tell(told(gelu_us=5.5))
+    assert commands(project.run()) == []
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    (command,) = commands(project.run())
+    assert command.startswith(f"::error title={ID}%3A REGRESSED  device time::device time 10.0 -> 11.5 us  +15.00 %25")
+    assert "%0Awhy: a_gelu  4.0 -> 5.5 us" in command
+
+
+def test_a_measurement_that_failed_is_a_warning_told_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    project.tell(told(error="measurement"))
+    (command,) = commands(project.run())
+    assert command.startswith(f"::warning title={ID}%3A INVALID")
+    assert "::the told error%0A" in command
+
+
+def test_a_pass_is_not_annotated(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.record()
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert commands(project.run()) == []
+
+
+def test_no_more_than_ten_are_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    project.tell(*(told(shape=(number, 8), kinds=("gemm",)) for number in range(1, 15)))
+    found = commands(project.run())
+    assert len(found) == 10
+    assert found[-1] == "::error title=kernelgauge%3A 5 more failures::5 more failures: see the summary"
