@@ -7,6 +7,8 @@ from functools import lru_cache
 
 import msgspec
 
+from .kernel_name import Kind
+from .memory_work import kind_of_op
 from .model import DeviceRecord, Launch, Op
 from .names import decode
 
@@ -87,4 +89,11 @@ def _kind_of_op(name: str) -> str:
     for kind, ops in (("gemm", _GEMM_OPS), ("reduction", _REDUCTION_OPS), ("copy", _COPY_OPS), ("fill", _FILL_OPS)):
         if name in ops:
             return kind
-    return "pointwise" if name.startswith("aten::") else decode(name).kind.value
+    if not name.startswith("aten::"):
+        return decode(name).kind.value
+    op = name.removeprefix("aten::")
+    if "conv" in op:
+        return Kind.CONVOLUTION.value
+    if op.startswith(("scaled_dot_product", "_scaled_dot_product")):
+        return Kind.ATTENTION.value
+    return (kind_of_op(op) or Kind.OTHER).value

@@ -15,7 +15,7 @@ _TILE = re.compile(r"(?:tilesize)?(?P<mn>\d{1,5}x\d{1,5})(?:x(?P<k>\d{1,5}))?", 
 _STAGE_COUNT = re.compile(r"_stage(\d{1,3})_|_\d+x\d+x\d+_(\d{1,3})_[tn]{3}_", re.ASCII)
 _TOKEN_DTYPES = {
     "bf16": "bf16", "fp16": "fp16", "f16": "fp16", "f32": "fp32", "fp32": "fp32", "tf32": "tf32", "f64": "fp64",
-    "bf16bf16": "bf16", "f16f16": "fp16", "f32f32": "fp32", "tf32f32": "tf32", "e4m3e4m3": "fp8", "i8i8": "int8",
+    "bf16bf16": "bf16", "f16f16": "fp16", "f32f32": "fp32", "tf32f32": "tf32", "e4m3e4m3": "fp8", "e4m3bf16": "fp8", "e4m3f16": "fp8", "e4m3f32": "fp8", "i8i8": "int8",
 }  # fmt: skip
 _LETTER_DTYPES = {"s": "fp32", "d": "fp64", "h": "fp16"}  # BLAS: sgemm, dgemm, hgemm
 # The first letters are those of A and B: `tst` ran on bf16 (seen on H200, torch 2.11), `hss` and `hsh` on fp16 with

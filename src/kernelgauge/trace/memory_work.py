@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from enum import Enum
 
+from .kernel_name import Kind
 from .operands import Input, Work, broadcast, total, written
 from .result_types import is_floating, promoted
 
-__all__ = ["memory_work"]
+__all__ = ["kind_of_op", "memory_work"]
 
 
 class _Result(Enum):
@@ -48,6 +49,18 @@ _REDUCTIONS = frozenset(
 # Where a type for the result may stand.
 _SOFTMAX = {"softmax": 2, "log_softmax": 2, "_softmax": None, "_log_softmax": None}
 _NORMS = frozenset({"layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"})  # weight at 2, bias at 3
+
+
+def kind_of_op(op: str) -> Kind | None:
+    """What an op of these tables does (``gelu``, ``add_``); None for another."""
+    plain = op.removesuffix("_")
+    if plain in _POINTWISE:
+        return Kind.POINTWISE
+    if op in _OVERWRITING:
+        return Kind.FILL
+    if plain in _REDUCTIONS or op in _SOFTMAX:
+        return Kind.REDUCTION
+    return Kind.NORM if op in _NORMS else None
 
 
 def memory_work(name: str, inputs: tuple[Input, ...]) -> Work | None:
