@@ -43,7 +43,8 @@ from kernelgauge.judge import (
     judge_time,
     smallest_detectable,
 )
-from kernelgauge.report import describe, remarks, rows, summary_text
+from kernelgauge.report.rows import rows
+from kernelgauge.report.terminal import describe, remarks, summary_text
 from kernelgauge.run import Run, Timer
 from kernelgauge.runs_file import read_runs
 from kernelgauge.storage import BaselineStore

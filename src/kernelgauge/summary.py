@@ -17,7 +17,9 @@ from .fixtures import workload_of
 from .judge import Action, PlannedChange, Status
 from .printable import printable
 from .recording import refusals, save_runs, update
-from .report import conditions_text, describe, notes, plan_text, pull_request, remarks, rows, summary_text
+from .report import pull_request
+from .report.rows import rows
+from .report.terminal import conditions_text, describe, notes, plan_text, remarks, summary_text
 from .results import Results, TestResult, encode_results
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kernelgauge.judge import RelativeChange, Status, Verdict
-from kernelgauge.report import Row, rows
+from kernelgauge.report.rows import Row, rows
 from tests.builders import counts, run
 
 CHANGE = RelativeChange(0.081, 0.079, 0.084, 0.95)

@@ -11,7 +11,8 @@ from rich.cells import cell_len
 
 from kernelgauge.conditions import Conditions
 from kernelgauge.judge import Action, PlannedChange, Reason, RelativeChange, Status, Verdict
-from kernelgauge.report import Row, conditions_text, describe, plan_text, remarks, summary_text
+from kernelgauge.report.rows import Row
+from kernelgauge.report.terminal import conditions_text, describe, plan_text, remarks, summary_text
 from kernelgauge.run import Run
 from tests.builders import H200, baseline, fingerprint, run
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from ..errors import ResultsError, StorageError
 from ..printable import printable
 from ..results import Results
-from ..results_file import read_results
-from ..storage import write_atomically
 from .output import Commands, Exit, terminal
 
 __all__ = ["add_commands"]
@@ -48,6 +46,9 @@ def add_commands(commands: Commands) -> None:
 
 
 def _report(options: argparse.Namespace) -> Exit:
+    from ..results_file import read_results
+    from ..storage import write_atomically
+
     files = [path / "results.json" if path.is_dir() else path for path in options.results]
     wanted = _wanted(options, files[-1].parent)
     _check_destinations([*(where for _, where in wanted), *([_STDOUT] if options.print else [])], files)
@@ -142,7 +143,8 @@ _FORMS = (
 
 def _lines(results: Results) -> Iterator[str]:
     """What the summary of the session said, and every verdict that fails."""
-    from ..report import conditions_text, describe, notes, remarks, rows, summary_text
+    from ..report.rows import rows
+    from ..report.terminal import conditions_text, describe, notes, remarks, summary_text
 
     runs = [workload.run for workload in results.workloads if workload.run is not None]
     verdicts = [verdict for workload in results.workloads for verdict in workload.verdicts]

@@ -13,7 +13,7 @@ from ..errors import TraceError
 __all__ = ["BLOCK_BYTES", "file_blocks", "of_one_size"]
 
 # Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 18
 # Small, because zlib copies what stands behind a member, and a file may have a member in every 20 bytes.
 _GZIP_BYTES = 1 << 14
 _GZIP = b"\x1f\x8b"

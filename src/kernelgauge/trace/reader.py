@@ -80,7 +80,7 @@ def _devices(raw: msgspec.Raw) -> tuple[dict[str, object], ...]:
 
 
 class _Rows:
-    """The rows of a trace as they come in. Names, shapes and types are kept once: there are few of them."""
+    """The rows of a trace as they come in. Names, threads, shapes and types are kept once: there are few of them."""
 
     def __init__(self) -> None:
         self._ops: list[Op] = []
@@ -89,6 +89,7 @@ class _Rows:
         self._records: list[DeviceRecord] = []
         self._not_read: dict[str, int] = {}
         self._names: dict[str, str] = {}
+        self._threads: dict[int | str, int | str] = {}
         self._lists: dict[bytes, tuple[Any, ...]] = {b"": (), b"null": ()}
         self._types: dict[bytes, tuple[str, ...]] = {b"": (), b"null": ()}
 
@@ -132,7 +133,7 @@ class _Rows:
             name,
             event.ts,
             event.dur,
-            event.tid,
+            self._threads.setdefault(event.tid, event.tid),
             _external_id(args),
             self._shapes(bytes(args.input_dims)),
             self._input_types(bytes(args.input_types)),
