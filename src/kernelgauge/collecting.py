@@ -1,4 +1,4 @@
-"""From the state of a session to its results."""
+"""From the state of a run of pytest to its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["collect"]
 def collect(
     gauge: Gauge, *, started: datetime, ended: datetime, arguments: tuple[str, ...], exit_status: int
 ) -> Results:
-    """What this session observed and concluded so far. `started` and `ended` are of one time zone."""
+    """What a run of pytest observed and concluded so far. `started` and `ended` are of one time zone."""
     runs = {run.workload: run for run in gauge.runs()}
     seen = dict.fromkeys([*runs, *(verdict.workload for verdict in gauge.verdicts), *gauge.unavailable])
     return Results(

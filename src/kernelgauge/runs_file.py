@@ -14,7 +14,7 @@ __all__ = ["RunsFile", "read_runs", "write_runs"]
 
 
 class RunsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Runs, the suite that declares each, and where this session's baselines are."""
+    """Runs, the suite that declares each, and where the baselines of their run of pytest are."""
 
     baselines: str
     suites: dict[str, str]  # by workload id

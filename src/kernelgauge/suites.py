@@ -122,7 +122,7 @@ class Suites:
         raise KernelgaugeError(f"{workload.id} has no sibling with {changes}", expected=", ".join(self._workloads))
 
     def command(self, workload: Workload | None = None) -> str:
-        """The command that records a workload, or all that is declared, from where this session was started."""
+        """The command that records a workload, or all that is declared, from where pytest was started."""
         suites = [self._suite_of[workload.id]] if workload else list(self._suites.values())
         folders = sorted(os.path.relpath(suite.folder, self.options.invoked_from) for suite in suites)
         chosen = ("-k", self._selector(workload)) if workload else ()

@@ -20,7 +20,7 @@ _PAUSE_SECONDS = 0.05
 
 
 class HostSpeed:
-    """The control, and the fastest that it was in this session.
+    """The control, and the fastest that it was so far in this process.
 
     Args:
         work: what is timed: dispatch that does not depend on any workload.
