@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from .errors import ResultsError
 from .printable import printable
+from .regular_file import regular_file
 from .results import Results, decode_results
 
 __all__ = ["MOST_BYTES", "read_results"]
@@ -28,15 +28,8 @@ def read_results(path: Path) -> Results:
 
 
 def _content(path: Path, where: str) -> bytes:
-    # Not blocking: a FIFO that nobody writes to would be waited for.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _unreadable(where, "not a regular file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            content = file.read(MOST_BYTES + 1)
-    finally:
-        os.close(descriptor)
+    with regular_file(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
+        content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise _unreadable(where, f"more than {MOST_BYTES} bytes")
     return content

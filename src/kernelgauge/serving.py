@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import stat
 import threading
 import time
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
@@ -23,6 +22,7 @@ from urllib.parse import quote, urlsplit
 from .errors import ServingError, TraceError
 from .perfetto import PERFETTO_PORT, PERFETTO_UI, perfetto_link
 from .printable import printable
+from .regular_file import IrregularFileError, regular_file
 
 __all__ = ["Ended", "Offer", "Progress", "serve_trace"]
 
@@ -271,16 +271,14 @@ def _wait(server: _Server, timeout_seconds: float, grace_seconds: float) -> Ende
 def _opened(path: Path) -> Iterator[int]:
     """A descriptor of a regular file: what is put at the path later is not what is served."""
     where = printable(str(path))
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)  # a FIFO would wait for its writer
-    except OSError as error:
-        raise TraceError("cannot read the trace", where=where, got=error.strerror) from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise TraceError("cannot read the trace", where=where, got="not a regular file", expected="a file")
+    with ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(regular_file(path))
+        except IrregularFileError as error:
+            raise TraceError("cannot read the trace", where=where, got=str(error), expected="a file") from error
+        except OSError as error:
+            raise TraceError("cannot read the trace", where=where, got=error.strerror) from error
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _listening(port: int) -> _Server:

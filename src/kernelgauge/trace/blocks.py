@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..errors import TraceError
+from ..regular_file import IrregularFileError, regular_file
 
 __all__ = ["BLOCK_BYTES", "file_blocks", "of_one_size"]
 
@@ -32,16 +32,12 @@ def file_blocks(path: Path | str) -> Iterator[bytes]:
     """
     where = str(path)
     try:
-        # Not blocking: a FIFO that nobody writes to would be waited for.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        try:
+        with regular_file(path) as descriptor:
             before = os.fstat(descriptor)
-            if not stat.S_ISREG(before.st_mode):
-                raise _unreadable(where, "not a regular file", "a file")
             yield from _content(descriptor, before.st_size, where)
             after = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
+    except IrregularFileError as error:
+        raise _unreadable(where, str(error), "a file") from error
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         raise _unreadable(where, str(error), "a file that can be read") from error
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):

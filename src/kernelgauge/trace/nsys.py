@@ -21,12 +21,12 @@ import os
 import re
 import shlex
 import sqlite3
-import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from ..errors import TraceError
+from ..regular_file import IrregularFileError, regular_file
 from .model import ApiCall, Op, Trace
 from .nsys_ranges import Clock, innermost, ranges_of
 from .nsys_records import Correlations, records_of
@@ -161,18 +161,12 @@ def _opened(path: Path) -> Iterator[Export]:
 
 def _first_bytes(path: Path) -> bytes:
     try:
-        # Not blocking: a FIFO that nobody writes to would be waited for.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        try:
-            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            content = os.read(descriptor, len(NSYS_REPORT_MAGIC)) if is_file else b""
-        finally:
-            os.close(descriptor)
+        with regular_file(path) as descriptor:
+            return os.read(descriptor, len(NSYS_REPORT_MAGIC))
+    except IrregularFileError as error:
+        raise _unreadable(str(path), str(error), "a file") from error
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         raise _unreadable(str(path), str(error), "a file that can be read") from error
-    if not is_file:
-        raise _unreadable(str(path), "not a regular file", "a file")
-    return content
 
 
 def _unreadable(where: str, got: str, expected: str) -> TraceError:
