@@ -32,6 +32,11 @@ class TestResult(msgspec.Struct, frozen=True):
     claim: str = ""
     said: str = ""
 
+    @property
+    def name(self) -> str:
+        """``test_device_time`` of ``perf/test_latency.py::test_device_time[mlp-eager]``."""
+        return self.node.partition("[")[0].rpartition("::")[2]
+
 
 class WorkloadResult(msgspec.Struct, frozen=True):
     """One workload: what was asked, what was observed, what it was compared with, what was concluded."""

@@ -17,7 +17,8 @@ from .fixtures import workload_of
 from .judge import Action, PlannedChange, Status
 from .printable import printable
 from .recording import refusals, save_runs, update
-from .report import pull_request
+from .report.github import github_annotations
+from .report.pull_request import summary_markdown
 from .report.rows import rows
 from .report.terminal import conditions_text, describe, notes, plan_text, remarks, summary_text
 from .results import Results, TestResult, encode_results
@@ -105,7 +106,7 @@ def _save_results(gauge: Gauge, reporter: pytest.TerminalReporter) -> None:
         reporter.write_line(str(error), red=True)
         gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
     try:
-        gauge.artifacts.write_markdown(pull_request.summary_markdown([results]))
+        gauge.artifacts.write_markdown(summary_markdown([results]))
         gauge.artifacts.write_html(html([results]))
     except KernelgaugeError as error:
         reporter.write_line(f"warning: {error}", yellow=True)
@@ -123,7 +124,7 @@ def _tell_github(results: Results, reporter: pytest.TerminalReporter) -> None:
             reporter.write_line(f"warning: GITHUB_STEP_SUMMARY was not written: {printable(str(error))}", yellow=True)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         reporter.ensure_newline()  # a command starts its line
-        for line in pull_request.annotations([results]):
+        for line in github_annotations([results]):
             reporter.write_line(line)
 
 
@@ -139,7 +140,7 @@ def _add_to_step_summary(results: Results, path: str) -> None:
         left = _STEP_SUMMARY_BYTES - before.st_size - len(break_)
         if left <= 0:
             raise OSError(f"the step has written {before.st_size} bytes already, of {_STEP_SUMMARY_BYTES}")
-        file.write(break_ + pull_request.summary_markdown([results], limit_bytes=left).encode())
+        file.write(break_ + summary_markdown([results], limit_bytes=left).encode())
 
 
 def _write_runs(gauge: Gauge, path: Path, reporter: pytest.TerminalReporter) -> None:

@@ -12,7 +12,8 @@ from _pytest.junitxml import mangle_test_address
 from kernelgauge import standard
 from kernelgauge.judge import Status
 from kernelgauge.printable import printable
-from kernelgauge.report.junit import ended_with, junit
+from kernelgauge.report.endings import ended_with
+from kernelgauge.report.junit import junit
 from kernelgauge.results import Results, TestResult
 from kernelgauge.run import Timer
 from tests.builders import WORKLOAD

@@ -12,8 +12,9 @@ from markdown_it import MarkdownIt
 
 from kernelgauge.judge import Status
 from kernelgauge.printable import printable
+from kernelgauge.report.github import github_annotations
 from kernelgauge.report.page import Section, markdown, unlinked
-from kernelgauge.report.pull_request import annotations, summary_markdown
+from kernelgauge.report.pull_request import summary_markdown
 from kernelgauge.results import Results, WorkloadResult
 from tests.builders import FUSED, WORKLOAD
 from tests.test_results import HOSTILE, hostile, one_test, results, verdict, workload
@@ -159,7 +160,7 @@ def test_a_measurement_that_failed_every_test_is_one_failure() -> None:
         "INVALIDmeasurement, test_0, test_1 and 3 more",
         "the GPU was throttled· got      9 W",
     ]
-    assert len(annotations([told])) == 1
+    assert len(github_annotations([told])) == 1
 
 
 def test_what_only_strictness_failed_is_a_failure_with_its_verdict() -> None:
@@ -268,7 +269,7 @@ def read(line: str) -> tuple[str, str, str]:
 
 def test_a_regression_is_an_error_and_an_invalid_measurement_a_warning() -> None:
     invalid = workload(verdict(Status.INVALID, "measurement", "throttled", workload="b"), name="b", run=None)
-    first, second = map(read, annotations([results(invalid, regressed(), passed())]))
+    first, second = map(read, github_annotations([results(invalid, regressed(), passed())]))
     assert first[:2] == ("error", f"{WORKLOAD}: REGRESSED  device time")
     assert first[2].startswith("device time 205.1 -> 221.8 us\nwhy: triton_poi_fused__unsafe_view_gelu_mul_0  38.1 ->")
     assert second == ("warning", "b: INVALID  measurement", "throttled")
@@ -276,12 +277,12 @@ def test_a_regression_is_an_error_and_an_invalid_measurement_a_warning() -> None
 
 def test_what_did_not_fail_is_not_annotated() -> None:
     quiet = (Status.PASS, Status.IMPROVED, Status.UNDECIDED, Status.NO_BASELINE, Status.INCOMPARABLE)
-    assert annotations([results(workload(*map(verdict, quiet)))]) == []
+    assert github_annotations([results(workload(*map(verdict, quiet)))]) == []
 
 
 @pytest.mark.parametrize(("failing", "lines"), [(9, 9), (10, 10), (11, 10), (40, 10)])
 def test_there_are_at_most_ten_and_the_last_says_how_many_more(failing: int, lines: int) -> None:
-    found = annotations([many(failing, 3)])
+    found = github_annotations([many(failing, 3)])
     assert len(found) == lines
     left = failing - 9 if failing > 10 else 0
     assert read(found[-1])[1] == (
@@ -291,13 +292,13 @@ def test_there_are_at_most_ten_and_the_last_says_how_many_more(failing: int, lin
 
 def test_errors_come_before_warnings_across_runs() -> None:
     invalid = [workload(verdict(Status.INVALID, "measurement", "x", workload=f"i{n}"), name=f"i{n}") for n in range(12)]
-    found = [read(line)[0] for line in annotations([results(*invalid), results(regressed())])]
+    found = [read(line)[0] for line in github_annotations([results(*invalid), results(regressed())])]
     assert found == ["error"] + ["warning"] * 9
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "\ud800"])
 def test_no_text_is_a_command(text: str) -> None:
-    for line in annotations([hostile(text, Status.REGRESSED, Status.INVALID)]):
+    for line in github_annotations([hostile(text, Status.REGRESSED, Status.INVALID)]):
         assert line.isprintable()
         assert len(line) < 65_536
         read(line)
@@ -306,7 +307,7 @@ def test_no_text_is_a_command(text: str) -> None:
 @given(st.text(max_size=15), st.text(max_size=25))  # escaped, a character has up to ten
 def test_what_the_runner_reads_is_what_was_said(name: str, said: str) -> None:
     worse = verdict(Status.REGRESSED, "structure", said, workload=name)
-    (line,) = annotations([results(workload(worse, name=name))])
+    (line,) = github_annotations([results(workload(worse, name=name))])
     level, title, message = read(line)
     assert (level, title) == ("error", printable(f"{name}: REGRESSED  structure"))
     assert message == printable(said)

@@ -7,7 +7,7 @@ import os
 import sys
 
 from ..errors import UpdateRefused
-from .output import Commands, Exit, terminal
+from .output import Commands, Exit, say, terminal
 
 __all__ = ["add_commands"]
 
@@ -63,8 +63,8 @@ def _calibrate(options: argparse.Namespace) -> Exit:
         *odds_text(calibration.baselines),
         *(f"not stored: {workload}: {why}" for workload, why in calibration.refused.items()),
     ]
-    print("\n".join(lines))  # noqa: T201
+    say("\n".join(lines))
     if not options.dry_run:
         store(calibration)
-        print(f"{len(calibration.baselines)} written to {calibration.folder}")  # noqa: T201
+        say(f"{len(calibration.baselines)} written to {calibration.folder}")
     return Exit.NO if calibration.refused else Exit.YES

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
     Commands = object
 
-__all__ = ["Commands", "Exit", "terminal"]
+__all__ = ["Commands", "Exit", "say", "terminal"]
 
 
 class Exit(IntEnum):
@@ -29,3 +29,9 @@ class Exit(IntEnum):
 def terminal() -> tuple[int, bool]:
     """(columns, whether to use colours)."""
     return shutil.get_terminal_size().columns, sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def say(what: str) -> None:
+    """Print, at once: a name may have any character, a terminal not."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(what.removesuffix("\n").encode(encoding, "backslashreplace").decode(encoding), flush=True)  # noqa: T201

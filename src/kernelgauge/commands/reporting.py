@@ -11,7 +11,7 @@ from pathlib import Path
 from ..errors import ResultsError, StorageError
 from ..printable import printable
 from ..results import Results
-from .output import Commands, Exit, terminal
+from .output import Commands, Exit, say, terminal
 
 __all__ = ["add_commands"]
 
@@ -63,7 +63,7 @@ def _report(options: argparse.Namespace) -> Exit:
             write_atomically(Path(where), content)
             print(f"written: {printable(where)}", file=sys.stderr)  # noqa: T201
     if options.print:
-        print("\n\n".join("\n".join(_lines(each)) for each in results), flush=True)  # noqa: T201
+        say("\n\n".join("\n".join(_lines(each)) for each in results))
     return Exit.YES
 
 

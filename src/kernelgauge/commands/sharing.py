@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..perfetto import PERFETTO_PORT, PERFETTO_UI
-from .output import Commands, Exit
+from .output import Commands, Exit, say
 
 __all__ = ["add_commands"]
 
@@ -49,13 +49,13 @@ def _open(options: argparse.Namespace) -> Exit:
 
     ended = serve_trace(
         options.trace,
-        announce=_say,
+        announce=say,
         port=options.port,
         ui=options.ui,
         browse=options.browse,
         timeout_seconds=options.timeout,
     )
-    _say(ended.value)
+    say(ended.value)
     return Exit.YES
 
 
@@ -69,9 +69,5 @@ def _publish(options: argparse.Namespace) -> Exit:
         ui=options.ui,
         dry_run=options.dry_run,
     )
-    _say("\n".join(planned.lines))
+    say("\n".join(planned.lines))
     return Exit.YES
-
-
-def _say(what: str) -> None:
-    print(what, flush=True)  # noqa: T201

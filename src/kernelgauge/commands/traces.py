@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import TraceError
 from ..printable import printable
 from ..trace import Trace, Window, read
-from .output import Commands, Exit, terminal
+from .output import Commands, Exit, say, terminal
 
 if TYPE_CHECKING:
     from ..report.conclusion import Comparison
@@ -71,9 +71,9 @@ def _show(options: argparse.Namespace) -> Exit:
 
     summary = _summary(options.trace, options)
     if options.json:
-        _say(json_text(show_data(summary, name=printable(options.trace))))
+        say(json_text(show_data(summary, name=printable(options.trace))))
     else:
-        _say(_formed(show_page(summary, name=Path(options.trace).name, top=_top(options)), options))
+        say(_formed(show_page(summary, name=Path(options.trace).name, top=_top(options)), options))
     return Exit.YES
 
 
@@ -84,12 +84,12 @@ def _diff(options: argparse.Namespace) -> Exit:
 
     comparison = compare_traces(_summary(options.before, options), _summary(options.after, options))
     if options.json:
-        _say(json_text(compare_data(comparison, names=(printable(options.before), printable(options.after)))))
+        say(json_text(compare_data(comparison, names=(printable(options.before), printable(options.after)))))
     else:
         names = (Path(options.before).name, Path(options.after).name)
         if names[0] == names[1]:
             names = (options.before, options.after)
-        _say(_formed(compare_page(comparison, names=names, top=_top(options), everything=options.all), options))
+        say(_formed(compare_page(comparison, names=names, top=_top(options), everything=options.all), options))
     return _verdict(comparison) if options.fail_on_change else Exit.YES
 
 
@@ -146,8 +146,3 @@ def _formed(page: list[Section], options: argparse.Namespace) -> str:
         return markdown(page)
     width, color = terminal()
     return text(page, width=width, color=color)
-
-
-def _say(what: str) -> None:
-    encoding = sys.stdout.encoding or "utf-8"  # a name may have any character, a terminal not
-    print(what.removesuffix("\n").encode(encoding, "backslashreplace").decode(encoding), flush=True)  # noqa: T201

@@ -10,7 +10,7 @@ from ..judge import observe
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Timer
 from .html_charts import shown_us
-from .wording import counted
+from .wording import counted, status_text
 
 __all__ = ["History", "Point", "histories", "moment"]
 
@@ -86,8 +86,8 @@ def _history(
         Point(
             places[id(one)],
             height(value),
-            _status(workload),
-            f"{moment(one.started_at)}: {shown_us(value)} us, {_status(workload)}",
+            status_text(workload),
+            f"{moment(one.started_at)}: {shown_us(value)} us, {status_text(workload)}",
         )
         for one, workload, value in measured
     )
@@ -104,10 +104,6 @@ def _history(
         last=moment(measured[-1][0].started_at),
         spoken=f"device time in {counted(len(values), 'run')}, in us: {last}{said}",
     )
-
-
-def _status(workload: WorkloadResult) -> str:
-    return workload.status.value if workload.status else "NOT JUDGED"
 
 
 def _upgrades(results: Sequence[Results], places: Mapping[int, float]) -> tuple[float, ...]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ..judge import Status, Verdict
 from ..results import TestResult
-from .html_tests import clipped, test_name
+from .endings import printed_verdict
+from .html_tests import clipped
 from .wording import counted
 
 __all__ = ["Problem", "problems"]
@@ -32,7 +33,7 @@ def problems(verdicts: Sequence[Verdict], tests: Sequence[TestResult]) -> tuple[
 
 
 def _problems(verdicts: Sequence[Verdict], tests: Sequence[TestResult]) -> Iterator[Problem]:
-    failed = [test_name(test.node) for test in tests if test.outcome == "failed"]
+    failed = [test.name for test in tests if test.outcome == "failed"]
     bad = [verdict for verdict in verdicts if verdict.status not in _QUIET and verdict.subject not in failed]
     for verdict in sorted(bad, key=_place):
         causes = [reason for reason in verdict.reasons if reason.label in _CAUSES][:_MOST_CAUSES]
@@ -40,8 +41,7 @@ def _problems(verdicts: Sequence[Verdict], tests: Sequence[TestResult]) -> Itera
         yield Problem(
             clipped(f"{subject}{verdict.headline}", 300), tuple(clipped(one.text.split("\n", 1)[0]) for one in causes)
         )
-    said = {str(verdict).split("\n", 1)[0] for verdict in bad}
-    others = [test_name(t.node) for t in tests if t.outcome == "failed" and t.said.split("\n", 1)[0] not in said]
+    others = [t.name for t in tests if t.outcome == "failed" and printed_verdict(t.said, bad) is None]
     if others:
         left = f" and {len(others) - _MOST_TESTS} more" if len(others) > _MOST_TESTS else ""
         yield Problem(f"{counted(len(others), 'test')} failed: {clipped(', '.join(others[:_MOST_TESTS]), 400)}{left}")

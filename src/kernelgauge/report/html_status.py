@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from ..judge import Status
 from ..results import Results
-from .html_workload import NOT_JUDGED, NOT_RUN, WorkloadView
-from .wording import counted
+from .html_workload import WorkloadView
+from .wording import NOT_JUDGED, NOT_RUN, counted
 
 __all__ = ["overall", "rank", "sentence"]
 

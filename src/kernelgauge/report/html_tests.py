@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..judge import Verdict
 from ..results import TestResult
+from .endings import printed_verdict, shown_reasons
 
 __all__ = [
     "ReasonView",
@@ -14,7 +15,6 @@ __all__ = [
     "VerdictView",
     "clipped",
     "lines_of",
-    "test_name",
     "test_views",
     "verdict_view",
 ]
@@ -23,7 +23,6 @@ _LONGEST_TEXT = 4000
 _LONGEST_NAME = 200
 _MOST_LINES = 60
 _ORDER = ("failed", "skipped", "passed")
-_SHOWN_ELSEWHERE = frozenset({"trace"})  # a path of the machine that measured; the report links to the file itself
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,7 @@ def lines_of(text: str) -> tuple[str, ...]:
 
 
 def verdict_view(verdict: Verdict) -> VerdictView:
-    reasons = tuple(
-        ReasonView(clipped(reason.label, 24), lines_of(reason.text))
-        for reason in verdict.reasons
-        if reason.label not in _SHOWN_ELSEWHERE
-    )
+    reasons = tuple(ReasonView(clipped(reason.label, 24), lines_of(reason.text)) for reason in shown_reasons(verdict))
     return VerdictView(
         clipped(verdict.subject),
         verdict.status.value,
@@ -88,7 +83,7 @@ def test_views(tests: Iterable[TestResult], verdicts: Sequence[Verdict], *, unav
     return [
         TestView(
             test.outcome,
-            clipped(test_name(test.node)),
+            clipped(test.name),
             clipped(test.claim, 300),
             f"{test.seconds:.2f}",
             _said(test.said, verdicts, unavailable),
@@ -97,16 +92,8 @@ def test_views(tests: Iterable[TestResult], verdicts: Sequence[Verdict], *, unav
     ]
 
 
-def test_name(node: str) -> str:
-    """``test_device_time`` of ``perf/test_latency.py::test_device_time[mlp-eager]``."""
-    return node.split("[", 1)[0].rsplit("::", 1)[-1]
-
-
 def _said(said: str, verdicts: Sequence[Verdict], unavailable: str | None) -> tuple[str, ...]:
     if not said or said == unavailable:
         return ()
-    first = said.lstrip("\n").split("\n", 1)[0]
-    for verdict in verdicts:
-        if first == str(verdict).split("\n", 1)[0]:
-            return (f"the verdict on {verdict.subject}",)
-    return lines_of(said)
+    verdict = printed_verdict(said, verdicts)
+    return lines_of(said) if verdict is None else (f"the verdict on {verdict.subject}",)

@@ -13,12 +13,11 @@ from .html_history import History
 from .html_kernels import KernelRow, Lanes, against_baseline, kernel_changes, kernel_rows, limit_texts
 from .html_links import Artifact, artifacts
 from .html_problems import Problem, problems
-from .html_tests import TestView, VerdictView, clipped, test_name, test_views, verdict_view
-from .wording import us
+from .html_tests import TestView, VerdictView, clipped, test_views, verdict_view
+from .wording import status_text, us
 
-__all__ = ["NOT_JUDGED", "NOT_RUN", "TimerView", "WorkloadView", "axis_limit", "change_percent", "workload_view"]
+__all__ = ["TimerView", "WorkloadView", "axis_limit", "change_percent", "workload_view"]
 
-NOT_RUN, NOT_JUDGED = "NOT RUN", "NOT JUDGED"
 _MOST_KERNELS = 40
 _LEAST_AXIS = 0.01  # a change of 1 % is never drawn as a large one
 
@@ -80,21 +79,21 @@ def workload_view(
     """`linked`: the report lies beside this workload's trace."""
     run = source.run
     timers = _timers(source, run) if run else ()
-    shown = {timer.label for timer in timers} | {test_name(test.node) for test in tests if test.outcome == "failed"}
+    shown = {timer.label for timer in timers} | {test.name for test in tests if test.outcome == "failed"}
     changes = kernel_changes(source)
     rows = kernel_rows(changes, compared=source.baseline is not None, limits=limit_texts(source))
     return WorkloadView(
         source=source,
         anchor=anchor,
         name=clipped(source.id),
-        status=_status(source),
+        status=status_text(source),
         unavailable=clipped(source.unavailable or "", 1000),
         problems=problems(source.verdicts, tests),
         timers=timers,
         verdicts=tuple(verdict_view(one) for one in source.verdicts if one.subject not in shown),
         kernels=rows[:_MOST_KERNELS],
         kernels_left_out=max(0, len(rows) - _MOST_KERNELS),
-        lanes=against_baseline(source, changes, status=_status(source)),
+        lanes=against_baseline(source, changes, status=status_text(source)),
         conditions=_conditions(run) if run else (),
         counts=_counts(source),
         tests=tuple(test_views(tests, source.verdicts, unavailable=source.unavailable)),
@@ -111,12 +110,6 @@ def axis_limit(changes: Sequence[RelativeChange]) -> float:
     """Both ends of an axis that holds all of these, as a fraction."""
     ends = [abs(end) for one in changes for end in (one.estimate, one.low, one.high) if end is not None]
     return max([_LEAST_AXIS, *(1.1 * end for end in ends)])
-
-
-def _status(source: WorkloadResult) -> str:
-    if source.status is not None:
-        return source.status.value
-    return NOT_RUN if source.run is None else NOT_JUDGED
 
 
 def _timers(source: WorkloadResult, run: Run) -> tuple[TimerView, ...]:

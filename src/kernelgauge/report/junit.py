@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ..judge import Verdict, observe
 from ..printable import printable
-from ..results import Results, TestResult, WorkloadResult
+from ..results import Results, WorkloadResult
 from ..run import Timer
+from .endings import ended_with, first_error
 
-__all__ = ["ended_with", "junit"]
+__all__ = ["junit"]
 
-# The subject of each standard test's verdict (kernelgauge.standard). A test that passed does not say it.
-_SUBJECTS = {
-    "test_device_time": Timer.DEVICE.label,
-    "test_end_to_end_latency": Timer.END_TO_END.label,
-    "test_host_dispatch_time": Timer.HOST.label,
-    "test_kernels_and_graphs_are_as_declared": "declared structure",
-    "test_result_matches_float64": "numerics",
-    "test_structure_is_that_of_the_baseline": "structure",
-}
 _TIMERS = {timer.label: timer for timer in Timer}
 _LONGEST_MESSAGE = 500  # characters, as in pytest's; the element's text has the rest
 
@@ -53,16 +45,6 @@ def junit(results: Results) -> bytes:
     return written + b"\n"
 
 
-def ended_with(test: TestResult, verdicts: Sequence[Verdict]) -> Verdict | None:
-    """The verdict of its workload that a test ended with: the one it printed, or the one on its subject."""
-    for verdict in verdicts:
-        if test.said and test.said.lstrip("\n").startswith(str(verdict).split("\n", 1)[0]):
-            return verdict
-    name = test.node.partition("[")[0].rpartition("::")[2]
-    subjects = (name, _SUBJECTS.get(name))  # a claim of a suite, or what could not be measured, has the test's own name
-    return next((verdict for verdict in verdicts if verdict.subject in subjects), None)
-
-
 def _tests(results: Results) -> Iterator[ET.Element]:
     workloads = {workload.id: workload for workload in results.workloads}
     for test in results.tests:
@@ -72,7 +54,7 @@ def _tests(results: Results) -> Iterator[ET.Element]:
         _add_properties(case, _of_the_test(workload, verdict, test.claim))
         if test.outcome == "failed":
             printed = verdict is not None and test.said.startswith(f"{verdict.workload}: ")
-            message = _headline(verdict) if verdict and (printed or not test.said) else _first_error(test.said)
+            message = _headline(verdict) if verdict and (printed or not test.said) else first_error(test.said)
             _add_end(case, "failure", verdict.status.value if verdict else "failed", message, test.said)
         elif test.outcome == "skipped":
             _add_end(case, "skipped", "pytest.skip", test.said, test.said)
@@ -132,11 +114,6 @@ def _dotted(path: str) -> str:
 
 def _headline(verdict: Verdict) -> str:
     return f"{verdict.status.value}  {verdict.headline}"
-
-
-def _first_error(said: str) -> str:
-    """What a traceback ends with, as pytest marks it; of anything else, all."""
-    return next((line[1:].strip() for line in said.splitlines() if line.startswith("E ")), said)
 
 
 def _add_end(case: ET.Element, tag: str, kind: str, message: str, text: str) -> None:

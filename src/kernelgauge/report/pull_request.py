@@ -1,35 +1,25 @@
 """Results for a pull request or a job's summary on GitHub: the verdict first, and all of it within a size."""
 
-# No `from __future__ import annotations`: a function has that name here.
+from __future__ import annotations
+
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ..judge import RelativeChange, Status, Verdict, worst
-from ..printable import printable
-from ..results import Results, TestResult, WorkloadResult
-from .junit import ended_with
+from ..judge import Status, worst
+from ..results import Results
+from .failures import Failure, cut, failures
 from .page import Column, Grid, Section, markdown, unlinked
 from .rows import Row, rows
-from .show import identity_text
 from .terminal import conditions_text, describe, notes
-from .wording import counted, us
+from .wording import change_of_one, counted, us_or_dash
 
-__all__ = ["annotations", "summary_markdown"]
+__all__ = ["summary_markdown"]
 
-_LONGEST_LINE = 300  # characters of a name or a reason; results.json has all of it
 _LONGEST_NOTE = 1000
-_MOST_LINES = 40  # of one failure
 _UNFOLDED = 12  # rows that are shown without a click
 _FOR_WHAT_IS_LEFT_OUT = 400  # bytes of the line that says so, at most
-# GitHub shows 10 errors and 10 warnings of a step; here 10 together.
-_MOST_ANNOTATIONS = 10
-_LONGEST_TITLE = 200
-_IN_DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
-_IN_A_PROPERTY = {**_IN_DATA, **str.maketrans({":": "%3A", ",": "%2C"})}
-
-_SHOWN_ELSEWHERE = ("trace",)  # a path of the machine that measured
 _CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
 
 _FAILURE_COLUMNS = (Column("workload"), Column("verdict"), Column("what, and why"))
@@ -43,22 +33,6 @@ _COLUMNS = (
 # What is left out last comes first.
 _MACHINE, _FAILED, _FAILURE, _REMARKABLE, _NOTE, _PASSED = range(6)
 _KINDS = ("run", "failing workload", "failure", "other workload", "note", "passing workload")
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """What failed, in lines that can be shown. `subjects`: of the verdicts that say the same, or the names of tests."""
-
-    workload: str
-    status: str
-    subjects: tuple[str, ...]
-    headline: str
-    lines: tuple[str, ...]
-
-    @property
-    def about(self) -> str:
-        left = len(self.subjects) - 3
-        return ", ".join(self.subjects[:3]) + (f" and {left} more" if left > 0 else "")
 
 
 @dataclass(frozen=True)
@@ -97,114 +71,6 @@ def summary_markdown(results: Sequence[Results], *, limit_bytes: int = 1_000_000
     return "\n".join(parts).encode()[: max(0, limit_bytes)].decode(errors="ignore")
 
 
-def annotations(results: Sequence[Results]) -> list[str]:
-    """Workflow commands of GitHub Actions, one line each: an error for each failure, a warning for what is INVALID.
-
-    At most 10, errors first; where there are more, the last one says how many.
-    """
-    found = sorted((failure for each in results for failure in _failures(each)), key=_annotated_as)
-    shown = found if len(found) <= _MOST_ANNOTATIONS else found[: _MOST_ANNOTATIONS - 1]
-    lines = [
-        _command(
-            _annotated_as(failure),
-            f"{failure.workload}: {failure.status}  {failure.about}",
-            "\n".join((failure.headline, *failure.lines)),
-        )
-        for failure in shown
-    ]
-    if len(found) > len(shown):
-        more = f"{len(found) - len(shown)} more failures"
-        lines.append(_command(_annotated_as(found[len(shown)]), f"kernelgauge: {more}", f"{more}: see the summary"))
-    return lines
-
-
-def _annotated_as(failure: _Failure) -> str:
-    return "warning" if failure.status == Status.INVALID.value else "error"
-
-
-def _command(name: str, title: str, text: str) -> str:
-    """`::name title=...::text`, escaped as the toolkit of GitHub Actions does it (packages/core/src/command.ts)."""
-    return f"::{name} title={_cut(title, _LONGEST_TITLE).translate(_IN_A_PROPERTY)}::{text.translate(_IN_DATA)}"
-
-
-# -- what failed ------------------------------------------------------------------------------------------------------
-
-
-def _failures(results: Results) -> list[_Failure]:
-    """Verdicts that fail, and tests that failed without one; what says the same of one workload is said once."""
-    by_id = {workload.id: workload for workload in results.workloads}
-    ends: list[tuple[TestResult, WorkloadResult | None, Verdict | None]] = []
-    for test in results.tests:
-        if test.outcome == "failed":
-            of = by_id.get(test.workload or "")
-            ends.append((test, of, ended_with(test, of.verdicts) if of is not None else None))
-    found: dict[tuple[str, str, str], _Failure] = {}
-    for workload in results.workloads:
-        failing = [verdict for verdict in workload.verdicts if verdict.status.fails]
-        for verdict in sorted(failing, key=lambda each: (each.change is None, not each.reasons)):  # causes first
-            _add(found, _of_verdict(workload, verdict, next((test for test, _, end in ends if end is verdict), None)))
-    for test, of, end in ends:
-        if of is None or end is None:
-            _add(found, _of_test(test))
-        elif not end.status.fails:  # strictness made it fail
-            _add(found, _of_verdict(of, end, test))
-    return list(found.values())
-
-
-def _add(found: dict[tuple[str, str, str], _Failure], new: _Failure) -> None:
-    key = (new.workload, new.status, new.headline)
-    old = found.get(key)
-    if old is not None:
-        subjects = tuple(dict.fromkeys(old.subjects + new.subjects))
-        new = replace(new, subjects=subjects, lines=old.lines or new.lines)
-    found[key] = new
-
-
-def _of_verdict(workload: WorkloadResult, verdict: Verdict, test: TestResult | None) -> _Failure:
-    """`test`: that ended with it. It says more than a verdict without reasons: a suite's own claim, or an error."""
-    subjects = (_cut(verdict.subject),)
-    if test is not None and not verdict.reasons and not test.said.startswith(f"{verdict.workload}: "):
-        said = _of_test(test)
-        return _Failure(workload.id, verdict.status.value, subjects, said.headline or verdict.headline, said.lines)
-    lines: list[str] = []
-    for reason in verdict.reasons:
-        if reason.label not in _SHOWN_ELSEWHERE:
-            first, *rest = reason.text.split("\n")
-            lines += [f"{reason.label}: {first}", *rest, *_configurations(workload, first)]
-    return _Failure(workload.id, verdict.status.value, subjects, _cut(verdict.headline), _fewer(lines))
-
-
-def _of_test(test: TestResult) -> _Failure:
-    said = test.said.strip("\n").splitlines()
-    marked = [line[1:].strip() for line in said if line.startswith("E ")]  # of a traceback, its last words
-    headline, *rest = marked[:1] or said or ["failed"]
-    claim = [test.claim] if test.claim else []
-    name = _cut(test.node.partition("[")[0].rpartition("::")[2])
-    return _Failure(test.workload or "", "FAILED", (name,), _cut(headline), _fewer([*claim, *rest]))
-
-
-def _configurations(workload: WorkloadResult, reason: str) -> list[str]:
-    """How the kernel that a reason begins with was launched: grid, block, and what was tuned."""
-    kernels = workload.run.kernels if workload.run is not None else ()
-    named = (kernel.identity for kernel in kernels if reason.startswith(f"{kernel.identity.shown}  "))
-    return [f"launched with {text}" for text in dict.fromkeys(map(identity_text, named)) if text][:2]
-
-
-def _cut(text: str, longest: int = _LONGEST_LINE) -> str:
-    """In one line, and not too long."""
-    line = printable(text)
-    return line if len(line) <= longest else f"{line[: longest - 3]}..."
-
-
-def _fewer(lines: Sequence[str]) -> tuple[str, ...]:
-    shown = [_cut(line) for line in lines if line.strip()]
-    left = len(shown) - _MOST_LINES
-    return (*shown[:_MOST_LINES], *([f"and {counted(left, 'more line')}"] if left > 0 else []))
-
-
-# -- the page ---------------------------------------------------------------------------------------------------------
-
-
 def _verdict_line(results: Sequence[Results]) -> str:
     """Numbers and words of our own only."""
     statuses = Counter(workload.status for each in results for workload in each.workloads)
@@ -235,18 +101,18 @@ def _worst_first(statuses: Sequence[Status]) -> list[Status]:
 
 
 def _blocks(results: Results) -> Iterator[_Block]:
-    yield _Block(((_MACHINE, _inert([Section(lines=tuple(map(_cut, _machine(results))))])),))
-    failures = _failures(results)
-    if failures:
-        yield _table("", _FAILURE_COLUMNS, [(_FAILURE, _failure_cells(failure)) for failure in failures])
+    yield _Block(((_MACHINE, _inert([Section(lines=tuple(map(cut, _machine(results))))])),))
+    failed = failures(results)
+    if failed:
+        yield _table("", _FAILURE_COLUMNS, [(_FAILURE, _failure_cells(failure)) for failure in failed])
     runs = [workload.run for workload in results.workloads if workload.run is not None]
     table = rows(runs, [verdict for workload in results.workloads for verdict in workload.verdicts])
     if table:
         title = counted(len(table), "workload") if len(table) > _UNFOLDED else ""
         yield _table(title, _COLUMNS, [(_kind(row), _cells(row)) for row in table])
-    unavailable = {_cut(each.id): _cut(each.unavailable) for each in results.workloads if each.unavailable}
+    unavailable = {cut(each.id): cut(each.unavailable) for each in results.workloads if each.unavailable}
     told = [*notes(unavailable), *(f"warning: {' '.join(warning.split())}" for warning in results.warnings)]
-    yield _Block(tuple((_NOTE, f"- {_inert([Section(lines=(_cut(line, _LONGEST_NOTE),))])}") for line in told))
+    yield _Block(tuple((_NOTE, f"- {_inert([Section(lines=(cut(line, _LONGEST_NOTE),))])}") for line in told))
 
 
 def _machine(results: Results) -> Iterator[str]:
@@ -269,11 +135,11 @@ def _inert(sections: Sequence[Section]) -> str:
     return unlinked(markdown(sections)).removesuffix("\n")
 
 
-def _failure_cells(failure: _Failure) -> tuple[str, ...]:
+def _failure_cells(failure: Failure) -> tuple[str, ...]:
     # Markdown knows no indentation: a mark in its place.
     lines = (f"\u00b7 {line.strip()}" if line.startswith(" ") else line for line in failure.lines)
     why = "\n".join((failure.headline, *lines))
-    return (_cut(failure.workload), f"{failure.status}\n{failure.about}", why)
+    return (cut(failure.workload), f"{failure.status}\n{failure.about}", why)
 
 
 def _kind(row: Row) -> int:
@@ -284,18 +150,14 @@ def _kind(row: Row) -> int:
 
 def _cells(row: Row) -> tuple[str, ...]:
     return (
-        _cut(row.workload),
+        cut(row.workload),
         "-" if row.launches is None else str(row.launches),
-        "-" if row.device_time_us is None else us(row.device_time_us),
-        "-" if row.baseline_us is None else us(row.baseline_us),
-        _change(row.change),
+        us_or_dash(row.device_time_us),
+        us_or_dash(row.baseline_us),
+        change_of_one(row.change),
         "-" if row.status is None else row.status.value,
-        _cut(", ".join(row.subjects)),
+        cut(", ".join(row.subjects)),
     )
-
-
-def _change(change: RelativeChange | None) -> str:
-    return "-" if change is None else f"{100 * change.estimate:+.1f} %"
 
 
 def _chosen(blocks: Sequence[_Block], budget: int) -> set[tuple[int, int]]:

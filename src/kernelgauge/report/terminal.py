@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..judge import Action, PlannedChange, RelativeChange, Status, Verdict
+from ..judge import Action, PlannedChange, Status, Verdict
 from ..printable import printable
 from ..run import Fingerprint, Run
 from .rows import Row
+from .wording import change_of_one, us_or_dash
 
 __all__ = ["conditions_text", "describe", "notes", "plan_text", "remarks", "summary_text"]
 
@@ -52,9 +53,9 @@ def summary_text(rows: Sequence[Row], *, width: int, color: bool) -> str:
         table.add_row(
             Text(printable(row.workload)),
             "-" if row.launches is None else str(row.launches),
-            _microseconds(row.device_time_us),
-            _microseconds(row.baseline_us),
-            _change(row.change),
+            us_or_dash(row.device_time_us),
+            us_or_dash(row.baseline_us),
+            change_of_one(row.change),
             "-" if row.status is None else Text(row.status.value, style=_STYLES[row.status]),
         )
     return render(table, width=width, color=color)
@@ -125,11 +126,3 @@ def render(table: Table, *, width: int, color: bool) -> str:
         file=stream, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
     ).print(table)
     return "".join(line.rstrip() + "\n" for line in stream.getvalue().split("\n")[:-1])
-
-
-def _microseconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}" if value < 100_000 else f"{value:.0f}"
-
-
-def _change(change: RelativeChange | None) -> str:
-    return "-" if change is None else f"{100 * change.estimate:+.1f} %"

@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["bytes_text", "change_text", "counted", "kinds_text", "percent", "shapes_text", "times", "us"]
+if TYPE_CHECKING:
+    from ..judge import RelativeChange
+    from ..results import WorkloadResult
+
+__all__ = [
+    "NOT_JUDGED",
+    "NOT_RUN",
+    "bytes_text",
+    "change_of_one",
+    "change_text",
+    "counted",
+    "kinds_text",
+    "percent",
+    "shapes_text",
+    "status_text",
+    "times",
+    "us",
+    "us_or_dash",
+]
+
+NOT_RUN, NOT_JUDGED = "NOT RUN", "NOT JUDGED"
 
 _LONGEST_SHAPES = 100
 _MOST_KINDS = 4
@@ -15,6 +35,22 @@ _NOUNS = {"gemm": "GEMM", "other": "kernel that no rule knows", "splitk_reduce":
 
 def us(value: float) -> str:
     return f"{value:.1f}" if abs(value) < 100_000 else f"{value:.0f}"
+
+
+def us_or_dash(value: float | None) -> str:
+    return "-" if value is None else us(value)
+
+
+def change_of_one(change: RelativeChange | None) -> str:
+    """``+0.3 %``; a dash where nothing was compared."""
+    return "-" if change is None else f"{100 * change.estimate:+.1f} %"
+
+
+def status_text(workload: WorkloadResult) -> str:
+    """The worst of its verdicts, or why there is none."""
+    if workload.status is not None:
+        return workload.status.value
+    return NOT_RUN if workload.run is None else NOT_JUDGED
 
 
 def percent(share: float) -> str:
