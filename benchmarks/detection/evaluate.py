@@ -99,6 +99,7 @@ class Caught:
 
     method: str
     baseline: BaselineKind
+    where: Where
     module: str
     level: Level
     share: Share
@@ -145,7 +146,7 @@ def evaluate(
             detectors += peer_detectors(peer, thresholds)
         for detector in detectors:
             alarms += [alarms_of(detector, processes, baseline, where) for where in get_args(Where)]
-            caught += caught_by(detector, processes, baseline)
+            caught += [row for where in get_args(Where) for row in caught_by(detector, processes, baseline, where)]
     return Evaluation(
         alarms=alarms,
         caught=caught,
@@ -248,16 +249,16 @@ def alarms_of(detector: Detector, processes: Sequence[Process], baseline: Baseli
     )
 
 
-def caught_by(detector: Detector, processes: Sequence[Process], baseline: BaselineKind) -> list[Caught]:
+def caught_by(detector: Detector, processes: Sequence[Process], baseline: BaselineKind, where: Where) -> list[Caught]:
     said: dict[tuple[str, Level], list[tuple[tuple[int, str], bool]]] = {}
-    for expected, test in comparisons(processes, baseline, "same GPU"):
+    for expected, test in comparisons(processes, baseline, where):
         for level in test.levels:
             for workload in test.workloads:
                 answer = None if level == NONE else detector.slower(workload, expected, test.at(level))
                 if answer is not None:
                     said.setdefault((module_of(workload), level), []).append(((test.number, workload), answer))
     return [
-        Caught(detector.name, baseline, module, level, _share(answers))
+        Caught(detector.name, baseline, where, module, level, _share(answers))
         for (module, level), answers in sorted(said.items())
     ]
 

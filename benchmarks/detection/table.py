@@ -15,7 +15,13 @@ from .levels import Level
 __all__ = ["markdown", "plot"]
 
 _NO_DATA = "-"
-_BASELINES = {"all others": "all other processes of the GPU", "one process": "one other process"}
+_BASELINES: dict[tuple[BaselineKind, Where], str] = {
+    ("all others", "same GPU"): "all other processes of the GPU",
+    ("one process", "same GPU"): "one other process of the GPU",
+    ("all others", "other GPU"): "all processes of another GPU",
+    ("one process", "other GPU"): "one process of another GPU",
+}
+_DESIGNS = list(_BASELINES)
 _INTERVALS = (
     "Shares with Wilson's 95 % interval. It counts a test process and workload once, however many baselines it was "
     "compared with."
@@ -29,7 +35,7 @@ _MATCHED = (
 def markdown(evaluation: Evaluation, processes: Sequence[Process] = (), title: str = "What each method catches") -> str:
     """`processes` adds the wall time that each method took."""
     machines = ", ".join(f"{gpu}: {count}" for gpu, count in evaluation.processes.items())
-    rates = ", ".join(f"{rate:.1%} ({_BASELINES[kind]})" for kind, rate in evaluation.matched_rate.items())
+    rates = ", ".join(f"{rate:.1%} ({_BASELINES[kind, 'same GPU']})" for kind, rate in evaluation.matched_rate.items())
     parts = [
         f"# {title}",
         f"Processes by GPU: {machines}. {_INTERVALS}",
@@ -37,10 +43,11 @@ def markdown(evaluation: Evaluation, processes: Sequence[Process] = (), title: s
         "## False alarms: suites without any slowdown that were flagged",
         _alarms(evaluation),
     ]
-    for baseline in get_args(BaselineKind):
+    for baseline, where in _DESIGNS:
         for module, kind in _panels(evaluation.caught):
-            parts.append(f"## Caught: {module}, slower {kind}; baseline: {_BASELINES[baseline]}")
-            parts.append(_caught(evaluation, baseline, module, kind))
+            if _rows(evaluation.caught, baseline, where, module, kind):
+                parts.append(f"## Caught: {module}, slower {kind}; baseline: {_BASELINES[baseline, where]}")
+                parts.append(_caught(evaluation, baseline, where, module, kind))
     parts += ["## The peers' matched thresholds", _thresholds(evaluation)]
     if any("wall_seconds" in process.meta for process in processes):
         parts += ["## Wall time of one measurement", _wall_times(processes)]
@@ -58,7 +65,7 @@ def plot(evaluation: Evaluation, path: Path, baseline: BaselineKind = "all other
     axes = figure.subplots(1, columns, sharey=True, squeeze=False)
     for axis, (module, kind) in zip(axes[0], panels, strict=False):
         for place, method in enumerate(methods):
-            rows = [row for row in _rows(evaluation.caught, baseline, module, kind) if row.method == method]
+            rows = [row for row in _rows(evaluation.caught, baseline, "same GPU", module, kind) if row.method == method]
             if not rows:
                 continue
             ours = method == OUR_NAME
@@ -102,9 +109,9 @@ def _alarms(evaluation: Evaluation) -> str:
     )
 
 
-def _caught(evaluation: Evaluation, baseline: BaselineKind, module: str, kind: str) -> str:
+def _caught(evaluation: Evaluation, baseline: BaselineKind, where: Where, module: str, kind: str) -> str:
     levels = _levels(evaluation.caught, module, kind)
-    found = {(row.method, row.level): row.share for row in _rows(evaluation.caught, baseline, module, kind)}
+    found = {(row.method, row.level): row.share for row in _rows(evaluation.caught, baseline, where, module, kind)}
     methods = [method for method in evaluation.methods if any((method, level) in found for level in levels)]
     seen = [evaluation.seen.get((module, level)) for level in levels]
     return _table(
@@ -155,8 +162,9 @@ def _levels(caught: Sequence[Caught], module: str, kind: str) -> list[Level]:
     return sorted({row.level for row in caught if row.module == module and row.level.kind == kind})
 
 
-def _rows(caught: Sequence[Caught], baseline: BaselineKind, module: str, kind: str) -> list[Caught]:
-    return [row for row in caught if (row.baseline, row.module, row.level.kind) == (baseline, module, kind)]
+def _rows(caught: Sequence[Caught], baseline: BaselineKind, where: Where, module: str, kind: str) -> list[Caught]:
+    asked = (baseline, where, module, kind)
+    return [row for row in caught if (row.baseline, row.where, row.module, row.level.kind) == asked]
 
 
 def _cell(share: Share | None) -> str:

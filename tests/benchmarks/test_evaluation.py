@@ -119,6 +119,17 @@ class TestEvaluation:
         assert found["do_bench, median > 10 %", FIVE].hits == 0
         assert found["do_bench, median, matched", HALF].hits == 4
 
+    def test_what_is_caught_against_another_gpu_is_a_row_of_its_own(self) -> None:
+        processes = [process(number, gpu="a", levels=(FIVE,)) for number in range(3)]
+        processes += [process(number, gpu="b", us=110, levels=(FIVE,)) for number in range(3, 6)]
+        found = {
+            row.where: (row.share.hits, row.share.trials)
+            for row in evaluate(processes, above_one_percent).caught
+            if (row.method, row.baseline, row.module, row.level) == ("kernelgauge", "all others", "mlp", FIVE)
+        }
+        assert found["same GPU"] == (6, 6)
+        assert found["other GPU"] == (3, 6)  # those of the slower GPU; the faster one's seem to be faster
+
     def test_an_alarm_counts_for_the_suite_once(self) -> None:
         processes = [process(0), process(1), process(2, us=120.0)]
         evaluation = evaluate(processes, above_one_percent)

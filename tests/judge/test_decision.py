@@ -125,6 +125,12 @@ def test_where_nothing_is_known_of_the_noise_nothing_is_decided(
     assert decision.suspicious
 
 
+def test_one_process_of_one_replicate_does_not_blind_a_baseline_of_several() -> None:
+    others = [seen(199.8), seen(200.0), seen(200.2)]
+    assert decided(1.05, [*others, seen(200.1, replicates=1)]) == decided(1.05, others)
+    assert decided(1.05, others).status is Status.REGRESSED
+
+
 def width(decision: Decision) -> float:
     assert decision.change.low is not None
     assert decision.change.high is not None

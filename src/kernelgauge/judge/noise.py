@@ -11,7 +11,7 @@ from .observation import Observation
 from .policy import Policy
 from .stats import NO_INTERVAL, Source
 
-__all__ = ["AnotherGpu", "Seen", "difference", "of_another_gpu", "on_the_same_gpu", "process_noise", "sources"]
+__all__ = ["AnotherGpu", "Seen", "difference", "of_another_gpu", "on_the_same_gpu", "process_noise", "sources", "telling"]
 
 # Where the host is slow, a workload's dispatch grows by 1.1 to 1.36 times what its control grows by: fitted to 720
 # replicates on an H200 whose host changes speed. In logarithms, the part of a change of the control that it leaves
@@ -54,6 +54,14 @@ class Seen:
 def on_the_same_gpu(before: Sequence[Seen], after: Seen) -> list[Seen]:
     """Those that were made where `after` was; empty if there are none."""
     return [seen for seen in before if seen.gpu == after.gpu]
+
+
+def telling(before: Sequence[Seen]) -> Sequence[Seen]:
+    """Those that know how far their replicates scatter, unless none does.
+
+    One process that was cut short after its first replicate would else leave a baseline of many without an interval.
+    """
+    return [seen for seen in before if seen.observation.spread is not None] or before
 
 
 def difference(before: Sequence[Seen], after: Seen, policy: Policy) -> float:
