@@ -39,6 +39,14 @@ class Artifacts:
     def html(self) -> Path:
         return self.folder / "report.html"
 
+    @property
+    def workers(self) -> Path:
+        """What the workers of pytest-xdist leave until it is brought together: a folder like this one for each."""
+        return self.folder / "workers"
+
+    def of_worker(self, identifier: str) -> Artifacts:
+        return Artifacts(self.workers / identifier)
+
     def trace(self, workload: Workload) -> Path:
         return self.traces / f"{workload.id}.json.gz"
 
@@ -51,6 +59,7 @@ class Artifacts:
         (self.folder / ".writable").unlink(missing_ok=True)  # another worker may have been faster
         # Those of another run: they would pass for this one's.
         shutil.rmtree(self.traces, ignore_errors=True)
+        shutil.rmtree(self.workers, ignore_errors=True)
         for path in (self.results, self.markdown, self.html):
             try:
                 path.unlink(missing_ok=True)
@@ -58,6 +67,9 @@ class Artifacts:
                 raise StorageError(
                     "cannot remove what another run has left", where=str(path), got=str(error)
                 ) from error
+
+    def remove_workers(self) -> None:
+        shutil.rmtree(self.workers, ignore_errors=True)
 
     def write_results(self, content: bytes) -> None:
         """Raises `StorageError` if it cannot be written."""

@@ -14,10 +14,13 @@ import msgspec
 from .artifacts import Artifacts
 from .errors import (
     BaselineError,
+    DisturbedError,
     KernelgaugeError,
     StorageError,
     WorkloadUnavailable,
 )
+from .gpu_lock import GpuLock
+from .gpus import digest_of, visible_gpus
 from .judge import (
     Baseline,
     Comparison,
@@ -29,7 +32,8 @@ from .judge import (
     judge_time,
     not_measured,
 )
-from .results import TestResult
+from .results import Results, TestResult
+from .revision import revision
 from .run import Fingerprint, Run, Sample, Timer
 from .storage import BaselineStore
 from .suites import Options, Suites
@@ -60,6 +64,7 @@ class Gauge:
     choose: Callable[[DeviceChoice], Device]
     settings: Settings
     progress: Callable[[str], None] = lambda _: None
+    lock: GpuLock | None = None  # None: whoever asks knows that nobody else is there
     verdicts: list[Verdict] = field(default_factory=list)
     failed: dict[str, list[str]] = field(default_factory=dict)  # failed tests, by workload id
     tests: list[TestResult] = field(default_factory=list)
@@ -67,7 +72,9 @@ class Gauge:
     warnings: list[str] = field(default_factory=list)
     session: Any = None  # pytest's, for its exit status
     started: datetime | None = None  # UTC
-    selected: list[Workload] = field(default_factory=list)  # those that this run has tests for
+    commit: str | None = None  # that is measured
+    selected: list[Workload] = field(default_factory=list)  # those that this process has tests for
+    asked: int = 0  # how many the run has tests for, over all its workers and machines
     suites: Suites = field(init=False)
     artifacts: Artifacts = field(init=False)
     _measured: dict[str, Result] = field(default_factory=dict)
@@ -77,12 +84,24 @@ class Gauge:
     def __post_init__(self) -> None:
         self.suites = Suites(self.options)
         self.artifacts = Artifacts(self.options.reports / "latest")
+        if self.options.worker is not None:
+            self.artifacts = self.artifacts.of_worker(self.options.worker.id)
 
     # -- what is observed ---------------------------------------------------------------------------------------
 
     @cached_property
     def device(self) -> Device:
-        return self.choose(self.options.device)
+        """Nobody else of ours uses it from now on, until the run of pytest ends: what compiles disturbs what is timed."""
+        if self.lock is not None and self.options.device != "cpu":
+            # Before CUDA starts: a process that waits on the GPU would be a stranger to the one that times there.
+            first = next(iter(visible_gpus()), None)
+            gpu = digest_of(first) if first is not None else None
+            if gpu is not None:
+                self.lock.hold(gpu, self.progress)
+        device = self.choose(self.options.device)
+        if self.lock is not None and device.gpu is not None:  # without NVML, or with other numbers than CUDA's
+            self.lock.hold(device.gpu, self.progress)
+        return device
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
@@ -136,7 +155,12 @@ class Gauge:
     def run(self, workload: Workload) -> Run:
         """What was observed of a workload so far, the times that were taken since included."""
         run = self.measured(workload).run
-        return msgspec.structs.replace(run, samples={**run.samples, **self._samples.get(workload.id, {})})
+        worker = self.options.worker
+        return msgspec.structs.replace(
+            run,
+            samples={**run.samples, **self._samples.get(workload.id, {})},
+            neighbours=worker.others if worker else 0,
+        )
 
     def add_sample(self, workload: Workload, timer: Timer, sample: Sample) -> None:
         """Add a time that was taken outside of the measurer."""
@@ -151,6 +175,15 @@ class Gauge:
         if rounds.disturbed_by():
             self.progress(f"{workload.id}: the machine was disturbed: timing the latency again")
             sample = self.rounds(workload, first=len(sample.replicates_us)).time()
+        self.add_sample(workload, Timer.END_TO_END, sample)
+
+    def time_latency(self, workload: Workload) -> None:
+        """Time the rounds here, where pytest-benchmark does not. Raises `DisturbedError` as `keep_latency`."""
+        try:
+            sample = self.rounds(workload).time()
+        except DisturbedError:
+            self.progress(f"{workload.id}: the machine was disturbed: timing the latency again")
+            sample = self.rounds(workload, first=self.settings.latency_replicates).time()
         self.add_sample(workload, Timer.END_TO_END, sample)
 
     def runs(self) -> list[Run]:
@@ -182,7 +215,7 @@ class Gauge:
 
         Both sets of data count. A baseline that cannot be used is INVALID.
         """
-        comparisons = max(1, len(self.selected)) * len(self.device.timers)
+        comparisons = max(1, self.asked) * len(self.device.timers)
 
         def judge(run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
             verdict = judge_time(timer, run, baseline, comparison, comparisons=comparisons)
@@ -232,7 +265,8 @@ class Gauge:
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.accepts else Status.INVALID
-            reasons = tuple(Reason(label, text) for label, text in error.details)
+            details = ((label, self._shown(Path(text)) if label == "where" else text) for label, text in error.details)
+            reasons = tuple(Reason(label, text) for label, text in details)
             return self.conclude(Verdict(status, workload.id, subject, error.what, reasons))
         path = self._shown(self.store.path(run.fingerprint.device, workload.id))
         accept = self.suites.command(workload)
@@ -271,14 +305,20 @@ class Gauge:
     def prepare_folders(self) -> None:
         """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
         self.artifacts.prepare()
+        self.commit = revision(self.options.root)
         if self.options.update:
             with self.store.locked():
                 pass
 
-    def how_to_record(self) -> str:
-        """What a test without a baseline says: which folder has none, and the command that records one."""
-        folder = self._shown(self.store.path(self.fingerprint.device, "x").parent)
-        return f"no baseline in {folder}/; record one with: {self.suites.command()}"
+    def how_to_record(self, results: Results | None = None) -> str:
+        """What a test without a baseline says: which folder has none, and the command that records one.
+
+        `results`: of the workers of pytest-xdist, where this process itself has measured nothing.
+        """
+        fingerprint = results.fingerprint if results and results.fingerprint else self.fingerprint
+        folder = self._shown(self.store.path(fingerprint.device, "x").parent)
+        command = self.suites.command(suites=results.declared) if results else self.suites.command()
+        return f"no baseline in {folder}/; record one with: {command}"
 
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self.options.root)) if path.is_relative_to(self.options.root) else str(path)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from . import hookspec
-from .errors import KernelgaugeError, UpdateRefused
+from . import hookspec, parallel
+from .errors import KernelgaugeError
 
 # pytest finds the fixtures in the module that it knows as the plugin.
 from .fixtures import GAUGE_KEY, available, bare_name, conclude, gauge, run, workload, workload_of
 from .gauge import Gauge
+from .gpu_lock import GpuLock
 from .judge import Status, Verdict
 from .measure.settings import Settings
-from .standard import MEASURING
-from .suites import Options
-from .summary import summarize, test_result
+from .options import add_options, options_of
+from .selecting import are_ours, keep, matches, measure_something, workloads_of, wrong_mark
+from .summary import keep_part, summarize, test_result
 
 if TYPE_CHECKING:
     from .workload import Workload
@@ -31,59 +30,7 @@ __all__ = ["GAUGE_KEY", "available", "conclude", "gauge", "run", "workload"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("kernelgauge", "GPU performance regressions")
-    group.addoption(
-        "--perf-matrix",
-        choices=("default", "full"),
-        default="default",
-        help="workloads to run: the default ones, or all of them",
-    )
-    group.addoption(
-        "--perf-device",
-        choices=("auto", "cuda", "cpu"),
-        default="auto",
-        help="auto: a GPU if there is one, else the CPU",
-    )
-    group.addoption(
-        "--perf-update",
-        nargs="?",
-        const="yes",
-        choices=("yes", "force"),
-        help="store what was measured as the baselines of this machine; under CI only with =force",
-    )
-    group.addoption(
-        "--perf-require-baseline", action="store_true", help="a missing baseline fails its tests instead of skipping"
-    )
-    group.addoption(
-        "--perf-strict",
-        action="store_true",
-        help="for nightly jobs: whatever was not decided (no baseline, too noisy, variant skipped) is a failure",
-    )
-    group.addoption(
-        "--perf-replicates",
-        type=_replicates,
-        metavar="N",
-        help="fresh allocations for each time (default: 8 to 16, as many as it takes)",
-    )
-    group.addoption(
-        "--perf-deterministic",
-        action="store_true",
-        help="let Inductor choose launch configurations without timing them, where this torch can",
-    )
-    group.addoption(
-        "--perf-runs",
-        metavar="FILE",
-        help="only measure, and write what was measured to FILE: what kernelgauge calibrate asks of its processes",
-    )
-    group.addoption("--perf-baselines", metavar="DIR", help="folder of the baselines (default: <rootdir>/baselines)")
-    group.addoption("--perf-reports", metavar="DIR", help="folder of the reports (default: <rootdir>/reports)")
-
-
-def _replicates(text: str) -> int:
-    count = int(text)
-    if count < 2:
-        raise argparse.ArgumentTypeError("at least 2: of one replicate no noise is known")
-    return count
+    add_options(parser.getgroup("kernelgauge", "GPU performance regressions"))
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -96,11 +43,13 @@ def pytest_configure(config: pytest.Config) -> None:
         "workloads(**fields): run the test for each workload of the suite whose fields have these values "
         "(a tuple: one of them); several marks add up",
     )
-    config.stash[GAUGE_KEY] = _new_gauge(config)
+    gauge = config.stash[GAUGE_KEY] = _new_gauge(config)
+    if parallel.is_controller(config):
+        config.pluginmanager.register(parallel.Controller(gauge), "kernelgauge-controller")
 
 
 def _new_gauge(config: pytest.Config) -> Gauge:
-    options = _options(config)
+    options = options_of(config)
 
     # These import torch: only when something is measured.
     def measure(*arguments: Any) -> Any:
@@ -128,50 +77,7 @@ def _new_gauge(config: pytest.Config) -> Gauge:
         choose=choose,
         settings=Settings.of(config.getoption("--perf-replicates")),
         progress=_progress(config),
-    )
-
-
-def _options(config: pytest.Config) -> Options:
-    root = config.rootpath
-    folder = config.invocation_params.dir
-    update = config.getoption("--perf-update")
-    if update == "yes" and os.environ.get("CI"):
-        raise pytest.UsageError(str(_refused_under_ci()))
-    writes = "--perf-update" if update else "--perf-runs" if config.getoption("--perf-runs") else None
-    if writes and (getattr(config.option, "numprocesses", None) or getattr(config.option, "dist", "no") != "no"):
-        raise pytest.UsageError(f"{writes} is written by one process: run it without -n and --dist")
-    strict = config.getoption("--perf-strict")
-    return Options(
-        root=root,
-        baselines=folder / (config.getoption("--perf-baselines") or root / "baselines"),
-        reports=folder / (config.getoption("--perf-reports") or root / "reports"),
-        device=config.getoption("--perf-device"),
-        update=update is not None,
-        runs=folder / runs if (runs := config.getoption("--perf-runs")) else None,
-        require_baseline=strict or config.getoption("--perf-require-baseline"),
-        strict=strict,
-        invoked_from=folder,
-        measuring_arguments=_measuring_arguments(config),
-    )
-
-
-def _measuring_arguments(config: pytest.Config) -> tuple[str, ...]:
-    """What a proposed command must repeat, so that it measures on the same device and writes into the same folder."""
-    device = config.getoption("--perf-device")
-    baselines = config.getoption("--perf-baselines")
-    full = config.getoption("--perf-matrix") == "full"
-    return (
-        *(("--perf-matrix", "full") if full else ()),
-        *(("--perf-device", device) if device != "auto" else ()),
-        *(("--perf-baselines", baselines) if baselines else ()),
-    )
-
-
-def _refused_under_ci() -> UpdateRefused:
-    return UpdateRefused(
-        "--perf-update is refused under CI: a job that accepts its own result gates nothing",
-        got="the environment variable CI is set",
-        next_command="pytest perf --perf-update=force   (in a job whose purpose is to record)",
+        lock=GpuLock(),
     )
 
 
@@ -208,7 +114,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     full = config.getoption("--perf-matrix") == "full"
     marks = list(metafunc.definition.iter_markers("workloads"))
     for mark in marks:
-        wrong = _wrong_mark(mark, workloads)
+        wrong = wrong_mark(mark, workloads)
         if wrong and gauge.suites.error is None:
             gauge.suites.error = KernelgaugeError(
                 wrong,
@@ -221,35 +127,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         workload
         for workload in workloads
         if (full or workload.matrix == "default")
-        and (not filters or any(_matches(workload, fields) for fields in filters))
+        and (not filters or any(matches(workload, fields) for fields in filters))
     ]
     metafunc.parametrize("workload", selected, ids=[workload.id for workload in selected], indirect=True)
 
 
-def _wrong_mark(mark: pytest.Mark, workloads: Sequence[Workload]) -> str | None:
-    """Why a mark `workloads` cannot mean what it says; None if it can."""
-    if mark.args or not mark.kwargs:
-        return "the mark workloads takes fields by name, and at least one"
-    unknown = [name for name in mark.kwargs if workloads and not hasattr(workloads[0], name)]
-    if unknown:
-        return f"a workload has no field {', '.join(unknown)}"
-    if not any(_matches(workload, mark.kwargs) for workload in workloads):
-        return "the mark selects no workload, so its test would never run"
-    return None
+@pytest.hookimpl(wrapper=True)  # outermost: pytest-xdist looks at the number of workers in its own
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
+    said = parallel.limit_workers(config)
+    if said is not None and config.getoption("verbose") >= 0:
+        print(said)  # noqa: T201  # there is no terminal reporter yet
+    return (yield)
 
 
-def _matches(workload: Workload, fields: Mapping[str, object]) -> bool:
-    return all(
-        getattr(workload, name, None) in (wanted if isinstance(wanted, tuple) else (wanted,))
-        for name, wanted in fields.items()
-    )
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    return parallel.workers_for(config)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run all tests of one workload together."""
     if config.getoption("--perf-runs"):
-        _deselect_what_measures_nothing(config, items)
+        keep(config, items, measure_something(items))
+    gauge = config.stash[GAUGE_KEY]
+    gauge.asked = len(workloads_of(items))
+    keep(config, items, are_ours(items, gauge.options))
 
     def group(item: pytest.Item) -> str:
         workload = workload_of(item)
@@ -259,27 +162,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: order[group(item)])
 
 
-def _deselect_what_measures_nothing(config: pytest.Config, items: list[pytest.Item]) -> None:
-    kept: list[pytest.Item] = []
-    others: list[pytest.Item] = []
-    for item in items:
-        (kept if bare_name(item) in MEASURING and workload_of(item) else others).append(item)
-    config.hook.pytest_deselected(items=others)
-    items[:] = kept
-
-
+@pytest.hookimpl(tryfirst=True)  # before a worker tells what it has collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     gauge = session.config.stash[GAUGE_KEY]
+    chosen = workloads_of(session.items)
     if gauge.suites.error is not None:
-        raise pytest.UsageError(str(gauge.suites.error))
-    chosen = {workload.id: workload for item in session.items if (workload := workload_of(item))}
-    if session.config.option.collectonly or not chosen:
-        return
-    gauge.selected = list(chosen.values())
-    try:
-        gauge.prepare_folders()
-    except KernelgaugeError as error:
-        raise pytest.UsageError(str(error)) from error
+        parallel.refuse(session, gauge.suites.error)
+    elif chosen and not session.config.option.collectonly:
+        gauge.selected = chosen
+        try:
+            parallel.require_share(gauge.options)
+            gauge.prepare_folders()
+        except KernelgaugeError as error:
+            parallel.refuse(session, error)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -298,5 +193,25 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
         report.user_properties = list(item.user_properties)
 
 
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    gauge = item.config.stash[GAUGE_KEY]
+    if gauge.options.worker is not None and (nextitem is None or workload_of(item) != workload_of(nextitem)):
+        keep_part(gauge)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    gauge = session.config.stash[GAUGE_KEY]
+    if gauge.options.worker is not None:
+        keep_part(gauge)
+    if gauge.lock is not None:
+        gauge.lock.release()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    summarize(config.stash[GAUGE_KEY], terminalreporter, collected_only=config.option.collectonly)
+    summarize(
+        config.stash[GAUGE_KEY],
+        terminalreporter,
+        collected_only=config.option.collectonly,
+        controls_workers=parallel.is_controller(config),
+    )

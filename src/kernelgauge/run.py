@@ -152,6 +152,7 @@ class Run(msgspec.Struct, frozen=True):
     controls: dict[str, ControlTime] = msgspec.field(default_factory=dict)  # "copy", "gemm": measured beside it
     conditions: Conditions | None = None
     incomplete: str | None = None  # why `samples` lacks what this device can measure
+    neighbours: int = 0  # processes of the same run of pytest that measured on this host at the same time
     # What the claims of a suite look at, and a baseline does not keep.
     ops: tuple[OpRecord, ...] = ()
     launch_apis: tuple[str, ...] = ()  # the host call behind each launch, in launch order

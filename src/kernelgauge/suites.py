@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import KernelgaugeError
+from .shares import Share
 from .workload import Workload
 
 if TYPE_CHECKING:
     from .measure.device import DeviceChoice
 
-__all__ = ["Options", "Suites"]
+__all__ = ["Options", "Suites", "WorkerPlace"]
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """One of the processes that measure a suite together. `others`: how many there are beside it."""
+
+    id: str
+    share: Share | None
+    others: int
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asked for. `invoked_from`, `measuring_arguments`: for commands in messages."""
+    """What the command line asked for. `invoked_from`, `measuring_arguments`: for commands in messages.
+
+    `arguments`: all of pytest's, as they were given.
+    """
 
     root: Path
     baselines: Path
@@ -28,10 +41,31 @@ class Options:
     device: DeviceChoice = "auto"
     update: bool = False
     runs: Path | None = None  # where to write what was measured; then nothing is compared
+    history: str | None = None  # where to add what was found: a folder, or a URL
     require_baseline: bool = False
     strict: bool = False
     invoked_from: Path = Path()
+    arguments: tuple[str, ...] = ()
     measuring_arguments: tuple[str, ...] = ()
+    share: Share | None = None  # of the suite, for this run; None: all of it
+    worker: WorkerPlace | None = None  # of pytest-xdist; None: the only process
+
+    def kept(self, workloads: Sequence[Workload]) -> set[str]:
+        """Ids of those that this process measures: its part of this machine's part."""
+        for share in (self.share, self.worker.share if self.worker else None):
+            if share is not None:
+                ids = share.of(workloads)
+                workloads = [workload for workload in workloads if workload.id in ids]
+        return {workload.id for workload in workloads}
+
+    def keeps(self, position: int) -> bool:
+        """The same for the tests of no workload, by their position among each other."""
+        if self.share is not None:
+            if not self.share.has(position):
+                return False
+            position //= self.share.count
+        share = self.worker.share if self.worker else None
+        return share is None or share.has(position)
 
     @property
     def accepts(self) -> bool:
@@ -106,9 +140,9 @@ class Suites:
     def suite_of(self, identifier: str) -> str:
         return self._suite_of[identifier].name
 
-    def declared(self) -> dict[str, set[str]]:
+    def declared(self) -> dict[str, tuple[str, ...]]:
         """Ids of all workloads, selected or not, by suite."""
-        return {suite.name: {workload.id for workload in suite.workloads} for suite in self._suites.values()}
+        return {suite.name: tuple(workload.id for workload in suite.workloads) for suite in self._suites.values()}
 
     def sibling(self, workload: Workload, **changes: object) -> Workload:
         """The workload that differs in these fields only, for example ``variant="eager"``.
@@ -121,10 +155,13 @@ class Suites:
                 return other
         raise KernelgaugeError(f"{workload.id} has no sibling with {changes}", expected=", ".join(self._workloads))
 
-    def command(self, workload: Workload | None = None) -> str:
-        """The command that records a workload, or all that is declared, from where pytest was started."""
-        suites = [self._suite_of[workload.id]] if workload else list(self._suites.values())
-        folders = sorted(os.path.relpath(suite.folder, self.options.invoked_from) for suite in suites)
+    def command(self, workload: Workload | None = None, *, suites: Iterable[str] = ()) -> str:
+        """The command that records a workload, or all that is declared, from where pytest was started.
+
+        `suites`: their names, where other processes have collected them.
+        """
+        names = [self._suite_of[workload.id].name] if workload else list(suites) or list(self.declared())
+        folders = sorted(os.path.relpath(self.options.root / name, self.options.invoked_from) for name in names)
         chosen = ("-k", self._selector(workload)) if workload else ()
         return shlex.join(["pytest", *folders, *chosen, *self.options.measuring_arguments, "--perf-update"])
 

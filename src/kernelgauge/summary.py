@@ -11,62 +11,99 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .artifacts import Artifacts
 from .collecting import collect
-from .errors import KernelgaugeError
+from .errors import KernelgaugeError, StorageError
 from .fixtures import workload_of
+from .gathering import Gathered, gather
 from .judge import Action, PlannedChange, Status
 from .printable import printable
 from .recording import refusals, save_runs, update
 from .report.github import github_annotations
 from .report.pull_request import summary_markdown
-from .report.rows import rows
-from .report.terminal import conditions_text, describe, notes, plan_text, remarks, summary_text
+from .report.summary import summary
+from .report.terminal import plan_text
 from .results import Results, TestResult, encode_results
 
 if TYPE_CHECKING:
     from .gauge import Gauge
-    from .run import Run
 
-__all__ = ["summarize", "test_result"]
+__all__ = ["keep_part", "summarize", "test_result"]
 
 _LONGEST_SAID = 20_000  # characters: a traceback is not what the results are for
 _STEP_SUMMARY_BYTES = 1 << 20  # GitHub refuses the whole summary of a step that is larger
 
 
-def summarize(gauge: Gauge, reporter: pytest.TerminalReporter, *, collected_only: bool) -> None:
-    """Write the summary, and the update or the runs that were asked for."""
-    runs = gauge.runs()
+def summarize(
+    gauge: Gauge, reporter: pytest.TerminalReporter, *, collected_only: bool, controls_workers: bool = False
+) -> None:
+    """Write the results, their summary, and the update or the runs that were asked for."""
     updates = gauge.options.update and gauge.suites and not collected_only
-    if not (gauge.verdicts or runs or gauge.unavailable or updates):
+    found = _gathered(gauge) if controls_workers else _observed(gauge)
+    if not (found or updates):
         return
+    reporter.write_sep("=", "kernelgauge", bold=True)
     terminal = reporter._tw  # the only way to the width and the colour that pytest itself uses
     style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
-    reporter.write_sep("=", "kernelgauge", bold=True)
-    _write_results(gauge, runs, reporter, style)
-    _save_results(gauge, reporter)
+    for results, artifacts in found:
+        _write_summary(gauge, results, reporter, style)
+        reporter.write_line(f"traces and tables: {artifacts.traces}")
+        _save_results(gauge, results, artifacts, reporter)
+    if found:
+        _save_reports(gauge, [results for results, _ in found], reporter)
     if gauge.options.update:
         _update(gauge, reporter, style)
     if gauge.options.runs is not None:
         _write_runs(gauge, gauge.options.runs, reporter)
 
 
-def _write_results(gauge: Gauge, runs: Sequence[Run], reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
-    if runs:  # without a device there is none, and the verdicts say so
-        reporter.write_line(describe(gauge.fingerprint))
-        for line in conditions_text(runs, gauge.not_watched):
-            reporter.write_line(line)
-    if runs or gauge.verdicts:
-        table = rows(runs, gauge.verdicts)
-        reporter.write(summary_text(table, **style))
-        for remark in remarks(table, gauge.verdicts):
-            reporter.write_line(remark)
-    for note in notes(gauge.unavailable):
-        reporter.write_line(note, yellow=True)
-    if any(verdict.status is Status.NO_BASELINE for verdict in gauge.verdicts) and not gauge.options.update:
-        reporter.write_line(gauge.how_to_record(), yellow=True)
-    for warning in gauge.warnings:
-        reporter.write_line(f"warning: {warning}", yellow=True)
-    reporter.write_line(f"traces and tables: {gauge.artifacts.traces}")
+def keep_part(gauge: Gauge) -> None:
+    """Write what a worker of pytest-xdist has so far: if it dies, what it measured is not lost. Never raises."""
+    for results, artifacts in _observed(gauge):
+        try:
+            artifacts.write_results(encode_results(results))
+        except StorageError as error:
+            gauge.warnings.append(str(error))
+
+
+def _observed(gauge: Gauge) -> Gathered:
+    """By this process. Empty if there is nothing to tell."""
+    if not (gauge.verdicts or gauge.runs() or gauge.unavailable):
+        return []
+    started, ended = _from_to(gauge)
+    results = collect(gauge, started=started, ended=ended, exit_status=_exit_status(gauge))
+    return [(results, gauge.artifacts)]
+
+
+def _gathered(gauge: Gauge) -> Gathered:
+    started, ended = _from_to(gauge)
+    try:
+        return gather(gauge, started=started, ended=ended, exit_status=_exit_status(gauge))
+    except OSError as error:
+        raise StorageError("what the workers left cannot be brought together", got=str(error)) from error
+
+
+def _collected(gauge: Gauge) -> Results:
+    started, ended = _from_to(gauge)
+    return collect(gauge, started=started, ended=ended, exit_status=_exit_status(gauge))
+
+
+def _from_to(gauge: Gauge) -> tuple[datetime, datetime]:
+    now = datetime.now(timezone.utc)
+    return gauge.started or now, now
+
+
+def _exit_status(gauge: Gauge) -> int:
+    return int(gauge.session.exitstatus)
+
+
+def _write_summary(gauge: Gauge, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
+    for block in summary(results, **style, failures=False):
+        for line in block.text.split("\n"):
+            reporter.write_line(line, yellow=block.warns)
+    verdicts = [verdict for workload in results.workloads for verdict in workload.verdicts]
+    if any(verdict.status is Status.NO_BASELINE for verdict in verdicts) and not gauge.options.update:
+        reporter.write_line(gauge.how_to_record(results), yellow=True)
 
 
 def test_result(item: pytest.Item, report: Any) -> TestResult:
@@ -88,33 +125,27 @@ def test_result(item: pytest.Item, report: Any) -> TestResult:
     )
 
 
-def _save_results(gauge: Gauge, reporter: pytest.TerminalReporter) -> None:
-    from .report.html import html  # jinja2: only where something was measured
-
-    if hasattr(gauge.session.config, "workerinput"):  # one of pytest-xdist's: its part would pass for the whole
-        return
-    results = collect(
-        gauge,
-        started=gauge.started or datetime.now(timezone.utc),
-        ended=datetime.now(timezone.utc),
-        arguments=tuple(gauge.session.config.invocation_params.args),
-        exit_status=int(gauge.session.exitstatus),
-    )
+def _save_results(gauge: Gauge, results: Results, artifacts: Artifacts, reporter: pytest.TerminalReporter) -> None:
     try:
-        gauge.artifacts.write_results(encode_results(results))
+        artifacts.write_results(encode_results(results))
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
         gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _save_reports(gauge: Gauge, results: Sequence[Results], reporter: pytest.TerminalReporter) -> None:
+    from .report.html import html  # jinja2: only where something was measured
+
     try:
-        gauge.artifacts.write_markdown(summary_markdown([results]))
-        gauge.artifacts.write_html(html([results]))
+        gauge.artifacts.write_markdown(summary_markdown(results))
+        gauge.artifacts.write_html(html(results))
     except KernelgaugeError as error:
         reporter.write_line(f"warning: {error}", yellow=True)
     if gauge.options.runs is None:  # what calibrates measures only, and many times
         _tell_github(results, reporter)
 
 
-def _tell_github(results: Results, reporter: pytest.TerminalReporter) -> None:
+def _tell_github(results: Sequence[Results], reporter: pytest.TerminalReporter) -> None:
     """A summary of the step and annotations, where a workflow of GitHub Actions runs this."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
@@ -124,11 +155,11 @@ def _tell_github(results: Results, reporter: pytest.TerminalReporter) -> None:
             reporter.write_line(f"warning: GITHUB_STEP_SUMMARY was not written: {printable(str(error))}", yellow=True)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         reporter.ensure_newline()  # a command starts its line
-        for line in github_annotations([results]):
+        for line in github_annotations(results):
             reporter.write_line(line)
 
 
-def _add_to_step_summary(results: Results, path: str) -> None:
+def _add_to_step_summary(results: Sequence[Results], path: str) -> None:
     """Append to what the step has written so far, as far as GitHub takes it."""
     # Not blocking: a FIFO that nobody reads is an error then.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
@@ -140,12 +171,12 @@ def _add_to_step_summary(results: Results, path: str) -> None:
         left = _STEP_SUMMARY_BYTES - before.st_size - len(break_)
         if left <= 0:
             raise OSError(f"the step has written {before.st_size} bytes already, of {_STEP_SUMMARY_BYTES}")
-        file.write(break_ + summary_markdown([results], limit_bytes=left).encode())
+        file.write(break_ + summary_markdown(results, limit_bytes=left).encode())
 
 
 def _write_runs(gauge: Gauge, path: Path, reporter: pytest.TerminalReporter) -> None:
     try:
-        save_runs(gauge, path)
+        save_runs(_collected(gauge), gauge.store, path)
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
         gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -160,14 +191,15 @@ def _update(gauge: Gauge, reporter: pytest.TerminalReporter, style: dict[str, An
     if session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
         reporter.write_line("the session was cut short: no baseline was written", yellow=True)
         return
+    results = _collected(gauge)
     selected = {workload.id for item in session.items if (workload := workload_of(item))}
-    for measured in gauge.runs():
-        if measured.workload not in selected:  # it was only measured to compare another one with
+    for measured in results.workloads:
+        if measured.run is None or measured.id not in selected:  # it was only measured to compare another one with
             continue
-        for reason in refusals(gauge, measured):
-            reporter.write_line(f"not stored: {measured.workload}: {reason}", yellow=True)
+        for reason in refusals(results, measured, gauge.store):
+            reporter.write_line(f"not stored: {measured.id}: {reason}", yellow=True)
     try:
-        plan = update(gauge, show)
+        plan = update(results, gauge.store, show, next_command=gauge.suites.command())
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,50 +1,251 @@
-"""Under pytest-xdist."""
+"""Under pytest-xdist: a worker for each GPU, a share for each worker, and one result."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernelgauge.gauge import Gauge, Options
-from kernelgauge.measure.settings import Settings
+from kernelgauge.results import Results
+from kernelgauge.results_file import read_results
 from tests.plugin.inner_project import Project, told
 
 pytest.importorskip("xdist")
 pytestmark = pytest.mark.timeout(120)
 
+# What each worker saw: its GPU, before torch, and how many it is one of.
+TELL_ON_THEM = """
+import os, sys
+from pathlib import Path
+assert "torch" not in sys.modules
+worker = os.environ.get("PYTEST_XDIST_WORKER", "controller")
+(Path(__file__).parent / f"seen-{worker}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "not set"))
+"""
 
-def test_two_workers_judge_and_attach_their_verdicts(project: Project) -> None:
-    project.tell(told(), told(variant="compiled"))
-    project.record()
-    project.tell(told(gelu_us=5.5), told(variant="compiled"))
-    result = project.pytester.runpytest_subprocess("perf", "-n", "2", "--junitxml=junit.xml")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.assert_outcomes(passed=9, failed=1)
-    verdicts = sorted(case.properties["kernelgauge_verdict"] for case in project.cases())
-    assert verdicts == ["PASS"] * 9 + ["REGRESSED"]
+DIE_ONCE = """
+import os
+from pathlib import Path
+
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    died = Path(__file__).parent / "died"
+    if "compiled" in item.name and item.name.startswith("test_device_time") and not died.exists():
+        died.write_text("")
+        os._exit(9)
+"""
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5f")
+
+
+def add_to_conftest(project: Project, text: str, *, first: bool = False) -> None:
+    path = project.root / "perf" / "conftest.py"
+    path.write_text(text + path.read_text() if first else path.read_text() + text)
+
+
+def run(project: Project, *arguments: str) -> pytest.RunResult:
+    return project.pytester.runpytest_subprocess("perf", *arguments)
+
+
+def results(project: Project) -> Results:
+    return read_results(project.root / "reports" / "latest" / "results.json")
+
+
+def two_modules(**of_the_second: Any) -> tuple[dict[str, Any], ...]:
+    return told(), told(variant="compiled"), told("linear", **of_the_second), told("linear", "compiled")
+
+
+IDS = ["mlp-eager-bf16-4x8", "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8", "linear-compiled-bf16-4x8"]
+
+
+@pytest.mark.usefixtures("gpus")
+class TestOnTwoGpus:
+    def test_each_worker_has_a_gpu_of_its_own(self, project: Project) -> None:
+        project.tell(*two_modules())
+        add_to_conftest(project, TELL_ON_THEM, first=True)
+        assert run(project, "-n", "2").ret == pytest.ExitCode.OK
+        seen = {path.name: path.read_text() for path in (project.root / "perf").glob("seen-*")}
+        assert seen == {"seen-controller": "3,GPU-5f", "seen-gw0": "3", "seen-gw1": "GPU-5f"}
+
+    def test_each_workload_is_measured_once_and_a_module_stays_together(self, project: Project) -> None:
+        project.tell(*two_modules())
+        result = run(project, "-n", "2")
+        result.assert_outcomes(passed=4, skipped=16)
+        assert sorted(project.measured_together()) == [IDS[2:], IDS[:2]]
+
+    def test_the_results_are_those_of_one_process(self, project: Project) -> None:
+        project.tell(*two_modules())
+        project.record()
+        project.tell(*two_modules(gelu_us=5.5))
+        project.run()
+        alone = results(project)
+        result = run(project, "-n", "2", "--junitxml=junit.xml")
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.assert_outcomes(passed=19, failed=1)
+        together = results(project)
+        assert [each.id for each in together.workloads] == [each.id for each in alone.workloads] == IDS
+        for one, other in zip(alone.workloads, together.workloads, strict=True):
+            assert one.verdicts == other.verdicts
+            assert one.trace == other.trace
+        assert {test.node for test in together.tests} == {test.node for test in alone.tests}
+        assert together.exit_status == alone.exit_status == pytest.ExitCode.TESTS_FAILED
+        assert together.arguments[-4:] == ("perf", "-n", "2", "--junitxml=junit.xml")
+        assert {each.run.neighbours for each in together.workloads if each.run} == {1}
+        verdicts = sorted(case.properties["kernelgauge_verdict"] for case in project.cases())
+        assert verdicts == ["PASS"] * 19 + ["REGRESSED"]
+
+    def test_the_folder_of_reports_is_that_of_one_process(self, project: Project) -> None:
+        project.tell(*two_modules())
+        run(project, "-n", "2")
+        latest = project.root / "reports" / "latest"
+        assert sorted(path.name for path in latest.iterdir()) == ["report.html", "report.md", "results.json", "traces"]
+        assert sorted(path.name for path in (latest / "traces").iterdir()) == sorted(
+            f"{identifier}{suffix}" for identifier in IDS for suffix in (".json.gz", ".txt")
+        )
+
+    def test_the_summary_is_there_once_with_all_workloads(self, project: Project) -> None:
+        project.tell(*two_modules())
+        result = run(project, "-n", "2")
+        assert sum("= kernelgauge =" in line for line in result.outlines) == 1
+        for identifier in IDS:
+            assert sum(line.startswith(f"{identifier} ") for line in result.outlines) == 1
+        result.stdout.fnmatch_lines(["no baseline in baselines/told-gpu/; record one with: pytest perf --perf-update"])
+
+    def test_auto_is_a_worker_for_each_gpu(self, project: Project) -> None:
+        project.tell(*two_modules())
+        run(project, "-n", "auto").stdout.fnmatch_lines(["*2 workers*"])
+
+    def test_more_workers_than_gpus_are_not_started(self, project: Project) -> None:
+        project.tell(*two_modules())
+        result = run(project, "-n", "5")
+        result.stdout.fnmatch_lines(["kernelgauge: one worker times on each GPU: -n 5 -> 2", "*2 workers*"])
+        result.assert_outcomes(passed=4, skipped=16)
+
+    def test_a_share_may_be_empty(self, project: Project) -> None:
+        result = run(project, "-n", "2")
+        assert result.ret == pytest.ExitCode.OK
+        result.assert_outcomes(passed=1, skipped=4)
+
+    def test_nothing_selected_is_nothing_collected(self, project: Project) -> None:
+        assert run(project, "-n", "2", "-k", "nothing").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def test_a_worker_that_dies_loses_its_last_workload_alone(self, project: Project) -> None:
+        project.tell(*two_modules())
+        add_to_conftest(project, DIE_ONCE)
+        result = run(project, "-n", "2")
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.fnmatch_lines(["*worker 'gw?' crashed while running*"])
+        found = results(project)
+        assert sorted(each.id for each in found.workloads if each.run is not None) == sorted(IDS)
+        (died,) = [test for test in found.tests if test.outcome == "failed"]
+        assert died.node.startswith("perf/test_perf.py::test_device_time[")
+        assert died.workload is not None
+        assert f"[{died.workload}]" in died.node
+        assert "crashed" in died.said
+        assert len({test.node for test in found.tests}) == 20
+        assert found.exit_status == pytest.ExitCode.TESTS_FAILED
+
+    def test_all_tests_run_on_every_gpu_where_that_is_asked_for(self, project: Project) -> None:
+        project.tell(*two_modules())
+        result = run(project, "-n", "2", "--dist", "each")
+        result.assert_outcomes(passed=8, skipped=32)
+        assert project.measured_together() == [IDS, IDS]
+
+    def test_a_declaration_that_is_wrong_is_said_once_and_nothing_runs(self, project: Project) -> None:
+        project.tell(told(), told())
+        result = run(project, "-n", "2")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert sum("two workloads have the same id" in line for line in result.outlines + result.errlines) == 1
+        assert project.measured() == []
+
+    def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(self, project: Project) -> None:
+        (project.root / "reports").write_text("")
+        result = run(project, "-n", "2")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert "cannot write" in "\n".join(result.outlines + result.errlines)
+        assert project.measured() == []
+
+    def test_a_suite_that_the_controller_could_not_see_is_refused(self, project: Project) -> None:
+        project.tell(*two_modules())
+        result = project.pytester.runpytest_subprocess(".", "-n", "2")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert "pytest perf -n 2" in "\n".join(result.outlines + result.errlines)
+        assert project.measured() == []
+
+    def test_other_tests_are_distributed_as_without_us(self, project: Project) -> None:
+        tests = project.root / "unit"
+        tests.mkdir()
+        (tests / "test_unit.py").write_text("def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass\n")
+        result = project.pytester.runpytest_subprocess("unit", "-n", "3", "-v")
+        result.assert_outcomes(passed=3)
+        result.stdout.fnmatch_lines(["scheduling tests via LoadScheduling"])
+
+
+def test_without_a_gpu_one_worker_measures_it_all(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    project.tell(*two_modules())
+    result = run(project, "-n", "2")
+    result.stdout.fnmatch_lines(["kernelgauge: there is one device to time on: -n 2 -> 1"])
+    assert project.measured_together() == [IDS]
+    assert len(results(project).workloads) == 4
 
 
 @pytest.mark.parametrize("workers", [("-n", "2"), ("--dist", "load", "--tx", "2*popen")], ids=["-n", "--tx"])
-@pytest.mark.parametrize("option", ["--perf-update", "--perf-runs=runs.json"])
-def test_what_one_process_writes_is_a_usage_error_in_several(
-    project: Project, option: str, workers: tuple[str, ...]
-) -> None:
-    result = project.pytester.runpytest_subprocess("perf", option, *workers)
+def test_runs_for_a_calibration_are_written_by_one_process(project: Project, workers: tuple[str, ...]) -> None:
+    result = run(project, "--perf-runs=runs.json", *workers)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*{option.partition('=')[0]} is written by one process: run it without*"])
+    result.stderr.fnmatch_lines(["*--perf-runs is written by one process: run it without*"])
     assert not (project.root / "runs.json").exists()
     assert project.measured() == []
-    assert not (project.root / "baselines").exists()
 
 
-def test_two_processes_may_prepare_the_folders_of_reports_at_once(tmp_path: Path) -> None:
-    def prepare(_: int) -> None:
-        options = Options(root=tmp_path, baselines=tmp_path / "baselines", reports=tmp_path / "reports")
-        nobody: Any = None
-        Gauge(options, measurer=nobody, confirmer=nobody, choose=nobody, settings=Settings()).prepare_folders()
+class TestOnSeveralMachines:
+    def test_every_machine_measures_its_part(self, project: Project) -> None:
+        project.tell(*two_modules())
+        parts = []
+        for index in (1, 2):
+            project.run(f"--perf-shard={index}/2")
+            parts.append([each.id for each in results(project).workloads])
+        assert parts == [IDS[:2], IDS[2:]]
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(prepare, range(100)))
+    def test_a_part_is_divided_among_the_workers_of_its_machine(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+        modules = [told(name, variant) for name in "abcd" for variant in ("eager", "compiled")]
+        project.tell(*modules)
+        run(project, "-n", "2", "--perf-shard", "1/2")
+        assert sorted(len(together) for together in project.measured_together()) == [2, 2]
+        assert len(set(project.measured())) == 4
+
+    @pytest.mark.parametrize("share", ["3/2", "0/2", "half"])
+    def test_what_is_no_part_is_a_usage_error(self, project: Project, share: str) -> None:
+        result = project.pytester.runpytest_subprocess("perf", f"--perf-shard={share}")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*a share is I/N*"])
+
+
+def test_two_runs_on_one_gpu_wait_for_each_other(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernelgauge.gpu_lock import LOCKS, GpuLock
+
+    lock = GpuLock(Path(os.environ[LOCKS]))
+    lock.hold("told")
+    monkeypatch.setattr("kernelgauge.gpu_lock._PATIENCE_S", 0.0)
+    impatient = (
+        "import kernelgauge.gpu_lock\nkernelgauge.gpu_lock.GpuLock.__init__.__kwdefaults__['patience_s'] = 0.3\n"
+    )
+    add_to_conftest(project, impatient, first=True)
+    result = run(project)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert project.measured() == []
+    assert "another run of kernelgauge times on this GPU" in result.stdout.str()
+    lock.release()
+    assert run(project).ret == pytest.ExitCode.OK
+    assert json.loads((project.root / "reports" / "latest" / "results.json").read_text())["exit_status"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -61,6 +62,38 @@ def test_a_session_leaves_what_it_observed_and_concluded(project: Project) -> No
     assert [test.outcome for test in results.tests].count("failed") == 1
     assert results.arguments[0] == "perf"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", results.started_at)
+
+
+PUBLISHED = """
+from dataclasses import replace
+from kernelgauge.results import Published
+
+figure = Published("GELU", 8.0, "us", "Another GPU", "An article", "https://example.org", kind="pointwise")
+WORKLOADS[:] = [replace(workload, published=(figure,)) for workload in WORKLOADS]
+"""
+
+
+def test_what_others_published_of_a_workload_is_kept_and_shown_beside_it(project: Project) -> None:
+    with (project.root / "perf" / "conftest.py").open("a") as conftest:
+        conftest.write(PUBLISHED)
+    project.run()
+    (workload,) = left(project).workloads
+    assert [(one.figure, one.value, one.device) for one in workload.published] == [("GELU", 8.0, "Another GPU")]
+    assert "| GELU | 8 us | 4.0 us | 0.50 |" in (latest(project) / "report.md").read_text()
+
+
+def test_no_path_of_this_machine_is_in_the_results(project: Project) -> None:
+    project.tell(told(kinds=("gemm",)))
+    project.run()
+    results = left(project)
+    (declared,) = [each for each in results.workloads[0].verdicts if each.subject == "declared structure"]
+    assert declared.status is Status.REGRESSED
+    assert ("trace", f"traces/{ID}.json.gz") in [(reason.label, reason.text) for reason in declared.reasons]
+    assert results.workloads[0].trace == f"traces/{ID}.json.gz"
+    kept = json.loads((latest(project) / "results.json").read_text())
+    del kept["arguments"]  # as they were typed: this project's tests name a file by its whole path
+    assert str(project.root) not in json.dumps(kept)
+    assert str(Path.home()) not in json.dumps(kept)
 
 
 def test_the_report_beside_it_is_made_of_it(project: Project) -> None:
@@ -132,17 +165,6 @@ def test_a_report_that_cannot_be_removed_is_told_before_anything_is_measured(pro
 
 
 @pytest.mark.timeout(120)
-def test_a_worker_does_not_leave_its_part_for_the_whole(project: Project, step: Path) -> None:
-    pytest.importorskip("xdist")
-    project.run()
-    assert step.stat().st_size
-    step.unlink()
-    project.tell(told(), told(variant="compiled"))
-    assert project.pytester.runpytest_subprocess("perf", "-n", "2").ret == pytest.ExitCode.OK
-    assert sorted(path.name for path in latest(project).iterdir()) == ["traces"]
-    assert not step.exists()
-
-
 # -- the step summary -------------------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,7 @@ class ToldHost:
 
 
 class ToldDevice:
+    gpu = "told"
     timers = tuple(Timer(name) for name in TOLD["timers"])
     host = ToldHost()
     monitor = SimpleNamespace(available=True, why_not="", read=lambda **_: Reading())

@@ -157,6 +157,9 @@ def _reasons(
             reasons += _host_reasons(timer, run, baseline, entry)
     if timer is Timer.DEVICE:
         reasons += _tuning(baseline, entry, likeness, decision)
+    elif run.neighbours and decision.status is not Status.PASS:
+        others = f"{run.neighbours} other worker{'s' if run.neighbours > 1 else ''}"
+        reasons.append(Reason("host", f"{others} of this run measured on this host at the same time"))
     return tuple(reasons)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
 
@@ -10,6 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from ...errors import WorkloadUnavailable
+from ...gpus import digest
 from ...run import Fingerprint, Timer
 from ...trace import Window, identity_of
 from ...workload import Workload
@@ -44,7 +44,7 @@ class CudaDevice:
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         self._properties = torch.cuda.get_device_properties(self.torch_device)
         uuid = str(self._properties.uuid)
-        self.gpu: str | None = hashlib.sha256(uuid.encode()).hexdigest()[:8]
+        self.gpu: str | None = digest(uuid)
         self.monitor = Monitor.open(uuid)
         self.controls = control_pair()
         self.host = HostSpeed(_launches(self.torch_device), wait=self.synchronize)

@@ -1,0 +1,90 @@
+"""What the workers of pytest-xdist have left, brought together as if one process had measured it all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .artifacts import Artifacts
+from .bringing_together import machine_names
+from .errors import ResultsError
+from .merging import merge
+from .results import Results, TestResult, WorkloadResult
+from .results_file import read_results
+
+if TYPE_CHECKING:
+    from .gauge import Gauge
+
+__all__ = ["Gathered", "gather"]
+
+# Results, and where their files and traces are: one for each kind of machine.
+Gathered = list[tuple[Results, Artifacts]]
+
+
+def gather(gauge: Gauge, *, started: datetime, ended: datetime, exit_status: int) -> Gathered:
+    """Empty if no worker measured or judged anything. What a worker that died has left counts as far as it goes."""
+    folder = gauge.artifacts.folder
+    parts = list(_parts(gauge))
+    if not parts:
+        return []
+    merged = merge(parts)
+    found: Gathered = []
+    for place, (results, name) in enumerate(zip(merged, machine_names(merged), strict=True)):
+        artifacts = Artifacts(folder / name)
+        first = place == 0
+        whole = msgspec.structs.replace(
+            results,
+            started_at=started.isoformat(timespec="seconds"),
+            seconds=(ended - started).total_seconds(),
+            arguments=gauge.options.arguments,
+            exit_status=exit_status,
+            workloads=tuple(_taken(workload, folder, artifacts) for workload in results.workloads),
+            # What only the controller knows, once.
+            tests=(*results.tests, *(_of_its_workload(test, results) for test in gauge.tests if first)),
+            warnings=(*results.warnings, *(gauge.warnings if first else ())),
+        )
+        found.append((whole, artifacts))
+    gauge.artifacts.remove_workers()
+    return found
+
+
+def _of_its_workload(test: TestResult, results: Results) -> TestResult:
+    """A test whose worker died in it, known by its id alone, with the workload that its parameters name."""
+    parameters = test.node.partition("[")[2].removesuffix("]")
+    ids = [each.id for each in results.workloads if f"-{each.id}-" in f"-{parameters}-"]
+    return msgspec.structs.replace(test, workload=max(ids, key=len)) if ids else test
+
+
+def _parts(gauge: Gauge) -> Iterator[Results]:
+    """Of each worker, with its traces named from the folder of all."""
+    for path in sorted(gauge.artifacts.workers.glob("*/results.json")):
+        try:
+            part = read_results(path)
+        except ResultsError as error:
+            gauge.warnings.append(f"{path.parent.name}: {error.one_line}")
+            continue
+        inside = PurePosixPath(gauge.artifacts.workers.name, path.parent.name)
+        workloads = tuple(
+            msgspec.structs.replace(workload, trace=str(inside / workload.trace)) if workload.trace else workload
+            for workload in part.workloads
+        )
+        yield msgspec.structs.replace(part, workloads=workloads)
+
+
+def _taken(workload: WorkloadResult, folder: Path, artifacts: Artifacts) -> WorkloadResult:
+    """With its trace and table moved to where those of all are."""
+    if workload.trace is None:
+        return workload
+    trace = folder / workload.trace
+    table = trace.with_name(f"{workload.id}.txt")
+    artifacts.traces.mkdir(parents=True, exist_ok=True)
+    for path in (trace, table):
+        if path.exists():
+            os.replace(path, artifacts.traces / path.name)
+    moved = (artifacts.traces / trace.name).relative_to(artifacts.folder)
+    return msgspec.structs.replace(workload, trace=moved.as_posix())

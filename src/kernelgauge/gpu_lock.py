@@ -1,0 +1,76 @@
+"""One run at a time on a GPU: across processes and users of a machine, by a lock file for each GPU."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from .errors import MeasurementError, StorageError
+
+__all__ = ["LOCKS", "GpuLock"]
+
+LOCKS = "KERNELGAUGE_LOCKS"  # folder of the lock files, to share it between containers
+_PATIENCE_S = 3600.0  # of a nightly job: a suite takes minutes
+_POLL_S = 0.2
+_SAY_EVERY_S = 60.0
+
+
+class GpuLock:
+    """Held until `release`, or until the process ends, however it ends: the system frees it then."""
+
+    def __init__(self, folder: Path | None = None, *, patience_s: float = _PATIENCE_S) -> None:
+        # /tmp, and not the user's own folder: other users time on the same GPUs.
+        self._folder = folder or Path(os.environ.get(LOCKS) or tempfile.gettempdir())
+        self._patience_s = patience_s
+        self._held: dict[str, FileLock] = {}
+
+    def path(self, gpu: str) -> Path:
+        return self._folder / f"kernelgauge-gpu-{gpu}.lock"
+
+    def hold(self, gpu: str, waiting: Callable[[str], None] = lambda _: None) -> None:
+        """Wait until nobody else holds this GPU, given by its digest (`gpus.digest`). Held already: nothing happens.
+
+        Raises `MeasurementError` after an hour, `StorageError` where there can be no lock.
+        """
+        if gpu in self._held:
+            return
+        # Readable and writable for all: whoever comes first makes the file, others must be able to lock it.
+        lock = FileLock(self.path(gpu), mode=0o666, poll_interval=_POLL_S)
+        started = time.monotonic()
+        while True:
+            waited = time.monotonic() - started
+            try:
+                lock.acquire(timeout=min(_SAY_EVERY_S if waited else 0.0, max(0.0, self._patience_s - waited)))
+                break
+            except Timeout:
+                if time.monotonic() - started >= self._patience_s:
+                    raise self._too_long(gpu) from None
+                waiting(f"another run times on GPU {gpu}: waiting for it ({waited:.0f} s so far)")
+            except OSError as error:
+                raise StorageError(
+                    "the GPU cannot be locked",
+                    where=str(self.path(gpu)),
+                    got=str(error),
+                    expected="a folder for lock files that every user of the GPU can write",
+                    next_command=f"{LOCKS}=DIR pytest perf   (the same DIR for all who use the GPU)",
+                ) from error
+        self._held[gpu] = lock
+
+    def release(self) -> None:
+        while self._held:
+            _, lock = self._held.popitem()
+            lock.release()
+
+    def _too_long(self, gpu: str) -> MeasurementError:
+        return MeasurementError(
+            "another run of kernelgauge times on this GPU, and does not end",
+            where=str(self.path(gpu)),
+            got=f"the lock is held for more than {self._patience_s:g} s",
+            expected="one run at a time on a GPU",
+            next_command=f"fuser -v {self.path(gpu)}   (which process holds it?)",
+        )

@@ -1,0 +1,145 @@
+"""The options of the plugin, and what they ask for together."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import pytest
+
+from .errors import UpdateRefused
+from .parallel import arguments_of, place_of
+from .shares import Share
+from .suites import Options
+
+__all__ = ["add_options", "options_of"]
+
+
+def add_options(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--perf-matrix",
+        choices=("default", "full"),
+        default="default",
+        help="workloads to run: the default ones, or all of them",
+    )
+    group.addoption(
+        "--perf-device",
+        choices=("auto", "cuda", "cpu"),
+        default="auto",
+        help="auto: a GPU if there is one, else the CPU",
+    )
+    group.addoption(
+        "--perf-update",
+        nargs="?",
+        const="yes",
+        choices=("yes", "force"),
+        help="store what was measured as the baselines of this machine; under CI only with =force",
+    )
+    group.addoption(
+        "--perf-require-baseline", action="store_true", help="a missing baseline fails its tests instead of skipping"
+    )
+    group.addoption(
+        "--perf-strict",
+        action="store_true",
+        help="for nightly jobs: whatever was not decided (no baseline, too noisy, variant skipped) is a failure",
+    )
+    group.addoption(
+        "--perf-replicates",
+        type=_replicates,
+        metavar="N",
+        help="fresh allocations for each time (default: 8 to 16, as many as it takes)",
+    )
+    group.addoption(
+        "--perf-deterministic",
+        action="store_true",
+        help="let Inductor choose launch configurations without timing them, where this torch can",
+    )
+    group.addoption(
+        "--perf-runs",
+        metavar="FILE",
+        help="only measure, and write what was measured to FILE: what kernelgauge calibrate asks of its processes",
+    )
+    group.addoption(
+        "--perf-shard",
+        type=_share,
+        metavar="I/N",
+        help="run part I of N of the suite: for N machines, say. kernelgauge merge brings their results together",
+    )
+    group.addoption(
+        "--perf-history",
+        metavar="DIR",
+        help="add this run to a history: a folder, or a URL that fsspec knows (s3://...); kernelgauge trend reads it",
+    )
+    group.addoption("--perf-baselines", metavar="DIR", help="folder of the baselines (default: <rootdir>/baselines)")
+    group.addoption("--perf-reports", metavar="DIR", help="folder of the reports (default: <rootdir>/reports)")
+
+
+def _replicates(text: str) -> int:
+    count = int(text)
+    if count < 2:
+        raise argparse.ArgumentTypeError("at least 2: of one replicate no noise is known")
+    return count
+
+
+def _share(text: str) -> Share:
+    try:
+        return Share.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def options_of(config: pytest.Config) -> Options:
+    """Raises `pytest.UsageError` for what does not go together."""
+    root = config.rootpath
+    folder = config.invocation_params.dir
+    update = config.getoption("--perf-update")
+    if update == "yes" and os.environ.get("CI"):
+        raise pytest.UsageError(str(_refused_under_ci()))
+    runs = config.getoption("--perf-runs")
+    if runs and (getattr(config.option, "numprocesses", None) or getattr(config.option, "dist", "no") != "no"):
+        raise pytest.UsageError("--perf-runs is written by one process: run it without -n and --dist")
+    strict = config.getoption("--perf-strict")
+    return Options(
+        root=root,
+        baselines=folder / (config.getoption("--perf-baselines") or root / "baselines"),
+        reports=folder / (config.getoption("--perf-reports") or root / "reports"),
+        device=config.getoption("--perf-device"),
+        update=update is not None,
+        runs=folder / runs if runs else None,
+        history=_history(config),
+        require_baseline=strict or config.getoption("--perf-require-baseline"),
+        strict=strict,
+        invoked_from=folder,
+        arguments=arguments_of(config),
+        share=config.getoption("--perf-shard"),
+        worker=place_of(config),
+        measuring_arguments=_measuring_arguments(config),
+    )
+
+
+def _history(config: pytest.Config) -> str | None:
+    """A path is one from where pytest was started."""
+    location: str | None = config.getoption("--perf-history")
+    if location is None or "://" in location:
+        return location
+    return str(config.invocation_params.dir / location)
+
+
+def _measuring_arguments(config: pytest.Config) -> tuple[str, ...]:
+    """What a proposed command must repeat, so that it measures on the same device and writes into the same folder."""
+    device = config.getoption("--perf-device")
+    baselines = config.getoption("--perf-baselines")
+    full = config.getoption("--perf-matrix") == "full"
+    return (
+        *(("--perf-matrix", "full") if full else ()),
+        *(("--perf-device", device) if device != "auto" else ()),
+        *(("--perf-baselines", baselines) if baselines else ()),
+    )
+
+
+def _refused_under_ci() -> UpdateRefused:
+    return UpdateRefused(
+        "--perf-update is refused under CI: a job that accepts its own result gates nothing",
+        got="the environment variable CI is set",
+        next_command="pytest perf --perf-update=force   (in a job whose purpose is to record)",
+    )

@@ -1,0 +1,59 @@
+"""Which tests run, for which workloads, in this process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from .fixtures import bare_name, workload_of
+from .standard import MEASURING
+from .suites import Options
+from .workload import Workload
+
+__all__ = ["are_ours", "keep", "matches", "measure_something", "workloads_of", "wrong_mark"]
+
+
+def wrong_mark(mark: pytest.Mark, workloads: Sequence[Workload]) -> str | None:
+    """Why a mark `workloads` cannot mean what it says; None if it can."""
+    if mark.args or not mark.kwargs:
+        return "the mark workloads takes fields by name, and at least one"
+    unknown = [name for name in mark.kwargs if workloads and not hasattr(workloads[0], name)]
+    if unknown:
+        return f"a workload has no field {', '.join(unknown)}"
+    if not any(matches(workload, mark.kwargs) for workload in workloads):
+        return "the mark selects no workload, so its test would never run"
+    return None
+
+
+def matches(workload: Workload, fields: Mapping[str, object]) -> bool:
+    return all(
+        getattr(workload, name, None) in (wanted if isinstance(wanted, tuple) else (wanted,))
+        for name, wanted in fields.items()
+    )
+
+
+def workloads_of(items: Sequence[pytest.Item]) -> list[Workload]:
+    """Each once, in order of their first test."""
+    return list({workload.id: workload for item in items if (workload := workload_of(item))}.values())
+
+
+def measure_something(items: Sequence[pytest.Item]) -> list[bool]:
+    """Of each test: whether a calibration needs it."""
+    return [bare_name(item) in MEASURING and workload_of(item) is not None for item in items]
+
+
+def are_ours(items: Sequence[pytest.Item], options: Options) -> list[bool]:
+    """Of each test: whether it is this process's, and not another worker's or another machine's."""
+    ids = options.kept(workloads_of(items))
+    position = itertools.count()
+    return [workload.id in ids if (workload := workload_of(item)) else options.keeps(next(position)) for item in items]
+
+
+def keep(config: pytest.Config, items: list[pytest.Item], kept: Sequence[bool]) -> None:
+    """Deselect the others."""
+    others = [item for item, keep in zip(items, kept, strict=True) if not keep]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = itertools.compress(items, kept)
