@@ -1,19 +1,55 @@
-"""Results of a run, read from a file."""
+"""Results of a run, found and read from a file."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import msgspec
+
 from .errors import ResultsError
 from .printable import printable
 from .regular_file import regular_file
 from .results import Results, decode_results
 
-__all__ = ["MOST_BYTES", "read_results"]
+__all__ = ["MOST_BYTES", "NAME", "find_results", "is_of_something_else", "read_results"]
 
+NAME = "results.json"
 # The whole suite of this repository makes 0.3 MB. Decoded, a file takes about ten times its size in memory.
 MOST_BYTES = 256 << 20
+# Folders in folders: of machines in the reports of a shard, in the folder of its artifact.
+_DEEPEST = 3
+
+
+def find_results(path: Path) -> list[Path]:
+    """The results at a path: the file itself, that in the folder, or those in its subfolders, sorted.
+
+    Links to folders are not followed. Where a folder has none, the file that it should have: reading says so.
+    """
+    if not path.is_dir():
+        return [path]
+    return _below(path, _DEEPEST) or [path / NAME]
+
+
+def _below(folder: Path, depth: int) -> list[Path]:
+    if (folder / NAME).exists():
+        return [folder / NAME]
+    if not depth:
+        return []
+    try:
+        inside = sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
+    except OSError:  # a folder of somebody else's
+        return []
+    return [found for each in inside for found in _below(each, depth - 1)]
+
+
+def is_of_something_else(path: Path) -> bool:
+    """Whether a file is whole JSON without what all results say of themselves, in any version."""
+    try:
+        document = msgspec.json.decode(_content(path, printable(str(path))))
+    except (OSError, ValueError, msgspec.DecodeError, RecursionError, ResultsError):
+        return False
+    return not (isinstance(document, dict) and {"schema_version", "kernelgauge"} <= document.keys())
 
 
 def read_results(path: Path) -> Results:

@@ -37,7 +37,11 @@ def add_commands(commands: Commands) -> None:
         allow_abbrev=False,
     )
     report.add_argument(
-        "results", nargs="+", type=Path, metavar="RESULTS", help="a results.json, or a folder that holds one"
+        "results",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS",
+        help="a results.json, or a folder that holds one, or folders that do",
     )
     for form in _FORMS:
         report.add_argument(f"--{form.option}", metavar="FILE", help=form.what + (", of one run" if form.one else ""))
@@ -46,10 +50,10 @@ def add_commands(commands: Commands) -> None:
 
 
 def _report(options: argparse.Namespace) -> Exit:
-    from ..results_file import read_results
+    from ..results_file import find_results, read_results
     from ..storage import write_atomically
 
-    files = [path / "results.json" if path.is_dir() else path for path in options.results]
+    files = [file for path in options.results for file in find_results(path)]
     wanted = _wanted(options, files[-1].parent)
     _check_destinations([*(where for _, where in wanted), *([_STDOUT] if options.print else [])], files)
     results = [read_results(file) for file in files]

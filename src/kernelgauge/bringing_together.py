@@ -1,0 +1,161 @@
+"""Results of several folders in one: read, joined, and written with their traces."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from .errors import ResultsError
+from .fleet import Fleet
+from .printable import printable
+from .regular_file import regular_file
+from .report.fleet import fleet_markdown
+from .report.pull_request import summary_markdown
+from .results import Results, WorkloadResult, encode_results
+from .results_file import MOST_BYTES, find_results, is_of_something_else, read_results
+from .storage import slug, write_atomically
+
+__all__ = ["Found", "Written", "bring_together", "found_parts", "machine_names", "write_fleet"]
+
+_LARGEST_PAGE_BYTES = 1_000_000  # GitHub takes a little more for the summary of a step
+
+
+@dataclass
+class Found:
+    """What was read. A trace of `parts` begins with the number of its part's folder in `folders`.
+
+    So it stays known where a merged workload's trace is. Equal parts have the same number.
+    """
+
+    parts: list[Results] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)  # no results, in a folder that was named
+    refused: list[str] = field(default_factory=list)  # what should be results, and cannot be read
+
+
+@dataclass(frozen=True)
+class Written:
+    """One machine's results as they stand in `folder`, a part of the destination."""
+
+    results: Results
+    folder: str  # "": the destination itself
+
+
+def found_parts(paths: Sequence[Path]) -> Found:
+    """Read all that is there. What cannot be read is named, and the others are read all the same."""
+    found = Found()
+    numbers: dict[bytes, int] = {}
+    for path in paths:
+        for file in find_results(path):
+            try:
+                results = read_results(file)
+            except ResultsError as error:
+                foreign = file != path and is_of_something_else(file)
+                said = f"{printable(str(file))}: {error.what}" + (f" (got {error.got})" if error.got else "")
+                (found.skipped if foreign else found.refused).append(said)
+                continue
+            number = numbers.setdefault(encode_results(results), len(found.folders))
+            if number == len(found.folders):
+                found.folders.append(file.parent)
+            found.parts.append(_numbered(results, number))
+    return found
+
+
+def _numbered(results: Results, number: int) -> Results:
+    workloads = tuple(
+        msgspec.structs.replace(workload, trace=f"{number}/{workload.trace}") if workload.trace else workload
+        for workload in results.workloads
+    )
+    return msgspec.structs.replace(results, workloads=workloads)
+
+
+def bring_together(merged: Sequence[Results], found: Found, destination: Path, *, traces: bool) -> list[Written]:
+    """Write what `merge` made of the parts. Raises `StorageError` if it cannot be written."""
+    written: list[Written] = []
+    for results, name in zip(merged, machine_names(merged), strict=True):
+        whole = _with_traces(results, found.folders, destination / name if traces else None)
+        write_atomically(destination / name / "results.json", encode_results(whole))
+        written.append(Written(whole, name))
+    return written
+
+
+def machine_names(merged: Sequence[Results]) -> list[str]:
+    """A folder for each machine's results; "" for the only one's."""
+    if len(merged) == 1:
+        return [""]
+    names: list[str] = []
+    for results in merged:
+        device = results.fingerprint.device if results.fingerprint is not None else "nothing measured"
+        name = slug(" ".join([device, results.gpu or results.host]))[:100]
+        twins = sum(each == name or each.startswith(f"{name}--") for each in names)  # a slug has no double dash
+        names.append(f"{name}--{twins + 1}" if twins else name)
+    return names
+
+
+def _with_traces(results: Results, folders: Sequence[Path], into: Path | None) -> Results:
+    """With the traces that are there copied, and those that are not named. `into`: None copies none."""
+    lost: list[str] = []
+    workloads: list[WorkloadResult] = []
+    taken: set[str] = set()
+    for workload in results.workloads:
+        trace = None
+        if workload.trace is not None and into is not None:
+            number, _, path = workload.trace.partition("/")
+            trace = _copied(folders[int(number)], path, into, taken)
+            lost += [] if trace else [f"{workload.id}: its trace was not found beside its results"]
+        workloads.append(msgspec.structs.replace(workload, trace=trace))
+    return msgspec.structs.replace(results, workloads=tuple(workloads), warnings=(*results.warnings, *lost))
+
+
+def _copied(folder: Path, path: str, into: Path, taken: set[str]) -> str | None:
+    """The path of the copy, relative to `into`; None if there is no such file within the folder."""
+    content = _content(folder, path)
+    name = path.rpartition("/")[2]
+    if content is None or name in taken:
+        return None
+    taken.add(name)
+    write_atomically(into / "traces" / name, content)
+    if name.endswith(".json.gz"):
+        table = _content(folder, f"{path.removesuffix('.json.gz')}.txt")
+        if table is not None:
+            write_atomically(into / "traces" / f"{name.removesuffix('.json.gz')}.txt", table)
+    return f"traces/{name}"
+
+
+def _content(folder: Path, path: str) -> bytes | None:
+    """A regular file below the folder, through no link that leads out of it: the path is a stranger's."""
+    try:
+        file = (folder / path).resolve(strict=True)
+        if not file.is_relative_to(folder.resolve()):
+            return None
+        with regular_file(file) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as opened:
+            content = opened.read(MOST_BYTES + 1)
+    except (OSError, ValueError, RuntimeError):  # a loop of links is a RuntimeError before Python 3.13
+        return None
+    return content if len(content) <= MOST_BYTES else None
+
+
+def write_fleet(fleet: Fleet, machines: Sequence[Written], destination: Path) -> None:
+    """The reports of all machines, the fleet first. Raises `StorageError` if they cannot be written."""
+    from .report.html import html  # jinja2: only where it is needed
+
+    results = [_linked(machine) for machine in machines]
+    head = fleet_markdown(fleet)
+    left = max(0, _LARGEST_PAGE_BYTES - len(head.encode()) - 1)
+    write_atomically(destination / "report.md", f"{head}\n{summary_markdown(results, limit_bytes=left)}".encode())
+    write_atomically(destination / "report.html", html(results).encode())
+
+
+def _linked(machine: Written) -> Results:
+    """As a page in the destination itself links to its traces."""
+    if not machine.folder:
+        return machine.results
+    workloads = tuple(
+        msgspec.structs.replace(each, trace=f"{machine.folder}/{each.trace}") if each.trace else each
+        for each in machine.results.workloads
+    )
+    return msgspec.structs.replace(machine.results, workloads=workloads)

@@ -1,0 +1,127 @@
+"""The machines that results tell of: each GPU, and how its control pair stands among the others of its kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from .judge import Status
+from .judge.machine import MachineChange, machine_change
+from .results import Results, WorkloadResult
+from .run import ControlTime, Fingerprint
+
+__all__ = ["Machine", "machines_of"]
+
+_NOTHING = "nothing measured"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU with its host, its software, and the commit that it measured.
+
+    Attributes:
+        name: by which reports tell it from the others.
+        gpu: which one of its kind; None: a CPU, or not known.
+        among: how its control pair stands against those of the GPUs of its kind.
+    """
+
+    name: str
+    device: str
+    gpu: str | None
+    host: str
+    commit: str | None
+    fingerprint: Fingerprint | None
+    workloads: tuple[WorkloadResult, ...]
+    among: MachineChange = field(default_factory=lambda: MachineChange({}))
+
+    @property
+    def place(self) -> tuple[str, str | None, str]:
+        return self.device, self.gpu, self.host
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the control pair says so, beyond what GPUs of a kind differ by."""
+        changes = self.among.changes.values()
+        if self.among.is_another:
+            return max(changes) > -min(changes)
+        return self.among.explains[1] > 0
+
+    @property
+    def fails(self) -> bool:
+        return any(workload.status is not None and workload.status.fails for workload in self.workloads)
+
+    @property
+    def passes(self) -> bool:
+        """Whether it decided something, and nothing failed."""
+        decided = any(workload.status in (Status.PASS, Status.IMPROVED) for workload in self.workloads)
+        return decided and not self.fails
+
+    def controls(self) -> dict[str, ControlTime]:
+        """The median of each over all runs, with the kernel that most of them ran."""
+        times: dict[str, list[ControlTime]] = {}
+        for workload in self.workloads:
+            for name, control in (workload.run.controls if workload.run is not None else {}).items():
+                times.setdefault(name, []).append(control)
+        return {name: _typical(each) for name, each in times.items()}
+
+
+def machines_of(results: Sequence[Results]) -> tuple[Machine, ...]:
+    """Each GPU of each results, in order, with a name of its own."""
+    found = [machine for each in results for machine in _machines(each)]
+    counts = Counter(machine.name for machine in found)
+    names: Counter[str] = Counter()
+    machines: list[Machine] = []
+    for machine in found:
+        name = machine.name
+        if counts[name] > 1 and machine.commit is not None:
+            name += f" at {machine.commit[:9]}"
+        names[name] += 1
+        machines.append(replace(machine, name=name if names[name] == 1 else f"{name} ({names[name]})"))
+    return tuple(replace(machine, among=_among(machine, machines)) for machine in machines)
+
+
+def _machines(results: Results) -> list[Machine]:
+    by_place: dict[tuple[str, str | None], list[WorkloadResult]] = {}
+    kind = results.fingerprint.device if results.fingerprint is not None else _NOTHING
+    for workload in results.workloads:
+        run = workload.run
+        place = (run.fingerprint.device, run.gpu) if run is not None else (kind, results.gpu)
+        by_place.setdefault(place, []).append(workload)
+    return [
+        Machine(
+            name=" ".join(part for part in (device, gpu, f"on {results.host}" if results.host else "") if part),
+            device=device,
+            gpu=gpu,
+            host=results.host,
+            commit=results.commit,
+            fingerprint=results.fingerprint,
+            workloads=tuple(workloads),
+        )
+        for (device, gpu), workloads in by_place.items()
+    ]
+
+
+def _among(machine: Machine, machines: Sequence[Machine]) -> MachineChange:
+    """Of two GPUs, against the other; of more, against the median of all, which no single one moves."""
+    mine = machine.controls()
+    of_its_kind = [each for each in machines if each.device == machine.device]
+    usual: dict[str, ControlTime] = {}
+    for name, control in mine.items():
+        times: dict[tuple[str, str | None, str], float] = {}  # by GPU: one that stands there twice counts once
+        for each in of_its_kind:
+            theirs = each.controls().get(name)
+            if theirs is not None and theirs.kernel == control.kernel:
+                times[each.place] = theirs.device_time_us
+        others = [time for place, time in times.items() if place != machine.place]
+        if others:
+            usual[name] = ControlTime(
+                control.kernel, median([*others, control.device_time_us] if others[1:] else others)
+            )
+    return machine_change([usual], mine, same_gpu=False)
+
+
+def _typical(controls: Sequence[ControlTime]) -> ControlTime:
+    kernel = Counter(control.kernel for control in controls).most_common(1)[0][0]
+    return ControlTime(kernel, median(each.device_time_us for each in controls if each.kernel == kernel))

@@ -1,0 +1,297 @@
+"""`kernelgauge merge`, as it is typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kernelgauge.cli import main
+from kernelgauge.judge import Status
+from kernelgauge.results import Results, encode_results
+from kernelgauge.results_file import find_results, read_results
+from tests.fleet_builders import ids, machine, measured, part
+from tests.test_results import HOSTILE, hostile
+
+Command = Callable[..., tuple[int, str, str]]
+
+PASSED = {"one": Status.PASS, "two": Status.PASS}
+SLOW = dict.fromkeys(PASSED, Status.REGRESSED)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        code = main(["merge", *map(str, arguments)])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def left(folder: Path, told: Results) -> Path:
+    """A folder that a run has left, with a trace and a table of each workload."""
+    (folder / "traces").mkdir(parents=True)
+    workloads = tuple(msgspec.structs.replace(each, trace=f"traces/{each.id}.json.gz") for each in told.workloads)
+    for each in workloads:
+        (folder / "traces" / f"{each.id}.json.gz").write_text(f"trace of {each.id} in {folder.name}")
+        (folder / "traces" / f"{each.id}.txt").write_text(f"table of {each.id}")
+    (folder / "results.json").write_bytes(encode_results(msgspec.structs.replace(told, workloads=workloads)))
+    return folder
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_shards_become_one_folder_with_their_traces_and_reports(command: Command, tmp_path: Path) -> None:
+    shards = tmp_path / "artifacts"
+    left(shards / "shard1", part("one", gpu="aa", arguments=("perf", "--perf-shard=1/2")))
+    left(shards / "shard2", part("two", gpu="bb", second=1, arguments=("perf", "--perf-shard=2/2")))
+    code, out, err = command(shards, "--to", tmp_path / "whole")
+    assert (code, err) == (0, f"written: {tmp_path / 'whole'}\n")
+    assert out.startswith("PASS  2 machines, 2 workloads (2 PASS)\n")
+    assert files(tmp_path / "whole") == [
+        "report.html",
+        "report.md",
+        "results.json",
+        *(f"traces/{name}" for name in ("one.json.gz", "one.txt", "two.json.gz", "two.txt")),
+    ]
+    whole = read_results(tmp_path / "whole" / "results.json")
+    assert ids([whole]) == [["one", "two"]]
+    for each, shard in zip(whole.workloads, ("shard1", "shard2"), strict=True):
+        assert each.trace is not None
+        assert (tmp_path / "whole" / each.trace).read_text() == f"trace of {each.id} in {shard}"
+    assert (tmp_path / "whole" / "report.md").read_text().startswith("**PASS  2 machines")
+    assert 'href="traces/one.json.gz"' in (tmp_path / "whole" / "report.html").read_text()
+
+
+def test_several_machines_have_a_folder_each(command: Command, tmp_path: Path) -> None:
+    for name, statuses in (("aa", PASSED), ("bb", SLOW), ("cc", PASSED)):
+        left(tmp_path / name, machine(name, statuses))
+    code, out, _ = command(tmp_path / "aa", tmp_path / "bb" / "results.json", tmp_path / "cc", "--to", tmp_path / "all")
+    assert code == 1
+    assert "where to look: this GPU" in out
+    folders = [f"nvidia-h200-{gpu}" for gpu in ("aa", "bb", "cc")]
+    assert [path for path in files(tmp_path / "all") if path.endswith(".json")] == [
+        f"{f}/results.json" for f in folders
+    ]
+    assert find_results(tmp_path / "all") == [tmp_path / "all" / folder / "results.json" for folder in folders]
+    slow = read_results(tmp_path / "all" / folders[1] / "results.json")
+    assert (tmp_path / "all" / folders[1] / str(slow.workloads[0].trace)).read_text() == "trace of one in bb"
+    assert f'href="{folders[2]}/traces/one.json.gz"' in (tmp_path / "all" / "report.html").read_text()
+    page = (tmp_path / "all" / "report.md").read_text()
+    assert page.index("where to look: this GPU") < page.index("**REGRESSED**  3 runs")
+
+
+def test_merging_what_was_merged_gives_the_same(command: Command, tmp_path: Path) -> None:
+    for name in ("aa", "bb"):
+        left(tmp_path / "in" / name, machine(name, PASSED))
+    command(tmp_path / "in", "--to", tmp_path / "once")
+    command(tmp_path / "once", "--to", tmp_path / "twice")
+    assert files(tmp_path / "once") == files(tmp_path / "twice")
+    for name in files(tmp_path / "once"):
+        assert (tmp_path / "once" / name).read_bytes() == (tmp_path / "twice" / name).read_bytes()
+
+
+def test_without_traces_none_is_copied_or_named(command: Command, tmp_path: Path) -> None:
+    command(left(tmp_path / "a", part("one")), "--to", tmp_path / "all", "--no-traces")
+    assert files(tmp_path / "all") == ["report.html", "report.md", "results.json"]
+    assert read_results(tmp_path / "all" / "results.json").workloads[0].trace is None
+
+
+def test_equal_results_in_two_folders_count_once(command: Command, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        left(tmp_path / "in" / name, part("one"))
+    code, _, err = command(tmp_path / "in", "--to", tmp_path / "all")
+    assert code == 0
+    assert "warning: the results that started at 2026-11-20T19:10:00+00:00 were given 2 times: counted once" in err
+
+
+def test_a_missing_shard_fails(command: Command, tmp_path: Path) -> None:
+    left(tmp_path / "a", part("one", arguments=("perf", "--perf-shard=1/2")))
+    code, out, _ = command(tmp_path / "a", "--to", tmp_path / "all")
+    assert code == 1
+    assert "shard 2/2 is missing" in out
+
+
+def test_what_was_not_decided_is_no_success(command: Command, tmp_path: Path) -> None:
+    left(tmp_path / "a", machine("aa", {"one": Status.NO_BASELINE}))
+    assert command(tmp_path / "a", "--to", tmp_path / "all")[0] == 1
+
+
+# -- what is no results file ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{}", b'"text"', b'{"schema_version": 1}', b'{"kernelgauge": "0.1"}'])
+def test_json_of_something_else_in_a_folder_is_skipped_and_named(
+    command: Command, tmp_path: Path, content: bytes
+) -> None:
+    left(tmp_path / "in" / "a", part("one"))
+    other = tmp_path / "in" / "b" / "results.json"
+    other.parent.mkdir()
+    other.write_bytes(content)
+    code, _, err = command(tmp_path / "in", "--to", tmp_path / "all")
+    assert code == 0
+    assert f"skipped: {other}: " in err
+    code, _, err = command(tmp_path / "in" / "a", other, "--to", tmp_path / "named")
+    assert code == 2
+    assert f"refused: {other}: " in err
+    assert ids([read_results(tmp_path / "named" / "results.json")]) == [["one"]]
+
+
+def newer() -> bytes:
+    return json.dumps(json.loads(encode_results(part("two"))) | {"schema_version": 99}).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (newer(), "written by a newer version of kernelgauge (got 99)"),
+        (encode_results(part("two"))[:-20], "cannot be read"),
+        (b"", "cannot be read (got an empty file)"),
+        (b'{"schema_version": 1, "kernelgauge": "0.1.0"}', "cannot be read"),
+    ],
+    ids=["newer", "truncated", "empty", "incomplete"],
+)
+def test_results_that_cannot_be_read_are_refused_and_the_others_merged(
+    command: Command, tmp_path: Path, content: bytes, said: str
+) -> None:
+    left(tmp_path / "in" / "a", part("one"))
+    bad = tmp_path / "in" / "b" / "results.json"
+    bad.parent.mkdir()
+    bad.write_bytes(content)
+    code, out, err = command(tmp_path / "in", "--to", tmp_path / "all")
+    assert code == 2
+    assert f"refused: {bad}: " in err
+    assert said in err
+    assert ids([read_results(tmp_path / "all" / "results.json")]) == [["one"]]
+    assert out.startswith("FAILED  1 machine, 1 workload (1 PASS)\n")
+    assert (tmp_path / "all" / "report.md").read_text().startswith("**FAILED  ")
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty"])
+def test_nothing_to_merge_is_trouble_and_writes_nothing(command: Command, tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    code, out, err = command(tmp_path / name, "--to", tmp_path / "all")
+    assert (code, out) == (2, "")
+    assert "there is nothing to merge" in err
+    assert f"refused: {tmp_path / name}" in err
+    assert not (tmp_path / "all").exists()
+
+
+def test_a_folder_that_is_not_empty_is_not_written_to(command: Command, tmp_path: Path) -> None:
+    folder = left(tmp_path / "a", part("one"))
+    before = files(tmp_path)
+    for place in (folder, folder / "results.json", tmp_path):
+        code, _, err = command(folder, "--to", place)
+        assert code == 2
+        assert "a folder that is new, or empty" in err
+    assert files(tmp_path) == before
+
+
+# -- traces -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../secret.json.gz", "/etc/hostname", "traces/../../secret.json.gz", "link.json.gz", "out/secret.json.gz", "fifo"],
+)
+def test_a_trace_outside_of_its_folder_is_not_taken(command: Command, tmp_path: Path, path: str) -> None:
+    (tmp_path / "secret.json.gz").write_text("secret")
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "link.json.gz").symlink_to(tmp_path / "secret.json.gz")
+    (folder / "out").symlink_to(tmp_path)
+    os.mkfifo(folder / "fifo")
+    (folder / "results.json").write_bytes(encode_results(part(measured("one", trace=path))))
+    code, _, err = command(folder, "--to", tmp_path / "all")
+    assert code == 0
+    assert "warning: one: its trace was not found beside its results" in err
+    assert files(tmp_path / "all") == ["report.html", "report.md", "results.json"]
+    assert read_results(tmp_path / "all" / "results.json").workloads[0].trace is None
+
+
+def test_two_traces_of_one_name_are_not_mixed_up(command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    for sub in ("x", "y"):
+        (folder / sub).mkdir(parents=True)
+        (folder / sub / "t.json.gz").write_text(sub)
+    told = part(measured("one", trace="x/t.json.gz"), measured("two", trace="y/t.json.gz"))
+    (folder / "results.json").write_bytes(encode_results(told))
+    command(folder, "--to", tmp_path / "all")
+    assert [each.trace for each in read_results(tmp_path / "all" / "results.json").workloads] == [
+        "traces/t.json.gz",
+        None,
+    ]
+    assert (tmp_path / "all" / "traces" / "t.json.gz").read_text() == "x"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_steers_the_terminal_or_leaves_the_folder(command: Command, tmp_path: Path, text: str) -> None:
+    for place, status in enumerate((Status.REGRESSED, Status.PASS)):
+        told = msgspec.structs.replace(hostile(text, status), gpu=f"../../{place}", host=text)
+        (tmp_path / "in" / str(place)).mkdir(parents=True)
+        (tmp_path / "in" / str(place) / "results.json").write_bytes(encode_results(told))
+    _, out, err = command(tmp_path / "in", "--to", tmp_path / "all")
+    assert all(line.isprintable() for line in (out + err).split("\n"))
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "all"}
+
+
+def test_machines_of_one_name_have_folders_of_their_own(command: Command, tmp_path: Path) -> None:
+    for commit in ("a", "b", "c"):
+        left(tmp_path / "in" / commit, machine("aa", PASSED, commit=commit))
+    command(tmp_path / "in", "--to", tmp_path / "all")
+    assert sorted(path.name for path in (tmp_path / "all").iterdir() if path.is_dir()) == [
+        "nvidia-h200-aa",
+        "nvidia-h200-aa--2",
+        "nvidia-h200-aa--3",
+    ]
+
+
+# -- finding ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_with_results_is_not_searched_further(tmp_path: Path) -> None:
+    left(tmp_path, part("one"))
+    left(tmp_path / "workers" / "gw0", part("two"))
+    assert find_results(tmp_path) == [tmp_path / "results.json"]
+
+
+def test_results_are_found_in_folders_of_folders_and_through_no_link(tmp_path: Path) -> None:
+    for name in ("b", "a/x", "a/y", "deep/er/est", "deep/er/est/too"):
+        if name != "deep/er/est":
+            left(tmp_path / "in" / name, part("one"))
+    (tmp_path / "in" / "loop").symlink_to(tmp_path / "in")
+    assert [path.relative_to(tmp_path / "in").as_posix() for path in find_results(tmp_path / "in")] == [
+        "a/x/results.json",
+        "a/y/results.json",
+        "b/results.json",
+    ]
+
+
+def test_report_takes_a_folder_of_folders_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("aa", "bb"):
+        left(tmp_path / "in" / name, machine(name, PASSED))
+    assert main(["report", str(tmp_path / "in"), "--markdown", "-"]) == 0
+    assert capsys.readouterr().out.startswith("**PASS**  2 runs, 4 workloads")
+
+
+def test_neither_torch_nor_pytest_is_imported(tmp_path: Path) -> None:
+    folder = left(tmp_path / "a", part("one"))
+    script = (
+        "import sys; from kernelgauge.cli import main; main(['merge', sys.argv[1], '--to', sys.argv[1] + '-all']);"
+        "sys.exit(','.join(name for name in ('torch', 'pytest', 'scipy', 'numpy') if name in sys.modules) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
