@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 from kernelgauge import results_file
 from kernelgauge.errors import ResultsError
 from kernelgauge.judge import Reason, RelativeChange, Status, Verdict
-from kernelgauge.results import SCHEMA_VERSION, Results, TestResult, WorkloadResult, decode_results, encode_results
+from kernelgauge.results import (
+    SCHEMA_VERSION,
+    Published,
+    Results,
+    TestResult,
+    WorkloadResult,
+    decode_results,
+    encode_results,
+)
 from kernelgauge.results_file import read_results
 from kernelgauge.run import Timer
 from tests.builders import H200, HERE, WORKLOAD, baseline, run, waits_for_a_writer
@@ -148,6 +156,9 @@ def everything() -> Results:
         verdict(Status.PASS, "structure", "same kernels"),
         baseline=baseline(),
         trace="traces/mlp.json.gz",
+        published=(
+            Published("GELU", 8.5, "us", "Another GPU", "An article", "https://example.org", "C1", "pointwise"),
+        ),
     )
     absent = workload(name="other", run=None, unavailable="not installed")
     return results(told, absent, tests=(one_test("test_device_time", "failed", said="x\ny"),), warnings=("a warning",))

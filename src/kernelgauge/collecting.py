@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["collect"]
 
 
-def collect(
-    gauge: Gauge, *, started: datetime, ended: datetime, arguments: tuple[str, ...], exit_status: int
-) -> Results:
+def collect(gauge: Gauge, *, started: datetime, ended: datetime, exit_status: int) -> Results:
     """What a run of pytest observed and concluded so far. `started` and `ended` are of one time zone."""
     runs = {run.workload: run for run in gauge.runs()}
     seen = dict.fromkeys([*runs, *(verdict.workload for verdict in gauge.verdicts), *gauge.unavailable])
@@ -28,7 +27,7 @@ def collect(
         kernelgauge=__version__,
         started_at=started.isoformat(timespec="seconds"),
         seconds=(ended - started).total_seconds(),
-        arguments=arguments,
+        arguments=gauge.options.arguments,
         fingerprint=gauge.fingerprint if runs else None,
         gpu=next((run.gpu for run in runs.values()), None),
         not_watched=gauge.not_watched if runs else "",
@@ -36,6 +35,10 @@ def collect(
         tests=tuple(gauge.tests),
         warnings=tuple(gauge.warnings),
         exit_status=exit_status,
+        host=platform.node(),
+        commit=gauge.commit,
+        timers=tuple(gauge.device.timers) if runs else (),
+        declared=gauge.suites.declared(),
     )
 
 
@@ -55,6 +58,7 @@ def _workload(gauge: Gauge, identifier: str, run: Run | None) -> WorkloadResult:
         verdicts=tuple(verdict for verdict in gauge.verdicts if verdict.workload == identifier),
         unavailable=gauge.unavailable.get(identifier),
         trace=trace.relative_to(gauge.artifacts.folder).as_posix() if run and trace.exists() else None,
+        published=workload.published,
     )
 
 

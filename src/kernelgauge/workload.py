@@ -17,6 +17,8 @@ from .judge.expectation import Expectation
 if TYPE_CHECKING:
     import torch
 
+    from .results import Published
+
 __all__ = ["Dtype", "Matrix", "Pass", "Workload"]
 
 Dtype = Literal["bf16", "fp16", "fp32"]
@@ -46,6 +48,7 @@ class Workload:
         graph_breaks: how many are known and accepted.
         matrix: ``default`` is always run, ``full`` only under ``--perf-matrix full``.
         needs_gpu: why it cannot run on a CPU; None if it can.
+        published: what others measured of it, on their machines: shown beside what is measured here, and not judged.
     """
 
     module: str
@@ -61,6 +64,7 @@ class Workload:
     graph_breaks: int = 0
     matrix: Matrix = "default"
     needs_gpu: str | None = None
+    published: tuple[Published, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         for what, text in (("module", self.module), ("variant", self.variant)):

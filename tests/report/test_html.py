@@ -16,7 +16,7 @@ import pytest
 
 from kernelgauge.judge import Reason, RelativeChange, Status, Verdict
 from kernelgauge.report.html import html
-from kernelgauge.results import Results, TestResult, WorkloadResult, decode_results, encode_results
+from kernelgauge.results import Published, Results, TestResult, WorkloadResult, decode_results, encode_results
 from kernelgauge.run import Run
 
 from ..builders import H200, baseline, fingerprint, launched, mlp_kernels, run
@@ -153,9 +153,17 @@ def results(*workloads: WorkloadResult, **changes: Any) -> Results:
 
 
 def several() -> list[Results]:
-    """Three runs on one kind of GPU, the last of them after an upgrade of the driver, slower."""
+    """Three runs on one kind of GPU, the last of them after an upgrade of the driver, slower; with claims and figures."""
     passing = [results(workload(), started_at=f"2026-11-{day}T03:00:00+00:00") for day in (18, 19)]
-    return [*passing, results(workload(), regressed(), fingerprint=fingerprint(driver="590.1"))]
+    elsewhere = Published(
+        "GEMM", 0.19, "ms", "NVIDIA A100-SXM4-80GB", "An article", "https://example.org", "C13", "gemm"
+    )
+    slower = regressed(published=(elsewhere,))
+    claims = tuple(
+        TestResult(f"perf/test_fusion.py::test_{name}[{slower.id}]", slower.id, outcome, 0.1)
+        for name, outcome in (("c09_five_kernels", "failed"), ("c13_each_gemm_is_38_gflop", "passed"))
+    )
+    return [*passing, results(workload(), slower, tests=claims, fingerprint=fingerprint(driver="590.1"))]
 
 
 def everything(text: str) -> Results:
@@ -172,6 +180,7 @@ def everything(text: str) -> Results:
         pass_=text,
         verdicts=(verdict, timed(Status.REGRESSED, text, 0.1)),
         trace=f"{text}.json.gz",
+        published=(Published(text, 10.0, "us", text, text, text, text, text[:40]),),
     )
     tests = [TestResult(f"{text}::{text}[{text}]", owner, "failed", 0.1, text, text) for owner in (text, None)]
     return results(
@@ -346,6 +355,14 @@ def test_a_name_of_ten_thousand_characters_is_cut_and_its_length_said() -> None:
     assert "(10000 characters)" in page
     assert "k" * 4_100 not in page
     assert len(page) < 200_000
+
+
+def test_a_letter_under_hundreds_of_marks_is_no_line_that_cannot_be_broken() -> None:
+    marked = {count: "z" + "\u0336" * count for count in (16, 17, 150)}
+    pages = {count: html([results(workload(text))]) for count, text in marked.items()}
+    assert f">{marked[16]}<" in pages[16]
+    assert f">{marked[16]}\\u0336<" in pages[17]
+    assert all("\u0336" * 17 not in page for page in pages.values())
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
+from unicodedata import combining
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -30,6 +31,9 @@ __all__ = ["html"]
 
 _PACKAGE = "kernelgauge.report"
 _TITLE = "GPU performance report"
+# On one letter. No language needs them; 30, which Unicode's stream-safe text allows (UAX #15), are wider than a telephone
+# in a font that gives them a width.
+_MOST_MARKS = 16
 
 
 def html(results: Sequence[Results], *, title: str = _TITLE) -> str:
@@ -67,8 +71,20 @@ def _shown(value: object) -> object:
     if isinstance(value, Markup):
         return value
     if isinstance(value, str):
-        return printable(value)
+        return _breakable(printable(value))
     return round(value, 2) if isinstance(value, float) else value
+
+
+def _breakable(text: str) -> str:
+    """`text` with marks beyond `_MOST_MARKS` as escapes: no line is broken within a letter, however wide its marks make it."""
+    if text.isascii():
+        return text
+    shown: list[str] = []
+    marks = 0
+    for character in text:
+        marks = marks + 1 if combining(character) else 0
+        shown.append(character if marks <= _MOST_MARKS else character.encode("unicode_escape").decode())
+    return "".join(shown)
 
 
 def _class_name(text: str) -> str:

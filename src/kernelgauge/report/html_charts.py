@@ -130,7 +130,7 @@ def lane(kernels: Sequence[KernelRecord], *, scale_us: float, marks: Sequence[st
     start = 0.0
     for group in _grouped(list(zip(kernels, marks or [""] * len(kernels), strict=True))):
         time_us = sum(kernel.device_time_us for kernel, _ in group)
-        x, width = (100 * max(0.0, value) / scale_us if 0 < scale_us < math.inf else 0.0 for value in (start, time_us))
+        x, width = (100 * _share(value, scale_us) for value in (start, time_us))
         bars.append(_bar(group, x, width, time_us))
         start += time_us
     spoken = ", ".join(
@@ -140,6 +140,11 @@ def lane(kernels: Sequence[KernelRecord], *, scale_us: float, marks: Sequence[st
     left = len(kernels) - _SPOKEN_KERNELS
     more = f" and {left} more" if left > 0 else ""
     return Lane(tuple(bars), start, f"{counted(len(kernels), 'kernel')}, {shown_us(start)} us: {spoken}{more}")
+
+
+def _share(value: float, scale: float) -> float:
+    """From 0 to 1, whatever numbers a file holds."""
+    return max(0.0, min(1.0, value / scale)) if 0 < scale < math.inf else 0.0
 
 
 def _grouped(kernels: Sequence[tuple[KernelRecord, str]]) -> Iterable[list[tuple[KernelRecord, str]]]:

@@ -1,0 +1,134 @@
+"""A workload over its history, as plain data: what `report/trend_text.py` and `report/trend_html.py` show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from statistics import median
+
+from ..judge.fingerprint import compare
+from ..run import Fingerprint, Timer
+
+__all__ = ["Chart", "Environment", "Mark", "Moment", "Series", "Shift", "Trends", "changes", "marks", "shifts"]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What times depend on beside the code under test."""
+
+    fingerprint: Fingerprint
+    host: str
+    kernelgauge: str
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One run of pytest on one GPU. `started_at` is in UTC."""
+
+    started_at: datetime
+    commit: str | None
+    environment: Environment  # the same object for the same environment
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The environment changed: `index` is the first of the series after it."""
+
+    index: int
+    changes: tuple[str, ...]  # "driver 580.1 -> 580.2"
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A change point: at `index` a new level starts. Levels are medians of their nights, in microseconds."""
+
+    index: int
+    before_us: float
+    after_us: float
+
+    @property
+    def change(self) -> float:
+        """As a fraction."""
+        return self.after_us / self.before_us - 1
+
+
+@dataclass(frozen=True)
+class Series:
+    """Times of one workload on one GPU, in order of time. At least one."""
+
+    gpu: str
+    moments: tuple[Moment, ...]
+    values_us: tuple[float, ...]
+    marks: tuple[Mark, ...]
+    shifts: tuple[Shift, ...]
+
+    def changes_beside(self, shift: Shift) -> tuple[str, ...]:
+        """What changed in the environment with it. A change point may be a night too early or too late."""
+        near = [mark.changes for mark in self.marks if abs(mark.index - shift.index) <= 1]
+        return tuple(change for changes in near for change in changes)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A workload on one kind of machine: a series for each GPU."""
+
+    workload: str
+    machine: str
+    series: tuple[Series, ...]
+
+    @property
+    def latest_shifts(self) -> list[tuple[Series, Shift]]:
+        """Of the GPUs whose last change point is as late as any's, to the day."""
+        last = [(each, each.shifts[-1]) for each in self.series if each.shifts]
+        days = [each.moments[shift.index].started_at.date() for each, shift in last]
+        return [pair for pair, day in zip(last, days, strict=True) if day == max(days)]
+
+    @property
+    def last_us(self) -> float:
+        """Median over the GPUs."""
+        return median(each.values_us[-1] for each in self.series)
+
+    @property
+    def change(self) -> float:
+        """From the first to the last value, as a fraction: the median over the GPUs."""
+        return median(each.values_us[-1] / each.values_us[0] - 1 for each in self.series)
+
+
+@dataclass(frozen=True)
+class Trends:
+    """What was asked of a history. `entries`: the files that were read; `set_aside`: what is not shown, and why."""
+
+    timer: Timer
+    charts: tuple[Chart, ...]
+    entries: int
+    set_aside: tuple[str, ...]
+
+
+def marks(moments: Sequence[Moment]) -> tuple[Mark, ...]:
+    """Where the environment changed. Pure."""
+    return tuple(
+        Mark(index, changes(before.environment, after.environment))
+        for index, (before, after) in enumerate(pairwise(moments), start=1)
+        if before.environment is not after.environment
+    )
+
+
+def changes(before: Environment, after: Environment) -> tuple[str, ...]:
+    """``driver 580.1 -> 580.2``: what moved between two environments of one kind of machine."""
+    moved = [str(change).replace("_", "-") for change in compare(before.fingerprint, after.fingerprint).moved]
+    for name in ("kernelgauge", "host"):
+        old, new = getattr(before, name), getattr(after, name)
+        moved += [f"{name} {old or '(not known)'} -> {new or '(not known)'}"] if old != new else []
+    return tuple(moved)
+
+
+def shifts(values_us: Sequence[float], find: Callable[[Sequence[float]], list[int]]) -> tuple[Shift, ...]:
+    """The change points that `find` names, with the levels on both sides."""
+    found = find(values_us)
+    if not found:
+        return ()
+    edges = [0, *found, len(values_us)]
+    levels = [median(values_us[start:end]) for start, end in pairwise(edges)]
+    return tuple(Shift(index, before, after) for index, (before, after) in zip(found, pairwise(levels), strict=True))
