@@ -209,9 +209,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    summarize(
-        config.stash[GAUGE_KEY],
-        terminalreporter,
-        collected_only=config.option.collectonly,
-        controls_workers=parallel.is_controller(config),
-    )
+    gauge = config.stash[GAUGE_KEY]
+    if gauge.options.worker is None:  # a worker has a reporter too, which nobody sees
+        summarize(
+            gauge,
+            terminalreporter,
+            collected_only=config.option.collectonly,
+            controls_workers=parallel.is_controller(config),
+        )

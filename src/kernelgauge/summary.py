@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from .artifacts import Artifacts
@@ -51,8 +52,12 @@ def summarize(
         _save_results(gauge, results, artifacts, reporter)
     if found:
         _save_reports(gauge, [results for results, _ in found], reporter)
+        if gauge.options.history is not None:
+            for results, _ in found:
+                _add_to_history(gauge, results, gauge.options.history, reporter)
     if gauge.options.update:
-        _update(gauge, reporter, style)
+        for results in [results for results, _ in found] or [_collected(gauge)]:
+            _update(gauge, results, reporter, style)
     if gauge.options.runs is not None:
         _write_runs(gauge, gauge.options.runs, reporter)
 
@@ -60,15 +65,21 @@ def summarize(
 def keep_part(gauge: Gauge) -> None:
     """Write what a worker of pytest-xdist has so far: if it dies, what it measured is not lost. Never raises."""
     for results, artifacts in _observed(gauge):
+        # One that replaces a dead worker measures the whole share again, and has tests for the rest of it alone.
+        tested = {test.workload for test in results.tests}
+        part = msgspec.structs.replace(
+            results, workloads=tuple(workload for workload in results.workloads if workload.id in tested)
+        )
         try:
-            artifacts.write_results(encode_results(results))
+            artifacts.write_results(encode_results(part))
         except StorageError as error:
             gauge.warnings.append(str(error))
 
 
 def _observed(gauge: Gauge) -> Gathered:
-    """By this process. Empty if there is nothing to tell."""
-    if not (gauge.verdicts or gauge.runs() or gauge.unavailable):
+    """By this process. Empty if there is nothing to tell: a part of a suite tells that it is there, even if it is empty."""
+    a_part = gauge.options.share is not None and gauge.suites
+    if not (gauge.verdicts or gauge.runs() or gauge.unavailable or a_part):
         return []
     started, ended = _from_to(gauge)
     results = collect(gauge, started=started, ended=ended, exit_status=_exit_status(gauge))
@@ -182,7 +193,20 @@ def _write_runs(gauge: Gauge, path: Path, reporter: pytest.TerminalReporter) -> 
         gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def _update(gauge: Gauge, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
+def _add_to_history(gauge: Gauge, results: Results, location: str, reporter: pytest.TerminalReporter) -> None:
+    from .history import add_to_history
+
+    try:
+        added = add_to_history(results, location)
+    except KernelgaugeError as error:  # the verdicts stand, but a nightly job must not lose its nights unnoticed
+        reporter.write_line(str(error), red=True)
+        gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return
+    for name in added.written:
+        reporter.write_line(f"history: {printable(f'{location}/{name}')}")
+
+
+def _update(gauge: Gauge, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
     def show(plan: Sequence[PlannedChange]) -> None:
         reporter.write_sep("-", "baselines: what changes")
         reporter.write(plan_text(plan, **style))
@@ -191,18 +215,19 @@ def _update(gauge: Gauge, reporter: pytest.TerminalReporter, style: dict[str, An
     if session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
         reporter.write_line("the session was cut short: no baseline was written", yellow=True)
         return
-    results = _collected(gauge)
-    selected = {workload.id for item in session.items if (workload := workload_of(item))}
+    tested = {test.workload for test in results.tests}
     for measured in results.workloads:
-        if measured.run is None or measured.id not in selected:  # it was only measured to compare another one with
+        if measured.run is None or measured.id not in tested:  # it was only measured to compare another one with
             continue
         for reason in refusals(results, measured, gauge.store):
             reporter.write_line(f"not stored: {measured.id}: {reason}", yellow=True)
     try:
-        plan = update(results, gauge.store, show, next_command=gauge.suites.command())
+        plan = update(results, gauge.store, show, next_command=gauge.suites.command(suites=results.declared))
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         return
+    assert results.fingerprint is not None  # of what was not measured nothing is stored
     written = sum(change.action is not Action.KEEP for change in plan)
-    reporter.write_line(f"{written} written to {gauge.store.path(gauge.fingerprint.device, 'x').parent}", green=True)
+    folder = gauge.store.path(results.fingerprint.device, "x").parent
+    reporter.write_line(f"{written} written to {folder}", green=True)

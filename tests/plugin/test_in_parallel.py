@@ -118,6 +118,14 @@ class TestOnTwoGpus:
             assert sum(line.startswith(f"{identifier} ") for line in result.outlines) == 1
         result.stdout.fnmatch_lines(["no baseline in baselines/told-gpu/; record one with: pytest perf --perf-update"])
 
+    def test_the_summary_of_a_step_is_written_once(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
+        project.tell(*two_modules())
+        run(project, "-n", "2")
+        assert (tmp_path / "step.md").read_text() == (project.root / "reports" / "latest" / "report.md").read_text()
+
     def test_auto_is_a_worker_for_each_gpu(self, project: Project) -> None:
         project.tell(*two_modules())
         run(project, "-n", "auto").stdout.fnmatch_lines(["*2 workers*"])
@@ -232,6 +240,12 @@ class TestOnSeveralMachines:
         result.stderr.fnmatch_lines(["*a share is I/N*"])
 
 
+def test_a_part_that_is_empty_says_that_it_is_there(project: Project) -> None:
+    project.run("--perf-shard=2/2")
+    assert results(project).workloads == ()
+    assert results(project).declared == {"perf": ("mlp-eager-bf16-4x8",)}
+
+
 def test_two_runs_on_one_gpu_wait_for_each_other(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     from kernelgauge.gpu_lock import LOCKS, GpuLock
 
@@ -249,3 +263,36 @@ def test_two_runs_on_one_gpu_wait_for_each_other(project: Project, monkeypatch: 
     lock.release()
     assert run(project).ret == pytest.ExitCode.OK
     assert json.loads((project.root / "reports" / "latest" / "results.json").read_text())["exit_status"] == 0
+
+
+@pytest.mark.usefixtures("gpus")
+class TestBaselinesOfSeveralWorkers:
+    def test_they_are_those_of_one_process(self, project: Project) -> None:
+        project.tell(*two_modules())
+        project.record()
+        alone = project.stored()
+        for path in (project.root / "baselines").glob("*/*.json"):
+            path.unlink()
+        result = run(project, "-n", "2", "--perf-update")
+        assert result.ret == pytest.ExitCode.OK
+        result.stdout.fnmatch_lines(["4 written to *told-gpu"])
+
+        def content(stored: dict[str, bytes]) -> dict[str, Any]:
+            return {name: json.loads(text) | {"recorded": None} for name, text in stored.items()}
+
+        assert content(project.stored()) == content(alone)
+
+    def test_what_a_dead_worker_was_at_is_not_stored(self, project: Project) -> None:
+        project.tell(*two_modules())
+        add_to_conftest(project, DIE_ONCE)
+        result = run(project, "-n", "2", "--perf-update")
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        (died,) = [test.workload for test in results(project).tests if test.outcome == "failed"]
+        assert sorted(project.stored()) == sorted(set(IDS) - {died})
+
+    def test_a_workload_that_the_suite_no_longer_declares_is_trimmed(self, project: Project) -> None:
+        project.tell(*two_modules())
+        project.record()
+        project.tell(*two_modules()[:3])
+        assert run(project, "-n", "2", "--perf-update").ret == pytest.ExitCode.OK
+        assert sorted(project.stored()) == sorted(IDS[:3])
