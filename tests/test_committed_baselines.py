@@ -23,4 +23,5 @@ def test_a_committed_baseline_is_whole_and_where_it_belongs(path: Path) -> None:
     baseline = decode_baseline(content, where=str(path), workload=path.stem)
     assert slug(baseline.fingerprint.device) == path.parent.name
     assert baseline.suite == "perf"
-    assert encode_baseline(baseline) == content  # byte for byte what would be written: no edit by hand
+    # Byte for byte what would be written: no edit by hand. One of schema 2 stays so until something in it moves.
+    assert encode_baseline(baseline) == content.replace(b'"schema_version": 2', b'"schema_version": 3', 1)

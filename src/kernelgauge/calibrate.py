@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from .errors import KernelgaugeError, MeasurementError
-from .judge import Action, Baseline, PlannedChange, calibrated
+from .judge import Action, Baseline, PlannedChange, Recorded, calibrated, descended
 from .run import Run
 from .runs_file import RunsFile, read_runs
 from .storage import BaselineStore
@@ -116,7 +116,7 @@ def calibrate(files: Sequence[RunsFile]) -> Calibration:
             refused[workload] = f"only {len(runs)} of {len(files)} processes measured it"
             continue
         try:
-            baselines[workload] = calibrated(runs, suite=suites[workload])
+            baselines[workload] = calibrated(runs, suite=suites[workload], recorded=_recorded(files))
         except ValueError as error:
             refused[workload] = str(error)
     first = next(iter(by_workload.values()))[0]
@@ -129,11 +129,26 @@ def calibrate(files: Sequence[RunsFile]) -> Calibration:
     )
 
 
+def _recorded(files: Sequence[RunsFile]) -> Recorded | None:
+    """When the first process began, and what they have in common. None: they do not say."""
+    starts = [file.started_at for file in files if file.started_at]
+    if not starts:
+        return None
+    commits = {file.commit for file in files}
+    # All of them are of this machine's clock, in UTC and in one form: the first in order is the earliest.
+    return Recorded(min(starts), commits.pop() if len(commits) == 1 else None, files[0].kernelgauge)
+
+
 def store(calibration: Calibration) -> None:
-    """Replace the baselines of these workloads. Raises `StorageError` if they cannot be written."""
+    """Replace the baselines of these workloads; those that were there become ancestors.
+
+    Raises `StorageError` if they cannot be written.
+    """
     stored = BaselineStore(calibration.folder)
     with stored.locked():
-        stored.apply(
-            calibration.device,
-            [PlannedChange(Action.UPDATE, workload, baseline) for workload, baseline in calibration.baselines.items()],
-        )
+        before = stored.stored(calibration.device)
+        plan = [
+            PlannedChange(Action.UPDATE, name, descended(new, old) if (old := before.get(name)) is not None else new)
+            for name, new in calibration.baselines.items()
+        ]
+        stored.apply(calibration.device, plan)

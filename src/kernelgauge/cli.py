@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from .commands import calibration, reporting, sharing, traces
+from .commands import accepting, calibration, history, merging, reporting, sharing, traces
 from .commands.output import Exit
 from .errors import KernelgaugeError
 from .printable import printable
@@ -51,6 +51,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(passes_arguments_on=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (traces, sharing, reporting, calibration):
+    for family in (traces, sharing, reporting, history, calibration, merging, accepting):
         family.add_commands(commands)
     return parser

@@ -20,6 +20,9 @@ class RunsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     suites: dict[str, str]  # by workload id
     runs: tuple[Run, ...]
     timers_per_workload: int
+    started_at: str = ""  # when the first of them was measured: UTC, ISO 8601
+    commit: str | None = None  # as in the results of a run
+    kernelgauge: str = ""  # the version that wrote it
 
 
 def write_runs(path: Path, content: RunsFile) -> None:

@@ -19,14 +19,24 @@ from .judge.update import Action, PlannedChange
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["BaselineStore", "slug", "write_atomically"]
+__all__ = ["BaselineStore", "is_file_name", "slug", "write_atomically"]
 
 _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
 
 
+# What a workload's id is made of. Results may come from a stranger: nothing else becomes a path.
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_LONGEST_NAME = 200  # of 255 bytes that a file system takes, for what a temporary file adds
+
+
+def is_file_name(workload: str) -> bool:
+    """Whether an id can name a file of the baselines."""
+    return len(workload) <= _LONGEST_NAME and _FILE_NAME.fullmatch(workload) is not None
+
+
 def slug(device: str) -> str:
     """Folder name of a device: ``NVIDIA H200`` -> ``nvidia-h200``."""
-    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") or "unknown"
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")[:_LONGEST_NAME] or "unknown"
 
 
 class BaselineStore:
@@ -36,6 +46,13 @@ class BaselineStore:
         self.root = root
 
     def path(self, device: str, workload: str) -> Path:
+        """Raises `StorageError` for an id that is no file name."""
+        if not is_file_name(workload):
+            raise StorageError(
+                "a workload's id becomes a file name",
+                got=repr(workload),
+                expected=f"at most {_LONGEST_NAME} letters, digits, '_', '-' and '.'",
+            )
         return self.root / slug(device) / f"{workload}.json"
 
     def load(self, device: str, workload: str) -> Baseline | None:
@@ -56,12 +73,20 @@ class BaselineStore:
 
     def stored(self, device: str) -> dict[str, Baseline | None]:
         """Every baseline of a device by workload id; None for a file that cannot be read."""
-        found: dict[str, Baseline | None] = {}
+        found = self.stored_or_wrong(device)
+        return {name: old if isinstance(old, Baseline) else None for name, old in found.items()}
+
+    def stored_or_wrong(self, device: str) -> dict[str, Baseline | BaselineError]:
+        """The same, with what is wrong with a file that cannot be read."""
+        found: dict[str, Baseline | BaselineError] = {}
         for path in sorted((self.root / slug(device)).glob("*.json")):
             try:
-                found[path.stem] = self.load(device, path.stem)
-            except BaselineError:
-                found[path.stem] = None
+                loaded = self.load(device, path.stem)
+            except BaselineError as error:
+                found[path.stem] = error
+            else:
+                if loaded is not None:  # else it went away since the folder was listed
+                    found[path.stem] = loaded
         return found
 
     @contextmanager
@@ -86,16 +111,28 @@ class BaselineStore:
             lock.release()
 
     def apply(self, device: str, plan: Iterable[PlannedChange]) -> None:
-        """Carry out a plan, file by file. Each file is whole at every moment. Call it inside `locked`."""
+        """Carry out a plan, file by file. Each file is whole at every moment. Call it inside `locked`.
+
+        Raises `StorageError` for the first file that cannot be written: those before it are, and the same plan made
+        again goes on from there.
+        """
         for change in plan:
             path = self.path(device, change.workload)
             if change.baseline is not None:
+                _sweep(path)
                 write_atomically(path, encode_baseline(change.baseline))
             elif change.action is Action.TRIM:
                 try:
                     path.unlink(missing_ok=True)
                 except OSError as error:
                     raise _unwritable(path, error) from error
+
+
+def _sweep(path: Path) -> None:
+    """Remove what writers of this file left that were killed. Whoever holds the lock knows that none is at work."""
+    with suppress(OSError):
+        for left in path.parent.glob(f".{path.name}.*.tmp"):
+            left.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -26,7 +26,7 @@ from tests.builders import (
 
 GOLDEN = """\
 {
-  "schema_version": 2,
+  "schema_version": 3,
   "suite": "perf",
   "workload": "linear-eager-bf16-1024x32x64",
   "fingerprint": {

@@ -233,3 +233,53 @@ def test_a_field_that_nobody_knows_is_refused(change: Callable[[dict[str, Any]],
 
 def test_json_nested_too_deeply_is_refused() -> None:
     refusal(b'{"schema_version": 2, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+
+
+# -- what it remembers ------------------------------------------------------------------------------------------------
+
+
+def remembers(stored: dict[str, Any], **of_ancestor: object) -> None:
+    stored["recorded"] = {"at": "2026-11-20T19:10:12+00:00", "commit": None, "kernelgauge": "0.1.0", "conditions": None}
+    ancestor = {
+        **dict.fromkeys(("at", "commit", "driver", "cuda", "triton", "liger_kernel")),
+        "torch": "2.11.0",
+        "launches": 4,
+        "configuration": "814fa96b",
+        "times_us": {"device_time": 205.1},
+    }
+    stored["ancestors"] = [ancestor | of_ancestor]
+
+
+def test_what_is_whole_and_remembers_is_no_reason_to_refuse() -> None:
+    stored = decode_baseline(changed(remembers), where=WHERE, workload=WORKLOAD)
+    assert stored.recorded is not None
+    assert len(stored.ancestors) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        pytest.param(lambda s: remembers(s, launches=-1), "$.ancestors[0].launches", id="negative launches"),
+        pytest.param(lambda s: remembers(s, times_us={"device_time": 0}), "ancestors[0].times_us.device_time", id="0"),
+        pytest.param(lambda s: remembers(s, times_us={"device_time": -1.0}), "no duration: -1.0", id="a negative time"),
+        pytest.param(lambda s: remembers(s, times_us={"gpu_time": 1.0}), "times_us", id="an unknown timer"),
+        pytest.param(lambda s: remembers(s, torch=None), "$.ancestors[0].torch", id="no torch"),
+        pytest.param(lambda s: remembers(s, note="x"), "note", id="an unknown field"),
+        pytest.param(lambda s: (remembers(s), s["recorded"].pop("at")), "at", id="no time"),
+        pytest.param(lambda s: (remembers(s), s.update(ancestors=s["ancestors"] * 101)), "at most 100", id="too many"),
+    ],
+)
+def test_what_it_remembers_wrongly_is_named(change: Callable[[dict[str, Any]], object], named: str) -> None:
+    error = refusal(changed(change))
+    assert error.what == "the baseline cannot be read"
+    assert named in str(error.got)
+
+
+def test_a_file_of_schema_2_is_read_as_one_that_remembers_nothing() -> None:
+    stored = decode_baseline(changed(lambda s: s.update(schema_version=2)), where=WHERE, workload=WORKLOAD)
+    assert stored == baseline()
+
+
+def test_a_file_of_schema_2_that_remembers_is_none() -> None:
+    error = refusal(changed(lambda s: (remembers(s), s.update(schema_version=2))))
+    assert "schema 2 has neither `recorded` nor `ancestors`" in str(error.got)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.judge import calibrated, encode_baseline, from_run
+from kernelgauge.conditions import Conditions
+from kernelgauge.judge import Recorded, RecordedConditions, calibrated, encode_baseline, from_run
 from kernelgauge.run import Timer
 from tests.builders import ELSEWHERE, HERE, OTHER_SOURCE, counts, drawn, fingerprint, mlp_kernels, run
 
@@ -68,3 +69,17 @@ def test_processes_that_differ_in_what_is_exact_are_no_noise(place: int, changes
     runs.insert(place, run(**changes))
     with pytest.raises(ValueError, match=said):
         calibrated(runs, suite="perf")
+
+
+def test_what_was_recorded_has_the_conditions_of_all_processes() -> None:
+    watched = [
+        Conditions(lowest_sm_clock_mhz=clock, max_temperature_c=heat) for clock, heat in ((1700, 50), (1600, 48))
+    ]
+    runs = [run(conditions=each) for each in (*watched, None)]
+    stored = calibrated(runs, suite="perf", recorded=Recorded("2026-11-21T10:00:00+00:00", "abc", "0.1.0"))
+    assert stored.recorded == Recorded(
+        "2026-11-21T10:00:00+00:00",
+        "abc",
+        "0.1.0",
+        RecordedConditions(lowest_sm_clock_mhz=1600, max_temperature_c=50),
+    )

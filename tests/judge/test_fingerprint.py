@@ -62,10 +62,21 @@ def test_the_direction_is_from_the_baseline_to_the_run() -> None:
     assert str(compare(fingerprint(cuda="12.8"), H200)) == "cuda 12.8 -> 13.0"
 
 
-def test_every_field_is_looked_at_but_the_size_of_the_memory() -> None:
-    ignored = {
-        field
-        for field in H200.__struct_fields__
-        if str(compare(H200, fingerprint(**{field: "something else"}))) == "identical"
+def test_every_field_is_looked_at_and_makes_a_baseline_foreign_older_or_neither() -> None:
+    kinds: dict[str, set[str]] = {"foreign": set(), "moved": set(), "recorded": set()}
+    for field in H200.__struct_fields__:
+        comparison = compare(H200, fingerprint(**{field: "something else"}))
+        (kind,) = (name for name in kinds if getattr(comparison, name))
+        kinds[kind].add(field)
+    assert kinds == {
+        "foreign": {"device", "arch", "sm_count", "power_limit_watts", "mig"},
+        "moved": {"driver", "cuda", "torch", "triton", "liger_kernel", "python"},
+        "recorded": {"memory_bytes"},  # moves with the driver by a few MiB on one and the same device
     }
-    assert ignored == {"memory_bytes"}  # moves with the driver by a few MiB on one and the same device
+
+
+def test_what_is_only_recorded_is_compared_and_in_no_verdict() -> None:
+    comparison = compare(H200, fingerprint(memory_bytes=1))
+    assert comparison.comparable
+    assert str(comparison) == "identical"
+    assert [str(change) for change in comparison.recorded] == ["memory_bytes 150109880320 -> 1"]

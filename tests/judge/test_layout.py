@@ -35,3 +35,16 @@ def test_what_does_not_fit_is_spread_and_only_that() -> None:
     assert laid_out({"a": LONG, "b": [1, 2]}) == (
         '{\n  "a": [\n' + ",\n".join(f'    "{text}"' for text in LONG) + '\n  ],\n  "b": [1, 2]\n}'
     )
+
+
+def test_an_array_of_a_line_each_has_them_however_long_and_wherever_it_stands() -> None:
+    value = {"deep": {"lines": [LONG, LONG[:1]]}, "others": LONG, "lines": []}
+    text = laid_out(value, a_line_each={"lines"})
+    assert json.loads(text) == value
+    assert f"      {json.dumps(LONG)},\n      {json.dumps(LONG[:1])}\n    ]" in text
+    assert '"lines": []' in text
+
+
+def test_one_more_in_an_array_of_a_line_each_is_one_more_line_of_a_diff() -> None:
+    one, two = (laid_out({"lines": [LONG] * count, "x": LONG}, a_line_each={"lines"}).split("\n") for count in (1, 2))
+    assert len(two) == len(one) + 1

@@ -16,11 +16,13 @@ from kernelgauge.judge import (
     calibrated,
     compare,
     decode_baseline,
+    descended,
     encode_baseline,
     from_run,
     judge_time,
     plan_update,
 )
+from kernelgauge.judge.update import comparison_count, time_changes
 from kernelgauge.run import ControlTime, Timer
 from tests.builders import (
     CONTROL_US,
@@ -147,6 +149,11 @@ def test_a_file_is_updated_by_what_a_test_of_as_many_workloads_would_be_told(wor
     assert 0 < sum(moved) < sum(alone) < len(alone)
 
 
+def test_as_many_comparisons_are_made_as_timers_were_measured() -> None:
+    assert comparison_count([]) == 1
+    assert comparison_count([baseline(), baseline(host=None), baseline(host=None, end_to_end=None)]) == 3 + 2 + 1
+
+
 def test_a_gpu_that_the_baseline_does_not_know_is_expected_to_be_as_fast_as_its_control_gemm_tells() -> None:
     """Eight GPUs, and times that follow the GEMM by one half: 1 % more is no slow GPU where the GEMM is as usual."""
     speeds = [0.03 * (place / 7 - 0.5) for place in range(8)]
@@ -185,12 +192,12 @@ def test_a_gpu_that_the_baseline_does_not_know_is_expected_to_be_as_fast_as_its_
 def test_what_is_exact_is_updated_whenever_it_differs_and_takes_all_that_was_stored_with_it(
     changes: dict[str, Any], detail: str
 ) -> None:
-    new = baseline(**changes)
-    assert plan_update([new], {WORKLOAD: drawn({1024: 3, 512: 2})}, {new.suite: {WORKLOAD}}) == [
+    new, old = baseline(**changes), drawn({1024: 3, 512: 2})
+    assert plan_update([new], {WORKLOAD: old}, {new.suite: {WORKLOAD}}) == [
         PlannedChange(
             Action.UPDATE,
             WORKLOAD,
-            new,
+            descended(new, old),
             (detail, "processes that it knows 5 -> 1 (kernelgauge calibrate records more)"),
         )
     ]
@@ -302,7 +309,9 @@ def test_a_timer_that_the_stored_one_lacks_is_added() -> None:
 
 def test_a_stored_file_that_cannot_be_read_is_replaced_and_said_so() -> None:
     new = baseline()
-    assert plan_one(None, new) == PlannedChange(Action.UPDATE, WORKLOAD, new, ("the stored file cannot be read",))
+    assert plan_one(None, new) == PlannedChange(
+        Action.UPDATE, WORKLOAD, new, ("the stored file cannot be read, nor what it remembered",)
+    )
 
 
 def test_an_unreadable_file_that_was_not_measured_is_left_alone() -> None:
@@ -324,6 +333,11 @@ def test_what_another_suite_stored_is_not_trimmed() -> None:
 def test_what_is_declared_but_was_not_selected_is_not_trimmed() -> None:
     old = baseline()
     assert plan_update([], {WORKLOAD: old}, {"perf": {WORKLOAD}}) == []
+
+
+def test_what_was_measured_is_not_trimmed_though_its_suite_no_longer_declares_it() -> None:
+    (change,) = plan_update([baseline()], {WORKLOAD: baseline()}, {"perf": set()})
+    assert change.action is Action.KEEP
 
 
 def test_a_session_that_declares_nothing_trims_nothing() -> None:
@@ -355,3 +369,54 @@ def test_a_workload_that_moved_and_was_not_selected_is_not_trimmed() -> None:
 def test_a_timer_that_would_be_lost_is_named() -> None:
     change = plan_one(baseline(), baseline(host=None, counts=counts(memsets=3)))
     assert any("host dispatch" in detail for detail in change.details)
+
+
+# -- what is remembered ---------------------------------------------------------------------------------------------
+
+
+def test_every_update_of_a_file_makes_what_was_stored_an_ancestor() -> None:
+    old = drawn({1024: 3, 512: 2}, device=TIMES)
+    for new in (
+        baseline(device=times(1.1)),  # replaces an entry
+        baseline(kernels=mlp_kernels(xblock=256)),  # adds one
+        baseline(machine=fingerprint(driver="590.1")),  # replaces all
+    ):
+        change = plan_one(old, new)
+        assert change.baseline is not None
+        assert [ancestor.launches for ancestor in change.baseline.ancestors] == [4]
+
+
+def test_what_is_kept_or_created_has_no_new_ancestor() -> None:
+    assert plan_one(drawn({1024: 3}), baseline()).baseline is None
+    (created,) = plan_update([baseline()], {}, {})
+    assert created.baseline is not None
+    assert created.baseline.ancestors == ()
+
+
+def test_a_time_on_each_side_is_compared_by_the_rule_that_judges() -> None:
+    changes = time_changes(baseline(device=TIMES), baseline(device=times(1.1)), comparisons=3)
+    assert [change.timer for change in changes] == list(Timer)
+    device, *others = changes
+    assert device.decision is not None
+    assert (device.moved, device.decision.status) == (True, Status.REGRESSED)
+    assert (device.before_us, device.after_us) == (pytest.approx(200.0), pytest.approx(220.0))
+    assert not any(change.moved for change in others)
+
+
+def test_a_time_of_one_side_has_moved_and_nothing_is_decided_of_it() -> None:
+    for old, new in ((baseline(host=None), baseline()), (baseline(), baseline(host=None))):
+        (host,) = (change for change in time_changes(old, new, comparisons=3) if change.timer is Timer.HOST)
+        assert (host.moved, host.decision, host.compared_us) == (True, None, host.before_us)
+
+
+def test_the_percentage_is_one_of_the_time_that_is_shown_beside_it() -> None:
+    """On a GPU that the baseline does not know, what is expected of it by its control GEMM."""
+    old = calibrated(
+        [run(device=times(1 + place / 100), gpu=str(place), controls=pair(gemm=150.0 + place)) for place in range(5)],
+        suite="perf",
+    )
+    device = time_changes(old, baseline(device=times(1.05), gpu="new", controls=pair(gemm=153.0)), comparisons=3)[0]
+    assert device.decision is not None
+    assert device.compared_us is not None
+    assert device.after_us == pytest.approx(device.compared_us * (1 + device.decision.change.estimate))
+    assert device.compared_us != pytest.approx(device.before_us, rel=1e-4)

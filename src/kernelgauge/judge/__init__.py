@@ -1,18 +1,21 @@
 """What to conclude from what ran. Pure: no torch, no pytest, no GPU, no disk, no clock."""
 
+from .ancestry import Ancestor, Recorded, RecordedConditions, ancestor_of, conditions_of, descended
 from .baseline import SCHEMA_VERSION, Baseline, Entry, Process, decode_baseline, encode_baseline, from_run
 from .calibration import calibrated
 from .decision import Decision, decide, smallest_detectable
 from .expectation import Expectation, applicable, mismatches
-from .fingerprint import Comparison, compare
+from .fingerprint import Comparison, FieldChange, compare
 from .machine import MachineChange, machine_change
 from .noise import Seen, process_noise
 from .observation import Observation, observe
 from .policy import DEFAULT_POLICIES, FALSE_ALARMS_PER_SUITE, Policy, Prior
+from .review import review
+from .reviewed import Candidate, Group, Review, Reviewed, SinceFirst
 from .stats import RelativeChange
 from .structure import judge_structure
 from .timing import judge_time, not_measured
-from .update import Action, PlannedChange, plan_update
+from .update import Action, PlannedChange, TimeChange, plan_update
 from .verdict import Reason, Status, Verdict, worst
 
 __all__ = [
@@ -20,11 +23,15 @@ __all__ = [
     "FALSE_ALARMS_PER_SUITE",
     "SCHEMA_VERSION",
     "Action",
+    "Ancestor",
     "Baseline",
+    "Candidate",
     "Comparison",
     "Decision",
     "Entry",
     "Expectation",
+    "FieldChange",
+    "Group",
     "MachineChange",
     "Observation",
     "PlannedChange",
@@ -32,15 +39,24 @@ __all__ = [
     "Prior",
     "Process",
     "Reason",
+    "Recorded",
+    "RecordedConditions",
     "RelativeChange",
+    "Review",
+    "Reviewed",
     "Seen",
+    "SinceFirst",
     "Status",
+    "TimeChange",
     "Verdict",
+    "ancestor_of",
     "applicable",
     "calibrated",
     "compare",
+    "conditions_of",
     "decide",
     "decode_baseline",
+    "descended",
     "encode_baseline",
     "from_run",
     "judge_structure",
@@ -51,6 +67,7 @@ __all__ = [
     "observe",
     "plan_update",
     "process_noise",
+    "review",
     "smallest_detectable",
     "worst",
 ]

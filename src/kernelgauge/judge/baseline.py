@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import inf
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import msgspec
@@ -11,7 +10,9 @@ import msgspec
 from ..errors import BaselineError, NewerBaselineError
 from ..run import ControlTime, Counts, Fingerprint, Run, Sample, Timer
 from ..trace.kernel import KernelRecord
+from .ancestry import Ancestor, Recorded, conditions_of
 from .configuration import Likeness, likeness
+from .contradictions import contradictions
 from .layout import laid_out
 from .machine import MachineChange, machine_change
 from .noise import Seen
@@ -19,7 +20,9 @@ from .observation import Observation, host_share, observe
 
 __all__ = ["SCHEMA_VERSION", "Baseline", "Entry", "Process", "decode_baseline", "encode_baseline", "from_run"]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+# What is read beside it: schema 2 is schema 3 without `recorded` and `ancestors`.
+_OLDER_VERSION = 2
 
 # Nanoseconds: finer than the profiler's own resolution (32 ns on an H200), so nothing is lost, and a re-record
 # of an unchanged machine does not differ in digits that mean nothing.
@@ -61,8 +64,11 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return host_share(timer, fmean(times), self.device_time_us) if times else 0.0
 
 
-class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of `baselines/<gpu>/`. Field order is the order in the file."""
+class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One file of `baselines/<gpu>/`. Field order is the order in the file.
+
+    `recorded`: None of one that was written in schema 2. `ancestors`: those that it replaced, the first one first.
+    """
 
     schema_version: int
     suite: str  # folder of the suite that declares the workload: what may be trimmed with it
@@ -70,6 +76,8 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fingerprint: Fingerprint
     counts: Counts
     entries: tuple[Entry, ...]
+    recorded: Recorded | None = None
+    ancestors: tuple[Ancestor, ...] = ()
 
     def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
         """The entry to compare these kernels with: that of their own configuration, else the one drawn most often."""
@@ -95,8 +103,10 @@ class _Header(msgspec.Struct):
     schema_version: int
 
 
-def from_run(run: Run, *, suite: str) -> Baseline:
-    """The baseline that accepting `run` would store."""
+def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Baseline:
+    """The baseline that accepting `run` would store. The conditions that were recorded are the run's own."""
+    if recorded is not None:
+        recorded = msgspec.structs.replace(recorded, conditions=conditions_of([run]))
     kernels = tuple(KernelRecord(kernel.identity, round(kernel.device_time_us, _DECIMALS)) for kernel in run.kernels)
     device_us = sum(kernel.device_time_us for kernel in kernels)
     timers = {
@@ -115,6 +125,7 @@ def from_run(run: Run, *, suite: str) -> Baseline:
         fingerprint=run.fingerprint,
         counts=run.counts,
         entries=(Entry(draws=1, kernels=kernels, processes=(Process(run.gpu, timers, controls),)),),
+        recorded=recorded,
     )
 
 
@@ -133,72 +144,22 @@ def _rounded(observation: Observation) -> Observation:
 
 
 def encode_baseline(baseline: Baseline) -> bytes:
-    """JSON with a stable key order and a final newline, one line for each timer of each process."""
-    return laid_out(msgspec.to_builtins(baseline)).encode() + b"\n"
-
-
-def _contradictions(baseline: Baseline) -> Iterator[tuple[str, str]]:
-    """What the types allow and no measurement can show: (field, what is wrong with it)."""
-    counts = msgspec.structs.asdict(baseline.counts)
-    yield from ((f"counts.{name}", f"negative: {value}") for name, value in counts.items() if value and value < 0)
-    if not baseline.entries:
-        yield "entries", "a baseline has at least one"
-    names = [[kernel.identity.name for kernel in entry.kernels] for entry in baseline.entries]
-    for index, entry in enumerate(baseline.entries):
-        if names[index] != names[0]:
-            yield (
-                f"entries[{index}].kernels",
-                "other kernels than in the first entry: no configuration of the same ones",
-            )
-        if baseline.counts.launches != len(entry.kernels):
-            yield "counts.launches", f"{baseline.counts.launches}, but there are {len(entry.kernels)} kernels"
-        yield from ((f"entries[{index}].{field}", wrong) for field, wrong in _entry_contradictions(entry))
-
-
-def _entry_contradictions(entry: Entry) -> Iterator[tuple[str, str]]:
-    if entry.draws < 1:
-        yield "draws", f"never drawn: {entry.draws}"
-    if not entry.processes:
-        yield "processes", "an entry has at least one"
-    for index, kernel in enumerate(entry.kernels):
-        if not 0 <= kernel.device_time_us < inf:
-            yield f"kernels[{index}].device_time_us", f"no duration: {kernel.device_time_us}"
-    for index, process in enumerate(entry.processes):
-        for timer, observation in process.timers.items():
-            for field, wrong in _observation_contradictions(observation):
-                yield f"processes[{index}].timers.{timer.value}.{field}", wrong
-        for name, control in process.controls.items():
-            if not 0 < control.device_time_us < inf:
-                yield f"processes[{index}].controls.{name}.device_time_us", f"no duration: {control.device_time_us}"
-
-
-def _observation_contradictions(observation: Observation) -> Iterator[tuple[str, str]]:
-    if not 0 < observation.mean_us < inf:
-        yield "mean_us", f"no duration: {observation.mean_us}"
-    if observation.replicates < 1:
-        yield "replicates", f"no replicates: {observation.replicates}"
-    if observation.iterations < 1:
-        yield "iterations", f"no iterations: {observation.iterations}"
-    if observation.control_us is not None and not 0 < observation.control_us < inf:
-        yield "control_us", f"no duration: {observation.control_us}"
-    if (observation.spread is None) != (observation.replicates < 2):
-        yield "spread", f"{observation.spread} of {observation.replicates} replicates"
-    elif observation.spread is not None and not 0 <= observation.spread < inf:
-        yield "spread", f"no standard deviation: {observation.spread}"
+    """JSON with a stable key order and a final newline, one line for each timer of each process and each ancestor."""
+    return laid_out(msgspec.to_builtins(baseline), a_line_each={"ancestors"}).encode() + b"\n"
 
 
 def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
     """Parse and validate a baseline file.
 
-    Raises `BaselineError` if it is anything but a baseline of `workload` in this schema: a file that is there and
-    cannot be read is never treated as one that is missing.
+    One of schema 2 is read as one of this schema. Raises `BaselineError` if it is anything but a baseline of `workload`
+    in one of them: a file that is there and cannot be read is never treated as one that is missing.
     """
     next_command = f"git checkout -- {where}   (or delete it and record again with --perf-update)"
     try:
         header = msgspec.json.decode(content, type=_Header)
-        if header.schema_version == SCHEMA_VERSION:
-            baseline = msgspec.json.decode(content, type=Baseline)
-            for field, wrong in _contradictions(baseline):
+        if header.schema_version in (_OLDER_VERSION, SCHEMA_VERSION):
+            baseline = _decoded(content)
+            for field, wrong in contradictions(baseline):
                 raise ValueError(f"{wrong} - at `$.{field}`")
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         conflict = b"<<<<<<<" in content
@@ -209,7 +170,7 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             expected=f"a kernelgauge baseline, schema_version {SCHEMA_VERSION}",
             next_command=next_command,
         ) from error
-    if header.schema_version != SCHEMA_VERSION:
+    if header.schema_version not in (_OLDER_VERSION, SCHEMA_VERSION):
         newer = header.schema_version > SCHEMA_VERSION
         kind = NewerBaselineError if newer else BaselineError
         raise kind(
@@ -230,3 +191,10 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             next_command=next_command,
         )
     return baseline
+
+
+def _decoded(content: bytes) -> Baseline:
+    baseline = msgspec.json.decode(content, type=Baseline)
+    if baseline.schema_version == _OLDER_VERSION and (baseline.recorded or baseline.ancestors):
+        raise ValueError("schema 2 has neither `recorded` nor `ancestors` - at `$.schema_version`")
+    return msgspec.structs.replace(baseline, schema_version=SCHEMA_VERSION)

@@ -9,15 +9,17 @@ import msgspec
 
 from ..run import Run
 from ..trace.kernel import KernelRecord
+from .ancestry import Recorded, conditions_of
 from .baseline import Baseline, Entry, from_run
 from .configuration import Likeness, likeness
 
 __all__ = ["calibrated"]
 
 
-def calibrated(runs: Sequence[Run], *, suite: str) -> Baseline:
+def calibrated(runs: Sequence[Run], *, suite: str, recorded: Recorded | None = None) -> Baseline:
     """The baseline of several runs of one workload, each from a process of its own: one entry for each configuration.
 
+    The conditions that were recorded are those of all the runs together.
     Raises `ValueError` if the runs ran other kernels or counted other things: then nothing about them is noise.
     """
     singles = [from_run(run, suite=suite) for run in runs]
@@ -39,7 +41,9 @@ def calibrated(runs: Sequence[Run], *, suite: str) -> Baseline:
         else:
             groups.append([entry])
     groups.sort(key=len, reverse=True)
-    return msgspec.structs.replace(first, entries=tuple(map(_merged, groups)))
+    if recorded is not None:
+        recorded = msgspec.structs.replace(recorded, conditions=conditions_of(runs))
+    return msgspec.structs.replace(first, entries=tuple(map(_merged, groups)), recorded=recorded)
 
 
 def _merged(group: Sequence[Entry]) -> Entry:

@@ -8,10 +8,12 @@ from ..run import Fingerprint
 
 __all__ = ["Comparison", "FieldChange", "compare"]
 
-# Another device, or the same one cut or capped differently: its times answer another question.
+# Another device, or the same one cut or capped differently: its times answer another question (INCOMPARABLE).
 _FOREIGN_FIELDS = ("device", "arch", "sm_count", "power_limit_watts", "mig")
 # Software: times stay comparable, and the change is named in every verdict.
 _SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python")
+# Kept for a reader: it moves with the driver by a few MiB on one and the same device.
+_RECORDED_FIELDS = ("memory_bytes",)
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,17 @@ class FieldChange:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the machine of a run differs from that of its baseline."""
+    """How the machine of a run differs from that of its baseline.
+
+    Attributes:
+        foreign: what makes the baseline one of another kind of machine: nothing is compared.
+        moved: what makes it an older one: all is compared, and every verdict names this.
+        recorded: what is told nowhere but in a review.
+    """
 
     foreign: tuple[FieldChange, ...]
     moved: tuple[FieldChange, ...]
+    recorded: tuple[FieldChange, ...] = ()
 
     @property
     def comparable(self) -> bool:
@@ -44,7 +53,10 @@ class Comparison:
 
 def compare(before: Fingerprint, after: Fingerprint) -> Comparison:
     """Compare the fingerprint of a baseline with that of a run."""
-    return Comparison(_changes(before, after, _FOREIGN_FIELDS), _changes(before, after, _SOFTWARE_FIELDS))
+    foreign, moved, recorded = (
+        _changes(before, after, fields) for fields in (_FOREIGN_FIELDS, _SOFTWARE_FIELDS, _RECORDED_FIELDS)
+    )
+    return Comparison(foreign, moved, recorded)
 
 
 def _changes(before: Fingerprint, after: Fingerprint, fields: tuple[str, ...]) -> tuple[FieldChange, ...]:

@@ -10,15 +10,26 @@ from statistics import geometric_mean
 import msgspec
 
 from ..run import Timer
+from .ancestry import descended
 from .baseline import Baseline, Entry
 from .configuration import Likeness
-from .decision import decide
-from .fingerprint import compare
+from .decision import Decision, decide
+from .fingerprint import FieldChange, compare
 from .noise import Seen
 from .policy import DEFAULT_POLICIES
 from .verdict import Status
 
-__all__ = ["Action", "PlannedChange", "plan_update"]
+__all__ = [
+    "Action",
+    "PlannedChange",
+    "TimeChange",
+    "comparison_count",
+    "environment",
+    "plan_one",
+    "plan_update",
+    "time_changes",
+    "time_detail",
+]
 
 
 class Action(str, Enum):
@@ -40,6 +51,34 @@ class PlannedChange:
     details: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class TimeChange:
+    """One timer, as it is stored and as it was measured now, in microseconds. None: not on that side.
+
+    `before_us`: mean over all processes of the stored entry; `decision`: by the rule that judges a run.
+    """
+
+    timer: Timer
+    before_us: float | None
+    after_us: float | None
+    decision: Decision | None = None
+
+    @property
+    def compared_us(self) -> float | None:
+        """The time that the percentage is one of: on a GPU that the baseline does not know, what is expected of it."""
+        if self.decision is None or self.after_us is None or self.timer is not Timer.DEVICE:
+            return self.before_us
+        return self.after_us / (1 + self.decision.change.estimate)
+
+    @property
+    def moved(self) -> bool:
+        return self.decision is None or self.decision.status in (Status.REGRESSED, Status.IMPROVED)
+
+    @property
+    def undecided(self) -> bool:
+        return self.decision is not None and self.decision.status is Status.UNDECIDED
+
+
 def plan_update(
     observed: Sequence[Baseline], stored: Mapping[str, Baseline | None], declared: Mapping[str, Collection[str]]
 ) -> list[PlannedChange]:
@@ -50,25 +89,34 @@ def plan_update(
         stored: what the folder of this GPU holds now, by workload id; None: a file that cannot be read.
         declared: ids that each suite of this run declares, selected or not, by the suite's folder.
     """
-    comparisons = max(1, len(observed)) * len(Timer)
-    plan = [_plan_one(new, stored, comparisons) for new in observed]
+    plan = [plan_one(new, stored, comparisons=comparison_count(observed)) for new in observed]
     alive = {workload for suite in declared.values() for workload in suite}  # it may have moved to another suite
+    alive |= {new.workload for new in observed}
     for workload, old in stored.items():
         if old is not None and old.suite in declared and workload not in alive:
             plan.append(PlannedChange(Action.TRIM, workload, None, ("the suite no longer declares it",)))
     return sorted(plan, key=lambda change: change.workload)
 
 
-def _plan_one(new: Baseline, stored: Mapping[str, Baseline | None], comparisons: int) -> PlannedChange:
+def comparison_count(observed: Sequence[Baseline]) -> int:
+    """How many comparisons an update makes, as a run of all that was measured does: false alarms are controlled over
+    all of them together."""
+    return max(1, sum(len(process.timers) for new in observed for process in new.entries[0].processes))
+
+
+def plan_one(new: Baseline, stored: Mapping[str, Baseline | None], *, comparisons: int) -> PlannedChange:
+    """Plan one file. `new`: a baseline of one process."""
     if new.workload not in stored:
         return PlannedChange(Action.CREATE, new.workload, new, _summary(new))
     old = stored[new.workload]
     if old is None:
-        return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
+        return PlannedChange(
+            Action.UPDATE, new.workload, new, ("the stored file cannot be read, nor what it remembered",)
+        )
     details = tuple(_exact_details(old, new))
     if details:
         details = (*details, *_time_details(old, new, comparisons), *_forgotten(old.entries))
-        return PlannedChange(Action.UPDATE, new.workload, new, details)
+        return PlannedChange(Action.UPDATE, new.workload, descended(new, old), details)
     entry, alike = old.entry_like(new.entries[0].kernels)
     if not alike.same_configuration:
         known = f"a launch configuration that was not known: {len(old.entries) + 1} now"
@@ -91,6 +139,7 @@ def _forgotten(entries: Sequence[Entry]) -> list[str]:
 def _with_entry(old: Baseline, replaced: Entry | None, new: Baseline) -> Baseline:
     """The stored baseline with the one entry of `new` added, or put where `replaced` was."""
     (fresh,) = new.entries
+    new = descended(new, old)
     if replaced is None:
         return msgspec.structs.replace(new, entries=(*old.entries, fresh))
     fresh = msgspec.structs.replace(fresh, draws=replaced.draws)
@@ -108,7 +157,7 @@ def _summary(new: Baseline) -> tuple[str, ...]:
 
 def _exact_details(old: Baseline, new: Baseline) -> list[str]:
     """What makes all that was stored another matter: the environment, the kernels, the counts."""
-    details = [str(change) for change in _environment(old, new)]
+    details = [str(change) for change in environment(old, new)]
     if old.suite != new.suite:
         details.append(f"suite {old.suite} -> {new.suite}")
     for field in new.counts.__struct_fields__:
@@ -123,7 +172,20 @@ def _exact_details(old: Baseline, new: Baseline) -> list[str]:
 def _time_details(old: Baseline, new: Baseline, comparisons: int) -> list[str]:
     """Times that moved, by the rule that judges them. What did not stays as it was, so that slow drift adds up
     against one baseline until it shows."""
-    details: list[str] = []
+    return [time_detail(change) for change in time_changes(old, new, comparisons=comparisons) if change.moved]
+
+
+def time_detail(change: TimeChange) -> str:
+    before, after = ("(none)" if us is None else f"{us:.1f}" for us in (change.before_us, change.after_us))
+    # "200.0 us -> (none)": the unit stands behind the last number.
+    times = f"{before} -> {after} us" if change.after_us is not None else f"{before} us -> {after}"
+    relative = f" ({100 * change.decision.change.estimate:+.1f} %)" if change.decision else ""
+    return f"{change.timer.label} {times}{relative}"
+
+
+def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[TimeChange]:
+    """Each timer of `new`, a baseline of one process, against the entry of `old` that it is compared with."""
+    found: list[TimeChange] = []
     entry, _ = old.entry_like(new.entries[0].kernels)
     (process,) = new.entries[0].processes
     machine = entry.machine_change(process.gpu, process.controls)
@@ -131,15 +193,13 @@ def _time_details(old: Baseline, new: Baseline, comparisons: int) -> list[str]:
     kernel = gemm.kernel if gemm else None
     for timer in Timer:
         before, fresh = old.seen(timer, entry, gemm=kernel), new.seen(timer, new.entries[0], gemm=kernel)
-        if not fresh:
-            if before:
-                details.append(f"{timer.label} {_mean_us(before):.1f} us -> (none)")
+        before_us = _mean_us(before) if before else None
+        if not before or not fresh:
+            if before or fresh:
+                found.append(TimeChange(timer, before_us, fresh[0].observation.mean_us if fresh else None))
             continue
-        (after,) = fresh
-        if not before:
-            details.append(f"{timer.label} (none) -> {after.observation.mean_us:.1f} us")
-            continue
-        after = replace(after, host_share=before[0].host_share)  # of one share: else the control is no common scale
+        # Of one share: else the control is no common scale.
+        after = replace(fresh[0], host_share=before[0].host_share)
         decision = decide(
             before,
             after,
@@ -147,18 +207,15 @@ def _time_details(old: Baseline, new: Baseline, comparisons: int) -> list[str]:
             comparisons=comparisons,
             explained=machine.explained(host_share=after.host_share),
         )
-        if decision.status in (Status.REGRESSED, Status.IMPROVED):
-            details.append(
-                f"{timer.label} {_mean_us(before):.1f} -> {after.observation.mean_us:.1f} us "
-                f"({100 * decision.change.estimate:+.1f} %)"
-            )
-    return details
+        found.append(TimeChange(timer, before_us, after.observation.mean_us, decision))
+    return found
 
 
 def _mean_us(seen: Sequence[Seen]) -> float:
     return geometric_mean(each.observation.mean_us for each in seen)
 
 
-def _environment(old: Baseline, new: Baseline) -> tuple[object, ...]:
+def environment(old: Baseline, new: Baseline) -> tuple[FieldChange, ...]:
+    """What moved in the machine and its software."""
     comparison = compare(old.fingerprint, new.fingerprint)
     return (*comparison.foreign, *comparison.moved)

@@ -17,7 +17,7 @@ from .page import Column, Grid, Section, markdown, unlinked
 from .terminal import render
 from .wording import change_text, counted, us
 
-__all__ = ["Source", "review_markdown", "review_text"]
+__all__ = ["Source", "commit_text", "review_markdown", "review_text"]
 
 _STYLES = {
     Group.SAME_SPEED: "green",
@@ -92,7 +92,7 @@ def _environment(review: Review) -> Iterator[Source]:
 def _recorded(review: Review) -> Iterator[Source]:
     """When the baselines were recorded, and from which commits."""
     for recorded, workloads in review.recorded[:_MOST_RECORDED]:
-        commit = recorded.commit[:_COMMIT_LENGTH] if recorded and recorded.commit else "not known"
+        commit = commit_text(recorded.commit if recorded else None)
         day = _day(recorded.at if recorded else None)
         yield Source("recorded", f"{day}, commit {commit}   ({counted(workloads, 'workload')})")
     if len(review.recorded) > _MOST_RECORDED:
@@ -162,10 +162,18 @@ def _since(since: SinceFirst) -> str:
 
 def _when(first: Ancestor) -> str:
     """When the first was recorded, and with what."""
-    commit = [f"commit {first.commit[:_COMMIT_LENGTH]}"] if first.commit else []
+    commit = [f"commit {commit_text(first.commit)}"] if first.commit else []
     versions = (("driver", first.driver), ("CUDA", first.cuda), ("torch", first.torch), ("triton", first.triton))
     known = [*commit, *(f"{name} {version}" for name, version in versions if version)]
     return f"{_day(first.at)} ({', '.join(known)})"
+
+
+def commit_text(commit: str | None) -> str:
+    """Short, with the mark of local changes."""
+    if not commit:
+        return "not known"
+    sha = commit.removesuffix("+")
+    return sha[:_COMMIT_LENGTH] + commit[len(sha) :]
 
 
 def _day(at: str | None) -> str:

@@ -1,0 +1,181 @@
+"""Saved results beside the baselines that they would replace: what moved, in groups, each with its evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import geometric_mean
+
+import msgspec
+
+from ..errors import BaselineError, NewerBaselineError
+from ..run import Timer
+from .ancestry import digest
+from .attribution import explain
+from .baseline import Baseline
+from .configuration import Likeness
+from .fingerprint import compare
+from .reviewed import Candidate, Group, Review, Reviewed, SinceFirst
+from .update import (
+    Action,
+    PlannedChange,
+    TimeChange,
+    comparison_count,
+    environment,
+    plan_one,
+    plan_update,
+    time_changes,
+    time_detail,
+)
+from .verdict import Status
+
+__all__ = ["review"]
+
+_OTHER_KERNELS = "other kernels"  # as the plan of an update says it; here the group does
+
+
+def review(
+    device: str,
+    candidates: Sequence[Candidate],
+    stored: Mapping[str, Baseline | BaselineError],
+    declared: Mapping[str, Collection[str]],
+) -> Review:
+    """Compare what was measured with what is stored for this device.
+
+    Args:
+        stored: by workload id; an error: a file that cannot be read.
+        declared: ids that each suite declares, selected or not, by the suite's folder; of runs that collected all of it.
+    """
+    observed = [each.observed for each in candidates if each.observed is not None]
+    readable = {name: old if isinstance(old, Baseline) else None for name, old in stored.items()}
+    plan = {change.workload: change for change in plan_update(observed, readable, declared)}
+    comparisons = comparison_count(observed)
+    reviewed = [_reviewed(each, stored.get(each.workload), plan, comparisons) for each in candidates]
+    done = {each.workload for each in candidates}
+    for name, change in plan.items():
+        if change.action is Action.TRIM:
+            done.add(name)
+            reviewed.append(Reviewed(name, Group.VANISHED, change, evidence=change.details))
+    suites = {*declared, *(each.suite for each in candidates)}
+    for name, old in stored.items():
+        if name not in done and (isinstance(old, BaselineError) or old.suite in suites):
+            reviewed.append(_left_out(name, old))
+    compared = [(before, each) for each in observed if (before := readable.get(each.workload)) is not None]
+    moved = Counter(
+        change
+        for before, each in compared
+        for change in (*environment(before, each), *compare(before.fingerprint, each.fingerprint).recorded)
+    )
+    recorded = Counter(
+        before.recorded and msgspec.structs.replace(before.recorded, conditions=None) for before, _ in compared
+    )
+    order = list(Group)
+    reviewed.sort(key=lambda each: (order.index(each.group), each.workload))
+    return Review(device, tuple(recorded.items()), tuple(moved.items()), tuple(reviewed))
+
+
+def _left_out(name: str, old: Baseline | BaselineError) -> Reviewed:
+    """A stored baseline that the results say nothing of."""
+    if isinstance(old, BaselineError):
+        return Reviewed(name, Group.NOT_MEASURED, None, never=(old.one_line,))
+    return Reviewed(name, Group.NOT_MEASURED, None, evidence=("not selected in this run",))
+
+
+def _reviewed(
+    candidate: Candidate, old: Baseline | BaselineError | None, plan: Mapping[str, PlannedChange], comparisons: int
+) -> Reviewed:
+    new = candidate.observed
+    if new is None:
+        said = () if candidate.never else (candidate.why_not,)
+        return Reviewed(candidate.workload, Group.NOT_MEASURED, None, evidence=said, never=candidate.never)
+    change = plan[new.workload]
+    doubts = (*candidate.doubts, *_disagreements(new, candidate.others, comparisons))
+    found = Reviewed(new.workload, Group.NEW, change, evidence=change.details, doubts=doubts, never=candidate.never)
+    if old is None:
+        return found
+    if isinstance(old, NewerBaselineError):
+        return replace(found, evidence=(), never=(*found.never, old.one_line))
+    if isinstance(old, BaselineError):
+        return replace(found, evidence=(), doubts=(*doubts, old.one_line))
+    comparison = compare(old.fingerprint, new.fingerprint)
+    if not comparison.comparable:
+        return replace(found, evidence=("the stored baseline is of another kind of machine", *change.details))
+    times = tuple(time_changes(old, new, comparisons=comparisons))
+    if change.action is Action.KEEP and _is_last_accepted(new, old):  # to be decided against itself is nothing
+        said = ("accepted already",)
+        return Reviewed(new.workload, Group.SAME_SPEED, change, evidence=said, since_first=_since_first(old, new))
+    return replace(
+        found,
+        group=_group(old, new, times),
+        times=times,
+        evidence=tuple(_evidence(old, new, change, times)),
+        since_first=_since_first(old, new),
+        doubts=(*doubts, *_undecided(times, doubts)),
+    )
+
+
+def _is_last_accepted(new: Baseline, old: Baseline) -> bool:
+    """Whether this very run is what was accepted last, however noisy it was."""
+    entry, _ = old.entry_like(new.entries[0].kernels)
+    return new.recorded is not None and new.recorded == old.recorded and new.entries[0].processes[0] in entry.processes
+
+
+def _group(old: Baseline, new: Baseline, times: Sequence[TimeChange]) -> Group:
+    _, alike = old.entry_like(new.entries[0].kernels)
+    if alike is Likeness.OTHER_KERNELS or old.counts != new.counts:
+        return Group.KERNELS
+    if not alike.same_configuration:
+        return Group.CONFIGURATION
+    # What could not be decided is not known to be as fast.
+    return Group.SPEED if any(each.moved or each.undecided for each in times) else Group.SAME_SPEED
+
+
+def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequence[TimeChange]) -> Iterator[str]:
+    """What the plan says beside times and environment, then the kernels that carry what moved."""
+    told = {*map(str, environment(old, new)), *map(time_detail, times), _OTHER_KERNELS}
+    yield from (detail for detail in change.details if detail not in told)
+    entry, alike = old.entry_like(new.entries[0].kernels)
+    device_moved = any(each.timer is Timer.DEVICE and each.moved for each in times)
+    if device_moved or not alike.same_configuration:
+        named, rest = explain(entry.kernels, new.entries[0].kernels)
+        yield from named
+        if rest:
+            yield rest
+
+
+def _undecided(times: Sequence[TimeChange], doubts: Sequence[str]) -> Iterator[str]:
+    for each in (change for change in times if change.undecided):
+        said = f"{each.timer.label}: {Status.UNDECIDED.value}"
+        if not any(doubt.startswith(said) for doubt in doubts):
+            yield f"{said}  too noisy to tell whether it moved"
+
+
+def _disagreements(new: Baseline, others: Sequence[Baseline], comparisons: int) -> Iterator[str]:
+    """Two runs of a workload agree if an update would keep the one for the other."""
+    for other in others:
+        change = plan_one(new, {new.workload: other}, comparisons=comparisons)
+        if change.action is Action.KEEP:
+            continue
+        _, alike = other.entry_like(new.entries[0].kernels)
+        details = ("other launch configuration",) if alike is Likeness.SAME_NAMES else change.details
+        when = f" of {other.recorded.at}" if other.recorded else ""
+        yield f"another run{when} disagrees: {'; '.join(details)}"
+
+
+def _since_first(old: Baseline, new: Baseline) -> SinceFirst | None:
+    if not old.ancestors:
+        return None
+    first, (entry,) = old.ancestors[0], new.entries
+    times = tuple(
+        TimeChange(timer, first.times_us[timer], geometric_mean(each.observation.mean_us for each in seen))
+        for timer in Timer
+        if timer in first.times_us and (seen := new.seen(timer, entry))
+    )
+    return SinceFirst(
+        first,
+        len(old.ancestors),
+        times,
+        new.counts.launches,
+        other_configuration=digest(entry.kernels) != first.configuration,
+    )

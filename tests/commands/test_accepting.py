@@ -1,0 +1,361 @@
+"""`kernelgauge review` and `kernelgauge accept`, as they are typed."""
+
+from __future__ import annotations
+
+import builtins
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelgauge.cli import main
+from kernelgauge.commands import accepting as command_module
+from kernelgauge.judge import Status
+from kernelgauge.results import Results, encode_results
+from kernelgauge.storage import BaselineStore
+from tests.builders import counts, fingerprint, mlp_kernels, run
+from tests.test_recording import DEVICE, passing, told
+from tests.test_results import HOSTILE, hostile, verdict
+
+Command = Callable[..., tuple[int, str, str]]
+SLOWER = (225.0, 225.1, 225.2, 225.3)
+EAGER, COMPILED, LINEAR, GONE = "mlp-eager-bf16-4x8", "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8", "old-x-bf16-1"
+
+
+@pytest.fixture
+def command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """In a folder with what a run of pytest leaves where it stands, and not under CI."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("CI", raising=False)
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        try:
+            code = main([*map(str, arguments)])
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """A terminal, and who sits there: says these, then goes away. Returns what was asked."""
+
+    def say(*words: str) -> list[str]:
+        left: Iterator[str] = iter(words)
+        asked: list[str] = []
+
+        def answer(question: str = "") -> str:
+            asked.append(question)
+            try:
+                return next(left)
+            except StopIteration:
+                raise EOFError from None
+
+        monkeypatch.setattr(command_module, "_is_terminal", lambda: True)
+        monkeypatch.setattr(builtins, "input", answer)
+        return asked
+
+    return say
+
+
+def left(content: Results, folder: str = "reports/latest") -> Path:
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "results.json").write_bytes(encode_results(content))
+    return path
+
+
+def stored() -> set[str]:
+    return set(BaselineStore(Path("baselines")).stored(DEVICE))
+
+
+def content() -> dict[str, bytes]:
+    return {path.stem: path.read_bytes() for path in Path("baselines").glob("*/*.json")}
+
+
+def of(workload: str, **changes: Any) -> Any:
+    return passing(name=workload, run=run(workload=workload, **changes))
+
+
+def recorded(command: Command) -> None:
+    """Four baselines: of three workloads, and of one that is declared no more."""
+    left(told(*map(of, (EAGER, COMPILED, LINEAR, GONE)), started_at="2026-11-01T00:00:00+00:00"))
+    assert command("accept", "--all")[0] == 0
+    assert stored() == {EAGER, COMPILED, LINEAR, GONE}
+
+
+def upgraded() -> Results:
+    """After an upgrade: one the same, one slower, one with other kernels; one new, one gone."""
+    machine = fingerprint(driver="590.1")
+    regressed = verdict(Status.REGRESSED, workload=COMPILED)
+    return told(
+        of(EAGER, machine=machine),
+        passing(regressed, name=COMPILED, run=run(workload=COMPILED, machine=machine, device=SLOWER)),
+        of(LINEAR, machine=machine, kernels=mlp_kernels()[:3], counts=counts(launches=3)),
+        of("new-x-bf16-1", machine=machine),
+        fingerprint=machine,
+    )
+
+
+# -- review -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_review_of_what_is_stored_is_settled(command: Command) -> None:
+    recorded(command)
+    code, out, err = command("review")
+    assert (code, err) == (0, "")
+    assert "same kernels, same speed: 4" in out
+    assert str(Path("reports/latest/results.json")) in out
+
+
+def test_a_review_after_an_upgrade_has_every_group_and_waits(command: Command) -> None:
+    recorded(command)
+    left(upgraded())
+    before = content()
+    code, out, _ = command("review")
+    assert code == 1
+    assert "moved    driver 580.159.04 -> 590.1   (3 workloads)" in out
+    for title in ("same speed: 1", "slower or faster: 1", "other counts: 1", "new: 1", "vanished: 1"):
+        assert title in out
+    assert content() == before
+
+
+def test_a_review_as_markdown(command: Command) -> None:
+    left(told(of(EAGER)))
+    code, out, _ = command("review", "--markdown")
+    assert code == 1
+    assert out.startswith("**NVIDIA H200: 1 workload**\n")
+    assert f"| {EAGER} |" in out
+
+
+def test_results_and_baselines_may_lie_anywhere(command: Command, tmp_path: Path) -> None:
+    folder = left(told(of(EAGER)), "elsewhere")
+    assert command("accept", folder, "--baselines", tmp_path / "stored", "--all")[0] == 0
+    assert (tmp_path / "stored" / "nvidia-h200" / f"{EAGER}.json").exists()
+    assert command("review", folder / "results.json", "--baselines", tmp_path / "stored")[0] == 0
+    assert command("review", folder)[0] == 1
+
+
+def test_the_same_results_twice_are_named(command: Command) -> None:
+    folder = left(told(of(EAGER)))
+    _, out, _ = command("review", folder, folder)
+    assert "skipped  reports/latest/results.json: the same results as" in out
+
+
+@pytest.mark.parametrize("name", ["review", "accept"])
+@pytest.mark.parametrize("wrong", [None, b"", b"{}", b'{"schema_version": 99}'])
+def test_results_that_cannot_be_read_are_trouble_and_nothing_is_written(
+    command: Command, name: str, wrong: bytes | None
+) -> None:
+    if wrong is not None:
+        left(told())
+        Path("reports/latest/results.json").write_bytes(wrong)
+    code, out, err = command(name, *(["--all"] if name == "accept" else []))
+    assert (code, out) == (2, "")
+    assert str(Path("reports/latest/results.json")) in err or str(Path("reports/latest")) in err
+    assert not Path("baselines").exists()
+
+
+# -- accept, as a script says it --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changed"),
+    [
+        (("--group", "same-speed"), {EAGER}),
+        (("--group", "speed"), {COMPILED}),
+        (("--group", "kernels"), {LINEAR}),
+        (("--group", "new"), {"new-x-bf16-1"}),
+        (("--group", "vanished"), {GONE}),
+        (("--group", "same-speed", "--group", "speed"), {EAGER, COMPILED}),
+        (("-k", "mlp"), {EAGER, COMPILED}),
+        (("-k", "mlp and not EAGER"), {COMPILED}),
+        (("-k", "(linear or new) and bf16"), {LINEAR, "new-x-bf16-1"}),
+        (("--workload", LINEAR, "--workload", GONE), {LINEAR, GONE}),
+        (("--group", "speed", "-k", "linear"), set()),
+        (("--group", "kernels", "-k", "linear"), {LINEAR}),
+        (("--group", "configuration"), set()),
+        (("--all",), {EAGER, COMPILED, LINEAR, GONE, "new-x-bf16-1"}),
+    ],
+)
+def test_what_is_asked_for_is_stored_and_nothing_else(
+    command: Command, arguments: tuple[str, ...], changed: set[str]
+) -> None:
+    recorded(command)
+    before = content()
+    left(upgraded())
+    code, out, _ = command("accept", *arguments)
+    after = content()
+    assert code == 0
+    assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == changed
+    assert (f"{len(changed)} written to baselines" if changed else "nothing to accept") in out
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(command: Command) -> None:
+    recorded(command)
+    before = content()
+    left(upgraded())
+    code, out, _ = command("accept", "--all", "--dry-run")
+    assert code == 0
+    assert "update" in out
+    assert "trim" in out
+    assert "nothing was written: a dry run" in out
+    assert content() == before
+
+
+def test_what_is_refused_is_named_and_the_others_are_stored(command: Command) -> None:
+    noisy = passing(verdict(Status.UNDECIDED, headline="too noisy", workload=EAGER), name=EAGER)
+    left(told(noisy, of(LINEAR)))
+    code, out, _ = command("accept", "--all")
+    assert code == 1
+    assert f"refused: {EAGER}: device time: UNDECIDED  too noisy" in out
+    assert stored() == {LINEAR}
+    assert command("accept", "--all", "--force")[0] == 0
+    assert stored() == {EAGER, LINEAR}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "nothing says what to accept"),
+        (("--yes",), "nothing says what to accept"),
+        (("--all", "-k", "mlp"), "--all leaves nothing"),
+        (("-k", "mlp and"), "-k is no expression"),
+        (("-k", "mlp(x=1)"), "-k is no expression"),
+        (("--workload", "unknown"), "no such workload"),
+        (("--group", "not-measured"), "invalid choice"),
+        (("--unknown",), "unrecognized arguments"),
+    ],
+)
+def test_what_is_asked_wrongly_is_trouble_and_writes_nothing(
+    command: Command, arguments: tuple[str, ...], said: str
+) -> None:
+    left(told(of(EAGER)))
+    code, out, err = command("accept", *arguments)
+    assert code == 2
+    assert said in err
+    assert "written to" not in out
+    assert not Path("baselines").exists()
+
+
+def test_under_ci_it_is_refused_unless_it_is_forced_or_dry(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    left(told(of(EAGER)))
+    monkeypatch.setenv("CI", "true")
+    code, out, err = command("accept", "--all")
+    assert (code, out) == (2, "")
+    assert "refused under CI" in err
+    assert command("accept", "--all", "--dry-run")[0] == 0
+    assert not Path("baselines").exists()
+    assert command("review")[0] == 1  # a review writes nothing
+    assert command("accept", "--all", "--force")[0] == 0
+    assert stored() == {EAGER}
+
+
+def test_two_kinds_of_machine_at_once(command: Command) -> None:
+    other = fingerprint(device="NVIDIA B200")
+    folders = [left(told(of(EAGER)), "a"), left(told(of(EAGER, machine=other), fingerprint=other), "b")]
+    code, out, _ = command("accept", *folders, "--all")
+    assert code == 0
+    assert "NVIDIA B200: 1 workload" in out
+    assert sorted(path.parent.name for path in Path("baselines").glob("*/*.json")) == ["nvidia-b200", "nvidia-h200"]
+
+
+def test_accepting_twice_writes_once(command: Command) -> None:
+    recorded(command)
+    before = content()
+    code, out, _ = command("accept", "--all")
+    assert (code, content()) == (0, before)
+    assert "nothing to accept" in out
+
+
+# -- accept, in a terminal --------------------------------------------------------------------------------------------
+
+
+def test_it_asks_group_by_group_and_then_whether_to_write(command: Command, answers: Any) -> None:
+    recorded(command)
+    left(upgraded())
+    asked = answers("y", "n", "", "maybe", "n", "y", "n", "y")
+    assert command("accept")[0] == 0
+    assert [question.partition(":")[0] for question in asked] == [
+        "accept same kernels, same speed",
+        "accept same kernels, slower or faster",
+        *(["accept other kernels, or other counts"] * 3),  # until it is answered
+        "accept new",
+        "accept vanished",
+        "write 2 to baselines? [y/n] ",
+    ]
+    assert stored() == {EAGER, COMPILED, LINEAR, GONE, "new-x-bf16-1"}
+
+
+def test_a_group_can_be_taken_one_by_one(command: Command, answers: Any) -> None:
+    left(told(of(EAGER), of(COMPILED), of(LINEAR)))
+    asked = answers("s", "n", "y", "n", "y")
+    assert command("accept")[0] == 0
+    assert asked[1:4] == [f"  {name}? [y/n/q] " for name in (LINEAR, COMPILED, EAGER)]
+    assert stored() == {COMPILED}
+
+
+def test_who_has_seen_enough_keeps_what_was_said_yes_to(command: Command, answers: Any) -> None:
+    left(told(of(EAGER), of(COMPILED), of(LINEAR)))
+    answers("s", "y", "q", "y")
+    assert command("accept")[0] == 0
+    assert stored() == {LINEAR}
+
+
+@pytest.mark.parametrize("words", [(), ("y",), ("y", "n"), ("y", "q"), ("n",), ("q",)])
+def test_nothing_is_written_without_a_yes_to_the_end(command: Command, answers: Any, words: tuple[str, ...]) -> None:
+    left(told(of(EAGER)))
+    answers(*words)
+    command("accept")
+    assert not Path("baselines").exists()
+
+
+def test_in_a_terminal_a_selection_is_confirmed_unless_yes_is_said(command: Command, answers: Any) -> None:
+    left(told(of(EAGER)))
+    asked = answers("n")
+    assert command("accept", "--all")[0] == 1
+    assert asked == ["write 1 to baselines? [y/n] "]
+    assert not Path("baselines").exists()
+    asked = answers()
+    assert command("accept", "--all", "--yes")[0] == 0
+    assert asked == []
+    assert stored() == {EAGER}
+
+
+def test_what_is_refused_is_not_asked_about(command: Command, answers: Any) -> None:
+    left(told(passing(verdict(Status.INVALID, workload=EAGER), name=EAGER)))
+    asked = answers("y", "y")
+    command("accept")
+    assert asked == []
+    assert not Path("baselines").exists()
+
+
+# -- names, and what is imported --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_of_the_results_steers_the_terminal(command: Command, text: str) -> None:
+    left(hostile(text, Status.REGRESSED, Status.IMPROVED))
+    for arguments in (("review",), ("review", "--markdown"), ("accept", "--all", "--force")):
+        code, out, err = command(*arguments)
+        assert code in (0, 1), err
+        assert all(line.isprintable() for line in out.replace("&#8203;", "").split("\n"))
+    assert not list(Path().glob("**/*.json")) or {path.name for path in Path().glob("**/*.json")} == {"results.json"}
+
+
+def test_neither_torch_nor_pytest_is_imported_where_nothing_is_selected_by_k(command: Command) -> None:
+    left(told(of(EAGER)))
+    script = (
+        "import sys; from kernelgauge.cli import main; main(sys.argv[1:]);"
+        "sys.exit(','.join(name for name in ('torch', 'pytest', '_pytest') if name in sys.modules) or 0)"
+    )
+    for arguments in (["review"], ["accept", "--all", "--dry-run"]):
+        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,202 @@
+"""A review as text and as Markdown: every group with its evidence, within the width, and no name steers anything."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from rich.cells import cell_len
+
+from kernelgauge.errors import BaselineError
+from kernelgauge.judge import Baseline, Candidate, Recorded, Review, descended, from_run, review
+from kernelgauge.report.review import Source, commit_text, review_markdown, review_text
+from tests.builders import H200, counts, fingerprint, mlp_kernels, run
+from tests.test_results import HOSTILE
+
+UPGRADED = fingerprint(driver="590.1", torch="2.12.0")
+SOURCES = (Source("results", "reports/latest/results.json   2026-11-20T19:10:12+00:00, commit 4e3642b"),)
+
+
+def stored(workload: str, *, at: str = "2026-10-01T10:00:00+00:00", **changes: Any) -> Baseline:
+    return from_run(run(workload=workload, **changes), suite="perf", recorded=Recorded(at, "a" * 40, "0.1.0"))
+
+
+def every_group() -> Review:
+    slow = {"device": (225.0, 225.1, 225.2, 225.3), "kernels": mlp_kernels(us=58.1)}
+    few = {"kernels": mlp_kernels()[:3], "counts": counts(launches=3)}
+    measured = [
+        stored("a-same", machine=UPGRADED),
+        stored("b-slow", machine=UPGRADED, **slow),
+        stored("c-config", machine=UPGRADED, kernels=mlp_kernels(xblock=512)),
+        stored("d-kernels", machine=UPGRADED, **few),
+        stored("e-new", machine=UPGRADED),
+    ]
+    old: dict[str, Baseline | BaselineError] = {
+        name: stored(name) for name in ("a-same", "b-slow", "c-config", "d-kernels", "f-gone", "g-left")
+    }
+    first = stored("a-same", at="2026-08-01T10:00:00+00:00", device=(200.0, 200.1))
+    old["a-same"] = descended(stored("a-same"), first)
+    candidates = [
+        Candidate(each.workload, "perf", each, doubts=("test_x failed",) * (each.workload == "c-config"))
+        for each in measured
+    ]
+    declared = {"perf": [*(each.workload for each in measured), "g-left"]}
+    return review(H200.device, candidates, old, declared)
+
+
+def text(found: Review | None = None, *, width: int = 80, color: bool = False) -> str:
+    return review_text(found or every_group(), sources=SOURCES, width=width, color=color)
+
+
+def test_a_review_reads_like_this() -> None:
+    assert (
+        text()
+        == """\
+NVIDIA H200: 7 workloads
+results  reports/latest/results.json   2026-11-20T19:10:12+00:00, commit 4e3642b
+recorded 2026-10-01, commit aaaaaaaaaa   (4 workloads)
+moved    driver 580.159.04 -> 590.1   (4 workloads)
+moved    torch 2.11.0+cu130 -> 2.12.0   (4 workloads)
+
+same kernels, same speed: 1   (--group same-speed)
+  a-same
+    time     device time 205.1 us +0.0 %, end to end 301.5 us +0.0 %, host
+             dispatch 50.7 us +0.0 %
+    since    2026-08-01 (commit aaaaaaaaaa, driver 580.159.04, CUDA 13.0, torch
+             2.11.0+cu130, triton 3.6.0), 1 acceptance ago: device time 200.1 ->
+             205.1 us (+2.5 %); end to end 301.5 -> 301.5 us (+0.0 %); host
+             dispatch 50.7 -> 50.7 us (-0.0 %)
+
+same kernels, slower or faster: 1   (--group speed)
+  b-slow
+    time     device time 205.1 -> 225.2 us  +9.8 % [99.87 % CI +9.2, +10.3]
+             REGRESSED
+    time     as before: end to end 301.5 us +0.0 %, host dispatch 50.7 us +0.0 %
+    what     triton_poi_fused__unsafe_view_gelu_mul_0  38.1 -> 58.1 us (+20.00):
+             same kernel, same launch configuration, slower
+    what     3 GEMMs unchanged (same identity, +0.0 %, +0.00 us)
+
+same kernels, other launch configuration: 1   (--group configuration)
+  c-config
+    time     device time 205.1 us +0.0 %, end to end 301.5 us +0.0 %, host
+             dispatch 50.7 us +0.0 %
+    what     triton_poi_fused__unsafe_view_gelu_mul_0  38.1 -> 38.1 us (+0.00):
+             same source (crp6dxk5), other launch configuration:
+             XBLOCK 1024 -> 512, num_warps 4 -> 8: Inductor's autotuner chose
+             differently
+    what     3 GEMMs unchanged (same identity, +0.0 %, +0.00 us)
+    refused  test_x failed
+
+other kernels, or other counts: 1   (--group kernels)
+  d-kernels
+    time     device time 205.1 us +0.0 %, end to end 301.5 us +0.0 %, host
+             dispatch 50.7 us +0.0 %
+    what     launches 4 -> 3
+    what     nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT  gone: 53.0 us
+    what     2 GEMMs, 1 pointwise kernel unchanged (same identity, +0.0 %, +0.00
+             us)
+
+new: 1   (--group new)
+  e-new
+    what     4 launches
+    what     device time 205.1 us
+    what     end to end 301.5 us
+    what     host dispatch 50.7 us
+
+vanished: 1   (--group vanished)
+  f-gone
+    what     the suite no longer declares it
+
+not measured: 1
+  g-left
+    what     not selected in this run
+"""
+    )
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> None:
+    shown = text(width=width)
+    assert all(cell_len(line) <= width for line in shown.splitlines())
+    squeezed = re.sub(r"\s", "", shown)
+    for part in ("XBLOCK1024->512,num_warps4->8", "launches4->3", "test_xfailed", "(--groupvanished)"):
+        assert part in squeezed
+
+
+def test_colours_are_there_only_where_they_are_asked_for() -> None:
+    assert "\x1b[" not in text()
+    coloured = text(color=True)
+    assert "\x1b[" in coloured
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in plain.splitlines()] == text().splitlines()
+
+
+def test_what_stays_as_it_is_says_so_and_offers_no_group() -> None:
+    old = stored("a")
+    shown = text(review(H200.device, [Candidate("a", "perf", old)], {"a": old}, {}))
+    assert "    file     stays as it is" in shown
+    assert "--group" not in shown
+
+
+def test_a_long_list_of_evidence_is_cut_and_counted() -> None:
+    kernels = tuple(mlp_kernels()[0] for _ in range(30))
+    old, new = (
+        stored("a", kernels=(), counts=counts(launches=0)),
+        stored("a", kernels=kernels, counts=counts(launches=30)),
+    )
+    shown = text(review(H200.device, [Candidate("a", "perf", new)], {"a": old}, {}))
+    assert shown.count("  new: 56.0 us") == 11
+    assert "    what     and 19 more" in shown
+
+
+@pytest.mark.parametrize(
+    ("commit", "shown"),
+    [
+        ("4e3642b" * 6, "4e3642b4e3"),
+        ("4e3642b" * 6 + "+", "4e3642b4e3+"),
+        ("4e3", "4e3"),
+        ("", "not known"),
+        (None, "not known"),
+    ],
+)
+def test_a_commit_is_short_and_keeps_the_mark_of_local_changes(commit: str | None, shown: str) -> None:
+    assert commit_text(commit) == shown
+
+
+def test_markdown_has_the_same_in_tables() -> None:
+    page = review_markdown(every_group(), sources=SOURCES)
+    assert page.startswith("**NVIDIA H200: 7 workloads**\n")
+    assert "driver 580.159.04 -> 590.1" in page
+    rows = [
+        line for line in page.splitlines() if line.startswith("| ") and not line.startswith(("| workload", "| ---"))
+    ]
+    assert [row.split(" | ")[0] for row in rows] == [
+        f"| {name}" for name in ("a-same", "b-slow", "c-config", "d-kernels", "e-new", "f-gone", "g-left")
+    ]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows)
+    assert "test_x failed" in rows[2].split(" | ")[3]
+    assert "2026-08-01" in rows[0].split(" | ")[2]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_name_steers_a_terminal_or_is_markup(name: str) -> None:
+    machine = msgspec.structs.replace(H200, device=name, driver=name, torch=name)
+    new = stored(name, machine=machine, kernels=tuple(launched_as(name)), counts=counts(launches=1), at=name)
+    ancient = descended(stored(name, machine=machine, at=name), stored(name, machine=machine, at=name))
+    found = review(name, [Candidate(name, name, new, doubts=(name,), never=(name,))], {name: ancient}, {name: [name]})
+    sources = (Source("results", name),)
+    shown = review_text(found, sources=sources, width=80, color=False)
+    assert all(line.isprintable() for line in shown.split("\n"))
+    page = review_markdown(found, sources=sources)
+    assert all(line.isprintable() for line in page.replace("&#8203;", "").split("\n"))
+    assert "<script" not in page
+    assert "<img" not in page
+    assert not re.search(r"(?<!\\)@someone", page)
+    assert "\n# " not in page
+
+
+def launched_as(name: str) -> Any:
+    (first, *_) = mlp_kernels()
+    yield msgspec.structs.replace(first, identity=msgspec.structs.replace(first.identity, name=name))
