@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from statistics import median
 
 from markupsafe import Markup
@@ -105,14 +106,11 @@ def _figure(chart: Chart, what: str) -> _Figure:
 
 def _thinned(series: Series, first: datetime, last: datetime) -> list[tuple[float, float]]:
     """Place in percent and time of each night; of very many, the medians of neighbours."""
-    step = -(-len(series.values_us) // _MOST_POINTS)
+    count = min(_MOST_POINTS, len(series.values_us))
+    edges = [len(series.values_us) * index // count for index in range(count + 1)]
     return [
-        (
-            _place(series.moments[start + len(values) // 2].started_at, first, last),
-            median(values),
-        )
-        for start in range(0, len(series.values_us), step)
-        if (values := series.values_us[start : start + step])
+        (_place(series.moments[(start + end) // 2].started_at, first, last), median(series.values_us[start:end]))
+        for start, end in pairwise(edges)
     ]
 
 

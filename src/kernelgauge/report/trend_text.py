@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median
 
 from ..printable import printable
@@ -28,6 +28,7 @@ _LEAST_SPAN = 0.02  # of the value: noise of a tenth of a percent is drawn flat
 _SPARKS = 8
 _HEIGHT = 9
 _MARGIN = 11
+_DATE = 10  # letters
 _MOST_LINES = 12  # of one kind under a chart
 _MOST_SET_ASIDE = 10
 _NAMES = "123456789abcdefghijklmnopqrstuvwxyz"
@@ -164,18 +165,18 @@ def _legend(chart: Chart) -> Iterator[str]:
     marks = told_marks(chart)
     if marks:
         yield "  E  the environment changed"
-        yield from _latest_lines([f"     {day}  {change}  ({who})" for day, change, who in marks])
-    found = [
-        (series.moments[shift.index].started_at, shift_lines(series, shift))
-        for series in chart.series
-        for shift in series.shifts
-    ]
+        yield from _latest_lines([f"     {day}  {_line(change)}  ({_line(who)})" for day, change, who in marks])
+    found = [shift_lines(series, shift) for series in chart.series for shift in series.shifts]
     if found:
         yield "  C  change point (advisory)"
-        told = [lines for _, lines in sorted(found)]
-        yield from _latest_lines(
-            ["\n".join((f"     {first}", *(f"       {line}" for line in rest))) for first, *rest in told]
-        )
+        yield from _latest_lines(list(_together(found)))
+
+
+def _together(found: Sequence[Sequence[str]]) -> Iterator[str]:
+    """What was the same on several GPUs, once."""
+    ordered = sorted(found, key=lambda lines: (lines[0][:_DATE], lines[1:], lines[0]))
+    for rest, group in groupby(ordered, key=lambda lines: lines[1:]):
+        yield "\n".join([*(f"     {first}" for first, *_ in group), *(f"       {line}" for line in rest)])
 
 
 def _latest_lines(lines: Sequence[str]) -> Iterator[str]:

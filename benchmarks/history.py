@@ -1,0 +1,131 @@
+"""How long `kernelgauge trend` takes over a year: 365 nights of 100 workloads on 4 GPUs, as a whole process.
+
+    python benchmarks/history.py                     makes the year in a temporary folder, and times each command
+    python benchmarks/history.py --keep FOLDER       makes it there, or takes the one that is there
+    python benchmarks/history.py --directly          also: the query of one timer, by DuckDB over the files themselves
+
+The times are made up: noise of 0.2 % from night to night, a step of 1 % in every tenth workload with a driver upgrade, one
+outlier in fifty nights. Needs `pip install 'kernelgauge[history]'`. Exits with 1 if a command takes more than 2 s: the median of
+the repeats, after one that is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from kernelgauge.history_file import encode_entry, file_name
+from kernelgauge.history_rows import SCHEMA_VERSION, Columns, Entry, Times
+from kernelgauge.judge import Status
+from kernelgauge.run import Fingerprint
+
+NIGHTS, WORKLOADS, GPUS = 365, 100, 4
+BAR_S = 2.0
+REPEATS = 5
+UPGRADE = 200  # the night of the step
+
+NAMES = tuple(
+    f"mlp-{variant}-bf16-{index}x128x768x3072"
+    for index in range(25)
+    for variant in ("eager", "compiled", "liger", "hub")
+)
+
+DIRECTLY = """
+import sys, duckdb
+print(duckdb.sql(f'''
+    SELECT started_at, gpu, unnest(rows.workload) AS workload, unnest(rows.device_time.mean_us) AS us
+    FROM read_json('{sys.argv[1]}/*/*/*.v1.json', format = 'newline_delimited', columns = {{
+      started_at: 'VARCHAR', gpu: 'VARCHAR',
+      rows: 'STRUCT(workload VARCHAR[], device_time STRUCT(mean_us DOUBLE[]))'}})''').fetchall()[:1])
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
+    parser.add_argument("--directly", action="store_true")
+    options = parser.parse_args()
+    keep = options.keep
+    with tempfile.TemporaryDirectory() as folder:
+        history = keep or Path(folder)
+        if not any(history.rglob("*.json")):
+            make(history)
+        files = list(history.rglob("*.json"))
+        print(f"{len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB, {os.cpu_count()} cores")
+        slowest = 0.0
+        for arguments in ((), (NAMES[0],), ("--timer", "latency"), ("--html", f"{folder}/trend.html")):
+            seconds = timed([sys.executable, "-m", "kernelgauge", "trend", *arguments, "--history", str(history)])
+            slowest = max(slowest, seconds)
+            shown = " ".join(["kernelgauge trend", *arguments[: 2 if "--timer" in arguments else 1]])
+            print(f"{seconds:5.2f} s  {shown}")
+        if options.directly:
+            print(f"{timed([sys.executable, '-c', DIRECTLY, str(history)]):5.2f} s  DuckDB over the files")
+    print(f"bar {BAR_S:g} s: {'ok' if slowest <= BAR_S else 'over'}")
+    return int(slowest > BAR_S)
+
+
+def timed(command: list[str]) -> float:
+    """Seconds of the whole process: the median, after one that reads what later ones find in memory."""
+    seconds = []
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    for _ in range(1 + REPEATS):
+        start = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+        seconds.append(time.perf_counter() - start)
+    return median(seconds[1:])
+
+
+def make(history: Path) -> None:
+    noise = random.Random(0)
+    first = datetime(2025, 1, 1, 2, tzinfo=timezone.utc)
+    for night in range(NIGHTS):
+        for gpu in range(GPUS):
+            entry = one(noise, first + timedelta(days=night), night, f"{gpu:08x}")
+            content = encode_entry(entry)
+            path = history / file_name(entry, content)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+
+def one(noise: random.Random, started_at: datetime, night: int, gpu: str) -> Entry:
+    driver = "580.159.04" if night < UPGRADE else "585.12.01"
+    fingerprint = Fingerprint(
+        *("NVIDIA H200", "sm_90", 132, 150109880320, 700.0, False),
+        *(driver, "13.0", "2.11.0+cu130", "3.6.0", "0.8.5", "3.12.3"),
+    )
+    count = len(NAMES)
+    return Entry(
+        *(SCHEMA_VERSION, started_at, "0.1.0", "node-17", gpu, f"{night:040x}", 0, fingerprint),
+        Columns(
+            *(NAMES, ("perf",) * count, ("mlp",) * count, tuple(name.split("-")[1] for name in NAMES)),
+            *(("bf16",) * count, ("forward",) * count, (4,) * count),
+            *((Status.PASS,) * count, (Status.PASS,) * count, ("",) * count),
+            *(times(noise, night, us) for us in (200.0, 300.0, 50.0)),
+        ),
+    )
+
+
+def times(noise: random.Random, night: int, us: float) -> Times:
+    count = len(NAMES)
+    means = []
+    for index in range(count):
+        step = 1.01 if night >= UPGRADE and index % 10 == 0 else 1.0
+        outlier = 1.2 if noise.random() < 0.02 else 1.0
+        means.append(float(f"{us * step * outlier * (1 + noise.gauss(0, 0.002)):.7g}"))
+    spreads = tuple(float(f"{abs(noise.gauss(0, 0.002)):.7g}") for _ in NAMES)
+    return Times(tuple(means), spreads, (12,) * count, (us,) * count, (Status.PASS,) * count, ("",) * count)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""Histories -> trends: DuckDB groups what was measured into series, one for each workload, kind of machine and GPU.
+
+DuckDB gets one stream of the columns that are asked for, not the files: each was found whole on its way, one that is none
+would end the query without a name, and those of a bucket are fetched many at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Any
+
+import msgspec
+
+from .changepoints import changepoints
+from .errors import ResultsError
+from .history import SetAside, whole_entries
+from .history_file import Stored
+from .history_places import place
+from .judge import Status
+from .printable import printable
+from .report.trend import Chart, Environment, Moment, Series, Trends, marks, shifts
+from .report.wording import counted
+from .run import Fingerprint, Timer
+
+__all__ = ["trends"]
+
+_ROWS = """
+CREATE TABLE rows AS
+SELECT run, min(moment) AS moment, series, workload, min(us) AS us, count(DISTINCT us) AS versions
+FROM (
+  SELECT run, moment, series, unnest(workload) AS workload, unnest(us) AS us
+  FROM read_json($path, format = 'newline_delimited', maximum_object_size = $longest, columns = {
+    run: 'BIGINT', moment: 'BIGINT', series: 'BIGINT', workload: 'VARCHAR[]', us: 'DOUBLE[]'})
+)
+WHERE us IS NOT NULL AND (len($globs) + len($parts) = 0
+  OR list_bool_or([workload GLOB pattern FOR pattern IN $globs])
+  OR list_bool_or([contains(workload, part) FOR part IN $parts]))
+GROUP BY run, series, workload
+"""
+_SERIES = """
+SELECT workload, series, list(moment ORDER BY moment), list(us ORDER BY moment)
+FROM rows WHERE versions = 1 GROUP BY ALL ORDER BY ALL
+"""
+_CONTRADICTIONS = "SELECT moment, workload, versions FROM rows WHERE versions > 1 ORDER BY ALL"
+
+
+@dataclass
+class _Stream:
+    """Entries written as lines for DuckDB, with numbers in place of what they are of."""
+
+    timer: Timer
+    runs: dict[tuple[datetime, str | None, str], int] = field(default_factory=dict)  # of pytest on one GPU
+    moments: dict[tuple[Any, ...], int] = field(default_factory=dict)  # the same, with what else is told of it
+    series: dict[tuple[str, str], int] = field(default_factory=dict)  # of a kind of machine and a GPU
+    environments: dict[Environment, Environment] = field(default_factory=dict)
+    known: list[Moment] = field(default_factory=list)  # by number
+    entries: int = 0
+    untrusted: int = 0  # times whose verdict is INVALID
+    longest_bytes: int = 1 << 20
+    set_aside: list[str] = field(default_factory=list)
+
+    def write(self, found: Iterable[tuple[str, Stored] | SetAside], file: IO[bytes]) -> None:
+        for each in found:
+            if isinstance(each, SetAside):
+                self.set_aside.append(str(each))
+                continue
+            key, entry = each
+            try:
+                line = self._line(entry)
+            except ValueError as error:
+                self.set_aside.append(str(SetAside(key, str(error))))
+                continue
+            self.entries += 1
+            self.longest_bytes = max(self.longest_bytes, len(line) + 1)
+            file.write(line)
+
+    def _line(self, entry: Stored) -> bytes:
+        """Empty where nothing could be measured."""
+        workloads, means_us, statuses = entry.times(self.timer)
+        fingerprint = entry.fingerprint
+        if fingerprint is None:
+            return b""
+        if Status.INVALID.value in statuses:
+            pairs = list(zip(means_us, statuses, strict=True))
+            means_us = [None if status == Status.INVALID.value else mean for mean, status in pairs]
+            self.untrusted += sum(status == Status.INVALID.value and mean is not None for mean, status in pairs)
+        one = Environment(fingerprint, entry.host, entry.kernelgauge)
+        environment = self.environments.setdefault(one, one)
+        moment = self.moments.setdefault((entry.started_at, entry.gpu, entry.commit, environment), len(self.moments))
+        if moment == len(self.known):
+            self.known.append(Moment(entry.started_at, entry.commit, environment))
+        key = (_kind(fingerprint), entry.gpu or entry.host or "(not known)")
+        run = (entry.started_at, entry.gpu, entry.host)
+        line = {
+            "run": self.runs.setdefault(run, len(self.runs)),
+            "moment": moment,
+            "series": self.series.setdefault(key, len(self.series)),
+            "workload": workloads,
+            "us": means_us,
+        }
+        return msgspec.json.encode(line) + b"\n"
+
+
+def trends(
+    location: str,
+    *,
+    now: datetime,
+    timer: Timer = Timer.DEVICE,
+    patterns: Sequence[str] = (),
+    since: datetime | None = None,
+    gpu: str = "",
+) -> Trends:
+    """The charts of a history, in order of workload and kind of machine.
+
+    Args:
+        patterns: globs, or parts of an id where there is no ``*?[`` in it; none: every workload.
+        since, now: files before and (but for a difference of clocks) after these are left out.
+        gpu: how the digest of a GPU starts.
+
+    Raises `ResultsError` if there is no history, or duckdb or ruptures is not installed.
+    """
+    duckdb = _duckdb()
+    stream = _Stream(timer)
+    with TemporaryDirectory(prefix="kernelgauge-") as folder, duckdb.connect() as connection:
+        path = Path(folder) / "rows.ndjson"
+        with path.open("wb") as file:
+            stream.write(whole_entries(place(location), now=now, since=since, gpu=gpu), file)
+        # One more than any line, or DuckDB refuses it; at its own default of 16 MB, it takes as much for each thread.
+        parameters = {
+            "path": str(path),
+            "longest": stream.longest_bytes + 1,
+            "globs": [each for each in patterns if set(each) & set("*?[")],
+            "parts": [each for each in patterns if not set(each) & set("*?[")],
+        }
+        connection.execute(_ROWS, parameters)
+        found = connection.execute(_SERIES).fetchall()
+        contradictions = connection.execute(_CONTRADICTIONS).fetchall()
+    told = [_contradiction(stream.known[moment], *what) for moment, *what in contradictions]
+    told += [f"{counted(stream.untrusted, 'time')} whose verdict is INVALID"] if stream.untrusted else []
+    return Trends(timer, _charts(stream, found), stream.entries, (*stream.set_aside, *told))
+
+
+def _charts(stream: _Stream, found: Sequence[tuple[str, int, list[int], list[float]]]) -> tuple[Chart, ...]:
+    numbered = list(stream.series)
+    grouped: dict[tuple[str, str], list[Series]] = {}
+    for workload, number, moments, values_us in found:
+        kind, gpu = numbered[number]
+        measured = tuple(map(stream.known.__getitem__, moments))
+        one = Series(gpu, measured, tuple(values_us), marks(measured), shifts(values_us, changepoints))
+        grouped.setdefault((workload, kind), []).append(one)
+    return tuple(
+        Chart(workload, kind, tuple(sorted(series, key=lambda each: each.gpu)))
+        for (workload, kind), series in sorted(grouped.items())
+    )
+
+
+def _kind(fingerprint: Fingerprint) -> str:
+    """Times of two kinds answer different questions (`judge.fingerprint`)."""
+    parts = [fingerprint.device, fingerprint.arch]
+    parts += [f"{fingerprint.sm_count} SMs"] if fingerprint.sm_count is not None else []
+    parts += [f"{fingerprint.power_limit_watts:g} W"] if fingerprint.power_limit_watts is not None else []
+    return ", ".join([*parts, *(["MIG"] if fingerprint.mig else [])])
+
+
+def _contradiction(moment: Moment, workload: str, versions: int) -> str:
+    when = moment.started_at.isoformat(timespec="seconds")
+    return printable(f"{workload}: {versions} files say {versions} different times of the run that started at {when}")
+
+
+def _duckdb() -> Any:
+    try:
+        return import_module("duckdb")
+    except ImportError as error:
+        raise ResultsError(
+            "a history cannot be queried without duckdb",
+            got=str(error),
+            next_command="pip install 'kernelgauge[history]'",
+        ) from error

@@ -1,0 +1,302 @@
+"""`kernelgauge history` and `kernelgauge trend`, as they are typed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from kernelgauge.cli import main
+from kernelgauge.history import add_to_history
+from kernelgauge.judge import Status
+from kernelgauge.results import Results, encode_results
+from tests.builders import ELSEWHERE, HERE
+from tests.test_history import ROOT, night, timed, year
+from tests.test_results import HOSTILE, hostile, results
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        try:
+            code = main([*map(str, arguments)])
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture
+def needs_engine() -> None:
+    pytest.importorskip("duckdb")
+    pytest.importorskip("ruptures")
+
+
+def left(folder: Path, told: Results) -> Path:
+    """A folder that a run has left."""
+    folder.mkdir()
+    (folder / "results.json").write_bytes(encode_results(told))
+    return folder
+
+
+# -- history add --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_added_what_was_there_and_what_is_refused_is_printed(command: Command, tmp_path: Path) -> None:
+    first, second = left(tmp_path / "a", night(0, timed())), left(tmp_path / "b", night(1, timed()))
+    none = left(tmp_path / "c", results())
+    history = tmp_path / "history"
+    code, out, err = command("history", "add", first, "--to", history)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"added: 2026/01/20260105T023000Z-{HERE}-")
+    code, out, err = command(
+        "history", "add", first / "results.json", none, tmp_path / "nowhere", second, "--to", history
+    )
+    lines = out.splitlines()
+    assert (code, err, len(lines)) == (1, "", 4)
+    assert lines[0].startswith("was there: 2026/01/")
+    assert lines[1].startswith(f"refused: {none}: there is nothing to add to a history (got: no workload")
+    assert lines[2].startswith(f"refused: {tmp_path / 'nowhere'}: the results cannot be read (")
+    assert "got: there is no such file" in lines[2]
+    assert lines[3].startswith("added: 2026/01/20260106T023000Z-")
+    assert len(list(history.rglob("*.json"))) == 2
+
+
+def test_a_history_that_cannot_be_written_is_trouble(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "history").write_text("a file")
+    code, out, err = command("history", "add", left(tmp_path / "a", night(0, timed())), "--to", tmp_path / "history")
+    assert (code, out) == (2, "")
+    assert err.startswith("cannot add to the history\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["add"], ["add", "x"], ["grow", "x", "--to", "y"]])
+def test_history_asked_wrongly_is_trouble(command: Command, arguments: list[str]) -> None:
+    code, out, err = command("history", *arguments)
+    assert (code, out) == (2, "")
+    assert "usage: kernelgauge history" in err
+
+
+# -- trend: the table -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_without_a_pattern_there_is_a_line_for_each_workload(command: Command, tmp_path: Path) -> None:
+    year(tmp_path)
+    code, out, err = command("trend", "--history", tmp_path)
+    assert (code, err) == (0, "")
+    machine, heading, same, slow = out.splitlines()
+    assert machine == "NVIDIA H200, sm_90, 132 SMs, 700 W"
+    assert heading.split() == ["workload", "history", "last", "us", "change", "change", "point"]
+    assert same.split()[0] == "same"
+    assert same.split()[2:] == ["100.1", "+0.1", "%", "-"]
+    assert slow.split()[2:] == ["210.2", "+5.1", "%", "2026-01-25", "+5.0", "%"]
+    assert slow.split()[1] == "▁▁▁▁████"
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_a_change_point_of_some_gpus_says_of_how_many(command: Command, tmp_path: Path) -> None:
+    for number in range(20):
+        for gpu in (HERE, ELSEWHERE):
+            us = 210.0 if number >= 10 and gpu == HERE else 200.0
+            add_to_history(night(number, timed(us + number % 3 / 10, name="a", gpu=gpu), gpu=gpu), str(tmp_path))
+    assert "2026-01-15 +5.0 % 1/2" in command("trend", "--history", tmp_path)[1]
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_an_id_that_leaves_no_room_has_a_line_of_its_own(command: Command, tmp_path: Path) -> None:
+    name = "mlp-" + "x" * 60
+    add_to_history(night(0, timed(name=name)), str(tmp_path))
+    lines = command("trend", "--history", tmp_path)[1].splitlines()
+    assert lines[2] == name
+    assert lines[3].startswith(" " * 30)
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_a_limit_says_how_many_more_there_are(command: Command, tmp_path: Path) -> None:
+    add_to_history(night(0, *(timed(name=f"w{number}") for number in range(30))), str(tmp_path))
+    assert command("trend", "--history", tmp_path, "--limit", "3")[1].splitlines()[-1] == "and 27 more   (--limit 30)"
+    assert "more" not in command("trend", "--history", tmp_path)[1]
+    assert command("trend", "w", "--history", tmp_path)[1].splitlines()[-1] == "and 10 more   (--limit 30)"
+
+
+# -- trend: charts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_with_a_pattern_there_is_a_chart_with_marks_and_what_they_are(command: Command, tmp_path: Path) -> None:
+    year(tmp_path)
+    code, out, err = command("trend", "slow", "--history", tmp_path)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[:2] == ["slow", "device time in us, NVIDIA H200, sm_90, 132 SMs, 700 W"]
+    assert "B" in lines[12]
+    assert lines[13].split() == ["2026-01-05", "2026-02-13"]
+    assert any(line.startswith(f"  1  GPU {HERE}: 40 runs, last 2") for line in lines)
+    assert "     2026-01-25  driver 580.1 -> 585.1  (2 GPUs)" in lines
+    here, at = [at for at, line in enumerate(lines) if line.startswith("     2026-01-25  GPU ")]
+    assert (lines[here].split()[2], lines[at].split()[2], at) == (HERE, ELSEWHERE, here + 1)
+    assert re.fullmatch(r".* 200\.\d -> 2(09|10)\.\d us \(\+[45]\.\d %\)", lines[at])
+    assert lines[at + 1] == "       commit 0000000000 -> 0000000000"
+    assert lines[at + 2] == "       with driver 580.1 -> 585.1"
+    assert "  C  change point (advisory)" in lines
+    assert max(map(len, lines)) <= 80
+    drawn = [line[11:] for line in lines[2:11]]
+    assert not any(mark in row[:30] for row in drawn[:4] for mark in "12#")  # low before, high after
+    assert not any(mark in row[40:] for row in drawn[-4:] for mark in "12#")
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_one_night_is_a_chart_too(command: Command, tmp_path: Path) -> None:
+    add_to_history(night(0, timed(name="a")), str(tmp_path))
+    code, out, _ = command("trend", "a", "--history", tmp_path)
+    assert code == 0
+    assert "  1  GPU 0f1e2d3c: 1 run, last 205.0 us" in out.splitlines()
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_a_terminal_that_knows_ascii_only_gets_ascii_and_never_a_colour(tmp_path: Path) -> None:
+    year(tmp_path, nights=8)
+    for arguments in ([], ["slow"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "kernelgauge", "trend", *arguments, "--history", tmp_path],
+            capture_output=True,
+            check=True,
+            timeout=60,
+            env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"},
+        )
+        text = done.stdout.decode("ascii")
+        assert "\\u" not in text
+        assert "\x1b" not in text
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_a_workload_that_is_not_there_is_no_and_a_history_that_is_not_there_is_trouble(
+    command: Command, tmp_path: Path
+) -> None:
+    add_to_history(night(0, timed()), str(tmp_path))
+    code, out, _ = command("trend", "nothing", "--history", tmp_path)
+    assert (code, out) == (1, "no workload to show: 1 file of the history read\n")
+    code, out, err = command("trend", "--history", tmp_path / "nowhere")
+    assert (code, out) == (2, "")
+    assert "kernelgauge history add RESULTS --to HISTORY" in err
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_what_is_not_shown_is_named_and_of_very_much_the_number(command: Command, tmp_path: Path) -> None:
+    add_to_history(night(0, timed()), str(tmp_path))
+    for number in range(14):
+        (tmp_path / f"{number:02}\x1b.txt").write_text("")
+    lines = command("trend", "--history", tmp_path)[1].splitlines()
+    assert lines[-11] == "not shown: 00\\x1b.txt: no file of a history"
+    assert lines[-1] == "not shown: and 4 more"
+
+
+@pytest.mark.parametrize("option", [["--since", "yesterday"], ["--limit", "0"], ["--timer", "gpu"], ["--limit", "x"]])
+def test_an_option_that_is_none_is_trouble(command: Command, option: list[str]) -> None:
+    code, out, err = command("trend", "--history", "x", *option)
+    assert (code, out) == (2, "")
+    assert option[0] in err
+
+
+# -- trend: files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_all_values_are_in_the_json(command: Command, tmp_path: Path) -> None:
+    year(tmp_path / "history", nights=12)
+    code, out, err = command("trend", "slow", "--history", tmp_path / "history", "--json", "-")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    (chart,) = told["charts"]
+    series = chart["series"][0]
+    assert (told["timer"], told["entries"], told["not_shown"]) == ("device_time", 24, [])
+    assert (series["gpu"], len(series["us"]), len(series["commit"])) == (HERE, 12, 12)
+    assert series["started_at"][6] == "2026-01-11T02:30:00+00:00"
+    assert series["environment_changes"] == [
+        {"index": 6, "started_at": "2026-01-11T02:30:00+00:00", "changes": ["driver 580.1 -> 585.1"]}
+    ]
+    (shift,) = series["change_points"]
+    assert (shift["index"], shift["commit_before"], shift["commit_after"]) == (6, f"{5:040x}", f"{6:040x}")
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_the_page_has_a_line_for_each_gpu_and_needs_nothing_else(command: Command, tmp_path: Path) -> None:
+    year(tmp_path / "history")
+    code, _, err = command("trend", "slow", "--history", tmp_path / "history", "--html", tmp_path / "x.html")
+    assert (code, err) == (0, f"written: {tmp_path / 'x.html'}\n")
+    text = (tmp_path / "x.html").read_text()
+    page = _Page()
+    page.feed(text)
+    assert sum(tag == "polyline" for tag, _ in page.tags) == 2
+    assert [found["class"] for tag, found in page.tags if tag == "line"] == ["shift", "upgrade"]
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
+    assert "http" not in text.replace("http-equiv", "")
+    assert "default-src 'none'" in text.replace("&#39;", "'")
+    assert "driver 580.1 -&gt; 585.1 (2 GPUs)" in text
+
+
+@pytest.mark.usefixtures("needs_engine")
+@pytest.mark.parametrize("text", HOSTILE)
+def test_names_of_strangers_steer_neither_the_terminal_nor_the_page(
+    command: Command, tmp_path: Path, text: str
+) -> None:
+    for day in ("20", "21"):
+        told = hostile(text if day == "20" else f"{text}x", Status.REGRESSED)
+        stamped = json.loads(encode_results(told)) | {"started_at": f"2026-11-{day}T19:10:12+00:00", "commit": text}
+        left(tmp_path / day, told)
+        (tmp_path / day / "results.json").write_text(json.dumps(stamped))
+    assert command("history", "add", tmp_path / "20", tmp_path / "21", "--to", tmp_path / "history")[0] == 0
+    for arguments in ((), ("*",)):
+        code, out, _ = command("trend", *arguments, "--history", tmp_path / "history", "--html", tmp_path / "x.html")
+        # The two kinds of machine differ in their device, and are charts of their own.
+        assert code == 0
+        assert all(line.isprintable() and not line.startswith("::") for line in out.split("\n"))
+    page = _Page()
+    page.feed((tmp_path / "x.html").read_text())
+    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_a_page_is_not_written_over_a_device(command: Command, tmp_path: Path) -> None:
+    add_to_history(night(0, timed()), str(tmp_path / "history"))
+    os.mkfifo(tmp_path / "fifo")
+    code, _, err = command("trend", "--history", tmp_path / "history", "--html", tmp_path / "fifo")
+    assert code == 2
+    assert "not a regular file" in err
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_without_utf_8_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    year(tmp_path, nights=8)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert main(["trend", "--history", str(tmp_path)]) == 0
+    stream.seek(0)
+    assert "____####" in stream.read()
