@@ -25,8 +25,8 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from kernelgauge.history_file import encode_entry, file_name
-from kernelgauge.history_rows import SCHEMA_VERSION, Columns, Entry, Times
+from kernelgauge.history.file import encode_entry, file_name
+from kernelgauge.history.rows import SCHEMA_VERSION, Columns, Entry, Times
 from kernelgauge.judge import Status
 from kernelgauge.run import Fingerprint
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .artifacts import Artifacts
-from .bringing_together import machine_names
 from .errors import ResultsError
-from .merging import merge
+from .fleet.folders import machine_names
+from .fleet.merging import merge
 from .results import Results, TestResult, WorkloadResult
 from .results_file import read_results
 

@@ -19,7 +19,7 @@ from kernelgauge.history import add_to_history
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
 from tests.builders import ELSEWHERE, HERE
-from tests.test_history import ROOT, night, timed, year
+from tests.history.test_history import ROOT, night, timed, year
 from tests.test_results import HOSTILE, hostile, results
 
 Command = Callable[..., tuple[int, str, str]]

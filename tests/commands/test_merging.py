@@ -16,7 +16,7 @@ from kernelgauge.cli import main
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
 from kernelgauge.results_file import find_results, read_results
-from tests.fleet_builders import ids, machine, measured, part
+from tests.fleet.builders import ids, machine, measured, part
 from tests.test_results import HOSTILE, hostile
 
 Command = Callable[..., tuple[int, str, str]]

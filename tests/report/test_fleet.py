@@ -8,7 +8,7 @@ from kernelgauge.fleet import fleet
 from kernelgauge.judge import Status
 from kernelgauge.report.fleet import fleet_markdown, fleet_text
 from tests.builders import pair
-from tests.fleet_builders import machine, part
+from tests.fleet.builders import machine, part
 from tests.test_results import HOSTILE, hostile
 
 PASSED = {"linear-eager-bf16-1024x32x64": Status.PASS, "mlp-compiled-bf16-64x128x768x3072": Status.PASS}

@@ -90,7 +90,7 @@ def _add(options: argparse.Namespace) -> Exit:
 
 
 def _trend(options: argparse.Namespace) -> Exit:
-    from ..history_trend import trends
+    from ..history.trend import trends
     from ..run import Timer
 
     found = trends(

@@ -33,9 +33,9 @@ def add_commands(commands: Commands) -> None:
 
 
 def _merge(options: argparse.Namespace) -> Exit:
-    from ..bringing_together import bring_together, found_parts, write_fleet
     from ..fleet import fleet
-    from ..merging import merge
+    from ..fleet.folders import bring_together, found_parts, write_fleet
+    from ..fleet.merging import merge
     from ..report.fleet import fleet_text
 
     _check_destination(options.to)

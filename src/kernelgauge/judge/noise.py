@@ -11,7 +11,16 @@ from .observation import Observation
 from .policy import Policy
 from .stats import NO_INTERVAL, Source
 
-__all__ = ["AnotherGpu", "Seen", "difference", "of_another_gpu", "on_the_same_gpu", "process_noise", "sources", "telling"]
+__all__ = [
+    "AnotherGpu",
+    "Seen",
+    "difference",
+    "of_another_gpu",
+    "on_the_same_gpu",
+    "process_noise",
+    "sources",
+    "telling",
+]
 
 # Where the host is slow, a workload's dispatch grows by 1.1 to 1.36 times what its control grows by: fitted to 720
 # replicates on an H200 whose host changes speed. In logarithms, the part of a change of the control that it leaves

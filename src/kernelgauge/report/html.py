@@ -27,7 +27,7 @@ from ..results import Results
 from .html_charts import shown_us
 from .html_page import page
 
-__all__ = ["html"]
+__all__ = ["asset", "environment", "html", "source"]
 
 _PACKAGE = "kernelgauge.report"
 _TITLE = "GPU performance report"
@@ -42,17 +42,18 @@ def html(results: Sequence[Results], *, title: str = _TITLE) -> str:
     Of each kind of machine the newest run is shown in full; earlier ones are the history of its workloads. Links lead
     to files beside the newest run's `results.json`: the page belongs into the same folder.
     """
-    style, script = (_asset(name) for name in ("report.css", "report.js"))
-    policy = f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; base-uri 'none'; form-action 'none'"
+    style, script = (asset(name) for name in ("report.css", "report.js"))
+    policy = f"default-src 'none'; style-src {source(style)}; script-src {source(script)}; base-uri 'none'; form-action 'none'"
     return (
-        _environment()
+        environment()
         .get_template("page.html")
         .render(page=page(results, title=title), style=Markup(style), script=Markup(script), policy=policy)
     )
 
 
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """Of every page: escapes by itself, and knows the filters that the templates use."""
+    made = Environment(
         loader=PackageLoader(_PACKAGE),
         autoescape=True,
         finalize=_shown,
@@ -61,9 +62,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(css=_class_name, us=shown_us)
-    environment.globals["newline"] = Markup("\n")  # between lines that are untrusted themselves
-    return environment
+    made.filters.update(css=_class_name, us=shown_us)
+    made.globals["newline"] = Markup("\n")  # between lines that are untrusted themselves
+    return made
 
 
 def _shown(value: object) -> object:
@@ -92,10 +93,11 @@ def _class_name(text: str) -> str:
     return re.sub(r"[^a-z0-9-]", "-", text.lower())[:40]
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Text of a style sheet or a script of the templates."""
     return (files(_PACKAGE) / "templates" / name).read_text(encoding="utf-8")
 
 
-def _source(content: str) -> str:
+def source(content: str) -> str:
     """How a policy names a style sheet or a script within the page."""
     return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"

@@ -9,7 +9,7 @@ from statistics import median
 
 from markupsafe import Markup
 
-from .html import _asset, _environment, _source
+from .html import asset, environment, source
 from .html_charts import shown_us
 from .trend import Chart, Series, Trends
 from .trend_text import shift_lines, told_marks
@@ -55,10 +55,10 @@ class _Figure:
 
 
 def trend_html(trends: Trends) -> str:
-    style = _asset("report.css") + _asset("trend.css")
-    policy = f"default-src 'none'; style-src {_source(style)}; base-uri 'none'; form-action 'none'"
+    style = asset("report.css") + asset("trend.css")
+    policy = f"default-src 'none'; style-src {source(style)}; base-uri 'none'; form-action 'none'"
     return (
-        _environment()
+        environment()
         .get_template("trend.html")
         .render(
             figures=[_figure(chart, trends.timer.label) for chart in trends.charts],

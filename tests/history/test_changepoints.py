@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from kernelgauge import changepoints as module
-from kernelgauge.changepoints import LEAST_NIGHTS, changepoints
 from kernelgauge.errors import ResultsError
+from kernelgauge.history import changepoints as module
+from kernelgauge.history.changepoints import LEAST_NIGHTS, changepoints
 
 pytest.importorskip("ruptures")
 
@@ -115,7 +115,7 @@ def test_the_public_way_is_taken_where_the_compiled_part_is_elsewhere(monkeypatc
 
 def test_scipy_is_not_waited_for() -> None:
     script = (
-        "import sys; from kernelgauge.changepoints import changepoints; "
+        "import sys; from kernelgauge.history.changepoints import changepoints; "
         "assert changepoints([1.0] * 9 + [2.0] * 9) == [9]; print('scipy' in sys.modules, 'ruptures' in sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)

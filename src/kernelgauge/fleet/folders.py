@@ -9,15 +9,15 @@ from pathlib import Path
 
 import msgspec
 
-from .errors import ResultsError
-from .fleet import Fleet
-from .printable import printable
-from .regular_file import regular_file
-from .report.fleet import fleet_markdown
-from .report.pull_request import summary_markdown
-from .results import Results, WorkloadResult, encode_results
-from .results_file import MOST_BYTES, find_results, is_of_something_else, read_results
-from .storage import slug, write_atomically
+from ..errors import ResultsError
+from ..printable import printable
+from ..regular_file import regular_file
+from ..report.fleet import fleet_markdown
+from ..report.pull_request import summary_markdown
+from ..results import Results, WorkloadResult, encode_results
+from ..results_file import MOST_BYTES, find_results, is_of_something_else, read_results
+from ..storage import slug, write_atomically
+from .verdict import Fleet
 
 __all__ = ["Found", "Written", "bring_together", "found_parts", "machine_names", "write_fleet"]
 
@@ -141,7 +141,7 @@ def _content(folder: Path, path: str) -> bytes | None:
 
 def write_fleet(fleet: Fleet, machines: Sequence[Written], destination: Path) -> None:
     """The reports of all machines, the fleet first. Raises `StorageError` if they cannot be written."""
-    from .report.html import html  # jinja2: only where it is needed
+    from ..report.html import html  # jinja2: only where it is needed
 
     results = [_linked(machine) for machine in machines]
     head = fleet_markdown(fleet)

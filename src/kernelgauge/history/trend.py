@@ -16,16 +16,16 @@ from typing import IO, Any
 
 import msgspec
 
+from ..errors import ResultsError
+from ..judge import Status
+from ..printable import printable
+from ..report.trend import Chart, Environment, Moment, Series, Trends, marks, shifts
+from ..report.wording import counted
+from ..run import Fingerprint, Timer
 from .changepoints import changepoints
-from .errors import ResultsError
-from .history import SetAside, whole_entries
-from .history_file import Stored
-from .history_places import place
-from .judge import Status
-from .printable import printable
-from .report.trend import Chart, Environment, Moment, Series, Trends, marks, shifts
-from .report.wording import counted
-from .run import Fingerprint, Timer
+from .file import Stored
+from .places import place
+from .store import SetAside, whole_entries
 
 __all__ = ["trends"]
 

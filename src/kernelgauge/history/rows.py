@@ -7,10 +7,10 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from .errors import ResultsError
-from .judge import Status, Verdict, observe
-from .results import Results, WorkloadResult
-from .run import Fingerprint, Timer
+from ..errors import ResultsError
+from ..judge import Status, Verdict, observe
+from ..results import Results, WorkloadResult
+from ..run import Fingerprint, Timer
 
 __all__ = ["SCHEMA_VERSION", "Columns", "Entry", "Header", "Times", "entries"]
 

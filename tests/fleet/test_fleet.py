@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelgauge.fleet import Cause, Conclusion, Fleet, fleet
+from kernelgauge.fleet.merging import merge
 from kernelgauge.judge import RelativeChange, Status
-from kernelgauge.merging import merge
 from kernelgauge.results import Results
 from tests.builders import GEMM, pair, run
-from tests.fleet_builders import ended, machine, measured, moment, part, slower
+from tests.fleet.builders import ended, machine, measured, moment, part, slower
 from tests.test_results import verdict, workload
 
 PASSED = {"one": Status.PASS, "two": Status.PASS}

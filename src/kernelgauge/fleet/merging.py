@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
-from .asked_shards import joined_arguments
-from .judge import Verdict
-from .results import Results, TestResult, WorkloadResult
+from ..judge import Verdict
+from ..results import Results, TestResult, WorkloadResult
+from .shards import joined_arguments
 from .spans import named, overlaps, seconds_of_all, start, strange_times
 
 __all__ = ["merge"]

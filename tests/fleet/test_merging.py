@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernelgauge.fleet.merging import merge
 from kernelgauge.judge import Status
-from kernelgauge.merging import merge
 from kernelgauge.results import Results, WorkloadResult, decode_results, encode_results
 from kernelgauge.run import Timer
 from tests.builders import fingerprint
-from tests.fleet_builders import ended, ids, measured, moment, part
+from tests.fleet.builders import ended, ids, measured, moment, part
 from tests.test_results import verdict, workload
 
 GPUS = ("aa", "bb", "cc")

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from .judge import Status
-from .judge.machine import MachineChange, machine_change
-from .results import Results, WorkloadResult
-from .run import ControlTime, Fingerprint
+from ..judge import Status
+from ..judge.machine import MachineChange, machine_change
+from ..results import Results, WorkloadResult
+from ..run import ControlTime, Fingerprint
 
 __all__ = ["Machine", "machines_of"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
 
-from .fleet_machines import Machine
-from .judge import RelativeChange, Status, Verdict
-from .results import WorkloadResult
+from ..judge import RelativeChange, Status, Verdict
+from ..results import WorkloadResult
+from .machines import Machine
 
 __all__ = ["Cause", "Conclusion", "concluded", "concluded_of_all"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 
-from .results import Results
+from ..results import Results
 
 __all__ = ["named", "overlaps", "seconds_of_all", "start", "strange_times"]
 

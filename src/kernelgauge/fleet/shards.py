@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .shares import Share
+from ..shares import Share
 
 __all__ = ["joined_arguments", "missing_shards"]
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from .history_file import FileName, Stored, decode_entry, encode_entry, file_name, parse_name
-from .history_places import Place, place
-from .history_rows import SCHEMA_VERSION, entries
-from .printable import printable
-from .results import Results
+from ..printable import printable
+from ..results import Results
+from .file import FileName, Stored, decode_entry, encode_entry, file_name, parse_name
+from .places import Place, place
+from .rows import SCHEMA_VERSION, entries
 
 __all__ = ["Added", "SetAside", "add_to_history", "whole_entries"]
 

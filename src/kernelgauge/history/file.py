@@ -14,8 +14,8 @@ from hashlib import sha256
 
 import msgspec
 
-from .history_rows import Entry, Header
-from .run import Timer
+from ..run import Timer
+from .rows import Entry, Header
 
 __all__ = ["FileName", "Stored", "decode_entry", "encode_entry", "file_name", "parse_name"]
 

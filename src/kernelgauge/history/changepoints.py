@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from .errors import ResultsError
+from ..errors import ResultsError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,7 @@ _OUTLIER = 4.0  # standard deviations
 _LEAST_NOISE = 0.0005
 # A change must gain this many times the noise's variance for each unit of log(n) (BIC has 2), and the noise of a short
 # series, known only roughly, is taken larger by `_SHORT / n`: together at most one series of noise alone in a hundred has
-# a false change, whether it has 6 nights or 365 (tests/test_changepoints.py).
+# a false change, whether it has 6 nights or 365 (tests/history/test_changepoints.py).
 _PENALTY = 4.0
 _SHORT = 15.0
 

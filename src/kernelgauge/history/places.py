@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from .errors import ResultsError, StorageError
-from .printable import printable
-from .regular_file import regular_file
+from ..errors import ResultsError, StorageError
+from ..printable import printable
+from ..regular_file import regular_file
 
 __all__ = ["MOST_BYTES", "Bucket", "Folder", "Place", "place", "shown_location"]
 
@@ -100,7 +100,7 @@ class Folder:
         with suppress(OSError):
             if self._content(key) == content:
                 return False
-        from .storage import write_atomically  # a reader does not wait for locks
+        from ..storage import write_atomically  # a reader does not wait for locks
 
         try:
             write_atomically(path, content)

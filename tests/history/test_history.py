@@ -20,13 +20,13 @@ import fsspec
 import msgspec
 import pytest
 
-from kernelgauge import history_places
 from kernelgauge.errors import ResultsError, StorageError
 from kernelgauge.history import SetAside, add_to_history, whole_entries
-from kernelgauge.history_file import Stored, decode_entry, encode_entry, file_name, parse_name
-from kernelgauge.history_places import place
-from kernelgauge.history_rows import Entry, entries
-from kernelgauge.history_trend import trends
+from kernelgauge.history import places as history_places
+from kernelgauge.history.file import Stored, decode_entry, encode_entry, file_name, parse_name
+from kernelgauge.history.places import place
+from kernelgauge.history.rows import Entry, entries
+from kernelgauge.history.trend import trends
 from kernelgauge.judge import Status, observe
 from kernelgauge.report.trend import Trends
 from kernelgauge.results import Results, WorkloadResult
@@ -34,7 +34,7 @@ from kernelgauge.run import Timer
 from tests.builders import ELSEWHERE, H200, HERE, WORKLOAD, fingerprint, run, waits_for_a_writer
 from tests.test_results import HOSTILE, hostile, results, verdict, workload
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 12, 1, tzinfo=timezone.utc)
 FIRST = datetime(2026, 1, 5, 2, 30, tzinfo=timezone.utc)
 
@@ -262,7 +262,7 @@ WRITERS = """
 import os, random, signal, sys, time
 sys.path[:0] = sys.argv[3:5]
 from kernelgauge.history import add_to_history
-from tests.test_history import night, timed
+from tests.history.test_history import night, timed
 
 history, acknowledged = sys.argv[1:3]
 COUNT, KILLED, FINISHED_NIGHTS = 200, 150, 3
@@ -326,7 +326,7 @@ import resource, signal, sys
 sys.path[:0] = sys.argv[4:6]
 from kernelgauge.errors import StorageError
 from kernelgauge.history import add_to_history
-from tests.test_history import night, timed
+from tests.history.test_history import night, timed
 
 told = night(1, timed())
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from .asked_shards import missing_shards
-from .fleet_causes import Cause, Conclusion, concluded, concluded_of_all
-from .fleet_machines import Machine, machines_of
-from .judge import Status, worst
-from .results import Results, WorkloadResult
+from ..judge import Status, worst
+from ..results import Results, WorkloadResult
+from .causes import Cause, Conclusion, concluded, concluded_of_all
+from .machines import Machine, machines_of
+from .shards import missing_shards
 
 __all__ = ["Cause", "Conclusion", "Fleet", "FleetWorkload", "Machine", "fleet"]
 
