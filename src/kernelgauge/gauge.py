@@ -45,10 +45,7 @@ if TYPE_CHECKING:
     from .measure.runner import Measured, Result
     from .measure.settings import Settings
 
-__all__ = ["DECLARED", "Gauge"]
-
-# Subject of the verdict about what a workload declares: without one, nothing may be stored.
-DECLARED = "declared structure"
+__all__ = ["Gauge"]
 
 
 @dataclass
@@ -66,7 +63,6 @@ class Gauge:
     progress: Callable[[str], None] = lambda _: None
     lock: GpuLock | None = None  # None: whoever asks knows that nobody else is there
     verdicts: list[Verdict] = field(default_factory=list)
-    failed: dict[str, list[str]] = field(default_factory=dict)  # failed tests, by workload id
     tests: list[TestResult] = field(default_factory=list)
     unavailable: dict[str, str] = field(default_factory=dict)  # why a workload cannot run here, by id
     warnings: list[str] = field(default_factory=list)

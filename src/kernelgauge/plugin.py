@@ -186,7 +186,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
         gauge.tests.append(test_result(item, report))
     if not report.failed or workload is None:
         return
-    gauge.failed.setdefault(workload.id, []).append(item.name)
     if not any(name == "kernelgauge_verdict" for name, _ in item.user_properties):  # a claim of the suite
         gauge.conclude(Verdict(Status.REGRESSED, workload.id, bare_name(item), "the test failed"))
         item.user_properties.append(("kernelgauge_verdict", Status.REGRESSED.value))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import BaselineError, NewerBaselineError, UpdateRefused
-from .gauge import DECLARED
 from .judge import (
+    DECLARED,
     Baseline,
     PlannedChange,
     Recorded,

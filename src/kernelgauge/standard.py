@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .gauge import DECLARED
-from .judge import Reason, Status, Verdict, applicable, mismatches
+from .judge import DECLARED, Reason, Status, Verdict, applicable, mismatches
 from .run import Run, Timer
 
 if TYPE_CHECKING:
@@ -91,7 +90,8 @@ def test_end_to_end_latency(
 ) -> None:
     """Host time from the call to its synchronised result, cold L2: pytest-benchmark's rounds."""
     if benchmark.disabled and gauge.options.worker is not None and not request.config.getoption("benchmark_disable"):
-        available(lambda: gauge.time_latency(workload))  # pytest-benchmark switches itself off in every worker
+        # pytest-benchmark switches itself off in every worker of pytest-xdist, and calls once what it is given.
+        available(lambda: benchmark.pedantic(gauge.time_latency, args=(workload,)))
         conclude(gauge.judge_time(workload, Timer.END_TO_END))
         return
     rounds = gauge.rounds(workload)

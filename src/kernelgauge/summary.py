@@ -200,6 +200,7 @@ def _add_to_history(gauge: Gauge, results: Results, location: str, reporter: pyt
         added = add_to_history(results, location)
     except KernelgaugeError as error:  # the verdicts stand, but a nightly job must not lose its nights unnoticed
         reporter.write_line(str(error), red=True)
+        reporter.write_line(f"add it later: kernelgauge history add {gauge.artifacts.folder} --to {location}", red=True)
         gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
         return
     for name in added.written:

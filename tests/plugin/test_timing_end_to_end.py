@@ -124,3 +124,24 @@ def test_a_profile_of_the_host_may_be_taken_as_well(timed: Project) -> None:
     result = timed.run("-k", "end_to_end", "--benchmark-cprofile=cumtime")
     assert result.ret == pytest.ExitCode.OK
     assert timed.case("test_end_to_end_latency").properties["kernelgauge_verdict"] == "NO_BASELINE"
+
+
+def test_a_worker_of_several_times_it_too(timed: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest-benchmark switches itself off there."""
+    pytest.importorskip("xdist")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    result = timed.pytester.runpytest_subprocess("perf", "-n", "2", "-k", "not float64", "--perf-update")
+    assert result.ret == pytest.ExitCode.OK
+    result.assert_outcomes(passed=5)  # no warning of a fixture that was not used
+    (entry,) = json.loads((timed.baselines / f"{ID}.json").read_text())["entries"]
+    assert entry["processes"][0]["timers"]["end_to_end"]["mean_us"] >= 1000
+
+
+def test_a_worker_does_not_time_what_the_command_line_switched_off(
+    timed: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("xdist")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    result = timed.pytester.runpytest_subprocess("perf", "-n", "2", "-k", "end_to_end", "--benchmark-disable", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*pytest-benchmark is disabled, so nothing was timed*"])

@@ -16,9 +16,10 @@ from .stats import RelativeChange
 from .structure import judge_structure
 from .timing import judge_time, not_measured
 from .update import Action, PlannedChange, TimeChange, plan_update
-from .verdict import Reason, Status, Verdict, worst
+from .verdict import DECLARED, Reason, Status, Verdict, worst
 
 __all__ = [
+    "DECLARED",
     "DEFAULT_POLICIES",
     "FALSE_ALARMS_PER_SUITE",
     "SCHEMA_VERSION",

@@ -8,7 +8,10 @@ from enum import Enum
 from ..printable import printable
 from .stats import RelativeChange
 
-__all__ = ["Reason", "Status", "Verdict", "worst"]
+__all__ = ["DECLARED", "Reason", "Status", "Verdict", "worst"]
+
+# Subject of the verdict about what a workload declares: without one, nothing may be stored.
+DECLARED = "declared structure"
 
 
 class Status(str, Enum):
