@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from scipy.special import stdtrit
 
 from kernelgauge.judge import DEFAULT_POLICIES, Prior, Seen, process_noise
-from kernelgauge.judge.noise import difference, of_another_gpu, on_the_same_gpu, sources
+from kernelgauge.judge.noise import alike, difference, of_another_gpu, on_the_same_gpu, sources
+from kernelgauge.judge.slope import EXPECTED_SLOPE
 from kernelgauge.judge.stats import NO_INTERVAL, change, quantile, standard_error
 from kernelgauge.run import Timer
 from tests.builders import ELSEWHERE, HERE, observation, policy, seen
@@ -276,8 +278,29 @@ def test_the_further_the_control_gemm_lies_from_those_of_the_baseline_the_less_i
 
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_a_time_of_the_host_is_compared_at_equal_speed_of_the_host(share: float) -> None:
-    before, after = seen(50.0, host_share=share), seen(50.0 * 2**share, host_share=share, control_us=28.0)
+    follows = 2 ** (share * EXPECTED_SLOPE.value)
+    before, after = seen(50.0, host_share=share), seen(50.0 * follows, host_share=share, control_us=28.0)
     assert difference([before], after, policy()) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("slope", [0.8, 1.0, 1.3])
+def test_a_baseline_of_processes_at_several_speeds_knows_how_its_workload_follows_the_host(slope: float) -> None:
+    def at(control_us: float, factor: float = 1.0) -> Seen:
+        return seen(50.0 * factor * (control_us / 14.0) ** slope, host_share=1.0, control_us=control_us)
+
+    before = [at(control_us) for control_us in (14.0, 16.0, 20.0, 26.0, 28.0)]
+    same, slower = (difference(*alike(before, at(22.0, factor), policy()), policy()) for factor in (1.0, 1.1))
+    assert abs(same) < 0.01
+    assert slower == pytest.approx(same + math.log(1.1))
+
+
+def test_what_a_slope_was_fitted_to_says_less_of_how_far_it_scatters() -> None:
+    before = [seen(50.0, host_share=1.0, control_us=control_us) for control_us in (10.0, 14.0, 20.0)]
+    fitted, _ = alike(before, before[0], policy())
+    own = [replace(one, slope=replace(one.slope, fitted=0.0)) for one in fitted]
+    degrees = [sources(each, each[0], policy())[0].degrees for each in (own, fitted)]
+    assert fitted[0].slope.fitted > 0.1
+    assert degrees[1] == pytest.approx(degrees[0] - fitted[0].slope.fitted)
 
 
 def test_a_device_time_does_not_follow_the_host() -> None:
@@ -290,7 +313,7 @@ def test_the_further_the_host_moved_the_less_its_control_explains() -> None:
         for control in (14.0, 15.0, 28.0)
     )
     assert none < some < much
-    assert much > 0.18 * math.log(2)
+    assert much > math.sqrt(EXPECTED_SLOPE.variance) * math.log(2)
 
 
 @pytest.mark.parametrize("unknown", ["before", "after", "both"])

@@ -19,6 +19,7 @@ from kernelgauge.judge import (
     from_run,
     judge_time,
 )
+from kernelgauge.judge.slope import EXPECTED_SLOPE
 from kernelgauge.run import Sample, Timer
 from tests.builders import ELSEWHERE, H200, HERE, baseline, counts, fingerprint, mlp_kernels, policy, run, sample
 
@@ -297,7 +298,11 @@ def test_a_clock_of_the_host_is_compared_at_equal_speed_of_the_host(
     assert on_hosts(before, after, factor, timer).status is status
 
 
-@pytest.mark.parametrize(("before", "after", "factor"), [(14.0, 28.0, 2.0), (28.0, 14.0, 0.5)])
+@pytest.mark.parametrize(
+    ("before", "after", "factor"),
+    [(14.0, 28.0, 2**EXPECTED_SLOPE.value), (28.0, 14.0, 0.5**EXPECTED_SLOPE.value)],
+    ids=["slower", "faster"],
+)
 def test_what_moved_as_much_as_the_host_itself_is_no_change_and_both_are_told(
     before: float, after: float, factor: float
 ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from .noise import Seen, difference, sources, telling
+from .noise import Seen, alike, difference, sources, telling
 from .policy import FALSE_ALARMS_PER_SUITE, Policy
 from .stats import RelativeChange, Source, change, quantile, standard_error
 from .verdict import Status
@@ -62,7 +62,7 @@ def decide(
         explained: the change that the machine itself may have made, from the lowest to the highest (logarithms): the
             interval is widened by it.
     """
-    before = telling(before)
+    before, after = alike(telling(before), after, policy)
     delta, noise = difference(before, after, policy), sources(before, after, policy)
     confidence = 1 - 2 * FALSE_ALARMS_PER_SUITE / comparisons
     measured = _widened(change(delta, noise, confidence=confidence), explained)
@@ -135,7 +135,7 @@ def _fewest(decides: Callable[[int], bool]) -> int | None:
 
 def smallest_detectable(before: Sequence[Seen], after: Seen, policy: Policy, *, comparisons: int) -> float:
     """The slowdown, as a fraction, that is caught 95 times in 100 at the level of the suite."""
-    noise = sources(telling(before), after, policy)
+    noise = sources(*alike(telling(before), after, policy), policy)
     level = FALSE_ALARMS_PER_SUITE / comparisons
     margin = (quantile(noise, 1 - 2 * level) + quantile(noise, 1 - 2 * (1 - _POWER))) * standard_error(noise)
     # The other two gates are passed as often only by a change that is larger than them by as much.

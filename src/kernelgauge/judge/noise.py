@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, variance
 
 from .observation import Observation
 from .policy import Policy
+from .slope import EXPECTED_SLOPE, Slope, fitted_slope
 from .stats import NO_INTERVAL, Source
 
 __all__ = [
     "AnotherGpu",
     "Seen",
+    "alike",
     "difference",
     "of_another_gpu",
     "on_the_same_gpu",
@@ -21,12 +23,6 @@ __all__ = [
     "sources",
     "telling",
 ]
-
-# Where the host is slow, a workload's dispatch grows by 1.1 to 1.36 times what its control grows by: fitted to 720
-# replicates on an H200 whose host changes speed. In logarithms, the part of a change of the control that it leaves
-# unexplained; the range above 1 is taken as two standard deviations.
-_SLOPE_DEVIATION = 0.18
-_SLOPE_DEGREES = 10.0
 
 _LEAST_GPUS = 4  # below, a slope over GPUs says more of the GPUs than of the workload
 # Standard deviation of the slope on the control GEMM: a workload may follow it in full, or not at all.
@@ -42,12 +38,14 @@ class Seen:
         host_share: the part of the time that is the host's and grows with its control: 0 of a device time, 1 of a dispatch
             time, what the device does not fill of a latency.
         gemm_us: the control GEMM beside it: how fast this GPU is among its kind. None: not known, or not comparable.
+        slope: how the host's part follows the control.
     """
 
     observation: Observation
     gpu: str | None = None
     host_share: float = 0.0
     gemm_us: float | None = None
+    slope: Slope = EXPECTED_SLOPE
 
     @property
     def known_host(self) -> bool:
@@ -57,7 +55,12 @@ class Seen:
     @property
     def logarithm(self) -> float:
         """What is compared: the logarithm of the time, at equal speed of the host."""
-        return math.log(self.observation.mean_us) - self.host_share * math.log(self.observation.control_us or 1.0)
+        return math.log(self.observation.mean_us) - self.slope.value * self.host_logarithm
+
+    @property
+    def host_logarithm(self) -> float:
+        """Of the control, as much as the time has of the host."""
+        return self.host_share * math.log(self.observation.control_us or 1.0)
 
 
 def on_the_same_gpu(before: Sequence[Seen], after: Seen) -> list[Seen]:
@@ -71,6 +74,24 @@ def telling(before: Sequence[Seen]) -> Sequence[Seen]:
     One process that was cut short after its first replicate would else leave a baseline of many without an interval.
     """
     return [seen for seen in before if seen.observation.spread is not None] or before
+
+
+def _own_slope(before: Sequence[Seen], policy: Policy) -> Slope:
+    """What the processes of a baseline say of how this workload follows the host."""
+    share = before[0].host_share
+    if not share or not all(seen.known_host for seen in before):
+        return EXPECTED_SLOPE
+    points = [
+        [(seen.host_logarithm, math.log(seen.observation.mean_us)) for seen in group]
+        for group in _seen_by_gpu(before).values()
+    ]
+    return fitted_slope(points, _between_processes(before, policy.for_share(share)).variance)
+
+
+def alike(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[list[Seen], Seen]:
+    """Both at the slope that the baseline knows of this workload: what is compared."""
+    slope = _own_slope(before, policy)
+    return [replace(seen, slope=slope) for seen in before], replace(after, slope=slope)
 
 
 def difference(before: Sequence[Seen], after: Seen, policy: Policy) -> float:
@@ -152,6 +173,8 @@ def _speed(processes: Sequence[Seen]) -> float | None:
 
 def process_noise(processes: Sequence[Seen], policy: Policy) -> float:
     """Standard deviation between processes that more replicates would not remove, as a fraction."""
+    slope = _own_slope(processes, policy)
+    processes = [replace(seen, slope=slope) for seen in processes]
     return math.sqrt(_beyond_replicates(processes, policy.for_share(processes[0].host_share)))
 
 
@@ -164,7 +187,7 @@ def _beyond_replicates(processes: Sequence[Seen], policy: Policy) -> float:
 def _between_processes(processes: Sequence[Seen], policy: Policy) -> Source:
     """Variance of one process's mean, about the mean of its GPU, its replicates' part included."""
     by_gpu = [[seen.logarithm for seen in group] for group in _seen_by_gpu(processes).values()]
-    degrees = len(processes) - len(by_gpu)
+    degrees = max(0.0, len(processes) - len(by_gpu) - processes[0].slope.fitted)
     squares = [(value - fmean(values)) ** 2 for values in by_gpu for value in values]
     observed = math.fsum(squares) / degrees if degrees else 0.0
     mean_us, within = processes[0].observation.mean_us, _mean_within(processes, policy)
@@ -190,6 +213,5 @@ def _within(observation: Observation, policy: Policy) -> Source:
 
 
 def _host_speed(before: Sequence[Seen], after: Seen) -> Source:
-    usual = fmean(math.log(seen.observation.control_us or 1.0) for seen in before)
-    moved = math.log(after.observation.control_us or 1.0) - usual
-    return Source((_SLOPE_DEVIATION * after.host_share * moved) ** 2, _SLOPE_DEGREES)
+    moved = after.host_logarithm - fmean(seen.host_logarithm for seen in before)
+    return Source(after.slope.variance * moved**2, after.slope.degrees)
