@@ -5,18 +5,12 @@
     python benchmarks/detection/collect.py --compile-only      fills the compilers' caches
 
 A level is a percentage of what the unslowed twin takes, as our own timers read it in the same process before anything
-else is measured. Order of workloads, levels and methods is shuffled by the seed. Building and the first call, which
-compiles, are outside every method's time; all that a method does itself, warm-up and fresh allocations, is inside.
+else is measured. Building and the first call, which compiles, are outside every method's time; all that a method does
+itself, warm-up and fresh allocations, is inside.
 
-Of `detection.ours` it calls
-
-    device_and_host(device, call_builder, seconds) -> (device_us, host_us)
-
-``call_builder(replicate)`` returns a `kernelgauge.measure.instance.Instance` of the twin on fresh allocations: its
-``call()`` runs it once, and is to be called after ``prepare()``. It is warm in so far as the twin was called before in
-this process. `device_us` is (replicate, iteration), the summed kernel durations of one call, the injected kernel
-included; `host_us` is (replicate, call, 2), the dispatch time and the host's control around it. It should return
-within 1.2 x `seconds`; how long it took is recorded as for every other method.
+Ours measures as the suite does: passes go round all workloads and levels, one replicate each, until every one has had its
+time on average. The peers measure one thing after the other, after a rest each. Who comes first, and the order of
+everything, is drawn by the seed.
 """
 
 from __future__ import annotations
@@ -26,10 +20,10 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 # As kernelgauge sets it: else CUPTI stays attached after our profiler sessions and slows the peers' launches.
 os.environ.setdefault("TEARDOWN_CUPTI", "1")
@@ -48,7 +42,15 @@ from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import Instance, build, first_call
 
 CallBuilder = Callable[[int], Instance]
-DeviceAndHost = Callable[[Device, CallBuilder, float], tuple[Values, Values]]
+
+
+class Replicates(Protocol):
+    """`detection.ours.Replicates`, or a stand-in for it."""
+
+    def take(self) -> None: ...
+
+    def values(self) -> tuple[Values, Values]: ...
+
 
 _OURS = "ours"  # in wall_seconds: one measurement gives both timers
 
@@ -63,60 +65,101 @@ class Collected:
 
 
 @dataclass(frozen=True)
+class Entry:
+    """One workload at one level, built and compiled."""
+
+    workload: str
+    level: Level
+    slowed: Workload
+    instance: Instance
+
+    def key(self, method: str) -> Key:
+        return Key(self.workload, self.level, method)
+
+
+@dataclass(frozen=True)
 class Collector:
-    """How one process measures. `methods` and `device_and_host` stand for the peers and for ours."""
+    """How one process measures. `methods` and `replicates` stand for the peers and for ours."""
 
     device: Device
     seconds: float
-    device_and_host: DeviceAndHost
+    replicates: Callable[[Device, CallBuilder], Replicates]
     methods: Mapping[str, Callable[[Call, float], Timed]]
     chance: random.Random
 
     def collect(self, workloads: Sequence[Workload], levels_of: Callable[[str], Sequence[Level]]) -> Collected:
         collected = Collected()
-        shuffled = list(workloads)
-        self.chance.shuffle(shuffled)
-        for workload in shuffled:
-            self._collect_one(workload, levels_of(workload.id), collected)
+        entries = [
+            entry for workload in workloads for entry in self._entries(workload, levels_of(workload.id), collected)
+        ]
+        parts = [self._measure_ours, self._measure_peers]
+        self.chance.shuffle(parts)  # whoever comes second finds a warmer machine
+        for measure in parts:
+            measure(entries, collected)
         return collected
 
-    def _collect_one(self, workload: Workload, levels: Sequence[Level], collected: Collected) -> None:
+    def _entries(self, workload: Workload, levels: Sequence[Level], collected: Collected) -> Iterator[Entry]:
         device_us, host_us = self._own_times(workload)
-        twins: dict[Level, Workload] = {}
         for level in levels:
             injected = injected_us(level, device_us, host_us)
             collected.injected_us[f"{workload.id}/{level}"] = injected
-            twins[level] = twin(workload, **injected)
-        instances = {level: ready(slowed, self.device) for level, slowed in twins.items()}
-        steps = [(level, method) for level in levels for method in (*self.methods, _OURS)]
-        self.chance.shuffle(steps)
-        for level, method in steps:
-            time.sleep(SETTLE_S)
-            with instances[level].grad_mode():
-                if method == _OURS:
-                    self._measure_ours(workload.id, level, twins[level], collected)
-                else:
-                    timed = self.methods[method](instances[level].call, self.seconds)
-                    key = Key(workload.id, level, method)
-                    collected.samples[key] = np.asarray(timed.values_us, dtype=np.float64)
-                    collected.wall_seconds[str(key)] = timed.wall_seconds
+            slowed = twin(workload, **injected)
+            yield Entry(workload.id, level, slowed, ready(slowed, self.device))
 
     def _own_times(self, workload: Workload) -> tuple[float, float]:
         """Device and dispatch time of the unslowed twin: what levels are percentages of."""
         unslowed = twin(workload)
         with ready(unslowed, self.device).grad_mode():
-            device_us, host_us = self.device_and_host(self.device, self.builder(unslowed), self.seconds)
+            device_us, host_us = self.alone(unslowed)
         return float(np.median(device_us)), float(np.median(host_us[..., 0]))
 
-    def _measure_ours(self, workload: str, level: Level, slowed: Workload, collected: Collected) -> None:
-        start = time.perf_counter()
-        device_us, host_us = self.device_and_host(self.device, self.builder(slowed), self.seconds)
-        collected.wall_seconds[str(Key(workload, level, _OURS))] = time.perf_counter() - start
-        collected.samples[Key(workload, level, OURS["device"])] = device_us
-        collected.samples[Key(workload, level, OURS["host"])] = host_us
+    def alone(self, workload: Workload) -> tuple[Values, Values]:
+        """One replicate after the other."""
+        taken = self.replicates(self.device, self._builder(workload))
+        _until(self.seconds, taken.take)
+        return taken.values()
 
-    def builder(self, workload: Workload) -> CallBuilder:
+    def _measure_ours(self, entries: Sequence[Entry], collected: Collected) -> None:
+        taken = [self.replicates(self.device, self._builder(entry.slowed)) for entry in entries]
+        spent_s = [0.0] * len(entries)
+        order = list(range(len(entries)))
+
+        def go_round() -> None:
+            self.chance.shuffle(order)
+            for place in order:
+                start = time.perf_counter()
+                with entries[place].instance.grad_mode():
+                    taken[place].take()
+                spent_s[place] += time.perf_counter() - start
+
+        time.sleep(SETTLE_S)
+        _until(self.seconds * len(entries), go_round)
+        for entry, replicates, seconds in zip(entries, taken, spent_s, strict=True):
+            device_us, host_us = replicates.values()
+            collected.wall_seconds[str(entry.key(_OURS))] = seconds
+            collected.samples[entry.key(OURS["device"])] = device_us
+            collected.samples[entry.key(OURS["host"])] = host_us
+
+    def _measure_peers(self, entries: Sequence[Entry], collected: Collected) -> None:
+        steps = [(entry, method) for entry in entries for method in self.methods]
+        self.chance.shuffle(steps)
+        for entry, method in steps:
+            time.sleep(SETTLE_S)
+            with entry.instance.grad_mode():
+                timed = self.methods[method](entry.instance.call, self.seconds)
+            collected.samples[entry.key(method)] = np.asarray(timed.values_us, dtype=np.float64)
+            collected.wall_seconds[str(entry.key(method))] = timed.wall_seconds
+
+    def _builder(self, workload: Workload) -> CallBuilder:
         return lambda replicate: build(workload, self.device, replicate=replicate)
+
+
+def _until(seconds: float, step: Callable[[], None]) -> None:
+    """As many steps as fit, if each takes as long as those before; at least one."""
+    started, done = time.perf_counter(), 0
+    while not done or (time.perf_counter() - started) * (done + 1) / done <= seconds:
+        step()
+        done += 1
 
 
 def ready(workload: Workload, device: Device) -> Instance:
@@ -141,7 +184,7 @@ def controls_us(collector: Collector) -> dict[str, float]:
     found: dict[str, float] = {}
     for control in collector.device.controls:
         with ready(control, collector.device).grad_mode():
-            times, _ = collector.device_and_host(collector.device, collector.builder(control), collector.seconds)
+            times, _ = collector.alone(control)
         found[control.module] = float(np.median(times))
     return found
 
@@ -186,13 +229,13 @@ def main() -> None:
             ready(twin(workload), device)
         return
 
-    from detection.ours import device_and_host
+    from detection import ours
 
     def levels_of(workload: str) -> Sequence[Level]:
         return arguments.levels or chosen_levels(workload, arguments.slot, arguments.levels_per_process)
 
     chance = random.Random(arguments.seed)
-    collector = Collector(device, arguments.seconds, device_and_host, METHODS, chance)
+    collector = Collector(device, arguments.seconds, ours.Replicates, METHODS, chance)
     controls = controls_us(collector)
     collected = collector.collect(workloads, levels_of)
     meta = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -22,39 +21,45 @@ from kernelgauge.run import Sample, Timer, summarize
 from .data import OURS, Measured, Values
 from .levels import WORKLOAD_IDS
 
-__all__ = ["decide", "device_and_host"]
+__all__ = ["Replicates", "decide"]
 
 _TIMERS = {"device": Timer.DEVICE, "host": Timer.HOST}
 # A suite run judges every timer of every workload: the false-alarm rate is shared out over all of them.
 _COMPARISONS = len(WORKLOAD_IDS) * len(Timer)
 
 
-def device_and_host(device: Device, call_builder: Callable[[int], Instance], seconds: float) -> tuple[Values, Values]:
-    """Replicates on fresh allocations until the time is up: (replicate, iteration) and (replicate, call, 2).
+class Replicates:
+    """Those of one workload, each on fresh allocations, taken one at a time: in between, others take theirs.
 
-    The first session, which tells how long to hold the device, is inside the time.
+    ``call_builder(replicate)`` returns an instance that is warm in so far as the workload was called before in this process.
     """
-    started = time.perf_counter()
-    settings = replace(Settings(), seconds=0.05)
-    instance = call_builder(0)
-    warm_up(device, instance, calls=WARM_UP_CALLS, seconds=0)
-    pace = Pace.of(call_duration_us(device, instance), profile_session(device, instance, iterations=3))
-    device_us: list[list[float]] = []
-    host_us: list[list[tuple[float, float]]] = []
-    while not device_us or _goes_on(started, seconds, len(device_us)):
-        instance = call_builder(len(device_us))
+
+    def __init__(self, device: Device, call_builder: Callable[[int], Instance]) -> None:
+        self._device = device
+        self._build = call_builder
+        self._settings = replace(Settings(), seconds=0.05)
+        self._pace: Pace | None = None
+        self._device_us: list[list[float]] = []
+        self._host_us: list[list[tuple[float, float]]] = []
+
+    def take(self) -> None:
+        """One more. The first also makes the session that tells how long to hold the device."""
+        device, settings = self._device, self._settings
+        if self._pace is None:
+            instance = self._build(0)
+            warm_up(device, instance, calls=WARM_UP_CALLS, seconds=0)
+            self._pace = Pace.of(call_duration_us(device, instance), profile_session(device, instance, iterations=3))
+        instance = self._build(len(self._device_us))
         warm_up(device, instance, calls=WARM_UP_CALLS, seconds=settings.warm_up_seconds)
         during: list[Reading] = []
-        session = held_session(device, instance, settings, pace, during)
-        device_us.append([sum(each.duration_us for each in executions) for executions in session.executions])
-        calls = host_calls(device, instance, settings.host_iterations_for(pace.call_us))
-        host_us.append(list(zip(*calls, strict=True)))
-    return np.array(device_us), np.array(host_us)
+        session = held_session(device, instance, settings, self._pace, during)
+        self._device_us.append([sum(each.duration_us for each in executions) for executions in session.executions])
+        calls = host_calls(device, instance, settings.host_iterations_for(self._pace.call_us))
+        self._host_us.append(list(zip(*calls, strict=True)))
 
-
-def _goes_on(started: float, seconds: float, done: int) -> bool:
-    spent = time.perf_counter() - started
-    return spent * (done + 1) / done <= seconds
+    def values(self) -> tuple[Values, Values]:
+        """(replicate, iteration) of the device, and (replicate, call, 2) of the host: the dispatch time and its control."""
+        return np.array(self._device_us), np.array(self._host_us)
 
 
 def decide(workload: str, timer: str, baseline_processes: Sequence[Measured], test_process: Measured, /) -> bool:

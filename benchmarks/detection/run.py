@@ -137,8 +137,10 @@ def child(arguments: argparse.Namespace, number: int, gpus: int, environment: Ma
 
 
 def planned_seconds(seconds: float, levels: int) -> float:
-    """Of one process: each workload's own times first, then every method at every level."""
-    return len(WORKLOAD_IDS) * (seconds + (seconds + SETTLE_S) * (1 + levels) * (len(METHODS) + 1))
+    """Of one process: each workload's own times first, then ours and every other method at every level."""
+    entries = len(WORKLOAD_IDS) * (1 + levels)
+    ours = seconds * entries + SETTLE_S
+    return len(WORKLOAD_IDS) * seconds + ours + (seconds + SETTLE_S) * entries * len(METHODS)
 
 
 def run_queue(children: Sequence[Child]) -> list[str]:

@@ -62,8 +62,9 @@ class TestRunner:
         assert run.visible_gpus() == []
 
     def test_a_process_has_time_for_what_it_measures(self) -> None:
-        # Six workloads: ours once, then four methods at three levels.
-        assert run.planned_seconds(0.5, 2) == 6 * (0.5 + (0.5 + run.SETTLE_S) * 12)
+        # Six workloads: ours once, then ours in passes over three levels, and three methods at each after a rest.
+        expected = 6 * 0.5 + (18 * 0.5 + run.SETTLE_S) + 18 * 3 * (0.5 + run.SETTLE_S)
+        assert run.planned_seconds(0.5, 2) == pytest.approx(expected)
 
 
 def _runs(pid: int) -> bool:
