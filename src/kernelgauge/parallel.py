@@ -84,12 +84,14 @@ class Controller:
         self._gauge = gauge
         self._collected = 0
         self._splits = False
+        self._session: pytest.Session | None = None
 
     @pytest.hookimpl(tryfirst=True)  # before the workers are started
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         config = session.config
         if not has_suite(config):
             return
+        self._session = session
         # Under `--dist each` whoever asks for it wants every test on every worker.
         self._splits = config.getoption("dist") != "each"
         try:
@@ -132,12 +134,17 @@ class Controller:
             TestResult(crashitem, None, "failed", 0.0, said=str(report.longrepr))  # the part that it left lacks it
         )
 
+    def pytest_runtest_logstart(self) -> None:
+        """pytest-xdist takes the number of tests from whichever worker collected last: progress is of all of them."""
+        if self._splits and self._session is not None:
+            self._session.testscollected = self._collected
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         try:
             return (yield)
         finally:
-            if self._splits:  # else of one worker only, which may have an empty share
+            if self._splits:  # where no test ran too: an empty share is not an empty suite
                 session.testscollected = self._collected
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

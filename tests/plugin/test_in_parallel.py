@@ -126,6 +126,12 @@ class TestOnTwoGpus:
         run(project, "-n", "2")
         assert (tmp_path / "step.md").read_text() == (project.root / "reports" / "latest" / "report.md").read_text()
 
+    def test_progress_is_of_all_tests(self, project: Project) -> None:
+        project.tell(*two_modules())
+        result = run(project, "-n", "2")
+        assert [line for line in result.outlines if "%]" in line][-1].endswith("[100%]")
+        assert not any("[1" in line and "[100%]" not in line for line in result.outlines if "%]" in line)
+
     def test_auto_is_a_worker_for_each_gpu(self, project: Project) -> None:
         project.tell(*two_modules())
         run(project, "-n", "auto").stdout.fnmatch_lines(["*2 workers*"])
