@@ -99,6 +99,27 @@ def test_nobody_waits_for_ever(tmp_path: Path) -> None:
     other.communicate("")
 
 
+def test_who_gave_up_does_not_wait_again(tmp_path: Path) -> None:
+    other = holder(tmp_path)
+    lock = GpuLock(tmp_path, patience_s=0.5)
+    for patient in (True, False):
+        started = time.monotonic()
+        with pytest.raises(MeasurementError, match="does not end"):
+            lock.hold("a")
+        assert (time.monotonic() - started > 0.4) == patient
+    other.communicate("")
+
+
+def test_nobody_holds_one_gpu_while_he_waits_for_another(tmp_path: Path) -> None:
+    lock = GpuLock(tmp_path, patience_s=0.0)
+    lock.hold("a")
+    other = holder(tmp_path, "b")
+    with pytest.raises(MeasurementError):
+        lock.hold_only("b")
+    GpuLock(tmp_path, patience_s=0.0).hold("a")
+    other.communicate("")
+
+
 def test_what_is_held_already_is_not_waited_for(tmp_path: Path) -> None:
     lock = GpuLock(tmp_path, patience_s=0.0)
     lock.hold("a")

@@ -23,7 +23,7 @@ class FakeNvml(SimpleNamespace):
     NVMLError = NvmlError
 
     def __init__(self, gpus: list[str], slices: dict[str, list[str]] | None = None, *, driver: bool = True) -> None:
-        super().__init__(gpus=gpus, slices=slices or {}, driver=driver, open=0)
+        super().__init__(gpus=gpus, slices=slices or {}, driver=driver, open=0, names={})
 
     def nvmlInit(self) -> None:
         if not self.driver:
@@ -40,6 +40,9 @@ class FakeNvml(SimpleNamespace):
         if self.gpus[index] == "lost":
             raise NvmlError("GPU is lost")
         return self.gpus[index]
+
+    def nvmlDeviceGetName(self, handle: str) -> str:
+        return self.names.get(handle, "NVIDIA H200")
 
     def nvmlDeviceGetUUID(self, handle: str) -> str:
         return handle
@@ -122,3 +125,20 @@ def test_torch_leaves_out_the_prefix_and_means_the_same_gpu() -> None:
 def test_what_names_no_single_gpu_is_not_guessed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     use(monkeypatch, FakeNvml(UUIDS))
     assert digest_of(name) is None
+
+
+def test_a_number_is_not_guessed_where_cuda_may_count_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml(UUIDS)
+    nvml.names[UUIDS[2]] = "NVIDIA L4"
+    use(monkeypatch, nvml)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    assert digest_of("1") is None
+    assert digest_of(UUIDS[1]) == digest(UUIDS[1])
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert digest_of("1") == digest(UUIDS[1])
+
+
+def test_a_number_is_not_guessed_beside_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, FakeNvml(UUIDS[:2], {UUIDS[0]: ["MIG-a", "MIG-b"]}))
+    assert digest_of("1") is None
+    assert digest_of("MIG-b") == digest("MIG-b")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from kernelgauge import Workload
 from kernelgauge.shares import Share, divided
+from kernelgauge.suites import Options, WorkerPlace
 
 
 def workload(module: str = "mlp", variant: str = "eager", **fields: Any) -> Workload:
@@ -52,9 +55,24 @@ def test_a_share_is_its_part(workloads: list[Workload], count: int) -> None:
     assert shares == [{each.id for each in part} for part in divided(workloads, count)]
 
 
-@given(st.integers(1, 6), st.integers(0, 50))
-def test_one_share_has_what_is_no_workload(count: int, position: int) -> None:
-    assert sum(Share(index, count).has(position) for index in range(1, count + 1)) == 1
+@given(st.integers(1, 4), st.integers(1, 4), st.text(min_size=1))
+def test_one_process_of_one_machine_has_what_is_no_workload(machines: int, workers: int, node: str) -> None:
+    here = Path()
+    kept = [
+        Options(here, here, here, share=Share(machine, machines), worker=WorkerPlace("gw", Share(worker, workers), 0))
+        for machine in range(1, machines + 1)
+        for worker in range(1, workers + 1)
+    ]
+    assert sum(options.keeps(node) for options in kept) == 1
+
+
+@given(SUITES, st.integers(1, 4), st.randoms())
+def test_the_order_of_collection_changes_nothing(workloads: list[Workload], count: int, chance: random.Random) -> None:
+    here = Path()
+    mixed = chance.sample(workloads, len(workloads))
+    for index in range(1, count + 1):
+        options = Options(here, here, here, share=Share(index, count))
+        assert options.kept(workloads) == options.kept(mixed)
 
 
 def test_the_longest_go_first_and_the_parts_take_about_as_long() -> None:

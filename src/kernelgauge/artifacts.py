@@ -54,12 +54,21 @@ class Artifacts:
         return self.traces / f"{workload.id}.txt"
 
     def prepare(self) -> None:
-        """Find out whether the folder can be written, and empty it. Raises `StorageError`."""
+        """Find out whether the folder can be written. Raises `StorageError`."""
         write_atomically(self.folder / ".writable", b"")
-        (self.folder / ".writable").unlink(missing_ok=True)  # another worker may have been faster
-        # Those of another run: they would pass for this one's.
+        (self.folder / ".writable").unlink(missing_ok=True)
+        try:  # parts of a run that was killed: they would be gathered with this one's
+            shutil.rmtree(self.workers)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StorageError(
+                "cannot remove what another run has left", where=str(self.workers), got=str(error)
+            ) from error
+
+    def empty(self) -> None:
+        """Remove what another run has left: it would pass for this one's. Raises `StorageError`."""
         shutil.rmtree(self.traces, ignore_errors=True)
-        shutil.rmtree(self.workers, ignore_errors=True)
         for path in (self.results, self.markdown, self.html):
             try:
                 path.unlink(missing_ok=True)

@@ -34,6 +34,7 @@ def gather(gauge: Gauge, *, started: datetime, ended: datetime, exit_status: int
         return []
     merged = merge(parts)
     found: Gathered = []
+    crashed = [_of_its_workload(test, each) for each in merged[:1] for test in gauge.tests]  # all declare the same
     for place, (results, name) in enumerate(zip(merged, machine_names(merged), strict=True)):
         artifacts = Artifacts(folder / name)
         first = place == 0
@@ -45,7 +46,7 @@ def gather(gauge: Gauge, *, started: datetime, ended: datetime, exit_status: int
             exit_status=exit_status,
             workloads=tuple(_taken(workload, folder, artifacts) for workload in results.workloads),
             # What only the controller knows, once.
-            tests=(*results.tests, *(_of_its_workload(test, results) for test in gauge.tests if first)),
+            tests=(*results.tests, *(test for test in crashed if _place_of(test, merged) == place)),
             warnings=(*results.warnings, *(gauge.warnings if first else ())),
         )
         found.append((whole, artifacts))
@@ -53,10 +54,16 @@ def gather(gauge: Gauge, *, started: datetime, ended: datetime, exit_status: int
     return found
 
 
+def _place_of(test: TestResult, merged: list[Results]) -> int:
+    """Which machine's: the one that has its workload; where none has, the first."""
+    has = (place for place, each in enumerate(merged) if any(test.workload == one.id for one in each.workloads))
+    return next(has, 0)
+
+
 def _of_its_workload(test: TestResult, results: Results) -> TestResult:
     """A test whose worker died in it, known by its id alone, with the workload that its parameters name."""
-    parameters = test.node.partition("[")[2].removesuffix("]")
-    ids = [each.id for each in results.workloads if f"-{each.id}-" in f"-{parameters}-"]
+    parameters = test.node.partition("[")[2].rpartition("]")[0]  # pytest-xdist may put @group behind it
+    ids = [each for names in results.declared.values() for each in names if f"-{each}-" in f"-{parameters}-"]
     return msgspec.structs.replace(test, workload=max(ids, key=len)) if ids else test
 
 
@@ -67,6 +74,7 @@ def _parts(gauge: Gauge) -> Iterator[Results]:
             part = read_results(path)
         except ResultsError as error:
             gauge.warnings.append(f"{path.parent.name}: {error.one_line}")
+            gauge.session.exitstatus = gauge.session.exitstatus or 1  # what it measured is lost
             continue
         inside = PurePosixPath(gauge.artifacts.workers.name, path.parent.name)
         workloads = tuple(

@@ -61,6 +61,7 @@ class Gauge:
     choose: Callable[[DeviceChoice], Device]
     settings: Settings
     progress: Callable[[str], None] = lambda _: None
+    waiting: Callable[[str], None] = lambda _: None  # says what is waited for
     lock: GpuLock | None = None  # None: whoever asks knows that nobody else is there
     verdicts: list[Verdict] = field(default_factory=list)
     tests: list[TestResult] = field(default_factory=list)
@@ -93,10 +94,10 @@ class Gauge:
             first = next(iter(visible_gpus()), None)
             gpu = digest_of(first) if first is not None else None
             if gpu is not None:
-                self.lock.hold(gpu, self.progress)
+                self.lock.hold(gpu, self.waiting)
         device = self.choose(self.options.device)
         if self.lock is not None and device.gpu is not None:  # without NVML, or with other numbers than CUDA's
-            self.lock.hold(device.gpu, self.progress)
+            self.lock.hold_only(device.gpu, self.waiting)
         return device
 
     @cached_property

@@ -28,6 +28,7 @@ class GpuLock:
         self._folder = folder or Path(os.environ.get(LOCKS) or tempfile.gettempdir())
         self._patience_s = patience_s
         self._held: dict[str, FileLock] = {}
+        self._given_up: set[str] = set()
 
     def path(self, gpu: str) -> Path:
         return self._folder / f"kernelgauge-gpu-{gpu}.lock"
@@ -41,14 +42,17 @@ class GpuLock:
             return
         # Readable and writable for all: whoever comes first makes the file, others must be able to lock it.
         lock = FileLock(self.path(gpu), mode=0o666, poll_interval=_POLL_S)
-        started = time.monotonic()
+        if gpu in self._given_up:  # the next test must not wait another hour
+            raise self._too_long(gpu)
+        started, waited = time.monotonic(), 0.0
         while True:
-            waited = time.monotonic() - started
             try:
                 lock.acquire(timeout=min(_SAY_EVERY_S if waited else 0.0, max(0.0, self._patience_s - waited)))
                 break
             except Timeout:
-                if time.monotonic() - started >= self._patience_s:
+                waited = time.monotonic() - started
+                if waited >= self._patience_s:
+                    self._given_up.add(gpu)
                     raise self._too_long(gpu) from None
                 waiting(f"another run times on GPU {gpu}: waiting for it ({waited:.0f} s so far)")
             except OSError as error:
@@ -60,6 +64,12 @@ class GpuLock:
                     next_command=f"{LOCKS}=DIR pytest perf   (the same DIR for all who use the GPU)",
                 ) from error
         self._held[gpu] = lock
+
+    def hold_only(self, gpu: str, waiting: Callable[[str], None] = lambda _: None) -> None:
+        """As `hold`, and no other. Nobody waits for a GPU while he holds another: two who do would wait for ever."""
+        if gpu not in self._held:
+            self.release()
+        self.hold(gpu, waiting)
 
     def release(self) -> None:
         while self._held:

@@ -40,10 +40,13 @@ def digest(uuid: str) -> str:
 def digest_of(name: str) -> str | None:
     """The digest of a GPU that CUDA_VISIBLE_DEVICES names by number or by the beginning of its UUID; None: not known.
 
-    Numbers are NVML's, which are CUDA's on a host of one model only, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    Numbers are CUDA's, which are NVML's where all GPUs are of one model and none is cut into slices.
     """
     with _nvml() as nvml:
         uuids = list(_uuids(nvml)) if nvml else []
+        alike = nvml is not None and _numbered_alike(nvml)
+    if name.isdecimal() and not alike:
+        return None
     if name.isdecimal():
         return digest(uuids[int(name)]) if int(name) < len(uuids) else None
     matching = [uuid for uuid in uuids if uuid.startswith(name)]
@@ -76,6 +79,17 @@ def _uuids(nvml: Any) -> Iterator[str]:
             gpu = nvml.nvmlDeviceGetHandleByIndex(index)
             slices = list(_slices(nvml, gpu))
             yield from slices or [_text(nvml.nvmlDeviceGetUUID(gpu))]
+
+
+def _numbered_alike(nvml: Any) -> bool:
+    """CUDA puts the fastest GPU first unless CUDA_DEVICE_ORDER says PCI_BUS_ID; NVML goes by the bus."""
+    try:
+        gpus = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+        one_model = len({_text(nvml.nvmlDeviceGetName(gpu)) for gpu in gpus}) == 1
+        return (by_bus or one_model) and not any(list(_slices(nvml, gpu)) for gpu in gpus)
+    except nvml.NVMLError:  # one that has fallen off the bus: the others may have moved up
+        return False
 
 
 def _slices(nvml: Any, gpu: Any) -> Iterator[str]:

@@ -98,6 +98,10 @@ def options_of(config: pytest.Config) -> Options:
     runs = config.getoption("--perf-runs")
     if runs and (getattr(config.option, "numprocesses", None) or getattr(config.option, "dist", "no") != "no"):
         raise pytest.UsageError("--perf-runs is written by one process: run it without -n and --dist")
+    if update and getattr(config.option, "dist", "no") == "each":
+        raise pytest.UsageError(
+            "--perf-update stores one run of each workload: kernelgauge calibrate records several GPUs"
+        )
     strict = config.getoption("--perf-strict")
     return Options(
         root=root,

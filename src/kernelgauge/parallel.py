@@ -5,6 +5,7 @@ The controller collects nothing and measures nothing. A worker knows nothing of 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,9 @@ __all__ = [
 _SHARE = "KERNELGAUGE_SHARE"
 _ARGUMENTS = "kernelgauge_arguments"
 _ERROR = "kernelgauge_error"
+_DIVIDED = "kernelgauge_divided"
+
+_DIFFERENT = "the workers collected different tests: what they measured is not the whole suite"
 
 
 def is_controller(config: pytest.Config) -> bool:
@@ -42,7 +46,9 @@ def is_controller(config: pytest.Config) -> bool:
 
 
 def _is_distributed(config: pytest.Config) -> bool:
-    return bool(config.getoption("dist", "no") != "no" and config.getoption("tx", None))
+    return bool(
+        not config.option.collectonly and config.getoption("dist", "no") != "no" and config.getoption("tx", None)
+    )
 
 
 def has_suite(config: pytest.Config) -> bool:
@@ -85,6 +91,8 @@ class Controller:
         self._collected = 0
         self._splits = False
         self._session: pytest.Session | None = None
+        self._divided: set[str] = set()
+        self._measures = False
 
     @pytest.hookimpl(tryfirst=True)  # before the workers are started
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -97,10 +105,10 @@ class Controller:
         try:
             self._gauge.prepare_folders()
         except KernelgaugeError as error:
-            refuse(session, error)
+            raise pytest.UsageError(str(error)) from error
 
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[Any]) -> None:
-        """Before the worker starts Python: CUDA reads the variable once."""
+        """Before the worker imports anything of a suite: CUDA reads the variable once."""
         gpus = _gpus(config) if has_suite(config) else ()
         for place, spec in enumerate(specs):
             if has_suite(config):
@@ -117,17 +125,26 @@ class Controller:
         """Every worker runs all that it has kept of its collection, which is its share."""
         if not self._splits:
             return None
-        from xdist.scheduler import EachScheduling  # type: ignore[import-untyped]
+        from .scheduling import ShareScheduling
 
-        return EachScheduling(config, log)
+        return ShareScheduling(config, log, _SHARE)
 
-    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
         self._collected += len(ids)
+        artifacts = self._gauge.artifacts
+        if not self._measures and artifacts.of_worker(node.gateway.id).folder.exists():  # it has workloads to measure
+            self._measures = True
+            artifacts.empty()
 
     def pytest_testnodedown(self, node: Any) -> None:
         error = getattr(node, "workeroutput", {}).get(_ERROR)
         if error and error not in self.errors:
             self.errors.append(error)
+        divided = getattr(node, "workeroutput", {}).get(_DIVIDED)
+        if self._splits and divided is not None:
+            self._divided.add(divided)
+            if len(self._divided) == 2:
+                self.errors.append(_DIFFERENT)
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         self._gauge.tests.append(
@@ -153,7 +170,7 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.errors:
+        if self.errors and session.exitstatus not in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
 
@@ -164,6 +181,14 @@ def place_of(config: pytest.Config) -> WorkerPlace | None:
         return None
     share = told.get(_SHARE)
     return WorkerPlace(told["workerid"], Share.parse(share) if share else None, told["workercount"] - 1)
+
+
+def tell_division(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """What this worker divides, in whatever order: it must be what the others divide."""
+    output: dict[str, Any] | None = getattr(config, "workeroutput", None)
+    if output is not None:
+        names = "\n".join(sorted(item.nodeid for item in items))
+        output[_DIVIDED] = hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()
 
 
 def arguments_of(config: pytest.Config) -> tuple[str, ...]:
@@ -185,8 +210,14 @@ def require_share(options: Options) -> None:
 
 def refuse(session: pytest.Session, error: KernelgaugeError) -> None:
     """Run nothing, and say why. Raises `pytest.UsageError`, which of a worker would be taken for a crash."""
-    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-    if output is None:
+    if not tell_controller(session.config, error):
         raise pytest.UsageError(str(error)) from error
-    output[_ERROR] = str(error)
     session.items.clear()
+
+
+def tell_controller(config: pytest.Config, error: KernelgaugeError) -> bool:
+    """Whether there is one. It says the error, and the run has failed."""
+    output: dict[str, Any] | None = getattr(config, "workeroutput", None)
+    if output is not None:
+        output.setdefault(_ERROR, str(error))
+    return output is not None

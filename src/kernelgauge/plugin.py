@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from datetime import datetime, timezone
@@ -77,6 +78,7 @@ def _new_gauge(config: pytest.Config) -> Gauge:
         choose=choose,
         settings=Settings.of(config.getoption("--perf-replicates")),
         progress=_progress(config),
+        waiting=_waiting(config),
         lock=GpuLock(),
     )
 
@@ -90,6 +92,18 @@ def _progress(config: pytest.Config) -> Callable[[str], None]:
         with capture.global_and_fixture_disabled() if capture else nullcontext():
             reporter.ensure_newline()
             reporter.write_line(f"  {what}", bold=False)
+
+    return show
+
+
+def _waiting(config: pytest.Config) -> Callable[[str], None]:
+    """A worker of pytest-xdist has no terminal, but it has the controller's standard error."""
+    if not hasattr(config, "workerinput"):
+        return _progress(config)
+
+    def show(what: str) -> None:
+        if config.getoption("verbose") >= 0:
+            os.write(2, f"{what}\n".encode(errors="backslashreplace"))
 
     return show
 
@@ -151,7 +165,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--perf-runs"):
         keep(config, items, measure_something(items))
     gauge = config.stash[GAUGE_KEY]
-    gauge.asked = len(workloads_of(items))
+    gauge.asked = len(workloads_of(items)) * gauge.options.repeats
+    parallel.tell_division(config, items)
     keep(config, items, are_ours(items, gauge.options))
 
     def group(item: pytest.Item) -> str:
@@ -168,13 +183,22 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     chosen = workloads_of(session.items)
     if gauge.suites.error is not None:
         parallel.refuse(session, gauge.suites.error)
+    elif chosen and _cannot_collect(session):
+        session.items.clear()  # pytest's own loop would run nothing either; that of pytest-xdist does not look
     elif chosen and not session.config.option.collectonly:
         gauge.selected = chosen
         try:
             parallel.require_share(gauge.options)
             gauge.prepare_folders()
+            gauge.artifacts.empty()
         except KernelgaugeError as error:
             parallel.refuse(session, error)
+
+
+def _cannot_collect(session: pytest.Session) -> bool:
+    """Whether a worker of pytest-xdist has met a file that cannot be collected."""
+    goes_on: bool = session.config.option.continue_on_collection_errors
+    return hasattr(session.config, "workerinput") and bool(session.testsfailed) and not goes_on
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -184,8 +208,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     gauge = item.config.stash[GAUGE_KEY]
     if report.when == "call" or not report.passed:  # what was skipped or failed before its call has none
         gauge.tests.append(test_result(item, report))
-    if not report.failed or workload is None:
+    if not report.failed:
         return
+    if workload is not None:
+        _conclude_of_a_claim(gauge, item, workload, report)
+    if gauge.options.worker is not None:
+        keep_part(gauge)  # should it die in its next test, this failure is known
+
+
+def _conclude_of_a_claim(gauge: Gauge, item: pytest.Item, workload: Workload, report: pytest.TestReport) -> None:
+    """A test that failed without a verdict of ours."""
     if not any(name == "kernelgauge_verdict" for name, _ in item.user_properties):  # a claim of the suite
         gauge.conclude(Verdict(Status.REGRESSED, workload.id, bare_name(item), "the test failed"))
         item.user_properties.append(("kernelgauge_verdict", Status.REGRESSED.value))

@@ -25,7 +25,7 @@ def revision(folder: Path) -> str | None:
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

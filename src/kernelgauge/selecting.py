@@ -47,8 +47,7 @@ def measure_something(items: Sequence[pytest.Item]) -> list[bool]:
 def are_ours(items: Sequence[pytest.Item], options: Options) -> list[bool]:
     """Of each test: whether it is this process's, and not another worker's or another machine's."""
     ids = options.kept(workloads_of(items))
-    position = itertools.count()
-    return [workload.id in ids if (workload := workload_of(item)) else options.keeps(next(position)) for item in items]
+    return [workload.id in ids if (workload := workload_of(item)) else options.keeps(item.nodeid) for item in items]
 
 
 def keep(config: pytest.Config, items: list[pytest.Item], kept: Sequence[bool]) -> None:

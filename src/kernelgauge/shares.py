@@ -40,10 +40,6 @@ class Share:
         """Ids of this part's workloads."""
         return {workload.id for workload in divided(workloads, self.count)[self.index - 1]}
 
-    def has(self, position: int) -> bool:
-        """Whether what is no workload, but the test at this position, is this part's."""
-        return position % self.count == self.index - 1
-
 
 def divided(workloads: Sequence[Workload], count: int) -> list[list[Workload]]:
     """`count` parts that take about as long; a part may be empty.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,22 +51,33 @@ class Options:
     share: Share | None = None  # of the suite, for this run; None: all of it
     worker: WorkerPlace | None = None  # of pytest-xdist; None: the only process
 
-    def kept(self, workloads: Sequence[Workload]) -> set[str]:
-        """Ids of those that this process measures: its part of this machine's part."""
-        for share in (self.share, self.worker.share if self.worker else None):
-            if share is not None:
-                ids = share.of(workloads)
-                workloads = [workload for workload in workloads if workload.id in ids]
-        return {workload.id for workload in workloads}
+    @property
+    def shares(self) -> list[Share]:
+        """This machine's part of the suite, and this process's part of that."""
+        return [share for share in (self.share, self.worker.share if self.worker else None) if share is not None]
 
-    def keeps(self, position: int) -> bool:
-        """The same for the tests of no workload, by their position among each other."""
-        if self.share is not None:
-            if not self.share.has(position):
+    @property
+    def repeats(self) -> int:
+        """How many processes of this run measure the same: all workers where each has all of its machine's part."""
+        worker = self.worker
+        return worker.others + 1 if worker and worker.share and worker.share.count == 1 else 1
+
+    def kept(self, workloads: Sequence[Workload]) -> set[str]:
+        """Ids of those that this process measures. Everybody divides them in one order, whatever they were collected in."""
+        left = sorted(workloads, key=lambda workload: workload.id)
+        for share in self.shares:
+            ids = share.of(left)
+            left = [workload for workload in left if workload.id in ids]
+        return {workload.id for workload in left}
+
+    def keeps(self, node: str) -> bool:
+        """The same for a test of no workload, by pytest's id."""
+        number = zlib.crc32(node.encode(errors="surrogateescape"))
+        for share in self.shares:
+            if number % share.count != share.index - 1:
                 return False
-            position //= self.share.count
-        share = self.worker.share if self.worker else None
-        return share is None or share.has(position)
+            number //= share.count
+        return True
 
     @property
     def accepts(self) -> bool:

@@ -18,6 +18,7 @@ from .errors import KernelgaugeError, StorageError
 from .fixtures import workload_of
 from .gathering import Gathered, gather
 from .judge import Action, PlannedChange, Status
+from .parallel import tell_controller
 from .printable import printable
 from .recording import refusals, save_runs, update
 from .report.github import github_annotations
@@ -39,7 +40,7 @@ def summarize(
     gauge: Gauge, reporter: pytest.TerminalReporter, *, collected_only: bool, controls_workers: bool = False
 ) -> None:
     """Write the results, their summary, and the update or the runs that were asked for."""
-    updates = gauge.options.update and gauge.suites and not collected_only
+    updates = gauge.options.update and (gauge.suites or controls_workers) and not collected_only
     found = _gathered(gauge) if controls_workers else _observed(gauge)
     if not (found or updates):
         return
@@ -74,6 +75,7 @@ def keep_part(gauge: Gauge) -> None:
             artifacts.write_results(encode_results(part))
         except StorageError as error:
             gauge.warnings.append(str(error))
+            tell_controller(gauge.session.config, error)
 
 
 def _observed(gauge: Gauge) -> Gathered:
@@ -132,7 +134,7 @@ def test_result(item: pytest.Item, report: Any) -> TestResult:
         outcome=report.outcome,
         seconds=report.duration,
         claim=documentation.strip().partition("\n")[0],
-        said=said[:_LONGEST_SAID],
+        said=said[:_LONGEST_SAID].encode(errors="backslashreplace").decode(),  # JSON has no half of a character
     )
 
 

@@ -40,6 +40,58 @@ def pytest_runtest_call(item):
 """
 
 
+DIE_LAST = """
+import os
+
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    if "mlp-compiled" in item.name and item is item.session.items[-1]:
+        os._exit(9)
+    if "linear" in item.name:
+        import time
+        time.sleep(0.3)
+"""
+
+SPOIL_A_PART = """
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    folder = Path(item.config.rootpath, "reports", "latest", "workers", "gw0")
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw0" and folder.is_dir():
+        shutil.rmtree(folder)
+        folder.write_text("a file")
+"""
+
+COLLECT_LESS = """
+import os
+
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+        del items[:5]
+"""
+
+COLLECT_BACKWARDS = """
+import os
+
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+        items.reverse()
+"""
+
+
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5f")
@@ -166,6 +218,85 @@ class TestOnTwoGpus:
         assert len({test.node for test in found.tests}) == 20
         assert found.exit_status == pytest.ExitCode.TESTS_FAILED
 
+    def test_both_workers_may_die(self, project: Project) -> None:
+        """Whoever replaces a dead worker does the rest of its share, and not of the other's."""
+        project.tell(*two_modules())
+        add_to_conftest(project, DIE_ONCE.replace('"died"', 'f"died-{item.name}"'))
+        result = run(project, "-n", "2")
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        found = results(project)
+        assert sorted(each.id for each in found.workloads if each.run is not None) == sorted(IDS)
+        assert sum(test.outcome == "failed" for test in found.tests) == 2
+        assert len({test.node for test in found.tests}) == 20
+
+    def test_a_worker_that_dies_in_its_last_test_keeps_the_others(self, project: Project) -> None:
+        project.tell(*two_modules())
+        add_to_conftest(project, DIE_LAST)
+        result = run(project, "-n", "2")
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        found = results(project)
+        assert {IDS[0], *IDS[2:]} <= {each.id for each in found.workloads if each.run is not None}
+        (died,) = [test for test in found.tests if test.outcome == "failed"]
+        assert died.workload == IDS[1]
+
+    def test_a_failure_before_a_worker_dies_is_not_forgotten(self, project: Project) -> None:
+        project.tell(*two_modules())
+        add_to_conftest(project, DIE_ONCE)
+        test_file = project.root / "perf" / "test_perf.py"
+        test_file.write_text("def test_a_claim(workload):\n    assert 0\n\n" + test_file.read_text())
+        result = run(project, "-n", "2")
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        failed = {test.node.partition("::")[2] for test in results(project).tests if test.outcome == "failed"}
+        assert {f"test_a_claim[{identifier}]" for identifier in IDS} < failed
+
+    def test_a_part_that_cannot_be_written_fails_the_run(self, project: Project) -> None:
+        project.tell(*two_modules())
+        add_to_conftest(project, SPOIL_A_PART)
+        result = run(project, "-n", "2")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert "cannot write" in "\n".join(result.outlines)
+
+    def test_workers_that_collect_otherwise_are_an_error(self, project: Project) -> None:
+        project.tell(*two_modules())
+        add_to_conftest(project, COLLECT_LESS)
+        result = run(project, "-n", "2")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stdout.fnmatch_lines(["*the workers collected different tests*"])
+
+    def test_workers_that_collect_in_another_order_measure_all(self, project: Project) -> None:
+        project.tell(*two_modules())
+        add_to_conftest(project, COLLECT_BACKWARDS)
+        assert run(project, "-n", "2").ret == pytest.ExitCode.OK
+        assert sorted(project.measured()) == sorted(IDS)
+
+    def test_a_file_that_cannot_be_collected_stops_everything(self, project: Project) -> None:
+        (project.root / "perf" / "test_claims.py").write_text("import nothing_of_this_name\n")
+        project.tell(*two_modules())
+        result = run(project, "-n", "2", "--perf-update")
+        assert result.ret != pytest.ExitCode.OK
+        assert project.measured() == []
+        assert not list((project.root / "baselines").glob("*/*.json"))
+
+    @pytest.mark.parametrize("arguments", [("--collect-only",), ("-k", "nothing")], ids=["collected", "deselected"])
+    def test_a_run_that_measures_nothing_leaves_the_last_reports(
+        self, project: Project, arguments: tuple[str, ...]
+    ) -> None:
+        project.tell(*two_modules())
+        run(project, "-n", "2")
+        before = (project.root / "reports" / "latest" / "results.json").read_bytes()
+        run(project, "-n", "2", *arguments)
+        assert (project.root / "reports" / "latest" / "results.json").read_bytes() == before
+
+    def test_an_update_of_nothing_fails(self, project: Project) -> None:
+        result = run(project, "-n", "2", "--perf-update", "-k", "nothing")
+        assert result.ret != pytest.ExitCode.OK
+        assert "nothing to store" in result.stdout.str()
+
+    def test_an_update_on_every_gpu_is_refused(self, project: Project) -> None:
+        result = run(project, "-n", "2", "--dist", "each", "--perf-update")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert project.measured() == []
+
     def test_all_tests_run_on_every_gpu_where_that_is_asked_for(self, project: Project) -> None:
         project.tell(*two_modules())
         result = run(project, "-n", "2", "--dist", "each")
@@ -227,7 +358,7 @@ class TestOnSeveralMachines:
         for index in (1, 2):
             project.run(f"--perf-shard={index}/2")
             parts.append([each.id for each in results(project).workloads])
-        assert parts == [IDS[:2], IDS[2:]]
+        assert parts == [IDS[2:], IDS[:2]]
 
     def test_a_part_is_divided_among_the_workers_of_its_machine(
         self, project: Project, monkeypatch: pytest.MonkeyPatch
@@ -252,12 +383,11 @@ def test_a_part_that_is_empty_says_that_it_is_there(project: Project) -> None:
     assert results(project).declared == {"perf": ("mlp-eager-bf16-4x8",)}
 
 
-def test_two_runs_on_one_gpu_wait_for_each_other(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_on_one_gpu_wait_for_each_other(project: Project) -> None:
     from kernelgauge.gpu_lock import LOCKS, GpuLock
 
     lock = GpuLock(Path(os.environ[LOCKS]))
     lock.hold("told")
-    monkeypatch.setattr("kernelgauge.gpu_lock._PATIENCE_S", 0.0)
     impatient = (
         "import kernelgauge.gpu_lock\nkernelgauge.gpu_lock.GpuLock.__init__.__kwdefaults__['patience_s'] = 0.3\n"
     )
