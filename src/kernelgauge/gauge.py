@@ -19,7 +19,6 @@ from .errors import (
     StorageError,
     WorkloadUnavailable,
 )
-from .gpu_lock import GpuLock
 from .gpus import digest_of, visible_gpus
 from .judge import (
     Baseline,
@@ -32,6 +31,7 @@ from .judge import (
     judge_time,
     not_measured,
 )
+from .locks import FolderLock, GpuLock
 from .results import Results, TestResult
 from .revision import revision
 from .run import Fingerprint, Run, Sample, Timer
@@ -63,6 +63,7 @@ class Gauge:
     progress: Callable[[str], None] = lambda _: None
     waiting: Callable[[str], None] = lambda _: None  # says what is waited for
     lock: GpuLock | None = None  # None: whoever asks knows that nobody else is there
+    folder_lock: FolderLock | None = None  # None: another process of this run holds it, or nobody else is there
     verdicts: list[Verdict] = field(default_factory=list)
     tests: list[TestResult] = field(default_factory=list)
     unavailable: dict[str, str] = field(default_factory=dict)  # why a workload cannot run here, by id
@@ -301,6 +302,8 @@ class Gauge:
 
     def prepare_folders(self) -> None:
         """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
+        if self.folder_lock is not None:
+            self.folder_lock.hold(self.waiting)
         self.artifacts.prepare()
         self.commit = revision(self.options.root)
         if self.options.update:

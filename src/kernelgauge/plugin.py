@@ -17,8 +17,8 @@ from .errors import KernelgaugeError
 # pytest finds the fixtures in the module that it knows as the plugin.
 from .fixtures import GAUGE_KEY, available, bare_name, conclude, gauge, run, workload, workload_of
 from .gauge import Gauge
-from .gpu_lock import GpuLock
 from .judge import Status, Verdict
+from .locks import FolderLock, GpuLock
 from .measure.settings import Settings
 from .options import add_options, options_of
 from .selecting import are_ours, keep, matches, measure_something, workloads_of, wrong_mark
@@ -80,6 +80,7 @@ def _new_gauge(config: pytest.Config) -> Gauge:
         progress=_progress(config),
         waiting=_waiting(config),
         lock=GpuLock(),
+        folder_lock=FolderLock(options.reports) if options.worker is None else None,
     )
 
 
@@ -237,6 +238,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         keep_part(gauge)
     if gauge.lock is not None:
         gauge.lock.release()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    gauge = config.stash.get(GAUGE_KEY, None)
+    if gauge is not None and gauge.folder_lock is not None:  # the summary comes after the session
+        gauge.folder_lock.release()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

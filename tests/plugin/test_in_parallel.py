@@ -384,13 +384,11 @@ def test_a_part_that_is_empty_says_that_it_is_there(project: Project) -> None:
 
 
 def test_two_runs_on_one_gpu_wait_for_each_other(project: Project) -> None:
-    from kernelgauge.gpu_lock import LOCKS, GpuLock
+    from kernelgauge.locks import LOCKS, GpuLock
 
     lock = GpuLock(Path(os.environ[LOCKS]))
     lock.hold("told")
-    impatient = (
-        "import kernelgauge.gpu_lock\nkernelgauge.gpu_lock.GpuLock.__init__.__kwdefaults__['patience_s'] = 0.3\n"
-    )
+    impatient = "import kernelgauge.locks\nkernelgauge.locks.GpuLock.__init__.__kwdefaults__['patience_s'] = 0.3\n"
     add_to_conftest(project, impatient, first=True)
     result = run(project)
     assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from kernelgauge.errors import MeasurementError, StorageError
-from kernelgauge.gpu_lock import LOCKS, GpuLock
+from kernelgauge.locks import LOCKS, FolderLock, GpuLock
 
 pytestmark = pytest.mark.timeout(120)
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from kernelgauge.gpu_lock import GpuLock
+from kernelgauge.locks import GpuLock
 lock = GpuLock(Path(sys.argv[1]))
 lock.hold(sys.argv[2])
 print("held", flush=True)
@@ -31,7 +31,7 @@ sys.stdin.read()
 TAKE_TURNS = """
 import sys, time
 from pathlib import Path
-from kernelgauge.gpu_lock import GpuLock
+from kernelgauge.locks import GpuLock
 lock = GpuLock(Path(sys.argv[1]))
 lock.hold("a")
 with open(sys.argv[3], "a", buffering=1) as log:
@@ -149,3 +149,18 @@ def test_where_no_lock_can_be_made_nothing_is_measured(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be locked"):
         GpuLock(tmp_path / "file").hold("a")
+
+
+def test_two_runs_never_write_to_one_folder_of_reports_at_once(tmp_path: Path) -> None:
+    first, second = FolderLock(tmp_path / "reports"), FolderLock(tmp_path / "reports", patience_s=0.5)
+    first.hold()
+    first.hold()  # its own is no reason to wait
+    said: list[str] = []
+    with pytest.raises(StorageError, match="cannot write") as caught:
+        second.hold(said.append)
+    assert "--perf-reports=DIR" in str(caught.value)
+    assert said
+    assert said[0].startswith(f"another run writes to {tmp_path / 'reports'}: waiting for it (0 s so far")
+    first.release()
+    second.hold()
+    second.release()
