@@ -44,7 +44,7 @@ ALLOWED = {
     "run": {"conditions", "trace"},
     "regular_file": set(),
     "gpus": set(),
-    "gpu_lock": {"errors"},
+    "locks": {"errors"},
     "revision": set(),
     "shares": {"workload"},
     "trace": {"errors", "regular_file"},
