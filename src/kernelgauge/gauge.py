@@ -70,7 +70,6 @@ class Gauge:
     warnings: list[str] = field(default_factory=list)
     session: Any = None  # pytest's, for its exit status
     started: datetime | None = None  # UTC
-    commit: str | None = None  # that is measured
     selected: list[Workload] = field(default_factory=list)  # those that this process has tests for
     asked: int = 0  # how many the run has tests for, over all its workers and machines
     suites: Suites = field(init=False)
@@ -104,6 +103,11 @@ class Gauge:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         return self.device.fingerprint()
+
+    @cached_property
+    def commit(self) -> str | None:
+        """That is measured; None: not known."""
+        return revision(self.options.root)
 
     @property
     def not_watched(self) -> str:
@@ -305,7 +309,7 @@ class Gauge:
         if self.folder_lock is not None:
             self.folder_lock.hold(self.waiting)
         self.artifacts.prepare()
-        self.commit = revision(self.options.root)
+        _ = self.commit  # that of now: it may move while the suite runs
         if self.options.update:
             with self.store.locked():
                 pass

@@ -2,8 +2,8 @@
 # One night on a Slurm cluster: an array of shards, one GPU each, and a job that merges what they left.
 # For cron on a login node (17 2 * * * cd /path/to/the/repository && SHARDS=2 templates/slurm/submit.sh).
 #
-#   SHARDS    how many parts, and so how many GPUs at once (default: 2). No more than the suite has groups of a module,
-#             shape, dtype and pass, which stay together: a part that measures nothing leaves no results
+#   SHARDS    how many parts, and so how many GPUs at once (default: 2). More than the suite has groups of a module,
+#             shape, dtype and pass, which stay together, leave some with nothing to measure
 #   REPORTS   a folder that every node sees (default: reports/nightly)
 #   HISTORY   a folder that every node sees, or a bucket (default: history, beside reports)
 #   VENV      the environment with kernelgauge (default: .venv)
