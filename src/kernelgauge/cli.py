@@ -18,25 +18,39 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code (`Exit`)."""
+    _open_closed_streams()
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and not options.passes_arguments_on:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        parser.error(f"unrecognized arguments: {printable(' '.join(rest))}")
     options.pytest_arguments = [argument for argument in rest if argument != "--"]
     try:
         return int(options.command(options))
     except KernelgaugeError as error:
-        print("\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)  # noqa: T201
+        _complain("\n".join(map(printable, str(error).split("\n"))))
         return Exit.TROUBLE
     except BrokenPipeError:  # whoever read has seen enough: `| head`
         _discard_output()
         return Exit.TROUBLE
-    except OSError as error:  # a full disk; what cannot be read has errors of its own
-        print(f"cannot write: {error}", file=sys.stderr)  # noqa: T201
+    except OSError as error:  # a full disk, a folder that cannot be read
+        _complain(f"it could not be done: {printable(str(error))}")
         _discard_output()
         return Exit.TROUBLE
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+
+
+def _open_closed_streams() -> None:
+    """A stream that was closed (``>&-``) is None: what is said goes nowhere, and what is asked is done all the same."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
+
+
+def _complain(text: str) -> None:
+    """Nobody may listen (``2>&1 | head``): the exit code says the same."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)  # noqa: T201
 
 
 def _discard_output() -> None:

@@ -124,6 +124,8 @@ def options_of(config: pytest.Config) -> Options:
 def _history(config: pytest.Config) -> str | None:
     """A path is one from where pytest was started."""
     location: str | None = config.getoption("--perf-history")
+    if location == "":
+        raise pytest.UsageError("--perf-history: no location, expected a folder or the URL of a store")
     if location is None or "://" in location:
         return location
     return str(config.invocation_params.dir / location)

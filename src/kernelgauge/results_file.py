@@ -24,23 +24,36 @@ _DEEPEST = 3
 def find_results(path: Path) -> list[Path]:
     """The results at a path: the file itself, that in the folder, or those in its subfolders, sorted.
 
-    Links to folders are not followed. Where a folder has none, the file that it should have: reading says so.
+    Links to folders are not followed. Where a folder has none, the file that it should have: reading says so. A folder
+    that cannot be listed stands for itself, and a link to nothing is a file: reading says what is wrong with them.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):  # that of a Path fails where a folder above cannot be read, or a name is too long
         return [path]
     return _below(path, _DEEPEST) or [path / NAME]
 
 
 def _below(folder: Path, depth: int) -> list[Path]:
-    if (folder / NAME).exists():
+    if _may_be_there(folder / NAME):
         return [folder / NAME]
     if not depth:
         return []
     try:
-        inside = sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
-    except OSError:  # a folder of somebody else's
-        return []
+        with os.scandir(folder) as listed:
+            inside = sorted(Path(each.path) for each in listed if each.is_dir(follow_symlinks=False))
+    except OSError:  # a folder of somebody else's: there may be results in it
+        return [folder]
     return [found for each in inside for found in _below(each, depth - 1)]
+
+
+def _may_be_there(file: Path) -> bool:
+    """Whether there is a file, a link to nowhere, or what cannot be told."""
+    try:
+        file.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def is_of_something_else(path: Path) -> bool:

@@ -83,6 +83,27 @@ def test_a_history_that_cannot_be_written_is_trouble(command: Command, tmp_path:
     assert err.startswith("cannot add to the history\n")
 
 
+@pytest.mark.parametrize("location", ["", "file://", "://x", "http://host/x", "nosuch://x", "nosuch2://user:word@x/y"])
+def test_an_address_that_is_none_is_trouble_and_no_fault_of_the_results(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str
+) -> None:
+    folder = left(tmp_path / "a", night(0, timed()))
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    code, out, err = command("history", "add", folder, folder, "--to", location)
+    assert (code, out) == (2, "")
+    assert err.startswith(("a history cannot lie there\n", "the history cannot be reached\n"))
+    assert "word" not in err
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_results_whose_path_is_too_long_are_refused_and_the_others_added(command: Command, tmp_path: Path) -> None:
+    folder = left(tmp_path / "a", night(0, timed()))
+    code, out, err = command("history", "add", "x" * 10_000, folder, "--to", tmp_path / "history")
+    assert (code, err) == (1, "")
+    assert [line.partition(":")[0] for line in out.splitlines()] == ["refused", "added"]
+
+
 @pytest.mark.parametrize("arguments", [[], ["add"], ["add", "x"], ["grow", "x", "--to", "y"]])
 def test_history_asked_wrongly_is_trouble(command: Command, arguments: list[str]) -> None:
     code, out, err = command("history", *arguments)
@@ -288,6 +309,28 @@ def test_a_page_is_not_written_over_a_device(command: Command, tmp_path: Path) -
     code, _, err = command("trend", "--history", tmp_path / "history", "--html", tmp_path / "fifo")
     assert code == 2
     assert "not a regular file" in err
+
+
+@pytest.mark.usefixtures("needs_engine")
+@pytest.mark.parametrize("same", ["y", "./y", "../{}/y", "link"])
+def test_the_page_and_the_json_do_not_share_a_place(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: str
+) -> None:
+    add_to_history(night(0, timed()), str(tmp_path / "history"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("y")
+    code, out, err = command("trend", "--history", "history", "--html", "y", "--json", same.format(tmp_path.name))
+    assert (code, out) == (2, "")
+    assert err.startswith("two forms cannot go to the same place\n")
+    assert not (tmp_path / "y").exists()
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_a_pattern_that_is_no_text_is_trouble(command: Command, tmp_path: Path) -> None:
+    add_to_history(night(0, timed()), str(tmp_path))
+    code, out, err = command("trend", os.fsdecode(b"\xff"), "--history", tmp_path)
+    assert (code, out) == (2, "")
+    assert err.startswith("this is the name of no workload\n  got      \\udcff\n")
 
 
 @pytest.mark.usefixtures("needs_engine")

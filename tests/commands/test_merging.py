@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -198,6 +199,55 @@ def test_a_folder_that_is_not_empty_is_not_written_to(command: Command, tmp_path
     assert files(tmp_path) == before
 
 
+@pytest.mark.parametrize("target", ["nowhere", "results.json"], ids=["dangling", "loop"])
+def test_a_link_to_nothing_in_the_place_of_results_is_refused_and_the_others_merged(
+    command: Command, tmp_path: Path, target: str
+) -> None:
+    left(tmp_path / "in" / "a", part("one"))
+    link = tmp_path / "in" / "broken" / "results.json"
+    link.parent.mkdir()
+    link.symlink_to(target)
+    code, out, err = command(tmp_path / "in", "--to", tmp_path / "all")
+    assert code == 2
+    assert f"refused: {link}: the results cannot be read (got " in err
+    assert out.startswith("FAILED  1 machine, 1 workload (1 PASS)\n")
+
+
+@pytest.mark.parametrize(("owner", "call"), [(os, "scandir"), (Path, "lstat")], ids=["not listed", "not entered"])
+def test_a_folder_that_cannot_be_read_is_refused_and_the_others_merged(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, call: str
+) -> None:
+    for name in ("a", "b", "locked"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+    left(tmp_path / "in" / "a" / "deep", part("one"))
+    left(tmp_path / "in" / "b" / "deep", part("two", second=1))
+    real = getattr(owner, call)
+
+    def denied(path: Any) -> Any:
+        if "locked" in Path(path).parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(owner, call, denied)
+    code, out, err = command(tmp_path / "in", "--to", tmp_path / "all")
+    assert code == 2
+    assert f"refused: {tmp_path / 'in' / 'locked'}" in err
+    assert out.startswith("FAILED  1 machine, 2 workloads (2 PASS)\n")
+
+
+def test_a_path_that_is_too_long_is_refused_and_the_others_merged(command: Command, tmp_path: Path) -> None:
+    code, _, err = command(left(tmp_path / "a", part("one")), "x" * 10_000, "--to", tmp_path / "all")
+    assert code == 2
+    assert "File name too long" in err
+    assert ids([read_results(tmp_path / "all" / "results.json")]) == [["one"]]
+
+
+def test_a_place_whose_path_is_too_long_cannot_be_written(command: Command, tmp_path: Path) -> None:
+    code, _, err = command(left(tmp_path / "a", part("one")), "--to", "x" * 10_000)
+    assert code == 2
+    assert err.startswith("cannot write\n")
+
+
 # -- traces -----------------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +305,39 @@ def test_machines_of_one_name_have_folders_of_their_own(command: Command, tmp_pa
         "nvidia-h200-aa--2",
         "nvidia-h200-aa--3",
     ]
+
+
+@pytest.mark.parametrize(
+    "name", ["k" * 242, "a\x1b[31m", "a b", "-a", "\u202e"], ids=["long", "escape", "blank", "option", "bidirectional"]
+)
+def test_a_trace_whose_name_is_none_is_left_out_and_named(command: Command, tmp_path: Path, name: str) -> None:
+    folder = left(tmp_path / "a", part("one", "two"))
+    strange = folder / "traces" / f"{name}.json.gz"
+    (folder / "traces" / "one.json.gz").rename(strange)
+    told = json.loads((folder / "results.json").read_bytes())
+    told["workloads"][0]["trace"] = f"traces/{strange.name}"
+    (folder / "results.json").write_text(json.dumps(told))
+    code, _, err = command(folder, "--to", tmp_path / "all")
+    assert code == 0
+    assert "warning: one: its trace is left out: its name is too long, or has other characters than " in err
+    assert [path for path in files(tmp_path / "all") if path.startswith("traces/")] == [
+        "traces/two.json.gz",
+        "traces/two.txt",
+    ]
+
+
+def test_the_longest_name_of_a_workload_is_a_name_of_a_trace(command: Command, tmp_path: Path) -> None:
+    command(left(tmp_path / "a", part("k" * 200)), "--to", tmp_path / "all")
+    assert (tmp_path / "all" / "traces" / f"{'k' * 200}.json.gz").is_file()
+
+
+def test_a_trace_of_no_name_was_not_found(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "results.json").write_bytes(encode_results(part(measured("one", trace=""))))
+    code, _, err = command(tmp_path / "a", "--to", tmp_path / "all")
+    assert code == 0
+    assert "warning: one: its trace was not found beside its results" in err
+    assert read_results(tmp_path / "all" / "results.json").workloads[0].trace is None
 
 
 # -- finding ----------------------------------------------------------------------------------------------------------

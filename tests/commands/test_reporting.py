@@ -144,12 +144,21 @@ def test_a_form_with_room_for_one_run_refuses_two_and_writes_nothing(
 
 
 @pytest.mark.parametrize(
-    "places", [("--csv", "-", "--markdown", "-"), ("--csv", "-", "--print"), ("--csv", "x", "--markdown", "x")]
+    "places",
+    [
+        ("--csv", "-", "--markdown", "-"),
+        ("--csv", "-", "--print"),
+        ("--csv", "x", "--markdown", "x"),
+        ("--csv", "x", "--markdown", "./x"),
+        ("--csv", "x", "--markdown", "a/../x"),
+        ("--csv", "x", "--markdown", "link"),
+    ],
 )
 def test_two_forms_do_not_share_a_place(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("x")
     code, out, err = command(left(tmp_path / "a", told()), *places)
     assert (code, out) == (2, "")
     assert "two forms cannot go to the same place" in err
@@ -200,6 +209,58 @@ def test_what_is_no_results_file_is_trouble_and_nothing_is_written(
     assert (code, out) == (2, "")
     assert str(bad / "results.json") in err
     assert not (tmp_path / "x.csv").exists()
+
+
+def test_a_path_that_is_too_long_is_named(command: Command, tmp_path: Path) -> None:
+    code, out, err = command(left(tmp_path / "a", told()), "x" * 10_000, "--csv", "-")
+    assert (code, out) == (2, "")
+    assert err.startswith("the results cannot be read\n")
+    assert "File name too long" in err
+
+
+def test_what_the_system_refuses_is_told_in_one_line_that_steers_no_terminal(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied\x1b[31m")
+
+    monkeypatch.setattr("kernelgauge.results_file.find_results", refused)
+    code, out, err = command(left(tmp_path / "a", told()), "--csv", "-")
+    assert (code, out) == (2, "")
+    assert err == "it could not be done: [Errno 13] Permission denied\\x1b[31m\n"
+
+
+def test_arguments_that_are_none_are_told_and_steer_no_terminal(command: Command, tmp_path: Path) -> None:
+    code, out, err = command(tmp_path, "--no\x1b[31m")
+    assert (code, out) == (2, "")
+    assert "unrecognized arguments: --no\\x1b[31m\n" in err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such redirection")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("form", ["--print", "--csv -"])
+def test_a_stream_that_is_closed_changes_nothing_else(tmp_path: Path, closed: str, form: str) -> None:
+    folder = left(tmp_path / "a", told())
+    script = f'"$0" -m kernelgauge report "$1" {form} --markdown "$1/x.md" {closed}'
+    done = subprocess.run(["bash", "-c", script, sys.executable, folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert bool(done.stdout) == (closed == "2>&-")
+    assert (folder / "x.md").read_text().startswith("**REGRESSED**")
+    assert (folder / "results.json").read_bytes() == encode_results(told())
+
+
+def test_trouble_that_nobody_listens_to_is_trouble_all_the_same(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelgauge", "report", tmp_path / "nowhere", "--csv", "-"],
+        stdout=subprocess.PIPE,
+        stderr=writer,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stdout) == (2, b"")
 
 
 def test_no_results_at_all_is_asked_wrongly(command: Command) -> None:

@@ -87,6 +87,20 @@ def test_a_missing_shard_fails_the_fleet() -> None:
     assert fleet(merge(merge([first, second, third]))).passes
 
 
+def test_of_very_many_missing_shards_the_first_are_named_and_the_others_counted() -> None:
+    shards = [option for count in range(2, 302) for option in ("--perf-shard", f"1/{count}")]
+    told = fleet([part("one", arguments=("perf", *shards, "--perf-shard", "2/9999"))])
+    assert len(told.problems) == 21
+    assert told.problems[0] == "shard 2/2 is missing: no part says that it measured it"
+    assert told.problems[-1] == f"and {sum(range(1, 301)) + 9998 - 20} more of the shards"
+
+
+@pytest.mark.parametrize(("count", "problems"), [(20_000, 21), (10**6, 21), (10**6 + 1, 0), (10**4000, 0)])
+def test_nothing_counts_to_the_number_of_shards_that_a_file_has(count: int, problems: int) -> None:
+    told = fleet([part("one", arguments=("perf", f"--perf-shard=1/{count}"))])
+    assert len(told.problems) == problems
+
+
 def test_shards_on_machines_that_do_not_join_are_all_there() -> None:
     shards = [
         machine(gpu, {name: Status.PASS}, driver=driver, arguments=("perf", f"--perf-shard={shard}"))

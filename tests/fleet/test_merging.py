@@ -386,3 +386,10 @@ def test_the_number_of_tests_is_that_of_all_shards(names: list[str], shards: int
 def test_what_was_merged_is_results_as_any(parts: list[Results]) -> None:
     for one in merge(parts):
         assert decode_results(encode_results(one), where="x") == one
+
+
+def test_parts_at_the_end_of_time_are_merged() -> None:
+    last = "9999-12-31T23:59:59+00:00"
+    (whole,) = merge([part("one", started_at=last), part("two", started_at=last, seconds=7.0)])
+    assert ids([whole]) == [["one", "two"]]
+    assert not any("at the same time" in warning for warning in whole.warnings)

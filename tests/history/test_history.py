@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from kernelgauge.history.rows import Entry, entries
 from kernelgauge.history.trend import trends
 from kernelgauge.judge import Status, observe
 from kernelgauge.report.trend import Trends
+from kernelgauge.report.trend_html import trend_html
+from kernelgauge.report.trend_text import chart_lines, letters, table_lines
 from kernelgauge.results import Results, WorkloadResult
 from kernelgauge.run import Timer
 from tests.builders import ELSEWHERE, H200, HERE, WORKLOAD, fingerprint, run, waits_for_a_writer
@@ -237,10 +240,28 @@ def test_a_bucket_that_fails_in_the_middle_of_a_write_has_no_file(bucket: str, m
     assert len(read(bucket)[0]) == 1
 
 
-@pytest.mark.parametrize("location", ["", "http://host/x", "zip::file:///x", "a\0b"])
-def test_an_address_that_can_be_no_history_is_refused(location: str) -> None:
+@pytest.mark.parametrize(
+    "location",
+    [
+        "",
+        "http://host/x",
+        "HTTPS://host/x",
+        "zip::file:///x",
+        "a\0b",
+        "file://",
+        "local://",
+        "://x",
+        "://",
+        "memory://",
+    ],
+)
+def test_an_address_that_can_be_no_history_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ResultsError, match="cannot lie there"):
         add_to_history(night(0, timed()), location)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_password_is_told() -> None:
@@ -438,6 +459,8 @@ def forged(folder: Path, content: bytes, key: str) -> str:
     [
         ({"started_at": "2026-01-06T02:30:00Z"}, "disagree"),
         ({"started_at": "2026-01-05T02:30:00"}, "disagree"),
+        ({"started_at": "0001-01-01T00:00:00+10:00"}, "disagree"),
+        ({"started_at": "9999-12-31T23:59:59-10:00"}, "disagree"),
         ({"schema_version": 2}, "disagree"),
         ({"rows": []}, "no entry of a history"),
         ({"gpu": 7}, "no entry of a history"),
@@ -458,6 +481,10 @@ def test_an_entry_that_is_not_what_its_name_says_is_named(tmp_path: Path, change
         {"device_time": None},
         {"device_time": {"mean_us": ["x"], "status": [None]}},
         {"device_time": {"mean_us": [-1.0], "status": [None]}},
+        {"device_time": {"mean_us": [1e308], "status": [None]}},
+        {"device_time": {"mean_us": [1.1e12], "status": [None]}},
+        {"device_time": {"mean_us": [5e-324], "status": [None]}},
+        {"device_time": {"mean_us": [0.0009], "status": [None]}},
         {"device_time": {"mean_us": [1.0], "status": []}},
     ],
 )
@@ -492,6 +519,37 @@ def test_a_file_that_is_too_large_is_named(tmp_path: Path, monkeypatch: pytest.M
     (key,) = add_to_history(night(0, timed()), str(tmp_path)).written
     monkeypatch.setattr(history_places, "MOST_BYTES", 100)
     assert reasons(tmp_path) == {key: "it cannot be read: more than 100 bytes"}
+
+
+def test_a_folder_that_cannot_be_listed_is_named_and_the_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_to_history(night(0, timed()), str(tmp_path))
+    (tmp_path / "2026" / "02").mkdir()
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path) in forbidden:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    forbidden = {tmp_path / "2026" / "02"}
+    assert reasons(tmp_path) == {"2026/02/": "this folder cannot be listed"}
+    assert len(read(tmp_path)[0]) == 1
+    forbidden = {tmp_path}
+    with pytest.raises(ResultsError, match="cannot be reached") as caught:
+        read(tmp_path)
+    assert "Permission denied" in (caught.value.got or "")
+
+
+def test_an_object_that_stands_for_a_folder_is_no_file(bucket: str) -> None:
+    add_to_history(night(0, timed()), bucket)
+    store = fsspec.filesystem("memory")
+    root = bucket.removeprefix("memory:/")
+    store.store[f"{root}/2027/"] = store.store[next(iter(store.store))]
+    assert place(bucket).keys() != []
+    assert reasons(bucket) == {}
 
 
 def test_a_link_to_a_folder_above_is_not_followed_for_ever(tmp_path: Path) -> None:
@@ -572,6 +630,37 @@ def test_a_pattern_is_a_glob_or_a_part_of_an_id(tmp_path: Path) -> None:
     assert names("lp*") == names("'; DROP TABLE rows; --") == []
 
 
+def test_times_of_any_size_are_drawn(tmp_path: Path) -> None:
+    for number, us in enumerate((2e-3, 9e11, 2e-3, 9e11, 205.0, 1.0)):
+        add_to_history(night(number, timed(us, name="wide")), str(tmp_path))
+    for number in range(2):
+        add_to_history(night(number, timed(1e-3, name="small", gpu=ELSEWHERE), gpu=ELSEWHERE), str(tmp_path))
+    found = shown(tmp_path)
+    assert (len(found.charts), found.set_aside) == (2, ())
+    table = list(table_lines(found.charts, width=80, letters=letters("utf-8")))
+    assert len(table) == 4
+    for chart in found.charts:
+        drawn = list(chart_lines(chart, "device time", width=80, letters=letters("utf-8")))
+        assert sum("1" in line[11:] for line in drawn[2:11]) == (2 if chart.workload == "wide" else 1)
+    assert "nan" not in trend_html(found)
+
+
+@pytest.mark.parametrize("us", [5e-324, 1e308])
+def test_times_that_leave_no_room_between_low_and_high_are_drawn_all_the_same(tmp_path: Path, us: float) -> None:
+    add_to_history(night(0, timed(name="a")), str(tmp_path))
+    (chart,) = shown(tmp_path).charts
+    strange = replace(chart, series=tuple(replace(each, values_us=(us,)) for each in chart.series))
+    assert len(list(chart_lines(strange, "device time", width=80, letters=letters("utf-8")))) > 10
+    assert len(list(table_lines([strange], width=80, letters=letters("utf-8")))) == 3
+
+
+def test_a_pattern_that_is_no_text_is_an_error(tmp_path: Path) -> None:
+    add_to_history(night(0, timed()), str(tmp_path))
+    with pytest.raises(ResultsError, match="the name of no workload") as caught:
+        shown(tmp_path, patterns=("mlp", os.fsdecode(b"\xff")))
+    assert caught.value.got == "\\udcff"
+
+
 def test_since_and_gpu_leave_the_rest_out(tmp_path: Path) -> None:
     year(tmp_path, nights=10)
     (late, _) = shown(tmp_path, since=FIRST + timedelta(days=7)).charts
@@ -603,7 +692,14 @@ def test_a_cpu_is_told_by_its_host(tmp_path: Path) -> None:
         added = add_to_history(night(0, timed(gpu=None, machine=cpu), gpu=None, host=host), str(tmp_path))
         assert "-cpu-" in added.written[0]
     (chart,) = shown(tmp_path).charts
-    assert [series.gpu for series in chart.series] == ["one", "other"]
+    assert [series.named for series in chart.series] == ["host one", "host other"]
+    drawn = "\n".join(chart_lines(chart, "device time", width=80, letters=letters("ascii")))
+    assert "  1  host one: 1 run, last 205.0 us" in drawn.splitlines()
+    assert "  #  several hosts" in drawn.splitlines()
+    page = trend_html(Trends(Timer.DEVICE, (chart,), 2, ()))
+    assert "host one: last 205.0 us" in page
+    assert "on 2 hosts" in page
+    assert "GPU one" not in drawn + page
 
 
 def test_files_that_contradict_each_other_are_named_and_neither_is_shown(tmp_path: Path) -> None:

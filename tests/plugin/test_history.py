@@ -55,3 +55,10 @@ def test_a_night_that_cannot_be_kept_fails_the_job_and_says_how_to_keep_it(proje
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines([f"add it later: kernelgauge history add */reports/latest --to {project.root}/nights"])
     assert (project.root / "reports" / "latest" / "results.json").exists()
+
+
+def test_an_empty_location_is_asked_wrongly(project: Project) -> None:
+    result = project.pytester.runpytest_inprocess("perf", "--perf-history=")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--perf-history: no location, expected a folder or the URL of a store"])
+    assert not list(project.root.rglob("*.v1.json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -11,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from ..errors import KernelgaugeError, StorageError
 from ..printable import printable
-from .output import Commands, Exit, say, terminal
+from .output import STDOUT, Commands, Exit, check_destinations, say, terminal
 
 if TYPE_CHECKING:
     from ..report.trend import Trends
 
 __all__ = ["add_commands"]
 
-_STDOUT = "-"
 _MOST_COLUMNS = 80
 _MOST_CHARTS = 20
 _TIMERS = {"device": "device_time", "latency": "end_to_end", "dispatch": "host_dispatch"}
@@ -73,12 +73,14 @@ def _positive(text: str) -> int:
 
 def _add(options: argparse.Namespace) -> Exit:
     from ..history import add_to_history
+    from ..history.places import place
     from ..results_file import read_results
 
+    place(options.to)  # an address that is none is not the results' fault: it would be told of each
     refused = False
     for path in options.results:
         try:
-            results = read_results(path / "results.json" if path.is_dir() else path)
+            results = read_results(path / "results.json" if os.path.isdir(path) else path)
             say("\n".join(add_to_history(results, options.to).lines))
         except StorageError:  # what cannot be written now cannot be written for the next either
             raise
@@ -93,6 +95,7 @@ def _trend(options: argparse.Namespace) -> Exit:
     from ..history.trend import trends
     from ..run import Timer
 
+    check_destinations([where for where in (options.html, options.json) if where])
     found = trends(
         options.history,
         now=datetime.now(timezone.utc),
@@ -102,7 +105,7 @@ def _trend(options: argparse.Namespace) -> Exit:
         gpu=options.gpu,
     )
     _write(options, found)
-    if options.json != _STDOUT:
+    if options.json != STDOUT:
         say("\n".join(_lines(options, found)))
     return Exit.YES if found.charts else Exit.NO
 
@@ -140,11 +143,9 @@ def _write(options: argparse.Namespace, found: Trends) -> None:
 
         made.append((options.json, trend_json(found)))
     for where, content in made:
-        if where == _STDOUT:
+        if where == STDOUT:
             sys.stdout.buffer.write(content)
             sys.stdout.flush()
             continue
-        if Path(where).exists() and not Path(where).is_file():  # renaming over a device would replace it by a file
-            raise StorageError("cannot write", where=printable(where), got="not a regular file")
         write_atomically(Path(where), content)
         print(f"written: {printable(where)}", file=sys.stderr)  # noqa: T201

@@ -1,4 +1,4 @@
-"""What all commands share: how wide and colourful the terminal is, and what an exit code means."""
+"""What all commands share: the terminal, where files may be written, and what an exit code means."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeAlias
+
+from ..errors import ResultsError, StorageError
+from ..printable import printable
 
 if TYPE_CHECKING:
     Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 else:
     Commands = object
 
-__all__ = ["Commands", "Exit", "say", "terminal"]
+__all__ = ["STDOUT", "Commands", "Exit", "check_destinations", "say", "terminal"]
+
+STDOUT = "-"  # in place of a file
 
 
 class Exit(IntEnum):
@@ -29,6 +35,24 @@ class Exit(IntEnum):
 def terminal() -> tuple[int, bool]:
     """(columns, whether to use colours)."""
     return shutil.get_terminal_size().columns, sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def check_destinations(destinations: Sequence[str]) -> None:
+    """Files that one command writes, or `STDOUT`, before it writes any.
+
+    Raises `ResultsError` if two are the same, however they are spelled, and `StorageError` for what is no file.
+    """
+    places = {where if where == STDOUT else os.path.realpath(where) for where in destinations}
+    if len(places) < len(destinations):
+        raise ResultsError(
+            "two forms cannot go to the same place",
+            got=printable(", ".join(destinations)),
+            expected="one form for each file, and one for the standard output",
+        )
+    for where in destinations:
+        # Renaming over a device would replace it by a file.
+        if where != STDOUT and os.path.exists(where) and not os.path.isfile(where):
+            raise StorageError("cannot write", where=printable(where), got="not a regular file")
 
 
 def say(what: str) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ResultsError, StorageError
+from ..errors import ResultsError
 from ..printable import printable
 from ..results import Results
-from .output import Commands, Exit, say, terminal
+from .output import STDOUT, Commands, Exit, check_destinations, say, terminal
 
 __all__ = ["add_commands"]
-
-_STDOUT = "-"
 
 
 @dataclass(frozen=True)
@@ -55,12 +54,12 @@ def _report(options: argparse.Namespace) -> Exit:
 
     files = [file for path in options.results for file in find_results(path)]
     wanted = _wanted(options, files[-1].parent)
-    _check_destinations([*(where for _, where in wanted), *([_STDOUT] if options.print else [])], files)
+    _check([*(where for _, where in wanted), *([STDOUT] if options.print else [])], files)
     results = [read_results(file) for file in files]
     # All are made before any is written: an error leaves nothing half done.
     made = [(where, _made(form, results)) for form, where in wanted]
     for where, content in made:
-        if where == _STDOUT:
+        if where == STDOUT:
             sys.stdout.buffer.write(content)
             sys.stdout.flush()
         else:
@@ -78,20 +77,12 @@ def _wanted(options: argparse.Namespace, beside: Path) -> list[tuple[_Form, str]
     return [(form, given[form.option]) for form in _FORMS if given[form.option]]
 
 
-def _check_destinations(destinations: Sequence[str], results: Sequence[Path]) -> None:
+def _check(destinations: Sequence[str], results: Sequence[Path]) -> None:
     """Raises `ResultsError` or `StorageError` for what would be written over something else."""
-    if len(set(destinations)) < len(destinations):
-        raise ResultsError(
-            "two forms cannot go to the same place",
-            got=printable(", ".join(destinations)),
-            expected="one form for each file, and one for the standard output",
-        )
-    for path in map(Path, destinations):
-        # Renaming over a device would replace it by a file.
-        if str(path) != _STDOUT and path.exists() and not path.is_file():
-            raise StorageError("cannot write", where=printable(str(path)), got="not a regular file")
-        if any(path.exists() and each.exists() and path.samefile(each) for each in results):
-            raise ResultsError("a report is not written over the results", where=printable(str(path)))
+    check_destinations(destinations)
+    for path in destinations:
+        if any(os.path.exists(path) and os.path.exists(each) and os.path.samefile(path, each) for each in results):
+            raise ResultsError("a report is not written over the results", where=printable(path))
 
 
 def _made(form: _Form, results: Sequence[Results]) -> bytes:

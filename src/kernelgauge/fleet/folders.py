@@ -16,7 +16,7 @@ from ..report.fleet import fleet_markdown
 from ..report.pull_request import summary_markdown
 from ..results import Results, WorkloadResult, encode_results
 from ..results_file import MOST_BYTES, find_results, is_of_something_else, read_results
-from ..storage import slug, write_atomically
+from ..storage import is_file_name, slug, write_atomically
 from .verdict import Fleet
 
 __all__ = ["Found", "Written", "bring_together", "found_parts", "machine_names", "write_fleet"]
@@ -67,7 +67,9 @@ def found_parts(paths: Sequence[Path]) -> Found:
 
 def _numbered(results: Results, number: int) -> Results:
     workloads = tuple(
-        msgspec.structs.replace(workload, trace=f"{number}/{workload.trace}") if workload.trace else workload
+        msgspec.structs.replace(workload, trace=f"{number}/{workload.trace}")
+        if workload.trace is not None
+        else workload
         for workload in results.workloads
     )
     return msgspec.structs.replace(results, workloads=workloads)
@@ -106,15 +108,26 @@ def _with_traces(results: Results, folders: Sequence[Path], into: Path | None) -
         if workload.trace is not None and into is not None:
             number, _, path = workload.trace.partition("/")
             trace = _copied(folders[int(number)], path, into, taken)
-            lost += [] if trace else [f"{workload.id}: its trace was not found beside its results"]
+            lost += [] if trace else [f"{workload.id}: {_why_lost(path)}"]
         workloads.append(msgspec.structs.replace(workload, trace=trace))
     return msgspec.structs.replace(results, workloads=tuple(workloads), warnings=(*results.warnings, *lost))
 
 
+def _why_lost(path: str) -> str:
+    if path and not _is_name(path.rpartition("/")[2]):
+        return "its trace is left out: its name is too long, or has other characters than letters, digits, '_', '-' and '.'"
+    return "its trace was not found beside its results"
+
+
+def _is_name(name: str) -> bool:
+    """Whether a trace may have it: a workload's id, and an ending."""
+    return is_file_name(name.removesuffix(".json.gz"))
+
+
 def _copied(folder: Path, path: str, into: Path, taken: set[str]) -> str | None:
-    """The path of the copy, relative to `into`; None if there is no such file within the folder."""
-    content = _content(folder, path)
+    """The path of the copy, relative to `into`; None if there is no such file within the folder, or its name is none."""
     name = path.rpartition("/")[2]
+    content = _content(folder, path) if _is_name(name) else None
     if content is None or name in taken:
         return None
     taken.add(name)

@@ -62,7 +62,7 @@ def overlaps(parts: Sequence[Results]) -> Iterator[str]:
     for number, (part, begun) in enumerate(timed):
         for other, other_begun in timed[number + 1 :]:
             first, second = sorted(((begun, part), (other_begun, other)), key=lambda each: each[0])
-            if part.gpu == other.gpu and second[0] + _RESOLUTION < _end(first[1], first[0]):
+            if part.gpu == other.gpu and _end(first[1], first[0]) - second[0] > _RESOLUTION:
                 yield f"{named(first[1])} and {named(second[1])} used GPU {part.gpu} at the same time"
 
 

@@ -94,8 +94,11 @@ def fleet(results: Sequence[Results], *, lost: Sequence[str] = ()) -> Fleet:
 def _problems(results: Sequence[Results]) -> Iterator[str]:
     if not results:
         yield "no results: nothing was measured"
-    for share in missing_shards([each.arguments for each in results]):
+    missing, more = missing_shards([each.arguments for each in results])
+    for share in missing:
         yield f"shard {share} is missing: no part says that it measured it"
+    if more:
+        yield f"and {more} more of the shards"
     for each in results:
         failed = sum(test.outcome == "failed" for test in each.tests)
         if each.exit_status and (each.status is None or not each.status.fails):

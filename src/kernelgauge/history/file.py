@@ -6,7 +6,6 @@ same file, whoever adds them and however often, and a file that is not whole is 
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -14,7 +13,7 @@ from hashlib import sha256
 
 import msgspec
 
-from ..run import Timer
+from ..run import Timer, is_duration
 from .rows import Entry, Header
 
 __all__ = ["FileName", "Stored", "decode_entry", "encode_entry", "file_name", "parse_name"]
@@ -40,8 +39,8 @@ class Stored(Header, frozen=True):
         means_us = judged.mean_us
         if not len(workloads) == len(means_us) == len(judged.status):
             raise ValueError("no columns of a history: they differ in length")
-        if not all(mean is None or 0 < mean < math.inf for mean in means_us):
-            raise ValueError("no columns of a history: a time is not positive")
+        if not all(mean is None or is_duration(mean) for mean in means_us):
+            raise ValueError("no columns of a history: a time is not from 0.001 to 10^12 us")
         return workloads, means_us, judged.status
 
 
@@ -78,7 +77,7 @@ def decode_entry(content: bytes, name: FileName) -> Stored:
         entry = _STORED.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"no entry of a history: {error}") from error
-    if entry.schema_version != name.version or entry.started_at.tzinfo is None or _stamp(entry) != name.started_at:
+    if entry.schema_version != name.version or _stamp(entry) != name.started_at:
         raise ValueError("its name and its content disagree")
     return entry
 
@@ -106,5 +105,11 @@ def parse_name(name: str) -> FileName | None:
     return FileName(started_at, parts["gpu"], parts["digest"], int(parts["version"]))
 
 
-def _stamp(entry: Stored) -> datetime:
-    return entry.started_at.astimezone(timezone.utc).replace(microsecond=0)
+def _stamp(entry: Stored) -> datetime | None:
+    """None for a time of no zone, and for one that UTC has not: it is in the year 0, or 10000."""
+    if entry.started_at.tzinfo is None:
+        return None
+    try:
+        return entry.started_at.astimezone(timezone.utc).replace(microsecond=0)
+    except OverflowError:
+        return None

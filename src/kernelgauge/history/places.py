@@ -27,7 +27,10 @@ class Place(Protocol):
     """Keys are paths below the history, with slashes. Hidden files are a writer's own and not listed."""
 
     def keys(self) -> list[str]:
-        """Every file. Raises `ResultsError` if there is no such place, or it cannot be listed."""
+        """Every file, and with a slash at its end every folder that cannot be listed.
+
+        Raises `ResultsError` if there is no such place, or nothing of it can be listed.
+        """
         ...
 
     def read(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes | str]]:
@@ -41,13 +44,14 @@ class Place(Protocol):
 
 def place(location: str) -> Place:
     """Of a local path or a URL of fsspec. Raises `ResultsError` for an address that can be neither."""
-    if not location or "\x00" in location or "::" in location or re.match(r"(?i)https?://", location):
+    protocol, separator, path = location.partition("://")
+    nowhere = not location or bool(separator and (not protocol or not path))  # else it is the current folder
+    if nowhere or "\x00" in location or "::" in location or re.match(r"(?i)https?://", location):
         raise ResultsError(
             "a history cannot lie there",
             got=shown_location(location) or "no location",
             expected="a folder or the URL of a store: s3://BUCKET/PREFIX, gs://..., hf://buckets/OWNER/NAME",
         )
-    protocol, separator, path = location.partition("://")
     if not separator:
         return Folder(Path(location))
     return Folder(Path(path)) if protocol in ("file", "local") else Bucket(location)
@@ -67,17 +71,19 @@ class Folder:
     def keys(self) -> list[str]:
         found: list[str] = []
         pending = [""]
-        try:
-            while pending:
-                below = pending.pop()
+        while pending:
+            below = pending.pop()
+            try:
                 with os.scandir(self.root / below) as listed:
                     for each in listed:
                         if each.is_dir(follow_symlinks=False):
                             pending.append(f"{below}{each.name}/")
                         elif not each.name.startswith("."):
                             found.append(below + each.name)
-        except OSError as error:
-            raise _no_history(str(self.root), error) from error
+            except OSError as error:
+                if not below:
+                    raise _no_history(str(self.root), error) from error
+                found.append(below)
         return found
 
     def read(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes | str]]:
@@ -132,7 +138,8 @@ class Bucket:
         except Exception as error:  # as above
             raise _no_history(self.location, error) from error
         keys = (str(path).removeprefix(self._base).lstrip("/") for path in found)
-        return [key for key in keys if not key.rpartition("/")[2].startswith(".")]
+        # An object whose name ends with a slash stands for a folder.
+        return [key for key in keys if not key.endswith("/") and not key.rpartition("/")[2].startswith(".")]
 
     def read(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes | str]]:
         """As many requests at once as the store's client makes: one by one, a year of them takes minutes."""

@@ -78,7 +78,9 @@ def whole_entries(
     slug = re.sub(r"[^a-z0-9]", "", gpu.lower())
     for key in sorted(where.keys()):
         name = parse_name(_last(key))
-        if name is None or name.version != SCHEMA_VERSION:
+        if key.endswith("/"):
+            yield SetAside(key, "this folder cannot be listed")
+        elif name is None or name.version != SCHEMA_VERSION:
             yield SetAside(key, _not_ours(name))
         elif name.started_at > now + _CLOCKS_DIFFER:
             yield SetAside(key, "it was measured in the future: a clock was wrong, there or here")

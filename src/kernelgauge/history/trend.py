@@ -122,8 +122,9 @@ def trends(
         since, now: files before and (but for a difference of clocks) after these are left out.
         gpu: how the digest of a GPU starts.
 
-    Raises `ResultsError` if there is no history, or duckdb or ruptures is not installed.
+    Raises `ResultsError` if there is no history, a pattern is no text, or duckdb or ruptures is not installed.
     """
+    _check_patterns(patterns)
     duckdb = _duckdb()
     stream = _Stream(timer)
     with TemporaryDirectory(prefix="kernelgauge-") as folder, duckdb.connect() as connection:
@@ -143,6 +144,16 @@ def trends(
     told = [_contradiction(stream.known[moment], *what) for moment, *what in contradictions]
     told += [f"{counted(stream.untrusted, 'time')} whose verdict is INVALID"] if stream.untrusted else []
     return Trends(timer, _charts(stream, found), stream.entries, (*stream.set_aside, *told))
+
+
+def _check_patterns(patterns: Sequence[str]) -> None:
+    for each in patterns:
+        try:
+            each.encode()
+        except UnicodeEncodeError as error:  # bytes of the command line that are not UTF-8
+            raise ResultsError(
+                "this is the name of no workload", got=printable(each), expected="a glob, or a part of an id, in UTF-8"
+            ) from error
 
 
 def _charts(stream: _Stream, found: Sequence[tuple[str, int, list[int], list[float]]]) -> tuple[Chart, ...]:

@@ -56,13 +56,22 @@ class Shift:
 
 @dataclass(frozen=True)
 class Series:
-    """Times of one workload on one GPU, in order of time. At least one."""
+    """Times of one workload on one GPU, in order of time. At least one. `gpu`: its digest; of a CPU, the host."""
 
     gpu: str
     moments: tuple[Moment, ...]
     values_us: tuple[float, ...]
     marks: tuple[Mark, ...]
     shifts: tuple[Shift, ...]
+
+    @property
+    def noun(self) -> str:
+        """What `gpu` is the name of."""
+        return "host" if self.moments[0].environment.fingerprint.arch == "cpu" else "GPU"
+
+    @property
+    def named(self) -> str:
+        return f"{self.noun} {self.gpu}"
 
     def changes_beside(self, shift: Shift) -> tuple[str, ...]:
         """What changed in the environment with it. A change point may be a night too early or too late."""
@@ -77,6 +86,11 @@ class Chart:
     workload: str
     machine: str
     series: tuple[Series, ...]
+
+    @property
+    def noun(self) -> str:
+        """What each of the series is of: machines of one kind have one."""
+        return self.series[0].noun
 
     @property
     def latest_shifts(self) -> list[tuple[Series, Shift]]:

@@ -24,7 +24,7 @@ _COLOURS = 8
 
 @dataclass(frozen=True)
 class _Line:
-    gpu: str
+    name: str  # "GPU 0f1e2d3c"
     colour: int
     points: str  # "x,y x,y ..." in percent
     last: str
@@ -80,7 +80,7 @@ def _figure(chart: Chart, what: str) -> _Figure:
     span = max(max(values) - min(values), _LEAST_SPAN * middle)
     lines = tuple(
         _Line(
-            series.gpu,
+            series.named,
             number % _COLOURS,
             " ".join(f"{x:.1f},{50 - 90 * (value - middle) / span:.1f}" for x, value in points),
             shown_us(series.values_us[-1]),
@@ -97,7 +97,7 @@ def _figure(chart: Chart, what: str) -> _Figure:
         shown_us(min(values)),
         f"{first:%Y-%m-%d}",
         f"{last:%Y-%m-%d}",
-        f"{what} of {chart.workload} on {counted(len(lines), 'GPU')}, from {first:%Y-%m-%d} to {last:%Y-%m-%d}: last "
+        f"{what} of {chart.workload} on {counted(len(lines), chart.noun)}, from {first:%Y-%m-%d} to {last:%Y-%m-%d}: last "
         f"{shown_us(chart.last_us)} us, {100 * chart.change:+.1f} % since the first",
         tuple(told_marks(chart)),
         tuple(shifts),

@@ -96,13 +96,18 @@ def _spark(chart: Chart, letters: Letters) -> str:
     longest = max(map(len, rows))
     levels = [median(row[index] for row in rows if index < len(row)) for index in range(longest)]
     low, high = _span(levels)
-    return "".join(letters.heights[round(7 * (level - low) / (high - low))] for level in levels)
+    return "".join(letters.heights[_step(level, low, high, _SPARKS)] for level in levels)
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
     middle = (min(values) + max(values)) / 2
     half = max(max(values) - min(values), _LEAST_SPAN * middle) / 2
     return middle - half, middle + half
+
+
+def _step(value: float, low: float, high: float, count: int) -> int:
+    """Which of `count` steps from `low` to `high`. Rounding may leave nothing between these, or a value beyond them."""
+    return min(count - 1, max(0, round((count - 1) * (value - low) / (high - low)))) if high > low else 0
 
 
 # -- a chart ----------------------------------------------------------------------------------------------------------
@@ -121,7 +126,7 @@ def chart_lines(chart: Chart, what: str, *, width: int, letters: Letters) -> Ite
     for number, each in enumerate(values):
         name = _NAMES[number] if number < len(_NAMES) else _SEVERAL
         for column, value in each.items():
-            row = grid[_HEIGHT - 1 - round((_HEIGHT - 1) * (value - low) / (high - low))]
+            row = grid[_HEIGHT - 1 - _step(value, low, high, _HEIGHT)]
             row[column] = name if row[column] in (" ", name) else _SEVERAL
     for index, row in enumerate(grid):
         level = high - (high - low) * index / (_HEIGHT - 1)
@@ -159,9 +164,9 @@ def _legend(chart: Chart) -> Iterator[str]:
     for number, series in enumerate(chart.series):
         name = _NAMES[number] if number < len(_NAMES) else _SEVERAL
         runs = counted(len(series.values_us), "run")
-        yield printable(f"  {name}  GPU {series.gpu}: {runs}, last {shown_us(series.values_us[-1])} us")
+        yield printable(f"  {name}  {series.named}: {runs}, last {shown_us(series.values_us[-1])} us")
     if len(chart.series) > 1:
-        yield f"  {_SEVERAL}  several GPUs"
+        yield f"  {_SEVERAL}  several {chart.noun}s"
     marks = told_marks(chart)
     if marks:
         yield "  E  the environment changed"
@@ -193,10 +198,10 @@ def told_marks(chart: Chart) -> list[tuple[str, str, str]]:
     for series in chart.series:
         for mark in series.marks:
             for change in mark.changes:
-                found.setdefault((_day(series, mark.index), change), []).append(series.gpu)
+                found.setdefault((_day(series, mark.index), change), []).append(series.named)
     return [
-        (day, change, f"GPU {gpus[0]}" if len(gpus) == 1 else f"{len(gpus)} GPUs")
-        for (day, change), gpus in sorted(found.items())
+        (day, change, names[0] if len(names) == 1 else counted(len(names), chart.noun))
+        for (day, change), names in sorted(found.items())
     ]
 
 
@@ -206,7 +211,7 @@ def shift_lines(series: Series, shift: Shift) -> list[str]:
     times = f"{shown_us(shift.before_us)} -> {shown_us(shift.after_us)} us ({100 * shift.change:+.1f} %)"
     beside = series.changes_beside(shift)
     return [
-        f"{_day(series, shift.index)}  GPU {_line(series.gpu)}  {times}",
+        f"{_day(series, shift.index)}  {_line(series.named)}  {times}",
         f"commit {short_commit(before.commit)} -> {short_commit(after.commit)}",
         *([f"with {_line(', '.join(beside))}"] if beside else []),
     ]
