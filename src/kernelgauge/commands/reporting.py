@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def _report(options: argparse.Namespace) -> Exit:
             write_atomically(Path(where), content)
             print(f"written: {printable(where)}", file=sys.stderr)  # noqa: T201
     if options.print:
-        say("\n\n".join("\n".join(_lines(each)) for each in results))
+        say("\n\n".join(map(_summary, results)))
     return Exit.YES
 
 
@@ -136,21 +136,9 @@ _FORMS = (
 )
 
 
-def _lines(results: Results) -> Iterator[str]:
-    """What the summary of the session said, and every verdict that fails."""
-    from ..report.rows import rows
-    from ..report.terminal import conditions_text, describe, notes, remarks, summary_text
+def _summary(results: Results) -> str:
+    """What the run of pytest ended with, and every verdict that fails."""
+    from ..report.summary import summary
 
-    runs = [workload.run for workload in results.workloads if workload.run is not None]
-    verdicts = [verdict for workload in results.workloads for verdict in workload.verdicts]
-    if results.fingerprint is not None:
-        yield describe(results.fingerprint)
-    yield from map(printable, conditions_text(runs, results.not_watched))
-    table = rows(runs, verdicts)
-    if table:
-        width, color = terminal()
-        yield summary_text(table, width=width, color=color).removesuffix("\n")
-    yield from (str(verdict) for verdict in verdicts if verdict.status.fails)
-    yield from remarks(table, verdicts)
-    yield from notes({each.id: each.unavailable for each in results.workloads if each.unavailable is not None})
-    yield from (f"warning: {printable(warning)}" for warning in results.warnings)
+    width, color = terminal()
+    return "\n".join(block.text for block in summary(results, width=width, color=color, failures=True))
