@@ -12,11 +12,12 @@ import pytest
 from kernelgauge.accepting import Chosen, Pending, choose, load, pending, store_all
 from kernelgauge.errors import ResultsError, StorageError, UpdateRefused
 from kernelgauge.judge import Group, Reviewed, Status
-from kernelgauge.results import Results, encode_results
+from kernelgauge.results import Results, WorkloadResult, encode_results
+from kernelgauge.run import Timer
 from kernelgauge.storage import BaselineStore
 from tests.builders import WORKLOAD, fingerprint, mlp_kernels, run
 from tests.test_recording import DEVICE, passing, told
-from tests.test_results import results, verdict, workload
+from tests.test_results import one_test, results, verdict, workload
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 BEFORE, AFTER = "2026-11-20T10:00:00+00:00", "2026-11-20T12:00:00+00:00"
@@ -152,6 +153,13 @@ def test_each_device_has_its_own_folder(store: BaselineStore) -> None:
             told(passing(verdict(Status.REGRESSED, "numerics", "wrong"))), "numerics: REGRESSED", id="a claim"
         ),
         pytest.param(told(passing(), exit_status=2), "cut short", id="cut short"),
+        pytest.param(told(passing(), tests=[]), "no test of it is in the results", id="no test"),
+        pytest.param(
+            told(passing(), tests=[one_test("test_x", workload="linear-eager-bf16-4x8")]),
+            "no test of it is in the results",
+            id="tests of another",
+        ),
+        pytest.param(told(passing(run=run(incomplete="a CUDA error"))), "a CUDA error", id="incomplete"),
         pytest.param(told(passing(), started_at="yesterday"), "'yesterday' is no time", id="no time"),
         pytest.param(told(passing(), started_at="2027-01-01T00:00:00Z"), "yet to come", id="the future"),
         pytest.param(told(passing(), seconds=-3.0), "a clock ran backwards", id="a negative duration"),
@@ -209,7 +217,9 @@ def test_a_conflict_in_the_file_is_replaced_by_force_only(store: BaselineStore) 
     path.write_bytes(b"<<<<<<< HEAD\n")
     refused = accept(store, told(passing()))
     assert refused.accepted == ()
-    assert "unresolved merge conflict" in refused.refused[0].doubts[0]
+    (doubt,) = refused.refused[0].doubts
+    assert "unresolved merge conflict: JSON is malformed" in doubt
+    assert f"; {path}; git checkout -- {path}" in doubt
     assert path.read_bytes() == b"<<<<<<< HEAD\n"
     accept(store, told(passing()), force=True)
     assert store.load(DEVICE, WORKLOAD) is not None
@@ -258,6 +268,66 @@ def test_a_vanished_workload_loses_its_file(store: BaselineStore) -> None:
     accept(store, told(passing(name="a-x-bf16-1"), passing()))
     accept(store, told(passing()))
     assert set(store.stored(DEVICE)) == {WORKLOAD}
+
+
+WRONG_CLOCKS = [
+    pytest.param({"started_at": BEFORE}, f"older than the baseline: measured {BEFORE}", id="older"),
+    pytest.param({"started_at": "yesterday"}, "'yesterday' is no time", id="no time"),
+    pytest.param({"started_at": "2027-01-01T00:00:00Z"}, "yet to come", id="the future"),
+    pytest.param({"seconds": -1.0}, "a clock ran backwards", id="backwards"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), WRONG_CLOCKS)
+def test_results_that_are_doubtful_remove_nothing_unless_forced(
+    store: BaselineStore, changes: dict[str, Any], said: str
+) -> None:
+    accept(store, told(passing(name="a-x-bf16-1"), passing(), started_at=AFTER))
+    content = told(passing(), **({"started_at": AFTER} | changes))
+    (gone,) = review_of(store, content).review.of(Group.VANISHED)
+    assert said in "; ".join(gone.doubts)
+    accept(store, content)
+    assert set(store.stored(DEVICE)) == {"a-x-bf16-1", WORKLOAD}
+    accept(store, content, force=True)
+    assert set(store.stored(DEVICE)) == {WORKLOAD}
+
+
+@pytest.mark.parametrize("others", [(), (passing(suite="another"),), (workload(run=None, unavailable="needs triton"),)])
+def test_results_that_measured_nothing_of_a_suite_remove_nothing_of_it_unless_forced(
+    store: BaselineStore, others: tuple[WorkloadResult, ...]
+) -> None:
+    accept(store, told(passing(name="a-x-bf16-1"), started_at=BEFORE))
+    content = told(*others, started_at=AFTER, declared={"perf": (), "another": (WORKLOAD,)})
+    (gone,) = review_of(store, content).review.of(Group.VANISHED)
+    assert gone.doubts == ("nothing of perf was measured in the results that declare it no more",)
+    accept(store, content)
+    assert "a-x-bf16-1" in store.stored(DEVICE)
+    accept(store, content, force=True)
+    assert "a-x-bf16-1" not in store.stored(DEVICE)
+
+
+def test_what_an_old_run_declares_is_doubted_by_its_own_clock(store: BaselineStore) -> None:
+    """Of another suite there are results that are newer: they say nothing of this one."""
+    accept(store, told(passing(name="a-x-bf16-1"), passing(), started_at=AFTER))
+    old = told(passing(), started_at=BEFORE)
+    other = told(passing(name="b-x-bf16-1", suite="another"), started_at=AFTER, declared={"another": ("b-x-bf16-1",)})
+    (gone,) = review_of(store, old, other).review.of(Group.VANISHED)
+    assert gone.workload == "a-x-bf16-1"
+    assert gone.doubts[0].startswith("older than the baseline")
+
+
+def test_a_timer_that_the_results_do_not_know_is_not_erased_unless_forced(store: BaselineStore) -> None:
+    accept(store, told(passing(), started_at=BEFORE))
+    less = told(passing(run=run(host=None)), started_at=AFTER, timers=(Timer.DEVICE, Timer.END_TO_END))
+    assert one(review_of(store, less)).doubts == ("host dispatch was not measured, and the baseline has it",)
+    assert accept(store, less).accepted == ()
+    assert accept(store, less, force=True).accepted
+
+
+def test_what_is_no_duration_is_no_baseline_by_force_either(store: BaselineStore) -> None:
+    absurd = told(passing(run=run(kernels=mlp_kernels(gate=1e308))))
+    assert accept(store, absurd, force=True).accepted == ()
+    assert store.stored(DEVICE) == {}
 
 
 def write_another(store: BaselineStore) -> None:

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from kernelgauge import standard
 from kernelgauge.errors import StorageError, UpdateRefused
 from kernelgauge.judge import Action, PlannedChange, Recorded, Status, Verdict, encode_baseline, from_run
-from kernelgauge.recording import acceptable, impossible, refusals, save_runs, undecided, update
+from kernelgauge.recording import _BY_BASELINE, acceptable, impossible, refusals, save_runs, undecided, update
 from kernelgauge.results import Results, TestResult, WorkloadResult
 from kernelgauge.run import Counts, Timer
 from kernelgauge.runs_file import read_runs
 from kernelgauge.storage import BaselineStore
-from tests.builders import WORKLOAD, baseline, counts, fingerprint, launched, run
+from tests.builders import WORKLOAD, baseline, counts, fingerprint, launched, mlp_kernels, pair, run
 from tests.test_results import one_test, results, verdict, workload
 
 COMMAND = "pytest perf --perf-update"
@@ -34,7 +35,10 @@ def passing(*verdicts: Verdict, name: str = WORKLOAD, **changes: Any) -> Workloa
     return workload(declared, *verdicts, name=name, **changes)
 
 
-def told(*workloads: WorkloadResult, tests: Sequence[TestResult] = (), **changes: Any) -> Results:
+def told(*workloads: WorkloadResult, tests: Sequence[TestResult] | None = None, **changes: Any) -> Results:
+    """Results of all that is declared; of each workload there is a test that passed, unless `tests` are given."""
+    if tests is None:
+        tests = [one_test("test_kernels_and_graphs_are_as_declared", workload=each.id) for each in workloads]
     whole: dict[str, Any] = {
         "timers": tuple(Timer),
         "declared": {"perf": tuple(each.id for each in workloads)},
@@ -108,6 +112,46 @@ def test_a_failure_of_another_workload_is_no_reason(store: BaselineStore) -> Non
     assert refused(store, passing(), [one_test("test_x", "failed", workload=None, said="x")]) == []
 
 
+@pytest.mark.parametrize("status", [Status.UNDECIDED, Status.NO_BASELINE, Status.IMPROVED])
+def test_what_it_declares_must_have_passed(store: BaselineStore, status: Status) -> None:
+    each = workload(verdict(status, DECLARED, "who knows"))
+    assert refused(store, each) == [f"{DECLARED}: {status.value}  who knows"]
+
+
+@pytest.mark.parametrize("outcome", ["failed", "skipped", "passed"])
+def test_a_claim_that_imitates_the_verdict_of_a_standard_test_is_a_claim(store: BaselineStore, outcome: str) -> None:
+    missing = verdict(Status.NO_BASELINE, headline="no baseline")
+    own = one_test("test_device_time", outcome, said=str(missing))
+    claim = ended(missing, "test_c08_fewer_launches")
+    assert refused(store, passing(missing), [own, claim]) == ["test_c08_fewer_launches failed"]
+    assert refused(store, passing(missing), [own]) == []
+
+
+def test_the_standard_test_of_every_verdict_that_can_be_accepted_exists() -> None:
+    assert set(_BY_BASELINE.values()) < set(standard.__all__)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reasons"),
+    [
+        (f"[{WORKLOAD}]", ["test_x failed"]),
+        (f"[fp32-{WORKLOAD}-3]", ["test_x failed"]),
+        ("[linear-eager-bf16-4x8]", []),
+        (f"[x{WORKLOAD}]", []),
+        ("", []),
+    ],
+)
+def test_a_failed_test_whose_name_has_the_workload_is_of_it(
+    store: BaselineStore, parameters: str, reasons: list[str]
+) -> None:
+    broke = TestResult(f"perf/test_x.py::test_x{parameters}", None, "failed", 0.1, said="E  AssertionError")
+    assert refused(store, passing(), [broke]) == reasons
+
+
+def test_what_says_of_itself_that_it_is_incomplete_is_refused_though_every_timer_is_there(store: BaselineStore) -> None:
+    assert refused(store, passing(run=run(incomplete="a CUDA error"))) == ["it was not measured in full (a CUDA error)"]
+
+
 def test_what_it_declares_must_have_been_checked(store: BaselineStore) -> None:
     (reason,) = refused(store, workload())
     assert reason.startswith("what it declares was not checked")
@@ -165,10 +209,22 @@ def negative() -> Counts:
         pytest.param(passing(name="../../etc/x"), "no file name", id="a path"),
         pytest.param(passing(run=run(workload="another")), "another workload", id="another's run"),
         pytest.param(passing(run=run(machine=fingerprint(device="NVIDIA A100"))), "another device", id="a device"),
+        pytest.param(
+            passing(run=run(machine=fingerprint(driver="1.0", memory_bytes=7))),
+            "another machine than the results: driver 580.159.04 -> 1.0, memory_bytes 150109880320 -> 7",
+            id="a driver",
+        ),
+        pytest.param(passing(run=run(counts=counts(kernels=7))), "7, but the kernels have 3 names", id="names"),
+        pytest.param(
+            passing(run=run(kernels=mlp_kernels(gate=1e50))), "contradicts itself: no duration: 1e+50", id="no kernel"
+        ),
+        pytest.param(passing(run=run(controls=pair(copy=1e50))), "no duration: 1e+50", id="no control"),
         pytest.param(passing(run=run(counts=negative(), kernels=())), "contradicts itself", id="negative launches"),
         pytest.param(passing(run=run(kernels=(launched("k", 1.0),))), "contradicts itself", id="4 launches of 1"),
         pytest.param(
-            passing(run=run(kernels=(launched("k", -1.0),), counts=counts(launches=1))), "no duration", id="a time"
+            passing(run=run(kernels=(launched("k", -1.0),), counts=counts(launches=1, kernels=1))),
+            "no duration",
+            id="a time",
         ),
     ],
 )

@@ -9,17 +9,23 @@ import msgspec
 import pytest
 
 from kernelgauge.conditions import Conditions
-from kernelgauge.run import Run, Sample, Statistic, Timer, summarize
+from kernelgauge.run import Run, Sample, Statistic, Timer, is_duration, summarize
 from kernelgauge.trace import KernelIdentity
 from tests.builders import run
 
 # -- samples --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, -math.inf])
-def test_a_duration_is_positive_and_finite(value: float) -> None:
-    with pytest.raises(ValueError, match="durations are positive and finite"):
+@pytest.mark.parametrize("value", [0.0, -1.0, 5e-324, 9e-4, 1.1e12, 1e50, 1e308, math.nan, math.inf, -math.inf])
+def test_a_duration_is_from_a_nanosecond_to_days(value: float) -> None:
+    with pytest.raises(ValueError, match=r"durations are positive and finite, 0\.001 to 1e\+12 us"):
         Sample((1.0, value), 40)
+
+
+@pytest.mark.parametrize("value", [0.001, 1.0, 1e12])
+def test_every_duration_between_can_be_held(value: float) -> None:
+    assert is_duration(value)
+    assert Sample((value,), 40).replicates_us == (value,)
 
 
 def test_a_sample_has_a_replicate() -> None:
@@ -27,7 +33,7 @@ def test_a_sample_has_a_replicate() -> None:
         Sample((), 40)
 
 
-@pytest.mark.parametrize("replicates", ["[]", "[0]", "[1, -1]", "[1e999]", '["1"]', "[null]", "1"])
+@pytest.mark.parametrize("replicates", ["[]", "[0]", "[1, -1]", "[1e50]", "[1e-50]", "[1e999]", '["1"]', "[null]", "1"])
 def test_a_sample_that_cannot_be_is_refused_when_it_is_read(replicates: str) -> None:
     text = f'{{"replicates_us": {replicates}, "iterations": 40}}'
     with pytest.raises(msgspec.DecodeError):
@@ -44,7 +50,7 @@ def test_a_sample_cannot_be_changed() -> None:
         Sample((1.0,), 40).iterations = 1  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("control", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("control", [0.0, -1.0, 1e50, math.nan, math.inf])
 def test_the_control_of_a_replicate_is_a_duration_too(control: float) -> None:
     with pytest.raises(ValueError, match="durations are positive and finite"):
         Sample((1.0, 2.0), 40, (14.0, control))

@@ -233,6 +233,64 @@ def test_what_is_wrong_with_a_file_comes_with_all_others(store: BaselineStore) -
     assert store.stored(DEVICE) == {"a-x-bf16-1": found["a-x-bf16-1"], "b-x-bf16-1": None, "c-x-bf16-1": None}
 
 
+def test_a_name_that_is_no_id_is_told_beside_all_others_and_what_is_hidden_is_left_alone(store: BaselineStore) -> None:
+    store.apply(DEVICE, [create("a-x-bf16-1")])
+    folder = store.path(DEVICE, "a-x-bf16-1").parent
+    for name in ("copy of x (1).json", "\u202ex.json", "README.md"):
+        (folder / name).write_bytes(b"x")
+    (folder / ".#a-x-bf16-1.json").symlink_to("someone@host.1234:567")  # an editor's lock
+    (folder / ".hidden.json").write_bytes(b"x")
+    found = store.stored_or_wrong(DEVICE)
+    assert set(found) == {"a-x-bf16-1", "copy of x (1)", "\u202ex"}
+    wrong = found["copy of x (1)"]
+    assert isinstance(wrong, BaselineError)
+    assert wrong.where == str(folder / "copy of x (1).json")
+    assert wrong.what == "a file among the baselines is none"
+
+
+@pytest.mark.parametrize("what", ["a file", "a loop"])
+def test_a_folder_that_cannot_be_listed_is_an_error_and_not_empty(store: BaselineStore, what: str) -> None:
+    folder = store.path(DEVICE, WORKLOAD).parent
+    store.root.mkdir()
+    if what == "a file":
+        folder.write_bytes(b"")
+    else:
+        folder.symlink_to(folder)
+    for attempt in (store.stored_or_wrong, store.stored):
+        with pytest.raises(BaselineError, match="cannot be listed") as caught:
+            attempt(DEVICE)
+        assert caught.value.where == str(folder)
+    with pytest.raises(BaselineError, match="cannot be read"):
+        store.load(DEVICE, WORKLOAD)
+
+
+def test_a_folder_without_permission_is_an_error_and_not_empty(
+    store: BaselineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(path: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("kernelgauge.storage.os.scandir", refuses)  # root may list whatever there is
+    with pytest.raises(BaselineError, match="cannot be listed") as caught:
+        store.stored(DEVICE)
+    assert "Permission denied" in str(caught.value.got)
+
+
+def test_a_folder_that_is_not_there_has_no_baselines(store: BaselineStore) -> None:
+    assert store.stored_or_wrong(DEVICE) == {}
+
+
+def test_a_file_that_is_too_large_is_not_read_into_memory(store: BaselineStore) -> None:
+    path = store.path(DEVICE, WORKLOAD)
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.truncate(60 << 30)  # sparse: it takes no room
+    with pytest.raises(BaselineError, match="cannot be read") as caught:
+        store.load(DEVICE, WORKLOAD)
+    assert caught.value.got == f"more than {16 << 20} bytes"
+    assert caught.value.next_command == f"ls -l {path}"
+
+
 @pytest.mark.parametrize(
     "workload", ["../x", "a/b", "/etc/passwd", "..", ".hidden", "", "a\\b", "a\x00b", "a\nb", "\u202ex", "x" * 300]
 )
@@ -352,7 +410,7 @@ for number in range(int(sys.argv[2])):
                 count = 1.0 + (before.entries[0].kernels[0].device_time_us if before else 0.0)
                 of = {name: number + 1.0 for name in names} | {"count-x-bf16-1": count}
                 store.apply("NVIDIA H200", [
-                    PlannedChange(Action.UPDATE, name, baseline(workload=name, kernels=(launched("k", value),), counts=counts(launches=1)))
+                    PlannedChange(Action.UPDATE, name, baseline(workload=name, kernels=(launched("k", value),), counts=counts(launches=1, kernels=1)))
                     for name, value in of.items()
                 ])
             os._exit(0)

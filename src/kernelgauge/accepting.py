@@ -95,14 +95,27 @@ def _pending(together: Sequence[Results], store: BaselineStore, now: datetime) -
     device = next(results.fingerprint.device for results in reversed(together) if results.fingerprint is not None)
     stored = store.stored_or_wrong(device)
     seen: dict[str, list[tuple[Results, WorkloadResult]]] = {}
-    declared: dict[str, tuple[str, ...]] = {}
+    declared_by: dict[str, Results] = {}
     for results in together:
         if not is_cut_short(results):  # one that was may not have collected all
-            declared |= results.declared
+            declared_by |= dict.fromkeys(results.declared, results)
         for workload in results.workloads:
             seen.setdefault(workload.id, []).append((results, workload))
     candidates = [_candidate(told, stored.get(name), now) for name, told in seen.items()]
-    return Pending(review(device, candidates, stored, declared), stored)
+    declared = {suite: results.declared[suite] for suite, results in declared_by.items()}
+    doubts = {
+        name: tuple(_vanished_doubts(declared_by[old.suite], old, now))
+        for name, old in stored.items()
+        if isinstance(old, Baseline) and old.suite in declared_by
+    }
+    return Pending(review(device, candidates, stored, declared, vanished_doubts=doubts), stored)
+
+
+def _vanished_doubts(results: Results, old: Baseline, now: datetime) -> Iterator[str]:
+    """What speaks against removing a baseline because these results do not declare it."""
+    yield from _clocks(results, old, now)
+    if not any(workload.suite == old.suite and workload.run is not None for workload in results.workloads):
+        yield f"nothing of {old.suite} was measured in the results that declare it no more"
 
 
 def _candidate(
@@ -128,8 +141,19 @@ def _candidate(
         workload.suite,
         observed_baseline(results, workload, workload.run),
         others=tuple(others),
-        doubts=(*shortcomings(results, workload, workload.run), *undecided(workload), *_clocks(results, old, now)),
+        doubts=(
+            *shortcomings(results, workload, workload.run),
+            *_untested(results, workload),
+            *undecided(workload),
+            *_clocks(results, old, now),
+        ),
     )
+
+
+def _untested(results: Results, workload: WorkloadResult) -> Iterator[str]:
+    """Measured to be compared with another, or of results that somebody shortened: nobody has claimed anything of it."""
+    if not any(test.workload == workload.id for test in results.tests):
+        yield "no test of it is in the results"
 
 
 def _clocks(results: Results, old: Baseline | BaselineError | None, now: datetime) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from .judge import (
     Recorded,
     Status,
     Verdict,
+    compare,
     decode_baseline,
     encode_baseline,
     from_run,
@@ -21,7 +23,7 @@ from .judge import (
 )
 from .report.endings import printed_verdict
 from .results import Results, TestResult, WorkloadResult
-from .run import Run, Timer
+from .run import Fingerprint, Run, Timer
 from .runs_file import RunsFile, write_runs
 from .storage import BaselineStore, is_file_name
 
@@ -38,8 +40,14 @@ __all__ = [
     "why_not_measured",
 ]
 
-# What a baseline says of a run: accepting the run overrules it. Whatever else fails is a claim of the suite.
-_BY_BASELINE = frozenset({"structure", *(timer.label for timer in Timer)})
+# What a baseline says of a run: accepting the run overrules it. Whatever else fails is a claim of the suite. Each with
+# the standard test that ends with it.
+_BY_BASELINE = {
+    "structure": "test_structure_is_that_of_the_baseline",
+    Timer.DEVICE.label: "test_device_time",
+    Timer.END_TO_END.label: "test_end_to_end_latency",
+    Timer.HOST.label: "test_host_dispatch_time",
+}
 _ACCEPTABLE = frozenset({Status.REGRESSED, Status.NO_BASELINE, Status.INCOMPARABLE})
 _CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
 
@@ -50,7 +58,7 @@ def update(
     """Plan the update of the baselines, show the plan, and apply it.
 
     `next_command`: records what is declared. Raises `UpdateRefused` if there is nothing that may be stored, `StorageError`
-    if it cannot be written.
+    if it cannot be written, `BaselineError` if the folder with those that are there cannot be listed.
     """
     with store.locked():
         observed = [observed_baseline(results, workload, run) for workload, run in acceptable(results, store)]
@@ -89,16 +97,22 @@ def refusals(results: Results, workload: WorkloadResult, store: BaselineStore) -
 def shortcomings(results: Results, workload: WorkloadResult, run: Run) -> list[str]:
     """What speaks against a run that a baseline can be made of; empty if nothing does."""
     reasons = ["the run was cut short"] if is_cut_short(results) else []
-    tests = [test for test in results.tests if test.workload == workload.id and test.outcome == "failed"]
-    reasons += dict.fromkeys(f"{test.name} failed" for test in tests if not _only_differs(test, workload))
+    tests = [test for test in results.tests if test.outcome == "failed" and _is_of(test, workload)]
+    reasons += dict.fromkeys(f"{test.name} failed" for test in tests if not _only_differs(test, workload, results))
     told = {verdict for test in tests if (verdict := _ended_with(test, workload)) is not None}
     reasons += [
         f"{verdict.subject}: {verdict.status.value}  {verdict.headline}"
         for verdict in workload.verdicts
         if verdict.status.fails and verdict not in told and not _is_acceptable(verdict)
     ]
-    if workload.verdict(DECLARED) is None:
+    declared = [verdict for verdict in workload.verdicts if verdict.subject == DECLARED]
+    if not declared:
         reasons.append("what it declares was not checked (was the test deselected?)")
+    reasons += [
+        f"{DECLARED}: {verdict.status.value}  {verdict.headline}"
+        for verdict in declared
+        if verdict.status is not Status.PASS and not verdict.status.fails  # one that fails is told above
+    ]
     return [*reasons, *_not_measured(results, run)]
 
 
@@ -122,10 +136,26 @@ def _ended_with(test: TestResult, workload: WorkloadResult) -> Verdict | None:
     return printed or workload.verdict(test.name)
 
 
-def _only_differs(test: TestResult, workload: WorkloadResult) -> bool:
-    """Whether a failed test says no more than that the run differs from its baseline, in its own words."""
+def _is_of(test: TestResult, workload: WorkloadResult) -> bool:
+    """Whether a test is about a workload: as the results say, or else by the parameters in its name."""
+    if test.workload is not None:
+        return test.workload == workload.id
+    _, _, parameters = test.node.partition("[")
+    return re.search(rf"(^|-){re.escape(workload.id)}(-|\]|$)", parameters) is not None
+
+
+def _only_differs(test: TestResult, workload: WorkloadResult, results: Results) -> bool:
+    """Whether a failed test says no more than that the run differs from its baseline, in its own words.
+
+    Where the standard test of a verdict is in the results, no other test ends with it: what says so is a claim.
+    A suite may have a test of another name instead.
+    """
     verdict = printed_verdict(test.said, workload.verdicts)
-    return verdict is not None and _is_acceptable(verdict)
+    if verdict is None or not _is_acceptable(verdict):
+        return False
+    standard = _BY_BASELINE[verdict.subject]
+    names = {each.name for each in results.tests if _is_of(each, workload)}
+    return test.name == standard or standard not in names
 
 
 def _is_acceptable(verdict: Verdict) -> bool:
@@ -133,6 +163,8 @@ def _is_acceptable(verdict: Verdict) -> bool:
 
 
 def _not_measured(results: Results, run: Run) -> Iterator[str]:
+    if run.incomplete and all(run.sample(timer) is not None for timer in results.timers):
+        yield f"it was not measured in full ({run.incomplete})"
     if not results.timers:
         yield "the results do not say which timers the device has: an older version of kernelgauge wrote them"
     for timer in results.timers:
@@ -155,12 +187,19 @@ def impossible(results: Results, workload: WorkloadResult) -> list[str]:
         return [f"its run is of another workload: {run.workload}"]
     if results.fingerprint is None or run.fingerprint.device != results.fingerprint.device:
         return [f"its run is of another device than the results: {run.fingerprint.device}"]
+    if run.fingerprint != results.fingerprint:
+        return [f"its run is of another machine than the results: {_difference(results.fingerprint, run.fingerprint)}"]
     try:
         content = encode_baseline(observed_baseline(results, workload, run))
         decode_baseline(content, where=workload.id, workload=workload.id)
     except BaselineError as error:  # never written: it could not be read
         return [f"its run contradicts itself: {error.got}"]
     return []
+
+
+def _difference(one: Fingerprint, other: Fingerprint) -> str:
+    comparison = compare(one, other)
+    return ", ".join(map(str, (*comparison.foreign, *comparison.moved, *comparison.recorded)))
 
 
 def why_not_measured(workload: WorkloadResult) -> str:

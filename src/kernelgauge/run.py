@@ -23,8 +23,12 @@ __all__ = [
     "Sample",
     "Statistic",
     "Timer",
+    "is_duration",
     "summarize",
 ]
+
+# What no call takes: less than a baseline keeps, or more than eleven days. Of numbers beyond, ratios end in overflow.
+_SHORTEST_US, _LONGEST_US = 1e-3, 1e12
 
 Statistic = Literal["interquartile mean", "lower decile"]
 
@@ -71,7 +75,7 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Sample(msgspec.Struct, frozen=True):
     """Durations of one timer, in microseconds: one value (`Timer.statistic`) for each replicate.
 
-    A replicate is a set of fresh allocations. Values are positive and finite, and there is at least one.
+    A replicate is a set of fresh allocations. Each value `is_duration`, and there is at least one.
     `controls_us`, for timers that read the host's clock: how fast the host was during each replicate.
     """
 
@@ -83,14 +87,21 @@ class Sample(msgspec.Struct, frozen=True):
         if not self.replicates_us:
             raise ValueError("a sample has at least one replicate")
         for values in (self.replicates_us, self.controls_us):
-            if not all(0 < value < float("inf") for value in values):  # NaN fails too
-                raise ValueError(f"durations are positive and finite, got {values}")
+            if not all(map(is_duration, values)):
+                raise ValueError(
+                    f"durations are positive and finite, {_SHORTEST_US:g} to {_LONGEST_US:g} us, got {values}"
+                )
         if self.controls_us and len(self.controls_us) != len(self.replicates_us):
             raise ValueError(f"{len(self.controls_us)} controls for {len(self.replicates_us)} replicates")
 
     def joined(self, other: Sample) -> Sample:
         """Both sets of replicates: a confirmation adds to what was measured, it never replaces it."""
         return Sample(self.replicates_us + other.replicates_us, self.iterations, self.controls_us + other.controls_us)
+
+
+def is_duration(us: float) -> bool:
+    """Whether a call, or a control, can take so many microseconds: 0.001 to 10^12. NaN is none."""
+    return _SHORTEST_US <= us <= _LONGEST_US
 
 
 def summarize(durations: Sequence[float], statistic: Statistic) -> float:

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from .errors import BaselineError, StorageError
 from .judge.baseline import Baseline, decode_baseline, encode_baseline
 from .judge.update import Action, PlannedChange
+from .regular_file import regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,7 @@ _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that hol
 
 # What a workload's id is made of. Results may come from a stranger: nothing else becomes a path.
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_MOST_BYTES = 16 << 20  # the largest of baselines/nvidia-h200 has 21 kB
 _LONGEST_NAME = 200  # of 255 bytes that a file system takes, for what a temporary file adds
 
 
@@ -61,32 +63,40 @@ class BaselineStore:
         Raises `BaselineError` if there is a file that cannot be used.
         """
         path = self.path(device, workload)
-        if path.exists() and not path.is_file():  # a FIFO would block for ever
-            raise BaselineError("the baseline cannot be read", where=str(path), got="not a regular file")
         try:
-            content = path.read_bytes()
+            with regular_file(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
+                content = file.read(_MOST_BYTES + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise BaselineError("the baseline cannot be read", where=str(path), got=str(error)) from error
+            raise _unreadable(path, str(error)) from error
+        if len(content) > _MOST_BYTES:
+            raise _unreadable(path, f"more than {_MOST_BYTES} bytes")
         return decode_baseline(content, where=str(path), workload=workload)
 
     def stored(self, device: str) -> dict[str, Baseline | None]:
-        """Every baseline of a device by workload id; None for a file that cannot be read."""
+        """Every baseline of a device by workload id; None for a file that cannot be read.
+
+        Raises `BaselineError` if the folder cannot be listed: it is never taken for an empty one.
+        """
         found = self.stored_or_wrong(device)
         return {name: old if isinstance(old, Baseline) else None for name, old in found.items()}
 
     def stored_or_wrong(self, device: str) -> dict[str, Baseline | BaselineError]:
-        """The same, with what is wrong with a file that cannot be read."""
+        """The same, with what is wrong with a file that cannot be read, or whose name is no workload's id."""
+        folder = self.root / slug(device)
         found: dict[str, Baseline | BaselineError] = {}
-        for path in sorted((self.root / slug(device)).glob("*.json")):
+        for name in _names(folder):
+            if not is_file_name(name):
+                found[name] = _foreign(folder / f"{name}.json")
+                continue
             try:
-                loaded = self.load(device, path.stem)
+                loaded = self.load(device, name)
             except BaselineError as error:
-                found[path.stem] = error
+                found[name] = error
             else:
                 if loaded is not None:  # else it went away since the folder was listed
-                    found[path.stem] = loaded
+                    found[name] = loaded
         return found
 
     @contextmanager
@@ -126,6 +136,44 @@ class BaselineStore:
                     path.unlink(missing_ok=True)
                 except OSError as error:
                     raise _unwritable(path, error) from error
+
+
+def _names(folder: Path) -> list[str]:
+    """What a folder has of baselines, without `.json`. What is hidden is somebody's temporary file."""
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise BaselineError(
+            "the baselines cannot be listed",
+            where=str(folder),
+            got=str(error),
+            expected="a folder that can be read",
+            next_command=f"ls -ld {folder}",
+        ) from error
+    return [name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")]
+
+
+def _foreign(path: Path) -> BaselineError:
+    return BaselineError(
+        "a file among the baselines is none",
+        where=str(path),
+        got=f"the name {path.name!r}",
+        expected="a workload's id and .json",
+        next_command="move it elsewhere, or delete it",
+    )
+
+
+def _unreadable(path: Path, got: str) -> BaselineError:
+    return BaselineError(
+        "the baseline cannot be read",
+        where=str(path),
+        got=got,
+        expected=f"a regular file of at most {_MOST_BYTES} bytes",
+        next_command=f"ls -l {path}",
+    )
 
 
 def _sweep(path: Path) -> None:

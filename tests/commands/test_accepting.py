@@ -98,7 +98,7 @@ def upgraded() -> Results:
     return told(
         of(EAGER, machine=machine),
         passing(regressed, name=COMPILED, run=run(workload=COMPILED, machine=machine, device=SLOWER)),
-        of(LINEAR, machine=machine, kernels=mlp_kernels()[:3], counts=counts(launches=3)),
+        of(LINEAR, machine=machine, kernels=mlp_kernels()[:3], counts=counts(launches=3, kernels=2)),
         of("new-x-bf16-1", machine=machine),
         fingerprint=machine,
     )
@@ -229,6 +229,8 @@ def test_what_is_refused_is_named_and_the_others_are_stored(command: Command) ->
         (("--all", "-k", "mlp"), "--all leaves nothing"),
         (("-k", "mlp and"), "-k is no expression"),
         (("-k", "mlp(x=1)"), "-k is no expression"),
+        (("-k", "(" * 5_000 + "mlp" + ")" * 5_000), "-k is no expression"),
+        (("-k", "not " * 20_000 + "mlp"), "(80003 characters)"),
         (("--workload", "unknown"), "no such workload"),
         (("--group", "not-measured"), "invalid choice"),
         (("--unknown",), "unrecognized arguments"),
@@ -243,6 +245,74 @@ def test_what_is_asked_wrongly_is_trouble_and_writes_nothing(
     assert said in err
     assert "written to" not in out
     assert not Path("baselines").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--group", "new")])
+def test_an_expression_that_matches_nothing_is_named(command: Command, more: tuple[str, ...]) -> None:
+    left(told(of(EAGER)))
+    code, out, err = command("accept", "-k", "mpl", *more)
+    assert (code, err) == (1, "")
+    assert out.endswith("no workload of this review matches -k 'mpl'\n")
+    assert not Path("baselines").exists()
+
+
+@pytest.mark.parametrize("name", ["review", "accept"])
+def test_what_is_wrong_with_a_baseline_is_told_with_where_and_what_to_do(command: Command, name: str) -> None:
+    recorded(command)
+    path = Path("baselines/nvidia-h200", f"{EAGER}.json")
+    path.write_bytes(b'{"schema_version": 3}')
+    code, out, _ = command(name, *(["--all"] if name == "accept" else []))
+    assert code == 1
+    said = " ".join(out.split())
+    assert "the baseline cannot be read: Object missing required field `suite`" in said
+    assert f"; {path}; git checkout -- {path}" in said
+
+
+def test_a_foreign_file_among_the_baselines_is_named_and_stops_nothing(command: Command) -> None:
+    recorded(command)
+    path = Path("baselines/nvidia-h200/copy of x (1).json")
+    path.write_bytes(b"x")
+    left(upgraded())
+    code, out, err = command("accept", "--all")
+    assert (code, err) == (1, "")
+    assert "refused: copy of x (1): a file among the baselines is none" in out
+    assert "new-x-bf16-1" in stored()
+    assert path.read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("arguments", [("review",), ("accept", "--all", "--force")])
+def test_baselines_that_cannot_be_listed_are_trouble_and_are_not_replaced(
+    command: Command, arguments: tuple[str, ...]
+) -> None:
+    left(told(of(EAGER)))
+    Path("baselines").mkdir()
+    Path("baselines/nvidia-h200").write_bytes(b"not a folder")
+    code, out, err = command(*arguments)
+    assert (code, out) == (2, "")
+    assert "the baselines cannot be listed" in err
+    assert Path("baselines/nvidia-h200").read_bytes() == b"not a folder"
+
+
+def test_results_of_absurd_times_cannot_be_read(command: Command) -> None:
+    folder = left(told(of(EAGER)))
+    path = folder / "results.json"
+    content = path.read_bytes()
+    assert b"204.9" in content
+    path.write_bytes(content.replace(b"204.9", b"1e50"))
+    code, _, err = command("accept", "--all", "--force")
+    assert code == 2
+    assert "the results cannot be read" in err
+    assert "durations are positive and finite, 0.001 to 1e+12 us" in err
+    assert not Path("baselines").exists()
+
+
+def test_results_older_than_the_baselines_remove_none_of_them(command: Command) -> None:
+    recorded(command)
+    left(told(of(EAGER), started_at="2026-09-01T00:00:00+00:00"))
+    code, out, _ = command("accept", "--all", "--yes")
+    assert code == 1
+    assert f"refused: {GONE}: older than the baseline" in out
+    assert stored() == {EAGER, COMPILED, LINEAR, GONE}
 
 
 def test_under_ci_it_is_refused_unless_it_is_forced_or_dry(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

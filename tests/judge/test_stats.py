@@ -47,6 +47,12 @@ def test_the_interval_of_two_sources_is_welchs_on_logarithms(
     assert measured.confidence == confidence
 
 
+def test_an_interval_beyond_all_numbers_is_none() -> None:
+    measured = change(0.1, [Source(400.0, 1.0)], confidence=0.999)
+    assert (measured.low, measured.high) == (None, None)
+    assert measured.estimate == pytest.approx(math.expm1(0.1))
+
+
 def test_variances_of_independent_sources_add() -> None:
     assert standard_error([ONE, OTHER]) == pytest.approx(math.sqrt(5e-6))
 

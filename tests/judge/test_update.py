@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -28,6 +29,7 @@ from kernelgauge.run import ControlTime, Timer
 from tests.builders import (
     CONTROL_US,
     H200,
+    HERE,
     OTHER_SOURCE,
     WORKLOAD,
     baseline,
@@ -422,3 +424,42 @@ def test_the_percentage_is_one_of_the_time_that_is_shown_beside_it() -> None:
     assert device.compared_us is not None
     assert device.after_us == pytest.approx(device.compared_us * (1 + device.decision.change.estimate))
     assert device.compared_us != pytest.approx(device.before_us, rel=1e-4)
+
+
+@pytest.mark.parametrize("gpu", [HERE, "another"])
+@pytest.mark.parametrize(("control_before", "control"), [(0.001, 1e12), (1e12, 0.001), (1e12, 1e12)])
+@pytest.mark.parametrize("noise", [1.0, 1e6])
+@pytest.mark.parametrize(("before", "after"), [(0.001, 1e12), (1e12, 0.001), (0.001, 0.001), (1e12, 1e12)])
+def test_the_longest_and_the_shortest_times_can_be_compared(
+    before: float, after: float, control_before: float, control: float, noise: float, gpu: str
+) -> None:
+    def seen(us: float, **changes: Any) -> Baseline:
+        two = (us / noise, us) if us > 1 else (us, us * noise)
+        return baseline(device=two, host=two, end_to_end=two, **changes)
+
+    old = seen(before, controls=pair(control_before, control_before), host_control_us=control_before)
+    new = seen(after, controls=pair(control, control), host_control_us=control, gpu=gpu)
+    changes = time_changes(old, new, comparisons=3)
+    assert [change.timer for change in changes] == list(Timer)
+    for change in changes:
+        assert change.compared_us is not None
+        assert 0 < change.compared_us < math.inf
+        assert change.decision is not None
+        measured = change.decision.change
+        assert all(math.isfinite(each) for each in (measured.estimate, measured.low or 0.0, measured.high or 0.0))
+
+
+@pytest.mark.parametrize("gemm_us", [0.001, 200.0, 1e12])
+@pytest.mark.parametrize("after_us", [0.001, 1e12])
+@pytest.mark.parametrize("times_us", [[10.0 ** (-3 + 3 * place) for place in range(6)][::step] for step in (1, -1)])
+def test_what_an_absurd_baseline_expects_of_another_gpu_can_be_compared(
+    times_us: list[float], after_us: float, gemm_us: float
+) -> None:
+    """Times that are a thousand times apart where the control GEMM is 1 % apart, extrapolated."""
+    runs = [
+        run(device=(us, us), gpu=str(place), controls=pair(gemm=100.0 + place)) for place, us in enumerate(times_us)
+    ]
+    new = baseline(device=(after_us, after_us), gpu="another", controls=pair(gemm=gemm_us))
+    device = time_changes(calibrated(runs, suite="perf"), new, comparisons=3)[0]
+    assert device.compared_us is not None
+    assert 0 < device.compared_us < math.inf

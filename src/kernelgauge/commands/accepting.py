@@ -140,6 +140,9 @@ def _accept(options: argparse.Namespace) -> Exit:
     say(_text(loaded, waiting, store))
     if chosen is None:
         chosen = _asked(waiting, force=options.force)
+    if options.expression is not None and not _matches_any(options.expression, waiting):
+        say(printable(f"no workload of this review matches -k {options.expression!r}"))
+        return Exit.NO
     return _apply(options, chosen, store, confirm=asks and not options.yes)
 
 
@@ -166,6 +169,13 @@ def _wanted(options: argparse.Namespace) -> Callable[[Reviewed], bool]:
         matches = matcher(options.expression)
         tests.append(lambda each: matches(each.workload))
     return lambda each: all(test(each) for test in tests)
+
+
+def _matches_any(expression: str, waiting: Sequence[Pending]) -> bool:
+    from .keywords import matcher
+
+    matches = matcher(expression)
+    return any(matches(each.workload) for one in waiting for each in one.review.reviewed)
 
 
 def _asked(waiting: Sequence[Pending], *, force: bool) -> list[Chosen]:

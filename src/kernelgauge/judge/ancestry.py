@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from math import inf
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from ..run import Run, Timer
+from ..run import Run, Timer, is_duration
 from ..trace.kernel import KernelRecord
 from .fingerprint import compare
 
@@ -152,5 +151,5 @@ def ancestry_contradictions(ancestors: Sequence[Ancestor]) -> Iterator[tuple[str
         if ancestor.launches < 0:
             yield f"ancestors[{index}].launches", f"negative: {ancestor.launches}"
         for timer, mean_us in ancestor.times_us.items():
-            if not 0 < mean_us < inf:
+            if not is_duration(mean_us):
                 yield f"ancestors[{index}].times_us.{timer.value}", f"no duration: {mean_us}"

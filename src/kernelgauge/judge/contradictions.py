@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..run import is_duration
 from .ancestry import ancestry_contradictions
 from .observation import Observation
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from .baseline import Baseline, Entry
 
 __all__ = ["contradictions"]
+
+_LARGEST_SPREAD = 100.0  # of logarithms: between the shortest duration and the longest there are 35
 
 
 def contradictions(baseline: Baseline) -> Iterator[tuple[str, str]]:
@@ -32,6 +34,8 @@ def contradictions(baseline: Baseline) -> Iterator[tuple[str, str]]:
             )
         if baseline.counts.launches != len(entry.kernels):
             yield "counts.launches", f"{baseline.counts.launches}, but there are {len(entry.kernels)} kernels"
+        if baseline.counts.kernels != len(set(names[index])):
+            yield "counts.kernels", f"{baseline.counts.kernels}, but the kernels have {len(set(names[index]))} names"
         yield from ((f"entries[{index}].{field}", wrong) for field, wrong in _entry_contradictions(entry))
     yield from ancestry_contradictions(baseline.ancestors)
 
@@ -42,27 +46,27 @@ def _entry_contradictions(entry: Entry) -> Iterator[tuple[str, str]]:
     if not entry.processes:
         yield "processes", "an entry has at least one"
     for index, kernel in enumerate(entry.kernels):
-        if not 0 <= kernel.device_time_us < inf:
+        if kernel.device_time_us != 0 and not is_duration(kernel.device_time_us):  # 0: rounded
             yield f"kernels[{index}].device_time_us", f"no duration: {kernel.device_time_us}"
     for index, process in enumerate(entry.processes):
         for timer, observation in process.timers.items():
             for field, wrong in _observation_contradictions(observation):
                 yield f"processes[{index}].timers.{timer.value}.{field}", wrong
         for name, control in process.controls.items():
-            if not 0 < control.device_time_us < inf:
+            if not is_duration(control.device_time_us):
                 yield f"processes[{index}].controls.{name}.device_time_us", f"no duration: {control.device_time_us}"
 
 
 def _observation_contradictions(observation: Observation) -> Iterator[tuple[str, str]]:
-    if not 0 < observation.mean_us < inf:
+    if not is_duration(observation.mean_us):
         yield "mean_us", f"no duration: {observation.mean_us}"
     if observation.replicates < 1:
         yield "replicates", f"no replicates: {observation.replicates}"
     if observation.iterations < 1:
         yield "iterations", f"no iterations: {observation.iterations}"
-    if observation.control_us is not None and not 0 < observation.control_us < inf:
+    if observation.control_us is not None and not is_duration(observation.control_us):
         yield "control_us", f"no duration: {observation.control_us}"
     if (observation.spread is None) != (observation.replicates < 2):
         yield "spread", f"{observation.spread} of {observation.replicates} replicates"
-    elif observation.spread is not None and not 0 <= observation.spread < inf:
+    elif observation.spread is not None and not 0 <= observation.spread <= _LARGEST_SPREAD:
         yield "spread", f"no standard deviation: {observation.spread}"

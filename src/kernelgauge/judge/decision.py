@@ -23,6 +23,9 @@ _SUSPECT_SHARE = 0.5
 _POWER = 0.95
 _NO_NUMBER = 1 << 20  # of replicates: nobody measures as many
 _NO_MACHINE = (0.0, 0.0)  # it explains nothing
+# The longest duration is so many times the shortest (run.is_duration). What is expected of another GPU is extrapolated,
+# and where a baseline is absurd to no duration at all: its ratio would be no number, or none that can be divided by.
+_FURTHEST = math.log(1e15)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,10 @@ class Decision:
     suspicious: bool
     missing_replicates: int | None = None
     explained: bool = False
+
+    def compared_us(self, after_us: float) -> float:
+        """The time that the percentage is one of, where `after_us` was measured."""
+        return after_us / (1 + self.change.estimate)
 
 
 def decide(
@@ -63,7 +70,8 @@ def decide(
             interval is widened by it.
     """
     before, after = alike(telling(before), after, policy)
-    delta, noise = difference(before, after, policy), sources(before, after, policy)
+    delta = max(-_FURTHEST, min(_FURTHEST, difference(before, after, policy)))
+    noise = sources(before, after, policy)
     confidence = 1 - 2 * FALSE_ALARMS_PER_SUITE / comparisons
     measured = _widened(change(delta, noise, confidence=confidence), explained)
     if measured.low is None or measured.high is None:

@@ -40,12 +40,15 @@ def review(
     candidates: Sequence[Candidate],
     stored: Mapping[str, Baseline | BaselineError],
     declared: Mapping[str, Collection[str]],
+    *,
+    vanished_doubts: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Review:
     """Compare what was measured with what is stored for this device.
 
     Args:
         stored: by workload id; an error: a file that cannot be read.
         declared: ids that each suite declares, selected or not, by the suite's folder; of runs that collected all of it.
+        vanished_doubts: why a baseline that its suite declares no more is not removed unless that is forced, by id.
     """
     observed = [each.observed for each in candidates if each.observed is not None]
     readable = {name: old if isinstance(old, Baseline) else None for name, old in stored.items()}
@@ -56,7 +59,8 @@ def review(
     for name, change in plan.items():
         if change.action is Action.TRIM:
             done.add(name)
-            reviewed.append(Reviewed(name, Group.VANISHED, change, evidence=change.details))
+            doubts = (vanished_doubts or {}).get(name, ())
+            reviewed.append(Reviewed(name, Group.VANISHED, change, evidence=change.details, doubts=doubts))
     suites = {*declared, *(each.suite for each in candidates)}
     for name, old in stored.items():
         if name not in done and (isinstance(old, BaselineError) or old.suite in suites):
@@ -78,8 +82,14 @@ def review(
 def _left_out(name: str, old: Baseline | BaselineError) -> Reviewed:
     """A stored baseline that the results say nothing of."""
     if isinstance(old, BaselineError):
-        return Reviewed(name, Group.NOT_MEASURED, None, never=(old.one_line,))
+        return Reviewed(name, Group.NOT_MEASURED, None, never=(_unusable(old),))
     return Reviewed(name, Group.NOT_MEASURED, None, evidence=("not selected in this run",))
+
+
+def _unusable(error: BaselineError) -> str:
+    """In one line: what is wrong, where, and what to do about it."""
+    got = f": {error.got}" if error.got else ""
+    return "; ".join(part for part in (f"{error.what}{got}", error.where, error.next_command) if part)
 
 
 def _reviewed(
@@ -95,9 +105,9 @@ def _reviewed(
     if old is None:
         return found
     if isinstance(old, NewerBaselineError):
-        return replace(found, evidence=(), never=(*found.never, old.one_line))
+        return replace(found, evidence=(), never=(*found.never, _unusable(old)))
     if isinstance(old, BaselineError):
-        return replace(found, evidence=(), doubts=(*doubts, old.one_line))
+        return replace(found, evidence=(), doubts=(*doubts, _unusable(old)))
     comparison = compare(old.fingerprint, new.fingerprint)
     if not comparison.comparable:
         return replace(found, evidence=("the stored baseline is of another kind of machine", *change.details))
@@ -111,7 +121,7 @@ def _reviewed(
         times=times,
         evidence=tuple(_evidence(old, new, change, times)),
         since_first=_since_first(old, new),
-        doubts=(*doubts, *_undecided(times, doubts)),
+        doubts=(*doubts, *_undecided(times, doubts), *_forgotten(times, doubts)),
     )
 
 
@@ -149,6 +159,14 @@ def _undecided(times: Sequence[TimeChange], doubts: Sequence[str]) -> Iterator[s
         said = f"{each.timer.label}: {Status.UNDECIDED.value}"
         if not any(doubt.startswith(said) for doubt in doubts):
             yield f"{said}  too noisy to tell whether it moved"
+
+
+def _forgotten(times: Sequence[TimeChange], doubts: Sequence[str]) -> Iterator[str]:
+    """Timers that the file would lose."""
+    for each in (change for change in times if change.after_us is None):
+        said = f"{each.timer.label} was not measured"
+        if not any(doubt.startswith(said) for doubt in doubts):
+            yield f"{said}, and the baseline has it"
 
 
 def _disagreements(new: Baseline, others: Sequence[Baseline], comparisons: int) -> Iterator[str]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 __all__ = ["NO_INTERVAL", "RelativeChange", "Source", "change", "quantile", "standard_error"]
 
+_NO_BOUND = 500.0  # of logarithms: an interval that wide bounds nothing, and its exponential would be no number
+
 
 @dataclass(frozen=True)
 class RelativeChange:
@@ -55,6 +57,8 @@ def change(difference: float, sources: Sequence[Source], *, confidence: float) -
     if not math.isfinite(error):
         return RelativeChange(math.expm1(difference), None, None, confidence)
     margin = quantile(sources, confidence) * error
+    if margin > _NO_BOUND:
+        return RelativeChange(math.expm1(difference), None, None, confidence)
     return RelativeChange(
         math.expm1(difference), math.expm1(difference - margin), math.expm1(difference + margin), confidence
     )

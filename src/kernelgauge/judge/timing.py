@@ -94,7 +94,7 @@ def _control_us(seen: list[Seen]) -> float | None:
 def _compared_us(before: list[Seen], after: Seen, decision: Decision) -> float:
     """The time that the percentage is one of: on a GPU that the baseline does not know, what is expected of it."""
     if after.host_share == 0:
-        return after.observation.mean_us / (1 + decision.change.estimate)
+        return decision.compared_us(after.observation.mean_us)
     return _before_us(before, after)
 
 

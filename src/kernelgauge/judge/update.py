@@ -68,7 +68,7 @@ class TimeChange:
         """The time that the percentage is one of: on a GPU that the baseline does not know, what is expected of it."""
         if self.decision is None or self.after_us is None or self.timer is not Timer.DEVICE:
             return self.before_us
-        return self.after_us / (1 + self.decision.change.estimate)
+        return self.decision.compared_us(self.after_us)
 
     @property
     def moved(self) -> bool:
