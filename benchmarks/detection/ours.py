@@ -14,7 +14,7 @@ from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import Instance
 from kernelgauge.measure.profile import profile_session
 from kernelgauge.measure.replicate import Pace, held_session
-from kernelgauge.measure.settings import WARM_UP_CALLS, Settings
+from kernelgauge.measure.settings import Settings
 from kernelgauge.measure.timing import call_duration_us, host_calls, warm_up
 from kernelgauge.run import Sample, Timer, summarize
 
@@ -47,10 +47,10 @@ class Replicates:
         device, settings = self._device, self._settings
         if self._pace is None:
             instance = self._build(0)
-            warm_up(device, instance, calls=WARM_UP_CALLS, seconds=0)
+            warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
             self._pace = Pace.of(call_duration_us(device, instance), profile_session(device, instance, iterations=3))
         instance = self._build(len(self._device_us))
-        warm_up(device, instance, calls=WARM_UP_CALLS, seconds=settings.warm_up_seconds)
+        warm_up(device, instance, calls=device.warm_up_calls, seconds=settings.warm_up_seconds)
         during: list[Reading] = []
         session = held_session(device, instance, settings, self._pace, during)
         self._device_us.append([sum(each.duration_us for each in executions) for executions in session.executions])

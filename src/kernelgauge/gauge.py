@@ -146,11 +146,12 @@ class Gauge:
         """Rounds of end-to-end latency, to be timed."""
         from .measure.latency import Rounds
 
+        measured = self.measured(workload)
         return Rounds(
             workload,
             self.device,
-            replicates=replicates or self.settings.latency_replicates,
-            iterations=self.measured(workload).latency_iterations,
+            replicates=replicates or measured.latency_replicates,
+            iterations=measured.latency_iterations,
             first=first,
         )
 
@@ -185,7 +186,7 @@ class Gauge:
             sample = self.rounds(workload).time()
         except DisturbedError:
             self.progress(f"{workload.id}: the machine was disturbed: timing the latency again")
-            sample = self.rounds(workload, first=self.settings.latency_replicates).time()
+            sample = self.rounds(workload, first=self.measured(workload).latency_replicates).time()
         self.add_sample(workload, Timer.END_TO_END, sample)
 
     def runs(self) -> list[Run]:

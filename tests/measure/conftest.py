@@ -51,6 +51,7 @@ class ToldMonitor:
 class Fake(CpuDevice):
     """A CPU with the limits of no device: as many replicates as the settings ask for."""
 
+    warm_up_calls = 3
     most_replicates = None
 
     def __init__(self, *controls: Workload) -> None:

@@ -97,7 +97,7 @@ def test_the_passes_are_announced_with_the_workloads_that_are_left(
     ],
 )
 def test_how_long_it_will_take_is_told_from_how_long_it_took(passes: int, seconds: float, left: str) -> None:
-    assert _left(passes, seconds, Settings(replicates=8)) == left
+    assert _left(passes, seconds, 8) == left
 
 
 def test_results_are_those_of_their_workloads(

@@ -90,3 +90,18 @@ def test_a_number_that_was_asked_for_is_made_whatever_it_takes() -> None:
     assert settings.is_enough([100.0] * 20, seconds=1000.0)
     assert settings.latency_replicates == 20
     assert Settings.of(None) == Settings()
+
+
+def test_a_call_of_seconds_is_repeated_less() -> None:
+    settings = Settings()
+    assert settings.for_call(999_000.0) is settings
+    slow = settings.for_call(6e6)
+    assert (slow.replicates, slow.most_replicates, slow.latency_replicates) == (2, 2, 2)
+    assert slow.iterations == settings.iterations
+    assert slow.is_enough([6e6, 6.1e6], 60.0)
+    assert not slow.is_enough([6e6], 30.0)
+
+
+def test_a_number_that_was_asked_for_is_made_however_slow_a_call_is() -> None:
+    settings = Settings.of(5)
+    assert settings.for_call(6e6) is settings

@@ -31,6 +31,7 @@ class ToldHost:
 
 
 class ToldDevice:
+    warm_up_calls = 3
     gpu = "told"
     timers = tuple(Timer(name) for name in TOLD["timers"])
     host = ToldHost()
@@ -104,7 +105,7 @@ def measure_one(workload, told, fingerprint):
         incomplete=told["incomplete"],
         gpu="told",
     )
-    return SimpleNamespace(run=run, latency_iterations=3, trace_json=b"{}", table="a table\n")
+    return SimpleNamespace(run=run, latency_replicates=4, latency_iterations=3, trace_json=b"{}", table="a table\n")
 
 
 def confirm(measured, device, fingerprint, settings, progress):

@@ -24,10 +24,11 @@ __all__ = ["Measured", "Result", "observed"]
 class Measured:
     """A run, its artifacts, and what a confirmation adds to.
 
-    `latency_iterations`: calls in each replicate of what is timed later.
+    `latency_replicates`, `latency_iterations`: of what is timed later, and calls in each.
     """
 
     run: Run
+    latency_replicates: int
     latency_iterations: int
     trace_json: bytes
     table: str
@@ -44,7 +45,8 @@ def observed(
     fingerprint: Fingerprint,
     settings: Settings,
 ) -> Result:
-    kept = len(subject.replicates) >= settings.replicates
+    call_us = subject.pace.call_us
+    kept = len(subject.replicates) >= settings.for_call(call_us).replicates
     if subject.error is not None and not isinstance(subject.error, DeviceLost):
         return subject.error
     # What was measured before the device fell off is sound: the structure in any case, the times if there are enough.
@@ -69,7 +71,8 @@ def observed(
             work=tuple(kernel_work(kernel) for kernel in lane_of(session.trace, [window]).kernels),
             roof=roof(controls),
         ),
-        latency_iterations=settings.latency_iterations_for(subject.pace.call_us),
+        latency_replicates=settings.for_call(call_us).latency_replicates,
+        latency_iterations=settings.latency_iterations_for(call_us),
         trace_json=session.trace_json,
         table=session.table,
         subject=subject,

@@ -40,8 +40,9 @@ def time_together(
     first = len(subjects[0].replicates) + len(subjects[0].spoilt)  # a confirmation goes on to other addresses
     index = first
     started = time.perf_counter()
-    while active := [subject for subject in subjects if not subject.is_done(settings)]:
-        left = _left(index - first, time.perf_counter() - started, settings)
+    while active := [subject for subject in subjects if not subject.is_done(settings.for_call(subject.pace.call_us))]:
+        least = max(settings.for_call(subject.pace.call_us).replicates for subject in active)
+        left = _left(index - first, time.perf_counter() - started, least)
         progress(f"timing, pass {index - first + 1}: {len(active)} of {len(subjects)} workloads{left}")
         for subject in (*controls, *active):
             _one_replicate(subject, device, settings, index, usual_clock_mhz=_usual_clock((*controls, *subjects)))
@@ -55,10 +56,9 @@ def time_together(
     return {control.workload.module: _control_time(control) for control in controls if control.replicates}
 
 
-def _left(passes: int, seconds: float, settings: Settings) -> str:
-    """How long it will take at least, by how long the passes took so far."""
-    least = settings.replicates - passes
-    seconds_left = seconds / passes * least if passes else 0.0
+def _left(passes: int, seconds: float, least: int) -> str:
+    """How long it will take at least, for the least number of passes, by how long they took so far."""
+    seconds_left = seconds / passes * (least - passes) if passes else 0.0
     return f", {seconds_left:.0f} s at least" if seconds_left >= 1 else ""
 
 

@@ -14,7 +14,6 @@ from .device import Device
 from .instance import Instance, build, first_call, reporting
 from .profile import profile_session
 from .replicate import Pace
-from .settings import WARM_UP_CALLS
 from .subject import Subject, told
 from .timing import call_duration_us, warm_up
 
@@ -68,7 +67,7 @@ def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
         before = compile_counts()
         first_call(instance)
         after = compile_counts()
-        warm_up(device, instance, calls=WARM_UP_CALLS, seconds=0)
+        warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
         call_us = call_duration_us(device, instance)
         session = profile_session(
             device, instance, iterations=_STRUCTURE_ITERATIONS, record_shapes=True, keep_table=True

@@ -14,7 +14,7 @@ from ..workload import Workload
 from .device import Device
 from .instance import Instance, build, reporting
 from .profile import Session, profile_session
-from .settings import WARM_UP_CALLS, Settings
+from .settings import Settings
 from .timing import HostTime, host_dispatch, warm_up
 
 __all__ = ["Pace", "Replicate", "held_session", "replicate"]
@@ -91,7 +91,7 @@ def replicate(
     before = device.monitor.read(processes=True)
     during: list[Reading] = []
     with reporting(workload, "measuring"), instance.grad_mode():
-        warm_up(device, instance, calls=WARM_UP_CALLS, seconds=settings.warm_up_seconds)
+        warm_up(device, instance, calls=device.warm_up_calls, seconds=settings.warm_up_seconds)
         session = held_session(device, instance, settings, pace, during)
         _require_same_kernels(workload, structure, session)
         after = device.monitor.read(processes=True)

@@ -20,7 +20,7 @@ from .instance import build, first_call, reporting
 from .observed import Measured, Result, observed
 from .passes import drift_between, joined_controls, machine_changed, time_together
 from .preparing import prepare_together
-from .settings import WARM_UP_CALLS, Settings
+from .settings import Settings
 from .subject import told
 from .timing import warm_up
 
@@ -80,7 +80,7 @@ def confirm(
         instance = build(workload, device)
         with instance.grad_mode():
             first_call(instance)
-            warm_up(device, instance, calls=WARM_UP_CALLS, seconds=0)
+            warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
         del instance
     before = len(subject.replicates)
     wanted = 3 * before

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["WARM_UP_CALLS", "WARM_UP_SECONDS", "Settings"]
+__all__ = ["WARM_UP_SECONDS", "Settings"]
 
-WARM_UP_CALLS = 3  # CUDA graphs record on the second call and replay from the third
 WARM_UP_SECONDS = 0.02
+
+# No GPU workload takes a second; a GEMM in bf16 on a processor that has none takes several.
+_SLOW_CALL_US = 1e6
+_SLOW_REPLICATES = 2  # the fewest that show a spread
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,17 @@ class Settings:
             latency_replicates=replicates,
             budget_seconds=math.inf,
         )
+
+    def for_call(self, call_us: float) -> Settings:
+        """Fewer replicates of a call that takes seconds: the usual ones would take a quarter of an hour.
+
+        Where a number of replicates was asked for, they are made.
+        """
+        if call_us < _SLOW_CALL_US or math.isinf(self.budget_seconds):
+            return self
+        few = min(self.replicates, _SLOW_REPLICATES)
+        latency = min(self.latency_replicates, _SLOW_REPLICATES)
+        return replace(self, replicates=few, most_replicates=few, latency_replicates=latency)
 
     def iterations_for(self, call_us: float) -> int:
         """At least three, so that there is a middle."""

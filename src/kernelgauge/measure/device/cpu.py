@@ -29,6 +29,7 @@ class CpuDevice:
     gpu: str | None = None
     controls: tuple[Workload, ...] = ()
     cache_bytes = 0
+    warm_up_calls = 1
     most_replicates: int | None = 4  # the claims on a CPU are about structure
 
     def __init__(self) -> None:
