@@ -26,8 +26,11 @@ __all__ = ["Gathered", "gather"]
 Gathered = list[tuple[Results, Artifacts]]
 
 
-def gather(gauge: Gauge, *, started: datetime, ended: datetime, exit_status: int) -> Gathered:
-    """Empty if no worker measured or judged anything. What a worker that died has left counts as far as it goes."""
+def gather(gauge: Gauge, *, started: datetime, ended: datetime) -> Gathered:
+    """Empty if no worker measured or judged anything. What a worker that died has left counts as far as it goes.
+
+    Raises `OSError` if a trace cannot be moved.
+    """
     folder = gauge.artifacts.folder
     parts = list(_parts(gauge))
     if not parts:
@@ -43,7 +46,7 @@ def gather(gauge: Gauge, *, started: datetime, ended: datetime, exit_status: int
             started_at=started.isoformat(timespec="seconds"),
             seconds=(ended - started).total_seconds(),
             arguments=gauge.options.arguments,
-            exit_status=exit_status,
+            exit_status=int(gauge.session.exitstatus),
             workloads=tuple(_taken(workload, folder, artifacts) for workload in results.workloads),
             # What only the controller knows, once.
             tests=(*results.tests, *(test for test in crashed if _place_of(test, merged) == place)),

@@ -41,7 +41,9 @@ def summarize(
 ) -> None:
     """Write the results, their summary, and the update or the runs that were asked for."""
     updates = gauge.options.update and (gauge.suites or controls_workers) and not collected_only
-    found = _gathered(gauge) if controls_workers else _observed(gauge)
+    found: Gathered = []
+    if not collected_only:
+        found = _gathered(gauge, reporter) if controls_workers else _observed(gauge)
     if not (found or updates):
         return
     reporter.write_sep("=", "kernelgauge", bold=True)
@@ -88,12 +90,16 @@ def _observed(gauge: Gauge) -> Gathered:
     return [(results, gauge.artifacts)]
 
 
-def _gathered(gauge: Gauge) -> Gathered:
+def _gathered(gauge: Gauge, reporter: pytest.TerminalReporter) -> Gathered:
+    """By the workers of pytest-xdist."""
     started, ended = _from_to(gauge)
     try:
-        return gather(gauge, started=started, ended=ended, exit_status=_exit_status(gauge))
+        return gather(gauge, started=started, ended=ended)
     except OSError as error:
-        raise StorageError("what the workers left cannot be brought together", got=str(error)) from error
+        lost = StorageError("what the workers left cannot be brought together", got=str(error))
+        reporter.write_line(str(lost), red=True)
+        gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return []
 
 
 def _collected(gauge: Gauge) -> Results:

@@ -69,6 +69,18 @@ def pytest_runtest_call(item):
         folder.write_text("a file")
 """
 
+CUT_A_PART = """
+from pathlib import Path
+
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session):
+    if not hasattr(session.config, "workerinput"):
+        part = Path(session.config.rootpath, "reports", "latest", "workers", "gw0", "results.json")
+        part.write_bytes(part.read_bytes()[:100])
+"""
+
 COLLECT_LESS = """
 import os
 
@@ -256,6 +268,15 @@ class TestOnTwoGpus:
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         assert "cannot write" in "\n".join(result.outlines)
 
+    def test_a_part_that_cannot_be_read_fails_the_run(self, project: Project) -> None:
+        project.tell(*two_modules())
+        add_to_conftest(project, CUT_A_PART)
+        result = run(project, "-n", "2")
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        assert [each.id for each in results(project).workloads] == IDS[:2]
+        assert any(warning.startswith("gw0: the results cannot be read") for warning in results(project).warnings)
+        assert results(project).exit_status == pytest.ExitCode.TESTS_FAILED
+
     def test_workers_that_collect_otherwise_are_an_error(self, project: Project) -> None:
         project.tell(*two_modules())
         add_to_conftest(project, COLLECT_LESS)
@@ -381,6 +402,11 @@ def test_a_part_that_is_empty_says_that_it_is_there(project: Project) -> None:
     project.run("--perf-shard=2/2")
     assert results(project).workloads == ()
     assert results(project).declared == {"perf": ("mlp-eager-bf16-4x8",)}
+
+
+def test_a_part_that_is_only_collected_leaves_nothing(project: Project) -> None:
+    project.run("--perf-shard=2/2", "--collect-only")
+    assert not (project.root / "reports").exists()
 
 
 def test_two_runs_on_one_gpu_wait_for_each_other(project: Project) -> None:
