@@ -441,8 +441,9 @@ def test_a_slow_client_is_served_for_longer_than_the_timeout(large: Path) -> Non
 
 def test_ctrl_c_ends_it(trace: Path) -> None:
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path\n"
+        "import signal, sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path\n"
         "from kernelgauge.serving import serve_trace\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job inherits that it is ignored
         "show = lambda link: print(link, flush=True)\n"
         "print(serve_trace(Path(sys.argv[2]), announce=show, port=0, ui='https://perfetto.example').name)"
     )
