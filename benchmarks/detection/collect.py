@@ -123,9 +123,10 @@ class Collector:
         taken = [self.replicates(self.device, self._builder(entry.slowed)) for entry in entries]
         spent_s = [0.0] * len(entries)
         order = list(range(len(entries)))
+        chance = random.Random(self.chance.getrandbits(64))  # of its own: how many passes fit is the machine's
 
         def go_round() -> None:
-            self.chance.shuffle(order)
+            chance.shuffle(order)
             for place in order:
                 start = time.perf_counter()
                 with entries[place].instance.grad_mode():

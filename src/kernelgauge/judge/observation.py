@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from statistics import fmean, stdev
+from collections.abc import Sequence
+from statistics import fmean
 
 import msgspec
 
@@ -48,11 +49,17 @@ def observe(sample: Sample, *, host_share: float = 0.0) -> Observation:
     values = [log - host_share * control for log, control in zip(logs, controls, strict=True)]
     return Observation(
         mean_us=math.exp(fmean(logs)),
-        spread=stdev(values) if len(values) > 1 else None,
+        spread=_deviation(values) if len(values) > 1 else None,
         replicates=len(kept),
         iterations=sample.iterations,
         control_us=math.exp(fmean(controls)) if sample.controls_us else None,
     )
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Standard deviation. `statistics.stdev` computes in fractions: of a report of many runs it took a quarter of the time."""
+    mean = fmean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def host_share(timer: Timer, time_us: float, device_time_us: float) -> float:
