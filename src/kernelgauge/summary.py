@@ -85,9 +85,7 @@ def _observed(gauge: Gauge) -> Gathered:
     a_part = gauge.options.share is not None and gauge.suites
     if not (gauge.verdicts or gauge.runs() or gauge.unavailable or a_part):
         return []
-    started, ended = _from_to(gauge)
-    results = collect(gauge, started=started, ended=ended, exit_status=_exit_status(gauge))
-    return [(results, gauge.artifacts)]
+    return [(_collected(gauge), gauge.artifacts)]
 
 
 def _gathered(gauge: Gauge, reporter: pytest.TerminalReporter) -> Gathered:
@@ -104,16 +102,12 @@ def _gathered(gauge: Gauge, reporter: pytest.TerminalReporter) -> Gathered:
 
 def _collected(gauge: Gauge) -> Results:
     started, ended = _from_to(gauge)
-    return collect(gauge, started=started, ended=ended, exit_status=_exit_status(gauge))
+    return collect(gauge, started=started, ended=ended, exit_status=int(gauge.session.exitstatus))
 
 
 def _from_to(gauge: Gauge) -> tuple[datetime, datetime]:
     now = datetime.now(timezone.utc)
     return gauge.started or now, now
-
-
-def _exit_status(gauge: Gauge) -> int:
-    return int(gauge.session.exitstatus)
 
 
 def _write_summary(gauge: Gauge, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:

@@ -11,36 +11,26 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.cli import main
 from kernelgauge.commands import accepting as command_module
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
 from kernelgauge.storage import BaselineStore
 from tests.builders import counts, fingerprint, mlp_kernels, run
+from tests.commands.conftest import Command
 from tests.test_recording import DEVICE, passing, told
 from tests.test_results import HOSTILE, hostile, verdict
 
-Command = Callable[..., tuple[int, str, str]]
 SLOWER = (225.0, 225.1, 225.2, 225.3)
 EAGER, COMPILED, LINEAR, GONE = "mlp-eager-bf16-4x8", "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8", "old-x-bf16-1"
 
 
 @pytest.fixture
-def command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(tmp_path: Path, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """In a folder with what a run of pytest leaves where it stands, and not under CI."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("CI", raising=False)
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        try:
-            code = main([*map(str, arguments)])
-        except SystemExit as stopped:
-            code = int(stopped.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    return kernelgauge
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,25 +18,15 @@ from kernelgauge.history import add_to_history
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
 from tests.builders import ELSEWHERE, HERE
+from tests.commands.conftest import Command
 from tests.history.test_history import ROOT, night, timed, year
 from tests.test_results import HOSTILE, hostile, results
 
-Command = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        try:
-            code = main([*map(str, arguments)])
-        except SystemExit as stopped:
-            code = int(stopped.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    return kernelgauge
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +17,18 @@ from kernelgauge.cli import main
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
 from kernelgauge.results_file import find_results, read_results
+from tests.commands.conftest import Command
 from tests.fleet.builders import ids, machine, measured, part
 from tests.test_results import HOSTILE, hostile
-
-Command = Callable[..., tuple[int, str, str]]
 
 PASSED = {"one": Status.PASS, "two": Status.PASS}
 SLOW = dict.fromkeys(PASSED, Status.REGRESSED)
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("COLUMNS", "120")
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        code = main(["merge", *map(str, arguments)])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    return partial(kernelgauge, "merge")
 
 
 def left(folder: Path, told: Results) -> Path:

@@ -9,33 +9,22 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from kernelgauge.cli import main
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
+from tests.commands.conftest import Command
 from tests.test_results import HOSTILE, hostile, one_test, results, verdict, workload
-
-Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("COLUMNS", "120")
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        try:
-            code = main(["report", *map(str, arguments)])
-        except SystemExit as stopped:
-            code = int(stopped.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    return partial(kernelgauge, "report")
 
 
 @pytest.fixture

@@ -7,35 +7,24 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernelgauge.cli import main
 from tests.builders import RECORDED, chrome, kernel, recorded_events
+from tests.commands.conftest import Command
 
 TRACES_PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
-Command = Callable[..., tuple[int, str, str]]
 EAGER, COMPILED, OTHER = (
     str(RECORDED / f"{name}.json.gz") for name in ("mlp-eager", "mlp-compiled", "mlp-compiled-other-autotune")
 )
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("COLUMNS", "100")
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        try:
-            code = main(arguments)
-        except SystemExit as stopped:
-            code = int(stopped.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    return kernelgauge
 
 
 def test_show_says_what_ran_who_launched_it_and_how_near_it_came_to_the_limit(command: Command) -> None:
