@@ -14,7 +14,6 @@ import msgspec
 from .artifacts import Artifacts
 from .errors import (
     BaselineError,
-    DisturbedError,
     KernelgaugeError,
     StorageError,
     WorkloadUnavailable,
@@ -182,12 +181,8 @@ class Gauge:
 
     def time_latency(self, workload: Workload) -> None:
         """Time the rounds here, where pytest-benchmark does not. Raises `DisturbedError` as `keep_latency`."""
-        try:
-            sample = self.rounds(workload).time()
-        except DisturbedError:
-            self.progress(f"{workload.id}: the machine was disturbed: timing the latency again")
-            sample = self.rounds(workload, first=self.measured(workload).latency_replicates).time()
-        self.add_sample(workload, Timer.END_TO_END, sample)
+        rounds = self.rounds(workload)
+        self.keep_latency(workload, rounds, rounds.durations_s())
 
     def runs(self) -> list[Run]:
         """Every run so far, in order of measurement."""

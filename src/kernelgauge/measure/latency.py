@@ -66,11 +66,8 @@ class Rounds:
         after = self._device.monitor.read(processes=True)
         return disturbances(self._before, (), after, duration_s=self._timed_s, usual_clock_mhz=None)
 
-    def time(self) -> Sample:
-        """All rounds, timed here: instead of pytest-benchmark's, or to confirm what those made suspicious.
-
-        Raises `DisturbedError` if the machine spoils them.
-        """
+    def durations_s(self) -> list[float]:
+        """Of all rounds, timed here instead of by pytest-benchmark."""
         durations_s: list[float] = []
         with self.grad_mode(), collector_paused():
             for _ in range(self.total):
@@ -78,7 +75,14 @@ class Rounds:
                 start = time.perf_counter()
                 self.call()
                 durations_s.append(time.perf_counter() - start)
-        sample, disturbed_by = self.sample(durations_s), self.disturbed_by()
+        return durations_s
+
+    def time(self) -> Sample:
+        """All rounds, timed here: to confirm what was suspicious, or in place of what was spoilt.
+
+        Raises `DisturbedError` if the machine spoils them.
+        """
+        sample, disturbed_by = self.sample(self.durations_s()), self.disturbed_by()
         if disturbed_by:
             raise DisturbedError(
                 self._workload.id,
