@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from .artifacts import Artifacts
+from .concluding import Judge, Stored, shown
 from .errors import (
-    BaselineError,
     KernelgaugeError,
     StorageError,
     WorkloadUnavailable,
@@ -25,7 +24,6 @@ from .judge import (
     Reason,
     Status,
     Verdict,
-    compare,
     judge_structure,
     judge_time,
     not_measured,
@@ -254,34 +252,9 @@ class Gauge:
             raise result
         self._measured[workload.id] = result
 
-    def _judge(
-        self, workload: Workload, subject: str, judge: Callable[[Run, Baseline, Comparison], Verdict]
-    ) -> Verdict:
-        run = self.run(workload)
-        try:
-            baseline = self.store.load(run.fingerprint.device, workload.id)
-        except BaselineError as error:
-            # An update is about to replace the file, so it is no reason to refuse the run.
-            status = Status.NO_BASELINE if self.options.accepts else Status.INVALID
-            details = ((label, self._shown(Path(text)) if label == "where" else text) for label, text in error.details)
-            reasons = tuple(Reason(label, text) for label, text in details)
-            return self.conclude(Verdict(status, workload.id, subject, error.what, reasons))
-        path = self._shown(self.store.path(run.fingerprint.device, workload.id))
-        accept = self.suites.command(workload)
-        if baseline is None:
-            reasons = (Reason("expected", path), Reason("record", accept))
-            headline = f"no baseline of this machine for the {subject}"
-            return self.conclude(Verdict(Status.NO_BASELINE, workload.id, subject, headline, reasons))
-        comparison = compare(baseline.fingerprint, run.fingerprint)
-        verdict = judge(run, baseline, comparison)
-        if verdict.status is not Status.PASS:
-            again = Reason("next", "run it again on a quiet machine; a noisy result is not for accepting")
-            acceptable = verdict.status not in (Status.UNDECIDED, Status.INVALID)
-            verdict = verdict.because(
-                Reason("baseline", f"{path}   environment: {comparison}"),
-                Reason("accept", accept) if acceptable else again,
-            )
-        return self.conclude(verdict)
+    def _judge(self, workload: Workload, subject: str, judge: Judge) -> Verdict:
+        stored = Stored(self.store, self.options.root, self.suites.command(workload), self.options.accepts)
+        return self.conclude(stored.verdict(self.run(workload), subject, judge))
 
     def conclude(self, verdict: Verdict) -> Verdict:
         """Keep a verdict for the summary."""
@@ -316,9 +289,6 @@ class Gauge:
         `results`: of the workers of pytest-xdist, where this process itself has measured nothing.
         """
         fingerprint = results.fingerprint if results and results.fingerprint else self.fingerprint
-        folder = self._shown(self.store.path(fingerprint.device, "x").parent)
+        folder = shown(self.store.path(fingerprint.device, "x").parent, self.options.root)
         command = self.suites.command(suites=results.declared) if results else self.suites.command()
         return f"no baseline in {folder}/; record one with: {command}"
-
-    def _shown(self, path: Path) -> str:
-        return str(path.relative_to(self.options.root)) if path.is_relative_to(self.options.root) else str(path)
