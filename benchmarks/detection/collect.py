@@ -9,8 +9,8 @@ else is measured. Building and the first call, which compiles, are outside every
 itself, warm-up and fresh allocations, is inside.
 
 Ours measures as the suite does: passes go round all workloads and levels, one replicate each, until every one has had its
-time on average. The peers measure one thing after the other, after a rest each. Who comes first, and the order of
-everything, is drawn by the seed.
+time on average. The peers measure one thing after the other, after a rest each: of each workload the unslowed twin and the
+first levels. Who comes first, and the order of everything, is drawn by the seed.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Replicates(Protocol):
     def values(self) -> tuple[Values, Values]: ...
 
 
+ALONE_S = 0.4  # at most, of what only sets how much is injected
 _OURS = "ours"  # in wall_seconds: one measurement gives both timers
 
 
@@ -72,6 +73,7 @@ class Entry:
     level: Level
     slowed: Workload
     instance: Instance
+    for_peers: bool
 
     def key(self, method: str) -> Key:
         return Key(self.workload, self.level, method)
@@ -79,10 +81,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Collector:
-    """How one process measures. `methods` and `replicates` stand for the peers and for ours."""
+    """How one process measures. `methods` and `replicates` stand for the peers and for ours.
+
+    `peer_levels`: at how many of a workload's levels the peers measure, the unslowed twin besides.
+    """
 
     device: Device
     seconds: float
+    peer_levels: int
     replicates: Callable[[Device, CallBuilder], Replicates]
     methods: Mapping[str, Callable[[Call, float], Timed]]
     chance: random.Random
@@ -100,11 +106,11 @@ class Collector:
 
     def _entries(self, workload: Workload, levels: Sequence[Level], collected: Collected) -> Iterator[Entry]:
         device_us, host_us = self._own_times(workload)
-        for level in levels:
+        for place, level in enumerate(levels):
             injected = injected_us(level, device_us, host_us)
             collected.injected_us[f"{workload.id}/{level}"] = injected
             slowed = twin(workload, **injected)
-            yield Entry(workload.id, level, slowed, ready(slowed, self.device))
+            yield Entry(workload.id, level, slowed, ready(slowed, self.device), for_peers=place <= self.peer_levels)
 
     def _own_times(self, workload: Workload) -> tuple[float, float]:
         """Device and dispatch time of the unslowed twin: what levels are percentages of."""
@@ -116,7 +122,7 @@ class Collector:
     def alone(self, workload: Workload) -> tuple[Values, Values]:
         """One replicate after the other."""
         taken = self.replicates(self.device, self._builder(workload))
-        _until(self.seconds, taken.take)
+        _until(min(self.seconds, ALONE_S), taken.take)
         return taken.values()
 
     def _measure_ours(self, entries: Sequence[Entry], collected: Collected) -> None:
@@ -142,7 +148,7 @@ class Collector:
             collected.samples[entry.key(OURS["host"])] = host_us
 
     def _measure_peers(self, entries: Sequence[Entry], collected: Collected) -> None:
-        steps = [(entry, method) for entry in entries for method in self.methods]
+        steps = [(entry, method) for entry in entries if entry.for_peers for method in self.methods]
         self.chance.shuffle(steps)
         for entry, method in steps:
             time.sleep(SETTLE_S)
@@ -202,7 +208,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=1.2, help="wall time of one measurement by one method")
     parser.add_argument("--levels", type=_levels, help="such as none,device+0.5%%,host+10%%: for every workload")
-    parser.add_argument("--levels-per-process", type=int, default=2, help="without --levels: how many beside none")
+    parser.add_argument("--levels-per-process", type=int, default=2, help="without --levels: beside none and the bars")
+    parser.add_argument(
+        "--peer-levels", type=int, default=1, help="of those, the first: the peers measure at none and these"
+    )
     parser.add_argument("--slot", type=int, default=0, help="without --levels: which of each workload's own")
     parser.add_argument("--workload", choices=WORKLOAD_IDS, action="append", help="instead of all of them")
     parser.add_argument("--compile-only", action="store_true", help="call each workload once, and measure nothing")
@@ -236,7 +245,7 @@ def main() -> None:
         return arguments.levels or chosen_levels(workload, arguments.slot, arguments.levels_per_process)
 
     chance = random.Random(arguments.seed)
-    collector = Collector(device, arguments.seconds, ours.Replicates, METHODS, chance)
+    collector = Collector(device, arguments.seconds, arguments.peer_levels, ours.Replicates, METHODS, chance)
     controls = controls_us(collector)
     collected = collector.collect(workloads, levels_of)
     meta = {

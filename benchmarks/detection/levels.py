@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["LEVELS", "NONE", "SETTLE_S", "WORKLOAD_IDS", "Level", "chosen_levels", "rotation", "rotation_slot"]
+__all__ = ["BARS", "LEVELS", "NONE", "SETTLE_S", "WORKLOAD_IDS", "Level", "chosen_levels", "rotation", "rotation_slot"]
 
 # Before each measurement, whoever's, and in nobody's time: what a peer's hot loop leaves behind (a GPU at its power cap,
 # 5 % slower for half a second) would else be in the next one's.
@@ -56,11 +56,14 @@ LEVELS: dict[str, list[Level]] = {
 }
 WORKLOAD_IDS = tuple(LEVELS)
 
+# What kernelgauge promises to see: measured by every process, where the others take turns.
+BARS = (Level("device", 0.5), Level("device", 3), Level("host", 10))
+
 
 def rotation(levels: Sequence[Level], slot: int, count: int) -> list[Level]:
-    """`count` of the levels; over consecutive slots each comes equally often."""
+    """`count` of the levels, far apart; over consecutive slots each comes equally often, in each place."""
     count = min(count, len(levels))
-    return [levels[(slot * count + place) % len(levels)] for place in range(count)]
+    return [levels[(slot + place * len(levels) // count) % len(levels)] for place in range(count)]
 
 
 def rotation_slot(process: int, gpus: int) -> int:
@@ -73,5 +76,9 @@ def rotation_slot(process: int, gpus: int) -> int:
 
 
 def chosen_levels(workload: str, slot: int, count: int) -> list[Level]:
-    """What one process measures of a workload: always the unslowed twin, and its share of the rest."""
-    return [NONE, *rotation(LEVELS[workload], slot, count)]
+    """What one process measures of a workload: the unslowed twin, its share of the levels, and those of `BARS`."""
+    return list(
+        dict.fromkeys(
+            [NONE, *rotation(LEVELS[workload], slot, count), *(bar for bar in BARS if bar in LEVELS[workload])]
+        )
+    )

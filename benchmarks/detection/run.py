@@ -25,7 +25,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from detection.data import Process, load_all, save_archive
 from detection.evaluate import evaluate
-from detection.levels import SETTLE_S, WORKLOAD_IDS, rotation_slot
+from detection.levels import BARS, SETTLE_S, WORKLOAD_IDS, rotation_slot
 from detection.peers import METHODS
 from detection.table import markdown, plot
 
@@ -50,7 +50,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--processes", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=1.2, help="wall time of one measurement by one method")
-    parser.add_argument("--levels-per-process", type=int, default=2, help="beside the unslowed twin, of each workload")
+    parser.add_argument("--levels-per-process", type=int, default=2, help="of each workload, beside none and the bars")
+    parser.add_argument("--peer-levels", type=int, default=1, help="of those, how many the peers measure beside none")
     parser.add_argument("--first", type=int, default=0, help="number of the first process, to add to earlier ones")
     parser.add_argument("--timeout", type=float, help="seconds for one process (default: three times what is planned)")
     parser.add_argument("--rate", type=float, help="false alarms per suite to match the peers to (default: ours)")
@@ -120,7 +121,7 @@ def measure(arguments: argparse.Namespace) -> list[str]:
 
 
 def child(arguments: argparse.Namespace, number: int, gpus: int, environment: Mapping[str, str]) -> Child:
-    planned = planned_seconds(arguments.seconds, arguments.levels_per_process)
+    planned = planned_seconds(arguments.seconds, arguments.levels_per_process, arguments.peer_levels)
     out = arguments.out / "processes" / f"process{number}.npz"
     out.unlink(missing_ok=True)  # of an earlier run: should this one fail, it would stand for it
     options = {
@@ -129,6 +130,7 @@ def child(arguments: argparse.Namespace, number: int, gpus: int, environment: Ma
         "--seed": number,
         "--seconds": arguments.seconds,
         "--levels-per-process": arguments.levels_per_process,
+        "--peer-levels": arguments.peer_levels,
         "--slot": rotation_slot(number, gpus),
     }
     command = [sys.executable, str(COLLECT), *(str(part) for option in options.items() for part in option)]
@@ -136,11 +138,11 @@ def child(arguments: argparse.Namespace, number: int, gpus: int, environment: Ma
     return Child(f"process {number}", tuple(command), environment, timeout_s)
 
 
-def planned_seconds(seconds: float, levels: int) -> float:
-    """Of one process: each workload's own times first, then ours and every other method at every level."""
-    entries = len(WORKLOAD_IDS) * (1 + levels)
-    ours = seconds * entries + SETTLE_S
-    return len(WORKLOAD_IDS) * seconds + ours + (seconds + SETTLE_S) * entries * len(METHODS)
+def planned_seconds(seconds: float, levels: int, peer_levels: int) -> float:
+    """Of one process, at most: each workload's own times, ours at every level, every other method at the peers'."""
+    workloads = len(WORKLOAD_IDS)
+    ours = seconds * workloads * (1 + levels + len(BARS)) + SETTLE_S
+    return workloads * seconds + ours + (seconds + SETTLE_S) * workloads * (1 + peer_levels) * len(METHODS)
 
 
 def run_queue(children: Sequence[Child]) -> list[str]:

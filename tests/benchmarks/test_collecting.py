@@ -11,7 +11,7 @@ import pytest
 import torch
 from detection import collect, injected, peers
 from detection.data import Key
-from detection.levels import NONE
+from detection.levels import NONE, Level
 from torch import nn
 
 from kernelgauge import Workload
@@ -151,7 +151,7 @@ class TestCollecting:
         monkeypatch.setattr(injected, "sm_clock_mhz", lambda: 1980.0)
         monkeypatch.setattr(collect, "SETTLE_S", 0.0)
 
-    def collected(self, seed: int) -> tuple[collect.Collected, list[str]]:
+    def collected(self, seed: int, peer_levels: int = 2) -> tuple[collect.Collected, list[str]]:
         order: list[str] = []
 
         class Replicates:
@@ -183,6 +183,7 @@ class TestCollecting:
         collector = collect.Collector(
             device=choose_device("cpu"),
             seconds=0.02,
+            peer_levels=peer_levels,
             replicates=Replicates,
             methods={name: method(name) for name in ("x", "y", "z")},
             chance=random.Random(seed),
@@ -200,6 +201,12 @@ class TestCollecting:
             for level in ("none", "device+0.5%", "host+10%")
             for method in "x y z ours".split()
         }
+
+    @pytest.mark.parametrize(("peer_levels", "levels"), [(0, [NONE]), (1, [NONE, HALF]), (2, [NONE, HALF, TEN])])
+    def test_the_peers_measure_the_twin_and_the_first_levels(self, peer_levels: int, levels: list[Level]) -> None:
+        collected, _ = self.collected(0, peer_levels)
+        assert {key.level for key in collected.samples if key.method == "x"} == set(levels)
+        assert {key.level for key in collected.samples if key.method == "ours-host"} == {NONE, HALF, TEN}
 
     def test_a_level_is_a_share_of_the_twins_own_time(self) -> None:
         collected, _ = self.collected(0)

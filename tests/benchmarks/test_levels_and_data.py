@@ -26,8 +26,15 @@ class TestLevels:
 
     def test_the_rotation_gives_each_level_equally_often(self) -> None:
         for levels in LEVELS.values():
-            seen = [level for slot in range(len(levels)) for level in rotation(levels, slot, 2)]
-            assert sorted(seen) == sorted(list(levels) * 2)
+            slots = [rotation(levels, slot, 2) for slot in range(len(levels))]
+            for place in (0, 1):  # the first one is the peers' too
+                assert sorted(slot[place] for slot in slots) == sorted(levels)
+
+    def test_the_bars_are_measured_by_every_process(self) -> None:
+        bars = {Level("device", 0.5), Level("device", 3), Level("host", 10)}
+        for workload in WORKLOAD_IDS:
+            for slot in range(8):
+                assert bars & set(LEVELS[workload]) <= set(chosen_levels(workload, slot, 2))
 
     @pytest.mark.parametrize("gpus", [1, 2, 4, 8])
     def test_every_gpu_goes_through_all_levels(self, gpus: int) -> None:

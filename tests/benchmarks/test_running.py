@@ -62,9 +62,10 @@ class TestRunner:
         assert run.visible_gpus() == []
 
     def test_a_process_has_time_for_what_it_measures(self) -> None:
-        # Six workloads: ours once, then ours in passes over three levels, and three methods at each after a rest.
-        expected = 6 * 0.5 + (18 * 0.5 + run.SETTLE_S) + 18 * 3 * (0.5 + run.SETTLE_S)
-        assert run.planned_seconds(0.5, 2) == pytest.approx(expected)
+        # Six workloads: ours once, then ours in passes over none, two levels and the three bars, and three methods at none
+        # and one level after a rest.
+        expected = 6 * 0.5 + (36 * 0.5 + run.SETTLE_S) + 12 * 3 * (0.5 + run.SETTLE_S)
+        assert run.planned_seconds(0.5, 2, 1) == pytest.approx(expected)
 
 
 def _runs(pid: int) -> bool:

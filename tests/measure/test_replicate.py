@@ -28,12 +28,15 @@ Tiny = Callable[..., Workload]
 ITERATIONS = 10
 
 
-def session_of(*, held: int, synchronizes: bool = False, launches: int = 2) -> Session:
+def session_of(
+    *, held: int, synchronizes: bool = False, launches: int = 2, call_us: float = 100.0, slowest_us: float | None = None
+) -> Session:
     """Ten calls of two launches. In `held` of them the first kernel began after the last launch, else before it."""
     events = []
     for index in range(ITERATIONS):
         start = 1000.0 * index
-        events += [step(index, start, 900), region(REGION, start, 100)]
+        took_us = slowest_us if slowest_us is not None and index == 4 else call_us
+        events += [step(index, start, 990), region(REGION, start, took_us)]
         for launch in range(launches):
             correlation = 100 * index + launch + 1
             events.append(call(correlation, start + 10 + 20 * launch))
@@ -115,6 +118,24 @@ def test_no_hold_is_demanded_of_a_call_that_waits_for_the_device_itself(holds) -
     asked, pace = holds(session_of(held=0, synchronizes=True))
     assert asked == [100.0]
     assert pace.hold_us == 100.0
+
+
+def test_a_hold_that_was_long_enough_is_shortened_once_to_what_nearly_all_calls_need(holds) -> None:
+    asked, pace = holds(session_of(held=10), hold_us=1000.0)
+    assert asked == [1000.0]
+    assert pace.hold_us == 150.0
+    pace.settle(session_of(held=10, call_us=20.0))
+    assert pace.hold_us == 150.0
+
+
+def test_a_hold_that_had_to_grow_is_not_shortened(holds) -> None:
+    _, pace = holds(session_of(held=0), session_of(held=10), hold_us=400.0)
+    assert pace.hold_us == 800.0
+
+
+def test_the_slowest_call_does_not_count_as_usual() -> None:
+    session = session_of(held=10, slowest_us=900.0)
+    assert (session.dispatch_us, session.usual_dispatch_us) == (900.0, 100.0)
 
 
 @pytest.mark.parametrize(("dispatch_us", "hold_us"), [(1.0, 50.0), (100.0, 150.0), (1e6, 20_000.0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -42,6 +43,12 @@ class Session:
     def dispatch_us(self) -> float:
         """Host time of one call under the profiler: the longest of them."""
         return max(window.duration_us for window in self.windows)
+
+    @property
+    def usual_dispatch_us(self) -> float:
+        """The same of nearly all calls: the slowest are left out, as many as need not be held."""
+        ordered = sorted(window.duration_us for window in self.windows)
+        return ordered[math.ceil(_HELD_SHARE * len(ordered)) - 1]
 
     @property
     def was_held(self) -> bool:

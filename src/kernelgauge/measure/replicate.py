@@ -24,15 +24,16 @@ _HOLD_FACTOR = 1.5
 _HOLD_LEAST_US = 50.0
 # Longer than this, a call has more launches than a queue holds (1024), and no hold makes it follow without a gap.
 _HOLD_MOST_US = 20_000.0
-_WARM_UP_SHARE = 3  # a third as many calls again come before those that count
+_WARM_UP_SHARE = 2  # half as many calls again come before those that count
 
 
 @dataclass
 class Pace:
-    """How one workload is called: learnt from its first session, corrected by later ones."""
+    """How one workload is called: learnt from its first sessions, corrected by later ones."""
 
     call_us: float
     hold_us: float
+    is_settled: bool = False
 
     @classmethod
     def of(cls, call_us: float, structure: Session) -> Pace:
@@ -40,10 +41,17 @@ class Pace:
 
     def hold_longer(self) -> bool:
         """False if it is as long as it may be."""
+        self.is_settled = True
         if self.hold_us >= _HOLD_MOST_US:
             return False
         self.hold_us = min(_HOLD_MOST_US, 2 * self.hold_us)
         return True
+
+    def settle(self, held: Session) -> None:
+        """No longer than needed, once: the first session's slowest call is often several times slower than the rest."""
+        if not self.is_settled:
+            self.hold_us = min(self.hold_us, max(_HOLD_LEAST_US, _HOLD_FACTOR * held.usual_dispatch_us))
+            self.is_settled = True
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,8 @@ def held_session(device: Device, instance: Instance, settings: Settings, pace: P
         )
         waits = any(window.synchronizations for window in session.windows)
         # A call that waits for the device itself cannot be dispatched ahead of it.
+        if session.was_held and not waits:
+            pace.settle(session)
         if session.was_held or waits or not pace.hold_longer():
             return session
 

@@ -19,6 +19,9 @@ _SLOW_REPLICATES = 2  # the fewest that show a spread
 class Settings:
     """How long to measure.
 
+    Many short replicates: an H200 changes its speed by 0.1 to 0.2 % about every tenth of a second and keeps it in between,
+    so that more calls in one replicate tell little that is new, and another replicate does (docs/measuring.md).
+
     Attributes:
         replicates: fresh allocations for each timer, at least.
         most_replicates: and at most.
@@ -32,15 +35,15 @@ class Settings:
         latency_replicates, latency_iterations: the same for the end-to-end latency.
     """
 
-    replicates: int = 8
-    most_replicates: int = 16
-    precision: float = 0.0004
+    replicates: int = 12
+    most_replicates: int = 32
+    precision: float = 0.0003
     precision_us: float = 0.006
     budget_seconds: float = 1.5
-    iterations: int = 40
-    warm_up_seconds: float = WARM_UP_SECONDS
+    iterations: int = 12
+    warm_up_seconds: float = 0.005
     seconds: float = 1.0
-    host_iterations: int = 60
+    host_iterations: int = 30
     latency_replicates: int = 8
     latency_iterations: int = 20
 
