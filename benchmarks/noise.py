@@ -12,10 +12,19 @@ processes gives if one is the baseline of the other.
 
 judges each file against the stored baselines instead, and shows the summary of the last one.
 
+    python benchmarks/noise.py --stored baselines/nvidia-h200/*.json
+
+shows of stored baselines what `kernelgauge calibrate` shows of those that it records.
+
     python benchmarks/noise.py --between-gpus baselines/nvidia-h200/*.json
 
 shows of each stored device time how GPUs differ, and what the control GEMM tells of that: standard deviations in percent,
 and the slope of the one on the other.
+
+    python benchmarks/noise.py --unknown-gpu baselines/nvidia-h200/*.json
+
+judges each stored process, its device time as it is and made slower by 1, 1.5 and 2 %, against those of all other GPUs:
+how many are REGRESSED. The slowdown is simulated; the differences between the GPUs are real.
 """
 
 from __future__ import annotations
@@ -25,8 +34,11 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, linear_regression, stdev, variance
+
+import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -43,21 +55,36 @@ from kernelgauge.judge import (
     judge_time,
     smallest_detectable,
 )
+from kernelgauge.report.calibration import calibration_text
 from kernelgauge.report.rows import rows
 from kernelgauge.report.terminal import describe, remarks, summary_text
 from kernelgauge.run import Run, Timer
 from kernelgauge.runs_file import read_runs
 from kernelgauge.storage import BaselineStore
 
+_SLOWER = (0.0, 0.01, 0.015, 0.02)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE.json")
     parser.add_argument("--between-gpus", action="store_true", help="the files are baselines, of several GPUs each")
+    parser.add_argument("--unknown-gpu", action="store_true", help="the files are baselines, of several GPUs each")
+    parser.add_argument("--stored", action="store_true", help="the files are baselines: their noise")
     parser.add_argument("--against", type=Path, metavar="BASELINES", help="judge the runs against these")
     arguments = parser.parse_args()
     if arguments.between_gpus:
         between_gpus(arguments.files)
+        return
+    if arguments.unknown_gpu:
+        unknown_gpu(arguments.files)
+        return
+    if arguments.stored:
+        baselines = {
+            path.stem: decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
+            for path in arguments.files
+        }
+        print(calibration_text(baselines, comparisons=len(baselines) * len(Timer), width=100, color=False))
         return
     if arguments.against is not None:
         judge_against(BaselineStore(arguments.against), arguments.files)
@@ -96,6 +123,29 @@ def between_gpus(files: Sequence[Path]) -> None:
                 f"{path.stem:<40}{entry.device_time_us:>8.1f}{len(times):>6}{100 * stdev(times):>13.2f}"
                 f"{100 * stdev(gemms):>17.2f}{fit.slope:>7.2f}{100 * spread:>8.2f}"
             )
+
+
+def unknown_gpu(files: Sequence[Path]) -> None:
+    comparisons = len(files) * len(Timer)
+    print(f"{'workload':<40}{'us':>8}" + "".join(f"{slower:>+9.1%}" for slower in _SLOWER))
+    for path in files:
+        baseline = decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
+        for entry in baseline.entries:
+            gemm = entry.processes[-1].controls["gemm"]
+            seen = baseline.seen(Timer.DEVICE, entry, gemm=gemm.kernel)
+            if len({one.gpu for one in seen}) < 2:
+                continue
+            caught = [sum(_regressed(seen, one, slower, comparisons) for one in seen) for slower in _SLOWER]
+            counts = "".join(f"{f'{count}/{len(seen)}':>9}" for count in caught)
+            print(f"{path.stem:<40}{entry.device_time_us:>8.1f}{counts}")
+
+
+def _regressed(seen: Sequence[Seen], one: Seen, slower: float, comparisons: int) -> bool:
+    """Whether a process that is slower by so much is seen by what all other GPUs' processes say."""
+    longer = msgspec.structs.replace(one.observation, mean_us=one.observation.mean_us * (1 + slower))
+    others = [each for each in seen if each.gpu != one.gpu]
+    decision = decide(others, replace(one, observation=longer), DEFAULT_POLICIES[Timer.DEVICE], comparisons=comparisons)
+    return decision.status is Status.REGRESSED
 
 
 def judge_against(store: BaselineStore, files: Sequence[Path]) -> None:

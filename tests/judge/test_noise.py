@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 
 from kernelgauge.judge import DEFAULT_POLICIES, Prior, Seen, process_noise
 from kernelgauge.judge.noise import alike, difference, of_another_gpu, on_the_same_gpu, sources
-from kernelgauge.judge.slope import EXPECTED_SLOPE
+from kernelgauge.judge.slope import DISPATCH_SLOPE
 from kernelgauge.judge.stats import NO_INTERVAL, change, quantile, standard_error
 from kernelgauge.run import Timer
 from tests.builders import ELSEWHERE, HERE, observation, policy, seen
@@ -278,7 +278,7 @@ def test_the_further_the_control_gemm_lies_from_those_of_the_baseline_the_less_i
 
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_a_time_of_the_host_is_compared_at_equal_speed_of_the_host(share: float) -> None:
-    follows = 2 ** (share * EXPECTED_SLOPE.value)
+    follows = 2 ** (share * DISPATCH_SLOPE.value)
     before, after = seen(50.0, host_share=share), seen(50.0 * follows, host_share=share, control_us=28.0)
     assert difference([before], after, policy()) == pytest.approx(0.0)
 
@@ -313,7 +313,7 @@ def test_the_further_the_host_moved_the_less_its_control_explains() -> None:
         for control in (14.0, 15.0, 28.0)
     )
     assert none < some < much
-    assert much > math.sqrt(EXPECTED_SLOPE.variance) * math.log(2)
+    assert much > DISPATCH_SLOPE.deviation * math.log(2)
 
 
 @pytest.mark.parametrize("unknown", ["before", "after", "both"])

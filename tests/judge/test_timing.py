@@ -19,8 +19,8 @@ from kernelgauge.judge import (
     from_run,
     judge_time,
 )
-from kernelgauge.judge.slope import EXPECTED_SLOPE
-from kernelgauge.run import Sample, Timer
+from kernelgauge.judge.slope import DISPATCH_SLOPE
+from kernelgauge.run import Run, Sample, Timer
 from tests.builders import ELSEWHERE, H200, HERE, baseline, counts, fingerprint, mlp_kernels, policy, run, sample
 
 QUIET = (199.9, 200.0, 200.0, 200.1)
@@ -298,9 +298,40 @@ def test_a_clock_of_the_host_is_compared_at_equal_speed_of_the_host(
     assert on_hosts(before, after, factor, timer).status is status
 
 
+def latency_of(mlp_us: float, control_us: float, *, against: tuple[float, float]) -> Verdict:
+    """Of an MLP whose kernels take 204.6 us; `against`: the same two of its baseline."""
+
+    def measured(mlp_us: float, control_us: float) -> Run:
+        spread = (0.996, 0.998, 1.0, 1.0, 1.0, 1.002, 1.002, 1.004)
+        latency = sample([mlp_us * each for each in spread], control_us=control_us)
+        return run(samples={Timer.DEVICE: sample([204.5, 204.6, 204.7]), Timer.END_TO_END: latency})
+
+    stored = from_run(measured(*against), suite="perf")
+    return judge_time(Timer.END_TO_END, measured(mlp_us, control_us), stored, compare(H200, H200))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status"),
+    [
+        pytest.param(
+            (280.6, 60.4), (275.9, 38.7), Status.PASS, id="recorded on a slow host, as it was seen on an H200"
+        ),
+        pytest.param((281.9, 40.3), (280.6, 60.4), Status.PASS, id="measured on a slow host, as it was seen"),
+        pytest.param((280.6, 40.0), (280.6, 40.0), Status.PASS, id="the same"),
+        pytest.param((280.6, 40.0), (308.7, 40.0), Status.REGRESSED, id="a tenth slower on the same host"),
+        pytest.param((280.6, 60.4), (308.7, 55.0), Status.REGRESSED, id="a tenth slower on a somewhat faster host"),
+    ],
+)
+def test_a_latency_may_follow_the_host_or_not(
+    before: tuple[float, float], after: tuple[float, float], status: Status
+) -> None:
+    """Of what the device does not fill, some waits for the GPU: on one host it stays while the control halves."""
+    assert latency_of(*after, against=before).status is status
+
+
 @pytest.mark.parametrize(
     ("before", "after", "factor"),
-    [(14.0, 28.0, 2**EXPECTED_SLOPE.value), (28.0, 14.0, 0.5**EXPECTED_SLOPE.value)],
+    [(14.0, 28.0, 2**DISPATCH_SLOPE.value), (28.0, 14.0, 0.5**DISPATCH_SLOPE.value)],
     ids=["slower", "faster"],
 )
 def test_what_moved_as_much_as_the_host_itself_is_no_change_and_both_are_told(

@@ -23,7 +23,7 @@ from kernelgauge.judge import (
     judge_time,
     plan_update,
 )
-from kernelgauge.judge.slope import EXPECTED_SLOPE
+from kernelgauge.judge.slope import DISPATCH_SLOPE
 from kernelgauge.judge.update import comparison_count, time_changes
 from kernelgauge.run import ControlTime, Timer
 from tests.builders import (
@@ -121,7 +121,7 @@ def test_a_host_of_another_speed_whose_clocks_follow_it_keeps_the_file(control_u
 def test_a_dispatch_that_moved_on_a_host_of_another_speed_is_updated_for_what_it_moved() -> None:
     old = baseline(host=(50.0,) * 4, end_to_end=None)
     slower = baseline(host=(100.0,) * 4, end_to_end=None, host_control_us=1.1 * CONTROL_US)
-    change = 100 * (2 / 1.1**EXPECTED_SLOPE.value - 1)
+    change = 100 * (2 / 1.1**DISPATCH_SLOPE.value - 1)
     assert plan_one(old, slower).details == (f"host dispatch 50.0 -> 100.0 us (+{change:.1f} %)",)
 
 

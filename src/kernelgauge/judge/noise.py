@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
 
 from .observation import Observation
 from .policy import Policy
-from .slope import EXPECTED_SLOPE, Slope, fitted_slope
+from .slope import DISPATCH_SLOPE, Slope, fitted_slope
 from .stats import NO_INTERVAL, Source
 
 __all__ = [
@@ -45,7 +45,7 @@ class Seen:
     gpu: str | None = None
     host_share: float = 0.0
     gemm_us: float | None = None
-    slope: Slope = EXPECTED_SLOPE
+    slope: Slope = field(default_factory=DISPATCH_SLOPE.expected)
 
     @property
     def known_host(self) -> bool:
@@ -80,12 +80,12 @@ def _own_slope(before: Sequence[Seen], policy: Policy) -> Slope:
     """What the processes of a baseline say of how this workload follows the host."""
     share = before[0].host_share
     if not share or not all(seen.known_host for seen in before):
-        return EXPECTED_SLOPE
+        return policy.slope.expected()
     points = [
         [(seen.host_logarithm, math.log(seen.observation.mean_us)) for seen in group]
         for group in _seen_by_gpu(before).values()
     ]
-    return fitted_slope(points, _between_processes(before, policy.for_share(share)).variance)
+    return fitted_slope(points, _between_processes(before, policy.for_share(share)).variance, policy.slope)
 
 
 def alike(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[list[Seen], Seen]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ..run import Timer
+from .slope import DISPATCH_SLOPE, LATENCY_SLOPE, SlopePrior
 from .stats import Source
 
 __all__ = ["DEFAULT_POLICIES", "FALSE_ALARMS_PER_SUITE", "Policy", "Prior"]
@@ -67,6 +68,7 @@ class Policy:
         machine: between machines (GPUs, for device time) of one kind.
         beyond_gemm: the same, beyond what the control GEMM tells of a GPU's speed; None: it tells nothing.
         of_the_host: whether these priors are those of a time that is all the host's.
+        slope: how the host's part of the time follows the host's speed.
 
     The third gate is statistical: the interval, at the level of `FALSE_ALARMS_PER_SUITE`, must exclude zero.
     """
@@ -80,6 +82,7 @@ class Policy:
     machine: Prior
     beyond_gemm: Prior | None = None
     of_the_host: bool = True
+    slope: SlopePrior = DISPATCH_SLOPE
 
     def for_share(self, host_share: float) -> Policy:
         """The policy for a time of which only a part is the host's: what the device fills is far steadier."""
@@ -107,7 +110,7 @@ DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
             blind=0.02,
             blind_us=0.15,
             replicate=Prior(0.002, absolute_us=0.02, degrees=8.0),
-            process=Prior(0.0005, absolute_us=0.007, degrees=20.0),
+            process=Prior(0.0005, absolute_us=0.012, degrees=20.0),
             machine=Prior(0.0035, absolute_us=0.015, degrees=12.0),
             of_the_host=False,
             beyond_gemm=Prior(0.0022, absolute_us=0.015, degrees=20.0),
@@ -120,6 +123,7 @@ DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
             replicate=Prior(0.015, degrees=4.0),
             process=Prior(0.018),
             machine=Prior(0.03),
+            slope=LATENCY_SLOPE,
         ),
         Timer.HOST: Policy(
             tolerance=0.03,
