@@ -8,8 +8,8 @@ A level is a percentage of what the unslowed twin takes, as our own timers read 
 else is measured. Building and the first call, which compiles, are outside every method's time; all that a method does
 itself, warm-up and fresh allocations, is inside.
 
-Ours measures as the suite does: passes go round all workloads and levels, one replicate each, until every one has had its
-time on average. The peers measure one thing after the other, after a rest each: of each workload the unslowed twin and the
+Ours measures as the suite does: passes go round the control pair, all workloads and all levels, one replicate each, until
+every one has had its time on average. The peers measure one thing after the other, after a rest each: of each workload the unslowed twin and the
 first levels. Who comes first, and the order of everything, is drawn by the seed.
 """
 
@@ -63,6 +63,7 @@ class Collected:
     samples: dict[Key, Values] = field(default_factory=dict)
     wall_seconds: dict[str, float] = field(default_factory=dict)
     injected_us: dict[str, dict[str, float]] = field(default_factory=dict)
+    control_pair_us: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,17 +122,21 @@ class Collector:
 
     def alone(self, workload: Workload) -> tuple[Values, Values]:
         """One replicate after the other."""
-        taken = self.replicates(self.device, self._builder(workload))
+        taken = self._of(workload)
         _until(min(self.seconds, ALONE_S), taken.take)
         return taken.values()
 
     def _measure_ours(self, entries: Sequence[Entry], collected: Collected) -> None:
-        taken = [self.replicates(self.device, self._builder(entry.slowed)) for entry in entries]
+        taken = [self._of(entry.slowed) for entry in entries]
+        pair = {control.module: (ready(control, self.device), self._of(control)) for control in self.device.controls}
         spent_s = [0.0] * len(entries)
         order = list(range(len(entries)))
         chance = random.Random(self.chance.getrandbits(64))  # of its own: how many passes fit is the machine's
 
         def go_round() -> None:
+            for instance, replicates in pair.values():
+                with instance.grad_mode():
+                    replicates.take()
             chance.shuffle(order)
             for place in order:
                 start = time.perf_counter()
@@ -140,7 +145,8 @@ class Collector:
                 spent_s[place] += time.perf_counter() - start
 
         time.sleep(SETTLE_S)
-        _until(self.seconds * len(entries), go_round)
+        _until(self.seconds * (len(entries) + len(pair)), go_round)
+        collected.control_pair_us = {name: typical_us(replicates) for name, (_, replicates) in pair.items()}
         for entry, replicates, seconds in zip(entries, taken, spent_s, strict=True):
             device_us, host_us = replicates.values()
             collected.wall_seconds[str(entry.key(_OURS))] = seconds
@@ -157,8 +163,8 @@ class Collector:
             collected.samples[entry.key(method)] = np.asarray(timed.values_us, dtype=np.float64)
             collected.wall_seconds[str(entry.key(method))] = timed.wall_seconds
 
-    def _builder(self, workload: Workload) -> CallBuilder:
-        return lambda replicate: build(workload, self.device, replicate=replicate)
+    def _of(self, workload: Workload) -> Replicates:
+        return self.replicates(self.device, lambda replicate: build(workload, self.device, replicate=replicate))
 
 
 def _until(seconds: float, step: Callable[[], None]) -> None:
@@ -186,14 +192,9 @@ def injected_us(level: Level, device_us: float, host_us: float) -> dict[str, flo
     }
 
 
-def controls_us(collector: Collector) -> dict[str, float]:
-    """The control pair on this GPU, by name: what GPUs of one kind differ by."""
-    found: dict[str, float] = {}
-    for control in collector.device.controls:
-        with ready(control, collector.device).grad_mode():
-            times, _ = collector.alone(control)
-        found[control.module] = float(np.median(times))
-    return found
+def typical_us(replicates: Replicates) -> float:
+    """Device time."""
+    return float(np.median(replicates.values()[0]))
 
 
 def metadata(device: Device) -> dict[str, Any]:
@@ -246,10 +247,9 @@ def main() -> None:
 
     chance = random.Random(arguments.seed)
     collector = Collector(device, arguments.seconds, arguments.peer_levels, ours.Replicates, METHODS, chance)
-    controls = controls_us(collector)
     collected = collector.collect(workloads, levels_of)
     meta = {
-        "controls_us": controls,
+        "control_pair_us": collected.control_pair_us,
         **metadata(device),
         "process": arguments.process,
         "seed": arguments.seed,

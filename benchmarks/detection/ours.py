@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernelgauge.conditions import Reading
-from kernelgauge.judge import DEFAULT_POLICIES, Seen, Status, observe
+from kernelgauge.judge import DEFAULT_POLICIES, Seen, Status, machine_change, observe
 from kernelgauge.judge import decide as decide_times
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import Instance
@@ -16,7 +16,7 @@ from kernelgauge.measure.profile import profile_session
 from kernelgauge.measure.replicate import Pace, held_session
 from kernelgauge.measure.settings import Settings
 from kernelgauge.measure.timing import call_duration_us, host_calls, warm_up
-from kernelgauge.run import Sample, Timer, summarize
+from kernelgauge.run import ControlTime, Sample, Timer, summarize
 
 from .data import OURS, Measured, Values
 from .levels import WORKLOAD_IDS
@@ -67,8 +67,30 @@ def decide(workload: str, timer: str, baseline_processes: Sequence[Measured], te
     kind = _TIMERS[timer]
     before = [_seen(workload, timer, process) for process in baseline_processes]
     after = _seen(workload, timer, test_process)
-    decision = decide_times(before, after, DEFAULT_POLICIES[kind], comparisons=_COMPARISONS)
+    same = [process for process in baseline_processes if process.gpu == test_process.gpu]
+    controls = [_controls(process) for process in same or baseline_processes]
+    machine = machine_change(controls, _controls(test_process), same_gpu=bool(same))
+    decision = decide_times(
+        before,
+        after,
+        DEFAULT_POLICIES[kind],
+        comparisons=_COMPARISONS,
+        explained=machine.explained(host_share=after.host_share),
+    )
+    if machine.is_another and timer == "device":
+        return False  # INVALID
     return decision.status is Status.REGRESSED
+
+
+def _control_pair_us(process: Measured) -> dict[str, float]:
+    """By name; empty where it was not measured beside the workloads."""
+    found: dict[str, float] = process.process.meta.get("control_pair_us", {})
+    return found
+
+
+def _controls(process: Measured) -> dict[str, ControlTime]:
+    """One kernel each: one version of cuBLAS for all processes."""
+    return {name: ControlTime("", time_us) for name, time_us in _control_pair_us(process).items()}
 
 
 def _seen(workload: str, timer: str, process: Measured) -> Seen:
@@ -77,7 +99,6 @@ def _seen(workload: str, timer: str, process: Measured) -> Seen:
     statistic = _TIMERS[timer].statistic
     if timer == "device":
         sample = Sample(tuple(summarize(row, statistic) for row in values), values.shape[1])
-        gemm_us = process.process.meta.get("controls_us", {}).get("gemm")  # one kernel: one version of cuBLAS for all
-        return Seen(observe(sample), process.gpu, gemm_us=gemm_us)
+        return Seen(observe(sample), process.gpu, gemm_us=_control_pair_us(process).get("gemm"))
     times, controls = (tuple(summarize(row, statistic) for row in values[..., index]) for index in (0, 1))
     return Seen(observe(Sample(times, values.shape[1], controls), host_share=1.0), process.gpu, 1.0)

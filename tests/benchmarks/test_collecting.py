@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from detection.levels import NONE, Level
 from torch import nn
 
 from kernelgauge import Workload
-from kernelgauge.measure.device import choose_device
+from kernelgauge.measure.device import CpuDevice, choose_device
 from kernelgauge.measure.instance import build, first_call
 from tests.benchmarks.processes import HALF, TEN
 
@@ -35,7 +36,7 @@ class TestInjection:
         ones = torch.ones(2)
         assert torch.equal(slowed(ones), ones)
         unslowed(ones)
-        assert slept == [1981, 1]
+        assert slept == [400 + 1980, 400]
 
     def test_the_host_waits_before_the_call(self) -> None:
         called: list[int] = []
@@ -69,7 +70,7 @@ class TestInjection:
         device = choose_device("cpu")
         original, slowed = build(LINEAR, device), build(injected.twin(LINEAR, device_us=2.0), device)
         assert torch.equal(original.outputs(), slowed.outputs())
-        assert slept == [3961]
+        assert slept == [4360]
 
     def test_a_compiled_twin_compiles_the_inner_module_alone(self, slept: list[int]) -> None:
         workload = Workload(
@@ -84,7 +85,7 @@ class TestInjection:
                 instance = build(injected.twin(workload, device_us=device_us), device)
                 first_call(instance)
                 instance.call()
-        assert slept == [1, 1, 1981, 1981, 1981, 1981]
+        assert slept == [400, 400, 2380, 2380, 2380, 2380]
         assert not counted["graph_break"]
         assert counted["stats"]["unique_graphs"] == 1
 
@@ -224,6 +225,15 @@ class TestCollecting:
         assert len(set(passes)) == 3  # levels
         for start in range(0, len(passes), 3):
             assert len(set(passes[start : start + 3])) == 3
+
+    def test_the_control_pair_is_measured_in_every_pass(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(CpuDevice, "controls", (replace(LINEAR, module="copy"), replace(LINEAR, module="gemm")))
+        collected, order = self.collected(0)
+        assert collected.control_pair_us == {"copy": 200.0, "gemm": 200.0}
+        own = [name for name in order if name.startswith("ours")]
+        passes = own[own.count(own[0]) :]
+        assert len(passes) % 5 == 0
+        assert {tuple(passes[start : start + 2]) for start in range(0, len(passes), 5)} == {tuple(passes[:2])}
 
     def test_the_order_follows_the_seed(self) -> None:
         orders = [self.order_of_peers_and_ours(seed) for seed in (0, 0, 1, 2)]

@@ -1,0 +1,45 @@
+"""Our own decision of what the detection benchmark measured."""
+
+from __future__ import annotations
+
+import pytest
+from detection.data import Process
+from detection.levels import Level
+from detection.ours import decide
+
+from tests.benchmarks.processes import FIVE, process
+
+PAIR = {"copy": 67.0, "gemm": 178.0}
+
+
+def told(factor: float | None, gpu: str = "a") -> bool:
+    """Whether 5 % are seen of a process beside which the control GEMM took so much longer; None: it was not measured."""
+    known = [process(number, us=200.0, control_pair_us=PAIR) for number in range(6)]
+    pair = {} if factor is None else {"control_pair_us": {**PAIR, "gemm": factor * PAIR["gemm"]}}
+    test: Process = process(6, gpu, us=200.0, **pair)
+    return decide("mlp-eager", "device", [one.at() for one in known], test.at(FIVE))
+
+
+@pytest.mark.parametrize("factor", [None, 1.0, 1.002, 1.01])
+def test_a_slowdown_that_the_machine_does_not_explain_is_seen(factor: float | None) -> None:
+    assert told(factor)
+
+
+@pytest.mark.parametrize("factor", [1.05, 0.95])
+def test_nothing_is_said_of_a_machine_that_is_another(factor: float) -> None:
+    assert not told(factor)
+
+
+def test_what_the_machine_may_have_made_is_no_regression() -> None:
+    known = [process(number, us=200.0, control_pair_us=PAIR) for number in range(6)]
+    slower = process(6, us=200.0 * 1.006, control_pair_us={**PAIR, "gemm": 1.006 * PAIR["gemm"]})
+    assert not decide("mlp-eager", "device", [one.at() for one in known], slower.at())
+    alone = process(6, us=200.0 * 1.006)
+    assert decide("mlp-eager", "device", [one.at() for one in known], alone.at())
+
+
+def test_a_host_is_judged_whatever_the_gpu_does() -> None:
+    known = [process(number, control_pair_us=PAIR) for number in range(6)]
+    level = Level("host", 20)
+    test = process(6, levels=(level,), control_pair_us={**PAIR, "gemm": 2 * PAIR["gemm"]})
+    assert decide("mlp-eager", "host", [one.at() for one in known], test.at(level))
