@@ -13,6 +13,7 @@ from torch import nn
 
 from kernelgauge import Timer, Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
+from kernelgauge.measure import passes
 from kernelgauge.measure.passes import _left
 from kernelgauge.measure.runner import Measured, Result
 from kernelgauge.measure.settings import Settings
@@ -72,17 +73,24 @@ def test_the_replicates_of_a_workload_are_numbered(
     assert replicates.places("a") == replicates.places("b") == [0, 1, 2]
 
 
-def test_the_passes_are_announced_with_the_workloads_that_are_left(
-    tiny: Tiny, replicates: ToldReplicates, settings: Settings
+@pytest.mark.parametrize(("every_s", "announced"), [(0.0, [1, 2, 3, 4, 5, 6]), (3600.0, [1])])
+def test_the_passes_are_announced_now_and_then_with_the_workloads_that_are_left(
+    tiny: Tiny,
+    replicates: ToldReplicates,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    every_s: float,
+    announced: list[int],
 ) -> None:
     from kernelgauge.measure.runner import measure
 
+    monkeypatch.setattr(passes, "_TOLD_EVERY_S", every_s)
     said: list[str] = []
     replicates.times_us["b"] = WILD
     device = Fake()
     measure([tiny(module="a"), tiny(module="b")], device, device.fingerprint(), settings, said.append)
     assert said[:2] == ["a-eager-fp32: profiling", "b-eager-fp32: profiling"]
-    assert said[2:] == [f"timing, pass {number}: {2 if number < 4 else 1} of 2 workloads" for number in range(1, 7)]
+    assert said[2:] == [f"timing, pass {number}: {2 if number < 4 else 1} of 2 workloads" for number in announced]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ _CONTROL_ITERATIONS = 12  # enough for 0.1 %: a control has one kernel, and its 
 # The control pair may drift by this much between the first passes and the last. Nothing that a GPU does by itself
 # moves it further: between processes on one H200 each of it spreads by 0.1 %.
 _CONTROL_DRIFT = 0.03
+_TOLD_EVERY_S = 2.0  # a pass over a few workloads takes a tenth of that, and a log keeps every line
 
 
 def time_together(
@@ -39,11 +41,14 @@ def time_together(
         return {}
     first = len(subjects[0].replicates) + len(subjects[0].spoilt)  # a confirmation goes on to other addresses
     index = first
-    started = time.perf_counter()
+    started, told_at = time.perf_counter(), -math.inf
     while active := [subject for subject in subjects if not subject.is_done(settings.for_call(subject.pace.call_us))]:
         least = max(settings.for_call(subject.pace.call_us).replicates for subject in active)
-        left = _left(index - first, time.perf_counter() - started, least)
-        progress(f"timing, pass {index - first + 1}: {len(active)} of {len(subjects)} workloads{left}")
+        now = time.perf_counter()
+        if now - told_at >= _TOLD_EVERY_S:
+            left = _left(index - first, now - started, least)
+            progress(f"timing, pass {index - first + 1}: {len(active)} of {len(subjects)} workloads{left}")
+            told_at = now
         for subject in (*controls, *active):
             _one_replicate(subject, device, settings, index, usual_clock_mhz=_usual_clock((*controls, *subjects)))
         ending = _ends_all(controls, device)
