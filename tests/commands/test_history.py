@@ -19,7 +19,7 @@ from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
 from tests.builders import ELSEWHERE, HERE
 from tests.commands.conftest import Command
-from tests.history.test_history import ROOT, night, timed, year
+from tests.history.nights import ROOT, night, timed, year
 from tests.test_results import HOSTILE, hostile, results
 
 
