@@ -5,8 +5,8 @@
 
 Of each workload and timer: the mean, the standard deviation between the processes of what was measured, and of what is
 compared (at equal speed of the host), the slowdown that is caught 95 times in 100 if all of them are the baseline, all in
-percent, and how many false alarms and undecided verdicts each pair of
-processes gives if one is the baseline of the other.
+percent, the slope that the time follows the host with, and how many false alarms and undecided verdicts each pair of
+processes gives if one is the baseline of the other. Launch configurations of the autotuner are lines of their own.
 
     python benchmarks/noise.py --against baselines runs/*.json
 
@@ -55,6 +55,7 @@ from kernelgauge.judge import (
     judge_time,
     smallest_detectable,
 )
+from kernelgauge.judge.noise import alike
 from kernelgauge.report.calibration import calibration_text
 from kernelgauge.report.rows import rows
 from kernelgauge.report.terminal import describe, remarks, summary_text
@@ -89,18 +90,19 @@ def main() -> None:
     if arguments.against is not None:
         judge_against(BaselineStore(arguments.against), arguments.files)
         return
-    by_workload: dict[str, list[Run]] = {}
+    alike_runs: dict[tuple[object, ...], list[Run]] = {}
     for path in arguments.files:
         for run in read_runs(path).runs:
-            by_workload.setdefault(run.workload, []).append(run)
-    comparisons = len(by_workload) * len(Timer)
+            configurations = tuple(kernel.identity.kernel_kwargs for kernel in run.kernels)
+            alike_runs.setdefault((run.workload, configurations), []).append(run)
+    comparisons = len({key[0] for key in alike_runs}) * len(Timer)
     print(f"{len(arguments.files)} processes; each pair of them is judged in both directions")
     print(
-        f"{'workload':<40}{'timer':<15}{'us':>8}{'raw %':>8}{'compared %':>12}{'seen from %':>13}{'alarms':>8}{'undecided':>11}{'pairs':>7}"
+        f"{'workload':<40}{'timer':<15}{'us':>8}{'raw %':>8}{'compared %':>12}{'slope':>7}{'seen from %':>13}{'alarms':>8}{'undecided':>11}{'pairs':>7}"
     )
-    for workload, runs in by_workload.items():
+    for runs in alike_runs.values():
         for timer in Timer:
-            report(workload, timer, runs, comparisons)
+            report(runs[0].workload, timer, runs, comparisons)
 
 
 def between_gpus(files: Sequence[Path]) -> None:
@@ -179,6 +181,8 @@ def report(workload: str, timer: Timer, runs: Sequence[Run], comparisons: int) -
         return
     share = fmean(one.host_share for one in seen)
     seen = [Seen(one.observation, one.gpu, share) for one in seen]  # of one baseline: one share for all
+    seen, _ = alike(seen, seen[-1], DEFAULT_POLICIES[timer])
+    slope = f"{seen[0].slope.value:.2f}" if share else "-"
     raw = [math.log(one.observation.mean_us) for one in seen]
     verdicts = [
         decide([before], after, DEFAULT_POLICIES[timer], comparisons=comparisons).status
@@ -189,7 +193,7 @@ def report(workload: str, timer: Timer, runs: Sequence[Run], comparisons: int) -
     seen_from = smallest_detectable(seen, seen[-1], DEFAULT_POLICIES[timer], comparisons=comparisons)
     print(
         f"{workload:<40}{timer.label:<15}{math.exp(fmean(raw)):>8.1f}{100 * stdev(raw):>8.2f}"
-        f"{100 * stdev(one.logarithm for one in seen):>12.2f}{100 * seen_from:>13.2f}{verdicts.count(Status.REGRESSED):>8}"
+        f"{100 * stdev(one.logarithm for one in seen):>12.2f}{slope:>7}{100 * seen_from:>13.2f}{verdicts.count(Status.REGRESSED):>8}"
         f"{verdicts.count(Status.UNDECIDED):>11}{len(verdicts):>7}"
     )
 

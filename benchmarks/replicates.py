@@ -4,8 +4,9 @@
     python benchmarks/replicates.py --long            one session of 800 calls: how long the GPU keeps its speed
     python benchmarks/replicates.py --allocations     eight fresh allocations, each measured six times in turns
 
-Of each workload and way: the mean device time against that of the first way and its spread, the time that a replicate
-takes, and the standard error that a second of such replicates leaves. Of a long session: the correlation of the device
+Of each workload and way: the mean device time against that of the first way with its standard error, the spread, the time
+that a replicate takes, and the standard error that a second of such replicates leaves. Sessions whose calls were not queued
+as a whole are counted and left out. Of a long session: the correlation of the device
 times of two calls by how far apart they are, and the deviation of the means of 40 calls, beside what it would be if calls
 were independent. Of allocations: how far their means spread, and the repetitions of one.
 """
@@ -17,6 +18,7 @@ import random
 import sys
 import time
 from dataclasses import dataclass, field
+from math import hypot
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import NamedTuple
@@ -55,6 +57,7 @@ class Way(NamedTuple):
 
 WAYS = (
     Way(40, 14, 0.02, 1.5),
+    Way(12, 7, 0.005, 1.5),
     Way(16, 6, 0.02, 1.5),
     Way(16, 6, 0.005, 1.5),
     Way(16, 13, 0.0, 1.5),
@@ -69,14 +72,22 @@ class Made:
 
     device_us: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    not_held: int = 0
 
     def __str__(self) -> str:
         error = self.spread / (1 / fmean(self.seconds)) ** 0.5
-        return f"spread {self.spread:.3f} %, {1e3 * median(self.seconds):.0f} ms each, {error:.3f} % in a second"
+        left_out = f", {self.not_held} left out" if self.not_held else ""
+        return (
+            f"spread {self.spread:.3f} %, {1e3 * median(self.seconds):.0f} ms each, {error:.3f} % in a second{left_out}"
+        )
 
     @property
     def spread(self) -> float:
         return 100 * stdev(self.device_us) / fmean(self.device_us)
+
+    @property
+    def error(self) -> float:
+        return self.spread / len(self.device_us) ** 0.5
 
 
 def sums_us(session: Session) -> list[float]:
@@ -97,6 +108,9 @@ def take(device: Device, workload: Workload, way: Way, dispatch: float, replicat
         device, instance, iterations=way.calls, warmup=way.before, hold_us=max(50.0, way.hold * dispatch)
     )
     host_calls(device, instance, 30)
+    if not session.was_held:
+        made.not_held += 1
+        return
     made.seconds.append(time.perf_counter() - started)
     made.device_us.append(summarize(sums_us(session), Timer.DEVICE.statistic))
 
@@ -114,11 +128,11 @@ def compare(device: Device, workloads: list[Workload], seconds: float) -> None:
         round_ += 1
     for workload in workloads:
         print(f"{workload.id}, {round_} replicates of each")
-        usual = fmean(made[workload.id, WAYS[0]].device_us)
+        first = made[workload.id, WAYS[0]]
         for way in WAYS:
             one = made[workload.id, way]
-            against = 100 * (fmean(one.device_us) / usual - 1)
-            error = one.spread / len(one.device_us) ** 0.5
+            against = 100 * (fmean(one.device_us) / fmean(first.device_us) - 1)
+            error = hypot(one.error, first.error)
             print(
                 f"  {way.calls:>3} calls after {way.before:>2}, warm-up {1e3 * way.warm_up_s:>2.0f} ms, hold x{way.hold:g}: "
                 f"{against:+.3f} +- {error:.3f} %, {one}"

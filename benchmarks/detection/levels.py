@@ -67,7 +67,7 @@ def rotation(levels: Sequence[Level], slot: int, count: int) -> list[Level]:
 
 
 def rotation_slot(process: int, gpus: int) -> int:
-    """The slot of a process: each GPU goes through all levels, and the GPUs of one round have different ones.
+    """The slot of a process: each GPU goes through all levels in as many processes, the GPUs of one round have others.
 
     The process's own number would give a GPU the same levels again and again wherever the number of GPUs is a
     multiple of the rotation's length.

@@ -47,7 +47,7 @@ def add_options(group: pytest.OptionGroup) -> None:
         "--perf-replicates",
         type=_replicates,
         metavar="N",
-        help="fresh allocations for each time (default: 8 to 16, as many as it takes)",
+        help="fresh allocations for each time (default: 12 to 32, as many as it takes)",
     )
     group.addoption(
         "--perf-deterministic",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from kernelgauge.judge import DEFAULT_POLICIES, Prior, Seen, process_noise
+from kernelgauge.judge import DEFAULT_POLICIES, Prior, Seen, Status, decide, process_noise
 from kernelgauge.judge.noise import alike, difference, of_another_gpu, on_the_same_gpu, sources
 from kernelgauge.judge.slope import DISPATCH_SLOPE
 from kernelgauge.judge.stats import NO_INTERVAL, change, quantile, standard_error
@@ -323,3 +323,17 @@ def test_without_a_control_a_time_of_the_host_has_no_interval_and_is_shown_as_it
     after = known if unknown == "before" else lost
     assert sources([before], after, policy()) == NO_INTERVAL
     assert difference([before], after, policy()) == 0
+
+
+def test_a_latency_of_which_the_host_moves_nothing_is_told_so_by_a_baseline_at_several_speeds() -> None:
+    rule = DEFAULT_POLICIES[Timer.END_TO_END]
+
+    def at(control_us: float, us: float = 270.0) -> Seen:
+        return seen(us, host_share=0.13, control_us=control_us)
+
+    before = [at(control_us, 270.0 + wobble) for control_us, wobble in ((35, 0.0), (40, 0.4), (46, -0.4), (55, 0.1))]
+    _, after = alike(before, at(36.0), rule)
+    assert after.slope.value < 0.5
+    assert math.sqrt(after.slope.variance) == pytest.approx(0.35, abs=0.06)  # another host may differ
+    assert decide(before, at(36.0), rule, comparisons=21).status is Status.PASS
+    assert decide(before, at(36.0, 300.0), rule, comparisons=21).status is Status.REGRESSED

@@ -64,4 +64,5 @@ def test_however_well_one_host_tells_another_may_differ() -> None:
     prior = SlopePrior(0.85, 0.35, between_hosts=0.3)
     found = fitted_slope([points(0.5, *range(10, 40))], 1e-8, prior)
     assert found.value == pytest.approx(0.5, abs=1e-3)
-    assert math.sqrt(found.variance) == pytest.approx(0.3)
+    assert math.sqrt(found.variance) == pytest.approx(0.3, abs=1e-3)
+    assert found.degrees == prior.degrees

@@ -128,6 +128,11 @@ def test_a_hold_that_was_long_enough_is_shortened_once_to_what_nearly_all_calls_
     assert pace.hold_us == 150.0
 
 
+def test_the_hold_of_a_call_that_waits_for_the_device_itself_is_left_as_it_is(holds) -> None:
+    _, pace = holds(session_of(held=10, synchronizes=True), hold_us=1000.0)
+    assert pace.hold_us == 1000.0
+
+
 def test_a_hold_that_had_to_grow_is_not_shortened(holds) -> None:
     _, pace = holds(session_of(held=0), session_of(held=10), hold_us=400.0)
     assert pace.hold_us == 800.0

@@ -78,14 +78,15 @@ def telling(before: Sequence[Seen]) -> Sequence[Seen]:
 
 def _own_slope(before: Sequence[Seen], policy: Policy) -> Slope:
     """What the processes of a baseline say of how this workload follows the host."""
-    share = before[0].host_share
+    share, expected = before[0].host_share, policy.slope.expected()
     if not share or not all(seen.known_host for seen in before):
-        return policy.slope.expected()
+        return expected
     points = [
         [(seen.host_logarithm, math.log(seen.observation.mean_us)) for seen in group]
         for group in _seen_by_gpu(before).values()
     ]
-    return fitted_slope(points, _between_processes(before, policy.for_share(share)).variance, policy.slope)
+    scatter = _between_processes([replace(seen, slope=expected) for seen in before], policy.for_share(share))
+    return fitted_slope(points, scatter.variance, policy.slope)
 
 
 def alike(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[list[Seen], Seen]:

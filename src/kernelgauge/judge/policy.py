@@ -101,7 +101,7 @@ class Policy:
 
 
 # Priors of processes and machines: docs/measuring.md and docs/verdicts.md, with the commands. Of replicates: the spreads in
-# the committed baselines (0.1 to 0.3 % of 200 us, 0.5 to 1 % of 3 us; 1 to 2 % of host clocks).
+# benchmarks/data/host_states (0.1 to 0.3 % of 200 us, 1 % of 3 us; 1 to 2 % of host clocks).
 DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
     {
         Timer.DEVICE: Policy(
@@ -109,7 +109,7 @@ DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
             floor_us=0.03,
             blind=0.02,
             blind_us=0.15,
-            replicate=Prior(0.002, absolute_us=0.02, degrees=8.0),
+            replicate=Prior(0.002, absolute_us=0.03, degrees=8.0),
             process=Prior(0.0005, absolute_us=0.012, degrees=20.0),
             machine=Prior(0.0035, absolute_us=0.015, degrees=12.0),
             of_the_host=False,

@@ -31,7 +31,8 @@ class SlopePrior:
     Attributes:
         value: its mean over workloads and hosts.
         deviation: its standard deviation over them.
-        between_hosts: and over the hosts of one workload: a baseline knows one host, and the run may be on another.
+        between_hosts: and of the difference between two hosts, of one workload: a baseline knows one, and the run may be on
+            another. However many processes tell of the one, none tells of the other.
         degrees: how many observations it counts as.
     """
 
@@ -44,11 +45,10 @@ class SlopePrior:
         return Slope(self.value, self.deviation**2, self.degrees)
 
 
-# Thirteen workloads on two H200 hosts: 0.97 to 1.06 on one, 1.06 to 1.22 on the other (mean 1.08, docs/measuring.md), and
-# up to 1.36 on a third.
+# Thirteen workloads on two H200 hosts: 0.97 to 1.06 on one, 1.06 to 1.22 on the other (mean 1.08), and up to 1.36 on a third.
 DISPATCH_SLOPE = SlopePrior(1.08, 0.12)
-# Of what the device does not fill of a latency, some waits for the GPU and not for the host. On one H200 host 0.7 to 1.1, on
-# another 0.5 to 1.2, on a third 0.1 to 0.5 for the MLPs and 0.7 to 1.4 for kernels of 3 us (docs/measuring.md).
+# Of what the device does not fill of a latency, some waits for the GPU and not for the host: 0.6 to 1.1 on one H200 host, 0.3 to
+# 1.3 on two others (docs/measuring.md).
 LATENCY_SLOPE = SlopePrior(0.85, 0.35, between_hosts=0.3)
 
 
@@ -74,5 +74,6 @@ def fitted_slope(groups: Sequence[Sequence[tuple[float, float]]], variance: floa
     precision = along / variance + 1 / expected.variance
     value = (across / variance + expected.value / expected.variance) / precision
     own = sum(len(points) - 1 for points in groups)
-    left = max(1 / precision, prior.between_hosts**2)
-    return Slope(value, left, expected.degrees + own, fitted=along / variance / precision)
+    left = min(expected.variance, 1 / precision + prior.between_hosts**2)
+    degrees = expected.degrees if prior.between_hosts else expected.degrees + own
+    return Slope(value, left, degrees, fitted=along / variance / precision)

@@ -13,7 +13,7 @@ from ..workload import Workload
 from .compiler import reset_compiler
 from .device import Device
 from .instance import Instance, build, grad_mode
-from .settings import WARM_UP_SECONDS
+from .settings import LATENCY_WARM_UP_SECONDS
 from .timing import collector_paused, warm_up
 
 __all__ = ["Rounds"]
@@ -47,7 +47,7 @@ class Rounds:
             self._instance = None  # first, so that two replicates are never held at once
             self._instance = build(self._workload, self._device, replicate=self._first + self._done // self._iterations)
             self._device.host.wait_until_fast()
-            warm_up(self._device, self._instance, calls=self._device.warm_up_calls, seconds=WARM_UP_SECONDS)
+            warm_up(self._device, self._instance, calls=self._device.warm_up_calls, seconds=LATENCY_WARM_UP_SECONDS)
         self._done += 1
         assert self._instance is not None
         self._controls_us.append(self._device.host.round_trip_us())

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["WARM_UP_SECONDS", "Settings"]
+__all__ = ["LATENCY_WARM_UP_SECONDS", "Settings"]
 
-WARM_UP_SECONDS = 0.02
+LATENCY_WARM_UP_SECONDS = 0.02
 
 # No GPU workload takes a second; a GEMM in bf16 on a processor that has none takes several.
 _SLOW_CALL_US = 1e6
@@ -20,7 +20,8 @@ class Settings:
     """How long to measure.
 
     Many short replicates: an H200 changes its speed by 0.1 to 0.2 % about every tenth of a second and keeps it in between,
-    so that more calls in one replicate tell little that is new, and another replicate does (docs/measuring.md).
+    so that of an MLP more calls in one replicate tell little that is new, and another replicate does; of kernels of 3 us, whose
+    replicates differ more, that is as good (docs/measuring.md).
 
     Attributes:
         replicates: fresh allocations for each timer, at least.
