@@ -1,0 +1,59 @@
+"""The judge on what was recorded on H200s, as `benchmarks/noise.py` shows it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import noise
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED = sorted(map(str, (ROOT / "benchmarks" / "data" / "host_states").glob("*.json")))
+STORED = sorted(map(str, (ROOT / "baselines" / "nvidia-h200").glob("*.json")))
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
+    """The rows of the table, without its head: a workload each."""
+    monkeypatch.setattr(sys, "argv", ["noise.py", *arguments])
+    noise.main()
+    lines = capsys.readouterr().out.splitlines()
+    return [re.split(r"\s{2,}", line) for line in lines if re.match(r"\S+-(eager|compiled|liger)-", line)]
+
+
+def test_no_process_is_called_slower_than_another_whatever_the_host_did(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = shown(monkeypatch, capsys, *RECORDED)
+    # Seven workloads, three timers. The configuration that the autotuner drew once has nothing to be held against.
+    assert len(rows) == 21
+    assert {row[1] for row in rows} == {"device time", "end to end", "host dispatch"}
+    assert [row for row in rows if row[7] != "0"] == []  # alarms
+
+
+def test_each_timer_of_a_stored_baseline_has_a_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = shown(monkeypatch, capsys, "--stored", *STORED)
+    assert len(rows) == 3 * len(STORED)
+    mlps = [row for row in rows if row[0].startswith("mlp") and row[1] == "device time"]
+    assert all(float(row[4]) < 0.7 for row in mlps)  # seen from so many percent
+
+
+def test_gpus_of_a_baseline_differ_by_less_than_a_percent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = shown(monkeypatch, capsys, "--between-gpus", *STORED)
+    assert all(0 < float(row[3]) < 1 for row in rows)
+
+
+def test_an_unknown_gpu_is_not_called_slower_and_a_slowdown_of_two_percent_of_an_mlp_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = shown(monkeypatch, capsys, "--unknown-gpu", *STORED)
+    assert len(rows) == len(STORED) + 1  # two configurations of one
+    for workload, _, unchanged, *_, two_percent in rows:
+        assert unchanged.startswith("0/")
+        caught, of = map(int, two_percent.split("/"))
+        assert caught == of or not workload.startswith("mlp")
