@@ -9,8 +9,8 @@ else is measured. Building and the first call, which compiles, are outside every
 itself, warm-up and fresh allocations, is inside.
 
 Ours measures as the suite does: passes go round the control pair, all workloads and all levels, one replicate each, until
-every one has had its time on average. The peers measure one thing after the other, after a rest each: of each workload the unslowed twin and the
-first levels. Who comes first, and the order of everything, is drawn by the seed.
+every one has had its time on average. The peers measure one thing after the other, after a rest each: of each workload
+the unslowed twin and the first levels. Who comes first, and the order of everything, is drawn by the seed.
 """
 
 from __future__ import annotations
