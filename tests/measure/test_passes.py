@@ -15,8 +15,10 @@ from kernelgauge import Timer, Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
 from kernelgauge.measure import passes
 from kernelgauge.measure.passes import _left
+from kernelgauge.measure.replicate import Pace, Replicate
 from kernelgauge.measure.runner import Measured, Result
 from kernelgauge.measure.settings import Settings
+from kernelgauge.measure.subject import Subject
 from tests.measure.conftest import Fake, ToldReplicates
 
 Tiny = Callable[..., Workload]
@@ -93,19 +95,26 @@ def test_the_passes_are_announced_now_and_then_with_the_workloads_that_are_left(
     assert said[2:] == [f"timing, pass {number}: {2 if number < 4 else 1} of 2 workloads" for number in announced]
 
 
+def measured(*seconds: float, call_us: float = 100.0) -> Subject:
+    """A workload whose replicates took that long."""
+    made = [Replicate((10.0,), None, (), (), each) for each in seconds]
+    return Subject(Any, Any, Pace(call_us, 50.0), 0, None, replicates=made)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
-    ("passes", "seconds", "left"),
+    ("active", "left"),
     [
-        (0, 0.0, ""),
-        (1, 2.0, ", 14 s at least"),
-        (4, 8.0, ", 8 s at least"),
-        (7, 0.7, ""),
-        (8, 16.0, ""),
-        (12, 24.0, ""),
+        pytest.param([measured()], "", id="nothing is known yet"),
+        pytest.param([measured(2.0)], ", 14 s at least", id="seven more"),
+        pytest.param([measured(1.0, 3.0)], ", 12 s at least", id="six more, by the mean"),
+        pytest.param([measured(2.0), measured(1.0)], ", 21 s at least", id="of two workloads"),
+        pytest.param([measured(30.0, call_us=6e6), measured(0.01)], ", 30 s at least", id="a slow one has fewer"),
+        pytest.param([measured(*[2.0] * 8)], "", id="the rest is for precision"),
+        pytest.param([measured(0.01)], "", id="no time"),
     ],
 )
-def test_how_long_it_will_take_is_told_from_how_long_it_took(passes: int, seconds: float, left: str) -> None:
-    assert _left(passes, seconds, 8) == left
+def test_how_long_it_will_take_is_told_from_what_each_took(active: list[Subject], left: str) -> None:
+    assert _left(active, Settings(replicates=8)) == left
 
 
 def test_results_are_those_of_their_workloads(

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 
 from ..conditions import highest_clock_mhz
 from ..errors import DisturbedError, KernelgaugeError, MeasurementError
@@ -41,12 +41,11 @@ def time_together(
         return {}
     first = len(subjects[0].replicates) + len(subjects[0].spoilt)  # a confirmation goes on to other addresses
     index = first
-    started, told_at = time.perf_counter(), -math.inf
+    told_at = -math.inf
     while active := [subject for subject in subjects if not subject.is_done(settings.for_call(subject.pace.call_us))]:
-        least = max(settings.for_call(subject.pace.call_us).replicates for subject in active)
         now = time.perf_counter()
         if now - told_at >= _TOLD_EVERY_S:
-            left = _left(index - first, now - started, least)
+            left = _left(active, settings)
             progress(f"timing, pass {index - first + 1}: {len(active)} of {len(subjects)} workloads{left}")
             told_at = now
         for subject in (*controls, *active):
@@ -61,10 +60,15 @@ def time_together(
     return {control.workload.module: _control_time(control) for control in controls if control.replicates}
 
 
-def _left(passes: int, seconds: float, least: int) -> str:
-    """How long it will take at least, for the least number of passes, by how long they took so far."""
-    seconds_left = seconds / passes * (least - passes) if passes else 0.0
-    return f", {seconds_left:.0f} s at least" if seconds_left >= 1 else ""
+def _left(active: Sequence[Subject], settings: Settings) -> str:
+    """How long it will take at least: for each workload's least number of replicates, by what its own took so far."""
+    seconds = math.fsum(
+        fmean(each.seconds for each in subject.replicates)
+        * max(0, settings.for_call(subject.pace.call_us).replicates - len(subject.replicates))
+        for subject in active
+        if subject.replicates
+    )
+    return f", {seconds:.0f} s at least" if seconds >= 1 else ""
 
 
 def _ends_all(controls: Sequence[Subject], device: Device) -> KernelgaugeError | None:
