@@ -33,7 +33,7 @@ import argparse
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, linear_regression, stdev, variance
@@ -44,6 +44,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from kernelgauge.judge import (
     DEFAULT_POLICIES,
+    Baseline,
     Seen,
     Status,
     Verdict,
@@ -69,23 +70,13 @@ _SLOWER = (0.0, 0.01, 0.015, 0.02)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE.json")
-    parser.add_argument("--between-gpus", action="store_true", help="the files are baselines, of several GPUs each")
-    parser.add_argument("--unknown-gpu", action="store_true", help="the files are baselines, of several GPUs each")
-    parser.add_argument("--stored", action="store_true", help="the files are baselines: their noise")
+    of_baselines = {"--between-gpus": between_gpus, "--unknown-gpu": unknown_gpu, "--stored": noise_of}
+    for option, show in of_baselines.items():
+        parser.add_argument(option, dest="show", action="store_const", const=show, help="the files are baselines")
     parser.add_argument("--against", type=Path, metavar="BASELINES", help="judge the runs against these")
     arguments = parser.parse_args()
-    if arguments.between_gpus:
-        between_gpus(arguments.files)
-        return
-    if arguments.unknown_gpu:
-        unknown_gpu(arguments.files)
-        return
-    if arguments.stored:
-        baselines = {
-            path.stem: decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
-            for path in arguments.files
-        }
-        print(calibration_text(baselines, comparisons=len(baselines) * len(Timer), width=100, color=False))
+    if arguments.show is not None:
+        arguments.show(stored(arguments.files))
         return
     if arguments.against is not None:
         judge_against(BaselineStore(arguments.against), arguments.files)
@@ -105,10 +96,17 @@ def main() -> None:
             report(runs[0].workload, timer, runs, comparisons)
 
 
-def between_gpus(files: Sequence[Path]) -> None:
+def stored(files: Sequence[Path]) -> dict[str, Baseline]:
+    return {path.stem: decode_baseline(path.read_bytes(), where=str(path), workload=path.stem) for path in files}
+
+
+def noise_of(baselines: Mapping[str, Baseline]) -> None:
+    print(calibration_text(baselines, comparisons=len(baselines) * len(Timer), width=100, color=False))
+
+
+def between_gpus(baselines: Mapping[str, Baseline]) -> None:
     print(f"{'workload':<40}{'us':>8}{'GPUs':>6}{'differ by %':>13}{'their GEMM by %':>17}{'slope':>7}{'rest %':>8}")
-    for path in files:
-        baseline = decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
+    for workload, baseline in baselines.items():
         for entry in baseline.entries:
             by_gpu: dict[str | None, list[tuple[float, float]]] = {}
             for process in entry.processes:
@@ -122,16 +120,15 @@ def between_gpus(files: Sequence[Path]) -> None:
             rest = [y - fit.slope * x for x, y in zip(gemms, times, strict=True)]
             spread = math.sqrt(variance(rest) * (len(rest) - 1) / (len(rest) - 2))
             print(
-                f"{path.stem:<40}{entry.device_time_us:>8.1f}{len(times):>6}{100 * stdev(times):>13.2f}"
+                f"{workload:<40}{entry.device_time_us:>8.1f}{len(times):>6}{100 * stdev(times):>13.2f}"
                 f"{100 * stdev(gemms):>17.2f}{fit.slope:>7.2f}{100 * spread:>8.2f}"
             )
 
 
-def unknown_gpu(files: Sequence[Path]) -> None:
-    comparisons = len(files) * len(Timer)
+def unknown_gpu(baselines: Mapping[str, Baseline]) -> None:
+    comparisons = len(baselines) * len(Timer)
     print(f"{'workload':<40}{'us':>8}" + "".join(f"{slower:>+9.1%}" for slower in _SLOWER))
-    for path in files:
-        baseline = decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
+    for workload, baseline in baselines.items():
         for entry in baseline.entries:
             gemm = entry.processes[-1].controls["gemm"]
             seen = baseline.seen(Timer.DEVICE, entry, gemm=gemm.kernel)
@@ -139,7 +136,7 @@ def unknown_gpu(files: Sequence[Path]) -> None:
                 continue
             caught = [sum(_regressed(seen, one, slower, comparisons) for one in seen) for slower in _SLOWER]
             counts = "".join(f"{f'{count}/{len(seen)}':>9}" for count in caught)
-            print(f"{path.stem:<40}{entry.device_time_us:>8.1f}{counts}")
+            print(f"{workload:<40}{entry.device_time_us:>8.1f}{counts}")
 
 
 def _regressed(seen: Sequence[Seen], one: Seen, slower: float, comparisons: int) -> bool:

@@ -75,11 +75,9 @@ class Made:
     not_held: int = 0
 
     def __str__(self) -> str:
-        error = self.spread / (1 / fmean(self.seconds)) ** 0.5
+        in_a_second = self.spread * fmean(self.seconds) ** 0.5
         left_out = f", {self.not_held} left out" if self.not_held else ""
-        return (
-            f"spread {self.spread:.3f} %, {1e3 * median(self.seconds):.0f} ms each, {error:.3f} % in a second{left_out}"
-        )
+        return f"spread {self.spread:.3f} %, {1e3 * median(self.seconds):.0f} ms each, {in_a_second:.3f} % in a second{left_out}"
 
     @property
     def spread(self) -> float:
@@ -96,8 +94,7 @@ def sums_us(session: Session) -> list[float]:
 
 
 def dispatch_us(device: Device, workload: Workload) -> float:
-    session = profile_session(device, build(workload, device), iterations=9)
-    return sorted(window.duration_us for window in session.windows)[7]
+    return profile_session(device, build(workload, device), iterations=10).usual_dispatch_us
 
 
 def take(device: Device, workload: Workload, way: Way, dispatch: float, replicate: int, made: Made) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernelgauge.conditions import Reading
-from kernelgauge.judge import DEFAULT_POLICIES, Seen, Status, machine_change, observe
+from kernelgauge.judge import DEFAULT_POLICIES, Seen, Status, machine_change_on, observe
 from kernelgauge.judge import decide as decide_times
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import Instance
@@ -67,9 +67,10 @@ def decide(workload: str, timer: str, baseline_processes: Sequence[Measured], te
     kind = _TIMERS[timer]
     before = [_seen(workload, timer, process) for process in baseline_processes]
     after = _seen(workload, timer, test_process)
-    same = [process for process in baseline_processes if process.gpu == test_process.gpu]
-    controls = [_controls(process) for process in same or baseline_processes]
-    machine = machine_change(controls, _controls(test_process), same_gpu=bool(same))
+    recorded = [(process.gpu, _controls(process)) for process in baseline_processes]
+    machine = machine_change_on(test_process.gpu, recorded, _controls(test_process))
+    if machine.is_another and timer == "device":
+        return False  # INVALID
     decision = decide_times(
         before,
         after,
@@ -77,8 +78,6 @@ def decide(workload: str, timer: str, baseline_processes: Sequence[Measured], te
         comparisons=_COMPARISONS,
         explained=machine.explained(host_share=after.host_share),
     )
-    if machine.is_another and timer == "device":
-        return False  # INVALID
     return decision.status is Status.REGRESSED
 
 

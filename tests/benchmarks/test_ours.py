@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from detection.data import Process
+from detection.data import Measured, Process
 from detection.levels import Level
 from detection.ours import decide
 
@@ -12,12 +14,15 @@ from tests.benchmarks.processes import FIVE, process
 PAIR = {"copy": 67.0, "gemm": 178.0}
 
 
+def known(**of_process: Any) -> list[Measured]:
+    return [process(number, control_pair_us=PAIR, **of_process).at() for number in range(6)]
+
+
 def told(factor: float | None, gpu: str = "a") -> bool:
     """Whether 5 % are seen of a process beside which the control GEMM took so much longer; None: it was not measured."""
-    known = [process(number, us=200.0, control_pair_us=PAIR) for number in range(6)]
     pair = {} if factor is None else {"control_pair_us": {**PAIR, "gemm": factor * PAIR["gemm"]}}
     test: Process = process(6, gpu, us=200.0, **pair)
-    return decide("mlp-eager", "device", [one.at() for one in known], test.at(FIVE))
+    return decide("mlp-eager", "device", known(us=200.0), test.at(FIVE))
 
 
 @pytest.mark.parametrize("factor", [None, 1.0, 1.002, 1.01])
@@ -31,15 +36,13 @@ def test_nothing_is_said_of_a_machine_that_is_another(factor: float) -> None:
 
 
 def test_what_the_machine_may_have_made_is_no_regression() -> None:
-    known = [process(number, us=200.0, control_pair_us=PAIR) for number in range(6)]
     slower = process(6, us=200.0 * 1.006, control_pair_us={**PAIR, "gemm": 1.006 * PAIR["gemm"]})
-    assert not decide("mlp-eager", "device", [one.at() for one in known], slower.at())
+    assert not decide("mlp-eager", "device", known(us=200.0), slower.at())
     alone = process(6, us=200.0 * 1.006)
-    assert decide("mlp-eager", "device", [one.at() for one in known], alone.at())
+    assert decide("mlp-eager", "device", known(us=200.0), alone.at())
 
 
 def test_a_host_is_judged_whatever_the_gpu_does() -> None:
-    known = [process(number, control_pair_us=PAIR) for number in range(6)]
     level = Level("host", 20)
     test = process(6, levels=(level,), control_pair_us={**PAIR, "gemm": 2 * PAIR["gemm"]})
-    assert decide("mlp-eager", "host", [one.at() for one in known], test.at(level))
+    assert decide("mlp-eager", "host", known(), test.at(level))

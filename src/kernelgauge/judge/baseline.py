@@ -14,7 +14,7 @@ from .ancestry import Ancestor, Recorded, conditions_of
 from .configuration import Likeness, likeness
 from .contradictions import contradictions
 from .layout import laid_out
-from .machine import MachineChange, machine_change
+from .machine import MachineChange, machine_change_on
 from .noise import Seen
 from .observation import Observation, host_share, observe
 
@@ -55,8 +55,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def machine_change(self, gpu: str | None, controls: Mapping[str, ControlTime]) -> MachineChange:
         """How the control pair moved since: against the processes on that GPU, or on all where there are none."""
-        same = [process.controls for process in self.processes if process.gpu == gpu]
-        return machine_change(same or [process.controls for process in self.processes], controls, same_gpu=bool(same))
+        return machine_change_on(gpu, [(process.gpu, process.controls) for process in self.processes], controls)
 
     def host_share(self, timer: Timer) -> float:
         """The part of a timer's time that is the host's."""

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from ..run import ControlTime
 
-__all__ = ["MachineChange", "machine_change"]
+__all__ = ["MachineChange", "machine_change", "machine_change_on"]
 
 # Between nine processes on one H200 each of the pair spreads by 0.1 % (benchmarks/data/nine_processes). Less than this is
 # no statement about the machine.
@@ -62,6 +62,16 @@ class MachineChange:
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {100 * change:+.1f} %" for name, change in self.changes.items())
+
+
+def machine_change_on(
+    gpu: str | None,
+    processes: Sequence[tuple[str | None, Mapping[str, ControlTime]]],
+    controls: Mapping[str, ControlTime],
+) -> MachineChange:
+    """How the control pair moved on `gpu` since: against the processes on that GPU, or on all where there are none."""
+    same = [each for each in processes if each[0] == gpu]
+    return machine_change([before for _, before in same or processes], controls, same_gpu=bool(same))
 
 
 def machine_change(

@@ -85,14 +85,18 @@ def _own_slope(before: Sequence[Seen], policy: Policy) -> Slope:
         [(seen.host_logarithm, math.log(seen.observation.mean_us)) for seen in group]
         for group in _seen_by_gpu(before).values()
     ]
-    scatter = _between_processes([replace(seen, slope=expected) for seen in before], policy.for_share(share))
+    scatter = _between_processes(_at(expected, before), policy.for_share(share))
     return fitted_slope(points, scatter.variance, policy.slope)
 
 
 def alike(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[list[Seen], Seen]:
     """Both at the slope that the baseline knows of this workload: what is compared."""
     slope = _own_slope(before, policy)
-    return [replace(seen, slope=slope) for seen in before], replace(after, slope=slope)
+    return _at(slope, before), replace(after, slope=slope)
+
+
+def _at(slope: Slope, processes: Sequence[Seen]) -> list[Seen]:
+    return [replace(seen, slope=slope) for seen in processes]
 
 
 def difference(before: Sequence[Seen], after: Seen, policy: Policy) -> float:
@@ -174,8 +178,7 @@ def _speed(processes: Sequence[Seen]) -> float | None:
 
 def process_noise(processes: Sequence[Seen], policy: Policy) -> float:
     """Standard deviation between processes that more replicates would not remove, as a fraction."""
-    slope = _own_slope(processes, policy)
-    processes = [replace(seen, slope=slope) for seen in processes]
+    processes = _at(_own_slope(processes, policy), processes)
     return math.sqrt(_beyond_replicates(processes, policy.for_share(processes[0].host_share)))
 
 

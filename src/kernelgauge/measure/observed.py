@@ -45,8 +45,8 @@ def observed(
     fingerprint: Fingerprint,
     settings: Settings,
 ) -> Result:
-    call_us = subject.pace.call_us
-    kept = len(subject.replicates) >= settings.for_call(call_us).replicates
+    own = subject.own(settings)
+    kept = len(subject.replicates) >= own.replicates
     if subject.error is not None and not isinstance(subject.error, DeviceLost):
         return subject.error
     # What was measured before the device fell off is sound: the structure in any case, the times if there are enough.
@@ -71,8 +71,8 @@ def observed(
             work=tuple(kernel_work(kernel) for kernel in lane_of(session.trace, [window]).kernels),
             roof=roof(controls),
         ),
-        latency_replicates=settings.for_call(call_us).latency_replicates,
-        latency_iterations=settings.latency_iterations_for(call_us),
+        latency_replicates=own.latency_replicates,
+        latency_iterations=own.latency_iterations_for(subject.pace.call_us),
         trace_json=session.trace_json,
         table=session.table,
         subject=subject,

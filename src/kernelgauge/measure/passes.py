@@ -42,7 +42,7 @@ def time_together(
     first = len(subjects[0].replicates) + len(subjects[0].spoilt)  # a confirmation goes on to other addresses
     index = first
     told_at = -math.inf
-    while active := [subject for subject in subjects if not subject.is_done(settings.for_call(subject.pace.call_us))]:
+    while active := [subject for subject in subjects if not subject.is_done(settings)]:
         now = time.perf_counter()
         if now - told_at >= _TOLD_EVERY_S:
             left = _left(active, settings)
@@ -64,7 +64,7 @@ def _left(active: Sequence[Subject], settings: Settings) -> str:
     """How long it will take at least: for each workload's least number of replicates, by what its own took so far."""
     seconds = math.fsum(
         fmean(each.seconds for each in subject.replicates)
-        * max(0, settings.for_call(subject.pace.call_us).replicates - len(subject.replicates))
+        * max(0, subject.own(settings).replicates - len(subject.replicates))
         for subject in active
         if subject.replicates
     )

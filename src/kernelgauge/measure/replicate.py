@@ -130,11 +130,12 @@ def held_session(device: Device, instance: Instance, settings: Settings, pace: P
             hold_us=pace.hold_us,
             look=lambda: during.append(device.monitor.read()),
         )
-        waits = any(window.synchronizations for window in session.windows)
-        # A call that waits for the device itself cannot be dispatched ahead of it.
-        if session.was_held and not waits:
+        if any(window.synchronizations for window in session.windows):
+            return session  # a call that waits for the device itself cannot be dispatched ahead of it
+        if session.was_held:
             pace.settle(session)
-        if session.was_held or waits or not pace.hold_longer():
+            return session
+        if not pace.hold_longer():
             return session
 
 

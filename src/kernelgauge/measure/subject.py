@@ -30,12 +30,16 @@ class Subject:
     spoilt: list[Replicate] = field(default_factory=list)
     error: KernelgaugeError | None = None
 
+    def own(self, settings: Settings) -> Settings:
+        """How long to measure this one."""
+        return settings.for_call(self.pace.call_us)
+
     def is_done(self, settings: Settings) -> bool:
         if self.error is not None:
             return True
         times = [each.device_us for each in self.replicates]
         seconds = math.fsum(each.seconds for each in (*self.replicates, *self.spoilt))
-        return settings.is_enough(times, seconds)
+        return self.own(settings).is_enough(times, seconds)
 
 
 def told(error: KernelgaugeError, device: Device) -> KernelgaugeError:
