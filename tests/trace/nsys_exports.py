@@ -1,4 +1,4 @@
-"""Exports of Nsight Systems, made by hand: two versions of the schema, and rows for them."""
+"""Exports of Nsight Systems made by hand: two versions of the schema, rows for them, and what is asked of their traces."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from kernelgauge.errors import TraceError
+from kernelgauge.trace import Trace, computing_ops, dispatcher_ops, metadata_ops_that_launched
+from kernelgauge.trace.nsys import read_nsys
 
 # Columns of the schema reference, "!" where NOT NULL, text where ":text": 3.28 (2026.4), and what 2.9 (2022.2) has not.
 NOW = {
@@ -142,3 +146,28 @@ ONE_OF_EACH = (
     gpu(0, "NVIDIA H200", smCount=132, cuDevice=0),
 )
 SCHEMAS = pytest.mark.parametrize("schema", [BEFORE, NOW], ids=["2.9", "3.28"])
+
+
+def refusal(path: Path) -> TraceError:
+    with pytest.raises(TraceError) as caught:
+        read_nsys(path)
+    assert caught.value.where is not None
+    assert str(path) in caught.value.where
+    assert caught.value.got
+    assert caught.value.expected
+    assert all(line.isprintable() for line in str(caught.value).splitlines())
+    return caught.value
+
+
+def use(found: Trace) -> None:
+    """Nothing that is asked of a trace raises."""
+    found.pairing_problems()
+    names = {mark.name for mark in found.annotations}
+    for window in [found.whole(), *found.steps(), *(one for name in names for one in found.regions(name))]:
+        computing_ops(window)
+        dispatcher_ops(window)
+        metadata_ops_that_launched(window)
+        assert window.device_time_us is not None
+    for lane in (found.ops, found.annotations, found.calls, found.records):
+        assert [row.start_us for row in lane] == sorted(row.start_us for row in lane)
+    hash(found.ops + found.annotations)
