@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelgauge.report.claims import Claim, claims, claims_title
 from kernelgauge.report.html import html
 from kernelgauge.report.pull_request import summary_markdown
-from tests.report.test_html import Parsed
+from tests.report.pages import Parsed
 from tests.report.test_pull_request import rendered, texts
 from tests.test_results import one_test, results, workload
 

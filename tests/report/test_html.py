@@ -7,195 +7,17 @@ import hashlib
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from typing import Any
 
 import msgspec
 import pytest
 
-from kernelgauge.judge import Reason, RelativeChange, Status, Verdict
+from kernelgauge.judge import RelativeChange, Status, Verdict
 from kernelgauge.report.html import html
-from kernelgauge.results import Published, Results, TestResult, WorkloadResult, decode_results, encode_results
-from kernelgauge.run import Run
+from kernelgauge.results import Results, TestResult
 
-from ..builders import H200, baseline, fingerprint, launched, mlp_kernels, run
-
-VOID = frozenset("meta link br input hr img".split())
-HOSTILE = [
-    "</script><script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    '"><svg onload=alert(1)>',
-    "' onfocus=alert(1) autofocus='",
-    "javascript:alert(1)",
-    "{{ 7 * 7 }}{% raw %}",
-    "</style><style>*{display:none}",
-    "\x1b]0;title\x07\x1b[2J",
-    "\u202egnorw\u2066\u200f",
-    "k" * 10_000,
-    "a\nb\rc\x00d\x85e\u2028f",
-    "\u0645\u0631\u062d\u0628\u0627",
-    "z" + "\u0336" * 500,
-]
-
-
-@dataclass
-class Element:
-    tag: str
-    attributes: dict[str, str]
-    text: str = ""
-    inside: list[str] = field(default_factory=list)  # tags around it
-
-
-class Parsed(HTMLParser):
-    """Every element, with its own text; a tag that closes another one than is open is an error."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[Element] = []
-        self._open: list[Element] = []
-        self.feed(page)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        assert len({name for name, _ in attributes}) == len(attributes), f"an attribute twice: {tag} {attributes}"
-        element = Element(tag, {name: value or "" for name, value in attributes}, inside=[e.tag for e in self._open])
-        self.elements.append(element)
-        if tag not in VOID:
-            self._open.append(element)
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attributes)
-        self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open, f"</{tag}> closes nothing"
-        assert self._open.pop().tag == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            self._open[-1].text += data
-
-    def all(self, tag: str, **attributes: str) -> list[Element]:
-        wanted = {name.rstrip("_"): value for name, value in attributes.items()}
-        return [e for e in self.elements if e.tag == tag and wanted.items() <= e.attributes.items()]
-
-    def one(self, tag: str, **attributes: str) -> Element:
-        (element,) = self.all(tag, **attributes)
-        return element
-
-
-def timed(status: Status, identifier: str, estimate: float, *, subject: str = "device time") -> Verdict:
-    change = RelativeChange(estimate, estimate - 0.01, estimate + 0.01, 0.999)
-    reasons = (
-        Reason("why", "the gelu is slower\nby a lot"),
-        Reason("accept", f"pytest perf -k {identifier} --perf-update"),
-    )
-    return Verdict(
-        status,
-        identifier,
-        subject,
-        f"{subject} 205.0 -> 221.0 us  {100 * estimate:+.2f} %",
-        () if status is Status.PASS else reasons,
-        205.0,
-        221.0,
-        change,
-    )
-
-
-def workload(
-    identifier: str = "mlp-eager-bf16-8", *, variant: str = "eager", observed: Run | None = None, **changes: Any
-) -> WorkloadResult:
-    fields: dict[str, Any] = {
-        "id": identifier,
-        "suite": "perf",
-        "module": "mlp",
-        "variant": variant,
-        "dtype": "bf16",
-        "pass_": "forward",
-        "shape": (8,),
-        "run": observed or run(workload=identifier),
-        "baseline": baseline(workload=identifier),
-        "verdicts": tuple(
-            timed(Status.PASS, identifier, 0.001, subject=subject)
-            for subject in ("device time", "end to end", "host dispatch")
-        ),
-        "trace": f"traces/{identifier}.json.gz",
-    }
-    return WorkloadResult(**(fields | changes))
-
-
-def regressed(identifier: str = "mlp-compiled-bf16-8", **changes: Any) -> WorkloadResult:
-    kernels = (*mlp_kernels(), launched("void at::native::fill<float>", 16.0, kind="fill"))
-    fields = {
-        "variant": "compiled",
-        "observed": run(workload=identifier, kernels=kernels, device=(221.0, 221.2, 220.9)),
-        "verdicts": (timed(Status.REGRESSED, identifier, 0.08),),
-    }
-    return workload(identifier, **(fields | changes))
-
-
-def results(*workloads: WorkloadResult, **changes: Any) -> Results:
-    """As they come from a file."""
-    fields: dict[str, Any] = {
-        "schema_version": 1,
-        "kernelgauge": "0.1.0",
-        "started_at": "2026-11-20T19:10:12+00:00",
-        "seconds": 33.4,
-        "arguments": ("perf",),
-        "fingerprint": H200,
-        "gpu": "0f1e2d3c",
-        "not_watched": "",
-        "workloads": workloads or (workload(),),
-    }
-    return decode_results(encode_results(Results(**(fields | changes))), where="a test")
-
-
-def several() -> list[Results]:
-    """Three runs on one kind of GPU, the last of them after an upgrade of the driver, slower; with claims and figures."""
-    passing = [results(workload(), started_at=f"2026-11-{day}T03:00:00+00:00") for day in (18, 19)]
-    elsewhere = Published(
-        "GEMM", 0.19, "ms", "NVIDIA A100-SXM4-80GB", "An article", "https://example.org", "C13", "gemm"
-    )
-    slower = regressed(published=(elsewhere,))
-    claims = tuple(
-        TestResult(f"perf/test_fusion.py::test_{name}[{slower.id}]", slower.id, outcome, 0.1)
-        for name, outcome in (("c09_five_kernels", "failed"), ("c13_each_gemm_is_38_gflop", "passed"))
-    )
-    return [*passing, results(workload(), slower, tests=claims, fingerprint=fingerprint(driver="590.1"))]
-
-
-def everything(text: str) -> Results:
-    """`text` in every field that is one."""
-    kernels = tuple(launched(text, 10.0, kind=text[:40]) for _ in range(3))
-    verdict = Verdict(Status.REGRESSED, text, text, text, (Reason(text, text),))
-    one = workload(
-        text,
-        variant=text,
-        observed=run(workload=text, kernels=kernels, incomplete=text, gpu=text),
-        baseline=baseline(workload=text, kernels=kernels[:2]),
-        module=text,
-        dtype=text,
-        pass_=text,
-        verdicts=(verdict, timed(Status.REGRESSED, text, 0.1)),
-        trace=f"{text}.json.gz",
-        published=(Published(text, 10.0, "us", text, text, text, text, text[:40]),),
-    )
-    tests = [TestResult(f"{text}::{text}[{text}]", owner, "failed", 0.1, text, text) for owner in (text, None)]
-    return results(
-        one,
-        msgspec.structs.replace(one, id=f"{text}2", run=None, unavailable=text),
-        tests=tuple(tests),
-        warnings=(text,),
-        arguments=(text,),
-        gpu=text,
-        not_watched=text,
-        kernelgauge=text,
-        started_at=text,
-        fingerprint=fingerprint(device=text, driver=text),
-    )
-
+from ..builders import baseline, fingerprint, launched, mlp_kernels, run
+from .pages import HOSTILE, Parsed, everything, regressed, results, several, workload
 
 # -- what it says ---------------------------------------------------------------------------------------------------
 
@@ -319,7 +141,10 @@ def test_the_page_loads_nothing_and_its_policy_allows_its_own_style_and_script_a
 
 
 def test_the_same_results_make_the_same_page_in_another_process() -> None:
-    script = "import sys; from tests.report.test_html import *; sys.stdout.write(html(several()))"
+    script = (
+        "import sys; from kernelgauge.report.html import html; from tests.report.pages import several; "
+        "sys.stdout.write(html(several()))"
+    )
     pages = [
         subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, timeout=120).stdout
         for _ in range(2)
@@ -453,7 +278,10 @@ def test_fifty_workloads_of_a_thousand_launches_fit_too() -> None:
 
 RENDER = """
 import resource, time
-from tests.report.test_html import *
+import msgspec
+from kernelgauge.report.html import html
+from kernelgauge.results import decode_results, encode_results
+from tests.report.test_html import many
 one = many(200)
 shown = [
     decode_results(encode_results(msgspec.structs.replace(one, started_at=f"2026-11-{day:02}T03:00:00")), where="")

@@ -11,7 +11,7 @@ from kernelgauge.report.html import html
 from kernelgauge.report.html_history import History, histories
 from kernelgauge.results import Results
 from tests.builders import run
-from tests.report.test_html import Parsed, results, timed, workload
+from tests.report.pages import Parsed, results, timed, workload
 
 ID = "mlp-eager-bf16-8"
 

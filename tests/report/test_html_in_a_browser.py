@@ -16,7 +16,7 @@ import pytest
 
 from kernelgauge.report.html import html
 
-from .test_html import HOSTILE, everything, results, several
+from .pages import HOSTILE, everything, results, several
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

@@ -13,7 +13,7 @@ from kernelgauge.report.pull_request import summary_markdown
 from kernelgauge.results import Published, decode_results, encode_results
 from kernelgauge.run import Run
 from tests.builders import WORKLOAD, fingerprint, launched, mlp_kernels, run
-from tests.report.test_html import HOSTILE, Parsed
+from tests.report.pages import HOSTILE, Parsed
 from tests.report.test_pull_request import rendered, texts
 from tests.test_results import one_test, results, workload
 
