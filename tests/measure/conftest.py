@@ -120,6 +120,7 @@ class ToldReplicates:
         spoilt, why = self.disturbed.get(name, (0, ""))
         launches = len(structure.executions[0])
         return Replicate(
+            index=index,
             kernel_us=(times[min(done, len(times) - 1)] / launches,) * launches,
             host=None,
             readings=self.readings,

@@ -97,7 +97,7 @@ def test_the_passes_are_announced_now_and_then_with_the_workloads_that_are_left(
 
 def measured(*seconds: float, call_us: float = 100.0) -> Subject:
     """A workload whose replicates took that long."""
-    made = [Replicate((10.0,), None, (), (), each) for each in seconds]
+    made = [Replicate(index, (10.0,), None, (), (), each) for index, each in enumerate(seconds)]
     return Subject(Any, Any, Pace(call_us, 50.0), 0, None, replicates=made)  # type: ignore[arg-type]
 
 

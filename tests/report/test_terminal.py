@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 
@@ -153,6 +154,13 @@ def test_the_conditions_of_all_runs_are_one_line() -> None:
     )
     assert conditions_text([first, run(), second], "") == [
         "conditions: SM clock 1980 MHz, lowest 1905, 60 C, 612 W, power cap for 30 ms"
+    ]
+
+
+def test_replicates_that_were_left_out_are_counted() -> None:
+    slower = msgspec.structs.replace(watched(lowest_sm_clock_mhz=1980), left_out=9)
+    assert conditions_text([slower, run(), slower], "") == [
+        "conditions: SM clock 1980 MHz, 18 replicates left out, the machine was slower then"
     ]
 
 

@@ -60,6 +60,7 @@ def observed(
             counts=_counts(subject),
             samples={} if incomplete else _samples(subject, settings),
             incomplete=incomplete,
+            left_out=len(subject.slowed),
             gpu=device.gpu,
             controls=dict(controls),
             conditions=summarize_all([each.readings for each in subject.replicates]),

@@ -18,6 +18,7 @@ from .instance import build
 from .preparing import prepare
 from .replicate import replicate
 from .settings import Settings
+from .steady import slower_passes
 from .subject import DeviceLost, Subject, told
 
 __all__ = ["drift_between", "joined_controls", "machine_changed", "time_together"]
@@ -39,10 +40,13 @@ def time_together(
         for subject in subjects:
             subject.error = told(error, device)
         return {}
-    first = len(subjects[0].replicates) + len(subjects[0].spoilt)  # a confirmation goes on to other addresses
+    subject = subjects[0]
+    first = sum(
+        map(len, (subject.replicates, subject.spoilt, subject.slowed))
+    )  # a confirmation goes on to other addresses
     index = first
     told_at = -math.inf
-    while active := [subject for subject in subjects if not subject.is_done(settings)]:
+    while active := _unfinished(subjects, controls, settings, first):
         now = time.perf_counter()
         if now - told_at >= _TOLD_EVERY_S:
             left = _left(active, settings)
@@ -57,7 +61,37 @@ def time_together(
             break
         index += 1
     _refuse_drift(controls, subjects)
+    _tell_slower(subjects, first, progress)
     return {control.workload.module: _control_time(control) for control in controls if control.replicates}
+
+
+def _unfinished(
+    subjects: Sequence[Subject], controls: Sequence[Subject], settings: Settings, first: int
+) -> list[Subject]:
+    """Those that need more replicates: once none does, those that are left too few without the machine's slow passes."""
+
+    def found() -> list[Subject]:
+        return [subject for subject in subjects if not subject.is_done(settings)]
+
+    unfinished = found()
+    if not unfinished:
+        _leave_slow_passes_out([*subjects, *controls], first)
+        unfinished = found()
+    return unfinished
+
+
+def _leave_slow_passes_out(together: Sequence[Subject], first: int) -> None:
+    """Of each what the others say, so that no time decides whether it counts."""
+    series = [{each.index: each.device_us for each in subject.since(first)} for subject in together]
+    for place, subject in enumerate(together):
+        subject.leave_out(slower_passes(series[place], [*series[:place], *series[place + 1 :]]), first)
+
+
+def _tell_slower(subjects: Sequence[Subject], first: int, progress: Callable[[str], None]) -> None:
+    passes = {each.index for subject in subjects for each in subject.since(first)}
+    slow = {each.index for subject in subjects for each in subject.slowed if each.index >= first}
+    if slow:
+        progress(f"timing: the machine was slower in {len(slow)} of {len(passes)} passes, which are left out")
 
 
 def _left(active: Sequence[Subject], settings: Settings) -> str:
@@ -163,7 +197,7 @@ def joined_controls(
 
 def _drift(control: Subject) -> str | None:
     """How far a control moved from its first replicates to its last, if that is too far."""
-    times = [each.device_us for each in control.replicates]
+    times = [each.device_us for each in control.since(0)]
     third = len(times) // 3
     if not third:
         return None

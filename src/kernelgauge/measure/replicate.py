@@ -59,6 +59,7 @@ class Replicate:
     """What one replicate gave.
 
     Attributes:
+        index: of the pass, and of the addresses.
         kernel_us: interquartile mean over the calls of each kernel, in launch order.
         host: None where host dispatch has no meaning.
         readings: of the GPU's state, before, during and after.
@@ -66,6 +67,7 @@ class Replicate:
         seconds: what it took.
     """
 
+    index: int
     kernel_us: tuple[float, ...]
     host: HostTime | None
     readings: tuple[Reading, ...]
@@ -109,6 +111,7 @@ def replicate(
     seconds = time.perf_counter() - started
     usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(during))), default=None)
     return Replicate(
+        index=index,
         kernel_us=tuple(summarize(column, Timer.DEVICE.statistic) for column in zip(*durations, strict=True)),
         host=host,
         readings=(before, *during, after),

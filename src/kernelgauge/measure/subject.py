@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ..errors import KernelgaugeError, MeasurementError
@@ -17,7 +18,13 @@ __all__ = ["DeviceLost", "Subject", "told"]
 
 @dataclass
 class Subject:
-    """One workload while it is measured. Owned by the pass that measures it."""
+    """One workload while it is measured. Owned by the pass that measures it.
+
+    Attributes:
+        replicates: those that count.
+        spoilt: on a disturbed machine.
+        slowed: of passes in which the machine was slower.
+    """
 
     workload: Workload
     structure: Session
@@ -28,6 +35,7 @@ class Subject:
     recompiles: int = 0
     replicates: list[Replicate] = field(default_factory=list)
     spoilt: list[Replicate] = field(default_factory=list)
+    slowed: list[Replicate] = field(default_factory=list)
     error: KernelgaugeError | None = None
 
     def own(self, settings: Settings) -> Settings:
@@ -35,11 +43,25 @@ class Subject:
         return settings.for_call(self.pace.call_us)
 
     def is_done(self, settings: Settings) -> bool:
-        if self.error is not None:
+        own = self.own(settings)
+        if self.error is not None or len(self.slowed) > own.replicates:  # made again, as often as are kept at least
             return True
         times = [each.device_us for each in self.replicates]
-        seconds = math.fsum(each.seconds for each in (*self.replicates, *self.spoilt))
-        return self.own(settings).is_enough(times, seconds)
+        seconds = math.fsum(each.seconds for each in (*self.replicates, *self.spoilt, *self.slowed))
+        return own.is_enough(times, seconds)
+
+    def since(self, index: int) -> list[Replicate]:
+        """On an undisturbed machine, from this pass on."""
+        found = [each for each in (*self.replicates, *self.slowed) if each.index >= index]
+        return sorted(found, key=lambda each: each.index)
+
+    def leave_out(self, passes: Collection[int], since: int) -> None:
+        """Of the passes from `since` on, count the replicates of all but these."""
+        recent = self.since(since)
+        self.replicates = [each for each in self.replicates if each.index < since]
+        self.slowed = [each for each in self.slowed if each.index < since]
+        for each in recent:
+            (self.slowed if each.index in passes else self.replicates).append(each)
 
 
 def told(error: KernelgaugeError, device: Device) -> KernelgaugeError:

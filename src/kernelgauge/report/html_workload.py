@@ -164,6 +164,7 @@ def _count(value: int | None) -> str:
 def _conditions(run: Run) -> tuple[tuple[str, str], ...]:
     seen = run.conditions
     pairs: list[tuple[str, str]] = [("incomplete", clipped(run.incomplete, 600))] if run.incomplete else []
+    pairs += [("left out", f"{run.left_out} replicates: the machine was slower then")] if run.left_out else []
     if seen is None:
         return (*pairs, ("GPU", "not watched"))
     clocks = [f"{seen.median_sm_clock_mhz:.0f} MHz median"] if seen.median_sm_clock_mhz is not None else []

@@ -93,6 +93,8 @@ def conditions_text(runs: Sequence[Run], not_watched: str) -> list[str]:
         for cause, milliseconds in (each.throttled_ms or {}).items():
             throttled[cause] = throttled.get(cause, 0.0) + milliseconds
     parts += [f"{cause} for {milliseconds:.0f} ms" for cause, milliseconds in throttled.items() if milliseconds >= 1]
+    left_out = sum(run.left_out for run in runs)
+    parts += [f"{left_out} replicates left out, the machine was slower then"] if left_out else []
     return [printable("conditions: " + ", ".join(parts))] if parts else []
 
 
