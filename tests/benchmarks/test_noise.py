@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = sorted(map(str, (ROOT / "benchmarks" / "data" / "host_states").glob("*.json")))
+BUSY_HOST = ROOT / "benchmarks" / "data" / "busy_host"
 STORED = sorted(map(str, (ROOT / "baselines" / "nvidia-h200").glob("*.json")))
 
 
@@ -30,6 +31,21 @@ def test_no_process_is_called_slower_than_another_whatever_the_host_did(
     assert len(rows) == 21
     assert {row[1] for row in rows} == {"device time", "end to end", "host dispatch"}
     assert [row for row in rows if row[7] != "0"] == []  # alarms
+
+
+def test_a_busy_host_is_seldom_called_a_regression(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The code was the same; of 120 host clocks eleven had been called slower or faster."""
+    runs = sorted(map(str, BUSY_HOST.glob("*.json")))
+    monkeypatch.setattr(sys, "argv", ["noise.py", "--against", str(BUSY_HOST / "baselines"), *runs])
+    noise.main()
+    _, _, counted = capsys.readouterr().out.partition("all 2 files:")
+    said = {(timer, status): int(count) for timer, status, count in re.findall(r"  (\S.*?)  +([A-Z]+) +(\d+)", counted)}
+    hosts = {key: count for key, count in said.items() if key[0] in ("end to end", "host dispatch")}
+    assert sum(hosts.values()) == 120
+    assert sum(count for (_, status), count in hosts.items() if status in ("REGRESSED", "IMPROVED")) <= 2
+    assert ("host dispatch", "REGRESSED") not in hosts
 
 
 def test_each_timer_of_a_stored_baseline_has_a_row(

@@ -243,8 +243,22 @@ def test_a_change_within_the_noise_is_not_worth_a_second_look() -> None:
     assert (decision.status, decision.suspicious) == (Status.PASS, False)
 
 
-def test_what_is_not_decided_is_worth_a_second_look() -> None:
-    assert decided(1.0, process=NOISY).suspicious
+def test_what_more_replicates_would_decide_is_worth_a_second_look() -> None:
+    decision = with_more(0, factor=1.0, spread=0.15, replicates=4)
+    assert (decision.status, decision.suspicious) == (Status.UNDECIDED, True)
+    assert decision.missing_replicates
+
+
+def test_what_no_number_of_replicates_decides_is_not() -> None:
+    decision = decided(1.0, process=NOISY)
+    assert (decision.status, decision.suspicious) == (Status.UNDECIDED, False)
+    assert decision.missing_replicates is None
+
+
+def test_a_machine_that_explains_a_change_is_worth_a_second_look() -> None:
+    """It may be itself again."""
+    decision = decide(BEFORE, seen(204.0), policy(), comparisons=21, explained=(0.0, 0.05))
+    assert (decision.status, decision.suspicious) == (Status.UNDECIDED, True)
 
 
 # -- how many replicates would decide -------------------------------------------------------------------------------

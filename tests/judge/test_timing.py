@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -327,6 +328,48 @@ def test_a_latency_may_follow_the_host_or_not(
 ) -> None:
     """Of what the device does not fill, some waits for the GPU: on one host it stays while the control halves."""
     assert latency_of(*after, against=before).status is status
+
+
+# What two H200s of one host showed while its processors were busy with other work: the latencies and their controls of
+# one process, judged against one that ran before that.
+LIGER_CALM = (252.4, 62.0)
+LIGER_US = (355.7, 334.7, 331.0, 327.0, 333.7, 312.9, 322.5, 319.6, 326.3, 324.0, 357.8, 331.0)
+LIGER_CONTROL_US = (97.6, 91.7, 93.9, 95.1, 91.8, 95.6, 89.6, 93.0, 93.2, 94.8, 99.3, 94.1)
+
+
+def test_a_host_so_slow_that_a_full_gpu_waits_for_it_is_no_regression() -> None:
+    """Its launches take as long as the kernels: the latency of an MLP, else the device's, follows the host in full."""
+
+    def measured(latency: Sample) -> Run:
+        return run(samples={Timer.DEVICE: sample([212.4, 212.6, 212.8]), Timer.END_TO_END: latency})
+
+    calm_us, control_us = LIGER_CALM
+    spread = (0.995, 0.998, 1.0, 1.0, 1.002, 1.005)
+    stored = from_run(measured(sample([calm_us * each for each in spread], control_us=control_us)), suite="perf")
+    slow = measured(Sample(LIGER_US, 20, LIGER_CONTROL_US))
+    verdict = judge_time(Timer.END_TO_END, slow, stored, compare(H200, H200), comparisons=108)
+    assert verdict.status is Status.UNDECIDED
+    assert verdict.headline.endswith("(control): the host's own speed may be all of it")
+    assert verdict.change is not None
+    assert verdict.change.estimate > 0.15
+    on_the_same_host = measured(Sample(LIGER_US, 20, tuple(control / 1.5 for control in LIGER_CONTROL_US)))
+    again = judge_time(Timer.END_TO_END, on_the_same_host, stored, compare(H200, H200), comparisons=108)
+    assert again.status is Status.REGRESSED
+
+
+@pytest.mark.parametrize(("scale", "status"), [(1.0, Status.REGRESSED), (12.0, Status.UNDECIDED)])
+def test_replicates_that_scatter_far_more_than_usual_tell_of_a_host_whose_mean_is_off_as_well(
+    scale: float, status: Status
+) -> None:
+    """Twenty replicates are no twenty independent ones: what disturbs a host lasts."""
+    deviations = (-1.5, -1.0, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6, 1.0, 1.5)
+    dispatch = [125.0 * math.exp(0.01 * scale * each) for each in (*deviations, *deviations)]
+    stored = from_run(
+        run(samples={Timer.HOST: sample([100.0 * each for each in (0.99, 1.0, 1.0, 1.01)], control_us=27.0)}),
+        suite="perf",
+    )
+    after = run(samples={Timer.HOST: sample(dispatch, control_us=27.0)})
+    assert judge_time(Timer.HOST, after, stored, compare(H200, H200), comparisons=108).status is status
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from .noise import Seen, alike, difference, sources, telling
+from .noise import Seen, alike, difference, host_explains, sources, telling
 from .policy import FALSE_ALARMS_PER_SUITE, Policy
 from .stats import RelativeChange, Source, change, quantile, standard_error
 from .verdict import Status
@@ -72,6 +72,8 @@ def decide(
     before, after = alike(telling(before), after, policy)
     delta = max(-_FURTHEST, min(_FURTHEST, difference(before, after, policy)))
     noise = sources(before, after, policy)
+    by_host = host_explains(before, after, delta)
+    explained = explained[0] + by_host[0], explained[1] + by_host[1]
     confidence = 1 - 2 * FALSE_ALARMS_PER_SUITE / comparisons
     measured = _widened(change(delta, noise, confidence=confidence), explained)
     if measured.low is None or measured.high is None:
@@ -98,14 +100,21 @@ def decide(
     undecided = status is Status.UNDECIDED
     regressed = said(noise, _NO_MACHINE) is Status.REGRESSED
     missing_replicates = missing(explained) if undecided and not regressed else None
-    first_look = change(abs(delta), noise, confidence=1 - 2 * _SUSPECT_LEVEL)
+    by_the_machine = undecided and missing_replicates is None and any(explained) and missing(_NO_MACHINE) is not None
+    if undecided:  # where no number of replicates decides, a confirmation would only take its time
+        suspicious = regressed or by_the_machine or missing_replicates is not None
+    else:
+        first_look = change(abs(delta), noise, confidence=1 - 2 * _SUSPECT_LEVEL)
+        seems_real = first_look.low is not None and first_look.low > 0
+        suspicious = status is not Status.PASS or (
+            seems_real and first_look.estimate > _SUSPECT_SHARE * policy.tolerance
+        )
     return Decision(
         status=status,
         change=measured,
-        suspicious=status is not Status.PASS
-        or bool(first_look.low and first_look.low > 0 and first_look.estimate > _SUSPECT_SHARE * policy.tolerance),
+        suspicious=suspicious,
         missing_replicates=missing_replicates,
-        explained=undecided and missing_replicates is None and any(explained) and missing(_NO_MACHINE) is not None,
+        explained=by_the_machine,
     )
 
 

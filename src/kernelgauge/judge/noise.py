@@ -17,6 +17,7 @@ __all__ = [
     "Seen",
     "alike",
     "difference",
+    "host_explains",
     "of_another_gpu",
     "on_the_same_gpu",
     "process_noise",
@@ -24,6 +25,10 @@ __all__ = [
     "telling",
 ]
 
+# How far a host may move before a slope no longer tells what its part of a time does, as a logarithm.
+_SAME_HOST = 0.1
+# Replicates of a host that is not disturbed scatter by less than so many times what is expected of them.
+_USUAL_SCATTER = 2.0
 _LEAST_GPUS = 4  # below, a slope over GPUs says more of the GPUs than of the workload
 # Standard deviation of the slope on the control GEMM: a workload may follow it in full, or not at all.
 _SLOPE_PRIOR = 0.5
@@ -125,10 +130,11 @@ def sources(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[Source
         return NO_INTERVAL
     # Processes of every GPU tell how processes differ, each about the mean of its GPU. One source: mean and run share it.
     total = _between_processes(before, policy)
-    found = [
-        Source(total.variance / len(compared) + _beyond_replicates(before, policy), total.degrees),
-        _within(run, policy),
-    ]
+    then, now = total.variance / len(compared), _beyond_replicates(before, policy)
+    if after.host_share:
+        then *= fmean(_disturbed(seen.observation, policy) for seen in compared)
+        now *= _disturbed(run, policy)
+    found = [Source(then + now, total.degrees), _within(run, policy)]
     if not same:
         found.append(of_another_gpu(before, after, policy).source)
     if after.host_share:
@@ -214,6 +220,35 @@ def _within(observation: Observation, policy: Policy) -> Source:
     spread = observation.spread or 0.0
     of_one = policy.replicate.weighed(observation.mean_us, spread**2, observation.replicates - 1)
     return Source(of_one.variance / observation.replicates, of_one.degrees)
+
+
+def _disturbed(observation: Observation, policy: Policy) -> float:
+    """How many times noisier than usual (a variance) the host of a process was: 1 if its replicates do not say so.
+
+    What disturbs a host lasts for seconds, so that the mean of one process is off by about as much as its replicates are.
+    """
+    usual = _USUAL_SCATTER * math.sqrt(policy.replicate.variance(observation.mean_us))
+    return max(1.0, (observation.spread or 0.0) / usual) ** 2
+
+
+def host_explains(before: Sequence[Seen], after: Seen, delta: float) -> tuple[float, float]:
+    """How much of a difference a host of another speed may have made, beyond what the slope takes off (logarithms).
+
+    A latency that the device fills waits for the host once that is slow enough, and then follows it in full; or it
+    does not follow at all.
+    """
+    compared = on_the_same_gpu(before, after) or before
+    if not after.host_share or not all(seen.known_host for seen in (*compared, after)):
+        return 0.0, 0.0
+    moved = _control_logarithm(after) - fmean(_control_logarithm(seen) for seen in compared)
+    beyond = math.copysign(max(0.0, abs(moved) - _SAME_HOST), moved)
+    followed = after.slope.value * after.host_share
+    ends = (-followed * beyond, max(0.0, 1 - followed) * beyond)
+    return (0.0, max(ends)) if delta > 0 else (min(ends), 0.0)
+
+
+def _control_logarithm(seen: Seen) -> float:
+    return math.log(seen.observation.control_us or 1.0)
 
 
 def _host_speed(before: Sequence[Seen], after: Seen) -> Source:

@@ -105,7 +105,7 @@ class Policy:
 DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
     {
         Timer.DEVICE: Policy(
-            tolerance=0.001,
+            tolerance=0.003,
             floor_us=0.03,
             blind=0.02,
             blind_us=0.15,
@@ -121,7 +121,7 @@ DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
             blind=0.25,
             blind_us=10.0,
             replicate=Prior(0.015, degrees=4.0),
-            process=Prior(0.018),
+            process=Prior(0.02),
             machine=Prior(0.03),
             slope=LATENCY_SLOPE,
         ),
@@ -131,7 +131,7 @@ DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
             blind=0.25,
             blind_us=5.0,
             replicate=Prior(0.017, degrees=4.0),
-            process=Prior(0.01),
+            process=Prior(0.015),
             machine=Prior(0.02),
         ),
     }

@@ -122,6 +122,8 @@ def _headline(
 def _what_would_decide(decision: Decision, same_gpu: list[Seen], machine: MachineChange, for_each: float) -> str:
     if decision.change.low is None:
         return "too little is known of the noise: one replicate, or no control of the host"
+    if decision.explained and not machine.moved:
+        return "the host's own speed may be all of it"
     if decision.explained:
         return f"the control pair moved too ({machine}): the machine, which may be all of it"
     if decision.missing_replicates is not None:
