@@ -40,6 +40,7 @@ from detection.peers import METHODS, Call, Timed
 from kernelgauge import Workload
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import Instance, build, first_call
+from kernelgauge.run import Timer, summarize
 
 CallBuilder = Callable[[int], Instance]
 
@@ -50,6 +51,9 @@ class Replicates(Protocol):
     def take(self) -> None: ...
 
     def values(self) -> tuple[Values, Values]: ...
+
+    @property
+    def clocks_mhz(self) -> list[float | None]: ...
 
 
 ALONE_S = 0.4  # at most, of what only sets how much is injected
@@ -63,7 +67,8 @@ class Collected:
     samples: dict[Key, Values] = field(default_factory=dict)
     wall_seconds: dict[str, float] = field(default_factory=dict)
     injected_us: dict[str, dict[str, float]] = field(default_factory=dict)
-    control_pair_us: dict[str, float] = field(default_factory=dict)
+    control_pair_us: dict[str, list[float]] = field(default_factory=dict)
+    clocks_mhz: dict[str, list[float | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,12 +151,15 @@ class Collector:
 
         time.sleep(SETTLE_S)
         _until(self.seconds * (len(entries) + len(pair)), go_round)
-        collected.control_pair_us = {name: typical_us(replicates) for name, (_, replicates) in pair.items()}
+        for name, (_, replicates) in pair.items():
+            collected.control_pair_us[name] = replicate_times_us(replicates)
+            collected.clocks_mhz[name] = replicates.clocks_mhz
         for entry, replicates, seconds in zip(entries, taken, spent_s, strict=True):
             device_us, host_us = replicates.values()
             collected.wall_seconds[str(entry.key(_OURS))] = seconds
             collected.samples[entry.key(OURS["device"])] = device_us
             collected.samples[entry.key(OURS["host"])] = host_us
+            collected.clocks_mhz[str(entry.key(_OURS))] = replicates.clocks_mhz
 
     def _measure_peers(self, entries: Sequence[Entry], collected: Collected) -> None:
         steps = [(entry, method) for entry in entries if entry.for_peers for method in self.methods]
@@ -192,9 +200,10 @@ def injected_us(level: Level, device_us: float, host_us: float) -> dict[str, flo
     }
 
 
-def typical_us(replicates: Replicates) -> float:
-    """Device time."""
-    return float(np.median(replicates.values()[0]))
+def replicate_times_us(replicates: Replicates) -> list[float]:
+    """Device time of each, in order."""
+    device_us, _ = replicates.values()
+    return [summarize(calls, Timer.DEVICE.statistic) for calls in device_us]
 
 
 def metadata(device: Device) -> dict[str, Any]:
@@ -213,6 +222,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--peer-levels", type=int, default=1, help="of those, the first: the peers measure at none and these"
     )
+    parser.add_argument("--no-peers", action="store_true", help="measure by our own method alone")
     parser.add_argument("--slot", type=int, default=0, help="without --levels: which of each workload's own")
     parser.add_argument("--workload", choices=WORKLOAD_IDS, action="append", help="instead of all of them")
     parser.add_argument("--compile-only", action="store_true", help="call each workload once, and measure nothing")
@@ -246,10 +256,12 @@ def main() -> None:
         return arguments.levels or chosen_levels(workload, arguments.slot, arguments.levels_per_process)
 
     chance = random.Random(arguments.seed)
-    collector = Collector(device, arguments.seconds, arguments.peer_levels, ours.Replicates, METHODS, chance)
+    methods = {} if arguments.no_peers else METHODS
+    collector = Collector(device, arguments.seconds, arguments.peer_levels, ours.Replicates, methods, chance)
     collected = collector.collect(workloads, levels_of)
     meta = {
         "control_pair_us": collected.control_pair_us,
+        "clocks_mhz": collected.clocks_mhz,
         **metadata(device),
         "process": arguments.process,
         "seed": arguments.seed,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 
@@ -15,11 +17,12 @@ from kernelgauge.measure.instance import Instance
 from kernelgauge.measure.profile import profile_session
 from kernelgauge.measure.replicate import Pace, held_session
 from kernelgauge.measure.settings import Settings
+from kernelgauge.measure.steady import slower_passes
 from kernelgauge.measure.timing import call_duration_us, host_calls, warm_up
 from kernelgauge.run import ControlTime, Sample, Timer, summarize
 
-from .data import OURS, Measured, Values
-from .levels import WORKLOAD_IDS
+from .data import OURS, Measured, Process, Values
+from .levels import NONE, WORKLOAD_IDS
 
 __all__ = ["Replicates", "decide"]
 
@@ -41,6 +44,7 @@ class Replicates:
         self._pace: Pace | None = None
         self._device_us: list[list[float]] = []
         self._host_us: list[list[tuple[float, float]]] = []
+        self._readings: list[list[Reading]] = []
 
     def take(self) -> None:
         """One more. The first also makes the session that tells how long to hold the device."""
@@ -54,12 +58,19 @@ class Replicates:
         during: list[Reading] = []
         session = held_session(device, instance, settings, self._pace, during)
         self._device_us.append([sum(each.duration_us for each in executions) for executions in session.executions])
+        self._readings.append(during)
         calls = host_calls(device, instance, settings.host_iterations_for(self._pace.call_us))
         self._host_us.append(list(zip(*calls, strict=True)))
 
     def values(self) -> tuple[Values, Values]:
         """(replicate, iteration) of the device, and (replicate, call, 2) of the host: the dispatch time and its control."""
         return np.array(self._device_us), np.array(self._host_us)
+
+    @property
+    def clocks_mhz(self) -> list[float | None]:
+        """Of each replicate, as NVML read them; None: not known."""
+        known = [[clock for each in during if (clock := each.sm_clock_mhz) is not None] for during in self._readings]
+        return [fmean(clocks) if clocks else None for clocks in known]
 
 
 def decide(workload: str, timer: str, baseline_processes: Sequence[Measured], test_process: Measured, /) -> bool:
@@ -83,8 +94,39 @@ def decide(workload: str, timer: str, baseline_processes: Sequence[Measured], te
 
 def _control_pair_us(process: Measured) -> dict[str, float]:
     """By name; empty where it was not measured beside the workloads."""
-    found: dict[str, float] = process.process.meta.get("control_pair_us", {})
+    return {
+        name: float(np.median(_kept(process.process, name, np.array(times_us))))
+        for name, times_us in _control_passes_us(process.process).items()
+    }
+
+
+def _control_passes_us(process: Process) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = process.meta.get("control_pair_us", {})
     return found
+
+
+def _kept(process: Process, name: str, values: Values) -> Values:
+    """Of the values of each pass, those that the suite would count."""
+    left_out = _slower_passes(process)[name]
+    return values[[place for place in range(len(values)) if place not in left_out]]
+
+
+@functools.lru_cache(maxsize=1024)
+def _slower_passes(process: Process) -> dict[str, frozenset[int]]:
+    """By workload or control: the passes in which the machine was slower, by what a suite measures beside it."""
+    series = dict(_control_passes_us(process))
+    for workload in process.workloads:
+        values = process.at(NONE).values(workload, OURS["device"])
+        series[workload] = [] if values is None else _replicate_times_us(values)
+    passes = {name: dict(enumerate(times_us)) for name, times_us in series.items()}
+    return {
+        name: frozenset(slower_passes(own, [each for other, each in passes.items() if other != name]))
+        for name, own in passes.items()
+    }
+
+
+def _replicate_times_us(values: Iterable[Sequence[float]]) -> list[float]:
+    return [summarize(calls, Timer.DEVICE.statistic) for calls in values]
 
 
 def _controls(process: Measured) -> dict[str, ControlTime]:
@@ -93,11 +135,12 @@ def _controls(process: Measured) -> dict[str, ControlTime]:
 
 
 def _seen(workload: str, timer: str, process: Measured) -> Seen:
-    values = process.values(workload, OURS[timer])
-    assert values is not None  # decide is asked only where there are data
+    measured = process.values(workload, OURS[timer])
+    assert measured is not None  # decide is asked only where there are data
+    values = _kept(process.process, workload, measured)
     statistic = _TIMERS[timer].statistic
     if timer == "device":
-        sample = Sample(tuple(summarize(row, statistic) for row in values), values.shape[1])
+        sample = Sample(tuple(_replicate_times_us(values)), values.shape[1])
         return Seen(observe(sample), process.gpu, gemm_us=_control_pair_us(process).get("gemm"))
     times, controls = (tuple(summarize(row, statistic) for row in values[..., index]) for index in (0, 1))
     return Seen(observe(Sample(times, values.shape[1], controls), host_share=1.0), process.gpu, 1.0)

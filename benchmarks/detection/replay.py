@@ -73,8 +73,8 @@ def load_runs(paths: Sequence[Path], levels: Sequence[Level] = (*LEVELS, *HOST_L
                 host_us = np.array([host.replicates_us, host.controls_us]).T[:, None, :]
                 samples[Key(run.workload, level, OURS["device"])] = device_us * slower["device"]
                 samples[Key(run.workload, level, OURS["host"])] = host_us * np.array([slower["host"], 1.0])
-        pair_us = {
-            name: float(np.mean([run.controls[name].device_time_us for run in runs])) for name in runs[0].controls
+        pair_us = {  # of all passes, one number
+            name: [float(np.mean([run.controls[name].device_time_us for run in runs]))] for name in runs[0].controls
         }
         meta = {"control_pair_us": pair_us}
         processes.append(Process(gpu=str(runs[0].gpu), number=number, samples=samples, meta=meta))

@@ -52,6 +52,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.2, help="wall time of one measurement by one method")
     parser.add_argument("--levels-per-process", type=int, default=2, help="of each workload, beside none and the bars")
     parser.add_argument("--peer-levels", type=int, default=1, help="of those, how many the peers measure beside none")
+    parser.add_argument("--peers-every", type=int, default=1, metavar="N", help="in every Nth process of a GPU")
     parser.add_argument("--first", type=int, default=0, help="number of the first process, to add to earlier ones")
     parser.add_argument("--timeout", type=float, help="seconds for one process (default: three times what is planned)")
     parser.add_argument("--rate", type=float, help="false alarms per suite to match the peers to (default: ours)")
@@ -121,7 +122,10 @@ def measure(arguments: argparse.Namespace) -> list[str]:
 
 
 def child(arguments: argparse.Namespace, number: int, gpus: int, environment: Mapping[str, str]) -> Child:
-    planned = planned_seconds(arguments.seconds, arguments.levels_per_process, arguments.peer_levels)
+    with_peers = number // gpus % arguments.peers_every == 0
+    planned = planned_seconds(
+        arguments.seconds, arguments.levels_per_process, arguments.peer_levels if with_peers else None
+    )
     out = arguments.out / "processes" / f"process{number}.npz"
     out.unlink(missing_ok=True)  # of an earlier run: should this one fail, it would stand for it
     options = {
@@ -134,15 +138,18 @@ def child(arguments: argparse.Namespace, number: int, gpus: int, environment: Ma
         "--slot": rotation_slot(number, gpus),
     }
     command = [sys.executable, str(COLLECT), *(str(part) for option in options.items() for part in option)]
+    command += [] if with_peers else ["--no-peers"]
     timeout_s = arguments.timeout or _START_S + _PATIENCE * planned
     return Child(f"process {number}", tuple(command), environment, timeout_s)
 
 
-def planned_seconds(seconds: float, levels: int, peer_levels: int) -> float:
-    """Of one process, at most: each workload's own times, ours at every level, every other method at the peers'."""
+def planned_seconds(seconds: float, levels: int, peer_levels: int | None) -> float:
+    """Of one process, at most: each workload's own times, ours at every level, every other method at the peers' if they
+    are there."""
     workloads = len(WORKLOAD_IDS)
     ours = seconds * workloads * (1 + levels + len(BARS)) + SETTLE_S
-    return workloads * seconds + ours + (seconds + SETTLE_S) * workloads * (1 + peer_levels) * len(METHODS)
+    peers = 0 if peer_levels is None else (seconds + SETTLE_S) * (1 + peer_levels) * len(METHODS)
+    return workloads * seconds + ours + workloads * peers
 
 
 def run_queue(children: Sequence[Child]) -> list[str]:

@@ -174,6 +174,10 @@ class TestCollecting:
                 device_us = np.full((count, 3), 200.0)
                 return device_us, np.stack([np.full((count, 5), 40.0), np.full((count, 5), 9.0)], axis=-1)
 
+            @property
+            def clocks_mhz(self) -> list[float | None]:
+                return [1980.0] * self.taken
+
         def method(name: str) -> Any:
             def measure(call: peers.Call, seconds: float) -> peers.Timed:
                 assert not torch.is_grad_enabled()
@@ -231,7 +235,9 @@ class TestCollecting:
     def test_the_control_pair_is_measured_in_every_pass(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(CpuDevice, "controls", (replace(LINEAR, module="copy"), replace(LINEAR, module="gemm")))
         collected, order = self.collected(0)
-        assert collected.control_pair_us == {"copy": 200.0, "gemm": 200.0}
+        for name in ("copy", "gemm"):
+            assert set(collected.control_pair_us[name]) == {200.0}
+            assert len(collected.clocks_mhz[name]) == len(collected.control_pair_us[name])
         own = [name for name in order if name.startswith("ours")]
         passes = own[own.count(own[0]) :]
         assert len(passes) % 5 == 0

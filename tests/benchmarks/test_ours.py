@@ -11,7 +11,7 @@ from detection.ours import decide
 
 from tests.benchmarks.processes import FIVE, process
 
-PAIR = {"copy": 67.0, "gemm": 178.0}
+PAIR = {"copy": [67.0], "gemm": [178.0]}
 
 
 def known(**of_process: Any) -> list[Measured]:
@@ -20,7 +20,7 @@ def known(**of_process: Any) -> list[Measured]:
 
 def told(factor: float | None, gpu: str = "a") -> bool:
     """Whether 5 % are seen of a process beside which the control GEMM took so much longer; None: it was not measured."""
-    pair = {} if factor is None else {"control_pair_us": {**PAIR, "gemm": factor * PAIR["gemm"]}}
+    pair = {} if factor is None else {"control_pair_us": {**PAIR, "gemm": [factor * 178.0]}}
     test: Process = process(6, gpu, us=200.0, **pair)
     return decide("mlp-eager", "device", known(us=200.0), test.at(FIVE))
 
@@ -36,7 +36,7 @@ def test_nothing_is_said_of_a_machine_that_is_another(factor: float) -> None:
 
 
 def test_what_the_machine_may_have_made_is_no_regression() -> None:
-    slower = process(6, us=200.0 * 1.006, control_pair_us={**PAIR, "gemm": 1.006 * PAIR["gemm"]})
+    slower = process(6, us=200.0 * 1.006, control_pair_us={**PAIR, "gemm": [1.006 * 178.0]})
     assert not decide("mlp-eager", "device", known(us=200.0), slower.at())
     alone = process(6, us=200.0 * 1.006)
     assert decide("mlp-eager", "device", known(us=200.0), alone.at())
@@ -44,5 +44,5 @@ def test_what_the_machine_may_have_made_is_no_regression() -> None:
 
 def test_a_host_is_judged_whatever_the_gpu_does() -> None:
     level = Level("host", 20)
-    test = process(6, levels=(level,), control_pair_us={**PAIR, "gemm": 2 * PAIR["gemm"]})
+    test = process(6, levels=(level,), control_pair_us={**PAIR, "gemm": [2 * 178.0]})
     assert decide("mlp-eager", "host", known(), test.at(level))
