@@ -321,6 +321,7 @@ def latency_of(mlp_us: float, control_us: float, *, against: tuple[float, float]
         pytest.param((280.6, 40.0), (280.6, 40.0), Status.PASS, id="the same"),
         pytest.param((280.6, 40.0), (308.7, 40.0), Status.REGRESSED, id="a tenth slower on the same host"),
         pytest.param((280.6, 60.4), (308.7, 55.0), Status.REGRESSED, id="a tenth slower on a somewhat faster host"),
+        pytest.param((280.6, 55.0), (308.7, 60.4), Status.REGRESSED, id="a tenth slower on a somewhat slower host"),
     ],
 )
 def test_a_latency_may_follow_the_host_or_not(

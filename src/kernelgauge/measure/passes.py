@@ -40,10 +40,7 @@ def time_together(
         for subject in subjects:
             subject.error = told(error, device)
         return {}
-    subject = subjects[0]
-    first = sum(
-        map(len, (subject.replicates, subject.spoilt, subject.slowed))
-    )  # a confirmation goes on to other addresses
+    first = subjects[0].next_index  # a confirmation goes on to other addresses
     index = first
     told_at = -math.inf
     while active := _unfinished(subjects, controls, settings, first):
@@ -82,8 +79,9 @@ def _unfinished(
 
 def _leave_slow_passes_out(together: Sequence[Subject], first: int) -> None:
     """Of each what the others say, so that no time decides whether it counts."""
-    series = [{each.index: each.device_us for each in subject.since(first)} for subject in together]
-    for place, subject in enumerate(together):
+    sound = [subject for subject in together if subject.error is None]
+    series = [{each.index: each.device_us for each in subject.since(first)} for subject in sound]
+    for place, subject in enumerate(sound):
         subject.leave_out(slower_passes(series[place], [*series[:place], *series[place + 1 :]]), first)
 
 

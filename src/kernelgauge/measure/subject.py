@@ -50,6 +50,12 @@ class Subject:
         seconds = math.fsum(each.seconds for each in (*self.replicates, *self.spoilt, *self.slowed))
         return own.is_enough(times, seconds)
 
+    @property
+    def next_index(self) -> int:
+        """Of a pass that it has not seen yet: others may have had some without it."""
+        made = (*self.replicates, *self.spoilt, *self.slowed)
+        return 1 + max((each.index for each in made), default=-1)
+
     def since(self, index: int) -> list[Replicate]:
         """On an undisturbed machine, from this pass on."""
         found = [each for each in (*self.replicates, *self.slowed) if each.index >= index]
