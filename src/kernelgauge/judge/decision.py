@@ -102,7 +102,7 @@ def decide(
     missing_replicates = missing(explained) if undecided and not regressed else None
     by_the_machine = undecided and missing_replicates is None and any(explained) and missing(_NO_MACHINE) is not None
     if undecided:  # where no number of replicates decides, a confirmation would only take its time
-        suspicious = regressed or by_the_machine or missing_replicates is not None
+        suspicious = by_the_machine or missing_replicates is not None
     else:
         first_look = change(abs(delta), noise, confidence=1 - 2 * _SUSPECT_LEVEL)
         seems_real = first_look.low is not None and first_look.low > 0
