@@ -118,11 +118,8 @@ def _slower_passes(process: Process) -> dict[str, frozenset[int]]:
     for workload in process.workloads:
         values = process.at(NONE).values(workload, OURS["device"])
         series[workload] = [] if values is None else _replicate_times_us(values)
-    passes = {name: dict(enumerate(times_us)) for name, times_us in series.items()}
-    return {
-        name: frozenset(slower_passes(own, [each for other, each in passes.items() if other != name]))
-        for name, own in passes.items()
-    }
+    slower = slower_passes({name: dict(enumerate(times_us)) for name, times_us in series.items()})
+    return {name: frozenset(passes) for name, passes in slower.items()}
 
 
 def _replicate_times_us(values: Iterable[Sequence[float]]) -> list[float]:

@@ -13,16 +13,26 @@ HALF, FIVE, TEN = Level("device", 0.5), Level("device", 5), Level("host", 10)
 
 
 def process(
-    number: int, gpu: str = "a", *, us: float = 100.0, levels: Sequence[Level] = (FIVE,), **meta: Any
+    number: int,
+    gpu: str = "a",
+    *,
+    us: float = 100.0,
+    levels: Sequence[Level] = (FIVE,),
+    passes: Sequence[float] = (1.0,) * 4,
+    **meta: Any,
 ) -> Process:
-    """Two workloads; a device level shifts kernel durations and what peers read, a host level the dispatch time."""
+    """Two workloads, slower by such a factor in each of the passes.
+
+    A device level shifts kernel durations and what peers read, a host level the dispatch time.
+    """
     chance = np.random.default_rng(number)
     samples = {}
     for workload in ("mlp-eager", "linear-eager"):
         for level in (NONE, *levels):
             factor = 1 + level.percent / 100
-            device = us * (factor if level.kind == "device" else 1) * (1 + chance.normal(0, 0.0005, (4, 20)))
-            host = 10 * (factor if level.kind == "host" else 1) * (1 + chance.normal(0, 0.001, (4, 20)))
+            device = us * (factor if level.kind == "device" else 1) * (1 + chance.normal(0, 0.0005, (len(passes), 20)))
+            device *= np.array(passes)[:, None]
+            host = 10 * (factor if level.kind == "host" else 1) * (1 + chance.normal(0, 0.001, (len(passes), 20)))
             samples[Key(workload, level, "ours-device")] = device
             samples[Key(workload, level, "ours-host")] = np.stack([host, np.ones_like(host)], axis=-1)
             for method in ("do_bench", "blocked_autorange", "pytest_benchmark"):

@@ -46,3 +46,14 @@ def test_a_host_is_judged_whatever_the_gpu_does() -> None:
     level = Level("host", 20)
     test = process(6, levels=(level,), control_pair_us={**PAIR, "gemm": [2 * 178.0]})
     assert decide("mlp-eager", "host", known(), test.at(level))
+
+
+SLOW = [1.015] * 16 + [1.0] * 24  # passes of a GPU that was slower at first
+
+
+@pytest.mark.parametrize(("pair", "is_slower"), [(SLOW, False), ([1.0] * 40, True)], ids=["the machine", "the code"])
+def test_passes_in_which_everything_was_slower_are_left_out(pair: list[float], is_slower: bool) -> None:
+    before = [process(number, us=200.0, passes=[1.0] * 40).at() for number in range(6)]
+    control_pair_us = {name: [us[0] * factor for factor in pair] for name, us in PAIR.items()}
+    test = process(6, us=200.0, passes=SLOW, control_pair_us=control_pair_us)
+    assert decide("mlp-eager", "device", before, test.at()) is is_slower

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 import types
@@ -66,6 +67,16 @@ class TestRunner:
         # and one level after a rest.
         expected = 6 * 0.5 + (36 * 0.5 + run.SETTLE_S) + 12 * 3 * (0.5 + run.SETTLE_S)
         assert run.planned_seconds(0.5, 2, 1) == pytest.approx(expected)
+        without_peers = 6 * 0.5 + (36 * 0.5 + run.SETTLE_S)
+        assert run.planned_seconds(0.5, 2, None) == pytest.approx(without_peers)
+
+    def test_the_peers_measure_in_some_processes_of_each_gpu(self, tmp_path: Path) -> None:
+        arguments = argparse.Namespace(
+            out=tmp_path, seconds=1.0, levels_per_process=2, peer_levels=1, peers_every=2, timeout=None
+        )
+        children = [run.child(arguments, number, 2, {}) for number in range(8)]
+        assert ["--no-peers" in child.command for child in children] == [False, False, True, True] * 2
+        assert children[2].timeout_s < children[0].timeout_s
 
 
 def _runs(pid: int) -> bool:

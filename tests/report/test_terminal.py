@@ -160,7 +160,7 @@ def test_the_conditions_of_all_runs_are_one_line() -> None:
 def test_replicates_that_were_left_out_are_counted() -> None:
     slower = msgspec.structs.replace(watched(lowest_sm_clock_mhz=1980), left_out=9)
     assert conditions_text([slower, run(), slower], "") == [
-        "conditions: SM clock 1980 MHz, 18 replicates left out, the machine was slower then"
+        "conditions: SM clock 1980 MHz, 18 replicates left out (the machine was slower)"
     ]
 
 

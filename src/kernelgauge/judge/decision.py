@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from .noise import Seen, alike, difference, host_explains, sources, telling
+from .noise import Seen, alike, difference, host_explains, is_disturbed, sources, telling
 from .policy import FALSE_ALARMS_PER_SUITE, Policy
 from .stats import RelativeChange, Source, change, quantile, standard_error
 from .verdict import Status
@@ -37,7 +37,8 @@ class Decision:
         change: with its interval at the level of the suite.
         suspicious: worth a second, larger measurement before anything is said.
         missing_replicates: for UNDECIDED: how many more would decide; None: no number of them would.
-        explained: UNDECIDED only because the machine moved as well: else it, or more replicates, would have decided.
+        explained: UNDECIDED only because the machine or the host moved as well: else it, or more replicates, would have decided.
+        disturbed: UNDECIDED, and the run's own replicates say that its host was disturbed.
     """
 
     status: Status
@@ -45,6 +46,7 @@ class Decision:
     suspicious: bool
     missing_replicates: int | None = None
     explained: bool = False
+    disturbed: bool = False
 
     def compared_us(self, after_us: float) -> float:
         """The time that the percentage is one of, where `after_us` was measured."""
@@ -101,8 +103,9 @@ def decide(
     regressed = said(noise, _NO_MACHINE) is Status.REGRESSED
     missing_replicates = missing(explained) if undecided and not regressed else None
     by_the_machine = undecided and missing_replicates is None and any(explained) and missing(_NO_MACHINE) is not None
-    if undecided:  # where no number of replicates decides, a confirmation would only take its time
-        suspicious = by_the_machine or missing_replicates is not None
+    disturbed = undecided and is_disturbed(after, policy)
+    if undecided:  # where nothing that a second look can change decides, it would only take its time
+        suspicious = by_the_machine or disturbed or missing_replicates is not None
     else:
         first_look = change(abs(delta), noise, confidence=1 - 2 * _SUSPECT_LEVEL)
         seems_real = first_look.low is not None and first_look.low > 0
@@ -115,6 +118,7 @@ def decide(
         suspicious=suspicious,
         missing_replicates=missing_replicates,
         explained=by_the_machine,
+        disturbed=disturbed,
     )
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "alike",
     "difference",
     "host_explains",
+    "is_disturbed",
     "of_another_gpu",
     "on_the_same_gpu",
     "process_noise",
@@ -25,9 +26,11 @@ __all__ = [
     "telling",
 ]
 
-# How far a host may move before a slope no longer tells what its part of a time does, as a logarithm.
+# Processes on one host differ by 5 to 6 % in its speed (docs/measuring.md). One that moved further, as a logarithm, may be the
+# other of two hosts, or a busy one (benchmarks/data/busy_host).
 _SAME_HOST = 0.1
-# Replicates of a host that is not disturbed scatter by less than so many times what is expected of them.
+# Replicates scatter by up to so many times what is expected: of 182 host clocks in benchmarks/data/nine_processes and host_states
+# twelve by more, none by three times; of 120 in busy_host 40, by up to twenty times.
 _USUAL_SCATTER = 2.0
 _LEAST_GPUS = 4  # below, a slope over GPUs says more of the GPUs than of the workload
 # Standard deviation of the slope on the control GEMM: a workload may follow it in full, or not at all.
@@ -231,14 +234,19 @@ def _disturbed(observation: Observation, policy: Policy) -> float:
     return max(1.0, (observation.spread or 0.0) / usual) ** 2
 
 
+def is_disturbed(after: Seen, policy: Policy) -> bool:
+    """Whether a run's own replicates say that its host was disturbed."""
+    return bool(after.host_share) and _disturbed(after.observation, policy.for_share(after.host_share)) > 1
+
+
 def host_explains(before: Sequence[Seen], after: Seen, delta: float) -> tuple[float, float]:
-    """How much of a difference a host of another speed may have made, beyond what the slope takes off (logarithms).
+    """How much of a latency's difference a host of another speed may have made, beyond what the slope takes off (logarithms).
 
     A latency that the device fills waits for the host once that is slow enough, and then follows it in full; or it
-    does not follow at all.
+    does not follow at all. A dispatch time is all the host's: what is not known of it is in the slope.
     """
     compared = on_the_same_gpu(before, after) or before
-    if not after.host_share or not all(seen.known_host for seen in (*compared, after)):
+    if not 0 < after.host_share < 1 or not all(seen.known_host for seen in (*compared, after)):
         return 0.0, 0.0
     moved = _control_logarithm(after) - fmean(_control_logarithm(seen) for seen in compared)
     beyond = math.copysign(max(0.0, abs(moved) - _SAME_HOST), moved)

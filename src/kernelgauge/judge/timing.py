@@ -131,6 +131,8 @@ def _what_would_decide(decision: Decision, same_gpu: list[Seen], machine: Machin
         return (
             f"too noisy to tell; about {more} more replicate{'s' if more > 1 else ''} would decide (--perf-replicates)"
         )
+    if decision.disturbed:
+        return "the host was disturbed while it measured: its replicates scatter by far more than usual"
     where = "between processes" if same_gpu else "between machines"
     return f"no number of replicates decides: the noise {where} is too large; kernelgauge calibrate measures it"
 

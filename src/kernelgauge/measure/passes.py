@@ -57,6 +57,7 @@ def time_together(
                 subject.error = subject.error or ending
             break
         index += 1
+    _count_all_where_too_few_are_left(subjects, settings, first)
     _refuse_drift(controls, subjects)
     _tell_slower(subjects, first, progress)
     return {control.workload.module: _control_time(control) for control in controls if control.replicates}
@@ -65,7 +66,11 @@ def time_together(
 def _unfinished(
     subjects: Sequence[Subject], controls: Sequence[Subject], settings: Settings, first: int
 ) -> list[Subject]:
-    """Those that need more replicates: once none does, those that are left too few without the machine's slow passes."""
+    """Those that need more replicates: once none does, those that are left too few without the machine's slow passes.
+
+    What was left out is made again by all of them together: the passes are compared once more, and the machine has as much
+    to do in them as it had before.
+    """
 
     def found() -> list[Subject]:
         return [subject for subject in subjects if not subject.is_done(settings)]
@@ -74,15 +79,23 @@ def _unfinished(
     if not unfinished:
         _leave_slow_passes_out([*subjects, *controls], first)
         unfinished = found()
+    if unfinished and any(each.index >= first for subject in subjects for each in subject.slowed):
+        return [subject for subject in subjects if subject.error is None]
     return unfinished
 
 
+def _count_all_where_too_few_are_left(subjects: Sequence[Subject], settings: Settings, first: int) -> None:
+    """A machine that did not come back to its fast passes has no usual speed."""
+    for subject in subjects:
+        if len(subject.replicates) < subject.own(settings).replicates:
+            subject.leave_out((), first)
+
+
 def _leave_slow_passes_out(together: Sequence[Subject], first: int) -> None:
-    """Of each what the others say, so that no time decides whether it counts."""
     sound = [subject for subject in together if subject.error is None]
-    series = [{each.index: each.device_us for each in subject.since(first)} for subject in sound]
-    for place, subject in enumerate(sound):
-        subject.leave_out(slower_passes(series[place], [*series[:place], *series[place + 1 :]]), first)
+    measured = [{each.index: each.device_us for each in subject.since(first)} for subject in sound]
+    for place, slower in slower_passes(dict(enumerate(measured))).items():
+        sound[place].leave_out(slower, first)
 
 
 def _tell_slower(subjects: Sequence[Subject], first: int, progress: Callable[[str], None]) -> None:

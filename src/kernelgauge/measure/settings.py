@@ -50,7 +50,7 @@ class Settings:
 
     @classmethod
     def of(cls, replicates: int | None) -> Settings:
-        """Exactly so many replicates of every timer; None: the usual."""
+        """So many replicates of every timer that count; None: the usual."""
         if replicates is None:
             return cls()
         return cls(

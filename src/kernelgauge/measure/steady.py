@@ -4,43 +4,63 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import TypeVar
 
 __all__ = ["Series", "slower_passes"]
 
 Series = Mapping[int, float]  # by pass: the time of one workload or control, in any unit
 
+_Name = TypeVar("_Name", bound=Hashable)
+
 _LEAST_PASSES = 8  # fewer have no usual speed
-# Less is not worth replicates: half of the passes at such a speed move the mean by half of it.
+_LEAST_SERIES = 2  # one of them alone is that workload, and not the machine
+# Less is not worth replicates: half of the passes at such a speed move the mean by half of it, 0.1 %, which a device time has to
+# exceed three times before it is called slower (judge/policy.py).
 _TOLERATED = 0.002
 # What a change of speed has to explain, in variances of a pass. Twice the logarithm of 32 passes (Schwarz, "Estimating the
 # dimension of a model", 1978) is 7; but a replicate is now and then far off, and one pass takes two changes to stand out.
 _PENALTY = 20.0
-_LEAST_NOISE = 0.0005  # of few replicates, chance may leave none
+# Of few replicates, chance may leave hardly any noise: an H200's own is 0.001 to 0.002 (docs/measuring.md).
+_LEAST_NOISE = 0.0005
 
 
-def slower_passes(own: Collection[int], others: Sequence[Series]) -> dict[int, float]:
-    """The passes in which the machine was slower than in the fastest quarter of them, and by how much (0.01 is 1 %).
+def slower_passes(measured: Mapping[_Name, Series]) -> dict[_Name, dict[int, float]]:
+    """Of each workload or control the passes in which the machine was slower than in the fastest quarter of them, and by
+    how much (0.01 is 1 %), by what all others took in them: no time decides whether it counts.
 
     A GPU loses speed to heat, to its power cap and to its neighbours, and nothing makes it faster than it is: its fast passes
     are the usual ones. The speed of a pass is what all series have in common there, each weighed by its noise; where it
     changes is found by optimal partitioning (Jackson et al., "An algorithm for optimal partitioning of data on an
-    interval", 2005).
+    interval", 2005). What is found must be found without any one of the series as well, so that none speaks for all.
 
-    Args:
-        own: the passes that a workload was measured in.
-        others: what was measured beside it, by pass. Not the workload itself: what is left out of its times then does not
-            depend on them. Only passes in which all of them took part are compared: once some are pinned down and drop
-            out, the GPU has less to do, is cooler and faster by 0.2 to 0.4 %.
+    Only passes in which all of them took part are compared: once some are pinned down and drop out, the GPU has less to do
+    and is faster, in one recorded run by 0.3 to 0.4 %.
     """
+    return {
+        name: _slower(own, [series for other, series in measured.items() if other != name])
+        for name, own in measured.items()
+    }
+
+
+def _slower(own: Collection[int], others: Sequence[Series]) -> dict[int, float]:
     known = [series for series in others if len(series) >= _LEAST_PASSES]
     together = sorted(set(own).intersection(*known))
-    if not known or len(together) < _LEAST_PASSES:
+    if len(known) < _LEAST_SERIES or len(together) < _LEAST_PASSES:
         return {}
-    levels = _levels(*_speeds([[math.log(series[at]) for at in together] for series in known]))
+    logs = [[math.log(series[at]) for at in together] for series in known]
+    found = _slower_than_usual(logs)
+    for place in range(len(logs)) if any(found) else ():
+        without = _slower_than_usual([*logs[:place], *logs[place + 1 :]])
+        found = [by if also else 0.0 for by, also in zip(found, without, strict=True)]
+    return {at: by for at, by in zip(together, found, strict=True) if by}
+
+
+def _slower_than_usual(logs: Sequence[Sequence[float]]) -> list[float]:
+    """By pass; 0: not by more than is tolerated."""
+    levels = _levels(*_speeds(logs))
     usual = sorted(levels)[(len(levels) - 1) // 4]
-    slower = {at: math.expm1(level - usual) for at, level in zip(together, levels, strict=True)}
-    return {at: by for at, by in slower.items() if by > _TOLERATED}
+    return [by if by > _TOLERATED else 0.0 for by in (math.expm1(level - usual) for level in levels)]
 
 
 def _speeds(series: Sequence[Sequence[float]]) -> tuple[list[float], float]:

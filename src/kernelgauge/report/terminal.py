@@ -13,7 +13,7 @@ from ..judge import Action, PlannedChange, Status, Verdict
 from ..printable import printable
 from ..run import Fingerprint, Run
 from .rows import Row
-from .wording import change_of_one, us_or_dash
+from .wording import change_of_one, counted, us_or_dash
 
 __all__ = ["conditions_text", "describe", "notes", "plan_text", "remarks", "summary_text"]
 
@@ -94,7 +94,7 @@ def conditions_text(runs: Sequence[Run], not_watched: str) -> list[str]:
             throttled[cause] = throttled.get(cause, 0.0) + milliseconds
     parts += [f"{cause} for {milliseconds:.0f} ms" for cause, milliseconds in throttled.items() if milliseconds >= 1]
     left_out = sum(run.left_out for run in runs)
-    parts += [f"{left_out} replicates left out, the machine was slower then"] if left_out else []
+    parts += [f"{counted(left_out, 'replicate')} left out (the machine was slower)"] if left_out else []
     return [printable("conditions: " + ", ".join(parts))] if parts else []
 
 
