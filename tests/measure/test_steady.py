@@ -286,3 +286,18 @@ def test_a_confirmation_goes_on_at_passes_that_a_workload_has_not_seen(tiny: Tin
     seen = replicates.places("a")
     assert len(set(seen)) == len(seen)
     assert (again.run.left_out, len(replicates_us(again))) == (5, 3 * len(replicates_us(first)))
+
+
+def test_what_was_pinned_down_is_kept_if_a_control_fails_while_slow_passes_are_made_again(
+    tiny: Tiny, replicates: ToldReplicates
+) -> None:
+    slow = told(range(5))
+    wild = [(10.0 + 2.0 * (at % 3)) * (1.005 if at < 5 else 1.0) for at in range(60)]
+    replicates.times_us = {"copy": slow, "gemm": slow, "a": slow, "b": wild}
+    replicates.fails["gemm"] = (32, lambda: KernelgaugeError("it fails"))  # the first pass after all were pinned down
+    device = Fake(tiny(module="copy"), tiny(module="gemm"))
+    workloads = [tiny(module="a"), tiny(module="b")]
+    settings = replace(STEADY, most_replicates=32)
+    results = measure(workloads, device, device.fingerprint(), settings)
+    assert isinstance(results[workloads[0].id], Measured)
+    assert isinstance(results[workloads[1].id], KernelgaugeError)  # it wanted more

@@ -53,8 +53,9 @@ def time_together(
             _one_replicate(subject, device, settings, index, usual_clock_mhz=_usual_clock((*controls, *subjects)))
         ending = _ends_all(controls, device)
         if ending is not None:
-            for subject in active:
-                subject.error = subject.error or ending
+            for subject in subjects:
+                if not subject.is_done(settings):
+                    subject.error = ending
             break
         index += 1
     _count_all_where_too_few_are_left(subjects, settings, first)
