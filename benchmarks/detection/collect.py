@@ -33,14 +33,13 @@ sys.path[:0] = [str(_ROOT / folder) for folder in ("src", "perf", "benchmarks")]
 import msgspec
 import numpy as np
 
-from detection.data import OURS, Key, Values, save
+from detection.data import OURS, Key, Values, replicate_times_us, save
 from detection.injected import twin
 from detection.levels import LEVELS, NONE, SETTLE_S, WORKLOAD_IDS, Level, chosen_levels
 from detection.peers import METHODS, Call, Timed
 from kernelgauge import Workload
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import Instance, build, first_call
-from kernelgauge.run import Timer, summarize
 
 CallBuilder = Callable[[int], Instance]
 
@@ -152,7 +151,8 @@ class Collector:
         time.sleep(SETTLE_S)
         _until(self.seconds * (len(entries) + len(pair)), go_round)
         for name, (_, replicates) in pair.items():
-            collected.control_pair_us[name] = replicate_times_us(replicates)
+            device_us, _ = replicates.values()
+            collected.control_pair_us[name] = replicate_times_us(device_us)
             collected.clocks_mhz[name] = replicates.clocks_mhz
         for entry, replicates, seconds in zip(entries, taken, spent_s, strict=True):
             device_us, host_us = replicates.values()
@@ -198,12 +198,6 @@ def injected_us(level: Level, device_us: float, host_us: float) -> dict[str, flo
         "device_us": level.percent / 100 * device_us if level.kind == "device" else 0.0,
         "host_us": level.percent / 100 * host_us if level.kind == "host" else 0.0,
     }
-
-
-def replicate_times_us(replicates: Replicates) -> list[float]:
-    """Device time of each, in order."""
-    device_us, _ = replicates.values()
-    return [summarize(calls, Timer.DEVICE.statistic) for calls in device_us]
 
 
 def metadata(device: Device) -> dict[str, Any]:

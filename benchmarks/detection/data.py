@@ -22,9 +22,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelgauge.run import Timer, summarize
+
 from .levels import NONE, Level
 
-__all__ = ["OURS", "Key", "Measured", "Process", "Values", "by_gpu", "load", "load_all", "save", "save_archive"]
+__all__ = [
+    "OURS",
+    "Key",
+    "Measured",
+    "Process",
+    "Values",
+    "by_gpu",
+    "load",
+    "load_all",
+    "replicate_times_us",
+    "save",
+    "save_archive",
+]
 
 Values = NDArray[np.float64]
 
@@ -122,6 +136,11 @@ def load(path: Path) -> list[Process]:
 
 def load_all(paths: Iterable[Path]) -> list[Process]:
     return sorted((process for path in paths for process in load(path)), key=lambda process: process.number)
+
+
+def replicate_times_us(device_us: Values) -> list[float]:
+    """Of each replicate, in order, what the suite takes for its device time; `device_us`: (replicate, iteration)."""
+    return [summarize(calls, Timer.DEVICE.statistic) for calls in device_us]
 
 
 def by_gpu(processes: Iterable[Process]) -> dict[str, list[Process]]:

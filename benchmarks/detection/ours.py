@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -21,7 +21,7 @@ from kernelgauge.measure.steady import slower_passes
 from kernelgauge.measure.timing import call_duration_us, host_calls, warm_up
 from kernelgauge.run import ControlTime, Sample, Timer, summarize
 
-from .data import OURS, Measured, Process, Values
+from .data import OURS, Measured, Process, Values, replicate_times_us
 from .levels import NONE, WORKLOAD_IDS
 
 __all__ = ["Replicates", "decide"]
@@ -92,11 +92,12 @@ def decide(workload: str, timer: str, baseline_processes: Sequence[Measured], te
     return decision.status is Status.REGRESSED
 
 
-def _control_pair_us(process: Measured) -> dict[str, float]:
+@functools.lru_cache(maxsize=1024)
+def _control_pair_us(process: Process) -> Mapping[str, float]:
     """By name; empty where it was not measured beside the workloads."""
     return {
-        name: float(np.median(_kept(process.process, name, np.array(times_us))))
-        for name, times_us in _control_passes_us(process.process).items()
+        name: float(np.median(_kept(process, name, np.array(times_us))))
+        for name, times_us in _control_passes_us(process).items()
     }
 
 
@@ -117,18 +118,14 @@ def _slower_passes(process: Process) -> dict[str, frozenset[int]]:
     series = dict(_control_passes_us(process))
     for workload in process.workloads:
         values = process.at(NONE).values(workload, OURS["device"])
-        series[workload] = [] if values is None else _replicate_times_us(values)
+        series[workload] = [] if values is None else replicate_times_us(values)
     slower = slower_passes({name: dict(enumerate(times_us)) for name, times_us in series.items()})
     return {name: frozenset(passes) for name, passes in slower.items()}
 
 
-def _replicate_times_us(values: Iterable[Sequence[float]]) -> list[float]:
-    return [summarize(calls, Timer.DEVICE.statistic) for calls in values]
-
-
 def _controls(process: Measured) -> dict[str, ControlTime]:
     """One kernel each: one version of cuBLAS for all processes."""
-    return {name: ControlTime("", time_us) for name, time_us in _control_pair_us(process).items()}
+    return {name: ControlTime("", time_us) for name, time_us in _control_pair_us(process.process).items()}
 
 
 def _seen(workload: str, timer: str, process: Measured) -> Seen:
@@ -137,7 +134,7 @@ def _seen(workload: str, timer: str, process: Measured) -> Seen:
     values = _kept(process.process, workload, measured)
     statistic = _TIMERS[timer].statistic
     if timer == "device":
-        sample = Sample(tuple(_replicate_times_us(values)), values.shape[1])
-        return Seen(observe(sample), process.gpu, gemm_us=_control_pair_us(process).get("gemm"))
+        sample = Sample(tuple(replicate_times_us(values)), values.shape[1])
+        return Seen(observe(sample), process.gpu, gemm_us=_control_pair_us(process.process).get("gemm"))
     times, controls = (tuple(summarize(row, statistic) for row in values[..., index]) for index in (0, 1))
     return Seen(observe(Sample(times, values.shape[1], controls), host_share=1.0), process.gpu, 1.0)

@@ -144,8 +144,10 @@ def child(arguments: argparse.Namespace, number: int, gpus: int, environment: Ma
 
 
 def planned_seconds(seconds: float, levels: int, peer_levels: int | None) -> float:
-    """Of one process, at most: each workload's own times, ours at every level, every other method at the peers' if they
-    are there."""
+    """Of one process, at most: each workload's own times, ours at every level, every other method at the peers'.
+
+    `peer_levels`: None: there are no peers.
+    """
     workloads = len(WORKLOAD_IDS)
     ours = seconds * workloads * (1 + levels + len(BARS)) + SETTLE_S
     peers = 0 if peer_levels is None else (seconds + SETTLE_S) * (1 + peer_levels) * len(METHODS)

@@ -69,7 +69,7 @@ def decide(
         policy: the gates, and the noise to expect.
         comparisons: how many are made in this suite run: false alarms are controlled over all of them together.
         explained: the change that the machine itself may have made, from the lowest to the highest (logarithms): the
-            interval is widened by it.
+            interval is widened by it, and by what the host may have made of a latency.
     """
     before, after = alike(telling(before), after, policy)
     delta = max(-_FURTHEST, min(_FURTHEST, difference(before, after, policy)))
@@ -107,11 +107,7 @@ def decide(
     if undecided:  # where nothing that a second look can change decides, it would only take its time
         suspicious = by_the_machine or disturbed or missing_replicates is not None
     else:
-        first_look = change(abs(delta), noise, confidence=1 - 2 * _SUSPECT_LEVEL)
-        seems_real = first_look.low is not None and first_look.low > 0
-        suspicious = status is not Status.PASS or (
-            seems_real and first_look.estimate > _SUSPECT_SHARE * policy.tolerance
-        )
+        suspicious = status is not Status.PASS or _seems_real(delta, noise, policy)
     return Decision(
         status=status,
         change=measured,
@@ -120,6 +116,11 @@ def decide(
         explained=by_the_machine,
         disturbed=disturbed,
     )
+
+
+def _seems_real(delta: float, noise: Sequence[Source], policy: Policy) -> bool:
+    first_look = change(abs(delta), noise, confidence=1 - 2 * _SUSPECT_LEVEL)
+    return first_look.low is not None and first_look.low > 0 and first_look.estimate > _SUSPECT_SHARE * policy.tolerance
 
 
 def _widened(measured: RelativeChange, explained: tuple[float, float]) -> RelativeChange:
