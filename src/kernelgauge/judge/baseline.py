@@ -14,7 +14,7 @@ from .ancestry import Ancestor, Recorded, conditions_of
 from .configuration import Likeness, likeness
 from .contradictions import contradictions
 from .layout import laid_out
-from .machine import MachineChange, machine_change_on
+from .machine import MachineChange, gemm_us, machine_change_on
 from .noise import Seen
 from .observation import Observation, host_share, observe
 
@@ -36,10 +36,6 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu: str | None  # which one of its kind: a digest of its UUID
     timers: dict[Timer, Observation]
     controls: dict[str, ControlTime]
-
-    def gemm_us(self, kernel: str | None) -> float | None:
-        control = self.controls.get("gemm")
-        return control.device_time_us if control is not None and control.kernel == kernel else None
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +87,12 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         entries = self.entries if timer is Timer.HOST else (entry,)
         share = entry.host_share(timer)
         return [
-            Seen(process.timers[timer], process.gpu, share, process.gemm_us(gemm) if timer is Timer.DEVICE else None)
+            Seen(
+                process.timers[timer],
+                process.gpu,
+                share,
+                gemm_us(process.controls, gemm) if timer is Timer.DEVICE else None,
+            )
             for each in entries
             for process in each.processes
             if timer in process.timers

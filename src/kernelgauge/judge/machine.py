@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ..run import ControlTime
+from .speed import at_the_speed_of
 
-__all__ = ["MachineChange", "machine_change", "machine_change_on"]
+__all__ = ["MachineChange", "gemm_us", "machine_change", "machine_change_on"]
 
 # Between nine processes on one H200 each of the pair spreads by 0.1 % (benchmarks/data/nine_processes). Less than this is
 # no statement about the machine.
@@ -64,14 +65,26 @@ class MachineChange:
         return ", ".join(f"{name} {100 * change:+.1f} %" for name, change in self.changes.items())
 
 
+def gemm_us(controls: Mapping[str, ControlTime], kernel: str | None) -> float | None:
+    """Time of the control GEMM; None: not measured, or not with this kernel."""
+    control = controls.get("gemm")
+    return control.device_time_us if control is not None and control.kernel == kernel else None
+
+
 def machine_change_on(
     gpu: str | None,
     processes: Sequence[tuple[str | None, Mapping[str, ControlTime]]],
     controls: Mapping[str, ControlTime],
 ) -> MachineChange:
-    """How the control pair moved on `gpu` since: against the processes on that GPU, or on all where there are none."""
-    same = [each for each in processes if each[0] == gpu]
-    return machine_change([before for _, before in same or processes], controls, same_gpu=bool(same))
+    """How the control pair moved on `gpu` since: against the processes on that GPU at the run's speed, on that GPU at all,
+    or on all where there are none."""
+    same = [before for made_on, before in processes if made_on == gpu]
+    if not same:
+        return machine_change([before for _, before in processes], controls, same_gpu=False)
+    own = controls.get("gemm")
+    kernel = None if own is None else own.kernel
+    at_its_speed = at_the_speed_of(gemm_us(controls, kernel), [gemm_us(before, kernel) for before in same])
+    return machine_change([same[place] for place in at_its_speed], controls)
 
 
 def machine_change(

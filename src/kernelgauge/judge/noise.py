@@ -10,6 +10,7 @@ from statistics import fmean, variance
 from .observation import Observation
 from .policy import Policy
 from .slope import DISPATCH_SLOPE, Slope, fitted_slope
+from .speed import at_the_speed_of, speeds
 from .stats import NO_INTERVAL, Source
 
 __all__ = [
@@ -72,8 +73,9 @@ class Seen:
 
 
 def on_the_same_gpu(before: Sequence[Seen], after: Seen) -> list[Seen]:
-    """Those that were made where `after` was; empty if there are none."""
-    return [seen for seen in before if seen.gpu == after.gpu]
+    """Those that were made where `after` was, at its speed if any was; empty if there are none."""
+    same = [seen for seen in before if seen.gpu == after.gpu]
+    return [same[place] for place in at_the_speed_of(after.gemm_us, [seen.gemm_us for seen in same])]
 
 
 def telling(before: Sequence[Seen]) -> Sequence[Seen]:
@@ -198,10 +200,10 @@ def _beyond_replicates(processes: Sequence[Seen], policy: Policy) -> float:
 
 
 def _between_processes(processes: Sequence[Seen], policy: Policy) -> Source:
-    """Variance of one process's mean, about the mean of its GPU, its replicates' part included."""
-    by_gpu = [[seen.logarithm for seen in group] for group in _seen_by_gpu(processes).values()]
-    degrees = max(0.0, len(processes) - len(by_gpu) - processes[0].slope.fitted)
-    squares = [(value - fmean(values)) ** 2 for values in by_gpu for value in values]
+    """Variance of one process's mean, about the mean of its GPU at its speed, its replicates' part included."""
+    together = [[seen.logarithm for seen in group] for group in _seen_by_speed(processes)]
+    degrees = max(0.0, len(processes) - len(together) - processes[0].slope.fitted)
+    squares = [(value - fmean(values)) ** 2 for values in together for value in values]
     observed = math.fsum(squares) / degrees if degrees else 0.0
     mean_us, within = processes[0].observation.mean_us, _mean_within(processes, policy)
     return policy.process.weighed(mean_us, observed, degrees, besides=within)
@@ -212,6 +214,15 @@ def _seen_by_gpu(processes: Sequence[Seen]) -> dict[str | None, list[Seen]]:
     for seen in processes:
         found.setdefault(seen.gpu, []).append(seen)
     return found
+
+
+def _seen_by_speed(processes: Sequence[Seen]) -> list[list[Seen]]:
+    """Of each GPU, those at each speed."""
+    found: dict[tuple[str | None, int], list[Seen]] = {}
+    for gpu, group in _seen_by_gpu(processes).items():
+        for speed, seen in zip(speeds([each.gemm_us for each in group]), group, strict=True):
+            found.setdefault((gpu, speed), []).append(seen)
+    return list(found.values())
 
 
 def _mean_within(processes: Sequence[Seen], policy: Policy) -> float:
