@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -44,17 +45,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Gauge"]
 
+_CONFIRMED_WHERE_MEASURED = (Timer.DEVICE, Timer.HOST)  # by one session of the profiler, which gives both
+
 
 @dataclass
 class Gauge:
     """Measures all selected workloads together, on first demand, and keeps what was observed and concluded.
 
-    `measurer` and `confirmer` are `measure.runner.measure` and `.confirm`, or stand-ins for them in a test.
+    `measurer` is `measure.runner.measure`, or a stand-in for it in a test.
     """
 
     options: Options
     measurer: Callable[..., Mapping[str, Result]]
-    confirmer: Callable[..., Result]
     choose: Callable[[DeviceChoice], Device]
     settings: Settings
     progress: Callable[[str], None] = lambda _: None
@@ -72,7 +74,7 @@ class Gauge:
     suites: Suites = field(init=False)
     artifacts: Artifacts = field(init=False)
     _measured: dict[str, Result] = field(default_factory=dict)
-    _confirmed: set[tuple[str, Timer]] = field(default_factory=set)
+    _latency_confirmed: set[str] = field(default_factory=set)
     _samples: dict[str, dict[Timer, Sample]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -125,7 +127,7 @@ class Gauge:
         together = [each for each in self.selected if each.id not in self._measured]
         if workload not in together:  # another one to compare with, which this run has no tests for
             together = [workload]
-        results = self.measurer(together, self.device, self.fingerprint, self.settings, self.progress)
+        results = self.measurer(together, self.device, self.fingerprint, self.settings, self.progress, self._suspects)
         for each in together:
             self._keep(each, results[each.id])
 
@@ -207,54 +209,70 @@ class Gauge:
         return self._judge(workload, "structure", judge_structure)
 
     def judge_time(self, workload: Workload, timer: Timer) -> Verdict:
-        """Judge one time against the baseline; a suspicion is confirmed by a larger measurement, once.
+        """Judge one time against the baseline; a suspicious latency is confirmed by a larger measurement, once.
 
-        Both sets of data count. A baseline that cannot be used is INVALID.
+        Both sets of data count. The other times were confirmed where they were measured, among the others. A baseline that
+        cannot be used is INVALID.
         """
-        comparisons = max(1, self.asked) * len(self.device.timers)
 
         def judge(run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
-            verdict = judge_time(timer, run, baseline, comparison, comparisons=comparisons)
-            if not verdict.suspicious or self.options.accepts or (workload.id, timer) in self._confirmed:
+            verdict = self._judged(timer, run, baseline, comparison)
+            if not verdict.suspicious or self.options.accepts:
                 return verdict
-            try:
-                self._confirm(workload, timer)
-            except KernelgaugeError as error:
-                reasons = tuple(Reason(label, text) for label, text in error.details)
-                return Verdict(Status.INVALID, workload.id, timer.label, f"not confirmed: {error.what}", reasons)
-            return judge_time(timer, self.run(workload), baseline, comparison, comparisons=comparisons)
+            error = self._why_not_confirmed(workload, timer)
+            if error is None:
+                return self._judged(timer, self.run(workload), baseline, comparison)
+            reasons = tuple(Reason(label, text) for label, text in error.details)
+            return Verdict(Status.INVALID, workload.id, timer.label, f"not confirmed: {error.what}", reasons)
 
         run = self.run(workload)
         if run.incomplete is not None and run.sample(timer) is None:  # with a baseline or without one
             return self.conclude(not_measured(timer, run))
         return self._judge(workload, timer.label, judge)
 
-    def _confirm(self, workload: Workload, timer: Timer) -> None:
+    def _judged(self, timer: Timer, run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
+        comparisons = max(1, self.asked) * len(self.device.timers)
+        return judge_time(timer, run, baseline, comparison, comparisons=comparisons)
+
+    def _suspects(self, runs: Mapping[str, Run]) -> set[str]:
+        """Ids of those with a time that is worth a larger measurement before anything is said of it."""
+        if self.options.accepts:
+            return set()
+        return {
+            identifier
+            for identifier, run in runs.items()
+            for timer in _CONFIRMED_WHERE_MEASURED
+            if run.sample(timer) is not None
+            if self._stored(self.suites.workload(identifier))
+            .verdict(run, timer.label, functools.partial(self._judged, timer))
+            .suspicious
+        }
+
+    def _why_not_confirmed(self, workload: Workload, timer: Timer) -> KernelgaugeError | None:
+        """None: more of the same was measured, now or before."""
+        if timer in _CONFIRMED_WHERE_MEASURED:
+            return self.measured(workload).not_confirmed
+        if workload.id not in self._latency_confirmed:
+            self._latency_confirmed.add(workload.id)
+            try:
+                self._confirm_latency(workload)
+            except KernelgaugeError as error:
+                return error
+        return None
+
+    def _confirm_latency(self, workload: Workload) -> None:
         """Measure again, so that what follows judges more of the same. Raises what measuring raises."""
-        if timer is Timer.END_TO_END:
-            self._confirmed.add((workload.id, timer))
-            self.progress(f"{workload.id}: suspicious latency: measuring again")
-            before = self._samples[workload.id][timer]
-            count = len(before.replicates_us)
-            again = self.rounds(workload, first=count, replicates=2 * count).time()
-            self.add_sample(workload, timer, before.joined(again))
-            return
-        # One session of the profiler gives both: a second confirmation would only ask the same again.
-        self._confirmed |= {(workload.id, Timer.DEVICE), (workload.id, Timer.HOST)}
-        result = self.confirmer(
-            self.measured(workload),
-            self.device,
-            self.fingerprint,
-            self.settings,
-            lambda what: self.progress(f"{workload.id}: {what}"),
-        )
-        if isinstance(result, KernelgaugeError):
-            raise result
-        self._measured[workload.id] = result
+        self.progress(f"{workload.id}: suspicious latency: measuring again")
+        before = self._samples[workload.id][Timer.END_TO_END]
+        count = len(before.replicates_us)
+        again = self.rounds(workload, first=count, replicates=2 * count).time()
+        self.add_sample(workload, Timer.END_TO_END, before.joined(again))
 
     def _judge(self, workload: Workload, subject: str, judge: Judge) -> Verdict:
-        stored = Stored(self.store, self.options.root, self.suites.command(workload), self.options.accepts)
-        return self.conclude(stored.verdict(self.run(workload), subject, judge))
+        return self.conclude(self._stored(workload).verdict(self.run(workload), subject, judge))
+
+    def _stored(self, workload: Workload) -> Stored:
+        return Stored(self.store, self.options.root, self.suites.command(workload), self.options.accepts)
 
     def conclude(self, verdict: Verdict) -> Verdict:
         """Keep a verdict for the summary."""

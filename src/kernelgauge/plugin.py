@@ -61,11 +61,6 @@ def _new_gauge(config: pytest.Config) -> Gauge:
             take_deterministic_choices()
         return measure_workloads(*arguments)
 
-    def confirm(*arguments: Any) -> Any:
-        from .measure.runner import confirm as confirm_workload
-
-        return confirm_workload(*arguments)
-
     def choose(choice: Any) -> Any:
         from .measure.device import choose_device
 
@@ -74,7 +69,6 @@ def _new_gauge(config: pytest.Config) -> Gauge:
     return Gauge(
         options=options,
         measurer=measure,
-        confirmer=confirm,
         choose=choose,
         settings=Settings.of(config.getoption("--perf-replicates")),
         progress=_progress(config),

@@ -69,13 +69,13 @@ def quadruples(x: torch.Tensor) -> torch.Tensor:
 def batches(monkeypatch: pytest.MonkeyPatch, tiny: Tiny, observe_all: ObserveAll, replicates: ToldReplicates):
     """Measures compiled workloads of these modules; returns the batches in which they were timed."""
     together: list[list[str]] = []
-    real = runner.time_together
+    real = runner.Passes
 
     def spy(subjects, *arguments):
         together.append([subject.workload.module for subject in subjects])
         return real(subjects, *arguments)
 
-    monkeypatch.setattr(runner, "time_together", spy)
+    monkeypatch.setattr(runner, "Passes", spy)
 
     def run(how: dict[str, object] | None = CAPTURED, **builds: Callable[[], object]) -> list[list[str]]:
         results = observe_all(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernelgauge import Timer, Workload
 from kernelgauge.errors import KernelgaugeError
-from kernelgauge.measure.runner import Measured, Result, confirm, measure
+from kernelgauge.measure.runner import Measured, Result, measure
 from kernelgauge.measure.settings import Settings
 from kernelgauge.measure.steady import Series, slower_passes
 from tests.measure.conftest import Fake, ToldReplicates
@@ -248,44 +248,6 @@ def test_a_machine_that_changed_its_speed_by_much_is_not_believed_all_the_same(
     device = Fake(tiny(module="copy"), tiny(module="gemm"))
     results = observe_all(tiny(module="a"), device=device, settings=STEADY)
     assert "changed its speed" in str(results["a eager"])
-
-
-def test_a_confirmation_looks_at_its_own_passes(tiny: Tiny, replicates: ToldReplicates) -> None:
-    workload = tiny(module="a")
-    replicates.times_us = {
-        "a": told(range(14, 20)),
-        "copy": told(range(14, 20)),
-        "gemm": told(range(14, 20)),
-    }
-    device = Fake(tiny(module="copy"), tiny(module="gemm"))
-    first = measure([workload], device, device.fingerprint(), STEADY)[workload.id]
-    assert isinstance(first, Measured)
-    assert first.run.left_out == 0
-    again = confirm(first, device, device.fingerprint(), STEADY)
-    assert isinstance(again, Measured)
-    assert again.run.left_out == 6
-    assert len(replicates_us(again)) == 36
-    assert replicates.places("a") == list(range(42))
-
-
-def test_a_confirmation_goes_on_at_passes_that_a_workload_has_not_seen(tiny: Tiny, replicates: ToldReplicates) -> None:
-    """Of two, the one was pinned down early, and then made again what it had lost: its passes have a gap."""
-    slow = told(range(5))
-    wild = [(10.0 + 2.0 * (at % 3)) * (1.005 if at < 5 else 1.0) for at in range(60)]
-    replicates.times_us = {"copy": slow, "gemm": slow, "a": slow, "b": wild}
-    device = Fake(tiny(module="copy"), tiny(module="gemm"))
-    workloads = [tiny(module="a"), tiny(module="b")]
-    settings = replace(STEADY, most_replicates=32)
-    first = measure(workloads, device, device.fingerprint(), settings)[workloads[0].id]
-    assert isinstance(first, Measured)
-    assert first.run.left_out == 5
-    before = replicates.places("a")
-    assert before != list(range(17))
-    again = confirm(first, device, device.fingerprint(), settings)
-    assert isinstance(again, Measured)
-    seen = replicates.places("a")
-    assert len(set(seen)) == len(seen)
-    assert (again.run.left_out, len(replicates_us(again))) == (5, 3 * len(replicates_us(first)))
 
 
 def test_what_was_pinned_down_is_kept_if_a_control_fails_while_slow_passes_are_made_again(

@@ -22,9 +22,10 @@ __all__ = ["Measured", "Result", "observed"]
 
 @dataclass(frozen=True)
 class Measured:
-    """A run, its artifacts, and what a confirmation adds to.
+    """A run and its artifacts.
 
-    `latency_replicates`, `latency_iterations`: of what is timed later, and calls in each.
+    `latency_replicates`, `latency_iterations`: of what is timed later, and calls in each. `not_confirmed`: why what was
+    suspicious could not be measured again.
     """
 
     run: Run
@@ -32,7 +33,7 @@ class Measured:
     latency_iterations: int
     trace_json: bytes
     table: str
-    subject: Subject
+    not_confirmed: KernelgaugeError | None = None
 
 
 Result = Measured | KernelgaugeError
@@ -76,7 +77,6 @@ def observed(
         latency_iterations=own.latency_iterations_for(subject.pace.call_us),
         trace_json=session.trace_json,
         table=session.table,
-        subject=subject,
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from ..conditions import highest_clock_mhz
@@ -21,7 +21,7 @@ from .settings import Settings
 from .steady import slower_passes
 from .subject import DeviceLost, Subject, told
 
-__all__ = ["drift_between", "joined_controls", "machine_changed", "time_together"]
+__all__ = ["Passes"]
 
 _CONTROL_ITERATIONS = 12  # enough for 0.1 %: a control has one kernel, and its replicates are as many as the passes
 # The control pair may drift by this much between the first passes and the last. Nothing that a GPU does by itself
@@ -30,80 +30,105 @@ _CONTROL_DRIFT = 0.03
 _TOLD_EVERY_S = 2.0  # a pass over a few workloads takes a tenth of that, and a log keeps every line
 
 
-def time_together(
-    subjects: Sequence[Subject], device: Device, settings: Settings, progress: Callable[[str], None]
-) -> dict[str, ControlTime]:
-    """Passes over all subjects and the control pair, until each is pinned down or out of budget."""
-    try:
-        controls = [_control(workload, device) for workload in device.controls]
-    except KernelgaugeError as error:
-        for subject in subjects:
-            subject.error = told(error, device)
-        return {}
-    first = subjects[0].next_index  # a confirmation goes on to other addresses
-    index = first
-    told_at = -math.inf
-    while active := _unfinished(subjects, controls, settings, first):
-        now = time.perf_counter()
-        if now - told_at >= _TOLD_EVERY_S:
-            left = _left(active, settings)
-            progress(f"timing, pass {index - first + 1}: {len(active)} of {len(subjects)} workloads{left}")
-            told_at = now
-        for subject in (*controls, *active):
-            _one_replicate(subject, device, settings, index, usual_clock_mhz=_usual_clock((*controls, *subjects)))
-        ending = _ends_all(controls, device)
-        if ending is not None:
-            for subject in subjects:
-                if not subject.is_done(settings):
-                    subject.error = ending
-            break
-        index += 1
-    _count_all_where_too_few_are_left(subjects, settings, first)
-    _refuse_drift(controls, subjects)
-    _tell_slower(subjects, first, progress)
-    return {control.workload.module: _control_time(control) for control in controls if control.replicates}
+@dataclass
+class Passes:
+    """Passes over workloads and the control pair, each in its turn, until each is pinned down. Owns the controls.
 
-
-def _unfinished(
-    subjects: Sequence[Subject], controls: Sequence[Subject], settings: Settings, first: int
-) -> list[Subject]:
-    """Those that need more replicates: once none does, those that are left too few without the machine's slow passes.
-
-    What was left out is made again by all of them together: the passes are compared once more, and the machine has as much
-    to do in them as it had before.
+    A confirmation goes on at once, and with the same workloads, so that the machine has as much to do between two replicates
+    as before: measured later and alone, workloads of 100 us and more took up to 0.8 % less or 0.2 % more (docs/measuring.md).
     """
 
-    def found() -> list[Subject]:
-        return [subject for subject in subjects if not subject.is_done(settings)]
+    subjects: Sequence[Subject]
+    device: Device
+    settings: Settings
+    progress: Callable[[str], None]
+    _controls: list[Subject] = field(default_factory=list)
+    _made: int = 0
 
-    unfinished = found()
-    if not unfinished:
-        _leave_slow_passes_out([*subjects, *controls], first)
+    def make(self) -> None:
+        """Until each is pinned down or out of budget."""
+        try:
+            self._controls = [_control(workload, self.device) for workload in self.device.controls]
+        except KernelgaugeError as error:
+            for subject in self.subjects:
+                subject.error = told(error, self.device)
+            return
+        self._make(self.subjects)
+
+    def confirm(self, suspicious: Sequence[Subject]) -> None:
+        """Twice as many again of these, and at most as many of those that were measured with them."""
+        # A call on a processor may take seconds, and how fast it is depends little on the others.
+        sound = [subject for subject in self.subjects if subject.error is None]
+        together = sound if self.device.most_replicates is None else suspicious
+        most = 2 * max(len(subject.replicates) for subject in suspicious)
+        for subject in together:
+            subject.wanted = len(subject.replicates) + min(most, 2 * len(subject.replicates))
+        self._make(together)
+
+    @property
+    def controls(self) -> dict[str, ControlTime]:
+        """What the control pair took; without one that was not measured."""
+        return {control.workload.module: _control_time(control) for control in self._controls if control.replicates}
+
+    def _make(self, subjects: Sequence[Subject]) -> None:
+        first, told_at = self._made, -math.inf
+        while active := self._unfinished(subjects):
+            now = time.perf_counter()
+            if now - told_at >= _TOLD_EVERY_S:
+                left = _left(active, self.settings)
+                pass_ = self._made - first + 1
+                self.progress(f"timing, pass {pass_}: {len(active)} of {len(subjects)} workloads{left}")
+                told_at = now
+            for subject in (*self._controls, *active):
+                usual = _usual_clock((*self._controls, *self.subjects))
+                _one_replicate(subject, self.device, self.settings, self._made, usual_clock_mhz=usual)
+            ending = _ends_all(self._controls, self.device)
+            if ending is not None:
+                for subject in subjects:
+                    if not subject.is_done(self.settings):
+                        subject.error = ending
+                break
+            self._made += 1
+        _count_all_where_too_few_are_left(subjects, self.settings)
+        _refuse_drift(self._controls, subjects)
+        self._tell_slower()
+
+    def _unfinished(self, subjects: Sequence[Subject]) -> list[Subject]:
+        """Those that need more replicates: once none does, those that are left too few without the machine's slow passes.
+
+        What was left out is made again by all of them together: the passes are compared once more, and the machine has as
+        much to do in them as it had before.
+        """
+
+        def found() -> list[Subject]:
+            return [subject for subject in subjects if not subject.is_done(self.settings)]
+
         unfinished = found()
-    if unfinished and any(each.index >= first for subject in subjects for each in subject.slowed):
-        return [subject for subject in subjects if subject.error is None]
-    return unfinished
+        if not unfinished:
+            _leave_slow_passes_out([*subjects, *self._controls])
+            unfinished = found()
+        if unfinished and any(subject.slowed for subject in subjects):
+            return [subject for subject in subjects if subject.error is None]
+        return unfinished
+
+    def _tell_slower(self) -> None:
+        slow = {each.index for subject in self.subjects for each in subject.slowed}
+        if slow:
+            self.progress(f"timing: the machine was slower in {len(slow)} of {self._made} passes, which are left out")
 
 
-def _count_all_where_too_few_are_left(subjects: Sequence[Subject], settings: Settings, first: int) -> None:
+def _count_all_where_too_few_are_left(subjects: Sequence[Subject], settings: Settings) -> None:
     """A machine that did not come back to its fast passes has no usual speed."""
     for subject in subjects:
         if len(subject.replicates) < subject.own(settings).replicates:
-            subject.leave_out((), first)
+            subject.leave_out(())
 
 
-def _leave_slow_passes_out(together: Sequence[Subject], first: int) -> None:
+def _leave_slow_passes_out(together: Sequence[Subject]) -> None:
     sound = [subject for subject in together if subject.error is None]
-    measured = [{each.index: each.device_us for each in subject.since(first)} for subject in sound]
+    measured = [{each.index: each.device_us for each in subject.undisturbed} for subject in sound]
     for place, slower in slower_passes(dict(enumerate(measured))).items():
-        sound[place].leave_out(slower, first)
-
-
-def _tell_slower(subjects: Sequence[Subject], first: int, progress: Callable[[str], None]) -> None:
-    passes = {each.index for subject in subjects for each in subject.since(first)}
-    slow = {each.index for subject in subjects for each in subject.slowed if each.index >= first}
-    if slow:
-        progress(f"timing: the machine was slower in {len(slow)} of {len(passes)} passes, which are left out")
+        sound[place].leave_out(slower)
 
 
 def _left(active: Sequence[Subject], settings: Settings) -> str:
@@ -129,7 +154,7 @@ def _refuse_drift(controls: Sequence[Subject], subjects: Sequence[Subject]) -> N
     drifts = [drift for control in controls if (drift := _drift(control))]
     if not drifts:
         return
-    drifted = machine_changed(", ".join(drifts))
+    drifted = _machine_changed(", ".join(drifts))
     for subject in subjects:
         if subject.error is None or isinstance(subject.error, DeviceLost):
             subject.error = drifted
@@ -171,7 +196,7 @@ def _one_replicate(
         subject.replicates.append(measured)
         return
     subject.spoilt.append(measured)
-    if len(subject.spoilt) > settings.replicates:  # made again, as often as are kept at least
+    if len(subject.spoilt) > max(settings.replicates, subject.wanted or 0):  # made again, as often as are kept at least
         subject.error = DisturbedError(
             subject.workload.id,
             (reason for each in subject.spoilt for reason in each.disturbed_by),
@@ -180,7 +205,7 @@ def _one_replicate(
         )
 
 
-def machine_changed(how: str) -> MeasurementError:
+def _machine_changed(how: str) -> MeasurementError:
     return MeasurementError(
         "the machine changed its speed while it measured",
         got=how,
@@ -189,27 +214,9 @@ def machine_changed(how: str) -> MeasurementError:
     )
 
 
-def drift_between(first: Mapping[str, ControlTime], second: Mapping[str, ControlTime]) -> str:
-    """How far the controls moved between two measurements; empty if not too far."""
-    moved = {name: second[name].device_time_us / first[name].device_time_us - 1 for name in first if name in second}
-    return ", ".join(f"{name} {100 * by:+.1f} %" for name, by in moved.items() if abs(by) > _CONTROL_DRIFT)
-
-
-def joined_controls(
-    first: Mapping[str, ControlTime], replicates: int, second: Mapping[str, ControlTime], more: int
-) -> dict[str, ControlTime]:
-    """The controls of two measurements whose replicates are judged together, each weighed by their number."""
-    joined = {**first, **second}
-    for name in set(first) & set(second):
-        parts = (first[name].device_time_us, replicates), (second[name].device_time_us, more)
-        mean_us = sum(time_us * count for time_us, count in parts) / sum(count for _, count in parts)
-        joined[name] = ControlTime(second[name].kernel, mean_us)
-    return joined
-
-
 def _drift(control: Subject) -> str | None:
     """How far a control moved from its first replicates to its last, if that is too far."""
-    times = [each.device_us for each in control.since(0)]
+    times = [each.device_us for each in control.undisturbed]
     third = len(times) // 3
     if not third:
         return None

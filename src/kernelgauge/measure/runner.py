@@ -6,27 +6,27 @@ between workloads.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import KernelgaugeError
-from ..run import Fingerprint
+from ..run import Fingerprint, Run
 from ..workload import Workload
 from .cold import require_cold_cache
-from .compiler import kernel_profile_on_cpu, reset_compiler
+from .compiler import kernel_profile_on_cpu
 from .device import Device
-from .instance import build, first_call, reporting
 from .observed import Measured, Result, observed
-from .passes import drift_between, joined_controls, machine_changed, time_together
+from .passes import Passes
 from .preparing import prepare_together
 from .settings import Settings
-from .subject import told
-from .timing import warm_up
+from .subject import Subject, told
 
-__all__ = ["Measured", "Result", "confirm", "measure"]
+__all__ = ["Measured", "Result", "Suspects", "measure"]
 
 Progress = Callable[[str], None]
+Suspects = Callable[
+    [Mapping[str, Run]], Collection[str]
+]  # of the runs by id, which ones a larger measurement should confirm
 
 
 def measure(
@@ -35,8 +35,12 @@ def measure(
     fingerprint: Fingerprint,
     settings: Settings,
     progress: Progress = lambda _: None,
+    suspects: Suspects = lambda _: (),
 ) -> Mapping[str, Result]:
     """Profile and time workloads, interleaved; by id, each with its run or with why there is none.
+
+    Those that `suspects` names are measured further at once, on fresh allocations and three times as long in all: what was
+    measured before counts as well.
 
     The error is a `WorkloadUnavailable` if it cannot run here, a `WorkloadError` if it fails, a `MeasurementError` if
     what was seen cannot be trusted.
@@ -57,37 +61,34 @@ def measure(
             return dict.fromkeys((workload.id for workload in workloads), told(error, device))
     while waiting:
         subjects, waiting = prepare_together(waiting, device, failed, progress)
-        if not subjects:
-            continue
-        controls = time_together(subjects, device, settings, progress)
-        for subject in subjects:
-            results[subject.workload.id] = observed(subject, controls, device, fingerprint, settings)
+        if subjects:
+            passes = Passes(subjects, device, settings, progress)
+            passes.make()
+            first = {subject.workload.id: _observed(passes, subject, fingerprint) for subject in subjects}
+            results |= first | _confirmed(passes, fingerprint, first, suspects)
     return {**results, **failed}
 
 
-def confirm(
-    measured: Measured,
-    device: Device,
-    fingerprint: Fingerprint,
-    settings: Settings,
-    progress: Progress = lambda _: None,
-) -> Result:
-    """Measure a workload again, on fresh allocations and twice as long; what was measured before counts as well."""
-    subject = measured.subject
-    workload = subject.workload
-    reset_compiler()
-    with reporting(workload, "measuring again"):
-        instance = build(workload, device)
-        with instance.grad_mode():
-            first_call(instance)
-            warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
-        del instance
-    before = len(subject.replicates)
-    wanted = 3 * before
-    larger = replace(settings, replicates=wanted, most_replicates=wanted, budget_seconds=math.inf)
-    progress("suspicious: measuring again, twice as long")
-    again = time_together([subject], device, larger, progress)
-    controls = joined_controls(measured.run.controls, before, again, len(subject.replicates) - before)
-    if subject.error is None and (moved := drift_between(measured.run.controls, again)):
-        subject.error = machine_changed(moved)
-    return observed(subject, controls, device, fingerprint, settings)
+def _observed(passes: Passes, subject: Subject, fingerprint: Fingerprint) -> Result:
+    return observed(subject, passes.controls, passes.device, fingerprint, passes.settings)
+
+
+def _confirmed(
+    passes: Passes, fingerprint: Fingerprint, first: Mapping[str, Result], suspects: Suspects
+) -> dict[str, Result]:
+    """What is observed of all of them once those that are suspicious were measured further; by id."""
+    named = suspects({identifier: result.run for identifier, result in first.items() if isinstance(result, Measured)})
+    suspicious = [subject for subject in passes.subjects if subject.workload.id in named and subject.error is None]
+    if not suspicious:
+        return {}
+    for subject in suspicious:
+        passes.progress(f"{subject.workload.id}: suspicious: measuring again, twice as long")
+    passes.confirm(suspicious)
+    again: dict[str, Result] = {}
+    for subject in passes.subjects:
+        before = first[subject.workload.id]
+        if subject.error is None:
+            again[subject.workload.id] = _observed(passes, subject, fingerprint)
+        elif subject in suspicious and isinstance(before, Measured):
+            again[subject.workload.id] = replace(before, not_confirmed=subject.error)
+    return again

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import KernelgaugeError, MeasurementError
 from ..workload import Workload
@@ -24,6 +24,7 @@ class Subject:
         replicates: those that count.
         spoilt: on a disturbed machine.
         slowed: of passes in which the machine was slower.
+        wanted: how many are to count, by a confirmation; None: as many as pin it down.
     """
 
     workload: Workload
@@ -36,11 +37,15 @@ class Subject:
     replicates: list[Replicate] = field(default_factory=list)
     spoilt: list[Replicate] = field(default_factory=list)
     slowed: list[Replicate] = field(default_factory=list)
+    wanted: int | None = None
     error: KernelgaugeError | None = None
 
     def own(self, settings: Settings) -> Settings:
         """How long to measure this one."""
-        return settings.for_call(self.pace.call_us)
+        own = settings.for_call(self.pace.call_us)
+        if self.wanted is None:
+            return own
+        return replace(own, replicates=self.wanted, most_replicates=self.wanted, budget_seconds=math.inf)
 
     def is_done(self, settings: Settings) -> bool:
         own = self.own(settings)
@@ -51,23 +56,15 @@ class Subject:
         return own.is_enough(times, seconds)
 
     @property
-    def next_index(self) -> int:
-        """Of a pass that it has not seen yet: others may have had some without it."""
-        made = (*self.replicates, *self.spoilt, *self.slowed)
-        return 1 + max((each.index for each in made), default=-1)
+    def undisturbed(self) -> list[Replicate]:
+        """All but the spoilt ones, in order."""
+        return sorted([*self.replicates, *self.slowed], key=lambda each: each.index)
 
-    def since(self, index: int) -> list[Replicate]:
-        """On an undisturbed machine, from this pass on."""
-        found = [each for each in (*self.replicates, *self.slowed) if each.index >= index]
-        return sorted(found, key=lambda each: each.index)
-
-    def leave_out(self, passes: Collection[int], since: int) -> None:
-        """Of the passes from `since` on, count the replicates of all but these."""
-        recent = self.since(since)
-        self.replicates = [each for each in self.replicates if each.index < since]
-        self.slowed = [each for each in self.slowed if each.index < since]
-        for each in recent:
-            (self.slowed if each.index in passes else self.replicates).append(each)
+    def leave_out(self, passes: Collection[int]) -> None:
+        """Count the replicates of all passes but these."""
+        undisturbed = self.undisturbed
+        self.replicates = [each for each in undisturbed if each.index not in passes]
+        self.slowed = [each for each in undisturbed if each.index in passes]
 
 
 def told(error: KernelgaugeError, device: Device) -> KernelgaugeError:
