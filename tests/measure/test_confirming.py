@@ -81,6 +81,18 @@ def test_the_machine_has_as_much_to_do_between_two_replicates_as_before(
     assert {len(times(result)) for result in after.values()} == {9}  # what was measured counts
 
 
+def test_of_many_workloads_only_the_next_ones_are_measured_with_what_is_suspicious(
+    confirming: Confirming, replicates: ToldReplicates
+) -> None:
+    modules = [f"m{place:02}" for place in range(20)]
+    replicates.fails["m09"] = (0, lambda: WorkloadError("it fails"))
+    after = confirming(*modules, suspect="m10 m01")
+    next_ones = ["m00", "m01", "m02", "m03", "m08", "m10", "m11", "m12"]
+    assert replicates.order()[-8:] == next_ones
+    longer = [module for module in modules if isinstance(after[module], Measured) and len(times(after[module])) == 9]
+    assert longer == next_ones
+
+
 def test_a_noisy_neighbour_is_measured_no_longer_than_what_is_suspicious(
     confirming: Confirming, replicates: ToldReplicates
 ) -> None:

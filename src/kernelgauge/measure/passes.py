@@ -27,6 +27,8 @@ _CONTROL_ITERATIONS = 12  # enough for 0.1 %: a control has one kernel, and its 
 # The control pair may drift by this much between the first passes and the last. Nothing that a GPU does by itself
 # moves it further: between processes on one H200 each of it spreads by 0.1 %.
 _CONTROL_DRIFT = 0.03
+# A confirmation measures so many others as well: the suite of perf/ is seven. More would make a large one wait for minutes.
+_COMPANIONS = 6
 _TOLD_EVERY_S = 2.0  # a pass over a few workloads takes a tenth of that, and a log keeps every line
 
 
@@ -56,10 +58,10 @@ class Passes:
         self._make(self.subjects)
 
     def confirm(self, suspicious: Sequence[Subject]) -> None:
-        """Twice as many again of these, and at most as many of those that were measured with them."""
+        """Twice as many again of these, and at most as many of some that were measured with them."""
         # A call on a processor may take seconds, and how fast it is depends little on the others.
-        sound = [subject for subject in self.subjects if subject.error is None]
-        together = sound if self.device.most_replicates is None else suspicious
+        alone = self.device.most_replicates is not None
+        together = _among(self.subjects, suspicious, 0 if alone else _COMPANIONS)
         most = 2 * max(len(subject.replicates) for subject in suspicious)
         for subject in together:
             subject.wanted = len(subject.replicates) + min(most, 2 * len(subject.replicates))
@@ -115,6 +117,18 @@ class Passes:
         slow = {each.index for subject in self.subjects for each in subject.slowed}
         if slow:
             self.progress(f"timing: the machine was slower in {len(slow)} of {self._made} passes, which are left out")
+
+
+def _among(subjects: Sequence[Subject], suspicious: Sequence[Subject], companions: int) -> list[Subject]:
+    """The suspicious ones and so many others, in their order: those that were measured next to them."""
+
+    def distance(subject: Subject) -> int:
+        return min(abs(places[subject] - places[each]) for each in suspicious)
+
+    places = {subject: place for place, subject in enumerate(subjects)}
+    others = [subject for subject in subjects if subject.error is None and subject not in suspicious]
+    together = [*suspicious, *sorted(others, key=distance)[:companions]]
+    return sorted(together, key=places.__getitem__)
 
 
 def _count_all_where_too_few_are_left(subjects: Sequence[Subject], settings: Settings) -> None:

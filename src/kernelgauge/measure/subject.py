@@ -16,7 +16,7 @@ from .settings import Settings
 __all__ = ["DeviceLost", "Subject", "told"]
 
 
-@dataclass
+@dataclass(eq=False)
 class Subject:
     """One workload while it is measured. Owned by the pass that measures it.
 
