@@ -11,7 +11,7 @@ import pytest
 from scipy.special import stdtrit
 
 from kernelgauge.judge import DEFAULT_POLICIES, Prior, Seen, Status, decide, process_noise
-from kernelgauge.judge.noise import alike, difference, of_another_gpu, on_the_same_gpu, sources
+from kernelgauge.judge.noise import alike, comparable_to, difference, of_another_gpu, sources
 from kernelgauge.judge.slope import DISPATCH_SLOPE
 from kernelgauge.judge.stats import NO_INTERVAL, change, quantile, standard_error
 from kernelgauge.run import Timer
@@ -182,7 +182,7 @@ def test_processes_of_the_same_gpu_are_compared_with_and_no_others() -> None:
     before = [seen(200.0), seen(100.0, gpu=ELSEWHERE)]
     assert difference(before, seen(210.0), policy()) == pytest.approx(math.log(1.05))
     assert difference(before, seen(105.0, gpu=ELSEWHERE), policy()) == pytest.approx(math.log(1.05))
-    assert on_the_same_gpu(before, seen(gpu="a third")) == []
+    assert comparable_to(seen(gpu="a third"), before) == []
 
 
 def test_where_no_process_ran_on_this_gpu_all_are_compared_with() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernelgauge.judge import DEFAULT_POLICIES, Seen, Status, machine_change_on
 from kernelgauge.judge.decision import decide
-from kernelgauge.judge.noise import difference, on_the_same_gpu, process_noise
+from kernelgauge.judge.noise import comparable_to, difference, process_noise, sources
 from kernelgauge.judge.speed import at_the_speed_of, speeds
 from kernelgauge.run import ControlTime, Timer
 from tests.builders import seen
@@ -56,13 +57,13 @@ def test_a_run_is_compared_with_those_at_its_speed_and_with_all_if_none_was(
     assert at_the_speed_of(own, [178.5, 179.7, 178.7, 179.9]) == expected
 
 
-def at_two_speeds(chance: random.Random) -> list[Seen]:
+def at_two_speeds(chance: random.Random, **how: float) -> list[Seen]:
     """Three processes at each, of which an MLP takes 0.65 % longer at the slow one."""
-    return [process(chance, slow=place % 2 == 1) for place in range(6)]
+    return [process(chance, slow=place % 2 == 1, **how) for place in range(6)]
 
 
-def process(chance: random.Random, *, slow: bool, by: float = 0.0) -> Seen:
-    gemm_us = (SLOW if slow else FAST) * (1 + chance.gauss(0, 0.0007))
+def process(chance: random.Random, *, slow: bool, by: float = 0.0, gemm_noise: float = 0.0007) -> Seen:
+    gemm_us = (SLOW if slow else FAST) * (1 + chance.gauss(0, gemm_noise))
     mean_us = 212.0 * (1.0065 if slow else 1.0) * (1 + chance.gauss(0, 0.0004)) * (1 + by)
     return seen(mean_us, gemm_us=gemm_us, spread=0.0015, replicates=16)
 
@@ -82,6 +83,26 @@ def test_half_a_percent_is_seen_at_either_speed_and_the_step_itself_is_no_regres
         assert said(before, process(chance, slow=slow, by=0.005)) is Status.REGRESSED
 
 
+@pytest.mark.parametrize("gemm_noise", [0.001, 0.00125, 0.0015])
+def test_a_control_that_is_so_noisy_that_it_may_lie_between_two_speeds_makes_no_false_alarm(gemm_noise: float) -> None:
+    said_of = []
+    for seed in range(600):
+        chance = random.Random(seed)
+        before = at_two_speeds(chance, gemm_noise=gemm_noise)
+        said_of.append(said(before, process(chance, slow=seed % 2 == 1, gemm_noise=gemm_noise)))
+    assert said_of.count(Status.REGRESSED) + said_of.count(Status.IMPROVED) <= 6
+
+
+def test_between_two_speeds_a_run_is_held_against_both_and_their_scatter() -> None:
+    chance = random.Random(0)
+    before, between = at_two_speeds(chance), replace(process(chance, slow=True), gemm_us=(FAST * SLOW) ** 0.5)
+    assert comparable_to(between, before) == before
+    noise_of_one_speed, noise_of_both = (
+        sources(before, after, POLICY)[0].variance for after in (process(chance, slow=True), between)
+    )
+    assert noise_of_both > 4 * noise_of_one_speed
+
+
 def test_a_speed_that_the_baseline_has_not_seen_is_no_regression() -> None:
     for seed in range(40):
         chance = random.Random(seed)
@@ -99,7 +120,7 @@ def test_processes_differ_by_what_is_left_at_one_speed() -> None:
 def test_the_difference_is_to_the_processes_at_the_run_s_speed() -> None:
     before = at_two_speeds(random.Random(0))
     after = process(random.Random(1), slow=True)
-    assert on_the_same_gpu(before, after) == before[1::2]
+    assert comparable_to(after, before) == before[1::2]
     assert abs(difference(before, after, POLICY)) < 0.002
 
 

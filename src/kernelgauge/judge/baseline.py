@@ -50,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(kernel.device_time_us for kernel in self.kernels)
 
     def machine_change(self, gpu: str | None, controls: Mapping[str, ControlTime]) -> MachineChange:
-        """How the control pair moved since: against the processes on that GPU, or on all where there are none."""
+        """How the control pair moved since: against the processes that are comparable (`machine_change_on`)."""
         return machine_change_on(gpu, [(process.gpu, process.controls) for process in self.processes], controls)
 
     def host_share(self, timer: Timer) -> float:
@@ -91,7 +91,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
                 process.timers[timer],
                 process.gpu,
                 share,
-                gemm_us(process.controls, gemm) if timer is Timer.DEVICE else None,
+                gemm_us(process.controls, gemm) if timer is not Timer.HOST else None,
             )
             for each in entries
             for process in each.processes

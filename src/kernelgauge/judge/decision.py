@@ -17,7 +17,7 @@ from .verdict import Status
 __all__ = ["Decision", "decide", "smallest_detectable"]
 
 # A first look suspects at this level, one-sided, and from this share of the tolerance on: lax, because a suspicion
-# costs a second or two of measuring and no verdict. The verdict on both data sets together is at the level of the suite.
+# costs some seconds of measuring and no verdict. The verdict on both data sets together is at the level of the suite.
 _SUSPECT_LEVEL = 0.05
 _SUSPECT_SHARE = 0.5
 _POWER = 0.95

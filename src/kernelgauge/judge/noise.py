@@ -17,11 +17,11 @@ __all__ = [
     "AnotherGpu",
     "Seen",
     "alike",
+    "comparable_to",
     "difference",
     "host_explains",
     "is_disturbed",
     "of_another_gpu",
-    "on_the_same_gpu",
     "process_noise",
     "sources",
     "telling",
@@ -72,10 +72,14 @@ class Seen:
         return self.host_share * math.log(self.observation.control_us or 1.0)
 
 
-def on_the_same_gpu(before: Sequence[Seen], after: Seen) -> list[Seen]:
-    """Those that were made where `after` was, at its speed if any was; empty if there are none."""
-    same = [seen for seen in before if seen.gpu == after.gpu]
-    return [same[place] for place in at_the_speed_of(after.gemm_us, [seen.gemm_us for seen in same])]
+def comparable_to(after: Seen, before: Sequence[Seen]) -> list[Seen]:
+    """Those that were made on the GPU of `after`, at its speed if any was; empty if none was made there."""
+    return [before[place] for place in _places_of_comparable(after, before)]
+
+
+def _places_of_comparable(after: Seen, before: Sequence[Seen]) -> list[int]:
+    same = [place for place, seen in enumerate(before) if seen.gpu == after.gpu]
+    return [same[place] for place in at_the_speed_of(after.gemm_us, [before[each].gemm_us for each in same])]
 
 
 def telling(before: Sequence[Seen]) -> Sequence[Seen]:
@@ -95,7 +99,7 @@ def _own_slope(before: Sequence[Seen], policy: Policy) -> Slope:
         [(seen.host_logarithm, math.log(seen.observation.mean_us)) for seen in group]
         for group in _seen_by_gpu(before).values()
     ]
-    scatter = _between_processes(_at(expected, before), policy.for_share(share))
+    scatter = _between_processes(_seen_by_speed(_at(expected, before)), policy.for_share(share))
     return fitted_slope(points, scatter.variance, policy.slope)
 
 
@@ -110,11 +114,11 @@ def _at(slope: Slope, processes: Sequence[Seen]) -> list[Seen]:
 
 
 def difference(before: Sequence[Seen], after: Seen, policy: Policy) -> float:
-    """Of the logarithms, against the mean of the baseline's processes on the same GPU.
+    """Of the logarithms, against the mean of the baseline's processes that are comparable.
 
     Where there are none, against what the baseline's GPUs say of a GPU like this one.
     """
-    same = on_the_same_gpu(before, after)
+    same = comparable_to(after, before)
     compared = same or before
     if not all(seen.known_host for seen in (*compared, after)):  # then nothing is decided, and the times are shown
         return math.log(after.observation.mean_us) - fmean(math.log(seen.observation.mean_us) for seen in compared)
@@ -126,16 +130,17 @@ def difference(before: Sequence[Seen], after: Seen, policy: Policy) -> float:
 def sources(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[Source, ...]:
     """Every source of noise in `difference`."""
     policy = policy.for_share(after.host_share)
-    same = on_the_same_gpu(before, after)
+    same = comparable_to(after, before)
     compared = same or before
     run = after.observation
     if run.spread is None or any(seen.observation.spread is None for seen in before):
         return NO_INTERVAL
     if not all(seen.known_host for seen in (*before, after)):
         return NO_INTERVAL
-    # Processes of every GPU tell how processes differ, each about the mean of its GPU. One source: mean and run share it.
-    total = _between_processes(before, policy)
-    then, now = total.variance / len(compared), _beyond_replicates(before, policy)
+    # All processes tell how processes differ, each about the mean of its group. One source: mean and run share it.
+    groups = _groups(before, after)
+    total = _between_processes(groups, policy)
+    then, now = total.variance / len(compared), _beyond_replicates(groups, policy)
     if after.host_share:
         then *= fmean(_disturbed(seen.observation, policy) for seen in compared)
         now *= _disturbed(run, policy)
@@ -189,21 +194,34 @@ def _speed(processes: Sequence[Seen]) -> float | None:
 
 def process_noise(processes: Sequence[Seen], policy: Policy) -> float:
     """Standard deviation between processes that more replicates would not remove, as a fraction."""
-    processes = _at(_own_slope(processes, policy), processes)
-    return math.sqrt(_beyond_replicates(processes, policy.for_share(processes[0].host_share)))
+    groups = _seen_by_speed(_at(_own_slope(processes, policy), processes))
+    return math.sqrt(_beyond_replicates(groups, policy.for_share(processes[0].host_share)))
 
 
-def _beyond_replicates(processes: Sequence[Seen], policy: Policy) -> float:
+def _groups(before: Sequence[Seen], after: Seen) -> list[list[Seen]]:
+    """Those that a run is compared with, whose mean it is held against; of the others, those of each GPU at each speed.
+
+    The first may be of several speeds, where none was like the run's or it lies between two: then so is their scatter.
+    """
+    places = set(_places_of_comparable(after, before))
+    compared = [seen for place, seen in enumerate(before) if place in places]
+    others = [seen for place, seen in enumerate(before) if place not in places]
+    return [*([compared] if compared else []), *_seen_by_speed(others)]
+
+
+def _beyond_replicates(groups: Sequence[Sequence[Seen]], policy: Policy) -> float:
+    processes = [seen for group in groups for seen in group]
     # A process is never known to add nothing: a quarter of the prior's deviation is kept.
     least = policy.process.variance(processes[0].observation.mean_us) / 16
-    return max(_between_processes(processes, policy).variance - _mean_within(processes, policy), least)
+    return max(_between_processes(groups, policy).variance - _mean_within(processes, policy), least)
 
 
-def _between_processes(processes: Sequence[Seen], policy: Policy) -> Source:
-    """Variance of one process's mean, about the mean of its GPU at its speed, its replicates' part included."""
-    together = [[seen.logarithm for seen in group] for group in _seen_by_speed(processes)]
-    degrees = max(0.0, len(processes) - len(together) - processes[0].slope.fitted)
-    squares = [(value - fmean(values)) ** 2 for values in together for value in values]
+def _between_processes(groups: Sequence[Sequence[Seen]], policy: Policy) -> Source:
+    """Variance of one process's mean, about the mean of its group, its replicates' part included."""
+    processes = [seen for group in groups for seen in group]
+    degrees = max(0.0, len(processes) - len(groups) - processes[0].slope.fitted)
+    means = [fmean(seen.logarithm for seen in group) for group in groups]
+    squares = [(seen.logarithm - mean) ** 2 for mean, group in zip(means, groups, strict=True) for seen in group]
     observed = math.fsum(squares) / degrees if degrees else 0.0
     mean_us, within = processes[0].observation.mean_us, _mean_within(processes, policy)
     return policy.process.weighed(mean_us, observed, degrees, besides=within)
@@ -256,7 +274,7 @@ def host_explains(before: Sequence[Seen], after: Seen, delta: float) -> tuple[fl
     A latency that the device fills waits for the host once that is slow enough, and then follows it in full; or it
     does not follow at all. A dispatch time is all the host's: what is not known of it is in the slope.
     """
-    compared = on_the_same_gpu(before, after) or before
+    compared = comparable_to(after, before) or before
     if not 0 < after.host_share < 1 or not all(seen.known_host for seen in (*compared, after)):
         return 0.0, 0.0
     moved = _control_logarithm(after) - fmean(_control_logarithm(seen) for seen in compared)

@@ -13,7 +13,7 @@ from .decision import Decision, decide
 from .fingerprint import Comparison
 from .lottery import choice
 from .machine import MachineChange
-from .noise import Seen, on_the_same_gpu
+from .noise import Seen, comparable_to
 from .observation import observe
 from .policy import DEFAULT_POLICIES, Policy
 from .stats import RelativeChange
@@ -41,7 +41,7 @@ def judge_time(
     if sample is None:
         return not_measured(timer, run)
     entry, likeness = baseline.entry_like(run.kernels)
-    gemm = run.controls.get("gemm") if timer is Timer.DEVICE else None
+    gemm = run.controls.get("gemm") if timer is not Timer.HOST else None
     before = baseline.seen(timer, entry, gemm=gemm.kernel if gemm else None)
     if not before:
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
@@ -100,7 +100,7 @@ def _compared_us(before: list[Seen], after: Seen, decision: Decision) -> float:
 
 def _before_us(before: list[Seen], after: Seen) -> float:
     """Geometric mean over the processes that are compared: what the ratio is a ratio of."""
-    return geometric_mean(seen.observation.mean_us for seen in on_the_same_gpu(before, after) or before)
+    return geometric_mean(seen.observation.mean_us for seen in comparable_to(after, before) or before)
 
 
 def _headline(
@@ -114,7 +114,7 @@ def _headline(
             headline += f", the host itself {usual:.1f} -> {after.observation.control_us:.1f} us (control)"
     if decision.status is Status.UNDECIDED:
         for_each = measured / after.observation.replicates  # those on a slow host are measured, and not kept
-        same_gpu = on_the_same_gpu(before, after)
+        same_gpu = comparable_to(after, before)
         headline += f": {_what_would_decide(decision, same_gpu, machine, for_each)}"
     return headline
 
@@ -199,8 +199,10 @@ def _latency_parts(run: Run, baseline: Baseline, entry: Entry) -> list[Reason]:
     latency, device = run.sample(Timer.END_TO_END), run.sample(Timer.DEVICE)
     if latency is None or device is None:
         return []
-    before = [baseline.seen(timer, entry) for timer in (Timer.END_TO_END, Timer.DEVICE)]
-    after = [Seen(observe(sample), run.gpu) for sample in (latency, device)]
+    gemm = run.controls.get("gemm")
+    kernel, gemm_us = (gemm.kernel, gemm.device_time_us) if gemm else (None, None)
+    before = [baseline.seen(timer, entry, gemm=kernel) for timer in (Timer.END_TO_END, Timer.DEVICE)]
+    after = [Seen(observe(sample), run.gpu, gemm_us=gemm_us) for sample in (latency, device)]
     if not all(before):
         return []
     old_latency, old_device = map(_before_us, before, after)
