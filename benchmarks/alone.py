@@ -1,9 +1,10 @@
-"""What a workload takes among the others of its suite, and measured alone: in turns, in one process.
+"""What the MLPs take among the other workloads of the suite, and measured alone: in turns, in one process.
 
     python benchmarks/alone.py --rounds 4
 
-One line for each workload: its device time among the others, how far that moved between rounds, and how much less or more
-it took alone in each round. Microseconds and percent. Then the root mean square of both over all workloads and rounds.
+One line for each: its device time among the others, how far each round was from the mean of them, and how much less or more
+it took alone in each. Microseconds and percent. Then the root mean square of both over all MLPs and rounds; chance alone
+makes the second one larger than the first, by the root of 2 n / (n - 1) for n rounds.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ def in_percent(ratios: Sequence[float]) -> list[float]:
     return [100 * (ratio - 1) for ratio in ratios]
 
 
+def in_words(percents: Sequence[float]) -> str:
+    return " ".join(f"{value:+.2f}" for value in percents) + " %"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4)
@@ -48,16 +53,15 @@ def main() -> None:
     alone: list[dict[str, float]] = []
     for _ in range(arguments.rounds):
         among.append(device_us(device, suite, settings))
-        mlps = [workload for workload in suite if workload.id in among[0] and workload.module == "mlp"]
+        mlps = [workload for workload in suite if workload.module == "mlp"]
         alone.append({name: us for each in mlps for name, us in device_us(device, [each], settings).items()})
     moved: list[float] = []
     differ: list[float] = []
-    for name in alone[0]:
+    for name in (name for name in alone[0] if all(name in found for found in (*among, *alone))):
         usual = fmean(found[name] for found in among)
         drifts = in_percent([found[name] / usual for found in among])
         apart = in_percent([one[name] / other[name] for one, other in zip(alone, among, strict=True)])
-        shown = (" ".join(f"{value:+.2f}" for value in values) for values in (drifts, apart))
-        print(f"{name:<40}{usual:>8.1f} us among others, {next(shown)} %; alone {next(shown)} %")
+        print(f"{name:<40}{usual:>8.1f} us among others, {in_words(drifts)}; alone {in_words(apart)}")
         moved, differ = moved + drifts, differ + apart
     for what, values in (("between rounds", moved), ("alone", differ)):
         print(f"{what}: {math.sqrt(fmean(value**2 for value in values)):.2f} % (root mean square)")

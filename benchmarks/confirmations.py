@@ -4,7 +4,8 @@
 
 One line for each workload that was measured again: the device time of the first third of its replicates, and how much less or
 more the rest took. Then, over all of 100 us and more, the root mean square of that, and of how far the halves of either part
-differ. Microseconds and percent. (The first third, because a confirmation adds twice as many.)
+differ. Microseconds and percent. (The first third, because a confirmation adds twice as many to what is suspicious. A neighbour gets as many as that, which may
+be more or less than twice its own: then the two parts are not quite those of the first look and of the confirmation.)
 """
 
 from __future__ import annotations

@@ -70,11 +70,12 @@ class Gauge:
     session: Any = None  # pytest's, for its exit status
     started: datetime | None = None  # UTC
     selected: list[Workload] = field(default_factory=list)  # those that this process has tests for
+    to_judge: set[str] = field(default_factory=set)  # ids of those of which a test may judge a device or dispatch time
     asked: int = 0  # how many the run has tests for, over all its workers and machines
     suites: Suites = field(init=False)
     artifacts: Artifacts = field(init=False)
     _measured: dict[str, Result] = field(default_factory=dict)
-    _latency_confirmed: set[str] = field(default_factory=set)
+    _latency_confirmed: dict[str, KernelgaugeError | None] = field(default_factory=dict)  # or why it could not be
     _samples: dict[str, dict[Timer, Sample]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -241,6 +242,7 @@ class Gauge:
         return {
             identifier
             for identifier, run in runs.items()
+            if identifier in self.to_judge
             for timer in _CONFIRMED_WHERE_MEASURED
             if run.sample(timer) is not None
             if self._stored(self.suites.workload(identifier))
@@ -253,12 +255,12 @@ class Gauge:
         if timer in _CONFIRMED_WHERE_MEASURED:
             return self.measured(workload).not_confirmed
         if workload.id not in self._latency_confirmed:
-            self._latency_confirmed.add(workload.id)
+            self._latency_confirmed[workload.id] = None
             try:
                 self._confirm_latency(workload)
             except KernelgaugeError as error:
-                return error
-        return None
+                self._latency_confirmed[workload.id] = error
+        return self._latency_confirmed[workload.id]
 
     def _confirm_latency(self, workload: Workload) -> None:
         """Measure again, so that what follows judges more of the same. Raises what measuring raises."""

@@ -21,7 +21,7 @@ from .judge import Status, Verdict
 from .locks import FolderLock, GpuLock
 from .measure.settings import Settings
 from .options import add_options, options_of
-from .selecting import are_ours, keep, matches, measure_something, workloads_of, wrong_mark
+from .selecting import are_ours, keep, matches, measure_something, that_may_judge_times, workloads_of, wrong_mark
 from .summary import keep_part, summarize, test_result
 
 if TYPE_CHECKING:
@@ -182,6 +182,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         session.items.clear()  # pytest's own loop would run nothing either; that of pytest-xdist does not look
     elif chosen and not session.config.option.collectonly:
         gauge.selected = chosen
+        gauge.to_judge = {workload.id for workload in workloads_of(that_may_judge_times(session.items))}
         try:
             parallel.require_share(gauge.options)
             gauge.prepare_folders()

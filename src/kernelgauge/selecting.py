@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from .fixtures import bare_name, workload_of
-from .standard import MEASURING
+from .standard import JUDGING_OTHERS, MEASURING
 from .suites import Options
 from .workload import Workload
 
-__all__ = ["are_ours", "keep", "matches", "measure_something", "workloads_of", "wrong_mark"]
+__all__ = ["are_ours", "keep", "matches", "measure_something", "that_may_judge_times", "workloads_of", "wrong_mark"]
 
 
 def wrong_mark(mark: pytest.Mark, workloads: Sequence[Workload]) -> str | None:
@@ -42,6 +42,13 @@ def workloads_of(items: Sequence[pytest.Item]) -> list[Workload]:
 def measure_something(items: Sequence[pytest.Item]) -> list[bool]:
     """Of each test: whether a calibration needs it."""
     return [bare_name(item) in MEASURING and workload_of(item) is not None for item in items]
+
+
+def that_may_judge_times(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Tests that may judge a device or dispatch time: those that ask for `gauge`, but for ours that judge something else."""
+    return [
+        item for item in items if "gauge" in getattr(item, "fixturenames", ()) and bare_name(item) not in JUDGING_OTHERS
+    ]
 
 
 def are_ours(items: Sequence[pytest.Item], options: Options) -> list[bool]:

@@ -102,12 +102,14 @@ def test_a_noisy_neighbour_is_measured_no_longer_than_what_is_suspicious(
     assert (len(times(after["a"])), len(times(after["noisy"]))) == (9, 12)
 
 
-def test_what_is_pinned_down_early_is_not_measured_as_long_as_what_is_suspicious(
+def test_what_was_pinned_down_early_is_in_each_pass_of_a_confirmation(
     confirming: Confirming, replicates: ToldReplicates
 ) -> None:
+    """So that the machine has as much to do, and that slower passes are found to the end."""
     replicates.times_us["noisy"] = [10.0, 13.0] * 40
     after = confirming("a", "noisy", suspect="noisy")
-    assert (len(times(after["a"])), len(times(after["noisy"]))) == (9, 18)
+    assert replicates.order()[9:] == ["a", "noisy"] * 12
+    assert (len(times(after["a"])), len(times(after["noisy"]))) == (15, 18)
 
 
 def test_where_a_call_may_take_seconds_the_others_are_left_alone(
@@ -143,6 +145,29 @@ def test_a_machine_that_changed_meanwhile_is_not_believed(confirming: Confirming
     assert isinstance(after["b"], Measured)
     assert after["b"].not_confirmed is None
     assert {times(each) for each in after.values()} == {(10.0,) * 3}
+
+
+def test_of_what_was_not_measured_again_everything_stays(confirming: Confirming, replicates: ToldReplicates) -> None:
+    """Else it would be held against a control pair of passes that were not its own."""
+    modules = [f"m{place:02}" for place in range(10)]
+    replicates.times_us["copy"] = [50.0] * 3 + [52.0] * 6
+    confirming.device = Fake(confirming.tiny(module="copy"))
+    after = confirming(*modules, suspect="m00")
+    runs = {module: result.run for module, result in after.items() if isinstance(result, Measured)}
+    assert runs == confirming.first
+    assert runs["m09"].controls["copy"].device_time_us == 50.0
+
+
+def test_a_control_that_failed_before_is_said_and_costs_no_pass(
+    confirming: Confirming, replicates: ToldReplicates
+) -> None:
+    replicates.times_us["noisy"] = [10.0, 13.0] * 40
+    replicates.fails["copy"] = (4, lambda: WorkloadError("the control broke"))
+    confirming.device = Fake(confirming.tiny(module="copy"))
+    after = confirming("a", "noisy", suspect="a")["a"]
+    assert isinstance(after, Measured)
+    assert "the control broke" in str(after.not_confirmed)
+    assert len(times(after)) == len(replicates.places("a")) == 3
 
 
 def test_the_control_pair_is_that_of_all_passes(confirming: Confirming, replicates: ToldReplicates) -> None:

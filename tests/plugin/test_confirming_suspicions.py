@@ -98,6 +98,20 @@ def test_what_is_accepted_as_it_is_needs_no_confirmation(recorded: Project, opti
     assert recorded.confirmed() == []
 
 
+@pytest.mark.parametrize("test", ["structure", "declared", "end_to_end"])
+def test_where_no_test_judges_such_a_time_nothing_is_measured_again(recorded: Project, test: str) -> None:
+    recorded.tell(told(gelu_us=5.5, host_us=200.0))
+    recorded.run("-k", test).assert_outcomes(passed=1, deselected=4)
+    assert recorded.confirmed() == []
+
+
+def test_a_test_of_the_suite_s_own_may_judge_it(recorded: Project) -> None:
+    (recorded.root / "perf" / "test_own.py").write_text("def test_own(workload, run, gauge): pass")
+    recorded.tell(told(gelu_us=5.5))
+    recorded.run("-k", "own")
+    assert recorded.confirmed() == [ID]
+
+
 def test_without_a_baseline_nothing_is_suspicious(project: Project) -> None:
     project.run()
     assert project.confirmed() == []

@@ -36,8 +36,8 @@ _TOLD_EVERY_S = 2.0  # a pass over a few workloads takes a tenth of that, and a 
 class Passes:
     """Passes over workloads and the control pair, each in its turn, until each is pinned down. Owns the controls.
 
-    A confirmation goes on at once, and with the same workloads, so that the machine has as much to do between two replicates
-    as before: measured later and alone, workloads of 100 us and more took up to 0.8 % less or 0.2 % more (docs/measuring.md).
+    A confirmation goes on at once and among the workloads next to it: of one that came later, compiled anew and alone, the
+    times lay 0.3 % off those before (docs/measuring.md).
     """
 
     subjects: Sequence[Subject]
@@ -57,15 +57,22 @@ class Passes:
             return
         self._make(self.subjects)
 
-    def confirm(self, suspicious: Sequence[Subject]) -> None:
-        """Twice as many again of these, and at most as many of some that were measured with them."""
+    def confirm(self, suspicious: Sequence[Subject]) -> Sequence[Subject]:
+        """Twice as many again of these, and in each of these passes some that were measured next to them; both."""
         # A call on a processor may take seconds, and how fast it is depends little on the others.
         alone = self.device.most_replicates is not None
         together = _among(self.subjects, suspicious, 0 if alone else _COMPANIONS)
-        most = 2 * max(len(subject.replicates) for subject in suspicious)
+        more = 2 * max(len(subject.replicates) for subject in suspicious)
         for subject in together:
-            subject.wanted = len(subject.replicates) + min(most, 2 * len(subject.replicates))
-        self._make(together)
+            count = len(subject.replicates)
+            subject.wanted = count + (min(more, 2 * count) if subject in suspicious else more)
+        ending = _ends_all(self._controls, self.device)
+        if ending is None:
+            self._make(together)
+        else:
+            for subject in together:
+                subject.error = ending
+        return together
 
     @property
     def controls(self) -> dict[str, ControlTime]:

@@ -76,19 +76,23 @@ def _observed(passes: Passes, subject: Subject, fingerprint: Fingerprint) -> Res
 def _confirmed(
     passes: Passes, fingerprint: Fingerprint, first: Mapping[str, Result], suspects: Suspects
 ) -> dict[str, Result]:
-    """What is observed of all of them once those that are suspicious were measured further; by id."""
+    """What is observed of those that are suspicious, and of others measured with them, once they were measured further; by id.
+
+    Of the rest everything stays: no pass was theirs, and the control pair of the first ones is.
+    """
     named = suspects({identifier: result.run for identifier, result in first.items() if isinstance(result, Measured)})
     suspicious = [subject for subject in passes.subjects if subject.workload.id in named and subject.error is None]
     if not suspicious:
         return {}
     for subject in suspicious:
         passes.progress(f"{subject.workload.id}: suspicious: measuring again, twice as long")
-    passes.confirm(suspicious)
     again: dict[str, Result] = {}
-    for subject in passes.subjects:
+    for subject in passes.confirm(suspicious):
         before = first[subject.workload.id]
         if subject.error is None:
             again[subject.workload.id] = _observed(passes, subject, fingerprint)
-        elif subject in suspicious and isinstance(before, Measured):
+            continue
+        passes.progress(f"{subject.workload.id}: not measured again: {subject.error.what}")
+        if subject in suspicious and isinstance(before, Measured):
             again[subject.workload.id] = replace(before, not_confirmed=subject.error)
     return again
