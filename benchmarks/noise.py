@@ -54,6 +54,7 @@ from kernelgauge.judge import (
     from_run,
     judge_structure,
     judge_time,
+    policies_for,
     smallest_detectable,
 )
 from kernelgauge.judge.noise import alike
@@ -178,16 +179,17 @@ def report(workload: str, timer: Timer, runs: Sequence[Run], comparisons: int) -
         return
     share = fmean(one.host_share for one in seen)
     seen = [Seen(one.observation, one.gpu, share) for one in seen]  # of one baseline: one share for all
-    seen, _ = alike(seen, seen[-1], DEFAULT_POLICIES[timer])
+    policy = policies_for(runs[0].fingerprint.arch)[timer]
+    seen, _ = alike(seen, seen[-1], policy)
     slope = f"{seen[0].slope.value:.2f}" if share else "-"
     raw = [math.log(one.observation.mean_us) for one in seen]
     verdicts = [
-        decide([before], after, DEFAULT_POLICIES[timer], comparisons=comparisons).status
+        decide([before], after, policy, comparisons=comparisons).status
         for before in seen
         for after in seen
         if before is not after
     ]
-    seen_from = smallest_detectable(seen, seen[-1], DEFAULT_POLICIES[timer], comparisons=comparisons)
+    seen_from = smallest_detectable(seen, seen[-1], policy, comparisons=comparisons)
     print(
         f"{workload:<40}{timer.label:<15}{math.exp(fmean(raw)):>8.1f}{100 * stdev(raw):>8.2f}"
         f"{100 * stdev(one.logarithm for one in seen):>12.2f}{slope:>7}{100 * seen_from:>13.2f}{verdicts.count(Status.REGRESSED):>8}"

@@ -19,6 +19,7 @@ from kernelgauge.judge import (
     compare,
     from_run,
     judge_time,
+    policies_for,
 )
 from kernelgauge.judge.slope import DISPATCH_SLOPE
 from kernelgauge.run import Run, Sample, Timer
@@ -80,7 +81,8 @@ def test_without_a_policy_a_timer_is_judged_by_its_own(timer: Timer) -> None:
 
 
 def test_of_all_timers_the_device_time_is_held_to_the_least() -> None:
-    assert set(DEFAULT_POLICIES) == set(Timer)
+    assert set(DEFAULT_POLICIES) == set(policies_for("cpu")) == set(Timer)
+    assert policies_for("sm_90") is DEFAULT_POLICIES
     for rule in DEFAULT_POLICIES.values():
         assert 0 < rule.tolerance < rule.blind < 1
         assert 0 < rule.floor_us < rule.blind_us

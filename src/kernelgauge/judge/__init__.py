@@ -9,7 +9,7 @@ from .fingerprint import Comparison, FieldChange, compare
 from .machine import MachineChange, machine_change, machine_change_on
 from .noise import Seen, process_noise
 from .observation import Observation, observe
-from .policy import DEFAULT_POLICIES, FALSE_ALARMS_PER_SUITE, Policy, Prior
+from .policy import DEFAULT_POLICIES, FALSE_ALARMS_PER_SUITE, Policy, Prior, policies_for
 from .review import review
 from .reviewed import Candidate, Group, Review, Reviewed, SinceFirst
 from .stats import RelativeChange
@@ -68,6 +68,7 @@ __all__ = [
     "not_measured",
     "observe",
     "plan_update",
+    "policies_for",
     "process_noise",
     "review",
     "smallest_detectable",

@@ -15,7 +15,7 @@ from .lottery import choice
 from .machine import MachineChange
 from .noise import Seen, comparable_to
 from .observation import observe
-from .policy import DEFAULT_POLICIES, Policy
+from .policy import Policy, policies_for
 from .stats import RelativeChange
 from .verdict import Reason, Status, Verdict
 
@@ -53,7 +53,7 @@ def judge_time(
     decision = decide(
         before,
         after,
-        policy or DEFAULT_POLICIES[timer],
+        policy or policies_for(run.fingerprint.arch)[timer],
         comparisons=comparisons,
         explained=machine.explained(host_share=share),
     )

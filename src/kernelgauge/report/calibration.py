@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from ..judge import DEFAULT_POLICIES, Baseline, Entry, Seen, process_noise, smallest_detectable
+from ..judge import Baseline, Entry, Policy, Seen, policies_for, process_noise, smallest_detectable
 from ..printable import printable
 from ..run import Timer
 from .terminal import render
@@ -28,12 +28,16 @@ def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, wid
             gemm = entry.processes[-1].controls.get("gemm")
             seen = baseline.seen(timer, entry, gemm=gemm.kernel if gemm else None)
             if seen:
-                table.add_row(Text(printable(workload)), timer.label, *_numbers(timer, seen, comparisons))
+                table.add_row(
+                    Text(printable(workload)),
+                    timer.label,
+                    *_numbers(policies_for(baseline.fingerprint.arch)[timer], seen, comparisons),
+                )
     return render(table, width=width, color=color)
 
 
-def _numbers(timer: Timer, seen: Sequence[Seen], comparisons: int) -> tuple[str, ...]:
-    policy, last = DEFAULT_POLICIES[timer], seen[-1]
+def _numbers(policy: Policy, seen: Sequence[Seen], comparisons: int) -> tuple[str, ...]:
+    last = seen[-1]
     here = smallest_detectable(seen, last, policy, comparisons=comparisons)
     elsewhere = Seen(last.observation, "another", last.host_share, last.gemm_us)
     there = smallest_detectable(seen, elsewhere, policy, comparisons=comparisons)
