@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
@@ -40,7 +39,7 @@ class Replicates:
     def __init__(self, device: Device, call_builder: Callable[[int], Instance]) -> None:
         self._device = device
         self._build = call_builder
-        self._settings = replace(Settings(), seconds=0.05)
+        self._settings = Settings().limited(device.most_replicates, device.most_busy_seconds)
         self._pace: Pace | None = None
         self._device_us: list[list[float]] = []
         self._host_us: list[list[tuple[float, float]]] = []

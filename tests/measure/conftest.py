@@ -53,6 +53,7 @@ class Fake(CpuDevice):
 
     warm_up_calls = 3
     most_replicates = None
+    most_busy_seconds = None
 
     def __init__(self, *controls: Workload) -> None:
         super().__init__()

@@ -244,3 +244,14 @@ def test_a_workload_that_failed_holds_no_memory_while_the_others_are_timed(
     assert isinstance(results["fails eager"], KernelgaugeError)
     assert held
     assert set(alive) == {0}
+
+
+def test_a_device_may_ask_for_fewer_calls_in_a_row(tiny: Tiny, observe_all: ObserveAll) -> None:
+    device = Fake()
+    device.most_busy_seconds = 1e-9
+    results = observe_all(
+        tiny(module="a"), device=device, settings=Settings(replicates=2, most_replicates=2, iterations=12)
+    )
+    measured = results["a eager"]
+    assert isinstance(measured, Measured)
+    assert measured.run.samples[Timer.DEVICE].iterations == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kernelgauge.measure.device import CudaDevice
 from kernelgauge.measure.settings import Settings
 
 STEADY = (100.0, 100.01, 99.99, 100.0)  # a standard error of 0.004 us
@@ -37,6 +38,27 @@ def test_the_latency_has_a_number_of_its_own() -> None:
     assert settings.latency_iterations_for(100.0) == 10
     assert settings.latency_iterations_for(200_000.0) == 5
     assert settings.latency_iterations_for(60e6) == 3
+
+
+def test_a_device_that_nothing_limits_changes_nothing() -> None:
+    assert Settings().limited(None, None) == Settings()
+
+
+def test_a_device_may_limit_how_often_and_for_how_long_it_is_kept_busy() -> None:
+    limited = Settings(replicates=12, most_replicates=32, seconds=1.0).limited(4, 0.01)
+    assert (limited.replicates, limited.most_replicates, limited.seconds) == (4, 4, 0.01)
+
+
+def test_what_is_less_than_a_device_allows_stays() -> None:
+    few = Settings(replicates=2, most_replicates=3, seconds=0.001)
+    assert few.limited(4, 0.01) == few
+
+
+def test_of_a_heavy_call_on_a_gpu_few_are_made_in_a_row() -> None:
+    settings = Settings().limited(None, CudaDevice.most_busy_seconds)
+    assert settings.host_iterations_for(1000.0) == 10
+    assert settings.host_iterations_for(250.0) == settings.host_iterations
+    assert settings.iterations_for(250.0) == settings.iterations
 
 
 # -- replicates -----------------------------------------------------------------------------------------------------

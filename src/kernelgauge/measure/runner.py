@@ -45,11 +45,7 @@ def measure(
     The error is a `WorkloadUnavailable` if it cannot run here, a `WorkloadError` if it fails, a `MeasurementError` if
     what was seen cannot be trusted.
     """
-    if device.most_replicates is not None:
-        most = device.most_replicates
-        settings = replace(
-            settings, replicates=min(settings.replicates, most), most_replicates=min(settings.most_replicates, most)
-        )
+    settings = settings.limited(device.most_replicates, device.most_busy_seconds)
     kernel_profile_on_cpu()
     results: dict[str, Result] = {}
     failed: dict[str, KernelgaugeError] = {}

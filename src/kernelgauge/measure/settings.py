@@ -60,6 +60,16 @@ class Settings:
             budget_seconds=math.inf,
         )
 
+    def limited(self, most_replicates: int | None, most_busy_seconds: float | None) -> Settings:
+        """Within what a device allows of the device and the dispatch time; None: everything."""
+        most = self.most_replicates if most_replicates is None else min(self.most_replicates, most_replicates)
+        return replace(
+            self,
+            replicates=min(self.replicates, most),
+            most_replicates=most,
+            seconds=self.seconds if most_busy_seconds is None else min(self.seconds, most_busy_seconds),
+        )
+
     def for_call(self, call_us: float) -> Settings:
         """Fewer replicates of a call that takes seconds: the usual ones would take a quarter of an hour.
 
