@@ -54,7 +54,7 @@ from kernelgauge.judge import (
     from_run,
     judge_structure,
     judge_time,
-    policies_for,
+    policy_for,
     smallest_detectable,
 )
 from kernelgauge.judge.noise import alike
@@ -179,7 +179,7 @@ def report(workload: str, timer: Timer, runs: Sequence[Run], comparisons: int) -
         return
     share = fmean(one.host_share for one in seen)
     seen = [Seen(one.observation, one.gpu, share) for one in seen]  # of one baseline: one share for all
-    policy = policies_for(runs[0].fingerprint.arch)[timer]
+    policy = policy_for(timer, runs[0].fingerprint, runs[0].kernels)
     seen, _ = alike(seen, seen[-1], policy)
     slope = f"{seen[0].slope.value:.2f}" if share else "-"
     raw = [math.log(one.observation.mean_us) for one in seen]

@@ -9,7 +9,7 @@ from .fingerprint import Comparison, FieldChange, compare
 from .machine import MachineChange, machine_change, machine_change_on
 from .noise import Seen, process_noise
 from .observation import Observation, observe
-from .policy import DEFAULT_POLICIES, FALSE_ALARMS_PER_SUITE, Policy, Prior, policies_for
+from .policy import DEFAULT_POLICIES, FALSE_ALARMS_PER_SUITE, Policy, Prior, policies_for, policy_for
 from .review import review
 from .reviewed import Candidate, Group, Review, Reviewed, SinceFirst
 from .stats import RelativeChange
@@ -69,6 +69,7 @@ __all__ = [
     "observe",
     "plan_update",
     "policies_for",
+    "policy_for",
     "process_noise",
     "review",
     "smallest_detectable",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ..run import Timer
+from ..run import Fingerprint, Timer
+from ..trace import KernelRecord
 from .slope import DISPATCH_SLOPE, LATENCY_SLOPE, SlopePrior
 from .stats import Source
 
-__all__ = ["DEFAULT_POLICIES", "FALSE_ALARMS_PER_SUITE", "Policy", "Prior", "policies_for"]
+__all__ = ["DEFAULT_POLICIES", "FALSE_ALARMS_PER_SUITE", "Policy", "Prior", "policies_for", "policy_for"]
 
 # At most one suite run in a hundred may call unchanged code slower: the probability is shared out over all comparisons
 # of the run (Bonferroni), so that a suite of a hundred workloads cries wolf no more often than one of five.
@@ -21,6 +22,9 @@ FALSE_ALARMS_PER_SUITE = 0.01
 # The latency of an MLP of 200 us, of which an eighth is the host's, spreads by 0.3 to 0.5 % between processes: a quarter
 # of what a latency spreads by that is all the host's.
 _STEADIEST_SHARE = 0.25
+
+# Of the multiprocessors. On an H200, which has 132, kernels of 64 blocks and more are steady, of 48 and fewer they are not.
+_NARROW_SHARE = 0.4
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,8 @@ class Policy:
         process: between processes on one machine, beyond what their replicates show.
         machine: between machines (GPUs, for device time) of one kind.
         beyond_gemm: the same, beyond what the control GEMM tells of a GPU's speed; None: it tells nothing.
+        narrow_us: between processes, of each kernel of few blocks, in microseconds: it takes another time in a process that
+            did other things before (docs/verdicts.md). A kernel on all multiprocessors waits for the slowest anyway.
         of_the_host: whether these priors are those of a time that is all the host's.
         slope: how the host's part of the time follows the host's speed.
 
@@ -81,6 +87,7 @@ class Policy:
     process: Prior
     machine: Prior
     beyond_gemm: Prior | None = None
+    narrow_us: float = 0.0
     of_the_host: bool = True
     slope: SlopePrior = DISPATCH_SLOPE
 
@@ -95,6 +102,13 @@ class Policy:
             process=self.process.times(share),
             machine=self.machine.times(share),
         )
+
+    def for_narrow(self, kernels: int) -> Policy:
+        """The policy for a call with so many kernels of few blocks."""
+        if not kernels or not self.narrow_us:
+            return self
+        absolute_us = math.hypot(self.process.absolute_us, math.sqrt(kernels) * self.narrow_us)
+        return replace(self, process=replace(self.process, absolute_us=absolute_us), blind_us=kernels * self.blind_us)
 
     def blind_fraction(self, mean_us: float) -> float:
         return max(self.blind, self.blind_us / mean_us)
@@ -114,6 +128,7 @@ DEFAULT_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
             machine=Prior(0.0035, absolute_us=0.015, degrees=12.0),
             of_the_host=False,
             beyond_gemm=Prior(0.0022, absolute_us=0.015, degrees=20.0),
+            narrow_us=0.045,
         ),
         Timer.END_TO_END: Policy(
             tolerance=0.04,
@@ -157,3 +172,12 @@ _CPU_POLICIES: Mapping[Timer, Policy] = MappingProxyType(
 def policies_for(arch: str) -> Mapping[Timer, Policy]:
     """Of a machine with this architecture (`Fingerprint.arch`)."""
     return _CPU_POLICIES if arch == "cpu" else DEFAULT_POLICIES
+
+
+def policy_for(timer: Timer, fingerprint: Fingerprint, kernels: Sequence[KernelRecord]) -> Policy:
+    """Of a time of these kernels, in launch order, on this machine."""
+    policy, multiprocessors = policies_for(fingerprint.arch)[timer], fingerprint.sm_count or 0
+    grids = [kernel.identity.grid for kernel in kernels]
+    return policy.for_narrow(
+        sum(grid is not None and math.prod(grid) < _NARROW_SHARE * multiprocessors for grid in grids)
+    )

@@ -15,7 +15,7 @@ from .lottery import choice
 from .machine import MachineChange
 from .noise import Seen, comparable_to
 from .observation import observe
-from .policy import Policy, policies_for
+from .policy import Policy, policy_for
 from .stats import RelativeChange
 from .verdict import Reason, Status, Verdict
 
@@ -53,7 +53,7 @@ def judge_time(
     decision = decide(
         before,
         after,
-        policy or policies_for(run.fingerprint.arch)[timer],
+        policy or policy_for(timer, run.fingerprint, run.kernels),
         comparisons=comparisons,
         explained=machine.explained(host_share=share),
     )

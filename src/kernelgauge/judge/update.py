@@ -16,7 +16,7 @@ from .configuration import Likeness
 from .decision import Decision, decide
 from .fingerprint import FieldChange, compare
 from .noise import Seen
-from .policy import policies_for
+from .policy import policy_for
 from .verdict import Status
 
 __all__ = [
@@ -203,7 +203,7 @@ def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[Time
         decision = decide(
             before,
             after,
-            policies_for(new.fingerprint.arch)[timer],
+            policy_for(timer, new.fingerprint, new.entries[0].kernels),
             comparisons=comparisons,
             explained=machine.explained(host_share=after.host_share),
         )

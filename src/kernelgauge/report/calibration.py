@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from ..judge import Baseline, Entry, Policy, Seen, policies_for, process_noise, smallest_detectable
+from ..judge import Baseline, Entry, Policy, Seen, policy_for, process_noise, smallest_detectable
 from ..printable import printable
 from ..run import Timer
 from .terminal import render
@@ -31,7 +31,7 @@ def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, wid
                 table.add_row(
                     Text(printable(workload)),
                     timer.label,
-                    *_numbers(policies_for(baseline.fingerprint.arch)[timer], seen, comparisons),
+                    *_numbers(policy_for(timer, baseline.fingerprint, entry.kernels), seen, comparisons),
                 )
     return render(table, width=width, color=color)
 
