@@ -6,6 +6,7 @@ module is compiled first and wrapped afterwards: nothing recompiles, and no grap
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,12 +17,21 @@ from torch import nn
 
 from kernelgauge import Workload
 
-__all__ = ["HostSlowed", "Slowed", "cycles_of", "sm_clock_mhz", "twin"]
+__all__ = ["HostSlowed", "Slowed", "sm_clock_mhz", "spin", "turns_of", "twin"]
 
 
-# So long does the kernel spin in every twin. From a single cycle on, the first hundred or so would be hidden in what the
-# kernel takes anyway: of 0.11 us that were injected that way, 0.06 arrived (docs/detection.md).
-_LEAST_CYCLES = 400
+# A block on each multiprocessor, as the kernels have that are measured. `torch.cuda._sleep` has one block, and how long that
+# takes depends on where it happens to run, by 0.05 us of 0.8 from process to process (docs/detection.md).
+_SPIN = """
+extern "C" __global__ void spin(float* sink, int turns, float value) {
+#pragma unroll 1
+  for (int i = 0; i < turns; i++) value = value * 1.0001f + 0.5f;
+  if (value == 1234.5f) sink[0] = value;
+}
+"""
+_CYCLES_PER_TURN = 29.0  # of an H200: 8 turns more took 0.117 us longer at 1980 MHz, in eight processes
+# In every twin: the first turns are hidden in what a kernel takes anyway.
+_LEAST_TURNS = 20
 
 
 class Slowed(nn.Module):
@@ -30,11 +40,11 @@ class Slowed(nn.Module):
     def __init__(self, module: Callable[..., Any], microseconds: float, clock_mhz: float | None = None) -> None:
         super().__init__()
         self.module = module
-        self.cycles = cycles_of(microseconds, sm_clock_mhz() if clock_mhz is None else clock_mhz)
+        self.turns = turns_of(microseconds, sm_clock_mhz() if clock_mhz is None else clock_mhz)
 
     def forward(self, *inputs: Any) -> Any:
         output = self.module(*inputs)
-        torch.cuda._sleep(self.cycles)
+        spin(self.turns)
         return output
 
 
@@ -65,9 +75,21 @@ def twin(workload: Workload, *, device_us: float = 0.0, host_us: float = 0.0) ->
     return replace(workload, build=build, compile=None, expectations=())
 
 
-def cycles_of(microseconds: float, clock_mhz: float) -> int:
-    """Of the twin with nothing injected it is `_LEAST_CYCLES`, and never none: without a kernel it would be another workload."""
-    return _LEAST_CYCLES + round(microseconds * clock_mhz)
+def spin(turns: int) -> None:
+    """Keep every multiprocessor of the current device busy for so many turns; asynchronous."""
+    kernel, sink, blocks = _spinning(torch.cuda.current_device())
+    kernel((blocks, 1, 1), (1, 1, 1), (sink, turns, 0.25))
+
+
+@functools.cache
+def _spinning(device: int) -> tuple[Callable[..., None], torch.Tensor, int]:
+    kernel = torch.cuda._compile_kernel(_SPIN, "spin")
+    return kernel, torch.zeros(1, device=device), torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def turns_of(microseconds: float, clock_mhz: float) -> int:
+    """Of the twin with nothing injected it is `_LEAST_TURNS`, and never none: without a kernel it would be another workload."""
+    return _LEAST_TURNS + round(microseconds * clock_mhz / _CYCLES_PER_TURN)
 
 
 def sm_clock_mhz(device: int | None = None) -> float:

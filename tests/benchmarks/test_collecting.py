@@ -25,18 +25,18 @@ LINEAR = Workload("linear", "eager", lambda: nn.Linear(8, 4), lambda: (torch.ran
 
 class TestInjection:
     @pytest.fixture
-    def slept(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        cycles: list[int] = []
-        monkeypatch.setattr(torch.cuda, "_sleep", cycles.append)
-        monkeypatch.setattr(injected, "sm_clock_mhz", lambda: 1980.0)
-        return cycles
+    def spun(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        turns: list[int] = []
+        monkeypatch.setattr(injected, "spin", turns.append)
+        monkeypatch.setattr(injected, "sm_clock_mhz", lambda: 1450.0)
+        return turns
 
-    def test_the_unslowed_twin_sleeps_too(self, slept: list[int]) -> None:
+    def test_the_unslowed_twin_spins_too(self, spun: list[int]) -> None:
         slowed, unslowed = (injected.Slowed(nn.Identity(), microseconds) for microseconds in (1.0, 0.0))
         ones = torch.ones(2)
         assert torch.equal(slowed(ones), ones)
         unslowed(ones)
-        assert slept == [400 + 1980, 400]
+        assert spun == [20 + 50, 20]
 
     def test_the_host_waits_before_the_call(self) -> None:
         called: list[int] = []
@@ -66,13 +66,13 @@ class TestInjection:
         monkeypatch.setattr(pynvml, "nvmlDeviceGetMaxClockInfo", lambda handle, clock: clocks[handle, clock])
         assert injected.sm_clock_mhz(0) == 1755
 
-    def test_a_twin_computes_what_the_workload_does(self, slept: list[int]) -> None:
+    def test_a_twin_computes_what_the_workload_does(self, spun: list[int]) -> None:
         device = choose_device("cpu")
         original, slowed = build(LINEAR, device), build(injected.twin(LINEAR, device_us=2.0), device)
         assert torch.equal(original.outputs(), slowed.outputs())
-        assert slept == [4360]
+        assert spun == [120]
 
-    def test_a_compiled_twin_compiles_the_inner_module_alone(self, slept: list[int]) -> None:
+    def test_a_compiled_twin_compiles_the_inner_module_alone(self, spun: list[int]) -> None:
         workload = Workload(
             "linear", "compiled", LINEAR.build, LINEAR.inputs, dtype="fp32", compile={"backend": "eager"}
         )
@@ -85,7 +85,7 @@ class TestInjection:
                 instance = build(injected.twin(workload, device_us=device_us), device)
                 first_call(instance)
                 instance.call()
-        assert slept == [400, 400, 2380, 2380, 2380, 2380]
+        assert spun == [20, 20, 70, 70, 70, 70]
         assert not counted["graph_break"]
         assert counted["stats"]["unique_graphs"] == 1
 
@@ -150,7 +150,7 @@ class TestPeersMeasuring:
 class TestCollecting:
     @pytest.fixture(autouse=True)
     def _no_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
+        monkeypatch.setattr(injected, "spin", lambda turns: None)
         monkeypatch.setattr(injected, "sm_clock_mhz", lambda: 1980.0)
         monkeypatch.setattr(collect, "SETTLE_S", 0.0)
 
