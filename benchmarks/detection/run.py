@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--processes", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=1.2, help="wall time of one measurement by one method")
+    parser.add_argument("--workload", choices=WORKLOAD_IDS, action="append", help="instead of all of them")
     parser.add_argument("--levels-per-process", type=int, default=2, help="of each workload, beside none and the bars")
     parser.add_argument("--peer-levels", type=int, default=1, help="of those, how many the peers measure beside none")
     parser.add_argument("--peers-every", type=int, default=1, metavar="N", help="in every Nth process of a GPU")
@@ -103,7 +104,10 @@ def measure(arguments: argparse.Namespace) -> list[str]:
             "TRITON_CACHE_DIR": str(Path(folder) / "triton"),
         }
         compile_first = Child(
-            "compiling", (sys.executable, str(COLLECT), "--compile-only"), _environment(gpus[0], caches), 600.0
+            "compiling",
+            (sys.executable, str(COLLECT), "--compile-only", *_chosen(arguments)),
+            _environment(gpus[0], caches),
+            600.0,
         )
         failure = run_child(compile_first)
         if failure is not None:
@@ -138,9 +142,13 @@ def child(arguments: argparse.Namespace, number: int, gpus: int, environment: Ma
         "--slot": rotation_slot(number, gpus),
     }
     command = [sys.executable, str(COLLECT), *(str(part) for option in options.items() for part in option)]
-    command += [] if with_peers else ["--no-peers"]
+    command += [*_chosen(arguments), *([] if with_peers else ["--no-peers"])]
     timeout_s = arguments.timeout or _START_S + _PATIENCE * planned
     return Child(f"process {number}", tuple(command), environment, timeout_s)
+
+
+def _chosen(arguments: argparse.Namespace) -> list[str]:
+    return [part for name in arguments.workload or () for part in ("--workload", name)]
 
 
 def planned_seconds(seconds: float, levels: int, peer_levels: int | None) -> float:

@@ -70,13 +70,23 @@ class TestRunner:
         without_peers = 6 * 0.5 + (36 * 0.5 + run.SETTLE_S)
         assert run.planned_seconds(0.5, 2, None) == pytest.approx(without_peers)
 
-    def test_the_peers_measure_in_some_processes_of_each_gpu(self, tmp_path: Path) -> None:
-        arguments = argparse.Namespace(
-            out=tmp_path, seconds=1.0, levels_per_process=2, peer_levels=1, peers_every=2, timeout=None
+    @pytest.fixture
+    def arguments(self, tmp_path: Path) -> argparse.Namespace:
+        return argparse.Namespace(
+            out=tmp_path, seconds=1.0, levels_per_process=2, peer_levels=1, peers_every=2, timeout=None, workload=None
         )
+
+    def test_the_peers_measure_in_some_processes_of_each_gpu(self, arguments: argparse.Namespace) -> None:
         children = [run.child(arguments, number, 2, {}) for number in range(8)]
         assert ["--no-peers" in child.command for child in children] == [False, False, True, True] * 2
         assert children[2].timeout_s < children[0].timeout_s
+
+    def test_a_process_measures_the_workloads_that_are_asked_for(self, arguments: argparse.Namespace) -> None:
+        assert "--workload" not in run.child(arguments, 0, 2, {}).command
+        arguments.workload = list(run.WORKLOAD_IDS[:2])
+        command = list(run.child(arguments, 0, 2, {}).command)
+        places = [place for place, part in enumerate(command) if part == "--workload"]
+        assert [command[place + 1] for place in places] == arguments.workload
 
 
 def _runs(pid: int) -> bool:
