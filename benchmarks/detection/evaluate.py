@@ -6,8 +6,9 @@ false alarm. Every method is given the same baselines: all other processes of th
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
@@ -143,7 +144,13 @@ def evaluate(
         for peer in peers:
             thresholds = matched_thresholds(peer, processes, baseline, rates[baseline])
             matched[peer.name, baseline] = thresholds
-            detectors += peer_detectors(peer, thresholds)
+            without = {
+                left_out.number: matched_thresholds(
+                    peer, [process for process in processes if process is not left_out], baseline, rates[baseline]
+                )
+                for left_out in processes
+            }
+            detectors += peer_detectors(peer, thresholds, without)
         for detector in detectors:
             alarms += [alarms_of(detector, processes, baseline, where) for where in get_args(Where)]
             caught += [row for where in get_args(Where) for row in caught_by(detector, processes, baseline, where)]
@@ -178,24 +185,33 @@ def our_detectors(decide: Decide) -> list[Detector]:
     ]
 
 
-def peer_detectors(peer: Peer, matched: dict[str, float]) -> list[Detector]:
-    """A peer at each threshold that its users set, and at the matched ones."""
+def peer_detectors(
+    peer: Peer, matched: Mapping[str, float], matched_without: Mapping[int, Mapping[str, float]]
+) -> list[Detector]:
+    """A peer at each threshold that its users set, at the matched ones, and at those matched without the process tested.
+
+    `matched_without`: thresholds by workload, by the number of the process that they were not chosen on.
+    """
 
     def above(
-        threshold_of: Callable[[str], float | None],
+        threshold_of: Callable[[str, Process], float | None],
     ) -> Callable[[str, Sequence[Measured], Measured], bool | None]:
         def slower(workload: str, baseline: Sequence[Measured], test: Measured) -> bool | None:
-            pair, threshold = _pair(workload, peer.method, baseline, test), threshold_of(workload)
+            pair, threshold = _pair(workload, peer.method, baseline, test), threshold_of(workload, test.process)
             return None if pair is None or threshold is None else peer.flags(*pair, threshold)
 
         return slower
 
-    def fixed(threshold: float) -> Callable[[str], float]:
-        return lambda _: threshold
+    def fixed(threshold: float) -> Callable[[str, Process], float]:
+        return lambda *_: threshold
 
     return [
         *(Detector(f"{peer.name} {label}", above(fixed(threshold))) for label, threshold in peer.thresholds),
-        Detector(f"{peer.name}, matched", above(matched.get)),
+        Detector(f"{peer.name}, matched", above(lambda workload, _: matched.get(workload))),
+        Detector(
+            f"{peer.name}, matched on the others",
+            above(lambda workload, tested: matched_without[tested.number].get(workload)),
+        ),
     ]
 
 
@@ -206,10 +222,16 @@ def matched_thresholds(
     scores: dict[str, list[float]] = {}
     for expected, test in comparisons(processes, baseline, "same GPU"):
         for workload in test.workloads:
-            pair = _pair(workload, peer.method, expected, test.at(NONE))
-            if pair is not None:
-                scores.setdefault(workload, []).append(peer.score(*pair))
+            score = _unslowed(peer, workload, tuple(one.process for one in expected), test)
+            if score is not None:
+                scores.setdefault(workload, []).append(score)
     return {workload: matched_threshold(found, len(scores), rate) for workload, found in scores.items()}
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _unslowed(peer: Peer, workload: str, baseline: tuple[Process, ...], test: Process) -> float | None:
+    pair = _pair(workload, peer.method, [process.at(NONE) for process in baseline], test.at(NONE))
+    return None if pair is None else peer.score(*pair)
 
 
 def comparisons(

@@ -28,7 +28,8 @@ _INTERVALS = (
 )
 _MATCHED = (
     '"Matched": the lowest thresholds, one for each workload, that would have kept the peer at {rates} of suites with '
-    "a false alarm on the same GPU. Chosen in hindsight on the same processes, which favours the peer."
+    'a false alarm on the same GPU. Chosen in hindsight on the same processes, which favours the peer; "matched on the '
+    'others": chosen on all processes but the one that is judged, as one would have to before there is a change.'
 )
 
 
@@ -59,7 +60,7 @@ def plot(evaluation: Evaluation, path: Path, baseline: BaselineKind = "all other
     from matplotlib.figure import Figure
 
     panels = _panels(evaluation.caught)
-    methods = [method for method in evaluation.methods if not method.endswith(" alone")]
+    methods = [method for method in evaluation.methods if not method.endswith((" alone", " on the others"))]
     columns = max(1, len(panels))
     figure = Figure(figsize=(4.2 * columns, 5.2))
     axes = figure.subplots(1, columns, sharey=True, squeeze=False)

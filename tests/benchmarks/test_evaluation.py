@@ -71,6 +71,9 @@ class TestPeersJudgements:
         assert matched_threshold([-0.02, -0.01], 1, 0.0) == 0
 
 
+_USUAL = ("all others", "same GPU")
+
+
 class TestEvaluation:
     def test_a_process_is_never_its_own_baseline(self) -> None:
         processes = [process(number, gpu="ab"[number % 2]) for number in range(5)]
@@ -153,6 +156,18 @@ class TestEvaluation:
         evaluation = evaluate(processes, above_one_percent)
         assert evaluation.matched_rate["all others"] == pytest.approx(1 / 3)
         assert evaluate(processes, above_one_percent, rate=0.0).matched_rate["all others"] == 0
+
+    def test_a_threshold_that_was_chosen_on_the_others_does_not_know_the_process_that_it_judges(self) -> None:
+        processes = [process(0), process(1), process(2), process(3, us=104.0)]
+        evaluation = evaluate(processes, above_one_percent, rate=0.0)
+        alarms = {row.method: row.suites for row in evaluation.alarms if (row.baseline, row.where) == _USUAL}
+        assert alarms["do_bench, median, matched"].hits == 0  # in hindsight 4 % are known to be nothing
+        assert alarms["do_bench, median, matched on the others"].hits >= 1
+        assert alarms["do_bench, median, matched on the others"].trials == 4
+
+    def test_without_others_to_choose_on_there_is_no_such_threshold(self) -> None:
+        alarms = {row.method: row.suites for row in evaluate([process(0), process(1)], above_one_percent).alarms}
+        assert alarms["do_bench, median, matched on the others"].trials == 0
 
     def test_our_timer_says_how_much_was_injected(self) -> None:
         seen = evaluate([process(number, levels=(FIVE, TEN)) for number in range(3)], above_one_percent).seen
