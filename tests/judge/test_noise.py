@@ -11,7 +11,7 @@ import pytest
 from scipy.special import stdtrit
 
 from kernelgauge.judge import DEFAULT_POLICIES, Prior, Seen, Status, decide, process_noise
-from kernelgauge.judge.noise import alike, comparable_to, difference, of_another_gpu, sources
+from kernelgauge.judge.noise import alike, comparable_to, difference, host_explains, of_another_gpu, sources
 from kernelgauge.judge.slope import DISPATCH_SLOPE
 from kernelgauge.judge.stats import NO_INTERVAL, change, quantile, standard_error
 from kernelgauge.run import Timer
@@ -337,3 +337,15 @@ def test_a_latency_of_which_the_host_moves_nothing_is_told_so_by_a_baseline_at_s
     assert math.sqrt(after.slope.variance) == pytest.approx(0.35, abs=0.06)  # another host may differ
     assert decide(before, at(36.0), rule, comparisons=21).status is Status.PASS
     assert decide(before, at(36.0, 300.0), rule, comparisons=21).status is Status.REGRESSED
+
+
+@pytest.mark.parametrize("host_us", [14.0, 20.0])
+def test_of_a_latency_the_host_of_the_runs_own_gpu_is_what_moved(host_us: float) -> None:
+    """The baseline's processes on another GPU saw another host, and are not what it is compared with."""
+    here = seen(host_share=0.5, control_us=14.0)
+    elsewhere = seen(gpu=ELSEWHERE, host_share=0.5, control_us=28.0)
+    after = seen(300.0, host_share=0.5, control_us=host_us)
+    assert host_explains([here, elsewhere], after, 0.4) == host_explains([here], after, 0.4)
+    assert host_explains([here], after, 0.4)[1] == pytest.approx(
+        max(0.0, 1 - 0.5 * here.slope.value) * max(0.0, math.log(host_us / 14.0) - 0.1)
+    )
