@@ -148,6 +148,15 @@ def mlp_kernels(gate: float = 56.0, up: float = 58.0, down: float = 53.0, **of_f
     return (launched(GEMM, gate), launched(GEMM, up), fused(**({"us": 38.1} | of_fused)), launched(DOWN, down))
 
 
+# The MLP of one token on an H200: none of its kernels runs on half of the 132 multiprocessors.
+ONE_TOKEN = ((4, 12, 1), (4, 12, 1), (1, 1, 1), (4, 6, 1), (24, 1, 1))
+ONE_TOKEN_US = (17.60, 17.65, 17.58, 17.62) * 4  # slower by 1.1 % in a process that did other things before
+
+
+def of_grids(*grids: tuple[int, int, int] | None) -> tuple[KernelRecord, ...]:
+    return tuple(launched(f"kernel_{place}", 3.5, grid=grid) for place, grid in enumerate(grids))
+
+
 def counts(**changes: Any) -> Counts:
     fields: dict[str, Any] = {
         "launches": 4,

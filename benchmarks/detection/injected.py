@@ -78,7 +78,9 @@ def twin(workload: Workload, *, device_us: float = 0.0, host_us: float = 0.0) ->
 def spin(turns: int) -> None:
     """Keep every multiprocessor of the current device busy for so many turns; asynchronous."""
     kernel, sink, blocks = _spinning(torch.cuda.current_device())
-    kernel((blocks, 1, 1), (1, 1, 1), (sink, turns, 0.25))
+    kernel(
+        (blocks, 1, 1), (1, 1, 1), (sink, turns, 0.25)
+    )  # the value is of no concern, but that the compiler does not know it
 
 
 @functools.cache

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from detection.data import Measured, Process
 from detection.levels import Level
-from detection.ours import decide
+from detection.ours import Replicates, decide
+from torch import nn
 
+from kernelgauge import Workload
+from kernelgauge.measure.device import CpuDevice
+from kernelgauge.measure.instance import build
 from tests.benchmarks.processes import FIVE, process
 
+TINY = Workload("linear", "eager", lambda: nn.Linear(8, 8), lambda: (torch.randn(4, 8),), dtype="fp32")
 PAIR = {"copy": [67.0], "gemm": [178.0]}
 
 
@@ -57,3 +63,13 @@ def test_passes_in_which_everything_was_slower_are_left_out(pair: list[float], i
     control_pair_us = {name: [us[0] * factor for factor in pair] for name, us in PAIR.items()}
     test = process(6, us=200.0, passes=SLOW, control_pair_us=control_pair_us)
     assert decide("mlp-eager", "device", before, test.at()) is is_slower
+
+
+def test_it_measures_as_often_in_a_row_as_the_suite_does_on_this_device() -> None:
+    device = CpuDevice()
+    device.most_busy_seconds = 1e-9
+    taken = Replicates(device, lambda replicate: build(TINY, device, replicate=replicate))
+    taken.take()
+    device_us, host_us = taken.values()
+    assert device_us.shape == (1, 8)
+    assert host_us.shape == (1, 8, 2)

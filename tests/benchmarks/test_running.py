@@ -81,6 +81,16 @@ class TestRunner:
         assert ["--no-peers" in child.command for child in children] == [False, False, True, True] * 2
         assert children[2].timeout_s < children[0].timeout_s
 
+    def test_only_what_is_measured_is_compiled_first(
+        self, arguments: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ran: list[run.Child] = []
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        monkeypatch.setattr(run, "run_child", lambda one: ran.append(one) or "it fails")
+        arguments.workload = [run.WORKLOAD_IDS[1]]
+        assert run.measure(arguments) == ["it fails"]
+        assert ran[0].command[-3:] == ("--compile-only", "--workload", run.WORKLOAD_IDS[1])
+
     def test_a_process_measures_the_workloads_that_are_asked_for(self, arguments: argparse.Namespace) -> None:
         assert "--workload" not in run.child(arguments, 0, 2, {}).command
         arguments.workload = list(run.WORKLOAD_IDS[:2])

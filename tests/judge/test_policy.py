@@ -9,17 +9,10 @@ import pytest
 
 from kernelgauge.judge import DEFAULT_POLICIES, Status, calibrated, compare, judge_time, policies_for, policy_for
 from kernelgauge.run import Timer
-from kernelgauge.trace import KernelRecord
-from tests.builders import H200, fingerprint, launched, run, sample
+from tests.builders import H200, ONE_TOKEN, ONE_TOKEN_US, fingerprint, of_grids, run, sample
 
 DEVICE = DEFAULT_POLICIES[Timer.DEVICE]
-# The MLP of one token on an H200: no kernel fills half of its 132 multiprocessors.
-ONE_TOKEN = [(4, 12, 1), (4, 12, 1), (1, 1, 1), (4, 6, 1), (24, 1, 1)]
-ONE_TOKEN_US = (17.60, 17.65, 17.58, 17.62) * 4
-
-
-def of_grids(*grids: tuple[int, int, int] | None) -> tuple[KernelRecord, ...]:
-    return tuple(launched(f"kernel_{place}", 3.5, grid=grid) for place, grid in enumerate(grids))
+WIDE = ((128, 1, 1),) * 5
 
 
 @pytest.mark.parametrize("timer", Timer)
@@ -33,13 +26,14 @@ def test_a_kernel_of_few_blocks_is_expected_to_differ_between_processes(grid: tu
     rule = policy_for(Timer.DEVICE, H200, of_grids(grid, (128, 1, 1)))
     assert rule.process.absolute_us == pytest.approx(math.hypot(0.012, 0.045))
     assert (rule.process.relative, rule.process.degrees) == (DEVICE.process.relative, DEVICE.process.degrees)
-    assert (rule.tolerance, rule.floor_us, rule.blind_us) == (DEVICE.tolerance, DEVICE.floor_us, DEVICE.blind_us)
+    assert rule.blind_us == pytest.approx(0.15 + 6 * 0.045)
+    assert (rule.tolerance, rule.floor_us, rule.blind) == (DEVICE.tolerance, DEVICE.floor_us, DEVICE.blind)
 
 
 def test_each_of_them_adds_its_own() -> None:
     rule = policy_for(Timer.DEVICE, H200, of_grids(*ONE_TOKEN))
     assert rule.process.absolute_us == pytest.approx(math.hypot(0.012, math.sqrt(5) * 0.045))
-    assert rule.blind_us == 5 * DEVICE.blind_us
+    assert rule.blind_us == pytest.approx(0.15 + 6 * math.sqrt(5) * 0.045)
 
 
 def test_on_a_smaller_gpu_fewer_blocks_are_many() -> None:
@@ -60,15 +54,25 @@ def test_neither_does_a_processor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grids", "status"),
-    [(ONE_TOKEN, Status.PASS), ([(128, 1, 1)] * 5, Status.REGRESSED)],
-    ids=["few blocks", "many blocks"],
+    ("before", "after", "status"),
+    [
+        pytest.param(ONE_TOKEN, ONE_TOKEN, Status.PASS, id="few blocks"),
+        pytest.param(WIDE, WIDE, Status.REGRESSED, id="many"),
+        pytest.param(ONE_TOKEN, WIDE, Status.PASS, id="few before"),
+        pytest.param(WIDE, ONE_TOKEN, Status.PASS, id="few now"),
+    ],
 )
 def test_what_another_process_of_the_same_code_took_is_no_regression(
-    grids: Sequence[tuple[int, int, int]], status: Status
+    before: Sequence[tuple[int, int, int]], after: Sequence[tuple[int, int, int]], status: Status
 ) -> None:
-    """Slower by 1.1 %, as the MLP of one token was in a process that had measured other workloads before."""
-    kernels = of_grids(*grids)
-    before = calibrated([run(kernels=kernels, device=ONE_TOKEN_US) for _ in range(4)], suite="perf")
-    after = run(kernels=kernels, samples={Timer.DEVICE: sample([1.011 * us for us in ONE_TOKEN_US])})
-    assert judge_time(Timer.DEVICE, after, before, compare(H200, H200), comparisons=108).status is status
+    stored = calibrated([run(kernels=of_grids(*before), device=ONE_TOKEN_US) for _ in range(4)], suite="perf")
+    slower = sample([1.011 * us for us in ONE_TOKEN_US])
+    observed = run(kernels=of_grids(*after), samples={Timer.DEVICE: slower})
+    assert judge_time(Timer.DEVICE, observed, stored, compare(H200, H200), comparisons=108).status is status
+
+
+def test_the_more_of_them_there_are_the_smaller_a_slowdown_must_be_excluded() -> None:
+    """As a share of a time of so many kernels: each of them is independent of the others."""
+    shares = [policy_for(Timer.DEVICE, H200, of_grids(*[(1, 1, 1)] * count)).blind_us / count for count in (1, 5, 30)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] < shares[0] / 4

@@ -30,6 +30,8 @@ from tests.builders import (
     CONTROL_US,
     H200,
     HERE,
+    ONE_TOKEN,
+    ONE_TOKEN_US,
     OTHER_SOURCE,
     WORKLOAD,
     baseline,
@@ -37,6 +39,7 @@ from tests.builders import (
     drawn,
     fingerprint,
     mlp_kernels,
+    of_grids,
     pair,
     run,
 )
@@ -463,3 +466,14 @@ def test_what_an_absurd_baseline_expects_of_another_gpu_can_be_compared(
     device = time_changes(calibrated(runs, suite="perf"), new, comparisons=3)[0]
     assert device.compared_us is not None
     assert 0 < device.compared_us < math.inf
+
+
+@pytest.mark.parametrize(("grids", "moves"), [(ONE_TOKEN, False), (((128, 1, 1),) * 5, True)], ids=["few", "many"])
+def test_a_time_of_kernels_of_few_blocks_moves_by_more_than_processes_differ(
+    grids: tuple[tuple[int, int, int], ...], moves: bool
+) -> None:
+    kernels = of_grids(*grids)
+    old = calibrated([run(kernels=kernels, device=ONE_TOKEN_US) for _ in range(4)], suite="perf")
+    new = from_run(run(kernels=kernels, device=[1.011 * us for us in ONE_TOKEN_US]), suite="perf")
+    (device,) = [change for change in time_changes(old, new, comparisons=108) if change.timer is Timer.DEVICE]
+    assert device.moved is moves

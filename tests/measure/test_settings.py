@@ -45,20 +45,24 @@ def test_a_device_that_nothing_limits_changes_nothing() -> None:
 
 
 def test_a_device_may_limit_how_often_and_for_how_long_it_is_kept_busy() -> None:
-    limited = Settings(replicates=12, most_replicates=32, seconds=1.0).limited(4, 0.01)
-    assert (limited.replicates, limited.most_replicates, limited.seconds) == (4, 4, 0.01)
+    limited = Settings(replicates=12, most_replicates=32).limited(4, 0.01)
+    assert (limited.replicates, limited.most_replicates, limited.busy_seconds) == (4, 4, 0.01)
 
 
 def test_what_is_less_than_a_device_allows_stays() -> None:
-    few = Settings(replicates=2, most_replicates=3, seconds=0.001)
+    few = Settings(replicates=2, most_replicates=3, busy_seconds=0.001)
     assert few.limited(4, 0.01) == few
 
 
-def test_of_a_heavy_call_on_a_gpu_few_are_made_in_a_row() -> None:
+@pytest.mark.parametrize(
+    ("call_us", "session", "host"),
+    [(20.0, 12, 30), (300.0, 12, 30), (500.0, 12, 20), (1000.0, 10, 10), (2500.0, 8, 8), (5e4, 8, 8), (4e5, 3, 3)],
+    ids=str,
+)
+def test_of_a_heavy_call_on_a_gpu_few_are_made_in_a_row(call_us: float, session: int, host: int) -> None:
     settings = Settings().limited(None, CudaDevice.most_busy_seconds)
-    assert settings.host_iterations_for(1000.0) == 10
-    assert settings.host_iterations_for(250.0) == settings.host_iterations
-    assert settings.iterations_for(250.0) == settings.iterations
+    assert (settings.iterations_for(call_us), settings.host_iterations_for(call_us)) == (session, host)
+    assert settings.latency_iterations_for(call_us) == Settings().latency_iterations_for(call_us)
 
 
 # -- replicates -----------------------------------------------------------------------------------------------------

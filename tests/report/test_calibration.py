@@ -9,7 +9,7 @@ import pytest
 from kernelgauge.judge import Baseline, calibrated
 from kernelgauge.report.calibration import calibration_text, odds_text
 from kernelgauge.run import Timer
-from tests.builders import ELSEWHERE, FUSED, WORKLOAD, baseline, drawn, run
+from tests.builders import ELSEWHERE, FUSED, ONE_TOKEN, ONE_TOKEN_US, WORKLOAD, baseline, drawn, of_grids, run
 
 QUIET = (200.0, 200.1, 199.9, 200.0) * 2
 
@@ -47,6 +47,14 @@ def test_the_more_is_compared_the_larger_a_change_must_be() -> None:
 def test_processes_of_several_gpus_are_one_calibration() -> None:
     runs = [run(device=QUIET), run(device=[1.01 * value for value in QUIET], gpu=ELSEWHERE)] * 3
     assert told(calibrated(runs, suite="perf"))["device time"][1] < 0.1  # per cent: GPUs are no processes
+
+
+def test_of_kernels_of_few_blocks_only_a_large_change_is_seen() -> None:
+    few, many = (
+        told(calibrated([run(kernels=of_grids(*grids), device=ONE_TOKEN_US)] * 4, suite="perf"))["device time"][2]
+        for grids in (ONE_TOKEN, [(128, 1, 1)] * 5)
+    )
+    assert few > 3 > 1 > many  # per cent
 
 
 @pytest.mark.parametrize("width", [60, 80])

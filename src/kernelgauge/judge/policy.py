@@ -23,6 +23,8 @@ FALSE_ALARMS_PER_SUITE = 0.01
 # of what a latency spreads by that is all the host's.
 _STEADIEST_SHARE = 0.25
 
+# In deviations: with a baseline of two processes the interval of an unchanged run rarely reaches further.
+_NARROW_BLIND = 6
 # Of the multiprocessors. On an H200, which has 132, kernels of 64 blocks and more are steady, of 48 and fewer they are not.
 _NARROW_SHARE = 0.4
 
@@ -103,12 +105,16 @@ class Policy:
             machine=self.machine.times(share),
         )
 
-    def for_narrow(self, kernels: int) -> Policy:
+    def for_narrow(self, count: int) -> Policy:
         """The policy for a call with so many kernels of few blocks."""
-        if not kernels or not self.narrow_us:
+        if not count or not self.narrow_us:
             return self
-        absolute_us = math.hypot(self.process.absolute_us, math.sqrt(kernels) * self.narrow_us)
-        return replace(self, process=replace(self.process, absolute_us=absolute_us), blind_us=kernels * self.blind_us)
+        narrow_us = math.sqrt(count) * self.narrow_us
+        return replace(
+            self,
+            process=replace(self.process, absolute_us=math.hypot(self.process.absolute_us, narrow_us)),
+            blind_us=self.blind_us + _NARROW_BLIND * narrow_us,
+        )
 
     def blind_fraction(self, mean_us: float) -> float:
         return max(self.blind, self.blind_us / mean_us)
@@ -174,10 +180,12 @@ def policies_for(arch: str) -> Mapping[Timer, Policy]:
     return _CPU_POLICIES if arch == "cpu" else DEFAULT_POLICIES
 
 
-def policy_for(timer: Timer, fingerprint: Fingerprint, kernels: Sequence[KernelRecord]) -> Policy:
-    """Of a time of these kernels, in launch order, on this machine."""
+def policy_for(timer: Timer, fingerprint: Fingerprint, *launched: Sequence[KernelRecord]) -> Policy:
+    """Of a time on this machine; `launched`: the kernels of a call, of each side that is compared."""
     policy, multiprocessors = policies_for(fingerprint.arch)[timer], fingerprint.sm_count or 0
+    return policy.for_narrow(max(_narrow(kernels, _NARROW_SHARE * multiprocessors) for kernels in launched))
+
+
+def _narrow(kernels: Sequence[KernelRecord], blocks: float) -> int:
     grids = [kernel.identity.grid for kernel in kernels]
-    return policy.for_narrow(
-        sum(grid is not None and math.prod(grid) < _NARROW_SHARE * multiprocessors for grid in grids)
-    )
+    return sum(grid is not None and math.prod(grid) < blocks for grid in grids)

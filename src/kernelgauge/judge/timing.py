@@ -53,7 +53,7 @@ def judge_time(
     decision = decide(
         before,
         after,
-        policy or policy_for(timer, run.fingerprint, run.kernels),
+        policy or policy_for(timer, run.fingerprint, entry.kernels, run.kernels),
         comparisons=comparisons,
         explained=machine.explained(host_share=share),
     )

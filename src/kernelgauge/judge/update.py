@@ -203,7 +203,7 @@ def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[Time
         decision = decide(
             before,
             after,
-            policy_for(timer, new.fingerprint, new.entries[0].kernels),
+            policy_for(timer, new.fingerprint, entry.kernels, new.entries[0].kernels),
             comparisons=comparisons,
             explained=machine.explained(host_share=after.host_share),
         )

@@ -13,6 +13,9 @@ LATENCY_WARM_UP_SECONDS = 0.02
 # No GPU workload takes a second; a GEMM in bf16 on a processor that has none takes several.
 _SLOW_CALL_US = 1e6
 _SLOW_REPLICATES = 2  # the fewest that show a spread
+_FEWEST_CALLS = 3  # so that there is a middle
+# However heavy they are: the lower decile of three calls lies far above that of thirty, and their middle half is all of them.
+_FEWEST_HEAVY_CALLS = 8
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Settings:
         budget_seconds: for the replicates of one workload; none are added beyond it.
         iterations: calls in each replicate, at most.
         seconds: time for the calls of one replicate of one timer; fewer calls are made if they are slow.
+        busy_seconds: and time for those calls that keep a device busy, in a row; eight are made all the same.
         warm_up_seconds: time before each replicate, so that the clock is up.
         host_iterations: calls in each replicate of the host dispatch time, at most.
         latency_replicates, latency_iterations: the same for the end-to-end latency.
@@ -44,6 +48,7 @@ class Settings:
     iterations: int = 12
     warm_up_seconds: float = 0.005
     seconds: float = 1.0
+    busy_seconds: float = math.inf
     host_iterations: int = 30
     latency_replicates: int = 8
     latency_iterations: int = 20
@@ -67,7 +72,7 @@ class Settings:
             self,
             replicates=min(self.replicates, most),
             most_replicates=most,
-            seconds=self.seconds if most_busy_seconds is None else min(self.seconds, most_busy_seconds),
+            busy_seconds=self.busy_seconds if most_busy_seconds is None else min(self.busy_seconds, most_busy_seconds),
         )
 
     def for_call(self, call_us: float) -> Settings:
@@ -82,16 +87,16 @@ class Settings:
         return replace(self, replicates=few, most_replicates=few, latency_replicates=latency)
 
     def iterations_for(self, call_us: float) -> int:
-        """At least three, so that there is a middle."""
-        return max(3, min(self.iterations, self._affordable(call_us)))
+        """Calls in a replicate of the device time, where one takes so long."""
+        return self._calls(self.iterations, call_us, self.busy_seconds)
 
     def host_iterations_for(self, call_us: float) -> int:
         """The same for the host dispatch time."""
-        return max(3, min(self.host_iterations, self._affordable(call_us)))
+        return self._calls(self.host_iterations, call_us, self.busy_seconds)
 
     def latency_iterations_for(self, call_us: float) -> int:
         """The same for the end-to-end latency."""
-        return max(3, min(self.latency_iterations, self._affordable(call_us)))
+        return self._calls(self.latency_iterations, call_us)
 
     def is_enough(self, times_us: Sequence[float], seconds: float) -> bool:
         """Whether these replicates, which took so many seconds, pin the mean down or have used up the budget.
@@ -109,5 +114,7 @@ class Settings:
         error = math.sqrt(math.fsum((time - mean) ** 2 for time in times_us) / (count - 1) / count)
         return error <= max(self.precision * mean, self.precision_us)
 
-    def _affordable(self, call_us: float) -> int:
-        return int(self.seconds * 1e6 / max(call_us, 1.0))
+    def _calls(self, most: int, call_us: float, busy_seconds: float = math.inf) -> int:
+        call_s = max(call_us, 1.0) / 1e6
+        few_enough = max(_FEWEST_HEAVY_CALLS, busy_seconds / call_s)
+        return max(_FEWEST_CALLS, int(min(most, self.seconds / call_s, few_enough)))
