@@ -78,9 +78,8 @@ def twin(workload: Workload, *, device_us: float = 0.0, host_us: float = 0.0) ->
 def spin(turns: int) -> None:
     """Keep every multiprocessor of the current device busy for so many turns; asynchronous."""
     kernel, sink, blocks = _spinning(torch.cuda.current_device())
-    kernel(
-        (blocks, 1, 1), (1, 1, 1), (sink, turns, 0.25)
-    )  # the value is of no concern, but that the compiler does not know it
+    # Any value will do that the compiler does not know; torch passes a double, and the kernel reads half of it.
+    kernel((blocks, 1, 1), (1, 1, 1), (sink, turns, 0.25))
 
 
 @functools.cache

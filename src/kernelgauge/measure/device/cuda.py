@@ -34,7 +34,7 @@ class CudaDevice:
     table_sort_key = "self_cuda_time_total"
     warm_up_calls = 3  # CUDA graphs record on the second call and replay from the third
     most_replicates: int | None = None
-    # Forty calls of a large MLP in a row, and an H200 is at its power cap and slower for half a second: docs/measuring.md.
+    # After thirty calls of a large MLP more an H200 is at its power cap, and slower for half a second: docs/measuring.md.
     most_busy_seconds: float | None = 0.01
     _cycles_per_us = 2000.0  # GPUs since Ampere run at 1.4 to 2.6 GHz: a hold need not be exact
 
