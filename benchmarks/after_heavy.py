@@ -22,6 +22,7 @@ from statistics import fmean, stdev
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("src", "perf")]
 
 from kernelgauge import Workload
+from kernelgauge.conditions import summarize
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.preparing import prepare
@@ -69,8 +70,8 @@ def measured(subject: Subject, device: Device, index: int, calls: Calls) -> Repl
 
 
 def capped_ms(one: Replicate) -> float:
-    before, after = (reading.throttled_ns or {} for reading in (one.readings[0], one.readings[-1]))
-    return sum(after[reason] - before.get(reason, 0) for reason in after) / 1e6
+    conditions = summarize(one.readings)
+    return sum((conditions.throttled_ms or {}).values()) if conditions else 0.0
 
 
 def line(calls: Calls, pause_s: float, found: Sequence[Replicate], usual_us: float) -> str:
