@@ -9,6 +9,9 @@ from pathlib import Path
 import noise
 import pytest
 
+from kernelgauge.run import Timer
+from tests.builders import ONE_TOKEN, ONE_TOKEN_US, of_grids, run
+
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = sorted(map(str, (ROOT / "benchmarks" / "data" / "host_states").glob("*.json")))
 BUSY_HOST = ROOT / "benchmarks" / "data" / "busy_host"
@@ -83,3 +86,10 @@ def test_an_unknown_gpu_is_not_called_slower_and_a_slowdown_of_two_percent_of_an
         assert unchanged.startswith("0/")
         caught, of = map(int, two_percent.split("/"))
         assert caught == of or not workload.startswith("mlp")
+
+
+def test_of_kernels_of_few_blocks_only_a_large_change_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    for grids in (ONE_TOKEN, [(128, 1, 1)] * 5):
+        noise.report("mlp", Timer.DEVICE, [run(kernels=of_grids(*grids), device=ONE_TOKEN_US)] * 4, comparisons=21)
+    few, many = (float(line.split()[-4]) for line in capsys.readouterr().out.splitlines())
+    assert few > 3 > 1 > many  # per cent
