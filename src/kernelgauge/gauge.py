@@ -239,16 +239,15 @@ class Gauge:
         """Ids of those with a time that is worth a larger measurement before anything is said of it."""
         if self.options.accepts:
             return set()
-        return {
-            identifier
-            for identifier, run in runs.items()
-            if identifier in self.to_judge
+        return {identifier for identifier in self.to_judge & runs.keys() if self._is_suspicious(runs[identifier])}
+
+    def _is_suspicious(self, run: Run) -> bool:
+        stored = self._stored(self.suites.workload(run.workload))
+        return any(
+            stored.verdict(run, timer.label, functools.partial(self._judged, timer)).suspicious
             for timer in _CONFIRMED_WHERE_MEASURED
             if run.sample(timer) is not None
-            if self._stored(self.suites.workload(identifier))
-            .verdict(run, timer.label, functools.partial(self._judged, timer))
-            .suspicious
-        }
+        )
 
     def _why_not_confirmed(self, workload: Workload, timer: Timer) -> KernelgaugeError | None:
         """None: more of the same was measured, now or before."""

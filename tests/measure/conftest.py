@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,7 +54,7 @@ class Fake(CpuDevice):
 
     warm_up_calls = 3
     most_replicates = None
-    most_busy_seconds = None
+    most_busy_seconds = math.inf
 
     def __init__(self, *controls: Workload) -> None:
         super().__init__()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from kernelgauge.measure.device import CudaDevice
@@ -41,7 +43,7 @@ def test_the_latency_has_a_number_of_its_own() -> None:
 
 
 def test_a_device_that_nothing_limits_changes_nothing() -> None:
-    assert Settings().limited(None, None) == Settings()
+    assert Settings().limited(None, math.inf) == Settings()
 
 
 def test_a_device_may_limit_how_often_and_for_how_long_it_is_kept_busy() -> None:

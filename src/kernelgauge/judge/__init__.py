@@ -6,7 +6,7 @@ from .calibration import calibrated
 from .decision import Decision, decide, smallest_detectable
 from .expectation import Expectation, applicable, mismatches
 from .fingerprint import Comparison, FieldChange, compare
-from .machine import MachineChange, machine_change, machine_change_on
+from .machine import MachineChange, gemm_kernel, machine_change, machine_change_on
 from .noise import Seen, process_noise
 from .observation import Observation, observe
 from .policy import DEFAULT_POLICIES, FALSE_ALARMS_PER_SUITE, Policy, Prior, policies_for, policy_for
@@ -60,6 +60,7 @@ __all__ = [
     "descended",
     "encode_baseline",
     "from_run",
+    "gemm_kernel",
     "judge_structure",
     "judge_time",
     "machine_change",

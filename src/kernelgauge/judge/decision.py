@@ -76,46 +76,61 @@ def decide(
     noise = sources(before, after, policy)
     by_host = host_explains(before, after, delta)
     explained = explained[0] + by_host[0], explained[1] + by_host[1]
-    confidence = 1 - 2 * FALSE_ALARMS_PER_SUITE / comparisons
-    measured = _widened(change(delta, noise, confidence=confidence), explained)
+    compared = _Compared(before, after, policy, delta, 1 - 2 * FALSE_ALARMS_PER_SUITE / comparisons)
+    measured = compared.change(noise, explained)
     if measured.low is None or measured.high is None:
         return Decision(Status.UNDECIDED, measured, suspicious=True)
-    before_us = after.observation.mean_us / math.exp(delta)
-
-    def said(noise: Sequence[Source], machine: tuple[float, float]) -> Status:
-        """A regression that the machine may have made is none, and no PASS either."""
-        alone = change(delta, noise, confidence=confidence)
-        status, by_itself = (_status(each, policy, before_us) for each in (_widened(alone, machine), alone))
-        return Status.UNDECIDED if by_itself is Status.REGRESSED and status is Status.PASS else status
-
-    def missing(machine: tuple[float, float]) -> int | None:
-        """How many more replicates would decide, if mean and spread stayed what they are."""
-
-        def decides(more: int) -> bool:
-            longer = msgspec.structs.replace(after.observation, replicates=after.observation.replicates + more)
-            later = sources(before, replace(after, observation=longer), policy)
-            return said(later, machine) is not Status.UNDECIDED
-
-        return _fewest(decides)
-
-    status = said(noise, explained)
+    status = compared.said(noise, explained)
     undecided = status is Status.UNDECIDED
-    regressed = said(noise, _NO_MACHINE) is Status.REGRESSED
-    missing_replicates = missing(explained) if undecided and not regressed else None
-    by_the_machine = undecided and missing_replicates is None and any(explained) and missing(_NO_MACHINE) is not None
+    regressed = compared.said(noise, _NO_MACHINE) is Status.REGRESSED
+    missing = compared.missing(explained) if undecided and not regressed else None
+    by_the_machine = undecided and missing is None and any(explained) and compared.missing(_NO_MACHINE) is not None
     disturbed = undecided and is_disturbed(after, policy)
     if undecided:  # where nothing that a second look can change decides, it would only take its time
-        suspicious = by_the_machine or disturbed or missing_replicates is not None
+        suspicious = by_the_machine or disturbed or missing is not None
     else:
         suspicious = status is not Status.PASS or _seems_real(delta, noise, policy)
     return Decision(
         status=status,
         change=measured,
         suspicious=suspicious,
-        missing_replicates=missing_replicates,
+        missing_replicates=missing,
         explained=by_the_machine,
         disturbed=disturbed,
     )
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A run and its baseline, `delta` apart: what is said of them by the noise that is assumed, and by what the machine explains."""
+
+    before: Sequence[Seen]
+    after: Seen
+    policy: Policy
+    delta: float
+    confidence: float
+
+    def change(self, noise: Sequence[Source], machine: tuple[float, float]) -> RelativeChange:
+        return _widened(change(self.delta, noise, confidence=self.confidence), machine)
+
+    def said(self, noise: Sequence[Source], machine: tuple[float, float]) -> Status:
+        """A regression that the machine may have made is none, and no PASS either."""
+        before_us = self.after.observation.mean_us / math.exp(self.delta)
+        status, by_itself = (
+            _status(self.change(noise, each), self.policy, before_us) for each in (machine, _NO_MACHINE)
+        )
+        return Status.UNDECIDED if by_itself is Status.REGRESSED and status is Status.PASS else status
+
+    def missing(self, machine: tuple[float, float]) -> int | None:
+        """How many more replicates would decide, if mean and spread stayed what they are."""
+        now = self.after.observation
+
+        def decides(more: int) -> bool:
+            longer = msgspec.structs.replace(now, replicates=now.replicates + more)
+            later = sources(self.before, replace(self.after, observation=longer), self.policy)
+            return self.said(later, machine) is not Status.UNDECIDED
+
+        return _fewest(decides)
 
 
 def _seems_real(delta: float, noise: Sequence[Source], policy: Policy) -> bool:

@@ -10,7 +10,7 @@ from statistics import fmean
 from ..run import ControlTime
 from .speed import at_the_speed_of
 
-__all__ = ["MachineChange", "gemm_us", "machine_change", "machine_change_on"]
+__all__ = ["MachineChange", "gemm_kernel", "gemm_us", "machine_change", "machine_change_on"]
 
 # Between nine processes on one H200 each of the pair spreads by 0.1 % (benchmarks/data/nine_processes). Less than this is
 # no statement about the machine.
@@ -65,6 +65,12 @@ class MachineChange:
         return ", ".join(f"{name} {100 * change:+.1f} %" for name, change in self.changes.items())
 
 
+def gemm_kernel(controls: Mapping[str, ControlTime]) -> str | None:
+    """What the control GEMM ran: times of another kernel are not comparable. None: it was not measured."""
+    control = controls.get("gemm")
+    return None if control is None else control.kernel
+
+
 def gemm_us(controls: Mapping[str, ControlTime], kernel: str | None) -> float | None:
     """Time of the control GEMM; None: not measured, or not with this kernel."""
     control = controls.get("gemm")
@@ -81,8 +87,7 @@ def machine_change_on(
     same = [before for made_on, before in processes if made_on == gpu]
     if not same:
         return machine_change([before for _, before in processes], controls, same_gpu=False)
-    own = controls.get("gemm")
-    kernel = None if own is None else own.kernel
+    kernel = gemm_kernel(controls)
     at_its_speed = at_the_speed_of(gemm_us(controls, kernel), [gemm_us(before, kernel) for before in same])
     return machine_change([same[place] for place in at_its_speed], controls)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
 
@@ -130,7 +130,8 @@ def difference(before: Sequence[Seen], after: Seen, policy: Policy) -> float:
 def sources(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[Source, ...]:
     """Every source of noise in `difference`."""
     policy = policy.for_share(after.host_share)
-    same = comparable_to(after, before)
+    places = _places_of_comparable(after, before)
+    same = [before[place] for place in places]
     compared = same or before
     run = after.observation
     if run.spread is None or any(seen.observation.spread is None for seen in before):
@@ -138,7 +139,7 @@ def sources(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[Source
     if not all(seen.known_host for seen in (*before, after)):
         return NO_INTERVAL
     # All processes tell how processes differ, each about the mean of its group. One source: mean and run share it.
-    groups = _groups(before, after)
+    groups = _groups(before, places)
     total = _between_processes(groups, policy)
     then, now = total.variance / len(compared), _beyond_replicates(groups, policy)
     if after.host_share:
@@ -198,12 +199,11 @@ def process_noise(processes: Sequence[Seen], policy: Policy) -> float:
     return math.sqrt(_beyond_replicates(groups, policy.for_share(processes[0].host_share)))
 
 
-def _groups(before: Sequence[Seen], after: Seen) -> list[list[Seen]]:
-    """Those that a run is compared with, whose mean it is held against; of the others, those of each GPU at each speed.
+def _groups(before: Sequence[Seen], places: Collection[int]) -> list[list[Seen]]:
+    """Those at `places`, whose mean a run is held against; of the others, those of each GPU at each speed.
 
     The first may be of several speeds, where none was like the run's or it lies between two: then so is their scatter.
     """
-    places = set(_places_of_comparable(after, before))
     compared = [seen for place, seen in enumerate(before) if place in places]
     others = [seen for place, seen in enumerate(before) if place not in places]
     return [*([compared] if compared else []), *_seen_by_speed(others)]

@@ -12,7 +12,7 @@ from .configuration import Likeness
 from .decision import Decision, decide
 from .fingerprint import Comparison
 from .lottery import choice
-from .machine import MachineChange
+from .machine import MachineChange, gemm_kernel, gemm_us
 from .noise import Seen, comparable_to
 from .observation import observe
 from .policy import Policy, policy_for
@@ -41,12 +41,12 @@ def judge_time(
     if sample is None:
         return not_measured(timer, run)
     entry, likeness = baseline.entry_like(run.kernels)
-    gemm = run.controls.get("gemm") if timer is not Timer.HOST else None
-    before = baseline.seen(timer, entry, gemm=gemm.kernel if gemm else None)
+    gemm = gemm_kernel(run.controls) if timer is not Timer.HOST else None
+    before = baseline.seen(timer, entry, gemm=gemm)
     if not before:
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
     share = entry.host_share(timer)
-    after = Seen(observe(sample, host_share=share), run.gpu, share, gemm.device_time_us if gemm else None)
+    after = Seen(observe(sample, host_share=share), run.gpu, share, gemm_us(run.controls, gemm))
     machine = entry.machine_change(run.gpu, run.controls)
     if timer is not Timer.HOST and machine.is_another:
         return _lying_machine(run, timer, machine)
@@ -199,10 +199,9 @@ def _latency_parts(run: Run, baseline: Baseline, entry: Entry) -> list[Reason]:
     latency, device = run.sample(Timer.END_TO_END), run.sample(Timer.DEVICE)
     if latency is None or device is None:
         return []
-    gemm = run.controls.get("gemm")
-    kernel, gemm_us = (gemm.kernel, gemm.device_time_us) if gemm else (None, None)
-    before = [baseline.seen(timer, entry, gemm=kernel) for timer in (Timer.END_TO_END, Timer.DEVICE)]
-    after = [Seen(observe(sample), run.gpu, gemm_us=gemm_us) for sample in (latency, device)]
+    gemm = gemm_kernel(run.controls)
+    before = [baseline.seen(timer, entry, gemm=gemm) for timer in (Timer.END_TO_END, Timer.DEVICE)]
+    after = [Seen(observe(sample), run.gpu, gemm_us=gemm_us(run.controls, gemm)) for sample in (latency, device)]
     if not all(before):
         return []
     old_latency, old_device = map(_before_us, before, after)

@@ -15,6 +15,7 @@ from .baseline import Baseline, Entry
 from .configuration import Likeness
 from .decision import Decision, decide
 from .fingerprint import FieldChange, compare
+from .machine import gemm_kernel
 from .noise import Seen
 from .policy import policy_for
 from .verdict import Status
@@ -189,10 +190,9 @@ def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[Time
     entry, _ = old.entry_like(new.entries[0].kernels)
     (process,) = new.entries[0].processes
     machine = entry.machine_change(process.gpu, process.controls)
-    gemm = process.controls.get("gemm")
-    kernel = gemm.kernel if gemm else None
+    gemm = gemm_kernel(process.controls)
     for timer in Timer:
-        before, fresh = old.seen(timer, entry, gemm=kernel), new.seen(timer, new.entries[0], gemm=kernel)
+        before, fresh = old.seen(timer, entry, gemm=gemm), new.seen(timer, new.entries[0], gemm=gemm)
         before_us = _mean_us(before) if before else None
         if not before or not fresh:
             if before or fresh:

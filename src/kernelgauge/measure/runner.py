@@ -24,9 +24,8 @@ from .subject import Subject, told
 __all__ = ["Measured", "Result", "Suspects", "measure"]
 
 Progress = Callable[[str], None]
-Suspects = Callable[
-    [Mapping[str, Run]], Collection[str]
-]  # of the runs by id, which ones a larger measurement should confirm
+# Of the runs by id, which ones a larger measurement should confirm.
+Suspects = Callable[[Mapping[str, Run]], Collection[str]]
 
 
 def measure(

@@ -65,14 +65,14 @@ class Settings:
             budget_seconds=math.inf,
         )
 
-    def limited(self, most_replicates: int | None, most_busy_seconds: float | None) -> Settings:
-        """Within what a device allows of the device and the dispatch time; None: everything."""
+    def limited(self, most_replicates: int | None, most_busy_seconds: float) -> Settings:
+        """Within what a device allows of the device and the dispatch time; None: as many as there are."""
         most = self.most_replicates if most_replicates is None else min(self.most_replicates, most_replicates)
         return replace(
             self,
             replicates=min(self.replicates, most),
             most_replicates=most,
-            busy_seconds=self.busy_seconds if most_busy_seconds is None else min(self.busy_seconds, most_busy_seconds),
+            busy_seconds=min(self.busy_seconds, most_busy_seconds),
         )
 
     def for_call(self, call_us: float) -> Settings:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from ..judge import Baseline, Entry, Policy, Seen, policy_for, process_noise, smallest_detectable
+from ..judge import Baseline, Entry, Policy, Seen, gemm_kernel, policy_for, process_noise, smallest_detectable
 from ..printable import printable
 from ..run import Timer
 from .terminal import render
@@ -25,8 +25,7 @@ def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, wid
     for workload, baseline in baselines.items():
         entry = baseline.entries[0]
         for timer in Timer:
-            gemm = entry.processes[-1].controls.get("gemm")
-            seen = baseline.seen(timer, entry, gemm=gemm.kernel if gemm else None)
+            seen = baseline.seen(timer, entry, gemm=gemm_kernel(entry.processes[-1].controls))
             if seen:
                 table.add_row(
                     Text(printable(workload)),

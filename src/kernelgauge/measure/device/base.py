@@ -42,7 +42,7 @@ class Device(Protocol):
     cache_bytes: int  # of the last-level cache that `flush_cache` evicts; 0: it evicts none
     warm_up_calls: int  # before anything is timed or profiled
     most_replicates: int | None  # where more of them would not sharpen what a time is for; None: no limit
-    most_busy_seconds: float | None  # in a row, by the calls of one timer: longer slows what follows; None: no limit
+    most_busy_seconds: float  # in a row, by the calls of one timer: longer slows what follows
 
     def check(self, workload: Workload) -> None:
         """Raise `WorkloadUnavailable` if `workload` cannot run here for a reason that is no fault."""

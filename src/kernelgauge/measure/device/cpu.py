@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -31,7 +32,7 @@ class CpuDevice:
     cache_bytes = 0
     warm_up_calls = 1
     most_replicates: int | None = 4  # the claims on a CPU are about structure
-    most_busy_seconds: float | None = None
+    most_busy_seconds = math.inf
 
     def __init__(self) -> None:
         tensor = torch.zeros(1)

@@ -35,7 +35,7 @@ class CudaDevice:
     warm_up_calls = 3  # CUDA graphs record on the second call and replay from the third
     most_replicates: int | None = None
     # After thirty calls of a large MLP more an H200 is at its power cap, and slower for half a second: docs/measuring.md.
-    most_busy_seconds: float | None = 0.01
+    most_busy_seconds = 0.01
     _cycles_per_us = 2000.0  # GPUs since Ampere run at 1.4 to 2.6 GHz: a hold need not be exact
 
     def __init__(self) -> None:
