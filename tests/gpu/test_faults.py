@@ -52,6 +52,24 @@ def pytest_kernelgauge_workloads():
 DYING_TESTS = "from kernelgauge.standard import test_device_time, test_structure_is_that_of_the_baseline\n"
 
 
+# Nothing of CUDA is called after the session.
+ENDS_AFTER_A_SESSION = """
+import torch
+from kernelgauge import Workload
+from kernelgauge.measure.device import CudaDevice
+from kernelgauge.measure.instance import Instance
+from kernelgauge.measure.profile import profile_session
+
+device = CudaDevice()
+x = torch.ones(1024, device="cuda")
+workload = Workload(module="add", variant="eager", build=lambda: None, inputs=lambda: (), dtype="fp32")
+instance = Instance(workload=workload, call=lambda: x + 1, prepare=lambda: None, module=None, inputs=(),
+                    outputs=lambda: x, _padding=torch.empty(0))
+profile_session(device, instance, iterations=3)
+print("ends", flush=True)
+"""
+
+
 def pytest_in(folder: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "-q", "-rA", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False).stdout
@@ -93,3 +111,9 @@ def test_a_flushed_cache_is_proven_cold_and_an_idle_flush_is_found_out() -> None
     device.flush_cache = lambda: None  # type: ignore[method-assign]
     with pytest.raises(MeasurementError, match="not cold"):
         require_cold_cache(device, device.cache_bytes)
+
+
+def test_a_process_that_ends_after_a_profiler_session_ends() -> None:
+    command = [sys.executable, "-c", ENDS_AFTER_A_SESSION]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert ended.stdout == "ends\n"

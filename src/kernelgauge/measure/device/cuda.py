@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch.profiler import ProfilerActivity
@@ -24,6 +27,9 @@ __all__ = ["CudaDevice"]
 # The buffer that evicts the L2 must be larger than twice the cache: with less, lines of the workload survive under
 # a replacement policy that is not strict LRU, and a "cold" time is silently warm (flashinfer#4468: 36 % wrong).
 _FLUSH_FACTOR = 3
+# In seconds: CUPTI needs some milliseconds before it can be detached, and as many to be gone.
+_DETACHING = 0.1
+_DETACHING_STEP = 0.01
 
 
 class CudaDevice:
@@ -44,6 +50,9 @@ class CudaDevice:
         # Before CUDA 12.6 attaching it again crashes with CUDA graphs (torch/profiler/profiler.py).
         if torch.version.cuda and tuple(map(int, torch.version.cuda.split("."))) >= (12, 6):
             os.environ.setdefault("TEARDOWN_CUPTI", "1")
+        if os.environ.get("TEARDOWN_CUPTI") == "1":
+            atexit.unregister(_let_cupti_detach)  # once for all devices of a process
+            atexit.register(_let_cupti_detach)
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         self._properties = torch.cuda.get_device_properties(self.torch_device)
         uuid = str(self._properties.uuid)
@@ -106,6 +115,19 @@ class CudaDevice:
             cuda=torch.version.cuda,
             **software(),
         )
+
+
+def _let_cupti_detach() -> None:
+    """Make the CUDA calls without which a process whose last ones were profiled hangs for ever when it ends.
+
+    A session leaves detaching CUPTI to a thread of its own, and that waits for the end of the next call of CUDA's runtime.
+    If none comes, the destructor of what the thread waits on waits for the thread (libkineto,
+    `CuptiActivityApi::teardownContext`).
+    """
+    for _ in range(round(_DETACHING / _DETACHING_STEP)):
+        with suppress(RuntimeError):  # of a GPU that no longer answers: the call has ended all the same
+            torch.cuda.synchronize()
+        time.sleep(_DETACHING_STEP)
 
 
 def _launches(device: torch.device) -> Callable[[], None]:
