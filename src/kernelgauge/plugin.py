@@ -21,7 +21,16 @@ from .judge import Status, Verdict
 from .locks import FolderLock, GpuLock
 from .measure.settings import Settings
 from .options import add_options, options_of
-from .selecting import are_ours, keep, matches, measure_something, that_may_judge_times, workloads_of, wrong_mark
+from .selecting import (
+    are_ours,
+    keep,
+    matches,
+    measure_something,
+    sort_by_workload,
+    that_may_judge_times,
+    workloads_of,
+    wrong_mark,
+)
 from .summary import keep_part, summarize, test_result
 
 if TYPE_CHECKING:
@@ -156,7 +165,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run all tests of one workload together."""
+    """Run all tests of one workload together, in the order that they are measured in."""
     if config.getoption("--perf-runs"):
         keep(config, items, measure_something(items))
     gauge = config.stash[GAUGE_KEY]
@@ -164,12 +173,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     parallel.tell_division(config, items)
     keep(config, items, are_ours(items, gauge.options))
 
-    def group(item: pytest.Item) -> str:
-        workload = workload_of(item)
-        return workload.id if workload else ""
-
-    order = {name: place for place, name in enumerate(dict.fromkeys(map(group, items)))}
-    items.sort(key=lambda item: order[group(item)])
+    sort_by_workload(items, gauge.suites.in_order(workloads_of(items)))
 
 
 @pytest.hookimpl(tryfirst=True)  # before a worker tells what it has collected
@@ -181,7 +185,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     elif chosen and _cannot_collect(session):
         session.items.clear()  # pytest's own loop would run nothing either; that of pytest-xdist does not look
     elif chosen and not session.config.option.collectonly:
-        gauge.selected = chosen
+        gauge.selected = gauge.suites.in_order(chosen)
         gauge.to_judge = {workload.id for workload in workloads_of(that_may_judge_times(session.items))}
         try:
             parallel.require_share(gauge.options)

@@ -12,7 +12,16 @@ from .standard import JUDGING_OTHERS, MEASURING
 from .suites import Options
 from .workload import Workload
 
-__all__ = ["are_ours", "keep", "matches", "measure_something", "that_may_judge_times", "workloads_of", "wrong_mark"]
+__all__ = [
+    "are_ours",
+    "keep",
+    "matches",
+    "measure_something",
+    "sort_by_workload",
+    "that_may_judge_times",
+    "workloads_of",
+    "wrong_mark",
+]
 
 
 def wrong_mark(mark: pytest.Mark, workloads: Sequence[Workload]) -> str | None:
@@ -55,6 +64,19 @@ def are_ours(items: Sequence[pytest.Item], options: Options) -> list[bool]:
     """Of each test: whether it is this process's, and not another worker's or another machine's."""
     ids = options.kept(workloads_of(items))
     return [workload.id in ids if (workload := workload_of(item)) else options.keeps(item.nodeid) for item in items]
+
+
+def sort_by_workload(items: list[pytest.Item], workloads: Sequence[Workload]) -> None:
+    """All tests of a workload together, in the order of `workloads`; those of none before them if the first one is of none,
+    else behind them."""
+    others = -1 if items and workload_of(items[0]) is None else len(workloads)
+    places = {workload.id: place for place, workload in enumerate(workloads)}
+
+    def place(item: pytest.Item) -> int:
+        workload = workload_of(item)
+        return others if workload is None else places[workload.id]
+
+    items.sort(key=place)
 
 
 def keep(config: pytest.Config, items: list[pytest.Item], kept: Sequence[bool]) -> None:

@@ -110,6 +110,55 @@ def test_the_tests_of_one_workload_run_together(project: Project) -> None:
     assert [case.parameters for case in project.cases()] == [ID] * 5 + ["linear-eager-bf16-4x8"] * 5
 
 
+CLAIM_OF_THE_LAST = """
+import pytest
+
+@pytest.mark.workloads(module="conv")
+def test_a_claim(workload, run):
+    pass
+"""
+
+BACKWARDS = """
+import pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    items.reverse()
+"""
+
+
+@pytest.mark.parametrize("arguments", [(), ("--perf-runs=runs.json",), ("-k", "mlp or conv")], ids=str)
+def test_workloads_are_measured_as_they_are_declared_whichever_has_the_first_test(
+    project: Project, arguments: tuple[str, ...]
+) -> None:
+    """A calibration runs fewer tests than what is compared with it, and must measure in the same order."""
+    (project.root / "perf" / "test_claims.py").write_text(CLAIM_OF_THE_LAST)
+    project.tell(told(), told("linear"), told("conv"))
+    project.run(*arguments)
+    declared = [ID, "linear-eager-bf16-4x8", "conv-eager-bf16-4x8"]
+    ((*together,),) = project.measured_together()
+    assert together == [each for each in declared if each != "linear-eager-bf16-4x8" or "-k" not in arguments]
+    assert list(dict.fromkeys(case.parameters for case in project.cases())) == together
+
+
+def test_they_are_even_if_another_plugin_turns_the_tests_round(project: Project) -> None:
+    (project.root / "conftest.py").write_text(BACKWARDS)
+    project.tell(told(), told("linear"))
+    project.run()
+    assert [case.parameters for case in project.cases()] == ["linear-eager-bf16-4x8"] * 5 + [ID] * 5
+    assert project.measured_together() == [[ID, "linear-eager-bf16-4x8"]]
+
+
+@pytest.mark.parametrize("name", ["test_before.py", "test_zz_after.py"])
+def test_tests_of_no_workload_run_where_the_first_of_them_stands(project: Project, name: str) -> None:
+    project.tell(told(), told("linear"))
+    (project.root / "perf" / name).write_text("def test_of_none():\n    pass\n")
+    project.run()
+    parameters = [case.parameters for case in project.cases()]
+    measured = [ID] * 5 + ["linear-eager-bf16-4x8"] * 5
+    assert parameters == (["", *measured] if name == "test_before.py" else [*measured, ""])
+
+
 def test_two_workloads_with_one_id_are_a_usage_error(project: Project) -> None:
     project.tell(told(), told())
     result = project.run()
