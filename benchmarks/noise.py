@@ -25,6 +25,9 @@ and the slope of the one on the other.
 
 judges each stored process, its device time as it is and made slower by 1, 1.5 and 2 %, against those of all other GPUs:
 how many are REGRESSED. The slowdown is simulated; the differences between the GPUs are real.
+
+Stored baselines of one workload, of several hosts, are taken together: baselines/nvidia-h200/*.json
+benchmarks/data/more_gpus/*/*-*-*-*.json.
 """
 
 from __future__ import annotations
@@ -43,8 +46,9 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from kernelgauge.judge import (
-    DEFAULT_POLICIES,
     Baseline,
+    Entry,
+    Process,
     Seen,
     Status,
     Verdict,
@@ -52,6 +56,7 @@ from kernelgauge.judge import (
     decide,
     decode_baseline,
     from_run,
+    joined,
     judge_structure,
     judge_time,
     policy_for,
@@ -98,7 +103,11 @@ def main() -> None:
 
 
 def stored(files: Sequence[Path]) -> dict[str, Baseline]:
-    return {path.stem: decode_baseline(path.read_bytes(), where=str(path), workload=path.stem) for path in files}
+    found: dict[str, Baseline] = {}
+    for path in files:
+        baseline = decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
+        found[path.stem] = joined(found[path.stem], baseline) if path.stem in found else baseline
+    return found
 
 
 def noise_of(baselines: Mapping[str, Baseline]) -> None:
@@ -131,20 +140,30 @@ def unknown_gpu(baselines: Mapping[str, Baseline]) -> None:
     print(f"{'workload':<40}{'us':>8}" + "".join(f"{slower:>+9.1%}" for slower in _SLOWER))
     for workload, baseline in baselines.items():
         for entry in baseline.entries:
-            gemm = entry.processes[-1].controls["gemm"]
-            seen = baseline.seen(Timer.DEVICE, entry, gemm=gemm.kernel)
-            if len({one.gpu for one in seen}) < 2:
+            if len({process.gpu for process in entry.processes}) < 2:
                 continue
-            caught = [sum(_regressed(seen, one, slower, comparisons) for one in seen) for slower in _SLOWER]
-            counts = "".join(f"{f'{count}/{len(seen)}':>9}" for count in caught)
+            caught = [
+                sum(_regressed(baseline, entry, process, slower, comparisons) for process in entry.processes)
+                for slower in _SLOWER
+            ]
+            counts = "".join(f"{f'{count}/{len(entry.processes)}':>9}" for count in caught)
             print(f"{workload:<40}{entry.device_time_us:>8.1f}{counts}")
 
 
-def _regressed(seen: Sequence[Seen], one: Seen, slower: float, comparisons: int) -> bool:
+def _regressed(baseline: Baseline, entry: Entry, process: Process, slower: float, comparisons: int) -> bool:
     """Whether a process that is slower by so much is seen by what all other GPUs' processes say."""
+    others = tuple(each for each in entry.processes if each.gpu != process.gpu)
+    known, own = (msgspec.structs.replace(entry, processes=each) for each in (others, (process,)))
+    gemm = process.controls["gemm"].kernel
+    (one,) = baseline.seen(Timer.DEVICE, own, gemm=gemm)
     longer = msgspec.structs.replace(one.observation, mean_us=one.observation.mean_us * (1 + slower))
-    others = [each for each in seen if each.gpu != one.gpu]
-    decision = decide(others, replace(one, observation=longer), DEFAULT_POLICIES[Timer.DEVICE], comparisons=comparisons)
+    decision = decide(
+        baseline.seen(Timer.DEVICE, known, gemm=gemm),
+        replace(one, observation=longer),
+        policy_for(Timer.DEVICE, baseline.fingerprint, entry.kernels),
+        comparisons=comparisons,
+        explained=known.machine_change(process.gpu, process.controls).explained(host_share=one.host_share),
+    )
     return decision.status is Status.REGRESSED
 
 

@@ -6,19 +6,20 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 
 from .errors import KernelgaugeError, MeasurementError
-from .judge import Action, Baseline, PlannedChange, Recorded, calibrated, descended
+from .judge import Action, Baseline, PlannedChange, Recorded, calibrated, descended, joined
 from .run import Run
 from .runs_file import RunsFile, read_runs
 from .storage import BaselineStore
 
-__all__ = ["Calibration", "calibrate", "draw", "store"]
+__all__ = ["Calibration", "add", "calibrate", "draw", "store"]
 
 _PROCESS_TIMEOUT_SECONDS = 1800.0
 _SHOWN_LINES = 15  # of the output of a process that failed
@@ -147,8 +148,39 @@ def store(calibration: Calibration) -> None:
     stored = BaselineStore(calibration.folder)
     with stored.locked():
         before = stored.stored(calibration.device)
-        plan = [
-            PlannedChange(Action.UPDATE, name, descended(new, old) if (old := before.get(name)) is not None else new)
+        new = {
+            name: descended(new, old) if (old := before.get(name)) is not None else new
             for name, new in calibration.baselines.items()
-        ]
-        stored.apply(calibration.device, plan)
+        }
+        _write(stored, calibration.device, new)
+
+
+def add(calibration: Calibration, *, dry_run: bool = False) -> Calibration:
+    """Add the processes to the baselines of these workloads, and return what is stored then: those of other hosts, say.
+
+    What cannot be joined with what is stored is refused. Raises `StorageError` if they cannot be written.
+    """
+    stored = BaselineStore(calibration.folder)
+    with nullcontext() if dry_run else stored.locked():
+        whole = _joined(calibration, stored.stored(calibration.device))
+        if not dry_run:
+            _write(stored, calibration.device, whole.baselines)
+    return whole
+
+
+def _joined(calibration: Calibration, stored: Mapping[str, Baseline | None]) -> Calibration:
+    baselines: dict[str, Baseline] = {}
+    refused = dict(calibration.refused)
+    for workload, new in calibration.baselines.items():
+        old = stored.get(workload, new)
+        try:
+            if old is None:
+                raise ValueError("the stored file cannot be read")
+            baselines[workload] = new if old is new else joined(old, new)
+        except ValueError as error:
+            refused[workload] = f"{error}; without --add it is replaced"
+    return replace(calibration, baselines=baselines, refused=refused)
+
+
+def _write(stored: BaselineStore, device: str, baselines: Mapping[str, Baseline]) -> None:
+    stored.apply(device, [PlannedChange(Action.UPDATE, name, new) for name, new in baselines.items()])

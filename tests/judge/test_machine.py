@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.judge import MachineChange, Status, Verdict, calibrated, compare, judge_time, machine_change
+from kernelgauge.judge import (
+    MachineChange,
+    Status,
+    Verdict,
+    calibrated,
+    compare,
+    judge_time,
+    machine_change,
+    machine_change_on,
+)
 from kernelgauge.run import ControlTime, Timer
 from tests.builders import ELSEWHERE, H200, HERE, baseline, pair, run
 
@@ -244,3 +253,51 @@ def test_of_several_gpus_the_pair_is_compared_with_that_of_its_own() -> None:
         assert judge_time(Timer.DEVICE, observed, both, compare(H200, H200)).status is Status.PASS
     moved = run(device=QUIET, gpu=HERE, controls=slower_ones[0].controls)
     assert judge_time(Timer.DEVICE, moved, both, compare(H200, H200)).status is Status.INVALID
+
+
+# -- a GPU that the baseline does not know --------------------------------------------------------------------------
+
+TWO_KINDS = [("a", pair(copy=67.0)), ("a", pair(copy=67.2)), ("b", pair(copy=68.0, gemm=152.0))]
+
+
+@pytest.mark.parametrize(
+    ("copy", "change"),
+    [(67.1, 0.0), (68.0, 0.0), (68.68, 0.01), (66.429, -0.01), (67.4, 0.0045), (67.8, -0.0029)],
+)
+def test_another_gpu_is_as_far_from_those_of_the_baseline_as_from_the_nearest(copy: float, change: float) -> None:
+    moved = machine_change_on("c", TWO_KINDS, pair(copy=copy))
+    assert not moved.same_gpu
+    assert moved.changes["copy"] == pytest.approx(change, abs=2e-4)
+
+
+def test_each_of_the_pair_has_a_nearest_gpu_of_its_own() -> None:
+    assert machine_change_on("c", TWO_KINDS, pair(copy=67.1, gemm=152.0)).changes == pytest.approx(
+        {"copy": 0.0, "gemm": 0.0}, abs=1e-5
+    )
+
+
+def test_a_gpu_whose_control_ran_another_kernel_is_none_to_be_near_to() -> None:
+    processes = [("a", pair(gemm=150.0)), ("b", pair(gemm=999.0, gemm_kernel="another"))]
+    changes = machine_change_on("c", processes, pair(gemm=165.0)).changes
+    assert changes == pytest.approx({"copy": 0.0, "gemm": 0.1})
+
+
+def of_gpus(*copies: float) -> list[tuple[str, float, float]]:
+    """(GPU, its copy, its time of a workload that does not follow the copy)."""
+    return [(f"gpu{place}", copy, 200.0 + 0.3 * (place % 3)) for place, copy in enumerate(copies)]
+
+
+@pytest.mark.parametrize(
+    ("copies", "status"),
+    [((67.0,) * 6, Status.UNDECIDED), ((67.0, 67.0, 67.0, 68.0, 67.0, 67.0), Status.REGRESSED)],
+    ids=["only others", "one like it"],
+)
+def test_a_copy_that_the_baseline_knows_excuses_no_slowdown(copies: tuple[float, ...], status: Status) -> None:
+    processes = [
+        run(device=(us, us * 1.001, us * 0.999, us), controls=pair(copy=copy), gpu=gpu)
+        for gpu, copy, us in of_gpus(*copies)
+        for _ in range(2)
+    ]
+    observed = run(device=slower(1.02), controls=pair(copy=68.0), gpu="another")
+    stored = calibrated(processes, suite="perf")
+    assert judge_time(Timer.DEVICE, observed, stored, compare(H200, H200), comparisons=21).status is status

@@ -18,7 +18,7 @@ WIDE = ((128, 1, 1),) * 5
 @pytest.mark.parametrize("timer", Timer)
 @pytest.mark.parametrize("grid", [(64, 1, 1), (1, 8, 8), (53, 1, 1), (24576, 1, 1), None], ids=str)
 def test_kernels_of_many_blocks_are_judged_as_ever(timer: Timer, grid: tuple[int, int, int] | None) -> None:
-    assert policy_for(timer, H200, of_grids(grid, grid)) is DEFAULT_POLICIES[timer]
+    assert policy_for(timer, H200, of_grids(grid)) is DEFAULT_POLICIES[timer]
 
 
 @pytest.mark.parametrize("grid", [(1, 1, 1), (4, 12, 1), (52, 1, 1)], ids=str)
@@ -76,3 +76,31 @@ def test_the_more_of_them_there_are_the_smaller_a_slowdown_must_be_excluded() ->
     shares = [policy_for(Timer.DEVICE, H200, of_grids(*[(1, 1, 1)] * count)).blind_us / count for count in (1, 5, 30)]
     assert shares == sorted(shares, reverse=True)
     assert shares[-1] < shares[0] / 4
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_what_gpus_differ_by_is_of_each_kernel(count: int) -> None:
+    """Beside what grows with the time, which says how many there are already."""
+    rule = policy_for(Timer.DEVICE, H200, of_grids(*[(128, 1, 1)] * count), of_grids((128, 1, 1)))
+    assert DEVICE.beyond_gemm is not None
+    assert rule.beyond_gemm is not None
+    for found, of_one in ((rule.machine, DEVICE.machine), (rule.beyond_gemm, DEVICE.beyond_gemm)):
+        assert found.absolute_us == pytest.approx(count * of_one.absolute_us)
+        assert (found.relative, found.degrees) == (of_one.relative, of_one.degrees)
+    assert (rule.process, rule.replicate, rule.blind_us) == (DEVICE.process, DEVICE.replicate, DEVICE.blind_us)
+
+
+def test_two_kernels_of_an_h200_that_the_baseline_does_not_know_are_not_called_slower() -> None:
+    """As one of four was, by 1.7 %, when both together were expected to differ by as much as one."""
+    stored = calibrated(
+        [
+            run(kernels=of_grids((128, 1, 1), (256, 1, 1)), device=(us, 1.002 * us), gpu=f"{place:08x}")
+            for place, us in enumerate((4.99, 4.98, 5.0, 4.96, 5.0, 5.01, 5.005, 4.99) * 2)
+            for _ in range(2)
+        ],
+        suite="perf",
+    )
+    observed = run(kernels=stored.entries[0].kernels, device=(5.08, 5.09) * 20, gpu="another")
+    assert (
+        judge_time(Timer.DEVICE, observed, stored, compare(H200, H200), comparisons=21).status is not Status.REGRESSED
+    )

@@ -28,6 +28,11 @@ def add_commands(commands: Commands) -> None:
         metavar="0,1,...",
         help="measure on these in parallel, one process at a time on each; shows how GPUs of one kind differ",
     )
+    calibrating.add_argument(
+        "--add",
+        action="store_true",
+        help="add to what is stored instead of replacing it: the GPUs of another host, or more processes",
+    )
     calibrating.add_argument("--dry-run", action="store_true", help="print, and store nothing")
     calibrating.add_argument("--force", action="store_true", help="store under CI too")
     calibrating.set_defaults(command=_calibrate, passes_arguments_on=True)
@@ -41,7 +46,7 @@ def _at_least_two(text: str) -> int:
 
 
 def _calibrate(options: argparse.Namespace) -> Exit:
-    from ..calibrate import calibrate, draw, store
+    from ..calibrate import add, calibrate, draw, store
     from ..report.calibration import calibration_text, odds_text
 
     if os.environ.get("CI") and not (options.force or options.dry_run):
@@ -57,6 +62,8 @@ def _calibrate(options: argparse.Namespace) -> Exit:
         progress=lambda what: print(what, file=sys.stderr, flush=True),  # noqa: T201
     )
     calibration = calibrate(files)
+    if options.add:
+        calibration = add(calibration, dry_run=options.dry_run)
     width, color = terminal()
     lines = [
         calibration_text(calibration.baselines, comparisons=calibration.comparisons, width=width, color=color),
@@ -65,6 +72,7 @@ def _calibrate(options: argparse.Namespace) -> Exit:
     ]
     say("\n".join(lines))
     if not options.dry_run:
-        store(calibration)
+        if not options.add:
+            store(calibration)
         say(f"{len(calibration.baselines)} written to {calibration.folder}")
     return Exit.NO if calibration.refused else Exit.YES

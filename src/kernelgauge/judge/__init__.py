@@ -2,7 +2,7 @@
 
 from .ancestry import Ancestor, Recorded, RecordedConditions, ancestor_of, conditions_of, descended
 from .baseline import SCHEMA_VERSION, Baseline, Entry, Process, decode_baseline, encode_baseline, from_run
-from .calibration import calibrated
+from .calibration import calibrated, joined
 from .decision import Decision, decide, smallest_detectable
 from .expectation import Expectation, applicable, mismatches
 from .fingerprint import Comparison, FieldChange, compare
@@ -61,6 +61,7 @@ __all__ = [
     "encode_baseline",
     "from_run",
     "gemm_kernel",
+    "joined",
     "judge_structure",
     "judge_time",
     "machine_change",

@@ -82,14 +82,30 @@ def machine_change_on(
     processes: Sequence[tuple[str | None, Mapping[str, ControlTime]]],
     controls: Mapping[str, ControlTime],
 ) -> MachineChange:
-    """How the control pair moved on `gpu` since: against the processes on that GPU at the run's speed, on that GPU at all,
-    or on all where there are none."""
+    """How the control pair moved on `gpu` since: against the processes on that GPU at the run's speed, or on that GPU at all.
+
+    Where there are none, how far each of the pair is from the GPU that is nearest in it: how a workload differs between the
+    GPUs of a baseline is known from their times, and needs no explanation.
+    """
     same = [before for made_on, before in processes if made_on == gpu]
     if not same:
-        return machine_change([before for _, before in processes], controls, same_gpu=False)
+        return _beyond_known_gpus(processes, controls)
     kernel = gemm_kernel(controls)
     at_its_speed = at_the_speed_of(gemm_us(controls, kernel), [gemm_us(before, kernel) for before in same])
     return machine_change([same[place] for place in at_its_speed], controls)
+
+
+def _beyond_known_gpus(
+    processes: Sequence[tuple[str | None, Mapping[str, ControlTime]]], controls: Mapping[str, ControlTime]
+) -> MachineChange:
+    by_gpu: dict[str | None, list[Mapping[str, ControlTime]]] = {}
+    for made_on, before in processes:
+        by_gpu.setdefault(made_on, []).append(before)
+    nearest: dict[str, float] = {}
+    for each in by_gpu.values():
+        for name, change in machine_change(each, controls).changes.items():
+            nearest[name] = min(change, nearest.get(name, math.inf), key=abs)
+    return MachineChange(nearest, same_gpu=False)
 
 
 def machine_change(
