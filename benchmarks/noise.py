@@ -56,12 +56,12 @@ from kernelgauge.judge import (
     decide,
     decode_baseline,
     from_run,
-    joined,
     judge_structure,
     judge_time,
     policy_for,
     smallest_detectable,
 )
+from kernelgauge.judge.calibration import entries_of
 from kernelgauge.judge.noise import alike
 from kernelgauge.report.calibration import calibration_text
 from kernelgauge.report.rows import rows
@@ -106,7 +106,9 @@ def stored(files: Sequence[Path]) -> dict[str, Baseline]:
     found: dict[str, Baseline] = {}
     for path in files:
         baseline = decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
-        found[path.stem] = joined(found[path.stem], baseline) if path.stem in found else baseline
+        before = found.get(path.stem, baseline)
+        entries = baseline.entries if before is baseline else entries_of([before, baseline])
+        found[path.stem] = msgspec.structs.replace(baseline, entries=entries)
     return found
 
 

@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -19,7 +18,7 @@ from .run import Run
 from .runs_file import RunsFile, read_runs
 from .storage import BaselineStore
 
-__all__ = ["Calibration", "add", "calibrate", "draw", "store"]
+__all__ = ["Calibration", "calibrate", "draw", "planned", "store"]
 
 _PROCESS_TIMEOUT_SECONDS = 1800.0
 _SHOWN_LINES = 15  # of the output of a process that failed
@@ -140,47 +139,45 @@ def _recorded(files: Sequence[RunsFile]) -> Recorded | None:
     return Recorded(min(starts), commits.pop() if len(commits) == 1 else None, files[0].kernelgauge)
 
 
-def store(calibration: Calibration) -> None:
-    """Replace the baselines of these workloads; those that were there become ancestors.
+def planned(calibration: Calibration, *, add: bool = False) -> Calibration:
+    """What `store` would write now."""
+    return _planned(calibration, BaselineStore(calibration.folder).stored(calibration.device), add=add)
+
+
+def store(
+    calibration: Calibration, *, add: bool = False, show: Callable[[Calibration], None] = lambda _: None
+) -> Calibration:
+    """Show what is to be stored, write it, and return it.
+
+    The baselines of these workloads are replaced, and those that were there become ancestors. `add`: they are kept, and the
+    processes join them; those that cannot be joined are refused.
 
     Raises `StorageError` if they cannot be written.
     """
     stored = BaselineStore(calibration.folder)
     with stored.locked():
-        before = stored.stored(calibration.device)
-        new = {
-            name: descended(new, old) if (old := before.get(name)) is not None else new
-            for name, new in calibration.baselines.items()
-        }
-        _write(stored, calibration.device, new)
+        plan = _planned(calibration, stored.stored(calibration.device), add=add)
+        show(plan)
+        if plan.baselines:
+            changes = [PlannedChange(Action.UPDATE, name, new) for name, new in plan.baselines.items()]
+            stored.apply(calibration.device, changes)
+    return plan
 
 
-def add(calibration: Calibration, *, dry_run: bool = False) -> Calibration:
-    """Add the processes to the baselines of these workloads, and return what is stored then: those of other hosts, say.
-
-    What cannot be joined with what is stored is refused. Raises `StorageError` if they cannot be written.
-    """
-    stored = BaselineStore(calibration.folder)
-    with nullcontext() if dry_run else stored.locked():
-        whole = _joined(calibration, stored.stored(calibration.device))
-        if not dry_run:
-            _write(stored, calibration.device, whole.baselines)
-    return whole
-
-
-def _joined(calibration: Calibration, stored: Mapping[str, Baseline | None]) -> Calibration:
+def _planned(calibration: Calibration, stored: Mapping[str, Baseline | None], *, add: bool) -> Calibration:
     baselines: dict[str, Baseline] = {}
     refused = dict(calibration.refused)
     for workload, new in calibration.baselines.items():
-        old = stored.get(workload, new)
-        try:
-            if old is None:
-                raise ValueError("the stored file cannot be read")
-            baselines[workload] = new if old is new else joined(old, new)
-        except ValueError as error:
-            refused[workload] = f"{error}; without --add it is replaced"
+        old = stored.get(workload)
+        if add and workload in stored:
+            why = "the stored file cannot be read"
+            if old is not None:
+                try:
+                    baselines[workload] = joined(old, new, comparisons=calibration.comparisons)
+                    continue
+                except ValueError as error:
+                    why = f"not as it was recorded: {error}"
+            refused[workload] = f"{why}; without --add it is replaced"
+        else:
+            baselines[workload] = new if old is None else descended(new, old)
     return replace(calibration, baselines=baselines, refused=refused)
-
-
-def _write(stored: BaselineStore, device: str, baselines: Mapping[str, Baseline]) -> None:
-    stored.apply(device, [PlannedChange(Action.UPDATE, name, new) for name, new in baselines.items()])

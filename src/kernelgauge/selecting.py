@@ -67,8 +67,8 @@ def are_ours(items: Sequence[pytest.Item], options: Options) -> list[bool]:
 
 
 def sort_by_workload(items: list[pytest.Item], workloads: Sequence[Workload]) -> None:
-    """All tests of a workload together, in the order of `workloads`; those of none before them if the first one is of none,
-    else behind them."""
+    """All tests of a workload together, in the order of `workloads`. Tests without a workload run first if the first test is
+    one of them, else last."""
     others = -1 if items and workload_of(items[0]) is None else len(workloads)
     places = {workload.id: place for place, workload in enumerate(workloads)}
 

@@ -150,13 +150,13 @@ class Suites:
         return self._workloads[identifier]
 
     def in_order(self, workloads: Iterable[Workload]) -> list[Workload]:
-        """As they are declared, whatever order their tests come in.
+        """As they are declared, whatever order their tests come in; those that no suite declares behind them.
 
         What a GPU did before shows in a time, and in what the autotuner draws (docs/measuring.md): what is compared with each
         other must be measured in one order.
         """
         places = {identifier: place for place, identifier in enumerate(self._workloads)}
-        return sorted(workloads, key=lambda workload: places[workload.id])
+        return sorted(workloads, key=lambda workload: places.get(workload.id, len(places)))
 
     def suite_of(self, identifier: str) -> str:
         return self._suite_of[identifier].name

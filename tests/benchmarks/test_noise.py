@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
+import msgspec
 import noise
 import pytest
 
+from kernelgauge.judge import Status, compare, judge_time
 from kernelgauge.run import Timer
+from kernelgauge.runs_file import read_runs
 from tests.builders import ONE_TOKEN, ONE_TOKEN_US, of_grids, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,3 +97,48 @@ def test_of_kernels_of_few_blocks_only_a_large_change_is_seen(capsys: pytest.Cap
         noise.report("mlp", Timer.DEVICE, [run(kernels=of_grids(*grids), device=ONE_TOKEN_US)] * 4, comparisons=21)
     few, many = (float(line.split()[-4]) for line in capsys.readouterr().out.splitlines())
     assert few > 3 > 1 > many  # per cent
+
+
+NINE = sorted((ROOT / "benchmarks" / "data" / "nine_processes").glob("*.json"))
+MORE = sorted((ROOT / "benchmarks" / "data" / "more_gpus").glob("host?/*-*-*-*.json"))
+
+
+def latencies(slower: float) -> Counter[Status]:
+    """What is said of nine processes on another H200 by a baseline of five hosts, two of them half as slow again."""
+    stored = noise.stored([*map(Path, STORED), *MORE])
+    said: Counter[Status] = Counter()
+    for measured in (each for path in NINE for each in read_runs(path).runs):
+        sample = measured.samples[Timer.END_TO_END]
+        longer = msgspec.structs.replace(sample, replicates_us=tuple(slower * us for us in sample.replicates_us))
+        observed = msgspec.structs.replace(measured, samples={**measured.samples, Timer.END_TO_END: longer})
+        baseline = stored[measured.workload]
+        comparison = compare(baseline.fingerprint, measured.fingerprint)
+        said[judge_time(Timer.END_TO_END, observed, baseline, comparison, comparisons=21).status] += 1
+    return said
+
+
+def test_a_baseline_of_several_hosts_still_tells_latencies_apart() -> None:
+    """Held against all processes, whatever their host's speed, 44 were UNDECIDED, and 18 of those slower REGRESSED."""
+    assert latencies(1.0) == {Status.PASS: 60, Status.UNDECIDED: 3}
+    assert latencies(1.3) == {Status.REGRESSED: 52, Status.UNDECIDED: 11}
+
+
+def test_eighteen_gpus_of_five_hosts_predict_an_mlp_on_each_of_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = shown(monkeypatch, capsys, "--unknown-gpu", *STORED, *map(str, MORE))
+    assert all(row[2].startswith("0/") for row in rows)
+    mlps = [row[4] for row in rows if row[0].startswith("mlp")]
+    assert mlps == ["19/19", "15/15", "34/34", "34/34"]  # slower by 1.5 %
+
+
+def test_runs_on_gpus_that_are_not_known_are_not_called_slower(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the rule before, one of them was: two kernels together were expected to differ by as much as one."""
+    runs = sorted(map(str, (ROOT / "benchmarks" / "data" / "more_gpus").glob("host?/run-*.json")))
+    monkeypatch.setattr(sys, "argv", ["noise.py", "--against", str(ROOT / "baselines"), *runs])
+    noise.main()
+    _, _, counted = capsys.readouterr().out.partition("all 8 files:")
+    assert "REGRESSED" not in counted
+    assert re.search(r"device time +PASS +54\n", counted)

@@ -7,16 +7,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.conditions import Conditions
-from kernelgauge.judge import (
-    Baseline,
-    Recorded,
-    RecordedConditions,
-    calibrated,
-    descended,
-    encode_baseline,
-    from_run,
-    joined,
-)
+from kernelgauge.judge import Recorded, RecordedConditions, calibrated, encode_baseline, from_run
 from kernelgauge.run import Timer
 from tests.builders import ELSEWHERE, HERE, OTHER_SOURCE, counts, drawn, fingerprint, mlp_kernels, run
 
@@ -92,53 +83,3 @@ def test_what_was_recorded_has_the_conditions_of_all_processes() -> None:
         "0.1.0",
         RecordedConditions(lowest_sm_clock_mhz=1600, max_temperature_c=50),
     )
-
-
-# -- more of them ---------------------------------------------------------------------------------------------------
-
-
-def of_gpu(gpu: str, *xblocks: int, us: float = 38.0, **changes: Any) -> Baseline:
-    runs = [run(gpu=gpu, kernels=mlp_kernels(us=us, xblock=xblock), **changes) for xblock in xblocks]
-    return calibrated(runs, suite="perf")
-
-
-def test_what_is_added_joins_the_entries_of_its_configuration_with_its_draws_and_gpus() -> None:
-    whole = joined(of_gpu(HERE, 1024, 1024, 512), of_gpu(ELSEWHERE, 512, 512, 256))
-    tuned = [(entry.kernels[2].identity.kernel_kwargs, entry.draws) for entry in whole.entries]
-    assert tuned == [("XBLOCK=512", 3), ("XBLOCK=1024", 2), ("XBLOCK=256", 1)]
-    assert [process.gpu for process in whole.entries[0].processes] == [HERE, ELSEWHERE, ELSEWHERE]
-
-
-def test_a_kernels_time_is_then_the_mean_over_all_draws() -> None:
-    whole = joined(of_gpu(HERE, 1024, 1024, 1024, us=40.0), of_gpu(ELSEWHERE, 1024, us=44.0))
-    assert whole.entries[0].kernels[2].device_time_us == 41.0
-
-
-def test_adding_one_after_the_other_is_calibrating_all_at_once() -> None:
-    runs = [run(gpu=gpu, kernels=mlp_kernels(us=us)) for gpu, us in ((HERE, 38.0), (ELSEWHERE, 38.5), ("c", 39.0))]
-    first, *others = [calibrated([each], suite="perf") for each in runs]
-    for other in others:
-        first = joined(first, other)
-    assert first == calibrated(runs, suite="perf")
-
-
-def test_what_is_added_is_what_was_recorded_last_and_replaces_nothing() -> None:
-    recorded = Recorded("2026-11-22T10:00:00+00:00", "abc", "0.1.0")
-    old = descended(of_gpu(HERE, 1024), of_gpu(HERE, 512))
-    new = calibrated([run(gpu=ELSEWHERE)], suite="bench", recorded=recorded)
-    whole = joined(old, new)
-    assert whole.ancestors == old.ancestors != ()
-    assert whole.recorded == new.recorded
-    assert whole.suite == "bench"
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"counts": counts(memsets=3)}, "counted differently"),
-        ({"machine": fingerprint(driver="590.1")}, "different machines or software"),
-    ],
-)
-def test_what_is_of_other_software_or_does_other_work_does_not_join(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        joined(of_gpu(HERE, 1024), of_gpu(ELSEWHERE, 1024, **changes))

@@ -88,6 +88,20 @@ def test_what_gpus_differ_by_is_of_each_kernel(count: int) -> None:
         assert found.absolute_us == pytest.approx(count * of_one.absolute_us)
         assert (found.relative, found.degrees) == (of_one.relative, of_one.degrees)
     assert (rule.process, rule.replicate, rule.blind_us) == (DEVICE.process, DEVICE.replicate, DEVICE.blind_us)
+    assert rule.blind_fraction(10.0) == DEVICE.blind
+    assert rule.blind_fraction(10.0, elsewhere=True) == pytest.approx(max(DEVICE.blind, count * DEVICE.blind_us / 10.0))
+
+
+@pytest.mark.parametrize("count", [1, 2, 10])
+def test_a_call_of_many_short_kernels_passes_on_a_gpu_that_is_not_known(count: int) -> None:
+    us = 3.0 * count
+    kernels = of_grids(*[(128, 1, 1)] * count)
+    stored = calibrated(
+        [run(kernels=kernels, device=(us, 1.002 * us), gpu=f"{place:08x}") for place in range(8) for _ in range(2)],
+        suite="perf",
+    )
+    observed = run(kernels=kernels, device=(1.004 * us, 1.006 * us) * 20, gpu="another")
+    assert judge_time(Timer.DEVICE, observed, stored, compare(H200, H200), comparisons=21).status is Status.PASS
 
 
 def test_two_kernels_of_an_h200_that_the_baseline_does_not_know_are_not_called_slower() -> None:

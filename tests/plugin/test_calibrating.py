@@ -372,9 +372,32 @@ def test_what_cannot_be_added_is_refused_alone_and_stays_as_it_is(
     processes.runs = [(measured(gpu="b", **changes), measured(SECOND, gpu="b"))] * 2
     code, out, _ = command("calibrate", "perf", "--processes", "2", "--add")
     assert code == 1
-    why = "the stored file cannot be read" if broken else "the processes counted differently"
-    assert f"not stored: {FIRST}: {why}" in out
-    assert "without --add it is replaced" in out
+    why = "the stored file cannot be read" if broken else "not as it was recorded: copies 0 -> 3"
+    assert f"not stored: {FIRST}: {why}; without --add it is replaced" in out
     assert path.read_bytes() == before
     (other,) = processes.baselines.glob(f"*/{SECOND}.json")
     assert gpus(decode_baseline(other.read_bytes(), where="", workload=SECOND)) == ["a", "a", "b", "b"]
+
+
+def test_a_slowdown_is_not_added_as_noise(processes: Processes, command: Command) -> None:
+    processes.runs = on_gpu("a")
+    command("calibrate", "perf", "--processes", "2")
+    before = stored(processes)
+    processes.runs = [(measured(center=225.0, place=place),) for place in range(2)]
+    code, out, _ = command("calibrate", "perf", "--processes", "2", "--add")
+    assert code == 1
+    assert f"not stored: {FIRST}: not as it was recorded: device time 205.0 -> 225.0 us (+9.8 %)" in out
+    assert stored(processes) == before
+
+
+def test_without_a_folder_of_baselines_a_dry_run_leaves_none(processes: Processes, command: Command) -> None:
+    assert command("calibrate", "perf", "--processes", "2", "--add", "--dry-run")[0] == 0
+    assert not processes.baselines.exists()
+
+
+def test_what_is_stored_is_shown_before_it_is_written(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[bool] = []
+    draws = [RunsFile(str(processes.baselines), {FIRST: "perf"}, (measured(place=place),), 3) for place in range(2)]
+    store(calibrate(draws), show=lambda _: shown.append(bool(stored(processes))))
+    assert shown == [False]
+    assert set(stored(processes)) == {FIRST}

@@ -141,6 +141,25 @@ def test_workloads_are_measured_as_they_are_declared_whichever_has_the_first_tes
     assert list(dict.fromkeys(case.parameters for case in project.cases())) == together
 
 
+def test_a_workload_that_no_suite_declares_is_a_parameter_like_any_other(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+import pytest
+from kernelgauge import Workload
+
+WORKLOADS = [Workload(name, "eager", build=lambda: None, inputs=lambda: ()) for name in ("b", "a")]
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda each: each.id)
+def test_of_mine(workload):
+    pass
+
+def test_of_none():
+    pass
+"""
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=3)
+
+
 def test_they_are_even_if_another_plugin_turns_the_tests_round(project: Project) -> None:
     (project.root / "conftest.py").write_text(BACKWARDS)
     project.tell(told(), told("linear"))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from ..errors import UpdateRefused
 from .output import Commands, Exit, say, terminal
+
+if TYPE_CHECKING:
+    from ..calibrate import Calibration
 
 __all__ = ["add_commands"]
 
@@ -46,8 +50,7 @@ def _at_least_two(text: str) -> int:
 
 
 def _calibrate(options: argparse.Namespace) -> Exit:
-    from ..calibrate import add, calibrate, draw, store
-    from ..report.calibration import calibration_text, odds_text
+    from ..calibrate import calibrate, draw, planned, store
 
     if os.environ.get("CI") and not (options.force or options.dry_run):
         raise UpdateRefused(
@@ -62,8 +65,18 @@ def _calibrate(options: argparse.Namespace) -> Exit:
         progress=lambda what: print(what, file=sys.stderr, flush=True),  # noqa: T201
     )
     calibration = calibrate(files)
-    if options.add:
-        calibration = add(calibration, dry_run=options.dry_run)
+    if options.dry_run:
+        plan = planned(calibration, add=options.add)
+        _show(plan)
+    else:
+        plan = store(calibration, add=options.add, show=_show)
+        say(f"{len(plan.baselines)} written to {plan.folder}")
+    return Exit.NO if plan.refused else Exit.YES
+
+
+def _show(calibration: Calibration) -> None:
+    from ..report.calibration import calibration_text, odds_text
+
     width, color = terminal()
     lines = [
         calibration_text(calibration.baselines, comparisons=calibration.comparisons, width=width, color=color),
@@ -71,8 +84,3 @@ def _calibrate(options: argparse.Namespace) -> Exit:
         *(f"not stored: {workload}: {why}" for workload, why in calibration.refused.items()),
     ]
     say("\n".join(lines))
-    if not options.dry_run:
-        if not options.add:
-            store(calibration)
-        say(f"{len(calibration.baselines)} written to {calibration.folder}")
-    return Exit.NO if calibration.refused else Exit.YES

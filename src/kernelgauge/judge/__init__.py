@@ -2,10 +2,11 @@
 
 from .ancestry import Ancestor, Recorded, RecordedConditions, ancestor_of, conditions_of, descended
 from .baseline import SCHEMA_VERSION, Baseline, Entry, Process, decode_baseline, encode_baseline, from_run
-from .calibration import calibrated, joined
+from .calibration import calibrated
 from .decision import Decision, decide, smallest_detectable
 from .expectation import Expectation, applicable, mismatches
 from .fingerprint import Comparison, FieldChange, compare
+from .joining import joined
 from .machine import MachineChange, gemm_kernel, machine_change, machine_change_on
 from .noise import Seen, process_noise
 from .observation import Observation, observe

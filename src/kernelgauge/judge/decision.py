@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from .noise import Seen, alike, difference, host_explains, is_disturbed, sources, telling
+from .noise import (
+    Seen,
+    alike,
+    comparable_to,
+    difference,
+    host_explains,
+    is_disturbed,
+    on_a_host_like,
+    sources,
+    telling,
+)
 from .policy import FALSE_ALARMS_PER_SUITE, Policy
 from .stats import RelativeChange, Source, change, quantile, standard_error
 from .verdict import Status
@@ -71,7 +81,7 @@ def decide(
         explained: the change that the machine itself may have made, from the lowest to the highest (logarithms): the
             interval is widened by it, and by what the host may have made of a latency.
     """
-    before, after = alike(telling(before), after, policy)
+    before, after = alike(telling(on_a_host_like(before, after)), after, policy)
     delta = max(-_FURTHEST, min(_FURTHEST, difference(before, after, policy)))
     noise = sources(before, after, policy)
     by_host = host_explains(before, after, delta)
@@ -116,8 +126,10 @@ class _Compared:
     def said(self, noise: Sequence[Source], machine: tuple[float, float]) -> Status:
         """A regression that the machine may have made is none, and no PASS either."""
         before_us = self.after.observation.mean_us / math.exp(self.delta)
+        elsewhere = not comparable_to(self.after, self.before)
+        blind = self.policy.blind_fraction(before_us, elsewhere=elsewhere)
         status, by_itself = (
-            _status(self.change(noise, each), self.policy, before_us) for each in (machine, _NO_MACHINE)
+            _status(self.change(noise, each), self.policy, before_us, blind) for each in (machine, _NO_MACHINE)
         )
         return Status.UNDECIDED if by_itself is Status.REGRESSED and status is Status.PASS else status
 
@@ -149,7 +161,7 @@ def _widened(measured: RelativeChange, explained: tuple[float, float]) -> Relati
     )
 
 
-def _status(measured: RelativeChange, policy: Policy, before_us: float) -> Status:
+def _status(measured: RelativeChange, policy: Policy, before_us: float, blind: float) -> Status:
     assert measured.low is not None
     assert measured.high is not None
     matters = abs(measured.estimate) > policy.tolerance and abs(measured.estimate) * before_us > policy.floor_us
@@ -157,7 +169,7 @@ def _status(measured: RelativeChange, policy: Policy, before_us: float) -> Statu
         return Status.REGRESSED
     if matters and measured.high < 0:
         return Status.IMPROVED
-    return Status.PASS if measured.high <= policy.blind_fraction(before_us) else Status.UNDECIDED
+    return Status.PASS if measured.high <= blind else Status.UNDECIDED
 
 
 def _fewest(decides: Callable[[int], bool]) -> int | None:
@@ -172,7 +184,7 @@ def _fewest(decides: Callable[[int], bool]) -> int | None:
 
 def smallest_detectable(before: Sequence[Seen], after: Seen, policy: Policy, *, comparisons: int) -> float:
     """The slowdown, as a fraction, that is caught 95 times in 100 at the level of the suite."""
-    noise = sources(*alike(telling(before), after, policy), policy)
+    noise = sources(*alike(telling(on_a_host_like(before, after)), after, policy), policy)
     level = FALSE_ALARMS_PER_SUITE / comparisons
     margin = (quantile(noise, 1 - 2 * level) + quantile(noise, 1 - 2 * (1 - _POWER))) * standard_error(noise)
     # The other two gates are passed as often only by a change that is larger than them by as much.

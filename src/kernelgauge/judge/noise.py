@@ -22,6 +22,7 @@ __all__ = [
     "host_explains",
     "is_disturbed",
     "of_another_gpu",
+    "on_a_host_like",
     "process_noise",
     "sources",
     "telling",
@@ -30,6 +31,10 @@ __all__ = [
 # Processes on one host differ by 5 to 6 % in its speed (docs/measuring.md). One that moved further, as a logarithm, may be the
 # other of two hosts, or a busy one (benchmarks/data/busy_host).
 _SAME_HOST = 0.1
+# Hosts whose controls are further apart are held apart, where a baseline knows several: of five in benchmarks/data/more_gpus
+# and baselines/ the processes lie at 30 to 38 us and at 50 to 61.
+_LIKE_A_HOST = 0.25
+_LEAST_OF_A_HOST = 4
 # Replicates scatter by up to so many times what is expected: of 182 host clocks in benchmarks/data/nine_processes and host_states
 # twelve by more, none by three times; of 120 in busy_host 40, by up to twenty times.
 _USUAL_SCATTER = 2.0
@@ -80,6 +85,24 @@ def comparable_to(after: Seen, before: Sequence[Seen]) -> list[Seen]:
 def _places_of_comparable(after: Seen, before: Sequence[Seen]) -> list[int]:
     same = [place for place, seen in enumerate(before) if seen.gpu == after.gpu]
     return [same[place] for place in at_the_speed_of(after.gemm_us, [before[each].gemm_us for each in same])]
+
+
+def on_a_host_like(before: Sequence[Seen], after: Seen) -> Sequence[Seen]:
+    """For a host clock, without the processes on other GPUs whose host had another speed; all if few would be left.
+
+    A baseline may know several hosts. What a latency takes on one that is half as slow again says little of this one, but
+    two processes alone do not say how far processes differ.
+    """
+    own = after.observation.control_us
+    if not after.host_share or own is None:
+        return before
+
+    def has_its_speed(seen: Seen) -> bool:
+        control_us = seen.observation.control_us
+        return control_us is not None and abs(math.log(control_us / own)) <= _LIKE_A_HOST
+
+    kept = [seen for seen in before if seen.gpu == after.gpu or has_its_speed(seen)]
+    return kept if len(kept) >= _LEAST_OF_A_HOST else before
 
 
 def telling(before: Sequence[Seen]) -> Sequence[Seen]:

@@ -55,6 +55,10 @@ class Prior:
     def times(self, share: float) -> Prior:
         return replace(self, relative=share * self.relative)
 
+    def of_each(self, count: int) -> Prior:
+        """The same of so many kernels that differ together."""
+        return replace(self, absolute_us=count * self.absolute_us)
+
     def variance(self, mean_us: float) -> float:
         """Of the logarithm of a time of this size."""
         return math.hypot(self.relative, self.absolute_us / mean_us) ** 2
@@ -69,6 +73,7 @@ class Policy:
         floor_us: absolute gate, in microseconds: what the timer itself cannot resolve.
         blind: if a slowdown of this fraction *and* of `blind_us` cannot be excluded, nothing was decided.
         blind_us: see `blind`.
+        blind_elsewhere_us: the same on a machine that the baseline does not know, if it is more.
         replicate: between replicates of one process.
         process: between processes on one machine, beyond what their replicates show.
         machine: between machines (GPUs, for device time) of one kind; its absolute part is one kernel's.
@@ -90,6 +95,7 @@ class Policy:
     machine: Prior
     beyond_gemm: Prior | None = None
     narrow_us: float = 0.0
+    blind_elsewhere_us: float = 0.0
     of_the_host: bool = True
     slope: SlopePrior = DISPATCH_SLOPE
 
@@ -108,14 +114,15 @@ class Policy:
     def for_kernels(self, count: int) -> Policy:
         """The policy for a call of so many kernels: a GPU on which one of them takes longer has the same of each.
 
-        Of 21 H200s, the one kernel of the linear differs by 0.016 us and the two of `x @ w + b` by 0.040 (docs/verdicts.md).
+        Over 18 H200s, the one kernel of the linear differs by 0.015 us and the two of `x @ w + b` by 0.030 (docs/verdicts.md).
         """
-        if count < 2 or self.beyond_gemm is None:
+        if count < 2 or not self.machine.absolute_us:
             return self
         return replace(
             self,
-            machine=replace(self.machine, absolute_us=count * self.machine.absolute_us),
-            beyond_gemm=replace(self.beyond_gemm, absolute_us=count * self.beyond_gemm.absolute_us),
+            machine=self.machine.of_each(count),
+            beyond_gemm=self.beyond_gemm and self.beyond_gemm.of_each(count),
+            blind_elsewhere_us=count * self.blind_us,
         )
 
     def for_narrow(self, count: int) -> Policy:
@@ -129,8 +136,9 @@ class Policy:
             blind_us=self.blind_us + _NARROW_BLIND * narrow_us,
         )
 
-    def blind_fraction(self, mean_us: float) -> float:
-        return max(self.blind, self.blind_us / mean_us)
+    def blind_fraction(self, mean_us: float, *, elsewhere: bool = False) -> float:
+        blind_us = max(self.blind_us, self.blind_elsewhere_us) if elsewhere else self.blind_us
+        return max(self.blind, blind_us / mean_us)
 
 
 # Priors of processes and machines: docs/measuring.md and docs/verdicts.md, with the commands. Of replicates: the spreads in

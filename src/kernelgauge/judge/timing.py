@@ -13,7 +13,7 @@ from .decision import Decision, decide
 from .fingerprint import Comparison
 from .lottery import choice
 from .machine import MachineChange, gemm_kernel, gemm_us
-from .noise import Seen, comparable_to
+from .noise import Seen, comparable_to, on_a_host_like
 from .observation import observe
 from .policy import Policy, policy_for
 from .stats import RelativeChange
@@ -47,6 +47,7 @@ def judge_time(
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
     share = entry.host_share(timer)
     after = Seen(observe(sample, host_share=share), run.gpu, share, gemm_us(run.controls, gemm))
+    before = list(on_a_host_like(before, after))
     machine = entry.machine_change(run.gpu, run.controls)
     if timer is not Timer.HOST and machine.is_another:
         return _lying_machine(run, timer, machine)
@@ -175,10 +176,16 @@ def _device_reasons(run: Run, entry: Entry, machine: MachineChange) -> list[Reas
     if run.controls and not machine.changes:
         reasons.append(Reason("machine", "the control pair runs other kernels than then: the machine was not compared"))
     if machine.changes:
-        where = "" if machine.same_gpu else "another GPU of the kind: "
-        says = "moved too: the machine, in part" if machine.moved else "did not: it is not the machine"
-        reasons.append(Reason("machine", f"{where}the control pair ({machine}) {says}"))
+        reasons.append(Reason("machine", _said_of_the_machine(machine)))
     return reasons
+
+
+def _said_of_the_machine(machine: MachineChange) -> str:
+    if machine.moved:
+        says = "moved too: the machine, in part"
+    else:
+        says = "did not: it is not the machine" if machine.same_gpu else "is as on GPUs that the baseline knows"
+    return f"{'' if machine.same_gpu else 'another GPU of the kind: '}the control pair ({machine}) {says}"
 
 
 def _host_reasons(timer: Timer, run: Run, baseline: Baseline, entry: Entry) -> list[Reason]:

@@ -114,7 +114,7 @@ def plan_one(new: Baseline, stored: Mapping[str, Baseline | None], *, comparison
         return PlannedChange(
             Action.UPDATE, new.workload, new, ("the stored file cannot be read, nor what it remembered",)
         )
-    details = tuple(_exact_details(old, new))
+    details = tuple(exact_details(old, new))
     if details:
         details = (*details, *_time_details(old, new, comparisons), *_forgotten(old.entries))
         return PlannedChange(Action.UPDATE, new.workload, descended(new, old), details)
@@ -156,7 +156,7 @@ def _summary(new: Baseline) -> tuple[str, ...]:
     return (f"{new.counts.launches} launches", *times)
 
 
-def _exact_details(old: Baseline, new: Baseline) -> list[str]:
+def exact_details(old: Baseline, new: Baseline) -> list[str]:
     """What makes all that was stored another matter: the environment, the kernels, the counts."""
     details = [str(change) for change in environment(old, new)]
     if old.suite != new.suite:

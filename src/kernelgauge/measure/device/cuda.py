@@ -27,9 +27,9 @@ __all__ = ["CudaDevice"]
 # The buffer that evicts the L2 must be larger than twice the cache: with less, lines of the workload survive under
 # a replacement policy that is not strict LRU, and a "cold" time is silently warm (flashinfer#4468: 36 % wrong).
 _FLUSH_FACTOR = 3
-# In seconds: CUPTI needs some milliseconds before it can be detached, and as many to be gone.
-_DETACHING = 0.1
-_DETACHING_STEP = 0.01
+# CUPTI needs some milliseconds before it can be detached, and as many to be gone.
+_DETACHING_CALLS = 10
+_BETWEEN_CALLS_SECONDS = 0.01
 
 
 class CudaDevice:
@@ -50,9 +50,6 @@ class CudaDevice:
         # Before CUDA 12.6 attaching it again crashes with CUDA graphs (torch/profiler/profiler.py).
         if torch.version.cuda and tuple(map(int, torch.version.cuda.split("."))) >= (12, 6):
             os.environ.setdefault("TEARDOWN_CUPTI", "1")
-        if os.environ.get("TEARDOWN_CUPTI") == "1":
-            atexit.unregister(_let_cupti_detach)  # once for all devices of a process
-            atexit.register(_let_cupti_detach)
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         self._properties = torch.cuda.get_device_properties(self.torch_device)
         uuid = str(self._properties.uuid)
@@ -62,6 +59,9 @@ class CudaDevice:
         self.host = HostSpeed(_launches(self.torch_device), wait=self.synchronize)
         self.cache_bytes = int(self._properties.L2_cache_size)
         self._flush_buffer = torch.empty(_FLUSH_FACTOR * self.cache_bytes, dtype=torch.int8, device=self.torch_device)
+        if os.environ.get("TEARDOWN_CUPTI") == "1":
+            atexit.unregister(_let_cupti_detach)  # once for all devices of a process
+            atexit.register(_let_cupti_detach)
 
     def check(self, workload: Workload) -> None:
         if workload.dtype == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -124,10 +124,10 @@ def _let_cupti_detach() -> None:
     If none comes, the destructor of what the thread waits on waits for the thread (libkineto,
     `CuptiActivityApi::teardownContext`).
     """
-    for _ in range(round(_DETACHING / _DETACHING_STEP)):
+    for _ in range(_DETACHING_CALLS):
         with suppress(RuntimeError):  # of a GPU that no longer answers: the call has ended all the same
             torch.cuda.synchronize()
-        time.sleep(_DETACHING_STEP)
+        time.sleep(_BETWEEN_CALLS_SECONDS)
 
 
 def _launches(device: torch.device) -> Callable[[], None]:
