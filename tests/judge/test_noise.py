@@ -376,9 +376,15 @@ def test_a_host_clock_is_compared_with_hosts_of_its_speed(share: float) -> None:
     assert on_a_host_like([*before, *slow], replace(run, observation=slow[0].observation)) == [*before[4:], *slow]
 
 
-def test_its_own_gpu_counts_whatever_the_host_did() -> None:
+def test_its_own_gpu_counts_whatever_the_host_did_if_it_never_had_this_speed() -> None:
     before = on_hosts(55.0, 31.0, 33.0, 32.0, 58.0)
     assert on_a_host_like(before, seen(gpu=before[0].gpu, host_share=1.0, control_us=32.0)) == before[:4]
+
+
+def test_a_process_at_which_the_host_was_twice_as_slow_does_not_count_among_others_on_the_gpu() -> None:
+    before = [seen(host_share=0.1, control_us=control) for control in (61.0, 114.0, 62.0, 64.0, 60.0)]
+    assert on_a_host_like(before, seen(host_share=0.1, control_us=59.0)) == [before[0], *before[2:]]
+    assert on_a_host_like(before, seen(host_share=0.1, control_us=114.0)) == before  # one alone says little
 
 
 @pytest.mark.parametrize("controls", [(30.0, 55.0, 58.0, 31.0, 32.0), (55.0,) * 6, (None,) * 5])

@@ -57,6 +57,14 @@ def test_of_kernels_of_few_blocks_only_a_large_change_is_seen() -> None:
     assert few > 3 > 1 > many  # per cent
 
 
+def test_one_process_on_a_host_that_was_twice_as_slow_does_not_hide_what_the_others_show() -> None:
+    """Of a latency of 255 us whose host was twice as slow once, as it was: 432 us."""
+    usual = [run(device=QUIET, end_to_end=[us, us + 1] * 4, host_control_us=30.0) for us in (255.0, 256.0) * 4]
+    slow = run(device=QUIET, end_to_end=[432.0, 436.0] * 4, host_control_us=57.0)
+    alone, among = (told(calibrated(runs, suite="perf"))["end to end"] for runs in (usual, [*usual, slow]))
+    assert among == pytest.approx(alone, rel=0.05)
+
+
 @pytest.mark.parametrize("width", [60, 80])
 def test_the_table_is_never_wider_than_the_terminal(width: int) -> None:
     text = calibration_text({WORKLOAD * 3: baseline()}, comparisons=21, width=width, color=False)

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
 
 from rich.table import Table
 from rich.text import Text
 
-from ..judge import Baseline, Entry, Policy, Seen, gemm_kernel, policy_for, process_noise, smallest_detectable
+from ..judge import (
+    Baseline,
+    Entry,
+    Policy,
+    Seen,
+    gemm_kernel,
+    on_a_host_like,
+    policy_for,
+    process_noise,
+    smallest_detectable,
+)
 from ..printable import printable
 from ..run import Timer
 from .terminal import render
@@ -36,12 +48,16 @@ def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, wid
 
 
 def _numbers(policy: Policy, seen: Sequence[Seen], comparisons: int) -> tuple[str, ...]:
-    last = seen[-1]
-    here = smallest_detectable(seen, last, policy, comparisons=comparisons)
-    elsewhere = Seen(last.observation, "another", last.host_share, last.gemm_us)
-    there = smallest_detectable(seen, elsewhere, policy, comparisons=comparisons)
-    noise = process_noise(seen, policy)
-    return (f"{last.observation.mean_us:.1f}", *(f"{100 * value:.2f}" for value in (noise, here, there)))
+    """Of the process that measures next: each of those that did stands for it, and the median of them is told."""
+
+    def smallest(after: Seen) -> float:
+        return smallest_detectable(seen, after, policy, comparisons=comparisons)
+
+    noise = median(process_noise(on_a_host_like(seen, each), policy) for each in seen)
+    here = median(map(smallest, seen))
+    there = median(smallest(replace(each, gpu="another")) for each in seen)
+    time_us = median(each.observation.mean_us for each in seen)
+    return (f"{time_us:.1f}", *(f"{100 * value:.2f}" for value in (noise, here, there)))
 
 
 def odds_text(baselines: Mapping[str, Baseline]) -> list[str]:
