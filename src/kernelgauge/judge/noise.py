@@ -88,13 +88,14 @@ def _places_of_comparable(after: Seen, before: Sequence[Seen]) -> list[int]:
 
 
 def on_a_host_like(before: Sequence[Seen], after: Seen) -> Sequence[Seen]:
-    """For a host clock, without the processes whose host had another speed; all if few would be left.
+    """For a latency, without the processes whose host had another speed; all if few would be left.
 
-    A baseline may know several hosts, or one that was twice as slow once. What a latency takes then says little of this run,
-    but two processes alone do not say how far processes differ. Those on its own GPU count if none of them had its speed.
+    A baseline may know several hosts, or one that was twice as slow once. What a latency takes then says little of this run
+    (`host_explains`), but two processes alone do not say how far processes differ. Those on its own GPU count if none of
+    them had its speed.
     """
     control_us = after.observation.control_us
-    if not after.host_share or control_us is None:
+    if not 0 < after.host_share < 1 or control_us is None:
         return before
 
     def has_its_speed(seen: Seen) -> bool:
