@@ -104,7 +104,7 @@ MORE = sorted((ROOT / "benchmarks" / "data" / "more_gpus").glob("host?/*-*-*-*.j
 
 
 def latencies(slower: float) -> Counter[Status]:
-    """What is said of nine processes on another H200 by a baseline of five hosts, two of them half as slow again."""
+    """What is said of nine processes on another H200 by a baseline of five hosts, three of them half as slow again and more."""
     stored = noise.stored([*map(Path, STORED), *MORE])
     said: Counter[Status] = Counter()
     for measured in (each for path in NINE for each in read_runs(path).runs):

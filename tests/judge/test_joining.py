@@ -10,7 +10,7 @@ import pytest
 
 from kernelgauge.judge import Baseline, Recorded, calibrated, decode_baseline, descended, encode_baseline, joined
 from kernelgauge.run import Run
-from tests.builders import ELSEWHERE, HERE, OTHER_SOURCE, WORKLOAD, counts, fingerprint, mlp_kernels, run
+from tests.builders import ELSEWHERE, HERE, OTHER_SOURCE, WORKLOAD, counts, fingerprint, mlp_kernels, pair, run
 
 COMPARISONS = 3
 
@@ -90,7 +90,7 @@ def test_a_memory_that_moved_by_some_mebibytes_is_no_other_machine() -> None:
 
 def test_kernels_of_another_source_are_other_code() -> None:
     other = calibrated([run(gpu=ELSEWHERE, kernels=mlp_kernels(source=OTHER_SOURCE))], suite="perf")
-    with pytest.raises(ValueError, match="generated source of its kernels"):
+    with pytest.raises(ValueError, match=r"^generated source of triton_"):
         together(of_gpu(HERE, 1024), other)
 
 
@@ -114,6 +114,36 @@ def test_a_host_clock_that_moved_is_one_on_the_same_host_only() -> None:
     with pytest.raises(ValueError, match=r"^host dispatch 50\.0 -> 80\.0 us"):
         together(old, calibrated(processes(HERE, host=80.0), suite="perf"))
     assert together(old, calibrated(processes(ELSEWHERE, host=80.0), suite="perf")).entries[0].draws == 6
+
+
+@pytest.mark.parametrize(("gpu", "slower"), [(HERE, 2.0), (HERE, 1.1), (ELSEWHERE, 2.0)])
+def test_another_machine_is_no_noise_either(gpu: str, slower: float) -> None:
+    """A GPU that is throttled, or shared: its control pair tells, whatever the times do."""
+    old = calibrated(processes(HERE), suite="perf")
+    controls = pair(copy=30.0 * slower, gemm=150.0 * slower)
+    new = [run(gpu=gpu, device=around(205.0 * slower), controls=controls) for _ in range(3)]
+    with pytest.raises(ValueError, match=r"^control pair copy \+"):
+        together(old, calibrated(new, suite="perf"))
+
+
+def test_a_gpu_whose_copy_is_slower_as_copies_are_may_join() -> None:
+    new = [run(gpu=ELSEWHERE, device=around(206.0), controls=pair(copy=30.5)) for _ in range(3)]
+    assert together(calibrated(processes(HERE), suite="perf"), calibrated(new, suite="perf")).entries[0].draws == 6
+
+
+def test_another_configuration_of_another_source_is_other_code() -> None:
+    new = calibrated([run(gpu=ELSEWHERE, kernels=mlp_kernels(xblock=512, source=OTHER_SOURCE))], suite="perf")
+    with pytest.raises(ValueError, match=r"^generated source of triton_"):
+        together(of_gpu(HERE, 1024), new)
+
+
+def test_a_host_that_dispatches_slower_shows_in_another_configuration_too() -> None:
+    """Its GPU is known by another configuration, and the host's work is the same whatever was tuned."""
+    there = [run(gpu=ELSEWHERE, host=around(50.0), kernels=mlp_kernels(xblock=512)) for _ in range(3)]
+    old = calibrated([*processes(HERE), *there], suite="perf")
+    new = [run(gpu=ELSEWHERE, host=around(80.0), device=around(205.0)) for _ in range(3)]
+    with pytest.raises(ValueError, match=r"host dispatch 50\.0 -> 80\.0 us"):
+        together(old, calibrated(new, suite="perf"))
 
 
 def test_another_configuration_may_take_another_time() -> None:

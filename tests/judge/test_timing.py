@@ -23,7 +23,20 @@ from kernelgauge.judge import (
 )
 from kernelgauge.judge.slope import DISPATCH_SLOPE
 from kernelgauge.run import Run, Sample, Timer
-from tests.builders import ELSEWHERE, H200, HERE, baseline, counts, fingerprint, mlp_kernels, policy, run, sample
+from tests.builders import (
+    ELSEWHERE,
+    H200,
+    HERE,
+    baseline,
+    counts,
+    fingerprint,
+    mlp_kernels,
+    of_grids,
+    pair,
+    policy,
+    run,
+    sample,
+)
 
 QUIET = (199.9, 200.0, 200.0, 200.1)
 FIELDS = {Timer.DEVICE: "device", Timer.HOST: "host", Timer.END_TO_END: "end_to_end"}
@@ -415,3 +428,30 @@ def test_what_moved_as_much_as_the_host_itself_is_no_change_and_both_are_told(
     assert verdict.status not in (Status.REGRESSED, Status.IMPROVED)
     assert "+0.00 % at equal host speed" in verdict.headline.replace("-0.00", "+0.00")
     assert f", the host itself {before} -> {after} us (control)" in verdict.headline
+
+
+def test_the_parts_of_a_latency_are_of_the_processes_that_it_is_compared_with() -> None:
+    """Of a baseline of two hosts, one of them half as slow again."""
+    of_20_us = of_grids(*[(128, 1, 1)] * 6)
+
+    def taking(us: float, control: float, gpu: str) -> Run:
+        times = {"device": (20.0, 20.0) * 6, "end_to_end": (us, us + 0.1) * 6}
+        return run(**times, kernels=of_20_us, host_control_us=control, gpu=gpu)
+
+    hosts = {32.0: 50.0, 55.0: 110.0}
+    processes = [taking(us, control, f"{control}{place}") for control, us in hosts.items() for place in range(8)]
+    observed = taking(70.0, 32.0, "another")
+    verdict = judge_time(Timer.END_TO_END, observed, calibrated(processes, suite="perf"), compare(H200, H200))
+    assert verdict.status is Status.REGRESSED
+    assert verdict.headline.startswith("end to end 50.0 -> 70.0 us  +")
+    assert of(verdict, "why")[1].startswith("GPU idle 30.1 -> 50.0 us (+20.0)")
+
+
+def test_a_gpu_that_is_not_known_is_as_fast_in_the_copy_as_one_that_is() -> None:
+    processes = [run(device=(us, us * 1.001) * 4, gpu=f"{us}") for us in (204.0, 205.0, 206.0, 205.0, 204.5)]
+    observed = run(device=(260.0, 260.1) * 6, controls=pair(gemm=153.0), gpu="another")
+    verdict = judge_time(Timer.DEVICE, observed, calibrated(processes, suite="perf"), compare(H200, H200))
+    assert verdict.status is Status.REGRESSED
+    assert of(verdict, "machine") == [
+        "another GPU of the kind, as fast in the copy as one that the baseline knows (copy +0.0 %, gemm +2.0 %)"
+    ]

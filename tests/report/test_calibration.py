@@ -65,6 +65,14 @@ def test_one_process_on_a_host_that_was_twice_as_slow_does_not_hide_what_the_oth
     assert among == pytest.approx(alone, rel=0.05)
 
 
+@pytest.mark.parametrize("place", range(5))
+def test_a_process_that_was_cut_short_changes_nothing_wherever_it_stands(place: int) -> None:
+    runs = [run(device=[us * 1.0002**number for us in QUIET]) for number in range(4)]
+    expected = told(calibrated(runs, suite="perf"))["device time"]
+    runs.insert(place, run(device=(200.0,)))
+    assert told(calibrated(runs, suite="perf"))["device time"] == expected
+
+
 @pytest.mark.parametrize("width", [60, 80])
 def test_the_table_is_never_wider_than_the_terminal(width: int) -> None:
     text = calibration_text({WORKLOAD * 3: baseline()}, comparisons=21, width=width, color=False)

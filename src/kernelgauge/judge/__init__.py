@@ -8,7 +8,7 @@ from .expectation import Expectation, applicable, mismatches
 from .fingerprint import Comparison, FieldChange, compare
 from .joining import joined
 from .machine import MachineChange, gemm_kernel, machine_change, machine_change_on
-from .noise import Seen, on_a_host_like, process_noise
+from .noise import Seen, held_against, process_noise
 from .observation import Observation, observe
 from .policy import DEFAULT_POLICIES, FALSE_ALARMS_PER_SUITE, Policy, Prior, policies_for, policy_for
 from .review import review
@@ -62,6 +62,7 @@ __all__ = [
     "encode_baseline",
     "from_run",
     "gemm_kernel",
+    "held_against",
     "joined",
     "judge_structure",
     "judge_time",
@@ -70,7 +71,6 @@ __all__ = [
     "mismatches",
     "not_measured",
     "observe",
-    "on_a_host_like",
     "plan_update",
     "policies_for",
     "policy_for",

@@ -14,11 +14,10 @@ from .noise import (
     alike,
     comparable_to,
     difference,
+    held_against,
     host_explains,
     is_disturbed,
-    on_a_host_like,
     sources,
-    telling,
 )
 from .policy import FALSE_ALARMS_PER_SUITE, Policy
 from .stats import RelativeChange, Source, change, quantile, standard_error
@@ -81,7 +80,7 @@ def decide(
         explained: the change that the machine itself may have made, from the lowest to the highest (logarithms): the
             interval is widened by it, and by what the host may have made of a latency.
     """
-    before, after = alike(telling(on_a_host_like(before, after)), after, policy)
+    before, after = alike(held_against(before, after), after, policy)
     delta = max(-_FURTHEST, min(_FURTHEST, difference(before, after, policy)))
     noise = sources(before, after, policy)
     by_host = host_explains(before, after, delta)
@@ -184,7 +183,7 @@ def _fewest(decides: Callable[[int], bool]) -> int | None:
 
 def smallest_detectable(before: Sequence[Seen], after: Seen, policy: Policy, *, comparisons: int) -> float:
     """The slowdown, as a fraction, that is caught 95 times in 100 at the level of the suite."""
-    noise = sources(*alike(telling(on_a_host_like(before, after)), after, policy), policy)
+    noise = sources(*alike(held_against(before, after), after, policy), policy)
     level = FALSE_ALARMS_PER_SUITE / comparisons
     margin = (quantile(noise, 1 - 2 * level) + quantile(noise, 1 - 2 * (1 - _POWER))) * standard_error(noise)
     # The other two gates are passed as often only by a change that is larger than them by as much.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ..run import Timer
+from ..trace.kernel import KernelIdentity
 from .baseline import Baseline
 from .calibration import entries_of
 from .configuration import Likeness
@@ -23,25 +24,41 @@ def joined(stored: Baseline, new: Baseline, *, comparisons: int) -> Baseline:
 
     Raises `ValueError` with what differs: to join it would make noise of a change.
     """
-    differs = [*exact_details(stored, new), *_moved(stored, new, comparisons)]
+    differs = [*exact_details(stored, new), *_other_source(stored, new), *_moved(stored, new, comparisons)]
     if differs:
         raise ValueError(", ".join(dict.fromkeys(differs)))
     return msgspec.structs.replace(stored, entries=entries_of([stored, new]), recorded=new.recorded)
 
 
+def _other_source(stored: Baseline, new: Baseline) -> Iterator[str]:
+    """A configuration that was not drawn before is of the same source, or of other code."""
+    known = {(each.name, each.source_hash) for each in _identities(stored)}
+    names = {name for name, source in known if source}
+    for each in _identities(new):
+        if each.source_hash and each.name in names and (each.name, each.source_hash) not in known:
+            yield f"generated source of {each.name}"
+
+
+def _identities(baseline: Baseline) -> Iterator[KernelIdentity]:
+    return (kernel.identity for entry in baseline.entries for kernel in entry.kernels)
+
+
 def _moved(stored: Baseline, new: Baseline, comparisons: int) -> Iterator[str]:
-    """Times that are not those of the stored processes. On another GPU, maybe of another host, those of the host may differ."""
+    """Times that are not those of the stored processes, and machines that are none of theirs.
+
+    On another GPU, maybe of another host, host clocks may differ; of another configuration, all that it runs differently.
+    """
+    gpus = {process.gpu for entry in stored.entries for process in entry.processes}
     processes = sum(len(entry.processes) for entry in new.entries)
     for entry in new.entries:
         known, likeness = stored.entry_like(entry.kernels)
-        if likeness is Likeness.SAME_CONFIGURATION:
-            yield "generated source of its kernels"
-        if likeness is not Likeness.IDENTICAL:
-            continue
-        gpus = {process.gpu for process in known.processes}
         for process in entry.processes:
+            machine = known.machine_change(process.gpu, process.controls)
+            if machine.is_another:
+                yield f"control pair {machine}"
             single = msgspec.structs.replace(entry, draws=1, processes=(process,))
             alone = msgspec.structs.replace(new, entries=(single,))
             for change in time_changes(stored, alone, comparisons=comparisons * processes):
-                if change.moved and (change.timer is Timer.DEVICE or process.gpu in gpus):
+                same = change.timer is Timer.HOST or likeness is Likeness.IDENTICAL
+                if change.moved and same and (change.timer is Timer.DEVICE or process.gpu in gpus):
                     yield time_detail(change)

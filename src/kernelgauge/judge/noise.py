@@ -19,20 +19,19 @@ __all__ = [
     "alike",
     "comparable_to",
     "difference",
+    "held_against",
     "host_explains",
     "is_disturbed",
     "of_another_gpu",
-    "on_a_host_like",
     "process_noise",
     "sources",
-    "telling",
 ]
 
 # Processes on one host differ by 5 to 6 % in its speed (docs/measuring.md). One that moved further, as a logarithm, may be the
 # other of two hosts, or a busy one (benchmarks/data/busy_host).
 _SAME_HOST = 0.1
-# Processes whose controls are further apart are of other hosts, or of one that was disturbed: of the five hosts in
-# benchmarks/data/more_gpus and baselines/ they lie at 30 to 38 us and at 50 to 61, and once at 114.
+# Processes whose controls are further apart (a logarithm) are of other hosts, or of one that was disturbed: of the five hosts in
+# benchmarks/data/more_gpus and baselines/, two have 36 us in the median and three 55 to 64; single processes reach 114.
 _LIKE_A_HOST = 0.25
 _LEAST_OF_A_HOST = 4
 # Replicates scatter by up to so many times what is expected: of 182 host clocks in benchmarks/data/nine_processes and host_states
@@ -87,7 +86,12 @@ def _places_of_comparable(after: Seen, before: Sequence[Seen]) -> list[int]:
     return [same[place] for place in at_the_speed_of(after.gemm_us, [before[each].gemm_us for each in same])]
 
 
-def on_a_host_like(before: Sequence[Seen], after: Seen) -> Sequence[Seen]:
+def held_against(before: Sequence[Seen], after: Seen) -> Sequence[Seen]:
+    """Those of the processes of a baseline that say something of a run."""
+    return _on_a_host_like(_telling(before), after)
+
+
+def _on_a_host_like(before: Sequence[Seen], after: Seen) -> Sequence[Seen]:
     """For a latency, without the processes whose host had another speed; all if few would be left.
 
     A baseline may know several hosts, or one that was twice as slow once. What a latency takes then says little of this run
@@ -108,7 +112,7 @@ def on_a_host_like(before: Sequence[Seen], after: Seen) -> Sequence[Seen]:
     return alike if len(alike) >= _LEAST_OF_A_HOST else before
 
 
-def telling(before: Sequence[Seen]) -> Sequence[Seen]:
+def _telling(before: Sequence[Seen]) -> Sequence[Seen]:
     """Those that know how far their replicates scatter, unless none does.
 
     One process that was cut short after its first replicate would else leave a baseline of many without an interval.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from statistics import geometric_mean
 
-from ..run import Run, Timer
+import msgspec
+
+from ..run import Run, Sample, Timer
 from .attribution import explain
 from .baseline import Baseline, Entry
 from .configuration import Likeness
@@ -13,7 +15,7 @@ from .decision import Decision, decide
 from .fingerprint import Comparison
 from .lottery import choice
 from .machine import MachineChange, gemm_kernel, gemm_us
-from .noise import Seen, comparable_to, on_a_host_like
+from .noise import Seen, comparable_to, held_against
 from .observation import observe
 from .policy import Policy, policy_for
 from .stats import RelativeChange
@@ -47,7 +49,7 @@ def judge_time(
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
     share = entry.host_share(timer)
     after = Seen(observe(sample, host_share=share), run.gpu, share, gemm_us(run.controls, gemm))
-    before = list(on_a_host_like(before, after))
+    before = list(held_against(before, after))
     machine = entry.machine_change(run.gpu, run.controls)
     if timer is not Timer.HOST and machine.is_another:
         return _lying_machine(run, timer, machine)
@@ -181,10 +183,9 @@ def _device_reasons(run: Run, entry: Entry, machine: MachineChange) -> list[Reas
 
 
 def _said_of_the_machine(machine: MachineChange) -> str:
-    if machine.moved:
-        says = "moved too: the machine, in part"
-    else:
-        says = "did not: it is not the machine" if machine.same_gpu else "is as on GPUs that the baseline knows"
+    if not machine.same_gpu and not machine.moved:
+        return f"another GPU of the kind, as fast in the copy as one that the baseline knows ({machine})"
+    says = "moved too: the machine, in part" if machine.moved else "did not: it is not the machine"
     return f"{'' if machine.same_gpu else 'another GPU of the kind: '}the control pair ({machine}) {says}"
 
 
@@ -207,6 +208,7 @@ def _latency_parts(run: Run, baseline: Baseline, entry: Entry) -> list[Reason]:
     if latency is None or device is None:
         return []
     gemm = gemm_kernel(run.controls)
+    entry = _on_hosts_like(baseline, entry, run, latency)
     before = [baseline.seen(timer, entry, gemm=gemm) for timer in (Timer.END_TO_END, Timer.DEVICE)]
     after = [Seen(observe(sample), run.gpu, gemm_us=gemm_us(run.controls, gemm)) for sample in (latency, device)]
     if not all(before):
@@ -222,6 +224,16 @@ def _latency_parts(run: Run, baseline: Baseline, entry: Entry) -> list[Reason]:
             f"GPU idle {old_latency - old_device:.1f} -> {new_latency - new_device:.1f} us ({idle:+.1f}): {bound}",
         ),
     ]
+
+
+def _on_hosts_like(baseline: Baseline, entry: Entry, run: Run, latency: Sample) -> Entry:
+    """The entry with those of its processes that a latency is compared with."""
+    timed = [process for process in entry.processes if Timer.END_TO_END in process.timers]
+    seen = baseline.seen(Timer.END_TO_END, entry)
+    share = entry.host_share(Timer.END_TO_END)
+    kept = held_against(seen, Seen(observe(latency, host_share=share), run.gpu, share))
+    processes = tuple(process for process, each in zip(timed, seen, strict=True) if each in kept)
+    return msgspec.structs.replace(entry, processes=processes)
 
 
 def _tuning(baseline: Baseline, entry: Entry, likeness: Likeness, decision: Decision) -> list[Reason]:

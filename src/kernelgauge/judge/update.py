@@ -16,7 +16,7 @@ from .configuration import Likeness
 from .decision import Decision, decide
 from .fingerprint import FieldChange, compare
 from .machine import gemm_kernel
-from .noise import Seen
+from .noise import Seen, held_against
 from .policy import policy_for
 from .verdict import Status
 
@@ -56,7 +56,7 @@ class PlannedChange:
 class TimeChange:
     """One timer, as it is stored and as it was measured now, in microseconds. None: not on that side.
 
-    `before_us`: mean over all processes of the stored entry; `decision`: by the rule that judges a run.
+    `before_us`: mean over the processes of the stored entry that it may be compared with; `decision`: by the rule that judges a run.
     """
 
     timer: Timer
@@ -193,13 +193,14 @@ def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[Time
     gemm = gemm_kernel(process.controls)
     for timer in Timer:
         before, fresh = old.seen(timer, entry, gemm=gemm), new.seen(timer, new.entries[0], gemm=gemm)
-        before_us = _mean_us(before) if before else None
         if not before or not fresh:
             if before or fresh:
+                before_us = _mean_us(before) if before else None
                 found.append(TimeChange(timer, before_us, fresh[0].observation.mean_us if fresh else None))
             continue
         # Of one share: else the control is no common scale.
         after = replace(fresh[0], host_share=before[0].host_share)
+        before = list(held_against(before, after))
         decision = decide(
             before,
             after,
@@ -207,7 +208,7 @@ def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[Time
             comparisons=comparisons,
             explained=machine.explained(host_share=after.host_share),
         )
-        found.append(TimeChange(timer, before_us, after.observation.mean_us, decision))
+        found.append(TimeChange(timer, _mean_us(before), after.observation.mean_us, decision))
     return found
 
 

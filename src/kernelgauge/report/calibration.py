@@ -15,7 +15,7 @@ from ..judge import (
     Policy,
     Seen,
     gemm_kernel,
-    on_a_host_like,
+    held_against,
     policy_for,
     process_noise,
     smallest_detectable,
@@ -53,10 +53,11 @@ def _numbers(policy: Policy, seen: Sequence[Seen], comparisons: int) -> tuple[st
     def smallest(after: Seen) -> float:
         return smallest_detectable(seen, after, policy, comparisons=comparisons)
 
-    noise = median(process_noise(on_a_host_like(seen, each), policy) for each in seen)
-    here = median(map(smallest, seen))
-    there = median(smallest(replace(each, gpu="another")) for each in seen)
-    time_us = median(each.observation.mean_us for each in seen)
+    able = [each for each in seen if each.observation.spread is not None] or seen
+    noise = median(process_noise(held_against(seen, each), policy) for each in able)
+    here = median(map(smallest, able))
+    there = median(smallest(replace(each, gpu="another")) for each in able)
+    time_us = median(each.observation.mean_us for each in able)
     return (f"{time_us:.1f}", *(f"{100 * value:.2f}" for value in (noise, here, there)))
 
 
