@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from kernelgauge.judge import DEFAULT_POLICIES, Seen, Status, machine_change_on
 from kernelgauge.judge.decision import decide
-from kernelgauge.judge.noise import comparable_to, difference, process_noise, sources
+from kernelgauge.judge.noise import difference, process_noise, sources
+from kernelgauge.judge.seen import comparable_to
 from kernelgauge.judge.speed import at_the_speed_of, speeds
 from kernelgauge.run import ControlTime, Timer
 from tests.builders import seen

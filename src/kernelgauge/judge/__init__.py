@@ -8,11 +8,12 @@ from .expectation import Expectation, applicable, mismatches
 from .fingerprint import Comparison, FieldChange, compare
 from .joining import joined
 from .machine import MachineChange, gemm_kernel, machine_change, machine_change_on
-from .noise import Seen, held_against, process_noise
+from .noise import process_noise
 from .observation import Observation, observe
 from .policy import DEFAULT_POLICIES, FALSE_ALARMS_PER_SUITE, Policy, Prior, policies_for, policy_for
 from .review import review
 from .reviewed import Candidate, Group, Review, Reviewed, SinceFirst
+from .seen import Seen, held_against
 from .stats import RelativeChange
 from .structure import judge_structure
 from .timing import judge_time, not_measured

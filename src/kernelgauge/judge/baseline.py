@@ -15,8 +15,8 @@ from .configuration import Likeness, likeness
 from .contradictions import contradictions
 from .layout import laid_out
 from .machine import MachineChange, gemm_us, machine_change_on
-from .noise import Seen
 from .observation import Observation, host_share, observe
+from .seen import Seen
 
 __all__ = ["SCHEMA_VERSION", "Baseline", "Entry", "Process", "decode_baseline", "encode_baseline", "from_run"]
 

@@ -9,17 +9,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from .noise import (
-    Seen,
-    alike,
-    comparable_to,
-    difference,
-    held_against,
-    host_explains,
-    is_disturbed,
-    sources,
-)
+from .noise import alike, difference, host_explains, is_disturbed, sources
 from .policy import FALSE_ALARMS_PER_SUITE, Policy
+from .seen import Seen, comparable_to, held_against
 from .stats import RelativeChange, Source, change, quantile, standard_error
 from .verdict import Status
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import fmean, variance
 
 from .observation import Observation
 from .policy import Policy
-from .slope import DISPATCH_SLOPE, Slope, fitted_slope
-from .speed import at_the_speed_of, speeds
+from .seen import Seen, comparable_to, places_of_comparable, seen_by_gpu, seen_by_speed
+from .slope import Slope, fitted_slope
 from .stats import NO_INTERVAL, Source
 
 __all__ = [
     "AnotherGpu",
-    "Seen",
     "alike",
-    "comparable_to",
     "difference",
-    "held_against",
     "host_explains",
     "is_disturbed",
     "of_another_gpu",
@@ -30,94 +27,12 @@ __all__ = [
 # Processes on one host differ by 5 to 6 % in its speed (docs/measuring.md). One that moved further, as a logarithm, may be the
 # other of two hosts, or a busy one (benchmarks/data/busy_host).
 _SAME_HOST = 0.1
-# Processes whose controls are further apart (a logarithm) are of other hosts, or of one that was disturbed: of the five hosts in
-# benchmarks/data/more_gpus and baselines/, two have 36 us in the median and three 55 to 64; single processes reach 114.
-_LIKE_A_HOST = 0.25
-_LEAST_OF_A_HOST = 4
 # Replicates scatter by up to so many times what is expected: of 182 host clocks in benchmarks/data/nine_processes and host_states
 # twelve by more, none by three times; of 120 in busy_host 40, by up to twenty times.
 _USUAL_SCATTER = 2.0
 _LEAST_GPUS = 4  # below, a slope over GPUs says more of the GPUs than of the workload
 # Standard deviation of the slope on the control GEMM: a workload may follow it in full, or not at all.
 _SLOPE_PRIOR = 0.5
-
-
-@dataclass(frozen=True)
-class Seen:
-    """An observation, and what it takes to compare it with another one.
-
-    Attributes:
-        gpu: on which GPU of its kind it was made: a digest of its UUID; None: there is only one (a CPU).
-        host_share: the part of the time that is the host's and grows with its control: 0 of a device time, 1 of a dispatch
-            time, what the device does not fill of a latency.
-        gemm_us: the control GEMM beside it: how fast this GPU is among its kind. None: not known, or not comparable.
-        slope: how the host's part follows the control.
-    """
-
-    observation: Observation
-    gpu: str | None = None
-    host_share: float = 0.0
-    gemm_us: float | None = None
-    slope: Slope = field(default_factory=DISPATCH_SLOPE.expected)
-
-    @property
-    def known_host(self) -> bool:
-        """Whether the speed of its host is known, or of no concern."""
-        return not self.host_share or self.observation.control_us is not None
-
-    @property
-    def logarithm(self) -> float:
-        """What is compared: the logarithm of the time, at equal speed of the host."""
-        return math.log(self.observation.mean_us) - self.slope.value * self.host_logarithm
-
-    @property
-    def host_logarithm(self) -> float:
-        """Of the control, as much as the time has of the host."""
-        return self.host_share * math.log(self.observation.control_us or 1.0)
-
-
-def comparable_to(after: Seen, before: Sequence[Seen]) -> list[Seen]:
-    """Those that were made on the GPU of `after`, at its speed if any was; empty if none was made there."""
-    return [before[place] for place in _places_of_comparable(after, before)]
-
-
-def _places_of_comparable(after: Seen, before: Sequence[Seen]) -> list[int]:
-    same = [place for place, seen in enumerate(before) if seen.gpu == after.gpu]
-    return [same[place] for place in at_the_speed_of(after.gemm_us, [before[each].gemm_us for each in same])]
-
-
-def held_against(before: Sequence[Seen], after: Seen) -> Sequence[Seen]:
-    """Those of the processes of a baseline that say something of a run."""
-    return _on_a_host_like(_telling(before), after)
-
-
-def _on_a_host_like(before: Sequence[Seen], after: Seen) -> Sequence[Seen]:
-    """For a latency, without the processes whose host had another speed; all if few would be left.
-
-    A baseline may know several hosts, or one that was twice as slow once. What a latency takes then says little of this run
-    (`host_explains`), but two processes alone do not say how far processes differ. Those on its own GPU count if none of
-    them had its speed.
-    """
-    control_us = after.observation.control_us
-    if not 0 < after.host_share < 1 or control_us is None:
-        return before
-
-    def has_its_speed(seen: Seen) -> bool:
-        other_us = seen.observation.control_us
-        return other_us is not None and abs(math.log(other_us / control_us)) <= _LIKE_A_HOST
-
-    alike = [seen for seen in before if has_its_speed(seen)]
-    if all(seen.gpu != after.gpu for seen in alike):
-        alike = [seen for seen in before if seen.gpu == after.gpu or has_its_speed(seen)]
-    return alike if len(alike) >= _LEAST_OF_A_HOST else before
-
-
-def _telling(before: Sequence[Seen]) -> Sequence[Seen]:
-    """Those that know how far their replicates scatter, unless none does.
-
-    One process that was cut short after its first replicate would else leave a baseline of many without an interval.
-    """
-    return [seen for seen in before if seen.observation.spread is not None] or before
 
 
 def _own_slope(before: Sequence[Seen], policy: Policy) -> Slope:
@@ -127,9 +42,9 @@ def _own_slope(before: Sequence[Seen], policy: Policy) -> Slope:
         return expected
     points = [
         [(seen.host_logarithm, math.log(seen.observation.mean_us)) for seen in group]
-        for group in _seen_by_gpu(before).values()
+        for group in seen_by_gpu(before).values()
     ]
-    scatter = _between_processes(_seen_by_speed(_at(expected, before)), policy.for_share(share))
+    scatter = _between_processes(seen_by_speed(_at(expected, before)), policy.for_share(share))
     return fitted_slope(points, scatter.variance, policy.slope)
 
 
@@ -160,7 +75,7 @@ def difference(before: Sequence[Seen], after: Seen, policy: Policy) -> float:
 def sources(before: Sequence[Seen], after: Seen, policy: Policy) -> tuple[Source, ...]:
     """Every source of noise in `difference`."""
     policy = policy.for_share(after.host_share)
-    places = _places_of_comparable(after, before)
+    places = places_of_comparable(after, before)
     same = [before[place] for place in places]
     compared = same or before
     run = after.observation
@@ -199,7 +114,7 @@ def of_another_gpu(before: Sequence[Seen], after: Seen, policy: Policy) -> Anoth
     analysis of covariance (Fisher, "Statistical Methods for Research Workers", 1932), with the slope shrunk towards 0
     as in ridge regression (Hoerl and Kennard, 1970).
     """
-    by_gpu = list(_seen_by_gpu(before).values())
+    by_gpu = list(seen_by_gpu(before).values())
     means = [fmean(seen.logarithm for seen in processes) for processes in by_gpu]
     mean, count = fmean(means), len(means)
     prior_us = before[0].observation.mean_us
@@ -225,7 +140,7 @@ def _speed(processes: Sequence[Seen]) -> float | None:
 
 def process_noise(processes: Sequence[Seen], policy: Policy) -> float:
     """Standard deviation between processes that more replicates would not remove, as a fraction."""
-    groups = _seen_by_speed(_at(_own_slope(processes, policy), processes))
+    groups = seen_by_speed(_at(_own_slope(processes, policy), processes))
     return math.sqrt(_beyond_replicates(groups, policy.for_share(processes[0].host_share)))
 
 
@@ -236,7 +151,7 @@ def _groups(before: Sequence[Seen], places: Collection[int]) -> list[list[Seen]]
     """
     compared = [seen for place, seen in enumerate(before) if place in places]
     others = [seen for place, seen in enumerate(before) if place not in places]
-    return [*([compared] if compared else []), *_seen_by_speed(others)]
+    return [*([compared] if compared else []), *seen_by_speed(others)]
 
 
 def _beyond_replicates(groups: Sequence[Sequence[Seen]], policy: Policy) -> float:
@@ -255,22 +170,6 @@ def _between_processes(groups: Sequence[Sequence[Seen]], policy: Policy) -> Sour
     observed = math.fsum(squares) / degrees if degrees else 0.0
     mean_us, within = processes[0].observation.mean_us, _mean_within(processes, policy)
     return policy.process.weighed(mean_us, observed, degrees, besides=within)
-
-
-def _seen_by_gpu(processes: Sequence[Seen]) -> dict[str | None, list[Seen]]:
-    found: dict[str | None, list[Seen]] = {}
-    for seen in processes:
-        found.setdefault(seen.gpu, []).append(seen)
-    return found
-
-
-def _seen_by_speed(processes: Sequence[Seen]) -> list[list[Seen]]:
-    """Of each GPU, those at each speed."""
-    found: dict[tuple[str | None, int], list[Seen]] = {}
-    for gpu, group in _seen_by_gpu(processes).items():
-        for speed, seen in zip(speeds([each.gemm_us for each in group]), group, strict=True):
-            found.setdefault((gpu, speed), []).append(seen)
-    return list(found.values())
 
 
 def _mean_within(processes: Sequence[Seen], policy: Policy) -> float:

@@ -15,9 +15,9 @@ from .decision import Decision, decide
 from .fingerprint import Comparison
 from .lottery import choice
 from .machine import MachineChange, gemm_kernel, gemm_us
-from .noise import Seen, comparable_to, held_against
 from .observation import observe
 from .policy import Policy, policy_for
+from .seen import Seen, comparable_to, held_against
 from .stats import RelativeChange
 from .verdict import Reason, Status, Verdict
 

@@ -16,8 +16,8 @@ from .configuration import Likeness
 from .decision import Decision, decide
 from .fingerprint import FieldChange, compare
 from .machine import gemm_kernel
-from .noise import Seen, held_against
 from .policy import policy_for
+from .seen import Seen, held_against
 from .verdict import Status
 
 __all__ = [
