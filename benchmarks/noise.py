@@ -37,7 +37,6 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, linear_regression, stdev, variance
 
@@ -63,6 +62,7 @@ from kernelgauge.judge import (
 )
 from kernelgauge.judge.calibration import entries_of
 from kernelgauge.judge.noise import alike
+from kernelgauge.judge.update import time_changes
 from kernelgauge.report.calibration import calibration_text
 from kernelgauge.report.rows import rows
 from kernelgauge.report.terminal import describe, remarks, summary_text
@@ -154,19 +154,16 @@ def unknown_gpu(baselines: Mapping[str, Baseline]) -> None:
 
 def _regressed(baseline: Baseline, entry: Entry, process: Process, slower: float, comparisons: int) -> bool:
     """Whether a process that is slower by so much is seen by what all other GPUs' processes say."""
+    device = process.timers[Timer.DEVICE]
+    longer = msgspec.structs.replace(device, mean_us=device.mean_us * (1 + slower))
+    tested = msgspec.structs.replace(process, timers={Timer.DEVICE: longer})
     others = tuple(each for each in entry.processes if each.gpu != process.gpu)
-    known, own = (msgspec.structs.replace(entry, processes=each) for each in (others, (process,)))
-    gemm = process.controls["gemm"].kernel
-    (one,) = baseline.seen(Timer.DEVICE, own, gemm=gemm)
-    longer = msgspec.structs.replace(one.observation, mean_us=one.observation.mean_us * (1 + slower))
-    decision = decide(
-        baseline.seen(Timer.DEVICE, known, gemm=gemm),
-        replace(one, observation=longer),
-        policy_for(Timer.DEVICE, baseline.fingerprint, entry.kernels),
-        comparisons=comparisons,
-        explained=known.machine_change(process.gpu, process.controls).explained(host_share=one.host_share),
+    known, new = (
+        msgspec.structs.replace(baseline, entries=(msgspec.structs.replace(entry, processes=processes),))
+        for processes in (others, (tested,))
     )
-    return decision.status is Status.REGRESSED
+    (change,) = [each for each in time_changes(known, new, comparisons=comparisons) if each.timer is Timer.DEVICE]
+    return change.decision is not None and change.decision.status is Status.REGRESSED
 
 
 def judge_against(store: BaselineStore, files: Sequence[Path]) -> None:

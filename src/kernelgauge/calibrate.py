@@ -166,18 +166,17 @@ def store(
 
 def _planned(calibration: Calibration, stored: Mapping[str, Baseline | None], *, add: bool) -> Calibration:
     baselines: dict[str, Baseline] = {}
-    refused = dict(calibration.refused)
+    refused: dict[str, str] = {}
     for workload, new in calibration.baselines.items():
         old = stored.get(workload)
-        if add and workload in stored:
-            why = "the stored file cannot be read"
-            if old is not None:
-                try:
-                    baselines[workload] = joined(old, new, comparisons=calibration.comparisons)
-                    continue
-                except ValueError as error:
-                    why = f"not as it was recorded: {error}"
-            refused[workload] = f"{why}; without --add it is replaced"
-        else:
+        if not add or workload not in stored:
             baselines[workload] = new if old is None else descended(new, old)
-    return replace(calibration, baselines=baselines, refused=refused)
+        elif old is None:
+            refused[workload] = "the stored file cannot be read"
+        else:
+            try:
+                baselines[workload] = joined(old, new, comparisons=calibration.comparisons)
+            except ValueError as error:
+                refused[workload] = f"not as it was recorded: {error}"
+    refused = {workload: f"{why}; without --add it is replaced" for workload, why in refused.items()}
+    return replace(calibration, baselines=baselines, refused=calibration.refused | refused)

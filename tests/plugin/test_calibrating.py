@@ -6,85 +6,18 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kernelgauge import calibrate as calibrating
 from kernelgauge.calibrate import calibrate, draw, store
-from kernelgauge.cli import main
 from kernelgauge.errors import KernelgaugeError, MeasurementError
-from kernelgauge.judge import Baseline, decode_baseline
 from kernelgauge.run import Run
-from kernelgauge.runs_file import RunsFile, write_runs
-from tests.builders import counts, mlp_kernels, run
-
-FIRST, SECOND = "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8"
-
-
-class Processes:
-    """Stands in for `subprocess.run`: each process writes the runs that were told, or ends as it was told.
-
-    `seen`: command and environment of each, in order of start. `most_at_once`: on one GPU, and in all.
-    """
-
-    def __init__(self, baselines: Path) -> None:
-        self.baselines = baselines
-        self.runs: list[tuple[Run, ...]] = []
-        self.ends: dict[int, Any] = {}  # by place: a CompletedProcess, or an exception
-        self.seen: list[tuple[list[str], dict[str, str]]] = []
-        self.folders: list[Path] = []
-        self.at_once: dict[str, int] = {}
-        self.most_at_once: dict[str, int] = {}
-        self._lock = threading.Lock()
-        self.meet: threading.Barrier | None = None  # so that processes that may run at once do
-
-    def __call__(self, command: list[str], *, env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
-        gpu = env.get("CUDA_VISIBLE_DEVICES", "")
-        with self._lock:
-            place = len(self.seen)
-            self.seen.append((command, env))
-            for name in (gpu, "all"):
-                self.at_once[name] = self.at_once.get(name, 0) + 1
-                self.most_at_once[name] = max(self.most_at_once.get(name, 0), self.at_once[name])
-        if self.meet is not None:
-            self.meet.wait(timeout=10)
-        with self._lock:
-            for name in (gpu, "all"):
-                self.at_once[name] -= 1
-        end = self.ends.get(place)
-        if isinstance(end, Exception):
-            raise end
-        target = Path(next(part for part in command if part.startswith("--perf-runs=")).partition("=")[2])
-        self.folders.append(target.parent)
-        runs = self.runs[place % len(self.runs)]  # one that fails writes what it has, too
-        write_runs(target, RunsFile(str(self.baselines), {each.workload: "perf" for each in runs}, runs, 3))
-        return end or subprocess.CompletedProcess(command, 0, "", "")
-
-
-def measured(workload: str = FIRST, *, center: float = 205.0, place: int = 0, **fields: Any) -> Run:
-    """What one process measured: a little apart from the others."""
-    device = [center * (1 + 0.0001 * (place + offset)) for offset in (-1, 0, 1, 2)]
-    defaults: dict[str, Any] = {"workload": workload, "device": device, "host": None, "end_to_end": None, "gpu": "a"}
-    return run(**(defaults | fields))
-
-
-@pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Processes:
-    told = Processes(tmp_path / "baselines")
-    told.runs = [(measured(place=place), measured(SECOND, place=place)) for place in range(3)]
-    monkeypatch.setattr(calibrating.subprocess, "run", told)
-    return told
-
-
-def stored(processes: Processes) -> dict[str, Baseline]:
-    return {
-        path.stem: decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
-        for path in processes.baselines.glob("*/*.json")
-    }
-
+from kernelgauge.runs_file import RunsFile
+from tests.builders import counts, mlp_kernels
+from tests.plugin.told_processes import FIRST, SECOND, Command, Processes, measured, stored
 
 # -- the processes --------------------------------------------------------------------------------------------------
 
@@ -223,21 +156,15 @@ def test_storing_replaces_these_baselines_and_no_others(tmp_path: Path) -> None:
     assert after[SECOND] == before[SECOND]
 
 
+def test_what_is_stored_is_shown_before_it_is_written(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[bool] = []
+    draws = [RunsFile(str(processes.baselines), {FIRST: "perf"}, (measured(place=place),), 3) for place in range(2)]
+    store(calibrate(draws), show=lambda _: shown.append(bool(stored(processes))))
+    assert shown == [False]
+    assert set(stored(processes)) == {FIRST}
+
+
 # -- the command ----------------------------------------------------------------------------------------------------
-
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(processes: Processes, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `kernelgauge` with these arguments; returns the exit code and what it printed."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
 
 
 def test_calibrate_stores_and_prints_what_was_found(processes: Processes, command: Command) -> None:
@@ -314,90 +241,3 @@ def test_what_cannot_be_asked_is_a_usage_error(command: Command, arguments: tupl
 def test_gpus_are_named_by_comma(processes: Processes, command: Command) -> None:
     assert command("calibrate", "perf", "--processes", "2", "--gpus", "0,1")[0] == 0
     assert {environment["CUDA_VISIBLE_DEVICES"] for _, environment in processes.seen} <= {"0", "1"}
-
-
-# -- adding to what is stored ---------------------------------------------------------------------------------------
-
-
-def on_gpu(gpu: str) -> list[tuple[Run, ...]]:
-    return [(measured(place=place, gpu=gpu), measured(SECOND, place=place, gpu=gpu)) for place in range(2)]
-
-
-def gpus(baseline: Baseline) -> list[str | None]:
-    return [process.gpu for process in baseline.entries[0].processes]
-
-
-def test_the_gpus_of_another_host_are_added(processes: Processes, command: Command) -> None:
-    for gpu in ("a", "b"):
-        processes.runs = on_gpu(gpu)
-        code, out, _ = command("calibrate", "perf", "--processes", "2", "--add")
-        assert code == 0
-        assert f"2 written to {processes.baselines}" in out
-    assert {name: gpus(baseline) for name, baseline in stored(processes).items()} == {
-        name: ["a", "a", "b", "b"] for name in (FIRST, SECOND)
-    }
-    assert all(baseline.ancestors == () for baseline in stored(processes).values())
-    assert "--add" not in processes.seen[0][0]
-
-
-def test_without_being_asked_to_add_it_replaces(processes: Processes, command: Command) -> None:
-    for gpu in ("a", "b"):
-        processes.runs = on_gpu(gpu)
-        command("calibrate", "perf", "--processes", "2")
-    assert gpus(stored(processes)[FIRST]) == ["b", "b"]
-
-
-def test_what_would_be_added_is_printed_by_a_dry_run_and_not_written(processes: Processes, command: Command) -> None:
-    processes.runs = on_gpu("a")
-    command("calibrate", "perf", "--processes", "2")
-    before = stored(processes)
-    processes.runs = [(measured(kernels=mlp_kernels(us=55.0, xblock=512), gpu="b"),)] * 2
-    code, out, _ = command("calibrate", "perf", "--processes", "2", "--add", "--dry-run")
-    assert code == 0
-    assert "2 of 4: " in out  # the odds of all processes, those that are stored included
-    assert stored(processes) == before
-
-
-@pytest.mark.parametrize("broken", [True, False])
-def test_what_cannot_be_added_is_refused_alone_and_stays_as_it_is(
-    processes: Processes, command: Command, broken: bool
-) -> None:
-    processes.runs = on_gpu("a")
-    command("calibrate", "perf", "--processes", "2")
-    (path,) = processes.baselines.glob(f"*/{FIRST}.json")
-    if broken:
-        path.write_bytes(b"<<<<<<< HEAD\n")
-    before = path.read_bytes()
-    changes: dict[str, Any] = {} if broken else {"counts": counts(copies=3)}
-    processes.runs = [(measured(gpu="b", **changes), measured(SECOND, gpu="b"))] * 2
-    code, out, _ = command("calibrate", "perf", "--processes", "2", "--add")
-    assert code == 1
-    why = "the stored file cannot be read" if broken else "not as it was recorded: copies 0 -> 3"
-    assert f"not stored: {FIRST}: {why}; without --add it is replaced" in out
-    assert path.read_bytes() == before
-    (other,) = processes.baselines.glob(f"*/{SECOND}.json")
-    assert gpus(decode_baseline(other.read_bytes(), where="", workload=SECOND)) == ["a", "a", "b", "b"]
-
-
-def test_a_slowdown_is_not_added_as_noise(processes: Processes, command: Command) -> None:
-    processes.runs = on_gpu("a")
-    command("calibrate", "perf", "--processes", "2")
-    before = stored(processes)
-    processes.runs = [(measured(center=225.0, place=place),) for place in range(2)]
-    code, out, _ = command("calibrate", "perf", "--processes", "2", "--add")
-    assert code == 1
-    assert f"not stored: {FIRST}: not as it was recorded: device time 205.0 -> 225.0 us (+9.8 %)" in out
-    assert stored(processes) == before
-
-
-def test_without_a_folder_of_baselines_a_dry_run_leaves_none(processes: Processes, command: Command) -> None:
-    assert command("calibrate", "perf", "--processes", "2", "--add", "--dry-run")[0] == 0
-    assert not processes.baselines.exists()
-
-
-def test_what_is_stored_is_shown_before_it_is_written(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[bool] = []
-    draws = [RunsFile(str(processes.baselines), {FIRST: "perf"}, (measured(place=place),), 3) for place in range(2)]
-    store(calibrate(draws), show=lambda _: shown.append(bool(stored(processes))))
-    assert shown == [False]
-    assert set(stored(processes)) == {FIRST}

@@ -13,7 +13,7 @@ from .observation import Observation, observe
 from .policy import DEFAULT_POLICIES, FALSE_ALARMS_PER_SUITE, Policy, Prior, policies_for, policy_for
 from .review import review
 from .reviewed import Candidate, Group, Review, Reviewed, SinceFirst
-from .seen import Seen, held_against
+from .seen import Seen, held_against, telling
 from .stats import RelativeChange
 from .structure import judge_structure
 from .timing import judge_time, not_measured
@@ -78,5 +78,6 @@ __all__ = [
     "process_noise",
     "review",
     "smallest_detectable",
+    "telling",
     "worst",
 ]

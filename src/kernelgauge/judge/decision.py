@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import msgspec
 
@@ -36,6 +37,7 @@ class Decision:
     Attributes:
         status: PASS, REGRESSED, IMPROVED or UNDECIDED.
         change: with its interval at the level of the suite.
+        before: the processes of the baseline that the run was held against.
         suspicious: worth a second, larger measurement before anything is said.
         missing_replicates: for UNDECIDED: how many more would decide; None: no number of them would.
         explained: UNDECIDED only because the machine or the host moved as well: else it, or more replicates, would have decided.
@@ -44,6 +46,7 @@ class Decision:
 
     status: Status
     change: RelativeChange
+    before: Sequence[Seen]
     suspicious: bool
     missing_replicates: int | None = None
     explained: bool = False
@@ -80,7 +83,7 @@ def decide(
     compared = _Compared(before, after, policy, delta, 1 - 2 * FALSE_ALARMS_PER_SUITE / comparisons)
     measured = compared.change(noise, explained)
     if measured.low is None or measured.high is None:
-        return Decision(Status.UNDECIDED, measured, suspicious=True)
+        return Decision(Status.UNDECIDED, measured, before, suspicious=True)
     status = compared.said(noise, explained)
     undecided = status is Status.UNDECIDED
     regressed = compared.said(noise, _NO_MACHINE) is Status.REGRESSED
@@ -94,6 +97,7 @@ def decide(
     return Decision(
         status=status,
         change=measured,
+        before=before,
         suspicious=suspicious,
         missing_replicates=missing,
         explained=by_the_machine,
@@ -111,17 +115,22 @@ class _Compared:
     delta: float
     confidence: float
 
+    @cached_property
+    def before_us(self) -> float:
+        return self.after.observation.mean_us / math.exp(self.delta)
+
+    @cached_property
+    def blind(self) -> float:
+        """The slowdown, as a fraction, that must be excluded."""
+        elsewhere = not comparable_to(self.after, self.before)
+        return self.policy.blind_fraction(self.before_us, elsewhere=elsewhere)
+
     def change(self, noise: Sequence[Source], machine: tuple[float, float]) -> RelativeChange:
         return _widened(change(self.delta, noise, confidence=self.confidence), machine)
 
     def said(self, noise: Sequence[Source], machine: tuple[float, float]) -> Status:
         """A regression that the machine may have made is none, and no PASS either."""
-        before_us = self.after.observation.mean_us / math.exp(self.delta)
-        elsewhere = not comparable_to(self.after, self.before)
-        blind = self.policy.blind_fraction(before_us, elsewhere=elsewhere)
-        status, by_itself = (
-            _status(self.change(noise, each), self.policy, before_us, blind) for each in (machine, _NO_MACHINE)
-        )
+        status, by_itself = (self._status(self.change(noise, each)) for each in (machine, _NO_MACHINE))
         return Status.UNDECIDED if by_itself is Status.REGRESSED and status is Status.PASS else status
 
     def missing(self, machine: tuple[float, float]) -> int | None:
@@ -134,6 +143,17 @@ class _Compared:
             return self.said(later, machine) is not Status.UNDECIDED
 
         return _fewest(decides)
+
+    def _status(self, measured: RelativeChange) -> Status:
+        assert measured.low is not None
+        assert measured.high is not None
+        size = abs(measured.estimate)
+        matters = size > self.policy.tolerance and size * self.before_us > self.policy.floor_us
+        if matters and measured.low > 0:
+            return Status.REGRESSED
+        if matters and measured.high < 0:
+            return Status.IMPROVED
+        return Status.PASS if measured.high <= self.blind else Status.UNDECIDED
 
 
 def _seems_real(delta: float, noise: Sequence[Source], policy: Policy) -> bool:
@@ -150,17 +170,6 @@ def _widened(measured: RelativeChange, explained: tuple[float, float]) -> Relati
         low=(1 + measured.low) / math.exp(most) - 1,
         high=(1 + measured.high) / math.exp(least) - 1,
     )
-
-
-def _status(measured: RelativeChange, policy: Policy, before_us: float, blind: float) -> Status:
-    assert measured.low is not None
-    assert measured.high is not None
-    matters = abs(measured.estimate) > policy.tolerance and abs(measured.estimate) * before_us > policy.floor_us
-    if matters and measured.low > 0:
-        return Status.REGRESSED
-    if matters and measured.high < 0:
-        return Status.IMPROVED
-    return Status.PASS if measured.high <= blind else Status.UNDECIDED
 
 
 def _fewest(decides: Callable[[int], bool]) -> int | None:

@@ -10,7 +10,7 @@ from .observation import Observation
 from .slope import DISPATCH_SLOPE, Slope
 from .speed import at_the_speed_of, speeds
 
-__all__ = ["Seen", "comparable_to", "held_against", "places_of_comparable", "seen_by_gpu", "seen_by_speed"]
+__all__ = ["Seen", "comparable_to", "held_against", "places_of_comparable", "seen_by_gpu", "seen_by_speed", "telling"]
 
 # Processes whose controls are further apart (a logarithm) are of other hosts, or of one that was disturbed: of the five hosts in
 # benchmarks/data/more_gpus and baselines/, two have 36 us in the median and three 55 to 64; single processes reach 114.
@@ -65,7 +65,7 @@ def places_of_comparable(after: Seen, before: Sequence[Seen]) -> list[int]:
 
 def held_against(before: Sequence[Seen], after: Seen) -> Sequence[Seen]:
     """Those of the processes of a baseline that say something of a run."""
-    return _on_a_host_like(_telling(before), after)
+    return _on_a_host_like(telling(before), after)
 
 
 def _on_a_host_like(before: Sequence[Seen], after: Seen) -> Sequence[Seen]:
@@ -89,7 +89,7 @@ def _on_a_host_like(before: Sequence[Seen], after: Seen) -> Sequence[Seen]:
     return alike if len(alike) >= _LEAST_OF_A_HOST else before
 
 
-def _telling(before: Sequence[Seen]) -> Sequence[Seen]:
+def telling(before: Sequence[Seen]) -> Sequence[Seen]:
     """Those that know how far their replicates scatter, unless none does.
 
     One process that was cut short after its first replicate would else leave a baseline of many without an interval.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import geometric_mean
 
 import msgspec
 
-from ..run import Run, Sample, Timer
+from ..run import Run, Timer
 from .attribution import explain
 from .baseline import Baseline, Entry
 from .configuration import Likeness
@@ -17,7 +18,7 @@ from .lottery import choice
 from .machine import MachineChange, gemm_kernel, gemm_us
 from .observation import observe
 from .policy import Policy, policy_for
-from .seen import Seen, comparable_to, held_against
+from .seen import Seen, comparable_to
 from .stats import RelativeChange
 from .verdict import Reason, Status, Verdict
 
@@ -49,7 +50,6 @@ def judge_time(
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
     share = entry.host_share(timer)
     after = Seen(observe(sample, host_share=share), run.gpu, share, gemm_us(run.controls, gemm))
-    before = list(held_against(before, after))
     machine = entry.machine_change(run.gpu, run.controls)
     if timer is not Timer.HOST and machine.is_another:
         return _lying_machine(run, timer, machine)
@@ -64,9 +64,9 @@ def judge_time(
         status=decision.status,
         workload=run.workload,
         subject=timer.label,
-        headline=_headline(timer, decision, before, after, machine, measured=len(sample.replicates_us)),
+        headline=_headline(timer, decision, after, machine, measured=len(sample.replicates_us)),
         reasons=_reasons(timer, run, baseline, entry, likeness, decision, machine),
-        before_us=_compared_us(before, after, decision),
+        before_us=_compared_us(after, decision),
         after_us=after.observation.mean_us,
         change=decision.change,
         suspicious=decision.suspicious,
@@ -89,35 +89,33 @@ def _lying_machine(run: Run, timer: Timer, machine: MachineChange) -> Verdict:
     )
 
 
-def _control_us(seen: list[Seen]) -> float | None:
+def _control_us(seen: Sequence[Seen]) -> float | None:
     controls = [each.observation.control_us for each in seen if each.observation.control_us is not None]
     return geometric_mean(controls) if controls else None
 
 
-def _compared_us(before: list[Seen], after: Seen, decision: Decision) -> float:
+def _compared_us(after: Seen, decision: Decision) -> float:
     """The time that the percentage is one of: on a GPU that the baseline does not know, what is expected of it."""
     if after.host_share == 0:
         return decision.compared_us(after.observation.mean_us)
-    return _before_us(before, after)
+    return _before_us(decision.before, after)
 
 
-def _before_us(before: list[Seen], after: Seen) -> float:
+def _before_us(before: Sequence[Seen], after: Seen) -> float:
     """Geometric mean over the processes that are compared: what the ratio is a ratio of."""
     return geometric_mean(seen.observation.mean_us for seen in comparable_to(after, before) or before)
 
 
-def _headline(
-    timer: Timer, decision: Decision, before: list[Seen], after: Seen, machine: MachineChange, *, measured: int
-) -> str:
-    headline = f"{timer.label} {_compared_us(before, after, decision):.1f} -> {after.observation.mean_us:.1f} us  "
+def _headline(timer: Timer, decision: Decision, after: Seen, machine: MachineChange, *, measured: int) -> str:
+    headline = f"{timer.label} {_compared_us(after, decision):.1f} -> {after.observation.mean_us:.1f} us  "
     headline += _describe(decision.change, at_equal_host_speed=bool(after.host_share))
     if timer is not Timer.DEVICE and after.observation.control_us is not None:
-        usual = _control_us(before)
+        usual = _control_us(decision.before)
         if usual is not None and abs(after.observation.control_us / usual - 1) > 0.05:  # else not worth a word
             headline += f", the host itself {usual:.1f} -> {after.observation.control_us:.1f} us (control)"
     if decision.status is Status.UNDECIDED:
         for_each = measured / after.observation.replicates  # those on a slow host are measured, and not kept
-        same_gpu = comparable_to(after, before)
+        same_gpu = comparable_to(after, decision.before)
         headline += f": {_what_would_decide(decision, same_gpu, machine, for_each)}"
     return headline
 
@@ -161,7 +159,7 @@ def _reasons(
         if timer is Timer.DEVICE:
             reasons += _device_reasons(run, entry, machine)
         else:
-            reasons += _host_reasons(timer, run, baseline, entry)
+            reasons += _host_reasons(timer, run, baseline, entry, decision.before)
     if timer is Timer.DEVICE:
         reasons += _tuning(baseline, entry, likeness, decision)
     elif run.neighbours and decision.status is not Status.PASS:
@@ -189,11 +187,11 @@ def _said_of_the_machine(machine: MachineChange) -> str:
     return f"{'' if machine.same_gpu else 'another GPU of the kind: '}the control pair ({machine}) {says}"
 
 
-def _host_reasons(timer: Timer, run: Run, baseline: Baseline, entry: Entry) -> list[Reason]:
+def _host_reasons(timer: Timer, run: Run, baseline: Baseline, entry: Entry, held: Sequence[Seen]) -> list[Reason]:
     """What the host does more, and for a latency, which part of it the device has."""
     reasons: list[Reason] = []
     if timer is Timer.END_TO_END:
-        reasons += _latency_parts(run, baseline, entry)
+        reasons += _latency_parts(run, baseline, entry, held)
     ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
     if ops[0] != ops[1]:
         reasons.append(Reason("why", f"dispatcher ops {ops[0]} -> {ops[1]}"))
@@ -202,13 +200,13 @@ def _host_reasons(timer: Timer, run: Run, baseline: Baseline, entry: Entry) -> l
     return reasons
 
 
-def _latency_parts(run: Run, baseline: Baseline, entry: Entry) -> list[Reason]:
+def _latency_parts(run: Run, baseline: Baseline, entry: Entry, held: Sequence[Seen]) -> list[Reason]:
     """Latency = device time + time in which the GPU waits for the host: the two changes sum to the latency's."""
     latency, device = run.sample(Timer.END_TO_END), run.sample(Timer.DEVICE)
     if latency is None or device is None:
         return []
     gemm = gemm_kernel(run.controls)
-    entry = _on_hosts_like(baseline, entry, run, latency)
+    entry = _with_latencies(entry, held)
     before = [baseline.seen(timer, entry, gemm=gemm) for timer in (Timer.END_TO_END, Timer.DEVICE)]
     after = [Seen(observe(sample), run.gpu, gemm_us=gemm_us(run.controls, gemm)) for sample in (latency, device)]
     if not all(before):
@@ -226,14 +224,11 @@ def _latency_parts(run: Run, baseline: Baseline, entry: Entry) -> list[Reason]:
     ]
 
 
-def _on_hosts_like(baseline: Baseline, entry: Entry, run: Run, latency: Sample) -> Entry:
-    """The entry with those of its processes that a latency is compared with."""
-    timed = [process for process in entry.processes if Timer.END_TO_END in process.timers]
-    seen = baseline.seen(Timer.END_TO_END, entry)
-    share = entry.host_share(Timer.END_TO_END)
-    kept = held_against(seen, Seen(observe(latency, host_share=share), run.gpu, share))
-    processes = tuple(process for process, each in zip(timed, seen, strict=True) if each in kept)
-    return msgspec.structs.replace(entry, processes=processes)
+def _with_latencies(entry: Entry, held: Sequence[Seen]) -> Entry:
+    """The entry with those of its processes that these latencies are of."""
+    observed = [seen.observation for seen in held]
+    processes = [process for process in entry.processes if process.timers.get(Timer.END_TO_END) in observed]
+    return msgspec.structs.replace(entry, processes=tuple(processes))
 
 
 def _tuning(baseline: Baseline, entry: Entry, likeness: Likeness, decision: Decision) -> list[Reason]:

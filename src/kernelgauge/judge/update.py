@@ -17,7 +17,7 @@ from .decision import Decision, decide
 from .fingerprint import FieldChange, compare
 from .machine import gemm_kernel
 from .policy import policy_for
-from .seen import Seen, held_against
+from .seen import Seen
 from .verdict import Status
 
 __all__ = [
@@ -200,7 +200,6 @@ def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[Time
             continue
         # Of one share: else the control is no common scale.
         after = replace(fresh[0], host_share=before[0].host_share)
-        before = list(held_against(before, after))
         decision = decide(
             before,
             after,
@@ -208,7 +207,7 @@ def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[Time
             comparisons=comparisons,
             explained=machine.explained(host_share=after.host_share),
         )
-        found.append(TimeChange(timer, _mean_us(before), after.observation.mean_us, decision))
+        found.append(TimeChange(timer, _mean_us(decision.before), after.observation.mean_us, decision))
     return found
 
 

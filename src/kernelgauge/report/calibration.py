@@ -19,6 +19,7 @@ from ..judge import (
     policy_for,
     process_noise,
     smallest_detectable,
+    telling,
 )
 from ..printable import printable
 from ..run import Timer
@@ -53,7 +54,7 @@ def _numbers(policy: Policy, seen: Sequence[Seen], comparisons: int) -> tuple[st
     def smallest(after: Seen) -> float:
         return smallest_detectable(seen, after, policy, comparisons=comparisons)
 
-    able = [each for each in seen if each.observation.spread is not None] or seen
+    able = telling(seen)
     noise = median(process_noise(held_against(seen, each), policy) for each in able)
     here = median(map(smallest, able))
     there = median(smallest(replace(each, gpu="another")) for each in able)
