@@ -156,6 +156,7 @@ class TestCollecting:
 
     def collected(self, seed: int, peer_levels: int = 2) -> tuple[collect.Collected, list[str]]:
         order: list[str] = []
+        alive: list[object] = []
 
         class Replicates:
             def __init__(self, device: object, builder: collect.CallBuilder) -> None:
@@ -168,6 +169,7 @@ class TestCollecting:
                 instance.call()
                 self.taken += 1
                 order.append(f"ours {id(self)}")
+                alive.append(self)  # else the next one may have its address
 
             def values(self) -> tuple[Any, Any]:
                 count = self.taken
