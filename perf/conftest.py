@@ -25,4 +25,4 @@ def clean_compiler() -> Iterator[None]:
 @pytest.fixture
 def eager(workload: Workload, gauge: Gauge, available: Callable[[Callable[[], Run]], Run]) -> Run:
     """The run of the same workload in eager mode."""
-    return available(lambda: gauge.run(gauge.suites.sibling(workload, variant="eager")))
+    return available(lambda: gauge.observed.run(gauge.suites.sibling(workload, variant="eager")))

@@ -160,7 +160,7 @@ def test_c21_liger_launches_one_row_a_program_with_its_own_settings(run: Run) ->
 @claim(MODULE, "compiled")
 @pytest.mark.usefixtures("run", "clean_compiler")
 def test_c22_inductor_traces_again_for_another_shape_and_then_no_more(workload: Workload, gauge: Gauge) -> None:
-    instance = build(workload, gauge.device)
+    instance = build(workload, gauge.observed.device)
     (x,) = instance.inputs
     compiled = torch.compile(instance.module)
     graphs = []
@@ -179,7 +179,7 @@ def test_c22_liger_runs_any_shape_without_compiling(workload: Workload, gauge: G
     def binaries() -> int:
         return sum(len(cache[0]) for cache in kernel.device_caches.values())
 
-    instance = build(workload, gauge.device)
+    instance = build(workload, gauge.observed.device)
     (x,) = instance.inputs
     with torch.no_grad():
         instance.module(x)
@@ -196,7 +196,7 @@ def test_c23_both_fused_kernels_beat_the_two_that_they_replace(
     workload: Workload, run: Run, eager: Run, gauge: Gauge, available: Available
 ) -> None:
     # Which of the two wins depends on what Inductor's autotuner drew: 38 or 55 us against Liger's 45 on an H200.
-    compiled = available(lambda: gauge.run(gauge.suites.sibling(workload, variant="compiled")))
+    compiled = available(lambda: gauge.observed.run(gauge.suites.sibling(workload, variant="compiled")))
     assert pointwise_us(run) < pointwise_us(eager)
     assert pointwise_us(compiled) < pointwise_us(eager)
 

@@ -78,7 +78,7 @@ def test_c06_compile_does_not_make_one_gemm_faster(run: Run, eager: Run) -> None
 @claim("linear", "compiled")
 @pytest.mark.usefixtures("run", "clean_compiler")
 def test_c07_other_strides_than_compiled_in_are_not_silently_accepted(workload: Workload, gauge: Gauge) -> None:
-    instance = build(workload, gauge.device)
+    instance = build(workload, gauge.observed.device)
     (x,) = instance.inputs
     strided = x.t().contiguous().t()
     assert strided.shape == x.shape
@@ -114,7 +114,7 @@ def test_c25_the_layout_in_a_name_tells_which_branch_was_taken(
 ) -> None:
     # The weight is stored [in, out] here and [out, in] in nn.Linear: the same product, another layout, other GPU work.
     linear = gauge.suites.sibling(workload, module="linear")
-    other = available(lambda: gauge.run(linear))
+    other = available(lambda: gauge.observed.run(linear))
     here, there = (decode(gemm_names(each)[0]).layout for each in (run, other))
     assert here is not None
     assert there is not None

@@ -20,7 +20,7 @@ __all__ = ["collect"]
 
 def collect(gauge: Gauge, *, started: datetime, ended: datetime, exit_status: int) -> Results:
     """What a run of pytest observed and concluded so far. `started` and `ended` are of one time zone."""
-    runs = {run.workload: run for run in gauge.runs()}
+    runs = {run.workload: run for run in gauge.observed.runs()}
     seen = dict.fromkeys([*runs, *(verdict.workload for verdict in gauge.verdicts), *gauge.unavailable])
     return Results(
         schema_version=SCHEMA_VERSION,
@@ -28,16 +28,16 @@ def collect(gauge: Gauge, *, started: datetime, ended: datetime, exit_status: in
         started_at=started.isoformat(timespec="seconds"),
         seconds=(ended - started).total_seconds(),
         arguments=gauge.options.arguments,
-        fingerprint=gauge.fingerprint if runs else None,
+        fingerprint=gauge.observed.fingerprint if runs else None,
         gpu=next((run.gpu for run in runs.values()), None),
-        not_watched=gauge.not_watched if runs else "",
+        not_watched=gauge.observed.not_watched if runs else "",
         workloads=tuple(_workload(gauge, identifier, runs.get(identifier)) for identifier in seen),
         tests=tuple(gauge.tests),
         warnings=tuple(gauge.warnings),
         exit_status=exit_status,
         host=platform.node(),
-        commit=gauge.commit,
-        timers=tuple(gauge.device.timers) if runs else (),
+        commit=gauge.observed.commit,
+        timers=tuple(gauge.observed.device.timers) if runs else (),
         declared=gauge.suites.declared(),
     )
 

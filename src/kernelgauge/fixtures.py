@@ -49,7 +49,7 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 @pytest.fixture
 def run(workload: Workload, gauge: Gauge, available: Callable[[Callable[[], Run]], Run]) -> Run:
     """What was observed of the workload: it is built, profiled and timed at first demand, once a session."""
-    return available(lambda: gauge.run(workload))
+    return available(lambda: gauge.observed.run(workload))
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from .gauge import Gauge
 from .judge import Status, Verdict
 from .locks import FolderLock, GpuLock
 from .measure.settings import Settings
+from .observing import Observations
 from .options import add_options, options_of
 from .selecting import (
     are_ours,
@@ -75,7 +76,7 @@ def _new_gauge(config: pytest.Config) -> Gauge:
 
         return choose_device(choice)
 
-    return Gauge(
+    observed = Observations(
         options=options,
         measurer=measure,
         choose=choose,
@@ -83,8 +84,8 @@ def _new_gauge(config: pytest.Config) -> Gauge:
         progress=_progress(config),
         waiting=_waiting(config),
         lock=GpuLock(),
-        folder_lock=FolderLock(options.reports) if options.worker is None else None,
     )
+    return Gauge(options, observed, FolderLock(options.reports) if options.worker is None else None)
 
 
 def _progress(config: pytest.Config) -> Callable[[str], None]:
@@ -185,7 +186,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     elif chosen and _cannot_collect(session):
         session.items.clear()  # pytest's own loop would run nothing either; that of pytest-xdist does not look
     elif chosen and not session.config.option.collectonly:
-        gauge.selected = gauge.suites.in_order(chosen)
+        gauge.observed.selected = gauge.suites.in_order(chosen)
         gauge.to_judge = {workload.id for workload in workloads_of(that_may_judge_times(session.items))}
         try:
             parallel.require_share(gauge.options)
@@ -235,8 +236,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     gauge = session.config.stash[GAUGE_KEY]
     if gauge.options.worker is not None:
         keep_part(gauge)
-    if gauge.lock is not None:
-        gauge.lock.release()
+    if gauge.observed.lock is not None:
+        gauge.observed.lock.release()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -83,7 +83,7 @@ def test_device_time(workload: Workload, gauge: Gauge, conclude: Conclude) -> No
 @pytest.mark.usefixtures("run")
 def test_host_dispatch_time(workload: Workload, gauge: Gauge, conclude: Conclude) -> None:
     """Host time until the call returns, on an idle device."""
-    if Timer.HOST not in gauge.device.timers:
+    if Timer.HOST not in gauge.observed.device.timers:
         pytest.skip("host dispatch time has no meaning here: the host does the work itself")
     conclude(gauge.judge_time(workload, Timer.HOST))
 
@@ -101,10 +101,10 @@ def test_end_to_end_latency(
     """Host time from the call to its synchronised result, cold L2: pytest-benchmark's rounds."""
     if benchmark.disabled and gauge.options.worker is not None and not request.config.getoption("benchmark_disable"):
         # pytest-benchmark switches itself off in every worker of pytest-xdist, and calls once what it is given.
-        available(lambda: benchmark.pedantic(gauge.time_latency, args=(workload,)))
+        available(lambda: benchmark.pedantic(gauge.observed.time_latency, args=(workload,)))
         conclude(gauge.judge_time(workload, Timer.END_TO_END))
         return
-    rounds = gauge.rounds(workload)
+    rounds = gauge.observed.rounds(workload)
 
     def measure() -> None:
         with rounds.grad_mode():
@@ -114,7 +114,7 @@ def test_end_to_end_latency(
     if benchmark.disabled:
         nothing = "pytest-benchmark is disabled, so nothing was timed"
         (pytest.fail if gauge.options.strict else pytest.skip)(nothing)
-    available(lambda: gauge.keep_latency(workload, rounds, benchmark.stats.stats.data))
+    available(lambda: gauge.observed.keep_latency(workload, rounds, benchmark.stats.stats.data))
     verdict = gauge.judge_time(workload, Timer.END_TO_END)
     benchmark.extra_info["kernelgauge_verdict"] = verdict.status.value
     conclude(verdict)
@@ -125,7 +125,7 @@ def test_result_matches_float64(workload: Workload, gauge: Gauge, available: Ava
     from .measure.numerics import compare_with_float64
 
     seed = secrets.randbits(32)
-    errors = available(lambda: compare_with_float64(workload, gauge.device, seed=seed))
+    errors = available(lambda: compare_with_float64(workload, gauge.observed.device, seed=seed))
     wrong = [error for error in errors if not error.within_bound]  # NaN is within no bound
     status = Status.REGRESSED if wrong else Status.PASS
     headline = "not the function of its reference in float64" if wrong else "within bounds of float64"

@@ -83,7 +83,7 @@ def keep_part(gauge: Gauge) -> None:
 def _observed(gauge: Gauge) -> Gathered:
     """By this process. Empty if there is nothing to tell: a part of a suite tells that it is there, even if it is empty."""
     a_part = gauge.options.share is not None and gauge.suites
-    if not (gauge.verdicts or gauge.runs() or gauge.unavailable or a_part):
+    if not (gauge.verdicts or gauge.observed.runs() or gauge.unavailable or a_part):
         return []
     return [(_collected(gauge), gauge.artifacts)]
 

@@ -42,7 +42,7 @@ from kernelgauge.standard import test_kernels_and_graphs_are_as_declared, test_s
 
 
 def test_end_to_end_latency(workload, run, gauge, conclude):
-    gauge.add_sample(workload, Timer.END_TO_END, Sample((200.0, 201.0, 202.0, 200.5), 40, (20.0,) * 4))
+    gauge.observed.add_sample(workload, Timer.END_TO_END, Sample((200.0, 201.0, 202.0, 200.5), 40, (20.0,) * 4))
     conclude(gauge.judge_time(workload, Timer.END_TO_END))
 """
 

@@ -58,10 +58,10 @@ from kernelgauge.run import Sample
 
 def test_latency(workload, run, gauge, conclude):
     first = Sample((9e6, 9e6, 9e6), 3, (20.0,) * 3)
-    gauge.add_sample(workload, Timer.END_TO_END, first)
+    gauge.observed.add_sample(workload, Timer.END_TO_END, first)
     for _ in range(2):
         gauge.judge_time(workload, Timer.END_TO_END)
-        sample = gauge.run(workload).samples[Timer.END_TO_END]
+        sample = gauge.observed.run(workload).samples[Timer.END_TO_END]
         assert sample.replicates_us[:3] == first.replicates_us
         assert len(sample.replicates_us) == len(sample.controls_us) == 3 + 2 * 3  # twice as many, once
         assert all(1000 <= time < 100_000 for time in sample.replicates_us[3:])
@@ -89,15 +89,15 @@ def test_latency(workload, run, gauge, available):
         return ("throttled by heat",) if left >= 0 else real(rounds)
     Rounds.disturbed_by = told
     try:
-        rounds = gauge.rounds(workload)
+        rounds = gauge.observed.rounds(workload)
         with rounds.grad_mode():
             for _ in range(rounds.total):
                 rounds.setup()
                 rounds.call()
-        available(lambda: gauge.keep_latency(workload, rounds, [9.0] * rounds.total))
+        available(lambda: gauge.observed.keep_latency(workload, rounds, [9.0] * rounds.total))
     finally:
         Rounds.disturbed_by = real
-    assert all(time < 1e6 for time in gauge.run(workload).samples[Timer.END_TO_END].replicates_us)  # the second ones
+    assert all(time < 1e6 for time in gauge.observed.run(workload).samples[Timer.END_TO_END].replicates_us)  # the second ones
 """
     )
     result = timed.run()

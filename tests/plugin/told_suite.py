@@ -163,5 +163,5 @@ def pytest_kernelgauge_workloads():
 @pytest.hookimpl(trylast=True)  # after the plugin's own
 def pytest_configure(config):
     gauge = config.stash[GAUGE_KEY]
-    gauge.measurer, gauge.choose = measure, choose
-    gauge.settings = Settings(latency_replicates=4)
+    gauge.observed.measurer, gauge.observed.choose = measure, choose
+    gauge.observed.settings = Settings(latency_replicates=4)
