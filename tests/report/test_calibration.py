@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 
 from kernelgauge.judge import Baseline, calibrated
@@ -85,6 +86,27 @@ def test_the_odds_of_each_configuration_are_told_the_most_frequent_first() -> No
         "mlp: the autotuner drew 2 launch configurations",
         f"  3 of 4: 205.1 us  {FUSED} 38.1 us (XBLOCK=1024, num_warps=4)",
         f"  1 of 4: 222.4 us  {FUSED} 55.4 us (XBLOCK=512, num_warps=8)",
+    ]
+
+
+def test_in_a_cuda_graph_the_grid_tells_the_configuration() -> None:
+    """As recorded on an H200 with `mode="reduce-overhead"`: nothing in a graph that is replayed says what was chosen."""
+    replace = msgspec.structs.replace
+    chosen = drawn({512: 1, 1024: 3}, us={512: 55.4, 1024: 38.1})
+    entries = [
+        replace(
+            entry,
+            kernels=tuple(
+                replace(each, identity=replace(each.identity, kernel_kwargs=None, num_warps=None, num_stages=None))
+                for each in entry.kernels
+            ),
+        )
+        for entry in chosen.entries
+    ]
+    lines = odds_text({"mlp": replace(chosen, entries=tuple(entries))})
+    assert [line.partition(FUSED)[2] for line in lines[1:]] == [
+        " 38.1 us (grid 24576x1x1 block 128x1x1)",
+        " 55.4 us (grid 49152x1x1 block 256x1x1)",
     ]
 
 

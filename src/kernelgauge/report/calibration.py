@@ -23,6 +23,8 @@ from ..judge import (
 )
 from ..printable import printable
 from ..run import Timer
+from ..trace import KernelIdentity, decode
+from .show import identity_text
 from .terminal import render
 
 __all__ = ["calibration_text", "odds_text"]
@@ -78,8 +80,13 @@ def odds_text(baselines: Mapping[str, Baseline]) -> list[str]:
 
 def _tuned(entry: Entry) -> str:
     return ", ".join(
-        f"{kernel.identity.shown} {kernel.device_time_us:.1f} us ({kernel.identity.kernel_kwargs}, "
-        f"num_warps={kernel.identity.num_warps})"
+        f"{kernel.identity.shown} {kernel.device_time_us:.1f} us ({_configuration(kernel.identity)})"
         for kernel in entry.kernels
-        if kernel.identity.kernel_kwargs
+        if kernel.identity.kernel_kwargs or decode(kernel.identity.name).backend == "inductor-triton"
     )
+
+
+def _configuration(identity: KernelIdentity) -> str:
+    if identity.kernel_kwargs:
+        return f"{identity.kernel_kwargs}, num_warps={identity.num_warps}"
+    return identity_text(identity)  # in a CUDA graph a trace tells the grid and the block alone
