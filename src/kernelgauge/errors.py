@@ -10,6 +10,7 @@ __all__ = [
     "KernelgaugeError",
     "MeasurementError",
     "NewerBaselineError",
+    "OtherKernelsError",
     "PublishingError",
     "ResultsError",
     "ServingError",
@@ -108,6 +109,10 @@ class DisturbedError(MeasurementError):
             expected=expected,
             next_command="nvidia-smi   (who uses it?)   nvidia-smi -q -d PERFORMANCE   (is it throttled?)",
         )
+
+
+class OtherKernelsError(MeasurementError):
+    """A time that is of other kernels, or of other launch configurations, than those that were profiled."""
 
 
 class UpdateRefused(KernelgaugeError):

@@ -13,6 +13,7 @@ from .artifacts import Artifacts
 from .concluding import Judge, Stored, shown
 from .errors import (
     KernelgaugeError,
+    OtherKernelsError,
     StorageError,
     WorkloadUnavailable,
 )
@@ -101,10 +102,12 @@ class Gauge:
             error = self.observed.confirm(workload, timer)
             if error is None:
                 return self._judged(timer, self.observed.run(workload), baseline, comparison)
-            reasons = tuple(Reason(label, text) for label, text in error.details)
-            return Verdict(Status.INVALID, workload.id, timer.label, f"not confirmed: {error.what}", reasons)
+            return _not_judged(workload, timer, "not confirmed", error)
 
         run = self.observed.run(workload)
+        other = self.observed.of_other_kernels(workload, timer)
+        if other is not None:
+            return self.conclude(_not_judged(workload, timer, f"{timer.label} not compared", other))
         if run.incomplete is not None and run.sample(timer) is None:  # with a baseline or without one
             return self.conclude(not_measured(timer, run))
         return self._judge(workload, timer.label, judge)
@@ -169,3 +172,11 @@ class Gauge:
         folder = shown(self.store.path(fingerprint.device, "x").parent, self.options.root)
         command = self.suites.command(suites=results.declared) if results else self.suites.command()
         return f"no baseline in {folder}/; record one with: {command}"
+
+
+def _not_judged(workload: Workload, timer: Timer, what: str, error: KernelgaugeError) -> Verdict:
+    """What is said of a time that cannot be held against the baseline."""
+    # What a compiler chose anew is no fault of the code, nor of the machine: nothing is known of the time that was asked for.
+    status = Status.UNDECIDED if isinstance(error, OtherKernelsError) else Status.INVALID
+    reasons = tuple(Reason(label, text) for label, text in error.details)
+    return Verdict(status, workload.id, timer.label, f"{what}: {error.what}", reasons)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .errors import KernelgaugeError
+from .errors import KernelgaugeError, OtherKernelsError
 from .gpus import digest_of, visible_gpus
 from .locks import GpuLock
 from .revision import revision
@@ -49,6 +49,7 @@ class Observations:
     _measured: dict[str, Result] = field(default_factory=dict)
     _latency_confirmed: dict[str, KernelgaugeError | None] = field(default_factory=dict)  # or why it could not be
     _samples: dict[str, dict[Timer, Sample]] = field(default_factory=dict)
+    _latency_of_others: dict[str, OtherKernelsError] = field(default_factory=dict)  # why there is no sample of it
 
     # -- the machine --------------------------------------------------------------------------------------------
 
@@ -111,9 +112,10 @@ class Observations:
         return [self._with_times_since(result.run) for result in results if not isinstance(result, KernelgaugeError)]
 
     def _with_times_since(self, run: Run) -> Run:
-        worker = self.options.worker
+        worker, error = self.options.worker, self._latency_of_others.get(run.workload)
         return msgspec.structs.replace(
             run,
+            incomplete=run.incomplete or (None if error is None else error.what),
             samples={**run.samples, **self._samples.get(run.workload, {})},
             neighbours=worker.others if worker else 0,
         )
@@ -131,6 +133,7 @@ class Observations:
             replicates=replicates or measured.latency_replicates,
             iterations=measured.latency_iterations,
             first=first,
+            profiled=[kernel.identity for kernel in measured.run.kernels],
         )
 
     def add_sample(self, workload: Workload, timer: Timer, sample: Sample) -> None:
@@ -140,13 +143,23 @@ class Observations:
     def keep_latency(self, workload: Workload, rounds: Rounds, durations_s: Sequence[float]) -> None:
         """Keep what the rounds took; if the machine spoilt them, take others in their place.
 
-        Raises `DisturbedError` if it spoils those as well.
+        What is of other kernels than were profiled is not kept. Raises `DisturbedError` if the machine spoils the others too.
         """
         sample = rounds.sample(durations_s)
-        if rounds.disturbed_by():
-            self.progress(f"{workload.id}: the machine was disturbed: timing the latency again")
-            sample = self.rounds(workload, first=len(sample.replicates_us)).time()
-        self.add_sample(workload, Timer.END_TO_END, sample)
+        try:
+            if rounds.disturbed_by():
+                self.progress(f"{workload.id}: the machine was disturbed: timing the latency again")
+                sample = self.rounds(workload, first=len(sample.replicates_us)).time()
+            else:
+                rounds.require_profiled_kernels()
+        except OtherKernelsError as error:
+            self._latency_of_others[workload.id] = error
+        else:
+            self.add_sample(workload, Timer.END_TO_END, sample)
+
+    def of_other_kernels(self, workload: Workload, timer: Timer) -> OtherKernelsError | None:
+        """Why a time was not kept; None: it was, or it was not taken."""
+        return self._latency_of_others.get(workload.id) if timer is Timer.END_TO_END else None
 
     def time_latency(self, workload: Workload) -> None:
         """Time the rounds here, where pytest-benchmark does not. Raises `DisturbedError` as `keep_latency`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,13 +13,14 @@ from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.conditions import Reading
-from kernelgauge.errors import WorkloadError
+from kernelgauge.errors import OtherKernelsError, WorkloadError
 from kernelgauge.measure import latency
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.host import HostSpeed
 from kernelgauge.measure.instance import Instance, build
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.run import Sample
+from kernelgauge.trace import KernelIdentity
 from tests.measure.conftest import Diary, ToldMonitor
 
 Tiny = Callable[..., Workload]
@@ -247,3 +249,75 @@ def test_the_machine_is_read_before_the_first_round_and_after_the_last(
     play(rounds, 4)
     rounds.sample([1.0] * 4)
     assert rounds.disturbed_by() == reasons
+
+
+# -- which kernels were timed ---------------------------------------------------------------------------------------
+
+GEMM = KernelIdentity("nvjet_sm90_tst_64x8_64x16_1x2_h_bz_bias_TNT", "gemm", (2, 64, 1), (384, 1, 1))
+FUSED = "triton_poi_fused__unsafe_view_gelu_mul_0"
+WIDE, NARROW = (KernelIdentity(FUSED, "pointwise", (grid, 1, 1), (128, 1, 1)) for grid in (24576, 49152))
+
+
+@pytest.fixture
+def profiled(monkeypatch: pytest.MonkeyPatch) -> list[list[KernelIdentity]]:
+    """Of each session of the profiler, from here on, the kernels that it sees."""
+    told: list[list[KernelIdentity]] = []
+
+    def session(device: CpuDevice, instance: Instance, *, iterations: int) -> SimpleNamespace:
+        instance.call()  # autograd is as the pass wants it
+        return SimpleNamespace(executions=[[SimpleNamespace(identity=each) for each in told.pop(0)]] * iterations)
+
+    monkeypatch.setattr(latency, "profile_session", session)
+    return told
+
+
+def timed(workload: Workload, device: CpuDevice, *kernels: KernelIdentity) -> Rounds:
+    """Rounds of a latency that belongs to a run of these kernels."""
+    rounds = Rounds(workload, device, replicates=1, iterations=1, profiled=kernels)
+    rounds.durations_s()
+    return rounds
+
+
+@pytest.mark.parametrize("pass_", ["forward", "train"])
+def test_the_kernels_that_were_profiled_are_the_ones_that_were_timed(
+    tiny: Tiny, cpu: CpuDevice, profiled: list[list[KernelIdentity]], pass_: str
+) -> None:
+    profiled += [[GEMM, WIDE]]
+    timed(tiny(pass_=pass_), cpu, GEMM, WIDE).require_profiled_kernels()
+    assert profiled == []
+
+
+def test_another_choice_of_the_autotuner_is_another_kernel(
+    tiny: Tiny, cpu: CpuDevice, profiled: list[list[KernelIdentity]]
+) -> None:
+    """Two processes that filled one compile cache at the same time: one latency of 223 us was 267 us, and not 289."""
+    profiled += [[GEMM, NARROW]]
+    with pytest.raises(OtherKernelsError) as raised:
+        timed(tiny(), cpu, GEMM, WIDE).require_profiled_kernels()
+    assert raised.value.got == f"{FUSED} (grid (49152, 1, 1), block (128, 1, 1))"
+    assert raised.value.expected == f"{FUSED} (grid (24576, 1, 1), block (128, 1, 1))"
+    assert "TORCHINDUCTOR_CACHE_DIR" in str(raised.value)
+
+
+def test_one_launch_more_of_the_same_kernel_is_seen_too(
+    tiny: Tiny, cpu: CpuDevice, profiled: list[list[KernelIdentity]]
+) -> None:
+    profiled += [[GEMM, WIDE, WIDE]]
+    with pytest.raises(OtherKernelsError, match="ran other kernels than were profiled"):
+        timed(tiny(), cpu, GEMM, WIDE).require_profiled_kernels()
+
+
+def test_where_no_compile_chooses_nothing_is_profiled_again(
+    tiny: Tiny, cpu: CpuDevice, profiled: list[list[KernelIdentity]]
+) -> None:
+    timed(tiny(), cpu, GEMM).require_profiled_kernels()  # a session would find nothing told
+
+
+def test_rounds_that_are_timed_here_are_looked_at_too(
+    tiny: Tiny, cpu: CpuDevice, profiled: list[list[KernelIdentity]]
+) -> None:
+    profiled += [[NARROW], [WIDE]]
+    rounds = Rounds(tiny(), cpu, replicates=1, iterations=1, profiled=(WIDE,))
+    with pytest.raises(OtherKernelsError):
+        rounds.time()
+    Rounds(tiny(), cpu, replicates=1, iterations=1, profiled=(WIDE,)).time()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 import torch._dynamo  # noqa: F401  (an inner run forgets what it imported, and torch and triton load only once)
 
+from kernelgauge.errors import OtherKernelsError
+from kernelgauge.measure.latency import Rounds
 from tests.plugin.inner_project import Project, table_verdict
 
 ID = "mlp-eager-bf16-4x8"
@@ -105,6 +108,55 @@ def test_latency(workload, run, gauge, available):
     if ends == "failed":
         result.stdout.fnmatch_lines(["*the machine cannot be trusted now*", "*throttled by heat*"])
         assert timed.case("test_latency").properties["kernelgauge_verdict"] == "INVALID"
+
+
+@pytest.fixture
+def other_kernels(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Once called, every latency is of other kernels than were profiled."""
+
+    def told(_: Rounds) -> None:
+        raise OtherKernelsError("other kernels than were profiled", got="a narrow one", expected="a wide one")
+
+    return lambda: monkeypatch.setattr(Rounds, "require_profiled_kernels", told)
+
+
+def test_a_latency_of_other_kernels_than_were_profiled_is_not_judged(
+    timed: Project, other_kernels: Callable[[], None]
+) -> None:
+    timed.record("-k", "not float64")
+    other_kernels()
+    result = timed.run("-k", "not float64", "-rs")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*end to end not compared: other kernels than were profiled*"])
+    assert table_verdict(result, ID) == "UNDECIDED end to end"
+    properties = timed.case("test_end_to_end_latency").properties
+    assert properties["kernelgauge_verdict"] == "UNDECIDED"
+    before = (timed.baselines / f"{ID}.json").read_bytes()
+    updated = timed.run("-k", "not float64", "--perf-update")
+    updated.stdout.fnmatch_lines(["*end to end was not measured (other kernels than were profiled)*"])
+    assert (timed.baselines / f"{ID}.json").read_bytes() == before
+    assert timed.run("-k", "end_to_end", "--perf-strict").ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_suspicion_that_is_confirmed_by_other_kernels_is_not_judged(
+    timed: Project, other_kernels: Callable[[], None]
+) -> None:
+    timed.record("-k", "not float64")
+    other_kernels()
+    (timed.root / "perf" / "test_perf.py").write_text(
+        """
+from kernelgauge import Timer
+from kernelgauge.run import Sample
+
+def test_latency(workload, run, gauge, conclude):
+    gauge.observed.add_sample(workload, Timer.END_TO_END, Sample((9e6, 9e6, 9e6), 3, (20.0,) * 3))
+    conclude(gauge.judge_time(workload, Timer.END_TO_END))
+"""
+    )
+    result = timed.run("-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*not confirmed: other kernels than were profiled*", "*a narrow one*", "*a wide one*"])
+    assert timed.case("test_latency").properties["kernelgauge_verdict"] == "UNDECIDED"
 
 
 def test_the_verdict_stands_in_the_benchmark_s_own_json(timed: Project) -> None:

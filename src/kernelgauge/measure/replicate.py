@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..conditions import Reading, disturbances, highest_clock_mhz
 from ..errors import WorkloadError
 from ..run import Timer, summarize
-from ..trace import KernelIdentity, decode
 from ..workload import Workload
+from .chosen import told_apart
 from .device import Device
 from .instance import Instance, build, reporting
 from .profile import Session, profile_session
@@ -149,21 +148,12 @@ def _host(device: Device, instance: Instance, settings: Settings, pace: Pace) ->
 
 
 def _require_same_kernels(workload: Workload, structure: Session, timed: Session) -> None:
-    expected, got = _names(structure), _names(timed)
+    expected, got = (
+        told_apart(execution.identity for execution in session.executions[0]) for session in (structure, timed)
+    )
     if got != expected:
         raise WorkloadError(
             f"{workload.id}: other kernels on fresh allocations than when it was profiled",
             got=", ".join(got),
             expected=", ".join(expected),
         )
-
-
-def _names(session: Session) -> Sequence[str]:
-    return [_told_apart(execution.identity) for execution in session.executions[0]]
-
-
-def _told_apart(identity: KernelIdentity) -> str:
-    """The name; of a kernel that Inductor tunes, with what its choice shows in: another one is another kernel."""
-    if decode(identity.name).backend != "inductor-triton":
-        return identity.name
-    return f"{identity.name} (grid {identity.grid}, block {identity.block})"
