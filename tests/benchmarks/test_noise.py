@@ -19,7 +19,13 @@ from tests.builders import ONE_TOKEN, ONE_TOKEN_US, of_grids, run
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = sorted(map(str, (ROOT / "benchmarks" / "data" / "host_states").glob("*.json")))
 BUSY_HOST = ROOT / "benchmarks" / "data" / "busy_host"
-STORED = sorted(map(str, (ROOT / "baselines" / "nvidia-h200").glob("*.json")))
+SIX = ROOT / "baselines"  # GPUs of three hosts
+EIGHT = ROOT / "benchmarks" / "data" / "eight_gpus"  # of one host
+of_each_baseline = pytest.mark.parametrize("baselines", [SIX, EIGHT], ids=["six GPUs", "eight GPUs"])
+
+
+def stored_in(baselines: Path) -> list[str]:
+    return sorted(map(str, (baselines / "nvidia-h200").glob("*.json")))
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
@@ -65,27 +71,32 @@ def test_a_busy_host_is_seldom_called_a_regression(
     assert ("host dispatch", "REGRESSED") not in hosts
 
 
+@of_each_baseline
 def test_each_timer_of_a_stored_baseline_has_a_row(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], baselines: Path
 ) -> None:
-    rows = shown(monkeypatch, capsys, "--stored", *STORED)
-    assert len(rows) == 3 * len(STORED)
+    files = stored_in(baselines)
+    rows = shown(monkeypatch, capsys, "--stored", *files)
+    assert len(rows) == 3 * len(files)
     mlps = [row for row in rows if row[0].startswith("mlp") and row[1] == "device time"]
     assert all(float(row[4]) < 0.7 for row in mlps)  # seen from so many percent
 
 
+@of_each_baseline
 def test_gpus_of_a_baseline_differ_by_less_than_a_percent(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], baselines: Path
 ) -> None:
-    rows = shown(monkeypatch, capsys, "--between-gpus", *STORED)
+    rows = shown(monkeypatch, capsys, "--between-gpus", *stored_in(baselines))
     assert all(0 < float(row[3]) < 1 for row in rows)
 
 
+@of_each_baseline
 def test_an_unknown_gpu_is_not_called_slower_and_a_slowdown_of_two_percent_of_an_mlp_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], baselines: Path
 ) -> None:
-    rows = shown(monkeypatch, capsys, "--unknown-gpu", *STORED)
-    assert len(rows) == len(STORED) + 1  # two configurations of one
+    files = stored_in(baselines)
+    rows = shown(monkeypatch, capsys, "--unknown-gpu", *files)
+    assert len(rows) == len(files) + 1  # two configurations of one
     for workload, _, unchanged, *_, two_percent in rows:
         assert unchanged.startswith("0/")
         caught, of = map(int, two_percent.split("/"))
@@ -105,7 +116,7 @@ MORE = sorted((ROOT / "benchmarks" / "data" / "more_gpus").glob("host?/*-*-*-*.j
 
 def latencies(slower: float) -> Counter[Status]:
     """What is said of nine processes on another H200 by a baseline of five hosts, three of them half as slow again and more."""
-    stored = noise.stored([*map(Path, STORED), *MORE])
+    stored = noise.stored([*map(Path, stored_in(EIGHT)), *MORE])
     said: Counter[Status] = Counter()
     for measured in (each for path in NINE for each in read_runs(path).runs):
         sample = measured.samples[Timer.END_TO_END]
@@ -123,22 +134,23 @@ def test_a_baseline_of_several_hosts_still_tells_latencies_apart() -> None:
     assert latencies(1.3) == {Status.REGRESSED: 52, Status.UNDECIDED: 11}
 
 
-def test_eighteen_gpus_of_five_hosts_predict_an_mlp_on_each_of_them(
+def test_twenty_four_gpus_of_eight_hosts_predict_an_mlp_on_each_of_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = shown(monkeypatch, capsys, "--unknown-gpu", *STORED, *map(str, MORE))
+    rows = shown(monkeypatch, capsys, "--unknown-gpu", *stored_in(SIX), *stored_in(EIGHT), *map(str, MORE))
     assert all(row[2].startswith("0/") for row in rows)
     mlps = [row[4] for row in rows if row[0].startswith("mlp")]
-    assert mlps == ["19/19", "15/15", "34/34", "34/34"]  # slower by 1.5 %
+    assert mlps == ["27/27", "23/23", "50/50", "50/50"]  # slower by 1.5 %
 
 
-def test_runs_on_gpus_that_are_not_known_are_not_called_slower(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@of_each_baseline
+def test_runs_on_gpus_of_other_hosts_are_not_called_slower(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], baselines: Path
 ) -> None:
-    """By the rule before, one of them was: two kernels together were expected to differ by as much as one."""
-    runs = sorted(map(str, (ROOT / "benchmarks" / "data" / "more_gpus").glob("host?/run-*.json")))
-    monkeypatch.setattr(sys, "argv", ["noise.py", "--against", str(ROOT / "baselines"), *runs])
+    """Once one of them was: two kernels together were expected to differ by as much as one."""
+    runs = sorted(map(str, (ROOT / "benchmarks" / "data" / "more_gpus").glob("host*/run-*.json")))
+    monkeypatch.setattr(sys, "argv", ["noise.py", "--against", str(baselines), *runs])
     noise.main()
-    _, _, counted = capsys.readouterr().out.partition("all 8 files:")
+    _, _, counted = capsys.readouterr().out.partition("all 13 files:")
     assert "REGRESSED" not in counted
-    assert re.search(r"device time +PASS +54\n", counted)
+    assert re.search(r"device time +PASS +89\n +device time +UNDECIDED +2\n", counted)
