@@ -1,7 +1,8 @@
-"""Faults that only a real GPU has: a neighbour on it, a CUDA error in mid-suite, a flush that does not flush."""
+"""Faults that only a real GPU has: a neighbour on it, a CUDA error in mid-suite, a flush that does not flush, an autotuner."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from kernelgauge.errors import MeasurementError
+from kernelgauge import Workload
+from kernelgauge.errors import MeasurementError, OtherKernelsError
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -117,3 +120,37 @@ def test_a_process_that_ends_after_a_profiler_session_ends() -> None:
     command = [sys.executable, "-c", ENDS_AFTER_A_SESSION]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert ended.stdout == "ends\n"
+
+
+class Gate(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.gelu(x) * y
+
+
+def test_another_choice_that_is_in_the_compile_cache_by_then_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another process leaves it there that compiles the same at the same time."""
+    from kernelgauge.measure.device import CudaDevice
+    from kernelgauge.measure.instance import build
+    from kernelgauge.measure.latency import Rounds
+    from kernelgauge.measure.preparing import prepare
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    device = CudaDevice()
+    workload = Workload(
+        module="gate",
+        variant="compiled",
+        build=Gate,
+        inputs=lambda: (torch.randn(8192, 3072), torch.randn(8192, 3072)),
+        compile={},
+    )
+    session = prepare(workload, build(workload, device), device).structure
+    profiled = [execution.identity for execution in session.executions[0]]
+    Rounds(workload, device, replicates=1, iterations=4, profiled=profiled).time()
+    (choice,) = tmp_path.rglob("*.best_config")
+    chosen = json.loads(choice.read_text())
+    other = {"XBLOCK": 512, "num_warps": 8} if chosen["XBLOCK"] == 1024 else {"XBLOCK": 1024, "num_warps": 4}
+    choice.write_text(json.dumps(chosen | other))
+    with pytest.raises(OtherKernelsError):
+        Rounds(workload, device, replicates=1, iterations=4, profiled=profiled).time()

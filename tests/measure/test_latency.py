@@ -307,6 +307,12 @@ def test_one_launch_more_of_the_same_kernel_is_seen_too(
         timed(tiny(), cpu, GEMM, WIDE).require_profiled_kernels()
 
 
+def test_what_was_timed_is_seen_by_a_session_of_the_profiler(tiny: Tiny, cpu: CpuDevice) -> None:
+    with pytest.raises(OtherKernelsError) as raised:
+        timed(tiny(), cpu, WIDE).require_profiled_kernels()
+    assert raised.value.got == "aten::addmm"
+
+
 def test_where_no_compile_chooses_nothing_is_profiled_again(
     tiny: Tiny, cpu: CpuDevice, profiled: list[list[KernelIdentity]]
 ) -> None:
