@@ -50,9 +50,9 @@ class Stored:
         verdict = judge(run, baseline, comparison)
         if verdict.status is Status.PASS:
             return verdict
-        again = Reason("next", "run it again on a quiet machine; a noisy result is not for accepting")
-        acceptable = verdict.status not in (Status.UNDECIDED, Status.INVALID)
-        return verdict.because(
-            Reason("baseline", f"{path}   environment: {comparison}"),
-            Reason("accept", self.accept) if acceptable else again,
-        )
+        verdict = verdict.because(Reason("baseline", f"{path}   environment: {comparison}"))
+        if verdict.status not in (Status.UNDECIDED, Status.INVALID):
+            return verdict.because(Reason("accept", self.accept))
+        if any(reason.label == "next" for reason in verdict.reasons):
+            return verdict
+        return verdict.because(Reason("next", "run it again on a quiet machine; a noisy result is not for accepting"))

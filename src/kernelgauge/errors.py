@@ -112,7 +112,7 @@ class DisturbedError(MeasurementError):
 
 
 class OtherKernelsError(MeasurementError):
-    """A time that is of other kernels, or of other launch configurations, than those that were profiled."""
+    """A time of other kernels, or of other launch configurations, than those that were profiled: a compiler chose them."""
 
 
 class UpdateRefused(KernelgaugeError):

@@ -28,7 +28,7 @@ from .judge import (
     not_measured,
 )
 from .locks import FolderLock
-from .observing import CONFIRMED_WHERE_MEASURED, Observations
+from .observing import CONFIRMED_WHERE_MEASURED, Observed
 from .results import Results, TestResult
 from .run import Run, Timer
 from .storage import BaselineStore
@@ -46,7 +46,7 @@ class Gauge:
     """Judges what is observed, and keeps what was concluded."""
 
     options: Options
-    observed: Observations
+    observed: Observed
     folder_lock: FolderLock | None = None  # None: another process of this run holds it, or nobody else is there
     verdicts: list[Verdict] = field(default_factory=list)
     tests: list[TestResult] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Gauge:
         run = self.observed.run(workload)
         other = self.observed.of_other_kernels(workload, timer)
         if other is not None:
-            return self.conclude(_not_judged(workload, timer, f"{timer.label} not compared", other))
+            return self.conclude(_not_judged(workload, timer, "not compared", other))
         if run.incomplete is not None and run.sample(timer) is None:  # with a baseline or without one
             return self.conclude(not_measured(timer, run))
         return self._judge(workload, timer.label, judge)
@@ -179,4 +179,5 @@ def _not_judged(workload: Workload, timer: Timer, what: str, error: KernelgaugeE
     # What a compiler chose anew is no fault of the code, nor of the machine: nothing is known of the time that was asked for.
     status = Status.UNDECIDED if isinstance(error, OtherKernelsError) else Status.INVALID
     reasons = tuple(Reason(label, text) for label, text in error.details)
-    return Verdict(status, workload.id, timer.label, f"{what}: {error.what}", reasons)
+    why = error.what.removeprefix(f"{workload.id}: ")  # the verdict says it
+    return Verdict(status, workload.id, timer.label, f"{timer.label} {what}: {why}", reasons)

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from .measure.runner import Measured, Result
     from .measure.settings import Settings
 
-__all__ = ["CONFIRMED_WHERE_MEASURED", "Observations"]
+__all__ = ["CONFIRMED_WHERE_MEASURED", "Observed"]
 
 CONFIRMED_WHERE_MEASURED = (Timer.DEVICE, Timer.HOST)  # by one session of the profiler, which gives both
 
 
 @dataclass
-class Observations:
-    """Measures all selected workloads together, and keeps what was observed.
+class Observed:
+    """What was observed of all selected workloads, which are measured together.
 
     `measurer` is `measure.runner.measure`, or a stand-in for it in a test. `suspects` says of runs by id which ones are to
     be measured further before anything is said of them; `arrived` is told each result once, a failure too.
@@ -137,15 +137,19 @@ class Observations:
         )
 
     def add_sample(self, workload: Workload, timer: Timer, sample: Sample) -> None:
-        """Add a time that was taken outside of the measurer."""
+        """Add a time that was taken outside of the measurer, in place of what was taken before."""
         self._samples.setdefault(workload.id, {})[timer] = sample
+        if timer is Timer.END_TO_END:
+            self._latency_of_others.pop(workload.id, None)
 
     def keep_latency(self, workload: Workload, rounds: Rounds, durations_s: Sequence[float]) -> None:
         """Keep what the rounds took; if the machine spoilt them, take others in their place.
 
-        What is of other kernels than were profiled is not kept. Raises `DisturbedError` if the machine spoils the others too.
+        What is of other kernels than were profiled is not kept. Raises `DisturbedError` if the machine spoils the others
+        too, and what else `Rounds.require_profiled_kernels` raises.
         """
         sample = rounds.sample(durations_s)
+        self._forget_latency(workload)
         try:
             if rounds.disturbed_by():
                 self.progress(f"{workload.id}: the machine was disturbed: timing the latency again")
@@ -156,6 +160,12 @@ class Observations:
             self._latency_of_others[workload.id] = error
         else:
             self.add_sample(workload, Timer.END_TO_END, sample)
+
+    def _forget_latency(self, workload: Workload) -> None:
+        """Of an earlier time: a test that is run again times anew."""
+        self._samples.get(workload.id, {}).pop(Timer.END_TO_END, None)
+        self._latency_of_others.pop(workload.id, None)
+        self._latency_confirmed.pop(workload.id, None)
 
     def of_other_kernels(self, workload: Workload, timer: Timer) -> OtherKernelsError | None:
         """Why a time was not kept; None: it was, or it was not taken."""

@@ -20,7 +20,7 @@ from .gauge import Gauge
 from .judge import Status, Verdict
 from .locks import FolderLock, GpuLock
 from .measure.settings import Settings
-from .observing import Observations
+from .observing import Observed
 from .options import add_options, options_of
 from .selecting import (
     are_ours,
@@ -76,7 +76,7 @@ def _new_gauge(config: pytest.Config) -> Gauge:
 
         return choose_device(choice)
 
-    observed = Observations(
+    observed = Observed(
         options=options,
         measurer=measure,
         choose=choose,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -254,16 +255,28 @@ def test_the_machine_is_read_before_the_first_round_and_after_the_last(
 # -- which kernels were timed ---------------------------------------------------------------------------------------
 
 GEMM = KernelIdentity("nvjet_sm90_tst_64x8_64x16_1x2_h_bz_bias_TNT", "gemm", (2, 64, 1), (384, 1, 1))
+OTHER_GEMM = KernelIdentity("nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNT", "gemm", (2, 64, 1), (384, 1, 1))
 FUSED = "triton_poi_fused__unsafe_view_gelu_mul_0"
-WIDE, NARROW = (KernelIdentity(FUSED, "pointwise", (grid, 1, 1), (128, 1, 1)) for grid in (24576, 49152))
+WIDE, NARROW = (
+    KernelIdentity(FUSED, "pointwise", (grid, 1, 1), (128, 1, 1), f"XBLOCK={xblock}", warps, 1)
+    for grid, xblock, warps in ((24576, 1024, 4), (49152, 512, 8))
+)
 
 
 @pytest.fixture
-def profiled(monkeypatch: pytest.MonkeyPatch) -> list[list[KernelIdentity]]:
+def compiled(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Tiny:
+    """Makes workloads for a compiler that leaves the module as it is."""
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+    return lambda **fields: tiny(compile={}, **fields)
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[list[KernelIdentity]]:
     """Of each session of the profiler, from here on, the kernels that it sees."""
     told: list[list[KernelIdentity]] = []
 
-    def session(device: CpuDevice, instance: Instance, *, iterations: int) -> SimpleNamespace:
+    def session(device: CpuDevice, instance: Instance, *, iterations: int, record_shapes: bool) -> SimpleNamespace:
+        assert record_shapes  # else it does not see what was tuned
         instance.call()  # autograd is as the pass wants it
         return SimpleNamespace(executions=[[SimpleNamespace(identity=each) for each in told.pop(0)]] * iterations)
 
@@ -280,50 +293,82 @@ def timed(workload: Workload, device: CpuDevice, *kernels: KernelIdentity) -> Ro
 
 @pytest.mark.parametrize("pass_", ["forward", "train"])
 def test_the_kernels_that_were_profiled_are_the_ones_that_were_timed(
-    tiny: Tiny, cpu: CpuDevice, profiled: list[list[KernelIdentity]], pass_: str
+    compiled: Tiny, cpu: CpuDevice, sessions: list[list[KernelIdentity]], pass_: str
 ) -> None:
-    profiled += [[GEMM, WIDE]]
-    timed(tiny(pass_=pass_), cpu, GEMM, WIDE).require_profiled_kernels()
-    assert profiled == []
+    sessions += [[GEMM, WIDE]]
+    timed(compiled(pass_=pass_), cpu, GEMM, WIDE).require_profiled_kernels()
+    assert sessions == []
 
 
 def test_another_choice_of_the_autotuner_is_another_kernel(
-    tiny: Tiny, cpu: CpuDevice, profiled: list[list[KernelIdentity]]
+    compiled: Tiny, cpu: CpuDevice, sessions: list[list[KernelIdentity]]
 ) -> None:
-    """Two processes that filled one compile cache at the same time: one latency of 223 us was 267 us, and not 289."""
-    profiled += [[GEMM, NARROW]]
+    """Two processes filled one compile cache at the same time: an MLP of 223 us had the latency of one of 205 us."""
+    sessions += [[GEMM, NARROW]]
     with pytest.raises(OtherKernelsError) as raised:
-        timed(tiny(), cpu, GEMM, WIDE).require_profiled_kernels()
-    assert raised.value.got == f"{FUSED} (grid (49152, 1, 1), block (128, 1, 1))"
-    assert raised.value.expected == f"{FUSED} (grid (24576, 1, 1), block (128, 1, 1))"
+        timed(compiled(), cpu, GEMM, WIDE).require_profiled_kernels()
+    assert raised.value.got == f"{FUSED} grid 49152x1x1 block 128x1x1 XBLOCK=512 num_warps=8 num_stages=1"
+    assert raised.value.expected == f"{FUSED} grid 24576x1x1 block 128x1x1 XBLOCK=1024 num_warps=4 num_stages=1"
     assert "TORCHINDUCTOR_CACHE_DIR" in str(raised.value)
 
 
+def test_a_choice_that_no_grid_shows_is_seen_too(
+    compiled: Tiny, cpu: CpuDevice, sessions: list[list[KernelIdentity]]
+) -> None:
+    staged = msgspec.structs.replace(WIDE, num_stages=3)
+    sessions += [[GEMM, staged]]
+    with pytest.raises(OtherKernelsError):
+        timed(compiled(), cpu, GEMM, WIDE).require_profiled_kernels()
+
+
+def test_the_file_that_inductor_generated_may_be_another_one(
+    compiled: Tiny, cpu: CpuDevice, sessions: list[list[KernelIdentity]]
+) -> None:
+    sessions += [[msgspec.structs.replace(WIDE, source_hash="other")]]
+    timed(compiled(), cpu, msgspec.structs.replace(WIDE, source_hash="clr6kkgz")).require_profiled_kernels()
+
+
 def test_one_launch_more_of_the_same_kernel_is_seen_too(
-    tiny: Tiny, cpu: CpuDevice, profiled: list[list[KernelIdentity]]
+    compiled: Tiny, cpu: CpuDevice, sessions: list[list[KernelIdentity]]
 ) -> None:
-    profiled += [[GEMM, WIDE, WIDE]]
-    with pytest.raises(OtherKernelsError, match="ran other kernels than were profiled"):
-        timed(tiny(), cpu, GEMM, WIDE).require_profiled_kernels()
-
-
-def test_what_was_timed_is_seen_by_a_session_of_the_profiler(tiny: Tiny, cpu: CpuDevice) -> None:
+    sessions += [[GEMM, WIDE, WIDE]]
     with pytest.raises(OtherKernelsError) as raised:
-        timed(tiny(), cpu, WIDE).require_profiled_kernels()
-    assert raised.value.got == "aten::addmm"
+        timed(compiled(), cpu, GEMM, WIDE).require_profiled_kernels()
+    assert raised.value.expected == "nothing else"
 
 
-def test_where_no_compile_chooses_nothing_is_profiled_again(
-    tiny: Tiny, cpu: CpuDevice, profiled: list[list[KernelIdentity]]
+def test_another_order_is_seen_too(compiled: Tiny, cpu: CpuDevice, sessions: list[list[KernelIdentity]]) -> None:
+    sessions += [[WIDE, GEMM]]
+    with pytest.raises(OtherKernelsError, match="ran other kernels than were profiled"):
+        timed(compiled(), cpu, GEMM, WIDE).require_profiled_kernels()
+
+
+def test_other_kernels_that_no_autotuner_chose_are_an_error_of_the_workload(
+    compiled: Tiny, cpu: CpuDevice, sessions: list[list[KernelIdentity]]
 ) -> None:
-    timed(tiny(), cpu, GEMM).require_profiled_kernels()  # a session would find nothing told
+    sessions += [[OTHER_GEMM, WIDE]]
+    with pytest.raises(WorkloadError, match="other kernels when it was timed"):
+        timed(compiled(), cpu, GEMM, WIDE).require_profiled_kernels()
+
+
+def test_what_was_timed_is_seen_by_a_session_of_the_profiler(compiled: Tiny, cpu: CpuDevice) -> None:
+    with pytest.raises(OtherKernelsError) as raised:
+        timed(compiled(), cpu, WIDE).require_profiled_kernels()
+    assert raised.value.got == "addmm"
+
+
+def test_where_no_compiler_chooses_nothing_is_profiled_again(
+    tiny: Tiny, compiled: Tiny, cpu: CpuDevice, sessions: list[list[KernelIdentity]]
+) -> None:
+    timed(tiny(), cpu, GEMM, WIDE).require_profiled_kernels()  # a session would find nothing told
+    timed(compiled(), cpu, KernelIdentity("graph_0_cpp_fused_gelu_0", "pointwise")).require_profiled_kernels()
 
 
 def test_rounds_that_are_timed_here_are_looked_at_too(
-    tiny: Tiny, cpu: CpuDevice, profiled: list[list[KernelIdentity]]
+    compiled: Tiny, cpu: CpuDevice, sessions: list[list[KernelIdentity]]
 ) -> None:
-    profiled += [[NARROW], [WIDE]]
-    rounds = Rounds(tiny(), cpu, replicates=1, iterations=1, profiled=(WIDE,))
+    sessions += [[NARROW], [WIDE]]
+    rounds = Rounds(compiled(), cpu, replicates=1, iterations=1, profiled=(WIDE,))
     with pytest.raises(OtherKernelsError):
         rounds.time()
-    Rounds(tiny(), cpu, replicates=1, iterations=1, profiled=(WIDE,)).time()
+    Rounds(compiled(), cpu, replicates=1, iterations=1, profiled=(WIDE,)).time()

@@ -131,7 +131,7 @@ def test_a_confirmation_that_fails_is_invalid_with_the_reason_and_leaves_the_str
     assert recorded.confirmed() == [ID]
     case = recorded.case("test_device_time")
     assert case.properties[VERDICT] == "INVALID"
-    assert case.properties[REASON] == "not confirmed: the told error"
+    assert case.properties[REASON] == "device time not confirmed: the told error"
     result.stdout.fnmatch_lines(["  got      what was told", "  next     tell another"])
     for name in ("test_structure_is_that_of_the_baseline", "test_kernels_and_graphs_are_as_declared"):
         assert recorded.case(name).properties[VERDICT] == "PASS"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 import torch._dynamo  # noqa: F401  (an inner run forgets what it imported, and torch and triton load only once)
@@ -111,38 +110,69 @@ def test_latency(workload, run, gauge, available):
 
 
 @pytest.fixture
-def other_kernels(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Once called, every latency is of other kernels than were profiled."""
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """From here on, whether each latency is of the kernels that were profiled, one after the other; the rest are."""
+    told: list[bool] = []
 
-    def told(_: Rounds) -> None:
-        raise OtherKernelsError("other kernels than were profiled", got="a narrow one", expected="a wide one")
+    def look(_: Rounds) -> None:
+        if told and not told.pop(0):
+            raise OtherKernelsError(
+                f"{ID}: other kernels than were profiled", got="a narrow one", expected="a wide one"
+            )
 
-    return lambda: monkeypatch.setattr(Rounds, "require_profiled_kernels", told)
+    monkeypatch.setattr(Rounds, "require_profiled_kernels", look)
+    return told
 
 
-def test_a_latency_of_other_kernels_than_were_profiled_is_not_judged(
-    timed: Project, other_kernels: Callable[[], None]
-) -> None:
+def test_a_latency_of_other_kernels_than_were_profiled_is_not_judged(timed: Project, looks: list[bool]) -> None:
     timed.record("-k", "not float64")
-    other_kernels()
+    looks += [False]
     result = timed.run("-k", "not float64", "-rs")
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*end to end not compared: other kernels than were profiled*"])
+    result.stdout.fnmatch_lines([f"*{ID}: UNDECIDED  end to end not compared: other kernels than were profiled*"])
     assert table_verdict(result, ID) == "UNDECIDED end to end"
-    properties = timed.case("test_end_to_end_latency").properties
-    assert properties["kernelgauge_verdict"] == "UNDECIDED"
-    before = (timed.baselines / f"{ID}.json").read_bytes()
-    updated = timed.run("-k", "not float64", "--perf-update")
-    updated.stdout.fnmatch_lines(["*end to end was not measured (other kernels than were profiled)*"])
-    assert (timed.baselines / f"{ID}.json").read_bytes() == before
-    assert timed.run("-k", "end_to_end", "--perf-strict").ret == pytest.ExitCode.TESTS_FAILED
+    assert timed.case("test_end_to_end_latency").properties["kernelgauge_verdict"] == "UNDECIDED"
+    looks += [False]
+    strict = timed.run("-k", "end_to_end", "--perf-strict")
+    assert strict.ret == pytest.ExitCode.TESTS_FAILED
+    strict.stdout.fnmatch_lines(["*other kernels than were profiled*", "*a narrow one*", "*a wide one*"])
 
 
-def test_a_suspicion_that_is_confirmed_by_other_kernels_is_not_judged(
-    timed: Project, other_kernels: Callable[[], None]
+def test_a_latency_of_other_kernels_is_no_baseline(timed: Project, looks: list[bool]) -> None:
+    looks += [False]
+    result = timed.run("-k", "not float64", "--perf-update")
+    result.stdout.fnmatch_lines(["*end to end was not measured (*other kernels than were profiled)*"])
+    assert not timed.baselines.exists()
+    timed.record("-k", "not float64")
+    assert [path.stem for path in timed.baselines.iterdir()] == [ID]
+
+
+TWICE = """
+from kernelgauge import Timer
+
+def test_latency(workload, run, gauge, conclude):
+    for expected in {expected}:
+        gauge.observed.time_latency(workload)
+        verdict = gauge.judge_time(workload, Timer.END_TO_END)
+        assert ("not compared" in verdict.headline) == (not expected)
+        run = gauge.observed.run(workload)
+        assert (Timer.END_TO_END in run.samples) == (run.incomplete is None) == expected
+"""
+
+
+@pytest.mark.parametrize("expected", [(False, True), (True, False)])
+def test_the_last_time_counts_where_a_latency_is_timed_twice(
+    timed: Project, looks: list[bool], expected: tuple[bool, bool]
 ) -> None:
     timed.record("-k", "not float64")
-    other_kernels()
+    (timed.root / "perf" / "test_perf.py").write_text(TWICE.format(expected=expected))
+    looks += expected
+    timed.run().assert_outcomes(passed=1)
+
+
+def test_a_suspicion_that_is_confirmed_by_other_kernels_is_not_judged(timed: Project, looks: list[bool]) -> None:
+    timed.record("-k", "not float64")
+    looks += [False]
     (timed.root / "perf" / "test_perf.py").write_text(
         """
 from kernelgauge import Timer
@@ -155,7 +185,9 @@ def test_latency(workload, run, gauge, conclude):
     )
     result = timed.run("-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*not confirmed: other kernels than were profiled*", "*a narrow one*", "*a wide one*"])
+    result.stdout.fnmatch_lines(
+        ["*UNDECIDED  end to end not confirmed: other kernels than were profiled*", "*a narrow one*", "*a wide one*"]
+    )
     assert timed.case("test_latency").properties["kernelgauge_verdict"] == "UNDECIDED"
 
 

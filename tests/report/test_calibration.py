@@ -10,6 +10,7 @@ import pytest
 from kernelgauge.judge import Baseline, calibrated
 from kernelgauge.report.calibration import calibration_text, odds_text
 from kernelgauge.run import Timer
+from kernelgauge.trace import KernelIdentity
 from tests.builders import ELSEWHERE, FUSED, ONE_TOKEN, ONE_TOKEN_US, WORKLOAD, baseline, drawn, of_grids, run
 
 QUIET = (200.0, 200.1, 199.9, 200.0) * 2
@@ -108,6 +109,17 @@ def test_in_a_cuda_graph_the_grid_tells_the_configuration() -> None:
         " 38.1 us (grid 24576x1x1 block 128x1x1)",
         " 55.4 us (grid 49152x1x1 block 256x1x1)",
     ]
+
+
+def test_a_kernel_with_nothing_to_tune_is_no_part_of_the_odds() -> None:
+    replace = msgspec.structs.replace
+    chosen = drawn({512: 1, 1024: 3})
+    fixed = replace(
+        chosen.entries[0].kernels[0], identity=KernelIdentity("triton_per_fused_sum_1", "reduction", kernel_kwargs="")
+    )
+    entries = tuple(replace(entry, kernels=(*entry.kernels, fixed)) for entry in chosen.entries)
+    lines = odds_text({"mlp": replace(chosen, entries=entries)})
+    assert all(FUSED in line and "triton_per" not in line for line in lines[1:])
 
 
 def test_where_one_configuration_was_drawn_there_are_no_odds() -> None:

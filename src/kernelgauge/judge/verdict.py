@@ -20,7 +20,7 @@ class Status(str, Enum):
     PASS = "PASS"
     REGRESSED = "REGRESSED"
     IMPROVED = "IMPROVED"
-    UNDECIDED = "UNDECIDED"  # too noisy to tell
+    UNDECIDED = "UNDECIDED"  # too noisy to tell, or not of what was profiled
     NO_BASELINE = "NO_BASELINE"
     INCOMPARABLE = "INCOMPARABLE"  # the baseline is of another kind of machine
     INVALID = "INVALID"  # the measurement cannot be trusted

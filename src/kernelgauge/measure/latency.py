@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from ..conditions import Reading, disturbances
-from ..errors import DisturbedError, OtherKernelsError
+from ..errors import DisturbedError, OtherKernelsError, WorkloadError
 from ..run import Sample, Timer, summarize
 from ..trace import KernelIdentity
 from ..workload import Workload
-from .chosen import are_chosen, told_apart
+from .chosen import are_alike, is_tuned, listed, without
 from .compiler import reset_compiler
 from .device import Device
 from .instance import Instance, build, grad_mode, reporting
@@ -83,26 +83,36 @@ class Rounds:
         return disturbances(self._before, (), after, duration_s=self._timed_s, usual_clock_mhz=None)
 
     def require_profiled_kernels(self) -> None:
-        """Asked after the last round. Raises `OtherKernelsError` if what was timed ran other kernels than `profiled`.
+        """Asked after the last round, of code that was compiled: what was timed must be what was `profiled`.
 
-        The workload was compiled anew for these rounds, by a choice of Inductor's autotuner that was read from the compile
-        cache: another process that compiles the same may have left another one there, and without a cache there is a
-        new one each time.
+        It was compiled anew for these rounds, by a choice of Inductor's autotuner that was read from the compile cache:
+        another process that compiles the same may have left another one there, and without a cache there is a new one
+        each time.
+
+        Raises `OtherKernelsError` if it is not, `WorkloadError` if none of the kernels that differ is Inductor's,
+        `MeasurementError` if the profiler cannot be trusted.
         """
-        if not are_chosen(self._profiled):
-            return  # a session less; it would see what was seen
+        if self._workload.compile is None or all(identity.grid is None for identity in self._profiled):
+            return  # nothing chooses: no compiler, or that of a CPU
         assert self._instance is not None  # a round comes first
         with reporting(self._workload, "profiling"), self.grad_mode():
-            session = profile_session(self._device, self._instance, iterations=1)
-        expected = told_apart(self._profiled)
-        got = told_apart(execution.identity for execution in session.executions[0])
-        if got == expected:
+            session = profile_session(self._device, self._instance, iterations=1, record_shapes=True)
+        timed = [execution.identity for execution in session.executions[0]]
+        if are_alike(timed, self._profiled):
             return
+        got, expected = without(timed, self._profiled), without(self._profiled, timed)
+        if not any(map(is_tuned, (*got, *expected))):
+            raise WorkloadError(
+                f"{self._workload.id}: other kernels when it was timed than when it was profiled",
+                got=listed(got),
+                expected=listed(expected),
+            )
         raise OtherKernelsError(
             f"{self._workload.id}: compiled again to be timed, it ran other kernels than were profiled",
-            got=", ".join(name for name in got if name not in expected) or ", ".join(got),
-            expected=", ".join(name for name in expected if name not in got) or ", ".join(expected),
-            next_command="run it again; processes that compile at the same time each need a TORCHINDUCTOR_CACHE_DIR of their own",
+            got=listed(got),
+            expected=listed(expected),
+            next_command="run it again, with a compile cache that no other process fills at the same time "
+            "(TORCHINDUCTOR_CACHE_DIR)",
         )
 
     def durations_s(self) -> list[float]:
@@ -119,7 +129,7 @@ class Rounds:
     def time(self) -> Sample:
         """All rounds, timed here: to confirm what was suspicious, or in place of what was spoilt.
 
-        Raises `DisturbedError` if the machine spoils them, `OtherKernelsError` as `require_profiled_kernels`.
+        Raises `DisturbedError` if the machine spoils them, and what `require_profiled_kernels` raises.
         """
         sample, disturbed_by = self.sample(self.durations_s()), self.disturbed_by()
         if disturbed_by:

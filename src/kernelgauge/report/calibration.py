@@ -24,7 +24,7 @@ from ..judge import (
 from ..printable import printable
 from ..run import Timer
 from ..trace import KernelIdentity, decode
-from .show import identity_text
+from ..trace.configuration import configuration_text
 from .terminal import render
 
 __all__ = ["calibration_text", "odds_text"]
@@ -82,11 +82,17 @@ def _tuned(entry: Entry) -> str:
     return ", ".join(
         f"{kernel.identity.shown} {kernel.device_time_us:.1f} us ({_configuration(kernel.identity)})"
         for kernel in entry.kernels
-        if kernel.identity.kernel_kwargs or decode(kernel.identity.name).backend == "inductor-triton"
+        if _is_tuned(kernel.identity)
     )
+
+
+def _is_tuned(identity: KernelIdentity) -> bool:
+    if identity.kernel_kwargs is None:  # in a CUDA graph a trace tells the grid and the block alone
+        return decode(identity.name).backend == "inductor-triton"
+    return bool(identity.kernel_kwargs)
 
 
 def _configuration(identity: KernelIdentity) -> str:
     if identity.kernel_kwargs:
         return f"{identity.kernel_kwargs}, num_warps={identity.num_warps}"
-    return identity_text(identity)  # in a CUDA graph a trace tells the grid and the block alone
+    return configuration_text(identity)

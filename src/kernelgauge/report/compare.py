@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from ..trace.configuration import configuration_text
 from ..trace.difference import Difference, HostDifference, What
 from ..trace.lane import LaneKernel
 from ..trace.summary import Summary
 from .conclusion import Comparison, conclusion
 from .page import Column, Grid, Section
-from .show import identity_text, lane_text
+from .show import lane_text
 from .wording import change_text, counted, kinds_text, times, us
 
 __all__ = ["compare_page"]
@@ -99,7 +100,7 @@ def _grouped(found: Sequence[Difference]) -> list[list[Difference]]:
     groups: dict[tuple[object, ...], list[Difference]] = {}
     for difference in found:
         names = (tuple(kernel.identity.name for kernel in side) for side in (difference.before, difference.after))
-        launched = tuple(identity_text(kernel.identity) for kernel in difference.after[:1])
+        launched = tuple(configuration_text(kernel.identity) for kernel in difference.after[:1])
         groups.setdefault((difference.what, *names, difference.details, launched), []).append(difference)
     return list(groups.values())
 
@@ -115,7 +116,7 @@ def _row(group: Sequence[Difference], total_us: float) -> tuple[str, ...]:
     if first.details:
         lines = [*lines, f"   {first.details}"]
     elif first.what in (What.FUSED, What.REPLACED, What.APPEARED, What.SPLIT):
-        lines = [*lines, f"   {identity_text(first.after[0].identity)}"]
+        lines = [*lines, f"   {configuration_text(first.after[0].identity)}"]
     if len(group) > 1:
         lines = [f"{len(group)} times", *lines]
     return (first.what.value, "\n".join(lines), *_times(group, total_us))

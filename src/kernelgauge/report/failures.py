@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from ..judge import Verdict
 from ..printable import printable
 from ..results import Results, TestResult, WorkloadResult
+from ..trace.configuration import configuration_text
 from .endings import ended_with, error_lines, shown_reasons
-from .show import identity_text
 from .wording import counted
 
 __all__ = ["Failure", "cut", "failures"]
@@ -88,7 +88,7 @@ def _configurations(workload: WorkloadResult, reason: str) -> list[str]:
     """How the kernel that a reason begins with was launched: grid, block, and what was tuned."""
     kernels = workload.run.kernels if workload.run is not None else ()
     named = (kernel.identity for kernel in kernels if reason.startswith(f"{kernel.identity.shown}  "))
-    return [f"launched with {text}" for text in dict.fromkeys(map(identity_text, named)) if text][:2]
+    return [f"launched with {text}" for text in dict.fromkeys(map(configuration_text, named)) if text][:2]
 
 
 def cut(text: str, longest: int = _LONGEST_LINE) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..results import WorkloadResult
-from ..trace.configuration import configuration_change
+from ..trace.configuration import configuration_change, configuration_text
 from ..trace.diff import KernelChange, align
 from ..trace.kernel import KernelRecord
 from ..trace.limits import Limits, share_of_limit
 from .html_charts import Lane, Tick, lane, shown_us, ticks
 from .html_tests import clipped
-from .show import identity_text, limit_text
+from .show import limit_text
 from .wording import counted, percent
 
 __all__ = [
@@ -197,7 +197,7 @@ def _kernel_row(
         name=shown,
         whole_name="" if shown == one.identity.name else clipped(one.identity.name, 400),
         kind=clipped(one.identity.kind, 30),
-        configuration=clipped(identity_text(one.identity)),
+        configuration=clipped(configuration_text(one.identity)),
         us=_time(new),
         before_us=_time(old) if compared else "",
         delta_us=f"{change.delta_us:+.2f}" if compared else "",

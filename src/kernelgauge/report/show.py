@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ..trace.configuration import configuration_text
 from ..trace.kernel import KernelIdentity
 from ..trace.lane import LaneKernel
 from ..trace.limits import Share
@@ -15,7 +16,7 @@ from ..trace.work import Work
 from .page import Column, Grid, Section
 from .wording import bytes_text, counted, kinds_text, percent, shapes_text, times, us
 
-__all__ = ["identity_text", "lane_text", "limit_text", "show_page"]
+__all__ = ["lane_text", "limit_text", "show_page"]
 
 _MOST_PROBLEMS = 5
 _FEW = 12  # kernels: who sees them in order sees their groups
@@ -51,22 +52,6 @@ def lane_text(summary: Summary) -> str:
     if count == 1:
         return f"{device}, {all_of_them} {noun}s that all differ; shown is {lane.windows[0].name}"
     return f"{device}, {all_of_them} {noun}s; shown is the mean of the {count} that launched the same"
-
-
-def identity_text(identity: KernelIdentity) -> str:
-    """The launch configuration: ``grid 24576x1x1 block 128x1x1 XBLOCK=1024 num_warps=4``."""
-    parts = [
-        f"{label} {'x'.join(map(str, value))}"
-        for label, value in (("grid", identity.grid), ("block", identity.block))
-        if value is not None
-    ]
-    parts += [identity.kernel_kwargs] if identity.kernel_kwargs else []
-    parts += [
-        f"{label}={value}"
-        for label, value in (("num_warps", identity.num_warps), ("num_stages", identity.num_stages))
-        if value is not None
-    ]
-    return " ".join(parts)
 
 
 def _statements(summary: Summary) -> Iterator[str]:
@@ -142,7 +127,7 @@ def _details(kernel: LaneKernel) -> str:
     shapes = shapes_text(kernel.input_shapes)
     lines = [
         "  " + " ".join(part for part in (identity.kind + by, shapes) if part),
-        "  " + " ".join(part for part in (*said, identity_text(identity)) if part),
+        "  " + " ".join(part for part in (*said, configuration_text(identity)) if part),
     ]
     return "\n".join(line for line in lines if line.strip())
 
@@ -152,7 +137,7 @@ def _grouped(summary: Summary, top: int) -> Section:
     rows = tuple(
         (
             f"{group.launches}",
-            f"{group.identity.shown}\n  {_group_details(group)}\n  {identity_text(group.identity)}".rstrip(),
+            f"{group.identity.shown}\n  {_group_details(group)}\n  {configuration_text(group.identity)}".rstrip(),
             us(group.device_time_us),
             percent(group.device_time_us / total) if total else "-",
             limit_text(group.identity, group.limit),

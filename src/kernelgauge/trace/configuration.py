@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from .kernel import KernelIdentity
 
-__all__ = ["configuration_change", "was_autotuned"]
+__all__ = ["configuration_change", "configuration_text", "was_autotuned"]
 
 _CHOSEN = ("kernel_kwargs", "num_warps", "num_stages")  # what Inductor's autotuner draws
+
+
+def configuration_text(identity: KernelIdentity) -> str:
+    """The launch configuration: ``grid 24576x1x1 block 128x1x1 XBLOCK=1024 num_warps=4``."""
+    parts = [
+        f"{label} {'x'.join(map(str, value))}"
+        for label, value in (("grid", identity.grid), ("block", identity.block))
+        if value is not None
+    ]
+    parts += [identity.kernel_kwargs] if identity.kernel_kwargs else []
+    parts += [
+        f"{label}={value}"
+        for label, value in (("num_warps", identity.num_warps), ("num_stages", identity.num_stages))
+        if value is not None
+    ]
+    return " ".join(parts)
 
 
 def was_autotuned(before: KernelIdentity, after: KernelIdentity) -> bool:
