@@ -28,6 +28,11 @@ def test_slow_calls_are_made_less_often_and_never_less_than_three_times(call_us:
     assert Settings(iterations=40, seconds=1.0).iterations_for(call_us) == iterations
 
 
+@pytest.mark.parametrize(("call_us", "calls"), [(100.0, 7), (50_000.0, 7), (0.999e6, 2), (1e6, 1), (60e6, 1)], ids=str)
+def test_half_as_many_calls_come_before_those_that_count_and_one_of_a_slow_call(call_us: float, calls: int) -> None:
+    assert Settings(iterations=12, seconds=1.0).warm_up_calls_for(call_us) == calls
+
+
 def test_the_host_may_be_timed_more_often() -> None:
     settings = Settings(iterations=40, host_iterations=100, seconds=1.0)
     assert settings.host_iterations_for(100.0) == 100

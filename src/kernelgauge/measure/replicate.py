@@ -23,7 +23,6 @@ _HOLD_FACTOR = 1.5
 _HOLD_LEAST_US = 50.0
 # Longer than this, a call has more launches than a queue holds (1024), and no hold makes it follow without a gap.
 _HOLD_MOST_US = 20_000.0
-_WARM_UP_SHARE = 2  # half as many calls again come before those that count
 
 
 @dataclass
@@ -128,7 +127,7 @@ def held_session(device: Device, instance: Instance, settings: Settings, pace: P
             device,
             instance,
             iterations=iterations,
-            warmup=1 + iterations // _WARM_UP_SHARE,
+            warmup=settings.warm_up_calls_for(pace.call_us),
             hold_us=pace.hold_us,
             look=lambda: during.append(device.monitor.read()),
         )

@@ -14,6 +14,7 @@ LATENCY_WARM_UP_SECONDS = 0.02
 _SLOW_CALL_US = 1e6
 _SLOW_REPLICATES = 2  # the fewest that show a spread
 _FEWEST_CALLS = 3  # so that there is a middle
+_WARM_UP_SHARE = 2  # half as many calls again come before those that count
 # However heavy they are: the lower decile of three calls lies far above that of thirty, and their middle half is all of them.
 _FEWEST_HEAVY_CALLS = 8
 
@@ -89,6 +90,10 @@ class Settings:
     def iterations_for(self, call_us: float) -> int:
         """Calls in a replicate of the device time, where one takes so long."""
         return self._calls(self.iterations, call_us, self.busy_seconds)
+
+    def warm_up_calls_for(self, call_us: float) -> int:
+        """Calls in a session before those: the clock fell while it was started. One that takes a second warms by itself."""
+        return 1 if call_us >= _SLOW_CALL_US else 1 + self.iterations_for(call_us) // _WARM_UP_SHARE
 
     def host_iterations_for(self, call_us: float) -> int:
         """The same for the host dispatch time."""
