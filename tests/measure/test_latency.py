@@ -22,6 +22,7 @@ from kernelgauge.measure.instance import Instance, build
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.run import Sample
 from kernelgauge.trace import KernelIdentity
+from tests.builders import FUSED
 from tests.measure.conftest import Diary, ToldMonitor
 
 Tiny = Callable[..., Workload]
@@ -256,7 +257,6 @@ def test_the_machine_is_read_before_the_first_round_and_after_the_last(
 
 GEMM = KernelIdentity("nvjet_sm90_tst_64x8_64x16_1x2_h_bz_bias_TNT", "gemm", (2, 64, 1), (384, 1, 1))
 OTHER_GEMM = KernelIdentity("nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNT", "gemm", (2, 64, 1), (384, 1, 1))
-FUSED = "triton_poi_fused__unsafe_view_gelu_mul_0"
 WIDE, NARROW = (
     KernelIdentity(FUSED, "pointwise", (grid, 1, 1), (128, 1, 1), f"XBLOCK={xblock}", warps, 1)
     for grid, xblock, warps in ((24576, 1024, 4), (49152, 512, 8))

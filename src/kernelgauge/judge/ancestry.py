@@ -83,7 +83,7 @@ class Ancestor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def digest(kernels: Sequence[KernelRecord]) -> str:
     """Of the names and launch configurations, in order. The generated source is no part of it."""
-    identities = [msgspec.structs.replace(kernel.identity, source_hash=None) for kernel in kernels]
+    identities = [kernel.identity.without_source for kernel in kernels]
     return hashlib.sha256(msgspec.json.encode(identities)).hexdigest()[:8]
 
 

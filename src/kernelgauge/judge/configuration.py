@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-import msgspec
-
-from ..trace.kernel import KernelIdentity, KernelRecord
+from ..trace.kernel import KernelRecord
 
 __all__ = ["Likeness", "likeness"]
 
@@ -30,12 +28,8 @@ def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Like
     before, after = [kernel.identity for kernel in one], [kernel.identity for kernel in other]
     if before == after:
         return Likeness.IDENTICAL
-    if [_without_source(identity) for identity in before] == [_without_source(identity) for identity in after]:
+    if [identity.without_source for identity in before] == [identity.without_source for identity in after]:
         return Likeness.SAME_CONFIGURATION
     if [identity.name for identity in before] == [identity.name for identity in after]:
         return Likeness.SAME_NAMES
     return Likeness.OTHER_KERNELS
-
-
-def _without_source(identity: KernelIdentity) -> KernelIdentity:
-    return msgspec.structs.replace(identity, source_hash=None)

@@ -12,8 +12,9 @@ from .speed import at_the_speed_of, speeds
 
 __all__ = ["Seen", "comparable_to", "held_against", "places_of_comparable", "seen_by_gpu", "seen_by_speed", "telling"]
 
-# Processes whose controls are further apart (a logarithm) are of other hosts, or of one that was disturbed: of the eight hosts that were
-# calibrated (eight_gpus and more_gpus of benchmarks/data, and baselines/), five have 32 to 40 us in the median and three 55 to 64; single processes reach 114.
+# Processes whose controls are further apart (a logarithm) are of other hosts, or of one that was disturbed: of the eight
+# hosts that were calibrated (eight_gpus and more_gpus of benchmarks/data, and baselines/), five have 32 to 40 us in the
+# median and three 55 to 64; single processes reach 114.
 _LIKE_A_HOST = 0.25
 _LEAST_OF_A_HOST = 4
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..run import Run
 from ..trace.configuration import configuration_change
 from ..trace.diff import align
-from ..trace.names import decode
 from .baseline import Baseline, Entry
 from .fingerprint import Comparison
 from .verdict import Reason, Status, Verdict
@@ -62,7 +61,7 @@ def _configuration_changes(run: Run, entry: Entry) -> list[str]:
         f"{change.after.identity.shown}: {configuration}"
         for change in align(entry.kernels, run.kernels)
         if change.before is not None and change.after is not None
-        if decode(change.after.identity.name).backend != "inductor-triton"
+        if not change.after.identity.is_inductors
         if (configuration := configuration_change(change.before.identity, change.after.identity))
     ]
 

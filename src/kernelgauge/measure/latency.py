@@ -11,7 +11,7 @@ from ..errors import DisturbedError, OtherKernelsError, WorkloadError
 from ..run import Sample, Timer, summarize
 from ..trace import KernelIdentity
 from ..workload import Workload
-from .chosen import are_alike, is_tuned, listed, without
+from .chosen import are_alike, listed, without
 from .compiler import reset_compiler
 from .device import Device
 from .instance import Instance, build, grad_mode, reporting
@@ -101,7 +101,7 @@ class Rounds:
         if are_alike(timed, self._profiled):
             return
         got, expected = without(timed, self._profiled), without(self._profiled, timed)
-        if not any(map(is_tuned, (*got, *expected))):
+        if not any(identity.is_inductors for identity in (*got, *expected)):
             raise WorkloadError(
                 f"{self._workload.id}: other kernels when it was timed than when it was profiled",
                 got=listed(got),

@@ -23,7 +23,7 @@ from ..judge import (
 )
 from ..printable import printable
 from ..run import Timer
-from ..trace import KernelIdentity, decode
+from ..trace import KernelIdentity
 from ..trace.configuration import configuration_text
 from .terminal import render
 
@@ -88,7 +88,7 @@ def _tuned(entry: Entry) -> str:
 
 def _is_tuned(identity: KernelIdentity) -> bool:
     if identity.kernel_kwargs is None:  # in a CUDA graph a trace tells the grid and the block alone
-        return decode(identity.name).backend == "inductor-triton"
+        return identity.is_inductors
     return bool(identity.kernel_kwargs)
 
 

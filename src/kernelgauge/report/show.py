@@ -173,7 +173,7 @@ def limit_text(identity: KernelIdentity, share: Share | None) -> str:
     if share is None:
         return ""
     # Of Inductor's kernels the trace does not say which arguments are written in place, which moves them twice.
-    least = ">= " if share.limit == "memory" and decode(identity.name).backend == "inductor-triton" else ""
+    least = ">= " if share.limit == "memory" and identity.is_inductors else ""
     return f"{least}{percent(share.share)} {share.limit}\n{least}{share.achieved:.0f} {share.unit}"
 
 

@@ -43,6 +43,16 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
         """The name as messages show it: printable and short. Data keep it whole."""
         return decode(self.name).short
 
+    @property
+    def is_inductors(self) -> bool:
+        """Whether Inductor generated it for Triton: its autotuner chooses the launch configuration anew in each compile."""
+        return decode(self.name).backend == "inductor-triton"
+
+    @property
+    def without_source(self) -> KernelIdentity:
+        """Name and launch configuration: the same kernel of another version of Inductor has another source."""
+        return msgspec.structs.replace(self, source_hash=None)
+
 
 class KernelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One launch of a call, by its place in launch order. `device_time_us`: mean over the replicates."""
