@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernelgauge.results import Results
-from kernelgauge.results_file import read_results
 from tests.plugin.inner_project import Project, told
+from tests.plugin.two_modules import IDS, add_to_conftest, results, run, two_modules
 
 pytest.importorskip("xdist")
 pytestmark = pytest.mark.timeout(120)
@@ -107,26 +105,6 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5f")
-
-
-def add_to_conftest(project: Project, text: str, *, first: bool = False) -> None:
-    path = project.root / "perf" / "conftest.py"
-    path.write_text(text + path.read_text() if first else path.read_text() + text)
-
-
-def run(project: Project, *arguments: str) -> pytest.RunResult:
-    return project.pytester.runpytest_subprocess("perf", *arguments)
-
-
-def results(project: Project) -> Results:
-    return read_results(project.root / "reports" / "latest" / "results.json")
-
-
-def two_modules(**of_the_second: Any) -> tuple[dict[str, Any], ...]:
-    return told(), told(variant="compiled"), told("linear", **of_the_second), told("linear", "compiled")
-
-
-IDS = ["mlp-eager-bf16-4x8", "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8", "linear-compiled-bf16-4x8"]
 
 
 @pytest.mark.usefixtures("gpus")
@@ -370,59 +348,6 @@ def test_runs_for_a_calibration_are_written_by_one_process(project: Project, wor
     result.stderr.fnmatch_lines(["*--perf-runs is written by one process: run it without*"])
     assert not (project.root / "runs.json").exists()
     assert project.measured() == []
-
-
-class TestOnSeveralMachines:
-    def test_every_machine_measures_its_part(self, project: Project) -> None:
-        project.tell(*two_modules())
-        parts = []
-        for index in (1, 2):
-            project.run(f"--perf-shard={index}/2")
-            parts.append([each.id for each in results(project).workloads])
-        assert parts == [IDS[2:], IDS[:2]]
-
-    def test_a_part_is_divided_among_the_workers_of_its_machine(
-        self, project: Project, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-        modules = [told(name, variant) for name in "abcd" for variant in ("eager", "compiled")]
-        project.tell(*modules)
-        run(project, "-n", "2", "--perf-shard", "1/2")
-        assert sorted(len(together) for together in project.measured_together()) == [2, 2]
-        assert len(set(project.measured())) == 4
-
-    @pytest.mark.parametrize("share", ["3/2", "0/2", "half"])
-    def test_what_is_no_part_is_a_usage_error(self, project: Project, share: str) -> None:
-        result = project.pytester.runpytest_subprocess("perf", f"--perf-shard={share}")
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["*a share is I/N*"])
-
-
-def test_a_part_that_is_empty_says_that_it_is_there(project: Project) -> None:
-    project.run("--perf-shard=2/2")
-    assert results(project).workloads == ()
-    assert results(project).declared == {"perf": ("mlp-eager-bf16-4x8",)}
-
-
-def test_a_part_that_is_only_collected_leaves_nothing(project: Project) -> None:
-    project.run("--perf-shard=2/2", "--collect-only")
-    assert not (project.root / "reports").exists()
-
-
-def test_two_runs_on_one_gpu_wait_for_each_other(project: Project) -> None:
-    from kernelgauge.locks import LOCKS, GpuLock
-
-    lock = GpuLock(Path(os.environ[LOCKS]))
-    lock.hold("told")
-    impatient = "import kernelgauge.locks\nkernelgauge.locks.GpuLock.__init__.__kwdefaults__['patience_s'] = 0.3\n"
-    add_to_conftest(project, impatient, first=True)
-    result = run(project)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert project.measured() == []
-    assert "another run of kernelgauge times on this GPU" in result.stdout.str()
-    lock.release()
-    assert run(project).ret == pytest.ExitCode.OK
-    assert json.loads((project.root / "reports" / "latest" / "results.json").read_text())["exit_status"] == 0
 
 
 @pytest.mark.usefixtures("gpus")
