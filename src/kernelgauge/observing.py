@@ -134,6 +134,7 @@ class Observed:
             iterations=measured.latency_iterations,
             first=first,
             profiled=[kernel.identity for kernel in measured.run.kernels],
+            one_instance=measured.one_instance,
         )
 
     def add_sample(self, workload: Workload, timer: Timer, sample: Sample) -> None:

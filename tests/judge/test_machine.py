@@ -17,8 +17,8 @@ from kernelgauge.judge import (
     machine_change,
     machine_change_on,
 )
-from kernelgauge.run import ControlTime, Timer
-from tests.builders import ELSEWHERE, H200, HERE, baseline, pair, run
+from kernelgauge.run import ControlTime, Run, Timer
+from tests.builders import ELSEWHERE, H200, HERE, baseline, mlp_kernels, pair, run
 
 QUIET = (200.0, 200.1, 199.9, 200.0) * 4
 
@@ -300,4 +300,21 @@ def test_a_copy_that_the_baseline_knows_excuses_no_slowdown(copies: tuple[float,
     ]
     observed = run(device=slower(1.02), controls=pair(copy=68.0), gpu="another")
     stored = calibrated(processes, suite="perf")
+    assert judge_time(Timer.DEVICE, observed, stored, compare(H200, H200), comparisons=21).status is status
+
+
+@pytest.mark.parametrize(
+    ("known_of_the_other", "status"), [(68.0, Status.UNDECIDED), (67.0, Status.PASS)], ids=["neither", "one knows it"]
+)
+def test_what_gpus_with_another_configuration_know_of_the_copy_counts(
+    known_of_the_other: float, status: Status
+) -> None:
+    """Which of its GPUs drew the run's configuration is the autotuner's chance."""
+
+    def on(gpu: str, copy: float, xblock: int) -> Run:
+        return run(device=QUIET, kernels=mlp_kernels(xblock=xblock), controls=pair(copy=copy), gpu=gpu)
+
+    drew_the_other = [on(gpu, known_of_the_other, xblock=512) for gpu in ("d", "e")]
+    stored = calibrated([*(on(gpu, 68.0, xblock=1024) for gpu in "abc"), *drew_the_other], suite="perf")
+    observed = on("f", 67.0, xblock=1024)
     assert judge_time(Timer.DEVICE, observed, stored, compare(H200, H200), comparisons=21).status is status

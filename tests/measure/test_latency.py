@@ -127,6 +127,13 @@ def test_replicates_are_built_in_order_each_for_its_rounds(written: Workload, di
     ]
 
 
+def test_where_each_instance_would_have_a_graph_of_its_own_there_is_one(written: Workload, diary: Diary) -> None:
+    rounds = Rounds(written, diary, replicates=2, iterations=1, first=8, one_instance=True)
+    play(rounds, rounds.total)
+    seen = [entry for entry in diary.entries if entry.startswith(("build", "wait", "warm", "call"))]
+    assert seen == ["build 8", *("wait until fast", "warm up", "call") * 2]
+
+
 def test_two_replicates_are_never_held_at_once(tiny: Tiny, cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = Rounds(tiny(), cpu, replicates=2, iterations=1)
     held: list[Instance | None] = []

@@ -49,9 +49,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def device_time_us(self) -> float:
         return sum(kernel.device_time_us for kernel in self.kernels)
 
-    def machine_change(self, gpu: str | None, controls: Mapping[str, ControlTime]) -> MachineChange:
-        """How the control pair moved since: against the processes that are comparable (`machine_change_on`)."""
-        return machine_change_on(gpu, [(process.gpu, process.controls) for process in self.processes], controls)
+    @property
+    def controls(self) -> list[tuple[str | None, Mapping[str, ControlTime]]]:
+        """The control pair of each process, and the GPU that it was measured on."""
+        return [(process.gpu, process.controls) for process in self.processes]
 
     def host_share(self, timer: Timer) -> float:
         """The part of a timer's time that is the host's."""
@@ -78,6 +79,11 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         """The entry to compare these kernels with: that of their own configuration, else the one drawn most often."""
         best = max(self.entries, key=lambda entry: (likeness(entry.kernels, kernels), entry.draws))
         return best, likeness(best.kernels, kernels)
+
+    def machine_change(self, entry: Entry, gpu: str | None, controls: Mapping[str, ControlTime]) -> MachineChange:
+        """How the control pair moved since the processes of an entry that are comparable (`machine_change_on`)."""
+        others = [each for other in self.entries if other is not entry for each in other.controls]
+        return machine_change_on(gpu, entry.controls, controls, others=others)
 
     def seen(self, timer: Timer, entry: Entry, *, gemm: str | None = None) -> list[Seen]:
         """What is known of a timer. The host's work is the same whatever was tuned: there every entry counts.

@@ -53,7 +53,7 @@ def _moved(stored: Baseline, new: Baseline, comparisons: int) -> Iterator[str]:
     for entry in new.entries:
         known, likeness = stored.entry_like(entry.kernels)
         for process in entry.processes:
-            machine = known.machine_change(process.gpu, process.controls)
+            machine = stored.machine_change(known, process.gpu, process.controls)
             if machine.is_another:
                 yield f"control pair {machine}"
             single = msgspec.structs.replace(entry, draws=1, processes=(process,))

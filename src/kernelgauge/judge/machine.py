@@ -81,15 +81,18 @@ def machine_change_on(
     gpu: str | None,
     processes: Sequence[tuple[str | None, Mapping[str, ControlTime]]],
     controls: Mapping[str, ControlTime],
+    *,
+    others: Sequence[tuple[str | None, Mapping[str, ControlTime]]] = (),
 ) -> MachineChange:
     """How the control pair moved on `gpu` since: against the processes on that GPU at the run's speed, or on that GPU at all.
 
     Where there are none, how far each of the pair is from the GPU that is nearest in it: how a workload differs between the
-    GPUs of a baseline is known from their times, and needs no explanation.
+    GPUs of a baseline is known from their times, and needs no explanation. `others`: processes of the same workload in
+    other launch configurations, which tell that as well: which GPUs drew this one is chance.
     """
     same = [before for made_on, before in processes if made_on == gpu]
     if not same:
-        return _beyond_known_gpus(processes, controls)
+        return _beyond_known_gpus([*processes, *others], controls)
     kernel = gemm_kernel(controls)
     at_its_speed = at_the_speed_of(gemm_us(controls, kernel), [gemm_us(before, kernel) for before in same])
     return machine_change([same[place] for place in at_its_speed], controls)

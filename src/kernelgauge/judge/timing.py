@@ -50,7 +50,7 @@ def judge_time(
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
     share = entry.host_share(timer)
     after = Seen(observe(sample, host_share=share), run.gpu, share, gemm_us(run.controls, gemm))
-    machine = entry.machine_change(run.gpu, run.controls)
+    machine = baseline.machine_change(entry, run.gpu, run.controls)
     if timer is not Timer.HOST and machine.is_another:
         return _lying_machine(run, timer, machine)
     decision = decide(

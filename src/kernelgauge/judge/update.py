@@ -189,7 +189,7 @@ def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[Time
     found: list[TimeChange] = []
     entry, _ = old.entry_like(new.entries[0].kernels)
     (process,) = new.entries[0].processes
-    machine = entry.machine_change(process.gpu, process.controls)
+    machine = old.machine_change(entry, process.gpu, process.controls)
     gemm = gemm_kernel(process.controls)
     for timer in Timer:
         before, fresh = old.seen(timer, entry, gemm=gemm), new.seen(timer, new.entries[0], gemm=gemm)

@@ -25,7 +25,8 @@ __all__ = ["Rounds"]
 class Rounds:
     """`replicates` x `iterations` rounds: each replicate on fresh allocations, each round on a cold cache.
 
-    `profiled`: the kernels of the run that the latency belongs to.
+    `profiled`: the kernels of the run that the latency belongs to. `one_instance`: all replicates on the same
+    allocations, since torch.compile records CUDA graphs for each (`Subject.kept`).
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Rounds:
         iterations: int,
         first: int = 0,
         profiled: Sequence[KernelIdentity] = (),
+        one_instance: bool = False,
     ) -> None:
         self.total = replicates * iterations
         self._workload = workload
@@ -45,6 +47,7 @@ class Rounds:
         self._done = 0
         self._first = first  # replicates before it had other addresses
         self._profiled = profiled
+        self._one_instance = one_instance
         reset_compiler()  # a graph that another test left behind, for a dynamic batch say, would be timed instead
         self._instance: Instance | None = None
         self._controls_us: list[float] = []
@@ -60,16 +63,21 @@ class Rounds:
         if self._done == 0:
             self._before = self._device.monitor.read(processes=True)
         if self._done % self._iterations == 0:
-            self._instance = None  # first, so that two replicates are never held at once
-            self._instance = build(self._workload, self._device, replicate=self._first + self._done // self._iterations)
+            instance = self._next_instance()
             self._device.host.wait_until_fast()
-            warm_up(self._device, self._instance, calls=self._device.warm_up_calls, seconds=LATENCY_WARM_UP_SECONDS)
+            warm_up(self._device, instance, calls=self._device.warm_up_calls, seconds=LATENCY_WARM_UP_SECONDS)
         self._done += 1
         assert self._instance is not None
         self._controls_us.append(self._device.host.round_trip_us())
         self._instance.prepare()
         self._device.flush_cache()
         self._device.synchronize()
+
+    def _next_instance(self) -> Instance:
+        if self._instance is None or not self._one_instance:
+            self._instance = None  # first, so that two replicates are never held at once
+            self._instance = build(self._workload, self._device, replicate=self._first + self._done // self._iterations)
+        return self._instance
 
     def call(self) -> None:
         """What is timed."""

@@ -24,8 +24,8 @@ __all__ = ["Measured", "Result", "observed"]
 class Measured:
     """A run and its artifacts.
 
-    `latency_replicates`, `latency_iterations`: of what is timed later, and calls in each. `not_confirmed`: why what was
-    suspicious could not be measured again.
+    `latency_replicates`, `latency_iterations`: of what is timed later, and calls in each. `one_instance`: whether all
+    replicates are made on one (`Subject.kept`). `not_confirmed`: why what was suspicious could not be measured again.
     """
 
     run: Run
@@ -33,6 +33,7 @@ class Measured:
     latency_iterations: int
     trace_json: bytes
     table: str
+    one_instance: bool = False
     not_confirmed: KernelgaugeError | None = None
 
 
@@ -77,6 +78,7 @@ def observed(
         latency_iterations=own.latency_iterations_for(subject.pace.call_us),
         trace_json=session.trace_json,
         table=session.table,
+        one_instance=subject.kept is not None,
     )
 
 

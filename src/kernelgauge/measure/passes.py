@@ -208,6 +208,7 @@ def _one_replicate(
             pace=subject.pace,
             usual_clock_mhz=usual_clock_mhz,
             with_host=not subject.is_control,
+            kept=subject.kept,
         )
     except KernelgaugeError as error:
         subject.error = told(error, device)

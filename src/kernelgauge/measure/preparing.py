@@ -12,7 +12,7 @@ from ..workload import Workload
 from .compiler import compile_counts, reset_compiler
 from .device import Device
 from .instance import Instance, build, first_call, reporting
-from .profile import profile_session
+from .profile import Session, profile_session
 from .replicate import Pace
 from .subject import Subject, told
 from .timing import call_duration_us, warm_up
@@ -82,4 +82,13 @@ def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
             graph_breaks=after.graph_breaks - before.graph_breaks,
             recompiles=compile_counts().graphs - after.graphs,
             peak=device.peak_allocated_bytes(instance.call),
+            kept=instance if _records_graphs(workload, session) else None,
         )
+
+
+def _records_graphs(workload: Workload, session: Session) -> bool:
+    """Whether torch.compile records CUDA graphs of it: for the addresses of each instance anew, and keeps them all.
+
+    A call then looks for its own among them, so that its dispatch takes longer with each instance (docs/measuring.md).
+    """
+    return workload.compile is not None and session.replays_graphs

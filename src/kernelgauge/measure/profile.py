@@ -51,6 +51,11 @@ class Session:
         return ordered[math.ceil(_HELD_SHARE * len(ordered)) - 1]
 
     @property
+    def replays_graphs(self) -> bool:
+        """Whether it launches CUDA graphs."""
+        return any(launch.call.is_graph_launch for window in self.windows for launch in window.launches)
+
+    @property
     def was_held(self) -> bool:
         """Whether nearly all calls were dispatched in full before their first kernel began."""
         held = [

@@ -1,4 +1,4 @@
-"""One replicate: a workload on fresh allocations, its kernels timed, then its dispatch."""
+"""One replicate: a workload on fresh allocations as a rule, its kernels timed, then its dispatch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Replicate:
     """What one replicate gave.
 
     Attributes:
-        index: of the pass, and of the addresses.
+        index: of the pass, and of the addresses if they are fresh.
         kernel_us: interquartile mean over the calls of each kernel, in launch order.
         host: None where host dispatch has no meaning.
         readings: of the GPU's state, before, during and after.
@@ -88,14 +88,15 @@ def replicate(
     pace: Pace,
     usual_clock_mhz: float | None,
     with_host: bool = True,
+    kept: Instance | None = None,
 ) -> Replicate:
-    """Measure one replicate.
+    """Measure one replicate, on fresh allocations or on the instance that is `kept` for all of them.
 
     Raises `WorkloadError` if it fails or runs other kernels than `structure`, `MeasurementError` if the profiler cannot
     be trusted.
     """
     started = time.perf_counter()
-    instance = build(workload, device, replicate=index)
+    instance = build(workload, device, replicate=index) if kept is None else kept
     before = device.monitor.read(processes=True)
     during: list[Reading] = []
     with reporting(workload, "measuring"), instance.grad_mode():

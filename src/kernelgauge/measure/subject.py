@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import KernelgaugeError, MeasurementError
 from ..workload import Workload
 from .device import Device
+from .instance import Instance
 from .profile import Session
 from .replicate import Pace, Replicate
 from .settings import Settings
@@ -25,6 +26,7 @@ class Subject:
         spoilt: on a disturbed machine.
         slowed: of passes in which the machine was slower.
         wanted: how many are to count, by a confirmation; None: as many as pin it down.
+        kept: what all replicates are made on; None: each on an instance of its own.
     """
 
     workload: Workload
@@ -38,6 +40,7 @@ class Subject:
     spoilt: list[Replicate] = field(default_factory=list)
     slowed: list[Replicate] = field(default_factory=list)
     wanted: int | None = None
+    kept: Instance | None = None
     error: KernelgaugeError | None = None
 
     def own(self, settings: Settings) -> Settings:
