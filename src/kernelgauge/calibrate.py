@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -50,6 +51,7 @@ def draw(
 ) -> list[RunsFile]:
     """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner draws anew in each.
 
+    Every other one on each GPU compiles as in a process that held more memory before: it may draw otherwise there.
     One process at a time on each of `gpus` (values for CUDA_VISIBLE_DEVICES; none: whatever is visible, one at a time).
     Raises `MeasurementError` if one of them fails: what is left would not be a fair draw.
     """
@@ -57,12 +59,15 @@ def draw(
     places: list[str | None] = [*gpus] or [None]
     for gpu in places:
         free.put(gpu)
+    made_on: Counter[str | None] = Counter()
 
     def one(number: int) -> RunsFile:
         gpu = free.get()
         try:
             progress(f"process {number + 1} of {processes}" + ("" if gpu is None else f" on GPU {gpu}"))
-            return _one_process(arguments, gpu)
+            made_on[gpu] += 1  # nobody else has this one now
+            spare = ["--perf-spare-memory"] if made_on[gpu] % 2 == 0 else []
+            return _one_process([*arguments, *spare], gpu)
         finally:
             free.put(gpu)
 

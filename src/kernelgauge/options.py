@@ -55,6 +55,12 @@ def add_options(group: pytest.OptionGroup) -> None:
         help="let Inductor choose launch configurations without timing them, where this torch can",
     )
     group.addoption(
+        "--perf-spare-memory",
+        action="store_true",
+        help="compile as in a process that held far more memory before: Inductor's autotuner may choose otherwise there. "
+        "kernelgauge calibrate asks it of every other process",
+    )
+    group.addoption(
         "--perf-runs",
         metavar="FILE",
         help="only measure, and write what was measured to FILE: what kernelgauge calibrate asks of its processes",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +81,9 @@ def _new_gauge(config: pytest.Config) -> Gauge:
         options=options,
         measurer=measure,
         choose=choose,
-        settings=Settings.of(config.getoption("--perf-replicates")),
+        settings=replace(
+            Settings.of(config.getoption("--perf-replicates")), spare_memory=config.getoption("--perf-spare-memory")
+        ),
         progress=_progress(config),
         waiting=_waiting(config),
         lock=GpuLock(),

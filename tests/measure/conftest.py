@@ -81,6 +81,9 @@ class Diary(Fake):
     def hold(self, microseconds: float) -> None:
         self.entries.append(f"hold {microseconds:g}")
 
+    def forget_peak(self, *, spare: bool = False) -> None:
+        self.entries.append("a far higher peak before" if spare else "no peak before")
+
 
 class ToldReplicates:
     """Stands in for `replicate`: what each workload's replicates are, and who was asked for one, in order.

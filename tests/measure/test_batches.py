@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -11,10 +12,12 @@ import torch
 from torch import nn
 
 from kernelgauge import Workload
-from kernelgauge.errors import WorkloadError
+from kernelgauge.errors import KernelgaugeError, WorkloadError
 from kernelgauge.measure import runner
+from kernelgauge.measure.preparing import prepare_together
 from kernelgauge.measure.runner import Measured, Result
-from tests.measure.conftest import Fake, ToldReplicates
+from kernelgauge.measure.settings import Settings
+from tests.measure.conftest import Diary, Fake, ToldReplicates
 
 Tiny = Callable[..., Workload]
 ObserveAll = Callable[..., dict[str, Result]]
@@ -159,3 +162,21 @@ def test_each_workload_counts_its_own_breaks_and_recompiles(tiny: Tiny, observe_
         assert not isinstance(result, WorkloadError)
         counts[name] = (result.run.counts.graph_breaks, result.run.counts.recompiles)
     assert counts == {"broken eager": (1, 0), "whole eager": (0, 0), "eager eager": (0, 0)}
+
+
+@pytest.mark.parametrize(("spare", "told"), [(False, "no peak before"), (True, "a far higher peak before")])
+def test_the_memory_that_was_held_for_others_is_forgotten_before_each_is_built(
+    tiny: Tiny, quick: Settings, spare: bool, told: str
+) -> None:
+    """Inductor's autotuner asks for it."""
+    device = Diary()
+
+    def build() -> nn.Module:
+        device.entries.append("build")
+        return nn.Linear(4, 3)
+
+    failed: dict[str, KernelgaugeError] = {}
+    workloads = [tiny(module=module, build=build) for module in "ab"]
+    prepare_together(workloads, device, replace(quick, spare_memory=spare), failed, lambda _: None)
+    assert not failed
+    assert [entry for entry in device.entries if "peak" in entry or entry == "build"] == [told, "build"] * 2

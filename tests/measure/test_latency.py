@@ -101,7 +101,7 @@ def test_a_round_is_prepared_flushed_and_synchronised_before_its_call_and_synchr
     rounds = Rounds(written, diary, replicates=1, iterations=2)
     play(rounds, 1)
     assert diary.entries == [
-        *("build 0", "wait until fast", "warm up", "control"),
+        *("no peak before", "build 0", "wait until fast", "warm up", "control"),
         *("prepare", "flush", "synchronize", "call", "synchronize"),
     ]
 

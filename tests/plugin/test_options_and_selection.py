@@ -314,3 +314,11 @@ def test_of_one_replicate_no_noise_is_known(pytester: pytest.Pytester, count: st
     result = pytester.runpytest(f"--perf-replicates={count}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--perf-replicates*"])
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_memory_is_spared_on_demand(project: Project, asked: bool) -> None:
+    (project.root / "perf" / "test_perf.py").write_text(
+        f"def test_settings(workload, gauge):\n    assert gauge.observed.settings.spare_memory is {asked}\n"
+    )
+    project.run(*(["--perf-spare-memory"] if asked else [])).assert_outcomes(passed=1)

@@ -1,6 +1,7 @@
 """Becomes the `perf/conftest.py` of an inner project: `told.json` says what is measured. No torch, no clock, no GPU."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,6 @@ import pytest
 from kernelgauge import Expectation, Run, Timer, Workload
 from kernelgauge.conditions import Reading
 from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
-from kernelgauge.measure.settings import Settings
 from kernelgauge.plugin import GAUGE_KEY
 from kernelgauge.run import Counts, Fingerprint, Sample
 from kernelgauge.trace import KernelIdentity, KernelRecord
@@ -50,6 +50,9 @@ class ToldDevice:
         pass
 
     def flush_cache(self):
+        pass
+
+    def forget_peak(self, *, spare=False):
         pass
 
     def fingerprint(self):
@@ -111,7 +114,13 @@ def measure_one(workload, told, fingerprint):
         gpu="told",
     )
     return SimpleNamespace(
-        run=run, latency_replicates=4, latency_iterations=3, trace_json=b"{}", table="a table\n", not_confirmed=None
+        run=run,
+        latency_replicates=4,
+        latency_iterations=3,
+        trace_json=b"{}",
+        table="a table\n",
+        one_instance=False,
+        not_confirmed=None,
     )
 
 
@@ -164,4 +173,4 @@ def pytest_kernelgauge_workloads():
 def pytest_configure(config):
     gauge = config.stash[GAUGE_KEY]
     gauge.observed.measurer, gauge.observed.choose = measure, choose
-    gauge.observed.settings = Settings(latency_replicates=4)
+    gauge.observed.settings = replace(gauge.observed.settings, latency_replicates=4)

@@ -62,6 +62,7 @@ class Rounds:
         """Before each round, untimed."""
         if self._done == 0:
             self._before = self._device.monitor.read(processes=True)
+            self._device.forget_peak()  # as when it was compiled to be profiled, should there be no cache to read from
         if self._done % self._iterations == 0:
             instance = self._next_instance()
             self._device.host.wait_until_fast()

@@ -14,6 +14,7 @@ from .device import Device
 from .instance import Instance, build, first_call, reporting
 from .profile import Session, profile_session
 from .replicate import Pace
+from .settings import Settings
 from .subject import Subject, told
 from .timing import call_duration_us, warm_up
 
@@ -23,7 +24,11 @@ _STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/claims.md, C24): wait=
 
 
 def prepare_together(
-    waiting: Sequence[Workload], device: Device, failed: dict[str, KernelgaugeError], progress: Callable[[str], None]
+    waiting: Sequence[Workload],
+    device: Device,
+    settings: Settings,
+    failed: dict[str, KernelgaugeError],
+    progress: Callable[[str], None],
 ) -> tuple[list[Subject], list[Workload]]:
     """Compile and profile as many workloads as can share a process's compiled code; (those, the others).
 
@@ -36,6 +41,7 @@ def prepare_together(
     for workload in waiting:
         instance: Instance | None = None  # gone before the next one is built
         try:
+            device.forget_peak(spare=settings.spare_memory)
             instance = build(workload, device)
             root = None if workload.compile is None else _compiled_root(instance.module)
             # After a graph break functions are compiled on their own that the next workload may call too.

@@ -55,7 +55,7 @@ def measure(
         except KernelgaugeError as error:
             return dict.fromkeys((workload.id for workload in workloads), told(error, device))
     while waiting:
-        subjects, waiting = prepare_together(waiting, device, failed, progress)
+        subjects, waiting = prepare_together(waiting, device, settings, failed, progress)
         if subjects:
             passes = Passes(subjects, device, settings, progress)
             passes.make()
