@@ -81,7 +81,9 @@ def in_a_new_process(way: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         caches = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": f"{folder}/triton"}
         command = [sys.executable, __file__, "--way", way]
-        done = subprocess.run(command, env={**os.environ, **caches}, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(command, env={**os.environ, **caches}, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(done.stderr)
     found = json.loads(done.stdout.splitlines()[-1])
     timed: dict[str, float] = found["timed_us"]
     said = "  ".join(f"{config} {us:6.1f}" for config, us in timed.items())
