@@ -66,6 +66,7 @@ def measured(subject: Subject, device: Device, index: int, calls: Calls) -> Repl
         pace=subject.pace,
         usual_clock_mhz=None,
         with_host=calls.host > 0,
+        only_instance=subject.only_instance,
     )
 
 

@@ -73,6 +73,8 @@ def compile_and_call(way: str) -> None:
                 compiled(x)
             torch.cuda.synchronize()
     takes = {event.key: event.device_time_total / event.count for event in session.key_averages()}
+    if len(told.timed_us) != 1:
+        raise SystemExit(f"torch {torch.__version__} logged the timing of {len(told.timed_us)} kernels, expected one")
     ((kernel, timed_us),) = told.timed_us.items()
     print(json.dumps({"timed_us": timed_us, "takes_us": takes[kernel]}))
 

@@ -157,13 +157,18 @@ def _regressed(baseline: Baseline, entry: Entry, process: Process, slower: float
     device = process.timers[Timer.DEVICE]
     longer = msgspec.structs.replace(device, mean_us=device.mean_us * (1 + slower))
     tested = msgspec.structs.replace(process, timers={Timer.DEVICE: longer})
-    others = tuple(each for each in entry.processes if each.gpu != process.gpu)
-    known, new = (
-        msgspec.structs.replace(baseline, entries=(msgspec.structs.replace(entry, processes=processes),))
-        for processes in (others, (tested,))
-    )
+    elsewhere = [
+        _without(entry, process.gpu),
+        *(_without(each, process.gpu) for each in baseline.entries if each is not entry),
+    ]
+    known = msgspec.structs.replace(baseline, entries=tuple(each for each in elsewhere if each.processes))
+    new = msgspec.structs.replace(baseline, entries=(msgspec.structs.replace(entry, processes=(tested,)),))
     (change,) = [each for each in time_changes(known, new, comparisons=comparisons) if each.timer is Timer.DEVICE]
     return change.decision is not None and change.decision.status is Status.REGRESSED
+
+
+def _without(entry: Entry, gpu: str | None) -> Entry:
+    return msgspec.structs.replace(entry, processes=tuple(each for each in entry.processes if each.gpu != gpu))
 
 
 def judge_against(store: BaselineStore, files: Sequence[Path]) -> None:

@@ -1,4 +1,4 @@
-"""`kernelgauge calibrate`: the suite in fresh processes, unchanged, to learn how noisy this machine is."""
+"""`kernelgauge calibrate`: the suite, unchanged, in fresh processes, to learn how noisy this machine is."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def draw(
 ) -> list[RunsFile]:
     """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner draws anew in each.
 
-    Every other one on each GPU compiles as in a process that held more memory before: it may draw otherwise there.
+    Every second one on each GPU compiles with memory to spare: it may draw otherwise there.
     One process at a time on each of `gpus` (values for CUDA_VISIBLE_DEVICES; none: whatever is visible, one at a time).
     Raises `MeasurementError` if one of them fails: what is left would not be a fair draw.
     """
@@ -66,8 +66,8 @@ def draw(
         try:
             progress(f"process {number + 1} of {processes}" + ("" if gpu is None else f" on GPU {gpu}"))
             made_on[gpu] += 1  # nobody else has this one now
-            spare = ["--perf-spare-memory"] if made_on[gpu] % 2 == 0 else []
-            return _one_process([*arguments, *spare], gpu)
+            to_spare = ["--perf-memory-to-spare"] if made_on[gpu] % 2 == 0 else []
+            return _one_process([*arguments, *to_spare], gpu)
         finally:
             free.put(gpu)
 

@@ -55,10 +55,10 @@ def add_options(group: pytest.OptionGroup) -> None:
         help="let Inductor choose launch configurations without timing them, where this torch can",
     )
     group.addoption(
-        "--perf-spare-memory",
+        "--perf-memory-to-spare",
         action="store_true",
         help="compile as in a process that held far more memory before: Inductor's autotuner may choose otherwise there. "
-        "kernelgauge calibrate asks it of every other process",
+        "kernelgauge calibrate asks it of every second process on each GPU; what is recorded does not say so",
     )
     group.addoption(
         "--perf-runs",

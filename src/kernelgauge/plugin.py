@@ -82,7 +82,8 @@ def _new_gauge(config: pytest.Config) -> Gauge:
         measurer=measure,
         choose=choose,
         settings=replace(
-            Settings.of(config.getoption("--perf-replicates")), spare_memory=config.getoption("--perf-spare-memory")
+            Settings.of(config.getoption("--perf-replicates")),
+            memory_to_spare=config.getoption("--perf-memory-to-spare"),
         ),
         progress=_progress(config),
         waiting=_waiting(config),

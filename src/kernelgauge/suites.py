@@ -152,7 +152,7 @@ class Suites:
     def in_order(self, workloads: Iterable[Workload]) -> list[Workload]:
         """As they are declared, whatever order their tests come in; those that no suite declares behind them.
 
-        What a GPU did before shows in a time, and in what the autotuner draws (docs/measuring.md): what is compared with each
+        What a GPU did before shows in a time (docs/measuring.md): what is compared with each
         other must be measured in one order.
         """
         places = {identifier: place for place, identifier in enumerate(self._workloads)}

@@ -24,8 +24,10 @@ class Looks(nn.Module):
         return x + 1
 
 
-@pytest.mark.parametrize(("spare_memory", "least", "most"), [(False, 0, GIB // 64), (True, GIB, 1 << 60)])
-def test_it_does_not_depend_on_what_was_measured_before(spare_memory: bool, least: int, most: int) -> None:
+@pytest.mark.parametrize(("memory_to_spare", "least", "most"), [(False, 0, GIB // 64), (True, GIB, 1 << 60)])
+def test_how_far_below_its_peak_a_process_is_does_not_depend_on_what_it_did_before(
+    memory_to_spare: bool, least: int, most: int
+) -> None:
     from kernelgauge.measure.device import CudaDevice
     from kernelgauge.measure.preparing import prepare_together
     from kernelgauge.measure.settings import Settings
@@ -39,7 +41,7 @@ def test_it_does_not_depend_on_what_was_measured_before(spare_memory: bool, leas
         return modules[-1]
 
     workload = Workload(module="looks", variant="eager", build=build, inputs=lambda: (torch.randn(1024),))
-    prepare_together([workload], device, Settings(spare_memory=spare_memory), {}, lambda _: None)
+    prepare_together([workload], device, Settings(memory_to_spare=memory_to_spare), {}, lambda _: None)
     (module,) = modules
     assert module.spare is not None
     assert least <= module.spare <= most

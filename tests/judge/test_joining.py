@@ -149,3 +149,17 @@ def test_a_host_that_dispatches_slower_shows_in_another_configuration_too() -> N
 def test_another_configuration_may_take_another_time() -> None:
     new = calibrated([run(device=around(224.0), kernels=mlp_kernels(us=56.0, xblock=512))] * 2, suite="perf")
     assert [entry.draws for entry in together(calibrated(processes(HERE), suite="perf"), new).entries] == [3, 2]
+
+
+@pytest.mark.parametrize(("known", "refused"), [(30.0, True), (34.0, False)], ids=["no GPU knows it", "one knows it"])
+def test_the_control_pair_of_a_new_gpu_may_be_that_of_one_with_another_configuration(
+    known: float, refused: bool
+) -> None:
+    drew_the_other = [run(gpu="d", kernels=mlp_kernels(xblock=512), controls=pair(copy=known))] * 2
+    old = calibrated([*processes(HERE), *drew_the_other], suite="perf")
+    new = calibrated([run(gpu=ELSEWHERE, device=around(205.0), controls=pair(copy=34.0))] * 2, suite="perf")
+    if refused:
+        with pytest.raises(ValueError, match=r"control pair copy \+13\.3 %"):
+            together(old, new)
+    else:
+        assert together(old, new).entries[0].draws == old.entries[0].draws + 2

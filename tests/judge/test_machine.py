@@ -318,3 +318,15 @@ def test_what_gpus_with_another_configuration_know_of_the_copy_counts(
     stored = calibrated([*(on(gpu, 68.0, xblock=1024) for gpu in "abc"), *drew_the_other], suite="perf")
     observed = on("f", 67.0, xblock=1024)
     assert judge_time(Timer.DEVICE, observed, stored, compare(H200, H200), comparisons=21).status is status
+
+
+@pytest.mark.parametrize(("copy", "status"), [(65.0, Status.PASS), (68.0, Status.INVALID)])
+def test_a_gpu_that_the_baseline_knows_with_another_configuration_is_compared_with_itself(
+    copy: float, status: Status
+) -> None:
+    """Not with those that drew the run's, which are as fast as it seems to be now."""
+    runs = [run(device=QUIET, kernels=mlp_kernels(xblock=1024), controls=pair(copy=68.0), gpu=gpu) for gpu in "abc"]
+    runs.append(run(device=QUIET, kernels=mlp_kernels(xblock=512), controls=pair(copy=65.0), gpu="d"))
+    observed = run(device=QUIET, kernels=mlp_kernels(xblock=1024), controls=pair(copy=copy), gpu="d")
+    stored = calibrated(runs, suite="perf")
+    assert judge_time(Timer.DEVICE, observed, stored, compare(H200, H200)).status is status

@@ -280,6 +280,16 @@ def test_what_the_machine_may_have_done_updates_nothing() -> None:
     assert plan_one(old, with_the_copy).action is Action.KEEP
 
 
+@pytest.mark.parametrize(("known", "action"), [(30.0, Action.KEEP), (31.5, Action.UPDATE)])
+def test_a_machine_that_a_gpu_with_another_configuration_knows_is_none_that_changed(
+    known: float, action: Action
+) -> None:
+    runs = [run(gpu="d", device=TIMES, kernels=mlp_kernels(xblock=512), controls=pair(copy=known))]
+    runs += [run(gpu=HERE, device=TIMES, controls=pair(copy=30.0))] * 2
+    old = calibrated(runs, suite="perf")
+    assert plan_one(old, baseline(gpu="e", device=times(1.05), controls=pair(copy=31.5))).action is action
+
+
 def test_only_the_processes_of_the_entry_that_is_replaced_are_lost() -> None:
     """Those of the other configuration stay."""
     old = drawn({1024: 4, 512: 2}, device=TIMES)

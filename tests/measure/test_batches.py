@@ -6,17 +6,19 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from kernelgauge import Workload
-from kernelgauge.errors import KernelgaugeError, WorkloadError
+from kernelgauge.errors import WorkloadError
 from kernelgauge.measure import runner
-from kernelgauge.measure.preparing import prepare_together
-from kernelgauge.measure.runner import Measured, Result
+from kernelgauge.measure.runner import Measured, Result, measure
 from kernelgauge.measure.settings import Settings
+from kernelgauge.observing import Observed
+from kernelgauge.suites import Options
 from tests.measure.conftest import Diary, Fake, ToldReplicates
 
 Tiny = Callable[..., Workload]
@@ -164,9 +166,9 @@ def test_each_workload_counts_its_own_breaks_and_recompiles(tiny: Tiny, observe_
     assert counts == {"broken eager": (1, 0), "whole eager": (0, 0), "eager eager": (0, 0)}
 
 
-@pytest.mark.parametrize(("spare", "told"), [(False, "no peak before"), (True, "a far higher peak before")])
-def test_the_memory_that_was_held_for_others_is_forgotten_before_each_is_built(
-    tiny: Tiny, quick: Settings, spare: bool, told: str
+@pytest.mark.parametrize(("to_spare", "told"), [(False, "no peak before"), (True, "a far higher peak before")])
+def test_what_the_process_held_before_each_workload_is_as_it_was_asked_for(
+    tiny: Tiny, quick: Settings, replicates: ToldReplicates, tmp_path: Path, to_spare: bool, told: str
 ) -> None:
     """Inductor's autotuner asks for it."""
     device = Diary()
@@ -175,8 +177,12 @@ def test_the_memory_that_was_held_for_others_is_forgotten_before_each_is_built(
         device.entries.append("build")
         return nn.Linear(4, 3)
 
-    failed: dict[str, KernelgaugeError] = {}
     workloads = [tiny(module=module, build=build) for module in "ab"]
-    prepare_together(workloads, device, replace(quick, spare_memory=spare), failed, lambda _: None)
-    assert not failed
+    options = Options(root=tmp_path, baselines=tmp_path, reports=tmp_path)
+    settings = replace(quick, memory_to_spare=to_spare)
+    observed = Observed(options, measure, lambda _: device, settings, selected=workloads)
+    observed.measured(workloads[0])
     assert [entry for entry in device.entries if "peak" in entry or entry == "build"] == [told, "build"] * 2
+    device.entries.clear()
+    observed.rounds(workloads[0], replicates=1).durations_s()
+    assert device.entries[:2] == [told, "build"]  # what is compiled again to be timed

@@ -1,14 +1,19 @@
-"""What torch.compile records CUDA graphs of is measured on one instance: each other one would have a recording of its own."""
+"""What replays CUDA graphs is measured on one instance: torch.compile would record each other one too, and keep them all."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from kernelgauge import Timer, Workload
+from kernelgauge.errors import WorkloadError
 from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.profile import Session
 from kernelgauge.measure.runner import Measured, measure
@@ -75,19 +80,13 @@ def test_all_replicates_of_a_recorded_graph_and_its_confirmation_are_made_on_the
     assert len(measured.run.samples[Timer.DEVICE].replicates_us) == 9
 
 
-@pytest.mark.usefixtures("graphs")
-def test_a_graph_that_a_module_records_itself_is_gone_with_it(builds: Builds) -> None:
-    builds(compiled=None)
-    assert builds.count == 4
-
-
 def test_what_replays_no_graph_is_built_anew_for_each_replicate(builds: Builds) -> None:
     builds(compiled={"backend": "eager"})
     assert builds.count == 4
 
 
 @pytest.mark.parametrize(("replays", "count"), [(True, 1), (False, 2)])
-def test_so_are_the_replicates_of_its_latency(
+def test_the_latency_of_what_replays_graphs_is_timed_on_one_instance_and_others_on_fresh_ones(
     builds: Builds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replays: bool, count: int
 ) -> None:
     monkeypatch.setattr(Session, "replays_graphs", replays)
@@ -98,3 +97,68 @@ def test_so_are_the_replicates_of_its_latency(
     builds.count = 0
     observed.rounds(workload, replicates=2).durations_s()
     assert builds.count == count
+
+
+class Alive:
+    """How many of the modules that were built are still there."""
+
+    def __init__(self) -> None:
+        self.modules: list[weakref.ref[nn.Module]] = []
+
+    def keep(self, module: nn.Module) -> nn.Module:
+        self.modules.append(weakref.ref(module))
+        return module
+
+    def __len__(self) -> int:
+        gc.collect()  # a compiled module is part of a cycle
+        return sum(module() is not None for module in self.modules)
+
+
+class Doubles(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class FailsWhenTimed(nn.Module):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls > 10:
+            raise ValueError("it fails")
+        return x * 2
+
+
+@pytest.mark.usefixtures("graphs")
+def test_the_memory_of_what_was_measured_is_free_for_what_shares_its_code(tiny: Tiny) -> None:
+    alive, seen, device = Alive(), list[int](), Fake()
+
+    def build() -> nn.Module:
+        seen.append(len(alive))
+        return alive.keep(Doubles())
+
+    measure(
+        [tiny(module=module, build=build, compile={"backend": "eager"}) for module in "ab"],
+        device,
+        device.fingerprint(),
+        SETTINGS,
+    )
+    reset_compiler()
+    assert seen == [0, 1, 0]  # the second is put off until the first is measured
+
+
+@pytest.mark.usefixtures("graphs")
+def test_the_memory_of_what_failed_is_free_for_the_others(tiny: Tiny) -> None:
+    alive, seen, device = Alive(), list[int](), Fake()
+
+    def looks(x: torch.Tensor) -> torch.Tensor:
+        seen.append(len(alive))
+        return x + 1
+
+    workloads = [
+        tiny(module="fails", build=lambda: alive.keep(FailsWhenTimed())),
+        tiny(module="looks", build=lambda: looks),
+    ]
+    results = measure(workloads, device, device.fingerprint(), replace(SETTINGS, iterations=20))
+    assert isinstance(results["fails-eager-fp32"], WorkloadError)
+    assert (seen[0], seen[-1]) == (1, 0)

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from itertools import count
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -51,9 +52,9 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Diary]:
     device = Diary()
     device.host = WrittenHost(device.entries)
 
-    def written(workload: Workload, target: CpuDevice, *, replicate: int) -> Instance:
+    def written(workload: Workload, target: CpuDevice, *, replicate: int, memory_to_spare: bool) -> Instance:
         device.entries.append(f"build {replicate}")
-        return build(workload, target, replicate=replicate)
+        return build(workload, target, replicate=replicate, memory_to_spare=memory_to_spare)
 
     monkeypatch.setattr(latency, "build", written)
     monkeypatch.setattr(latency, "warm_up", lambda *_, **__: device.entries.append("warm up"))
@@ -101,7 +102,7 @@ def test_a_round_is_prepared_flushed_and_synchronised_before_its_call_and_synchr
     rounds = Rounds(written, diary, replicates=1, iterations=2)
     play(rounds, 1)
     assert diary.entries == [
-        *("no peak before", "build 0", "wait until fast", "warm up", "control"),
+        *("build 0", "no peak before", "wait until fast", "warm up", "control"),
         *("prepare", "flush", "synchronize", "call", "synchronize"),
     ]
 
@@ -134,13 +135,24 @@ def test_where_each_instance_would_have_a_graph_of_its_own_there_is_one(written:
     assert seen == ["build 8", *("wait until fast", "warm up", "call") * 2]
 
 
+def test_the_first_replicate_is_compiled_with_memory_to_spare_if_it_was_for_the_profile(
+    written: Workload, diary: Diary
+) -> None:
+    rounds = Rounds(written, diary, replicates=3, iterations=1, memory_to_spare=True)
+    play(rounds, rounds.total)
+    assert [entry for entry in diary.entries if "peak" in entry] == [
+        "a far higher peak before",
+        *["no peak before"] * 2,
+    ]
+
+
 def test_two_replicates_are_never_held_at_once(tiny: Tiny, cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = Rounds(tiny(), cpu, replicates=2, iterations=1)
     held: list[Instance | None] = []
 
-    def spy(workload: Workload, device: CpuDevice, *, replicate: int) -> Instance:
+    def spy(workload: Workload, device: CpuDevice, **how: Any) -> Instance:
         held.append(rounds._instance)
-        return build(workload, device, replicate=replicate)
+        return build(workload, device, **how)
 
     monkeypatch.setattr(latency, "build", spy)
     play(rounds, 2)

@@ -65,7 +65,7 @@ def test_every_other_process_on_each_gpu_compiles_with_memory_to_spare(processes
     draw(["perf"], processes=6, gpus=["0", "3"])
     made: dict[str, list[bool]] = {"0": [], "3": []}
     for command, environment in processes.seen:
-        made[environment["CUDA_VISIBLE_DEVICES"]].append("--perf-spare-memory" in command)
+        made[environment["CUDA_VISIBLE_DEVICES"]].append("--perf-memory-to-spare" in command)
     assert made == {"0": [False, True, False], "3": [False, True, False]}
 
 
@@ -82,7 +82,7 @@ def test_a_process_that_fails_is_an_error_with_its_output_and_the_command_that_s
     got = (raised.value.got or "").splitlines()
     assert got[-1] == (stdout + stderr).strip()
     assert len(got) == 15
-    assert raised.value.next_command == "pytest perf -x --perf-spare-memory"  # it was the second
+    assert raised.value.next_command == "pytest perf -x --perf-memory-to-spare"  # it was the second
 
 
 def test_a_process_that_measured_nothing_is_an_error_too(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -317,8 +317,8 @@ def test_of_one_replicate_no_noise_is_known(pytester: pytest.Pytester, count: st
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_memory_is_spared_on_demand(project: Project, asked: bool) -> None:
+def test_memory_to_spare_is_asked_for(project: Project, asked: bool) -> None:
     (project.root / "perf" / "test_perf.py").write_text(
-        f"def test_settings(workload, gauge):\n    assert gauge.observed.settings.spare_memory is {asked}\n"
+        f"def test_settings(workload, gauge):\n    assert gauge.observed.settings.memory_to_spare is {asked}\n"
     )
-    project.run(*(["--perf-spare-memory"] if asked else [])).assert_outcomes(passed=1)
+    project.run(*(["--perf-memory-to-spare"] if asked else [])).assert_outcomes(passed=1)

@@ -52,7 +52,7 @@ class ToldDevice:
     def flush_cache(self):
         pass
 
-    def forget_peak(self, *, spare=False):
+    def forget_peak(self, *, to_spare=False):
         pass
 
     def fingerprint(self):

@@ -21,7 +21,8 @@ def add_commands(commands: Commands) -> None:
         "calibrate",
         help="measure how noisy this machine is, and record baselines that know it",
         description="Run the suite in fresh processes with empty compile caches, print each workload's noise, the "
-        "smallest change that is seen and the autotuner's odds, and store them with the baselines. Every other argument "
+        "smallest change that is seen and what the autotuner drew, and store them with the baselines. Every second process on "
+        "each GPU compiles with memory to spare, since the autotuner may draw otherwise then. Every other argument "
         "goes to pytest: kernelgauge calibrate perf -k mlp",
         allow_abbrev=False,
     )

@@ -88,9 +88,10 @@ def machine_change_on(
 
     Where there are none, how far each of the pair is from the GPU that is nearest in it: how a workload differs between the
     GPUs of a baseline is known from their times, and needs no explanation. `others`: processes of the same workload in
-    other launch configurations, which tell that as well: which GPUs drew this one is chance.
+    other launch configurations, which tell of their GPUs as well: which of them drew this one is chance.
     """
-    same = [before for made_on, before in processes if made_on == gpu]
+    same, in_others = ([before for made_on, before in each if made_on == gpu] for each in (processes, others))
+    same = same or in_others
     if not same:
         return _beyond_known_gpus([*processes, *others], controls)
     kernel = gemm_kernel(controls)

@@ -23,10 +23,10 @@ __all__ = ["Rounds"]
 
 
 class Rounds:
-    """`replicates` x `iterations` rounds: each replicate on fresh allocations, each round on a cold cache.
+    """`replicates` x `iterations` rounds: each round on a cold cache, each replicate on fresh allocations as a rule.
 
-    `profiled`: the kernels of the run that the latency belongs to. `one_instance`: all replicates on the same
-    allocations, since torch.compile records CUDA graphs for each (`Subject.kept`).
+    `profiled`: the kernels of the run that the latency belongs to. `one_instance`: all replicates are made on one
+    (`Subject.only_instance`). `memory_to_spare`: as when they were profiled (`Settings`).
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class Rounds:
         first: int = 0,
         profiled: Sequence[KernelIdentity] = (),
         one_instance: bool = False,
+        memory_to_spare: bool = False,
     ) -> None:
         self.total = replicates * iterations
         self._workload = workload
@@ -48,6 +49,7 @@ class Rounds:
         self._first = first  # replicates before it had other addresses
         self._profiled = profiled
         self._one_instance = one_instance
+        self._memory_to_spare = memory_to_spare
         reset_compiler()  # a graph that another test left behind, for a dynamic batch say, would be timed instead
         self._instance: Instance | None = None
         self._controls_us: list[float] = []
@@ -62,7 +64,6 @@ class Rounds:
         """Before each round, untimed."""
         if self._done == 0:
             self._before = self._device.monitor.read(processes=True)
-            self._device.forget_peak()  # as when it was compiled to be profiled, should there be no cache to read from
         if self._done % self._iterations == 0:
             instance = self._next_instance()
             self._device.host.wait_until_fast()
@@ -77,7 +78,13 @@ class Rounds:
     def _next_instance(self) -> Instance:
         if self._instance is None or not self._one_instance:
             self._instance = None  # first, so that two replicates are never held at once
-            self._instance = build(self._workload, self._device, replicate=self._first + self._done // self._iterations)
+            # The first one compiles: as it was compiled to be profiled, should there be no cache to read the choice from.
+            self._instance = build(
+                self._workload,
+                self._device,
+                replicate=self._first + self._done // self._iterations,
+                memory_to_spare=self._memory_to_spare and self._done == 0,
+            )
         return self._instance
 
     def call(self) -> None:

@@ -25,7 +25,7 @@ class Measured:
     """A run and its artifacts.
 
     `latency_replicates`, `latency_iterations`: of what is timed later, and calls in each. `one_instance`: whether all
-    replicates are made on one (`Subject.kept`). `not_confirmed`: why what was suspicious could not be measured again.
+    replicates are made on one (`Subject.only_instance`). `not_confirmed`: why what was suspicious could not be measured again.
     """
 
     run: Run
@@ -78,7 +78,7 @@ def observed(
         latency_iterations=own.latency_iterations_for(subject.pace.call_us),
         trace_json=session.trace_json,
         table=session.table,
-        one_instance=subject.kept is not None,
+        one_instance=subject.only_instance is not None,
     )
 
 

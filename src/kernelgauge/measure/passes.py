@@ -208,10 +208,11 @@ def _one_replicate(
             pace=subject.pace,
             usual_clock_mhz=usual_clock_mhz,
             with_host=not subject.is_control,
-            kept=subject.kept,
+            only_instance=subject.only_instance,
         )
     except KernelgaugeError as error:
         subject.error = told(error, device)
+        subject.only_instance = None  # its memory is for those that are still measured
         return
     subject.recompiles += compile_counts().graphs - compiled
     if not measured.disturbed_by or subject.is_control:

@@ -12,7 +12,7 @@ from ..workload import Workload
 from .compiler import compile_counts, reset_compiler
 from .device import Device
 from .instance import Instance, build, first_call, reporting
-from .profile import Session, profile_session
+from .profile import profile_session
 from .replicate import Pace
 from .settings import Settings
 from .subject import Subject, told
@@ -41,8 +41,7 @@ def prepare_together(
     for workload in waiting:
         instance: Instance | None = None  # gone before the next one is built
         try:
-            device.forget_peak(spare=settings.spare_memory)
-            instance = build(workload, device)
+            instance = build(workload, device, memory_to_spare=settings.memory_to_spare)
             root = None if workload.compile is None else _compiled_root(instance.module)
             # After a graph break functions are compiled on their own that the next workload may call too.
             if root is not None and (root in roots or compile_counts().graph_breaks):
@@ -88,13 +87,7 @@ def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
             graph_breaks=after.graph_breaks - before.graph_breaks,
             recompiles=compile_counts().graphs - after.graphs,
             peak=device.peak_allocated_bytes(instance.call),
-            kept=instance if _records_graphs(workload, session) else None,
+            # Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call looks for its own
+            # among them, so that its dispatch would take longer with each (docs/measuring.md).
+            only_instance=instance if session.replays_graphs else None,
         )
-
-
-def _records_graphs(workload: Workload, session: Session) -> bool:
-    """Whether torch.compile records CUDA graphs of it: for the addresses of each instance anew, and keeps them all.
-
-    A call then looks for its own among them, so that its dispatch takes longer with each instance (docs/measuring.md).
-    """
-    return workload.compile is not None and session.replays_graphs

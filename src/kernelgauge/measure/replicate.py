@@ -88,15 +88,15 @@ def replicate(
     pace: Pace,
     usual_clock_mhz: float | None,
     with_host: bool = True,
-    kept: Instance | None = None,
+    only_instance: Instance | None = None,
 ) -> Replicate:
-    """Measure one replicate, on fresh allocations or on the instance that is `kept` for all of them.
+    """Measure one replicate, on fresh allocations or on the `only_instance` that all of them are made on.
 
     Raises `WorkloadError` if it fails or runs other kernels than `structure`, `MeasurementError` if the profiler cannot
     be trusted.
     """
     started = time.perf_counter()
-    instance = build(workload, device, replicate=index) if kept is None else kept
+    instance = build(workload, device, replicate=index) if only_instance is None else only_instance
     before = device.monitor.read(processes=True)
     during: list[Reading] = []
     with reporting(workload, "measuring"), instance.grad_mode():
@@ -153,7 +153,7 @@ def _require_same_kernels(workload: Workload, structure: Session, timed: Session
     )
     if got != expected:
         raise WorkloadError(
-            f"{workload.id}: other kernels on fresh allocations than when it was profiled",
+            f"{workload.id}: other kernels when it was timed than when it was profiled",
             got=", ".join(got),
             expected=", ".join(expected),
         )

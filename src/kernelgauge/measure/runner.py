@@ -38,7 +38,7 @@ def measure(
 ) -> Mapping[str, Result]:
     """Profile and time workloads, interleaved; by id, each with its run or with why there is none.
 
-    Those that `suspects` names are measured further at once, on fresh allocations and three times as long in all: what was
+    Those that `suspects` names are measured further at once, in more replicates and three times as long in all: what was
     measured before counts as well.
 
     The error is a `WorkloadUnavailable` if it cannot run here, a `WorkloadError` if it fails, a `MeasurementError` if
@@ -61,6 +61,8 @@ def measure(
             passes.make()
             first = {subject.workload.id: _observed(passes, subject, fingerprint) for subject in subjects}
             results |= first | _confirmed(passes, fingerprint, first, suspects)
+            for subject in subjects:
+                subject.only_instance = None  # the next ones are built before these subjects are gone
     return {**results, **failed}
 
 

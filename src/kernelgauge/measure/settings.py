@@ -39,7 +39,7 @@ class Settings:
         warm_up_seconds: time before each replicate, so that the clock is up.
         host_iterations: calls in each replicate of the host dispatch time, at most.
         latency_replicates, latency_iterations: the same for the end-to-end latency.
-        spare_memory: compile as in a process that held far more memory before (`Device.forget_peak`).
+        memory_to_spare: compile as in a process that held far more memory before (`Device.forget_peak`).
     """
 
     replicates: int = 12
@@ -54,7 +54,7 @@ class Settings:
     host_iterations: int = 30
     latency_replicates: int = 8
     latency_iterations: int = 20
-    spare_memory: bool = False
+    memory_to_spare: bool = False
 
     @classmethod
     def of(cls, replicates: int | None) -> Settings:

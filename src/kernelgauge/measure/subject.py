@@ -26,7 +26,7 @@ class Subject:
         spoilt: on a disturbed machine.
         slowed: of passes in which the machine was slower.
         wanted: how many are to count, by a confirmation; None: as many as pin it down.
-        kept: what all replicates are made on; None: each on an instance of its own.
+        only_instance: what all replicates are made on; None: each on one of its own.
     """
 
     workload: Workload
@@ -40,7 +40,7 @@ class Subject:
     spoilt: list[Replicate] = field(default_factory=list)
     slowed: list[Replicate] = field(default_factory=list)
     wanted: int | None = None
-    kept: Instance | None = None
+    only_instance: Instance | None = None
     error: KernelgaugeError | None = None
 
     def own(self, settings: Settings) -> Settings:

@@ -92,9 +92,9 @@ class CudaDevice:
     def executions(self, window: Window) -> list[Execution]:
         return [Execution(identity_of(launch), launch.record.duration_us) for launch in window.launches]
 
-    def forget_peak(self, *, spare: bool = False) -> None:
+    def forget_peak(self, *, to_spare: bool = False) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch_device)
-        if spare:
+        if to_spare:
             free, _ = torch.cuda.mem_get_info(self.torch_device)
             torch.empty(min(_SPARE_BYTES, free // 2), dtype=torch.int8, device=self.torch_device)
             torch.cuda.empty_cache()  # else the next allocations would be parts of it, and lie elsewhere for that
