@@ -152,8 +152,8 @@ class Suites:
     def in_order(self, workloads: Iterable[Workload]) -> list[Workload]:
         """As they are declared, whatever order their tests come in; those that no suite declares behind them.
 
-        What a GPU did before shows in a time (docs/measuring.md): what is compared with each
-        other must be measured in one order.
+        What a GPU did before shows in a time (docs/measuring.md): what is compared with each other must be measured in one
+        order.
         """
         places = {identifier: place for place, identifier in enumerate(self._workloads)}
         return sorted(workloads, key=lambda workload: places.get(workload.id, len(places)))
