@@ -36,7 +36,7 @@ class Workload:
         module: name of the family, for example ``mlp``. Workloads of one module compute the same function.
         variant: how it runs, for example ``eager``, ``compiled`` or ``liger``.
         build: returns the ``nn.Module`` (or any callable) to measure. Called on the device, under a fixed seed, once
-            for each replicate, or once for all of them if it replays CUDA graphs.
+            for each replicate; where CUDA graphs are replayed, once for all of one measurement.
         inputs: returns the positional arguments. Called like ``build``; floating-point tensors are cast to ``dtype``.
         shape: the numbers that tell this workload from its siblings; part of the id.
         dtype: ``bf16``, ``fp16`` or ``fp32``.

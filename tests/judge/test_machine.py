@@ -18,7 +18,7 @@ from kernelgauge.judge import (
     machine_change_on,
 )
 from kernelgauge.run import ControlTime, Run, Timer
-from tests.builders import ELSEWHERE, H200, HERE, baseline, mlp_kernels, pair, run
+from tests.builders import COPY, ELSEWHERE, H200, HERE, baseline, mlp_kernels, pair, run
 
 QUIET = (200.0, 200.1, 199.9, 200.0) * 4
 
@@ -330,3 +330,25 @@ def test_a_gpu_that_the_baseline_knows_with_another_configuration_is_compared_wi
     observed = run(device=QUIET, kernels=mlp_kernels(xblock=1024), controls=pair(copy=copy), gpu="d")
     stored = calibrated(runs, suite="perf")
     assert judge_time(Timer.DEVICE, observed, stored, compare(H200, H200)).status is status
+
+
+@pytest.mark.parametrize(("of_another_kernel", "known"), [(True, 40.0), (False, 40.0), (True, 30.0)])
+def test_a_control_that_ran_another_kernel_there_does_not_vouch_for_the_gpu(
+    of_another_kernel: bool, known: float
+) -> None:
+    there = {"copy": ControlTime("another" if of_another_kernel else COPY, known)}
+    moved = machine_change_on("d", [("a", pair(copy=30.0))], pair(copy=40.0), others=[("d", there)])
+    assert moved.is_another is of_another_kernel
+
+
+def test_a_slower_run_on_a_gpu_that_drew_another_configuration_is_on_another_gpu_than_what_it_is_compared_with() -> (
+    None
+):
+    runs = [run(device=QUIET, controls=pair(copy=30.0), gpu=gpu) for gpu in "abc"]
+    runs.append(run(device=QUIET, kernels=mlp_kernels(xblock=512), controls=pair(copy=31.0), gpu="d"))
+    observed = run(device=slower(1.05), controls=pair(copy=31.0), gpu="d")
+    verdict = judge_time(Timer.DEVICE, observed, calibrated(runs, suite="perf"), compare(H200, H200))
+    assert verdict.status is Status.REGRESSED
+    assert [reason.text for reason in verdict.reasons if reason.label == "machine"] == [
+        "another GPU of the kind, as fast in the copy as one that the baseline knows (copy +0.0 %, gemm +0.0 %)"
+    ]

@@ -88,12 +88,12 @@ def machine_change_on(
 
     Where there are none, how far each of the pair is from the GPU that is nearest in it: how a workload differs between the
     GPUs of a baseline is known from their times, and needs no explanation. `others`: processes of the same workload in
-    other launch configurations, which tell of their GPUs as well: which of them drew this one is chance.
+    other launch configurations, which tell of their GPUs as well, this one maybe: which of them drew the run's is chance.
     """
-    same, in_others = ([before for made_on, before in each if made_on == gpu] for each in (processes, others))
-    same = same or in_others
+    same, elsewhere = ([before for made_on, before in each if made_on == gpu] for each in (processes, others))
     if not same:
-        return _beyond_known_gpus([*processes, *others], controls)
+        itself = machine_change(elsewhere, controls)
+        return itself if itself.is_another else _beyond_known_gpus([*processes, *others], controls)
     kernel = gemm_kernel(controls)
     at_its_speed = at_the_speed_of(gemm_us(controls, kernel), [gemm_us(before, kernel) for before in same])
     return machine_change([same[place] for place in at_its_speed], controls)

@@ -211,8 +211,7 @@ def _one_replicate(
             only_instance=subject.only_instance,
         )
     except KernelgaugeError as error:
-        subject.error = told(error, device)
-        subject.only_instance = None  # its memory is for those that are still measured
+        subject.end(told(error, device))
         return
     subject.recompiles += compile_counts().graphs - compiled
     if not measured.disturbed_by or subject.is_control:
@@ -220,11 +219,13 @@ def _one_replicate(
         return
     subject.spoilt.append(measured)
     if len(subject.spoilt) > max(settings.replicates, subject.wanted or 0):  # made again, as often as are kept at least
-        subject.error = DisturbedError(
-            subject.workload.id,
-            (reason for each in subject.spoilt for reason in each.disturbed_by),
-            expected="a GPU of its own at its usual clock: each such replicate was repeated, "
-            f"{len(subject.spoilt)} times in all",
+        subject.end(
+            DisturbedError(
+                subject.workload.id,
+                (reason for each in subject.spoilt for reason in each.disturbed_by),
+                expected="a GPU of its own at its usual clock: each such replicate was repeated, "
+                f"{len(subject.spoilt)} times in all",
+            )
         )
 
 

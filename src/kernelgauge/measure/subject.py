@@ -58,6 +58,11 @@ class Subject:
         seconds = math.fsum(each.seconds for each in (*self.replicates, *self.spoilt, *self.slowed))
         return own.is_enough(times, seconds)
 
+    def end(self, error: KernelgaugeError) -> None:
+        """It is measured no more; the memory of its instance is for the others."""
+        self.error = error
+        self.only_instance = None
+
     @property
     def undisturbed(self) -> list[Replicate]:
         """All but the spoilt ones, in order."""

@@ -95,6 +95,7 @@ class CudaDevice:
     def forget_peak(self, *, to_spare: bool = False) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch_device)
         if to_spare:
+            torch.cuda.empty_cache()  # what earlier workloads left in it counts as taken
             free, _ = torch.cuda.mem_get_info(self.torch_device)
             torch.empty(min(_SPARE_BYTES, free // 2), dtype=torch.int8, device=self.torch_device)
             torch.cuda.empty_cache()  # else the next allocations would be parts of it, and lie elsewhere for that
