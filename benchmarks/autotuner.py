@@ -22,7 +22,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "perf"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("src", "perf")]
+
+from kernelgauge.calibrate import compile_caches
 
 WAYS = ("new", "after", "not-inplace")
 SHAPE = (64, 128, 768)
@@ -81,9 +83,9 @@ def compile_and_call(way: str) -> None:
 
 def in_a_new_process(way: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        caches = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": f"{folder}/triton"}
         command = [sys.executable, __file__, "--way", way]
-        done = subprocess.run(command, env={**os.environ, **caches}, capture_output=True, text=True, check=False)
+        environment = {**os.environ, **compile_caches(folder)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(done.stderr)
     found = json.loads(done.stdout.splitlines()[-1])

@@ -157,10 +157,7 @@ def _regressed(baseline: Baseline, entry: Entry, process: Process, slower: float
     device = process.timers[Timer.DEVICE]
     longer = msgspec.structs.replace(device, mean_us=device.mean_us * (1 + slower))
     tested = msgspec.structs.replace(process, timers={Timer.DEVICE: longer})
-    elsewhere = [
-        _without(entry, process.gpu),
-        *(_without(each, process.gpu) for each in baseline.entries if each is not entry),
-    ]
+    elsewhere = [_without(each, process.gpu) for each in baseline.entries]
     known = msgspec.structs.replace(baseline, entries=tuple(each for each in elsewhere if each.processes))
     new = msgspec.structs.replace(baseline, entries=(msgspec.structs.replace(entry, processes=(tested,)),))
     (change,) = [each for each in time_changes(known, new, comparisons=comparisons) if each.timer is Timer.DEVICE]

@@ -25,6 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from kernelgauge.calibrate import compile_caches
 
 IMPORT_BAR_S = 0.2
 IMPORT_REPEATS = 5  # the median of them: the first process reads from the disk
@@ -109,14 +112,14 @@ def cost_of_suite(what: str, bar_s: float | None) -> Cost:
     """One run of the suite with nothing cached, from the start of the process to its end."""
     with tempfile.TemporaryDirectory(prefix="kernelgauge-walltime-") as name:
         folder = Path(name)
-        caches = {
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-            "TRITON_CACHE_DIR": str(folder / "triton"),
-        }
         outputs = [f"--perf-baselines={folder / 'baselines'}", f"--perf-reports={folder / 'reports'}"]
         start = time.perf_counter()
         done = fresh_python(
-            *("-m", "pytest", "-q", "-p", "no:cacheprovider"), *what.split(), *outputs, check=False, **caches
+            *("-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *what.split(),
+            *outputs,
+            check=False,
+            **compile_caches(name),
         )
         seconds = time.perf_counter() - start
     if done.returncode != 0:

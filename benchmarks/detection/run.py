@@ -28,6 +28,7 @@ from detection.evaluate import evaluate
 from detection.levels import BARS, SETTLE_S, WORKLOAD_IDS, rotation_slot
 from detection.peers import METHODS
 from detection.table import markdown, plot
+from kernelgauge.calibrate import compile_caches
 
 COLLECT = Path(__file__).with_name("collect.py")
 _START_S = 60.0  # of one process, until it measures
@@ -99,10 +100,7 @@ def measure(arguments: argparse.Namespace) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="kernelgauge-detection-") as folder:
         # One set of compiled kernels for all: Inductor's autotuner may choose otherwise in the next process, which
         # would be a real change and not a false alarm.
-        caches = {
-            "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor"),
-            "TRITON_CACHE_DIR": str(Path(folder) / "triton"),
-        }
+        caches = compile_caches(folder)
         compile_first = Child(
             "compiling",
             (sys.executable, str(COLLECT), "--compile-only", *_chosen(arguments)),

@@ -19,7 +19,7 @@ from .run import Run
 from .runs_file import RunsFile, read_runs
 from .storage import BaselineStore
 
-__all__ = ["Calibration", "calibrate", "draw", "planned", "store"]
+__all__ = ["Calibration", "calibrate", "compile_caches", "draw", "planned", "store"]
 
 _PROCESS_TIMEOUT_SECONDS = 1800.0
 _SHOWN_LINES = 15  # of the output of a process that failed
@@ -75,13 +75,17 @@ def draw(
         return list(pool.map(one, range(processes)))
 
 
+def compile_caches(folder: str) -> dict[str, str]:
+    """The environment variables that put what Inductor and Triton keep into a folder: empty caches, if that is empty."""
+    return {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
+
+
 def _one_process(arguments: Sequence[str], gpu: str | None) -> RunsFile:
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
         runs = Path(folder) / "runs.json"
         environment = {
             **os.environ,
-            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-            "TRITON_CACHE_DIR": f"{folder}/triton",
+            **compile_caches(folder),
             **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
         }
         command = [sys.executable, "-m", "pytest", *arguments, "-q", f"--perf-runs={runs}", f"--perf-reports={folder}"]

@@ -43,23 +43,7 @@ def add_options(group: pytest.OptionGroup) -> None:
         action="store_true",
         help="for nightly jobs: whatever was not decided (no baseline, too noisy, variant skipped) is a failure",
     )
-    group.addoption(
-        "--perf-replicates",
-        type=_replicates,
-        metavar="N",
-        help="fresh allocations for each time (default: 12 to 32, as many as it takes)",
-    )
-    group.addoption(
-        "--perf-deterministic",
-        action="store_true",
-        help="let Inductor choose launch configurations without timing them, where this torch can",
-    )
-    group.addoption(
-        "--perf-memory-to-spare",
-        action="store_true",
-        help="compile as in a process that held far more memory before: Inductor's autotuner may choose otherwise there. "
-        "kernelgauge calibrate asks it of every second process on each GPU; what is recorded does not say so",
-    )
+    _add_measuring(group)
     group.addoption(
         "--perf-runs",
         metavar="FILE",
@@ -78,6 +62,27 @@ def add_options(group: pytest.OptionGroup) -> None:
     )
     group.addoption("--perf-baselines", metavar="DIR", help="folder of the baselines (default: <rootdir>/baselines)")
     group.addoption("--perf-reports", metavar="DIR", help="folder of the reports (default: <rootdir>/reports)")
+
+
+def _add_measuring(group: pytest.OptionGroup) -> None:
+    """How it is measured."""
+    group.addoption(
+        "--perf-replicates",
+        type=_replicates,
+        metavar="N",
+        help="fresh allocations for each time (default: 12 to 32, as many as it takes)",
+    )
+    group.addoption(
+        "--perf-deterministic",
+        action="store_true",
+        help="let Inductor choose launch configurations without timing them, where this torch can",
+    )
+    group.addoption(
+        "--perf-memory-to-spare",
+        action="store_true",
+        help="compile as in a process that held far more memory before: Inductor's autotuner may choose otherwise there. "
+        "kernelgauge calibrate asks it of every second process on each GPU; what is recorded does not say so",
+    )
 
 
 def _replicates(text: str) -> int:
