@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelgauge.errors import KernelgaugeError
-from kernelgauge.judge import Baseline, Observation, Policy, Prior, Seen, calibrated, from_run
+from kernelgauge.judge import Baseline, Observation, Policy, Prior, Seen, Verdict, calibrated, from_run
 from kernelgauge.run import (
     ControlTime,
     Counts,
@@ -233,6 +233,11 @@ def drawn(draws: dict[int, int], *, us: dict[int, float] | None = None, **change
         for _ in range(count)
     ]
     return calibrated(runs, suite="perf")
+
+
+def reasons(verdict: Verdict, label: str) -> list[str]:
+    """What a verdict says under this label."""
+    return [reason.text for reason in verdict.reasons if reason.label == label]
 
 
 # -- comparisons ----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelgauge.judge import Reason, Status, Verdict, calibrated, compare, judge_time
 from kernelgauge.judge.lottery import choice, odds
 from kernelgauge.run import Timer
-from tests.builders import FUSED, H200, OTHER_SOURCE, baseline, drawn, mlp_kernels, run
+from tests.builders import FUSED, H200, OTHER_SOURCE, baseline, drawn, mlp_kernels, reasons, run
 
 FAST, SLOW = (205.0, 205.1, 205.2, 205.1) * 4, (222.3, 222.4, 222.5, 222.4) * 4
 US = {1024: 38.1, 512: 55.4}
@@ -21,10 +21,6 @@ def judged(device: tuple[float, ...], *, xblock: int, source: str | None = None)
     stored = calibrated(runs, suite="perf")
     kernels = mlp_kernels(us=US.get(xblock, 55.4), xblock=xblock, **({} if source is None else {"source": source}))
     return judge_time(Timer.DEVICE, run(device=device, kernels=kernels), stored, compare(H200, H200))
-
-
-def of(verdict: Verdict, label: str) -> list[str]:
-    return [reason.text for reason in verdict.reasons if reason.label == label]
 
 
 def test_odds_are_draws_of_all_draws() -> None:
@@ -57,7 +53,7 @@ def test_a_run_is_judged_by_the_times_of_its_own_configuration() -> None:
 def test_a_slow_draw_passes_and_says_what_it_costs() -> None:
     verdict = judged(SLOW, xblock=512)
     assert verdict.status is Status.PASS
-    (cost,) = of(verdict, "tuning")
+    (cost,) = reasons(verdict, "tuning")
     assert cost.startswith("drawn 3 of 4; the fastest (drawn 1 of 4) takes 17.3 us less (-7.8 %)\n")
 
 
@@ -66,16 +62,16 @@ def test_a_lucky_draw_has_nothing_to_say() -> None:
 
 
 def test_a_slow_draw_of_another_source_is_told_too() -> None:
-    assert len(of(judged(SLOW, xblock=512, source=OTHER_SOURCE), "tuning")) == 1
+    assert len(reasons(judged(SLOW, xblock=512, source=OTHER_SOURCE), "tuning")) == 1
 
 
 def test_a_configuration_that_nobody_drew_is_judged_as_a_change_with_its_cause() -> None:
     verdict = judged(tuple(1.1 * value for value in SLOW), xblock=256)
     assert verdict.status is Status.REGRESSED
-    (why,) = [text for text in of(verdict, "why") if "autotuner" in text]
+    (why,) = [text for text in reasons(verdict, "why") if "autotuner" in text]
     assert why.startswith(FUSED)
     assert why.endswith("XBLOCK 512 -> 256: Inductor's autotuner chose differently")
-    assert of(verdict, "tuning") == []
+    assert reasons(verdict, "tuning") == []
 
 
 def test_a_configuration_that_nobody_drew_and_takes_as_long_passes_and_is_named() -> None:

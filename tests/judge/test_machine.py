@@ -18,7 +18,7 @@ from kernelgauge.judge import (
     machine_change_on,
 )
 from kernelgauge.run import ControlTime, Run, Timer
-from tests.builders import COPY, ELSEWHERE, H200, HERE, baseline, mlp_kernels, pair, run
+from tests.builders import COPY, ELSEWHERE, H200, HERE, baseline, mlp_kernels, pair, reasons, run
 
 QUIET = (200.0, 200.1, 199.9, 200.0) * 4
 
@@ -223,7 +223,7 @@ def test_a_slowdown_that_a_faster_machine_may_hide_is_not_a_pass() -> None:
 def test_a_regression_says_what_the_control_pair_did(controls: dict[str, ControlTime], says: str) -> None:
     verdict = judged(controls, factor=1.1)
     assert verdict.status is Status.REGRESSED
-    assert [reason.text for reason in verdict.reasons if reason.label == "machine"] == [f"the control pair {says}"]
+    assert reasons(verdict, "machine") == [f"the control pair {says}"]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_regression_beside_controls_that_cannot_be_compared_says_so(
 ) -> None:
     verdict = judged(controls, factor=1.1)
     assert verdict.status is Status.REGRESSED
-    assert [reason.text for reason in verdict.reasons if reason.label == "machine"] == says
+    assert reasons(verdict, "machine") == says
     assert [reason.label for reason in judged(controls).reasons] == []
 
 
@@ -303,6 +303,11 @@ def test_a_copy_that_the_baseline_knows_excuses_no_slowdown(copies: tuple[float,
     assert judge_time(Timer.DEVICE, observed, stored, compare(H200, H200), comparisons=21).status is status
 
 
+def on(gpu: str, copy: float, *, xblock: int, factor: float = 1.0) -> Run:
+    """With this choice of the autotuner."""
+    return run(device=slower(factor), kernels=mlp_kernels(xblock=xblock), controls=pair(copy=copy), gpu=gpu)
+
+
 @pytest.mark.parametrize(
     ("known_of_the_other", "status"), [(68.0, Status.UNDECIDED), (67.0, Status.PASS)], ids=["neither", "one knows it"]
 )
@@ -310,10 +315,6 @@ def test_what_gpus_with_another_configuration_know_of_the_copy_counts(
     known_of_the_other: float, status: Status
 ) -> None:
     """Which of its GPUs drew the run's configuration is the autotuner's chance."""
-
-    def on(gpu: str, copy: float, xblock: int) -> Run:
-        return run(device=QUIET, kernels=mlp_kernels(xblock=xblock), controls=pair(copy=copy), gpu=gpu)
-
     drew_the_other = [on(gpu, known_of_the_other, xblock=512) for gpu in ("d", "e")]
     stored = calibrated([*(on(gpu, 68.0, xblock=1024) for gpu in "abc"), *drew_the_other], suite="perf")
     observed = on("f", 67.0, xblock=1024)
@@ -325,10 +326,8 @@ def test_a_gpu_that_the_baseline_knows_with_another_configuration_is_compared_wi
     copy: float, status: Status
 ) -> None:
     """Not with those that drew the run's, which are as fast as it seems to be now."""
-    runs = [run(device=QUIET, kernels=mlp_kernels(xblock=1024), controls=pair(copy=68.0), gpu=gpu) for gpu in "abc"]
-    runs.append(run(device=QUIET, kernels=mlp_kernels(xblock=512), controls=pair(copy=65.0), gpu="d"))
-    observed = run(device=QUIET, kernels=mlp_kernels(xblock=1024), controls=pair(copy=copy), gpu="d")
-    stored = calibrated(runs, suite="perf")
+    runs = [*(on(gpu, 68.0, xblock=1024) for gpu in "abc"), on("d", 65.0, xblock=512)]
+    observed, stored = on("d", copy, xblock=1024), calibrated(runs, suite="perf")
     assert judge_time(Timer.DEVICE, observed, stored, compare(H200, H200)).status is status
 
 
@@ -341,14 +340,11 @@ def test_a_control_that_ran_another_kernel_there_does_not_vouch_for_the_gpu(
     assert moved.is_another is of_another_kernel
 
 
-def test_a_slower_run_on_a_gpu_that_drew_another_configuration_is_on_another_gpu_than_what_it_is_compared_with() -> (
-    None
-):
-    runs = [run(device=QUIET, controls=pair(copy=30.0), gpu=gpu) for gpu in "abc"]
-    runs.append(run(device=QUIET, kernels=mlp_kernels(xblock=512), controls=pair(copy=31.0), gpu="d"))
-    observed = run(device=slower(1.05), controls=pair(copy=31.0), gpu="d")
+def test_a_gpu_that_drew_another_configuration_is_another_than_those_that_it_is_compared_with() -> None:
+    runs = [*(on(gpu, 30.0, xblock=1024) for gpu in "abc"), on("d", 31.0, xblock=512)]
+    observed = on("d", 31.0, xblock=1024, factor=1.05)
     verdict = judge_time(Timer.DEVICE, observed, calibrated(runs, suite="perf"), compare(H200, H200))
     assert verdict.status is Status.REGRESSED
-    assert [reason.text for reason in verdict.reasons if reason.label == "machine"] == [
+    assert reasons(verdict, "machine") == [
         "another GPU of the kind, as fast in the copy as one that the baseline knows (copy +0.0 %, gemm +0.0 %)"
     ]

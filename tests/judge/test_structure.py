@@ -8,7 +8,19 @@ import pytest
 
 from kernelgauge.judge import Status, Verdict, compare, judge_structure
 from kernelgauge.trace import KernelRecord
-from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, baseline, counts, fingerprint, launched, mlp_kernels, run
+from tests.builders import (
+    DOWN,
+    FUSED,
+    GEMM,
+    OTHER_SOURCE,
+    baseline,
+    counts,
+    fingerprint,
+    launched,
+    mlp_kernels,
+    reasons,
+    run,
+)
 
 GATE, UP, MIDDLE, LAST = mlp_kernels()
 CONVERT = launched("triton_poi_fused__to_copy_1", 5.0, kind="pointwise")
@@ -18,10 +30,6 @@ def judged(ran: tuple[KernelRecord, ...] | None = None, before: Any = None, **ch
     stored = baseline(counts=counts(**(before or {})))
     observed = run(kernels=ran, counts=counts(**changes))
     return judge_structure(observed, stored, compare(stored.fingerprint, observed.fingerprint))
-
-
-def lines(verdict: Verdict, label: str) -> list[str]:
-    return [reason.text for reason in verdict.reasons if reason.label == label]
 
 
 def test_the_same_kernels_and_counts_pass() -> None:
@@ -45,13 +53,13 @@ def test_other_kernels_are_regressed_and_listed_fewer_or_not(
     verdict = judged(kernels)
     assert verdict.status is Status.REGRESSED
     assert verdict.headline == "other kernels than in the baseline"
-    assert lines(verdict, "kernels") == difference
+    assert reasons(verdict, "kernels") == difference
 
 
 def test_another_order_is_another_structure() -> None:
     verdict = judged((GATE, MIDDLE, UP, LAST))
     assert verdict.status is Status.REGRESSED
-    assert sorted(line[:2] for line in lines(verdict, "kernels")) == ["+ ", "- "]
+    assert sorted(line[:2] for line in reasons(verdict, "kernels")) == ["+ ", "- "]
 
 
 def test_another_launch_configuration_alone_is_no_structural_change() -> None:
@@ -65,7 +73,7 @@ def test_another_launch_configuration_of_a_library_kernel_is_a_structural_change
     verdict = judge_structure(observed, stored, compare(stored.fingerprint, observed.fingerprint))
     assert verdict.status is Status.REGRESSED
     assert verdict.headline == "other launch configurations than in the baseline"
-    assert lines(verdict, "kernels") == [f"{GEMM}: grid 2x66x1 -> 2x33x1"]
+    assert reasons(verdict, "kernels") == [f"{GEMM}: grid 2x66x1 -> 2x33x1"]
 
 
 def test_another_source_alone_is_no_structural_change() -> None:
@@ -94,27 +102,27 @@ def test_more_of_anything_counted_is_regressed(field: str, less: int, more: int)
     verdict = judged(before={field: less}, **{field: more})
     assert verdict.status is Status.REGRESSED
     assert verdict.headline == "other counts"
-    assert lines(verdict, "counts") == [f"{field.replace('_', ' ')} {less} -> {more}"]
+    assert reasons(verdict, "counts") == [f"{field.replace('_', ' ')} {less} -> {more}"]
 
 
 @pytest.mark.parametrize(("field", "less", "more"), COUNTS)
 def test_less_of_anything_counted_is_improved(field: str, less: int, more: int) -> None:
     verdict = judged(before={field: more}, **{field: less})
     assert verdict.status is Status.IMPROVED
-    assert lines(verdict, "counts") == [f"{field.replace('_', ' ')} {more} -> {less}"]
+    assert reasons(verdict, "counts") == [f"{field.replace('_', ' ')} {more} -> {less}"]
 
 
 def test_more_of_one_and_less_of_another_is_regressed_and_both_are_named() -> None:
     verdict = judged(memsets=1, copies=1)
     assert verdict.status is Status.REGRESSED
-    assert lines(verdict, "counts") == ["copies 0 -> 1", "memsets 2 -> 1"]
+    assert reasons(verdict, "counts") == ["copies 0 -> 1", "memsets 2 -> 1"]
 
 
 def test_other_kernels_are_regressed_even_where_a_count_went_down() -> None:
     verdict = judged((GATE, UP, LAST), launches=3, kernels=2)
     assert verdict.status is Status.REGRESSED
     assert verdict.headline == "other kernels than in the baseline"
-    assert lines(verdict, "counts") == ["launches 4 -> 3", "kernels 3 -> 2"]
+    assert reasons(verdict, "counts") == ["launches 4 -> 3", "kernels 3 -> 2"]
 
 
 def test_a_count_that_one_side_alone_could_observe_is_not_let_pass() -> None:
@@ -135,5 +143,5 @@ def test_the_copies_of_a_cuda_graph_are_part_of_the_structure() -> None:
     copy = launched("multi_tensor_apply_kernel", 16.2, kind="copy")
     verdict = judged((copy, *mlp_kernels()), launches=5, kernels=4, dispatcher_ops=1)
     assert verdict.status is Status.REGRESSED
-    assert lines(verdict, "kernels") == ["+ multi_tensor_apply_kernel"]
-    assert lines(verdict, "counts") == ["launches 4 -> 5", "kernels 3 -> 4", "dispatcher ops 3 -> 1"]
+    assert reasons(verdict, "kernels") == ["+ multi_tensor_apply_kernel"]
+    assert reasons(verdict, "counts") == ["launches 4 -> 5", "kernels 3 -> 4", "dispatcher ops 3 -> 1"]

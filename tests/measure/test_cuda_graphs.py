@@ -31,8 +31,8 @@ SETTINGS = Settings(replicates=3, most_replicates=3, iterations=3, seconds=0.01,
 def test_a_session_that_replays_graphs_is_told_by_its_launches(
     recorded: Callable[[str], object], as_trace: Callable[[object], Trace], name: str, replays: bool
 ) -> None:
-    windows = tuple(as_trace(recorded(name)).steps())
-    session = Session(trace=as_trace(recorded(name)), windows=windows, executions=(), trace_json=b"", table="")
+    trace = as_trace(recorded(name))
+    session = Session(trace=trace, windows=tuple(trace.steps()), executions=(), trace_json=b"", table="")
     assert session.replays_graphs is replays
 
 
