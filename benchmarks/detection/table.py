@@ -56,16 +56,23 @@ def markdown(evaluation: Evaluation, processes: Sequence[Process] = (), title: s
 
 
 def plot(evaluation: Evaluation, path: Path, baseline: BaselineKind = "all others") -> None:
-    """One panel for each module and kind of slowdown, one line for each method. The suffix says which format."""
+    """One panel for each module and kind of slowdown, one line for each method: a peer has one colour at all thresholds.
+
+    The suffix of `path` says which format.
+    """
     from matplotlib.figure import Figure
 
     panels = _panels(evaluation.caught)
     methods = [method for method in evaluation.methods if not method.endswith((" alone", " on the others"))]
+    suites = {
+        row.method: row.suites for row in evaluation.alarms if (row.baseline, row.where) == (baseline, "same GPU")
+    }
+    peers = list(dict.fromkeys(_first_word(method) for method in methods if method != OUR_NAME))
     columns = max(1, len(panels))
     figure = Figure(figsize=(4.2 * columns, 5.2))
     axes = figure.subplots(1, columns, sharey=True, squeeze=False)
     for axis, (module, kind) in zip(axes[0], panels, strict=False):
-        for place, method in enumerate(methods):
+        for method in methods:
             rows = [row for row in _rows(evaluation.caught, baseline, "same GPU", module, kind) if row.method == method]
             if not rows:
                 continue
@@ -73,11 +80,11 @@ def plot(evaluation: Evaluation, path: Path, baseline: BaselineKind = "all other
             axis.plot(
                 [row.level.percent for row in rows],
                 [100 * row.share.share for row in rows],
-                label=method,
-                color="black" if ours else f"C{place % 10}",
+                label=f"{method}: {suites[method].hits}/{suites[method].trials} unchanged suites flagged",
+                color="black" if ours else f"C{peers.index(_first_word(method)) % 10}",
                 linestyle="-" if ours else ("--" if method.endswith("matched") else ":"),
                 linewidth=2.5 if ours else 1.4,
-                marker="osv^D<>PX*"[place % 10],
+                marker="s" if "> 10 %" in method else "o",
                 markersize=5,
                 zorder=3 if ours else 2,
             )
@@ -99,6 +106,10 @@ def plot(evaluation: Evaluation, path: Path, baseline: BaselineKind = "all other
             list(handles.values()), list(handles), loc="upper center", bbox_to_anchor=(0.5, 0), ncol=2, fontsize=8
         )
     figure.savefig(path, bbox_inches="tight", dpi=110)
+
+
+def _first_word(method: str) -> str:
+    return method.split()[0].rstrip(",")
 
 
 def _alarms(evaluation: Evaluation) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from detection.data import Measured, Process
+from detection.data import Measured, Process, load_all
+from detection.evaluate import Share, Where, alarms_of, caught_by, our_detectors
 from detection.levels import Level
 from detection.ours import Replicates, decide
 from torch import nn
@@ -73,3 +75,41 @@ def test_it_measures_as_often_in_a_row_as_the_suite_does_on_this_device() -> Non
     device_us, host_us = taken.values()
     assert device_us.shape == (1, 8)
     assert host_us.shape == (1, 8, 2)
+
+
+# What two H200s measured, with slowdowns that were really there: docs/detection.md.
+
+
+@pytest.fixture(scope="module")
+def processes() -> list[Process]:
+    return load_all([Path(__file__).resolve().parents[2] / "benchmarks" / "data" / "detection_h200.npz"])
+
+
+@pytest.fixture(scope="module")
+def caught(processes: list[Process]) -> dict[tuple[str, Level], Share]:
+    rows = caught_by(our_detectors(decide)[0], processes, "all others", "same GPU")
+    return {(row.module, row.level): row.share for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("module", "level", "trials", "least"),
+    [
+        ("mlp", "device+0.5%", 120, 0.95),
+        ("mlp", "device+1%", 30, 0.95),
+        ("linear", "device+3%", 24, 0.95),
+        ("mlp", "host+10%", 120, 0.90),
+        ("linear", "host+10%", 24, 0.90),
+    ],
+)
+def test_a_slowdown_that_we_promise_to_see_is_seen(
+    caught: dict[tuple[str, Level], Share], module: str, level: str, trials: int, least: float
+) -> None:
+    share = caught[module, Level.parse(level)]
+    assert share.trials == trials
+    assert share.share >= least
+
+
+@pytest.mark.parametrize("where", ["same GPU", "other GPU"])
+def test_no_unchanged_suite_is_flagged(processes: list[Process], where: Where) -> None:
+    suites = alarms_of(our_detectors(decide)[0], processes, "all others", where).suites
+    assert (suites.hits, suites.trials) == (0, 24)
