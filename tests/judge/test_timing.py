@@ -200,6 +200,24 @@ def test_the_times_that_are_shown_are_those_that_are_compared() -> None:
 # -- why ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_faster_gpu_of_the_baseline_carries_no_part_of_a_kernels_change() -> None:
+    """The stored kernels are means over all GPUs; the run is compared with its own, on which each takes 2 % less."""
+    slow, fast = (
+        run(device=times(f), gpu=gpu, kernels=kernels)
+        for f, gpu, kernels in (
+            (1.02, ELSEWHERE, mlp_kernels(51.0, 51.0, 51.0, us=51.0)),
+            (1.0, HERE, mlp_kernels(50.0, 50.0, 50.0, us=50.0)),
+        )
+    )
+    stored = calibrated([slow, fast], suite="perf")
+    observed = run(device=times(1.02), gpu=HERE, kernels=mlp_kernels(50.0, 50.0, 50.0, us=54.0))
+    verdict = judge_time(Timer.DEVICE, observed, stored, compare(H200, H200), policy=policy())
+    assert verdict.status is Status.REGRESSED
+    (why,) = reasons(verdict, "why")
+    assert "50.0 -> 54.0 us (+4.00)" in why
+    assert reasons(verdict, "rest") == ["3 GEMMs unchanged (same identity, +0.0 %, +0.00 us)"]
+
+
 def test_a_pass_names_no_kernels() -> None:
     assert judged(kernels=mlp_kernels(gate=56.5)).reasons == ()
 

@@ -24,10 +24,11 @@ from kernelgauge.judge import (
     plan_update,
 )
 from kernelgauge.judge.slope import DISPATCH_SLOPE
-from kernelgauge.judge.update import comparison_count, time_changes
+from kernelgauge.judge.update import comparison_count, time_changes, time_detail
 from kernelgauge.run import ControlTime, Timer
 from tests.builders import (
     CONTROL_US,
+    ELSEWHERE,
     H200,
     HERE,
     ONE_TOKEN,
@@ -423,7 +424,8 @@ def test_a_time_on_each_side_is_compared_by_the_rule_that_judges() -> None:
 def test_a_time_of_one_side_has_moved_and_nothing_is_decided_of_it() -> None:
     for old, new in ((baseline(host=None), baseline()), (baseline(), baseline(host=None))):
         (host,) = (change for change in time_changes(old, new, comparisons=3) if change.timer is Timer.HOST)
-        assert (host.moved, host.decision, host.compared_us) == (True, None, host.before_us)
+        assert (host.moved, host.decision) == (True, None)
+        assert (host.before_us is None) != (host.after_us is None)
 
 
 def test_the_percentage_is_one_of_the_time_that_is_shown_beside_it() -> None:
@@ -434,9 +436,21 @@ def test_the_percentage_is_one_of_the_time_that_is_shown_beside_it() -> None:
     )
     device = time_changes(old, baseline(device=times(1.05), gpu="new", controls=pair(gemm=153.0)), comparisons=3)[0]
     assert device.decision is not None
-    assert device.compared_us is not None
-    assert device.after_us == pytest.approx(device.compared_us * (1 + device.decision.change.estimate))
-    assert device.compared_us != pytest.approx(device.before_us, rel=1e-4)
+    assert device.before_us is not None
+    assert device.after_us == pytest.approx(device.before_us * (1 + device.decision.change.estimate))
+    assert device.before_us != pytest.approx(204.0, rel=1e-4)  # the mean of them
+
+
+@pytest.mark.parametrize("timer", Timer)
+def test_the_times_of_a_change_are_those_that_were_compared(timer: Timer) -> None:
+    """On the run's own GPU and host, not on all that the baseline knows."""
+    timed = {Timer.DEVICE: "device", Timer.HOST: "host", Timer.END_TO_END: "end_to_end"}[timer]
+    there, here = (run(gpu=gpu, **{timed: times(factor)}) for gpu, factor in ((ELSEWHERE, 1.04), (HERE, 1.0)))
+    old = calibrated([there, here], suite="perf")
+    changes = time_changes(old, baseline(gpu=HERE, **{timed: times(1.12)}), comparisons=3)
+    (change,) = (each for each in changes if each.timer is timer)
+    assert (change.before_us, change.after_us) == (pytest.approx(200.0), pytest.approx(224.0))
+    assert time_detail(change) == f"{timer.label} 200.0 -> 224.0 us (+12.0 %)"
 
 
 @pytest.mark.parametrize("gpu", [HERE, "another"])
@@ -455,8 +469,8 @@ def test_the_longest_and_the_shortest_times_can_be_compared(
     changes = time_changes(old, new, comparisons=3)
     assert [change.timer for change in changes] == list(Timer)
     for change in changes:
-        assert change.compared_us is not None
-        assert 0 < change.compared_us < math.inf
+        assert change.before_us is not None
+        assert 0 < change.before_us < math.inf
         assert change.decision is not None
         measured = change.decision.change
         assert all(math.isfinite(each) for each in (measured.estimate, measured.low or 0.0, measured.high or 0.0))
@@ -474,8 +488,8 @@ def test_what_an_absurd_baseline_expects_of_another_gpu_can_be_compared(
     ]
     new = baseline(device=(after_us, after_us), gpu="another", controls=pair(gemm=gemm_us))
     device = time_changes(calibrated(runs, suite="perf"), new, comparisons=3)[0]
-    assert device.compared_us is not None
-    assert 0 < device.compared_us < math.inf
+    assert device.before_us is not None
+    assert 0 < device.before_us < math.inf
 
 
 @pytest.mark.parametrize(("grids", "moves"), [(ONE_TOKEN, False), (((128, 1, 1),) * 5, True)], ids=["few", "many"])

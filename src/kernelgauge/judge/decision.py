@@ -12,7 +12,7 @@ import msgspec
 
 from .noise import alike, difference, host_explains, is_disturbed, sources
 from .policy import FALSE_ALARMS_PER_SUITE, Policy
-from .seen import Seen, comparable_to, held_against
+from .seen import Seen, comparable_to, compared_mean_us, held_against
 from .stats import RelativeChange, Source, change, quantile, standard_error
 from .verdict import Status
 
@@ -52,9 +52,15 @@ class Decision:
     explained: bool = False
     disturbed: bool = False
 
-    def compared_us(self, after_us: float) -> float:
-        """The time that the percentage is one of, where `after_us` was measured."""
-        return after_us / (1 + self.change.estimate)
+    def compared_us(self, after: Seen) -> float:
+        """The time, in microseconds, that stands before the arrow where `after`, the run that was decided on, is behind it.
+
+        The percentage is one of it, on a GPU that the baseline does not know too, where it is what is expected of that
+        GPU; but a time of which the host has a part is compared at equal host speed, and shown as it was measured.
+        """
+        if after.host_share:
+            return compared_mean_us(self.before, after)
+        return after.observation.mean_us / (1 + self.change.estimate)
 
 
 def decide(

@@ -146,9 +146,11 @@ def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequen
     told = {*map(str, environment(old, new)), *map(time_detail, times), _OTHER_KERNELS}
     yield from (detail for detail in change.details if detail not in told)
     entry, alike = old.entry_like(new.entries[0].kernels)
-    device_moved = any(each.timer is Timer.DEVICE and each.moved for each in times)
-    if device_moved or not alike.same_configuration:
-        named, rest = explain(entry.kernels, new.entries[0].kernels)
+    device = next((each for each in times if each.timer is Timer.DEVICE), None)
+    if (device is not None and device.moved) or not alike.same_configuration:
+        before_us = device.before_us if device is not None else None
+        stored = entry.kernels if before_us is None else entry.kernels_in(before_us)
+        named, rest = explain(stored, new.entries[0].kernels)
         yield from named
         if rest:
             yield rest

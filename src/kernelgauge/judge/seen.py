@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import geometric_mean
 
 from .observation import Observation
 from .slope import DISPATCH_SLOPE, Slope
 from .speed import at_the_speed_of, speeds
 
-__all__ = ["Seen", "comparable_to", "held_against", "places_of_comparable", "seen_by_gpu", "seen_by_speed", "telling"]
+__all__ = [
+    "Seen",
+    "comparable_to",
+    "compared_mean_us",
+    "held_against",
+    "places_of_comparable",
+    "seen_by_gpu",
+    "seen_by_speed",
+    "telling",
+]
 
 # Processes whose controls are further apart (a logarithm) are of other hosts, or of one that was disturbed: of the eight
 # hosts that were calibrated (eight_gpus and more_gpus of benchmarks/data, and baselines/), five have 32 to 40 us in the
@@ -56,6 +66,11 @@ class Seen:
 def comparable_to(after: Seen, before: Sequence[Seen]) -> list[Seen]:
     """Those that were made on the GPU of `after`, at its speed if any was; empty if none was made there."""
     return [before[place] for place in places_of_comparable(after, before)]
+
+
+def compared_mean_us(before: Sequence[Seen], after: Seen) -> float:
+    """Geometric mean over the processes that `after` is compared with: what the ratio is a ratio of."""
+    return geometric_mean(seen.observation.mean_us for seen in comparable_to(after, before) or before)
 
 
 def places_of_comparable(after: Seen, before: Sequence[Seen]) -> list[int]:

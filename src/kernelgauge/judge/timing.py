@@ -18,7 +18,7 @@ from .lottery import choice
 from .machine import MachineChange, gemm_kernel, gemm_us
 from .observation import observe
 from .policy import Policy, policy_for
-from .seen import Seen, comparable_to
+from .seen import Seen, comparable_to, compared_mean_us
 from .stats import RelativeChange
 from .verdict import Reason, Status, Verdict
 
@@ -60,13 +60,14 @@ def judge_time(
         comparisons=comparisons,
         explained=machine.explained(host_share=share),
     )
+    compared_us = decision.compared_us(after)
     return Verdict(
         status=decision.status,
         workload=run.workload,
         subject=timer.label,
-        headline=_headline(timer, decision, after, machine, measured=len(sample.replicates_us)),
-        reasons=_reasons(timer, run, baseline, entry, likeness, decision, machine),
-        before_us=_compared_us(after, decision),
+        headline=_headline(timer, decision, after, machine, compared_us, measured=len(sample.replicates_us)),
+        reasons=_reasons(timer, run, baseline, entry, likeness, decision, machine, compared_us),
+        before_us=compared_us,
         after_us=after.observation.mean_us,
         change=decision.change,
         suspicious=decision.suspicious,
@@ -94,20 +95,10 @@ def _control_us(seen: Sequence[Seen]) -> float | None:
     return geometric_mean(controls) if controls else None
 
 
-def _compared_us(after: Seen, decision: Decision) -> float:
-    """The time that the percentage is one of: on a GPU that the baseline does not know, what is expected of it."""
-    if after.host_share == 0:
-        return decision.compared_us(after.observation.mean_us)
-    return _before_us(decision.before, after)
-
-
-def _before_us(before: Sequence[Seen], after: Seen) -> float:
-    """Geometric mean over the processes that are compared: what the ratio is a ratio of."""
-    return geometric_mean(seen.observation.mean_us for seen in comparable_to(after, before) or before)
-
-
-def _headline(timer: Timer, decision: Decision, after: Seen, machine: MachineChange, *, measured: int) -> str:
-    headline = f"{timer.label} {_compared_us(after, decision):.1f} -> {after.observation.mean_us:.1f} us  "
+def _headline(
+    timer: Timer, decision: Decision, after: Seen, machine: MachineChange, compared_us: float, *, measured: int
+) -> str:
+    headline = f"{timer.label} {compared_us:.1f} -> {after.observation.mean_us:.1f} us  "
     headline += _describe(decision.change, at_equal_host_speed=bool(after.host_share))
     if timer is not Timer.DEVICE and after.observation.control_us is not None:
         usual = _control_us(decision.before)
@@ -153,11 +144,12 @@ def _reasons(
     likeness: Likeness,
     decision: Decision,
     machine: MachineChange,
+    compared_us: float,
 ) -> tuple[Reason, ...]:
     reasons: list[Reason] = []
     if decision.status in (Status.REGRESSED, Status.IMPROVED):
         if timer is Timer.DEVICE:
-            reasons += _device_reasons(run, entry, machine)
+            reasons += _device_reasons(run, entry, machine, compared_us)
         else:
             reasons += _host_reasons(timer, run, baseline, entry, decision.before)
     if timer is Timer.DEVICE:
@@ -168,8 +160,8 @@ def _reasons(
     return tuple(reasons)
 
 
-def _device_reasons(run: Run, entry: Entry, machine: MachineChange) -> list[Reason]:
-    named, rest = explain(entry.kernels, run.kernels)
+def _device_reasons(run: Run, entry: Entry, machine: MachineChange, compared_us: float) -> list[Reason]:
+    named, rest = explain(entry.kernels_in(compared_us), run.kernels)
     reasons = [Reason("why", text) for text in named]
     if rest:
         reasons.append(Reason("rest", rest))
@@ -211,7 +203,7 @@ def _latency_parts(run: Run, baseline: Baseline, entry: Entry, held: Sequence[Se
     after = [Seen(observe(sample), run.gpu, gemm_us=gemm_us(run.controls, gemm)) for sample in (latency, device)]
     if not all(before):
         return []
-    old_latency, old_device = map(_before_us, before, after)
+    old_latency, old_device = map(compared_mean_us, before, after)
     new_latency, new_device = (seen.observation.mean_us for seen in after)
     busy, idle = new_device - old_device, (new_latency - new_device) - (old_latency - old_device)
     bound = "launch-bound" if new_latency - new_device > new_device else "the host, or the launches"

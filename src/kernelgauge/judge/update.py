@@ -17,7 +17,6 @@ from .decision import Decision, decide
 from .fingerprint import FieldChange, compare
 from .machine import gemm_kernel
 from .policy import policy_for
-from .seen import Seen
 from .verdict import Status
 
 __all__ = [
@@ -56,20 +55,13 @@ class PlannedChange:
 class TimeChange:
     """One timer, as it is stored and as it was measured now, in microseconds. None: not on that side.
 
-    `before_us`: mean over the processes of the stored entry that it may be compared with; `decision`: by the rule that judges a run.
+    `before_us`: what it is compared with, as a verdict shows it; `decision`: by the rule that judges a run.
     """
 
     timer: Timer
     before_us: float | None
     after_us: float | None
     decision: Decision | None = None
-
-    @property
-    def compared_us(self) -> float | None:
-        """The time that the percentage is one of: on a GPU that the baseline does not know, what is expected of it."""
-        if self.decision is None or self.after_us is None or self.timer is not Timer.DEVICE:
-            return self.before_us
-        return self.decision.compared_us(self.after_us)
 
     @property
     def moved(self) -> bool:
@@ -195,7 +187,7 @@ def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[Time
         before, fresh = old.seen(timer, entry, gemm=gemm), new.seen(timer, new.entries[0], gemm=gemm)
         if not before or not fresh:
             if before or fresh:
-                before_us = _mean_us(before) if before else None
+                before_us = geometric_mean(seen.observation.mean_us for seen in before) if before else None
                 found.append(TimeChange(timer, before_us, fresh[0].observation.mean_us if fresh else None))
             continue
         # Of one share: else the control is no common scale.
@@ -207,12 +199,8 @@ def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[Time
             comparisons=comparisons,
             explained=machine.explained(host_share=after.host_share),
         )
-        found.append(TimeChange(timer, _mean_us(decision.before), after.observation.mean_us, decision))
+        found.append(TimeChange(timer, decision.compared_us(after), after.observation.mean_us, decision))
     return found
-
-
-def _mean_us(seen: Sequence[Seen]) -> float:
-    return geometric_mean(each.observation.mean_us for each in seen)
 
 
 def environment(old: Baseline, new: Baseline) -> tuple[FieldChange, ...]:

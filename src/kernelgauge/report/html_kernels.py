@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..results import WorkloadResult
+from ..run import Timer
 from ..trace.configuration import configuration_change, configuration_text
 from ..trace.diff import KernelChange, align
 from ..trace.kernel import KernelRecord
@@ -26,6 +27,7 @@ __all__ = [
     "lane_note",
     "lanes",
     "limit_texts",
+    "stored_kernels",
 ]
 
 
@@ -99,36 +101,43 @@ def lanes(strips: Sequence[Strip]) -> Lanes:
     return Lanes(drawn, ticks(0.0, scale, most=8), tuple(kinds))
 
 
-def kernel_changes(source: WorkloadResult) -> list[KernelChange[KernelRecord]]:
-    """Each launch of this run beside its partner in the baseline; beside itself where there is no baseline."""
-    return align(_stored_kernels(source), source.run.kernels) if source.run else []
+def kernel_changes(source: WorkloadResult, stored: Sequence[KernelRecord]) -> list[KernelChange[KernelRecord]]:
+    """Each launch of this run beside its partner of those `stored`."""
+    return align(stored, source.run.kernels) if source.run else []
 
 
-def _stored_kernels(source: WorkloadResult) -> Sequence[KernelRecord]:
-    """Those of the baseline's entry that the run is compared with; the run's own where there is none."""
+def stored_kernels(source: WorkloadResult) -> Sequence[KernelRecord]:
+    """Those of the baseline's entry that the run is compared with, in the time that it is compared with, where its device
+    time was judged; the run's own where there is no baseline."""
     if source.run is None:
         return ()
     if source.baseline is None or not source.baseline.entries:
         return source.run.kernels
-    return source.baseline.entry_like(source.run.kernels)[0].kernels
+    entry, _ = source.baseline.entry_like(source.run.kernels)
+    judged = source.verdict(Timer.DEVICE.label)
+    return entry.kernels if judged is None or judged.before_us is None else entry.kernels_in(judged.before_us)
 
 
 def against_baseline(
-    source: WorkloadResult, changes: Sequence[KernelChange[KernelRecord]], *, status: str
+    source: WorkloadResult,
+    stored: Sequence[KernelRecord],
+    changes: Sequence[KernelChange[KernelRecord]],
+    *,
+    status: str,
 ) -> Lanes | None:
     """The lanes of the baseline and of this run; None where one of them is missing."""
     if source.run is None or source.baseline is None:
         return None
     gone = {id(change.before) for change in changes if change.after is None}
     marks = {id(change.after): _mark(change) for change in changes if _mark(change) != _OTHER_SOURCE}
-    before, after = _stored_kernels(source), source.run.kernels
+    after = source.run.kernels
     return lanes(
         [
             Strip(
                 "baseline",
-                before,
-                lane_note(before),
-                marks=["gone" if id(kernel) in gone else "" for kernel in before],
+                stored,
+                lane_note(stored),
+                marks=["gone" if id(kernel) in gone else "" for kernel in stored],
             ),
             Strip(
                 "this run",

@@ -10,7 +10,7 @@ from ..results import TestResult, WorkloadResult
 from ..run import Run, Timer
 from .html_charts import Distribution, Interval, distribution, interval
 from .html_history import History
-from .html_kernels import KernelRow, Lanes, against_baseline, kernel_changes, kernel_rows, limit_texts
+from .html_kernels import KernelRow, Lanes, against_baseline, kernel_changes, kernel_rows, limit_texts, stored_kernels
 from .html_links import Artifact, artifacts
 from .html_problems import Problem, problems
 from .html_tests import TestView, VerdictView, clipped, test_views, verdict_view
@@ -80,7 +80,8 @@ def workload_view(
     run = source.run
     timers = _timers(source, run) if run else ()
     shown = {timer.label for timer in timers} | {test.name for test in tests if test.outcome == "failed"}
-    changes = kernel_changes(source)
+    stored = stored_kernels(source)
+    changes = kernel_changes(source, stored)
     rows = kernel_rows(changes, compared=source.baseline is not None, limits=limit_texts(source))
     return WorkloadView(
         source=source,
@@ -93,7 +94,7 @@ def workload_view(
         verdicts=tuple(verdict_view(one) for one in source.verdicts if one.subject not in shown),
         kernels=rows[:_MOST_KERNELS],
         kernels_left_out=max(0, len(rows) - _MOST_KERNELS),
-        lanes=against_baseline(source, changes, status=status_text(source)),
+        lanes=against_baseline(source, stored, changes, status=status_text(source)),
         conditions=_conditions(run) if run else (),
         counts=_counts(source),
         tests=tuple(test_views(tests, source.verdicts, unavailable=source.unavailable)),

@@ -134,7 +134,7 @@ def _briefly(change: TimeChange) -> str:
 
 
 def _in_full(change: TimeChange) -> str:
-    before, after = ("(none)" if each is None else us(each) for each in (change.compared_us, change.after_us))
+    before, after = ("(none)" if each is None else us(each) for each in (change.before_us, change.after_us))
     said = f"{change.timer.label} {before} -> {after} us"
     if change.decision is None:
         return said
