@@ -63,8 +63,11 @@ class Observed:
             if gpu is not None:
                 self.lock.hold(gpu, self.waiting)
         device = self.choose(self.options.device)
-        if self.lock is not None and device.gpu is not None:  # without NVML, or with other numbers than CUDA's
-            self.lock.hold_only(device.gpu, self.waiting)
+        if self.lock is not None:
+            if device.gpu is None:  # a torch without CUDA beside a driver
+                self.lock.release()
+            else:  # without NVML, or with other numbers than CUDA's
+                self.lock.hold_only(device.gpu, self.waiting)
         return device
 
     @cached_property

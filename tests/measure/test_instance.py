@@ -95,6 +95,28 @@ def test_a_train_pass_leaves_gradients_and_clears_them_before_the_next_call(tiny
     assert torch.equal(instance.module.weight.grad, once)  # and not twice as much
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_gradient_of_an_input_that_asks_for_one_is_cleared_too(tiny: Tiny, cpu: CpuDevice, dtype: str) -> None:
+    instance = build(tiny(inputs=lambda: (torch.randn(5, 4, requires_grad=True),), dtype=dtype, pass_="train"), cpu)
+    (x,) = instance.inputs
+    assert x.is_leaf
+    with instance.grad_mode():
+        first_call(instance)
+        once = x.grad.clone()
+        for _ in range(2):
+            instance.prepare()
+            assert x.grad is None
+            instance.call()
+    assert torch.equal(x.grad, once)
+
+
+def test_places_in_memory_come_round_again(tiny: Tiny, cpu: CpuDevice) -> None:
+    """Else a thousand replicates would ask for 8 GB of padding."""
+    sizes = [build(tiny(), cpu, replicate=replicate)._padding.numel() for replicate in (0, 1, 63, 64, 1000)]
+    assert sizes[0] == sizes[3] < sizes[1] < sizes[2] < 1 << 29
+    assert sizes[4] < 1 << 29
+
+
 def test_a_forward_pass_runs_without_autograd(tiny: Tiny, cpu: CpuDevice) -> None:
     instance = build(tiny(), cpu)
     with instance.grad_mode():

@@ -53,6 +53,11 @@ class OneInfinity(Linear):
         return result
 
 
+class Zeros(Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(x), 3, device=x.device, dtype=x.dtype)
+
+
 class Narrower(Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x)[:, :2]
@@ -152,6 +157,24 @@ def test_a_train_pass_compares_the_gradient_of_each_parameter_too(tiny: Tiny, cp
     ]
 
 
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("with_reference", [True, False], ids=["reference", "itself"])
+def test_the_gradient_of_an_input_that_asks_for_one_is_compared_too(
+    tiny: Tiny, cpu: CpuDevice, dtype: str, with_reference: bool
+) -> None:
+    found = errors_of(
+        tiny,
+        cpu,
+        Linear,
+        inputs=lambda: (torch.randn(5, 4, requires_grad=True),),
+        dtype=dtype,
+        pass_="train",
+        reference=reference if with_reference else None,
+    )
+    assert list(found) == ["output 0", "gradient of weight", "gradient of bias", "gradient of input 0"]
+    assert all(error.within_bound for error in found.values()), [str(error) for error in found.values()]
+
+
 def test_gradients_are_those_of_one_call(tiny: Tiny, cpu: CpuDevice) -> None:
     """The first call compiles, and what it leaves is cleared."""
     error = errors_of(tiny, cpu, Linear, pass_="train", reference=None)["gradient of weight"]
@@ -171,6 +194,10 @@ def test_the_seed_decides_the_values(tiny: Tiny, cpu: CpuDevice) -> None:
     assert error(1) != error(2)
 
 
+def test_zeros_are_zeros(tiny: Tiny, cpu: CpuDevice) -> None:
+    assert errors_of(tiny, cpu, Zeros, reference=Zeros)["output 0"].error == 0
+
+
 # -- wrong ----------------------------------------------------------------------------------------------------------
 
 
@@ -180,6 +207,12 @@ def test_a_wrong_output_is_beyond_every_bound(
     tiny: Tiny, cpu: CpuDevice, wrong: Callable[[], nn.Module], dtype: str
 ) -> None:
     assert not errors_of(tiny, cpu, wrong, dtype=dtype)["output 0"].within_bound
+
+
+def test_an_output_that_should_be_zero_and_is_not_is_beyond_every_bound(tiny: Tiny, cpu: CpuDevice) -> None:
+    error = errors_of(tiny, cpu, Linear, reference=Zeros)["output 0"]
+    assert error.error == math.inf
+    assert not error.within_bound
 
 
 def test_a_bias_that_is_off_by_little_is_seen_in_fp32(tiny: Tiny, cpu: CpuDevice) -> None:

@@ -56,6 +56,11 @@ def test_a_device_may_limit_how_often_and_for_how_long_it_is_kept_busy() -> None
     assert (limited.replicates, limited.most_replicates, limited.busy_seconds) == (4, 4, 0.01)
 
 
+def test_replicates_that_were_asked_for_are_made_whatever_a_device_allows() -> None:
+    limited = Settings.of(20).limited(4, 0.01)
+    assert (limited.replicates, limited.most_replicates, limited.busy_seconds) == (20, 20, 0.01)
+
+
 def test_what_is_less_than_a_device_allows_stays() -> None:
     few = Settings(replicates=2, most_replicates=3, busy_seconds=0.001)
     assert few.limited(4, 0.01) == few

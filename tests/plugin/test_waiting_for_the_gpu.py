@@ -8,6 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import kernelgauge.observing
+from kernelgauge.gpus import digest_of
+from kernelgauge.locks import LOCKS, GpuLock
+from kernelgauge.measure.device import CpuDevice
+from kernelgauge.measure.settings import Settings
+from kernelgauge.observing import Observed
+from kernelgauge.suites import Options
 from tests.plugin.inner_project import Project
 from tests.plugin.two_modules import add_to_conftest, run
 
@@ -15,8 +22,6 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def test_two_runs_on_one_gpu_wait_for_each_other(project: Project) -> None:
-    from kernelgauge.locks import LOCKS, GpuLock
-
     lock = GpuLock(Path(os.environ[LOCKS]))
     lock.hold("told")
     impatient = "import kernelgauge.locks\nkernelgauge.locks.GpuLock.__init__.__kwdefaults__['patience_s'] = 0.3\n"
@@ -28,3 +33,15 @@ def test_two_runs_on_one_gpu_wait_for_each_other(project: Project) -> None:
     lock.release()
     assert run(project).ret == pytest.ExitCode.OK
     assert json.loads((project.root / "reports" / "latest" / "results.json").read_text())["exit_status"] == 0
+
+
+def test_who_measures_on_the_processor_after_all_keeps_no_gpu_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A torch without CUDA beside a driver: what there is to measure on is known after a GPU was held."""
+    monkeypatch.setattr(kernelgauge.observing, "visible_gpus", lambda: ("GPU-1234",))
+    lock, other = GpuLock(tmp_path), GpuLock(tmp_path, patience_s=0.1)
+    options = Options(root=tmp_path, baselines=tmp_path, reports=tmp_path)
+    observed = Observed(options, dict, lambda _: CpuDevice(), Settings(), lock=lock)
+    assert isinstance(observed.device, CpuDevice)
+    other.hold(digest_of("GPU-1234") or "")

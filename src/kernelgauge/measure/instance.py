@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,7 @@ _SEED = 0
 # Each replicate sits elsewhere in memory. Odd multiples of this many bytes, the allocator's own granularity.
 _PADDING_BYTES = 512
 _PADDING_STEP = 7919  # a prime, so that the offsets of the replicates share no power of two
+_PLACES = 64  # then they come round again: 8 MB more for each would else fill the GPU, where thousands are asked for
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def build(
     target, dtype = device.torch_device, TORCH_DTYPES[workload.dtype]
     with reporting(workload, "building"):
         device.forget_peak(to_spare=memory_to_spare)
-        padding = torch.empty(_PADDING_BYTES * (1 + 2 * _PADDING_STEP * replicate), dtype=torch.int8, device=target)
+        steps = 1 + 2 * _PADDING_STEP * (replicate % _PLACES)
+        padding = torch.empty(_PADDING_BYTES * steps, dtype=torch.int8, device=target)
         torch.manual_seed(seed)
         with target:
             module = workload.build()
@@ -88,7 +90,7 @@ def build(
     return Instance(
         workload=workload,
         call=_call(workload, function, inputs),
-        prepare=_prepare(workload, module),
+        prepare=_prepare(workload, module, inputs),
         module=module,
         inputs=inputs,
         outputs=lambda: function(*inputs),
@@ -117,7 +119,9 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
 def _cast(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    return value.to(device=device, dtype=dtype if value.is_floating_point() else value.dtype)
+    # A leaf: what is computed of a caller's tensor by casting it would keep its gradient to itself.
+    cast = value.detach().to(device=device, dtype=dtype if value.is_floating_point() else value.dtype)
+    return cast.requires_grad_(value.requires_grad)
 
 
 def _call(workload: Workload, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], object]:
@@ -139,11 +143,19 @@ def total_of(output: Any) -> torch.Tensor:
     return sum((tensor.sum() for tensor in tensors[1:]), start=tensors[0].sum())
 
 
-def _prepare(workload: Workload, module: Any) -> Callable[[], None]:
-    if workload.pass_ == "train" and isinstance(module, nn.Module):
-        # Else the second call would add to the first one's gradients: other kernels than in a training step.
-        return lambda: module.zero_grad(set_to_none=True)
-    return lambda: None
+def _prepare(workload: Workload, module: Any, inputs: Sequence[Any]) -> Callable[[], None]:
+    if workload.pass_ != "train":
+        return lambda: None
+    asking = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
+
+    def clear_gradients() -> None:
+        """Else the second call would add to the first one's: other kernels than in a training step."""
+        if isinstance(module, nn.Module):
+            module.zero_grad(set_to_none=True)
+        for value in asking:
+            value.grad = None
+
+    return clear_gradients
 
 
 def _failed(workload: Workload, doing: str, error: Exception) -> WorkloadError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +27,7 @@ BOUNDS: dict[Dtype, float] = {"bf16": 1e-2, "fp16": 1.5e-3, "fp32": 1e-5}
 
 @dataclass(frozen=True)
 class RelativeError:
-    """The error of one tensor of the result (an output, or a parameter's gradient)."""
+    """The error of one tensor of the result (an output, or the gradient of a parameter or an input)."""
 
     tensor: str
     error: float
@@ -42,14 +44,15 @@ class RelativeError:
 def compare_with_float64(workload: Workload, device: Device, *, seed: int) -> list[RelativeError]:
     """Run the workload and its reference on the same fresh random input and parameters.
 
-    Returns one error for each output tensor, and under a `train` pass for each parameter's gradient.
+    Returns one error for each output tensor, and under a `train` pass for the gradient of each parameter and of each input
+    that asks for one.
     Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its reference fails.
     """
     reset_compiler()  # else a module of the ninth shape silently runs eager, and is compared with itself
     instance = build(workload, device, seed=seed)
     # Copies, because a module may write to its input.
     inputs = tuple(_to_float64(value) for value in instance.inputs)
-    originals = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in instance.inputs)
+    originals = tuple(value.detach().clone() if isinstance(value, torch.Tensor) else value for value in instance.inputs)
     with instance.grad_mode():
         first_call(instance)
         instance.prepare()
@@ -58,10 +61,11 @@ def compare_with_float64(workload: Workload, device: Device, *, seed: int) -> li
         with reporting(workload, "running"):
             for value, original in zip(instance.inputs, originals, strict=True):
                 if isinstance(value, torch.Tensor):
-                    value.copy_(original)
-            got = _results(instance.module, instance.outputs, workload)
+                    with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
+                        value.copy_(original)
+            got = _results(instance.module, instance.inputs, instance.outputs, workload)
         with reporting(workload, "running its reference"):
-            expected = _results(reference, lambda: reference(*inputs), workload)
+            expected = _results(reference, inputs, lambda: reference(*inputs), workload)
     if got.keys() != expected.keys():
         raise WorkloadError(
             f"{workload.id}: the reference returns other tensors", got=", ".join(got), expected=", ".join(expected)
@@ -85,27 +89,32 @@ def _reference(instance: Instance, device: Device) -> Any:
     return reference
 
 
-def _results(module: Any, run: Any, workload: Workload) -> dict[str, torch.Tensor]:
+def _results(module: Any, inputs: Sequence[Any], run: Any, workload: Workload) -> dict[str, torch.Tensor]:
     output = run()
     leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
     results = {f"output {index}": leaf.detach() for index, leaf in enumerate(leaves) if leaf.is_floating_point()}
-    if workload.pass_ == "train" and isinstance(module, nn.Module):
+    if workload.pass_ == "train":
         torch.autograd.backward(total_of(output))
-        for name, parameter in module.named_parameters():
-            if parameter.grad is not None:
-                results[f"gradient of {name}"] = parameter.grad.detach()
+        parameters = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
+        leaves_of_it = {**parameters, **{f"input {place}": value for place, value in enumerate(inputs)}}
+        for name, leaf in leaves_of_it.items():
+            if isinstance(leaf, torch.Tensor) and leaf.grad is not None:
+                results[f"gradient of {name}"] = leaf.grad.detach()
     return results
 
 
 def _to_float64(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    return value.detach().clone().double() if value.is_floating_point() else value.clone()
+    copied = value.detach().clone()
+    return copied.double().requires_grad_(value.requires_grad) if value.is_floating_point() else copied
 
 
 def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
     if got.shape != expected.shape:
         return float("nan")
     difference = float((got.double() - expected.double()).norm())
+    if difference == 0:  # both may be zero. NaN is not
+        return 0.0
     scale = float(expected.double().norm())
-    return difference / scale if scale or difference else 0.0  # both are zero: equal. NaN is truthy and stays NaN
+    return difference / scale if scale else math.inf

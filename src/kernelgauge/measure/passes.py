@@ -16,7 +16,7 @@ from .compiler import compile_counts
 from .device import Device
 from .instance import build
 from .preparing import prepare
-from .replicate import replicate
+from .replicate import Replicate, replicate
 from .settings import Settings
 from .steady import slower_passes
 from .subject import DeviceLost, Subject, told
@@ -46,6 +46,7 @@ class Passes:
     progress: Callable[[str], None]
     _controls: list[Subject] = field(default_factory=list)
     _made: int = 0
+    _usual_mhz: int | None = None  # the highest clock that any of them has shown
 
     def make(self) -> None:
         """Until each is pinned down or out of budget."""
@@ -89,8 +90,9 @@ class Passes:
                 self.progress(f"timing, pass {pass_}: {len(active)} of {len(subjects)} workloads{left}")
                 told_at = now
             for subject in (*self._controls, *active):
-                usual = _usual_clock((*self._controls, *self.subjects))
-                _one_replicate(subject, self.device, self.settings, self._made, usual_clock_mhz=usual)
+                kept = _one_replicate(subject, self.device, self.settings, self._made, usual_clock_mhz=self._usual_mhz)
+                seen = highest_clock_mhz(kept.readings) if kept is not None else None
+                self._usual_mhz = max((mhz for mhz in (self._usual_mhz, seen) if mhz is not None), default=None)
             ending = _ends_all(self._controls, self.device)
             if ending is not None:
                 for subject in subjects:
@@ -187,15 +189,10 @@ def _control(workload: Workload, device: Device) -> Subject:
     return control
 
 
-def _usual_clock(subjects: Sequence[Subject]) -> int | None:
-    return highest_clock_mhz(
-        reading for subject in subjects for each in subject.replicates for reading in each.readings
-    )
-
-
 def _one_replicate(
     subject: Subject, device: Device, settings: Settings, index: int, usual_clock_mhz: float | None
-) -> None:
+) -> Replicate | None:
+    """Measured once more. None: it failed, or was disturbed and does not count."""
     chosen = replace(settings, iterations=_CONTROL_ITERATIONS) if subject.is_control else settings
     compiled = compile_counts().graphs
     try:
@@ -212,11 +209,11 @@ def _one_replicate(
         )
     except KernelgaugeError as error:
         subject.end(told(error, device))
-        return
+        return None
     subject.recompiles += compile_counts().graphs - compiled
     if not measured.disturbed_by or subject.is_control:
         subject.replicates.append(measured)
-        return
+        return measured
     subject.spoilt.append(measured)
     if len(subject.spoilt) > max(settings.replicates, subject.wanted or 0):  # made again, as often as are kept at least
         subject.end(
@@ -227,6 +224,7 @@ def _one_replicate(
                 f"{len(subject.spoilt)} times in all",
             )
         )
+    return None
 
 
 def _machine_changed(how: str) -> MeasurementError:

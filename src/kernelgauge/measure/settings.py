@@ -69,8 +69,13 @@ class Settings:
         )
 
     def limited(self, most_replicates: int | None, most_busy_seconds: float) -> Settings:
-        """Within what a device allows of the device and the dispatch time; None: as many as there are."""
-        most = self.most_replicates if most_replicates is None else min(self.most_replicates, most_replicates)
+        """Within what a device allows of the device and the dispatch time; None: as many as there are.
+
+        Where a number of replicates was asked for, they are made.
+        """
+        if most_replicates is None or math.isinf(self.budget_seconds):
+            most_replicates = self.most_replicates
+        most = min(self.most_replicates, most_replicates)
         return replace(
             self,
             replicates=min(self.replicates, most),
