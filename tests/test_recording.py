@@ -211,7 +211,7 @@ def negative() -> Counts:
         pytest.param(passing(run=run(machine=fingerprint(device="NVIDIA A100"))), "another device", id="a device"),
         pytest.param(
             passing(run=run(machine=fingerprint(driver="1.0", memory_bytes=7))),
-            "another machine than the results: driver 580.159.04 -> 1.0, memory_bytes 150109880320 -> 7",
+            "another machine than the results: driver 580.159.04 -> 1.0",
             id="a driver",
         ),
         pytest.param(passing(run=run(counts=counts(kernels=7))), "7, but the kernels have 3 names", id="names"),

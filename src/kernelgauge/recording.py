@@ -23,7 +23,7 @@ from .judge import (
 )
 from .report.endings import printed_verdict
 from .results import Results, TestResult, WorkloadResult
-from .run import Fingerprint, Run, Timer
+from .run import Run, Timer
 from .runs_file import RunsFile, write_runs
 from .storage import BaselineStore, is_file_name
 
@@ -187,19 +187,15 @@ def impossible(results: Results, workload: WorkloadResult) -> list[str]:
         return [f"its run is of another workload: {run.workload}"]
     if results.fingerprint is None or run.fingerprint.device != results.fingerprint.device:
         return [f"its run is of another device than the results: {run.fingerprint.device}"]
-    if run.fingerprint != results.fingerprint:
-        return [f"its run is of another machine than the results: {_difference(results.fingerprint, run.fingerprint)}"]
+    comparison = compare(results.fingerprint, run.fingerprint)
+    if not comparison.identical:
+        return [f"its run is of another machine than the results: {comparison}"]
     try:
         content = encode_baseline(observed_baseline(results, workload, run))
         decode_baseline(content, where=workload.id, workload=workload.id)
     except BaselineError as error:  # never written: it could not be read
         return [f"its run contradicts itself: {error.got}"]
     return []
-
-
-def _difference(one: Fingerprint, other: Fingerprint) -> str:
-    comparison = compare(one, other)
-    return ", ".join(map(str, (*comparison.foreign, *comparison.moved, *comparison.recorded)))
 
 
 def why_not_measured(workload: WorkloadResult) -> str:

@@ -9,7 +9,7 @@ import pytest
 from kernelgauge.conditions import Conditions
 from kernelgauge.judge import Recorded, RecordedConditions, calibrated, encode_baseline, from_run
 from kernelgauge.run import Timer
-from tests.builders import ELSEWHERE, HERE, OTHER_SOURCE, counts, drawn, fingerprint, mlp_kernels, run
+from tests.builders import ELSEWHERE, H200, HERE, OTHER_SOURCE, counts, drawn, fingerprint, mlp_kernels, run
 
 
 def test_of_one_run_it_is_the_baseline_of_that_run() -> None:
@@ -69,6 +69,12 @@ def test_processes_that_differ_in_what_is_exact_are_no_noise(place: int, changes
     runs.insert(place, run(**changes))
     with pytest.raises(ValueError, match=said):
         calibrated(runs, suite="perf")
+
+
+def test_gpus_of_one_kind_may_have_a_little_less_memory() -> None:
+    """It moves with the driver, and with the rows that a GPU gave up: nothing that a time depends on."""
+    other = run(machine=fingerprint(memory_bytes=H200.memory_bytes - (2 << 20)), gpu=ELSEWHERE)
+    assert len(calibrated([run(), other], suite="perf").entries[0].processes) == 2
 
 
 def test_what_was_recorded_has_the_conditions_of_all_processes() -> None:

@@ -16,6 +16,7 @@ from kernelgauge.judge import (
     Verdict,
     calibrated,
     compare,
+    from_run,
     judge_time,
     policies_for,
 )
@@ -266,6 +267,15 @@ def test_a_latency_is_told_by_its_parts_which_sum_to_its_change(
     assert verdict.after_us is not None
     told = sum(float(re.findall(r"\(([+-][\d.]+)\)", part)[0]) for part in parts)
     assert told == pytest.approx(verdict.after_us - verdict.before_us, abs=0.11)
+
+
+def test_of_a_latency_on_a_processor_no_gpu_is_spoken_of() -> None:
+    machine = fingerprint(arch="cpu", device="CPU")
+    stored = from_run(run(device=(400.0, 400.0), end_to_end=(300.0, 300.0), gpu=None, machine=machine), suite="perf")
+    observed = run(device=(410.0, 410.0), end_to_end=(900.0, 900.0), gpu=None, machine=machine)
+    verdict = judge_time(Timer.END_TO_END, observed, stored, compare(machine, machine))
+    assert verdict.status is Status.REGRESSED
+    assert reasons(verdict, "why") == []
 
 
 def test_where_the_gpu_waits_longer_than_it_works_the_launches_bind() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import kernelgauge.observing
-from kernelgauge.gpus import digest_of
 from kernelgauge.locks import LOCKS, GpuLock
 from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.settings import Settings
@@ -39,9 +38,10 @@ def test_who_measures_on_the_processor_after_all_keeps_no_gpu_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A torch without CUDA beside a driver: what there is to measure on is known after a GPU was held."""
-    monkeypatch.setattr(kernelgauge.observing, "visible_gpus", lambda: ("GPU-1234",))
+    monkeypatch.setattr(kernelgauge.observing, "visible_gpus", lambda: ("0",))
+    monkeypatch.setattr(kernelgauge.observing, "digest_of", lambda _: "a gpu")
     lock, other = GpuLock(tmp_path), GpuLock(tmp_path, patience_s=0.1)
     options = Options(root=tmp_path, baselines=tmp_path, reports=tmp_path)
     observed = Observed(options, dict, lambda _: CpuDevice(), Settings(), lock=lock)
     assert isinstance(observed.device, CpuDevice)
-    other.hold(digest_of("GPU-1234") or "")
+    other.hold("a gpu")

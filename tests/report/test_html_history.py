@@ -8,9 +8,9 @@ import pytest
 
 from kernelgauge.judge import Status
 from kernelgauge.report.html import html
-from kernelgauge.report.html_history import History, histories
+from kernelgauge.report.html_history import History, changed, histories
 from kernelgauge.results import Results
-from tests.builders import run
+from tests.builders import H200, fingerprint, run
 from tests.report.pages import Parsed, results, timed, workload
 
 ID = "mlp-eager-bf16-8"
@@ -68,3 +68,10 @@ def test_it_is_drawn_dashed_from_edge_to_edge_and_only_where_there_is_a_baseline
     without = Parsed(html(runs(200.0, 205.0, baseline_us=None)))
     assert len(without.all("polyline")) == 2
     assert without.all("line", class_="zero") == []
+
+
+def test_an_upgrade_is_of_what_times_depend_on() -> None:
+    """The memory moves with the driver by a few MiB."""
+    new = fingerprint(driver="590.1", liger_kernel="0.9", memory_bytes=1)
+    assert changed(H200, new) == ["driver 580.159.04 -> 590.1", f"liger kernel {H200.liger_kernel} -> 0.9"]
+    assert changed(H200, fingerprint(memory_bytes=1)) == []

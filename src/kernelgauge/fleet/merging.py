@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ..judge import Verdict
+from ..judge import Verdict, compare
 from ..results import Results, TestResult, WorkloadResult
 from .shards import joined_arguments
 from .spans import named, overlaps, seconds_of_all, start, strange_times
@@ -70,9 +70,10 @@ class _Group:
 
     def fits(self, other: _Group) -> bool:
         """Whether the two can be one: nothing that was measured is then hidden by what was measured elsewhere."""
-        prints = {part.fingerprint for part in (*self.parts, *other.parts)} - {None}
+        prints = [part.fingerprint for part in (*self.parts, *other.parts) if part.fingerprint is not None]
+        of_one = all(compare(prints[0], each).identical for each in prints[1:])
         commits = {_sha(part.commit) for part in (*self.parts, *other.parts)} - {None}
-        return len(prints) <= 1 and len(commits) <= 1 and self._fits_in_workloads(other)
+        return of_one and len(commits) <= 1 and self._fits_in_workloads(other)
 
     def _fits_in_workloads(self, other: _Group) -> bool:
         theirs: dict[str, list[tuple[object, ...]]] = {}

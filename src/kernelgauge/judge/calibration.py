@@ -12,6 +12,7 @@ from ..trace.kernel import KernelRecord
 from .ancestry import Recorded, conditions_of
 from .baseline import Baseline, Entry, from_run
 from .configuration import Likeness, likeness
+from .fingerprint import compare
 
 __all__ = ["calibrated", "entries_of"]
 
@@ -27,8 +28,9 @@ def calibrated(runs: Sequence[Run], *, suite: str, recorded: Recorded | None = N
     for single in singles[1:]:
         if single.counts != first.counts:
             raise ValueError(f"the processes counted differently: {first.counts} and {single.counts}")
-        if single.fingerprint != first.fingerprint:
-            raise ValueError("the processes ran on different machines or software")
+        comparison = compare(first.fingerprint, single.fingerprint)
+        if not comparison.identical:
+            raise ValueError(f"the processes ran on different machines or software: {comparison}")
         if likeness(first.entries[0].kernels, single.entries[0].kernels) is Likeness.OTHER_KERNELS:
             raise ValueError("the processes ran different kernels")
     if recorded is not None:

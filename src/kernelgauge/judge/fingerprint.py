@@ -46,6 +46,11 @@ class Comparison:
     def comparable(self) -> bool:
         return not self.foreign
 
+    @property
+    def identical(self) -> bool:
+        """The same kind of machine with the same software."""
+        return not self.foreign and not self.moved
+
     def __str__(self) -> str:
         changes = (*self.foreign, *self.moved)
         return ", ".join(map(str, changes)) if changes else "identical"

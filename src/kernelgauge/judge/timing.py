@@ -193,9 +193,12 @@ def _host_reasons(timer: Timer, run: Run, baseline: Baseline, entry: Entry, held
 
 
 def _latency_parts(run: Run, baseline: Baseline, entry: Entry, held: Sequence[Seen]) -> list[Reason]:
-    """Latency = device time + time in which the GPU waits for the host: the two changes sum to the latency's."""
+    """Latency = device time + time in which the GPU waits for the host: the two changes sum to the latency's.
+
+    A processor waits for no other one: its device time is part of the latency, and no more is to be told apart.
+    """
     latency, device = run.sample(Timer.END_TO_END), run.sample(Timer.DEVICE)
-    if latency is None or device is None:
+    if latency is None or device is None or run.fingerprint.arch == "cpu":
         return []
     gemm = gemm_kernel(run.controls)
     entry = _with_latencies(entry, held)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..judge import observe
+from ..judge import compare, observe
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Timer
 from .html_charts import shown_us
@@ -118,8 +118,5 @@ def changed(old: Fingerprint | None, new: Fingerprint | None) -> list[str]:
     """``driver 580.1 -> 580.2``: what differs between two machines; nothing where one is not known."""
     if old is None or new is None:
         return []
-    return [
-        f"{name.replace('_', ' ')} {getattr(old, name)} -> {getattr(new, name)}"
-        for name in new.__struct_fields__
-        if getattr(old, name) != getattr(new, name)
-    ]
+    comparison = compare(old, new)
+    return [str(change).replace("_", " ") for change in (*comparison.foreign, *comparison.moved)]
