@@ -22,8 +22,8 @@ __all__ = [
     "telling",
 ]
 
-# Processes whose controls are further apart (a logarithm) are of other hosts, or of one that was disturbed: of the eight
-# hosts that were calibrated (eight_gpus and more_gpus of benchmarks/data, and baselines/), five have 32 to 40 us in the
+# Processes whose controls are further apart (a logarithm) are of other hosts, or of one that was disturbed: of the nine
+# hosts that were calibrated (eight_gpus and more_gpus of benchmarks/data, and baselines/), six have 32 to 40 us in the
 # median and three 55 to 64; single processes reach 114.
 _LIKE_A_HOST = 0.25
 _LEAST_OF_A_HOST = 4
