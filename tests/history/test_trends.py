@@ -95,6 +95,17 @@ def test_since_and_gpu_leave_the_rest_out(tmp_path: Path) -> None:
     assert [series.gpu for series in one.series] == [HERE]
 
 
+@pytest.mark.parametrize("wanted", ["cpu", "CPU"])
+def test_the_runs_on_a_cpu_are_those_without_a_gpu(tmp_path: Path, wanted: str) -> None:
+    epyc = fingerprint(device="AMD EPYC", arch="cpu")
+    add_to_history(night(0, timed(gpu=None, machine=epyc), gpu=None), str(tmp_path))
+    add_to_history(night(1, timed()), str(tmp_path))
+    (one,) = shown(tmp_path, gpu=wanted).charts
+    assert [series.gpu for series in one.series] == ["node"]
+    assert shown(tmp_path, gpu=HERE[:4]).entries == shown(tmp_path, gpu=HERE[:4].upper()).entries == 1
+    assert shown(tmp_path, gpu="-").entries == 0
+
+
 @pytest.mark.parametrize(("timer", "us"), [(Timer.DEVICE, 205.0), (Timer.END_TO_END, 301.5), (Timer.HOST, 50.7)])
 def test_each_timer_has_its_history(tmp_path: Path, timer: Timer, us: float) -> None:
     add_to_history(night(0, timed()), str(tmp_path))

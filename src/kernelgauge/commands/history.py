@@ -51,7 +51,7 @@ def add_commands(commands: Commands) -> None:
     )
     trend.add_argument("--timer", choices=tuple(_TIMERS), default="device", help="default: device")
     trend.add_argument("--since", type=_date, metavar="DATE", help="such as 2026-11-01, in UTC")
-    trend.add_argument("--gpu", default="", metavar="DIGEST", help="one GPU: how its digest starts")
+    trend.add_argument("--gpu", default="", metavar="DIGEST", help="one GPU: how its digest starts; or cpu")
     trend.add_argument("--html", metavar="FILE", help="one page that needs no other file")
     trend.add_argument("--json", metavar="FILE", help="all values; - is the standard output")
     trend.add_argument(

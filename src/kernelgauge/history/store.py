@@ -71,8 +71,8 @@ def whole_entries(
 ) -> Iterator[tuple[str, Stored] | SetAside]:
     """Key and entry of every file, in order of `started_at`; in between, what is set aside.
 
-    A file that was copied to several places is one. `gpu`: how its digest starts. Raises `ResultsError` if there is no
-    history there.
+    A file that was copied to several places is one. `gpu`: how its digest starts; "cpu" is where there was none. Raises
+    `ResultsError` if there is no history there.
     """
     wanted: dict[str, FileName] = {}
     slug = re.sub(r"[^a-z0-9]", "", gpu.lower())
@@ -95,7 +95,7 @@ def whole_entries(
             yield found
             continue
         seen.add(_last(key))
-        if (found.gpu or "").startswith(gpu):
+        if (found.gpu or wanted[key].gpu).lower().startswith(gpu.lower()):  # of no GPU, what its name says: "cpu"
             yield key, found
 
 
