@@ -138,16 +138,24 @@ def test_the_machine_is_described_in_one_line_without_what_is_not_there() -> Non
 # -- conditions -----------------------------------------------------------------------------------------------------
 
 
+AT_1980 = {"lowest_sm_clock_mhz": 1980, "median_sm_clock_mhz": 1980.0}
+
+
 def watched(**conditions: Any) -> Run:
     return run(conditions=Conditions(**conditions))
 
 
 def test_the_conditions_of_all_runs_are_one_line() -> None:
     first = watched(
-        lowest_sm_clock_mhz=1905, max_temperature_c=51, max_power_watts=612.4, throttled_ms={"power cap": 20.4}
+        lowest_sm_clock_mhz=1905,
+        median_sm_clock_mhz=1980.0,
+        max_temperature_c=51,
+        max_power_watts=612.4,
+        throttled_ms={"power cap": 20.4},
     )
     second = watched(
         lowest_sm_clock_mhz=1980,
+        median_sm_clock_mhz=1980.0,
         max_temperature_c=60,
         max_power_watts=300.0,
         throttled_ms={"power cap": 10.0, "sync boost": 0.4},
@@ -157,15 +165,22 @@ def test_the_conditions_of_all_runs_are_one_line() -> None:
     ]
 
 
+def test_the_clock_is_the_median_of_the_runs_medians() -> None:
+    """Not their highest lowest reading: each run may dip for a moment, and one run may be slow all the time."""
+    dips = [watched(lowest_sm_clock_mhz=low, median_sm_clock_mhz=1980.0) for low in (1905, 1890)]
+    slow = watched(lowest_sm_clock_mhz=1755, median_sm_clock_mhz=1800.0)
+    assert conditions_text([*dips, slow], "") == ["conditions: SM clock 1980 MHz, lowest 1755"]
+
+
 def test_replicates_that_were_left_out_are_counted() -> None:
-    slower = msgspec.structs.replace(watched(lowest_sm_clock_mhz=1980), left_out=9)
+    slower = msgspec.structs.replace(watched(**AT_1980), left_out=9)
     assert conditions_text([slower, run(), slower], "") == [
         "conditions: SM clock 1980 MHz, 18 replicates left out (the machine was slower)"
     ]
 
 
 def test_what_is_not_known_of_the_conditions_is_left_out() -> None:
-    assert conditions_text([watched(lowest_sm_clock_mhz=1980)], "") == ["conditions: SM clock 1980 MHz"]
+    assert conditions_text([watched(**AT_1980)], "") == ["conditions: SM clock 1980 MHz"]
     assert conditions_text([watched()], "") == []
 
 

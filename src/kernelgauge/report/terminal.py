@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from io import StringIO
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
@@ -81,9 +82,11 @@ def conditions_text(runs: Sequence[Run], not_watched: str) -> list[str]:
     if not seen:
         return [f"conditions not watched: {not_watched}"] if not_watched and runs else []
     parts: list[str] = []
-    clocks = [each.lowest_sm_clock_mhz for each in seen if each.lowest_sm_clock_mhz is not None]
-    if clocks:
-        parts.append(f"SM clock {max(clocks)} MHz" + (f", lowest {min(clocks)}" if min(clocks) < max(clocks) else ""))
+    medians = [each.median_sm_clock_mhz for each in seen if each.median_sm_clock_mhz is not None]
+    lowest = min((each.lowest_sm_clock_mhz for each in seen if each.lowest_sm_clock_mhz is not None), default=None)
+    if medians:
+        usual = round(median(medians))
+        parts.append(f"SM clock {usual} MHz" + (f", lowest {lowest}" if lowest is not None and lowest < usual else ""))
     temperatures = [each.max_temperature_c for each in seen if each.max_temperature_c is not None]
     powers = [each.max_power_watts for each in seen if each.max_power_watts is not None]
     parts += [f"{max(temperatures)} C"] if temperatures else []
