@@ -130,6 +130,14 @@ class Results(msgspec.Struct, frozen=True):
         """The worst of all verdicts; None if nothing was judged."""
         return worst([verdict.status for workload in self.workloads for verdict in workload.verdicts])
 
+    def machine_of(self, workload: WorkloadResult) -> tuple[Fingerprint | None, str | None]:
+        """The fingerprint and the GPU that a workload ran on, which of merged results is not everybody's.
+
+        Of one that could not run, those of the whole.
+        """
+        run = workload.run
+        return (run.fingerprint, run.gpu) if run is not None else (self.fingerprint, self.gpu)
+
 
 class _Header(msgspec.Struct):
     schema_version: int

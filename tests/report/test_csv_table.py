@@ -54,7 +54,7 @@ def test_numbers_are_numbers_negative_ones_too() -> None:
 
 
 def test_what_is_not_known_is_empty() -> None:
-    told = results(workload(verdict(Status.NO_BASELINE, change=None)), fingerprint=None, gpu=None)
+    told = results(workload(verdict(Status.NO_BASELINE, change=None), run=None), fingerprint=None, gpu=None)
     first = table(csv_text([told]))[0]
     assert [first[name] for name in ("gpu_model", "gpu", "driver", "change_percent", "ci_low_percent")] == [""] * 5
 
@@ -81,8 +81,15 @@ def test_a_time_that_was_judged_and_not_measured_has_a_row() -> None:
 
 
 def test_several_results_stand_in_one_table() -> None:
-    first, second = results(workload(), gpu="aa"), results(workload(), gpu="bb")
+    first, second = (results(workload(run=run(gpu=gpu)), gpu=gpu) for gpu in ("aa", "bb"))
     assert [row["gpu"] for row in table(csv_text([first, second]))] == ["aa"] * 3 + ["bb"] * 3
+
+
+def test_each_row_names_the_gpu_that_its_workload_ran_on() -> None:
+    """Of results that were merged from several GPUs, the whole has none; nor has what could not run anywhere."""
+    measured = (workload(name=gpu, run=run(workload=gpu, gpu=gpu, host=None, end_to_end=None)) for gpu in ("aa", "bb"))
+    rows = table(csv_text([results(*measured, workload(name="none", run=None), gpu=None)]))
+    assert [(row["workload"], row["gpu"]) for row in rows] == [("aa", "aa"), ("bb", "bb"), ("none", "")]
 
 
 def test_every_line_ends_as_rfc_4180_says() -> None:

@@ -16,7 +16,7 @@ from kernelgauge.report.endings import ended_with
 from kernelgauge.report.junit import junit
 from kernelgauge.results import Results, TestResult
 from kernelgauge.run import Timer
-from tests.builders import WORKLOAD
+from tests.builders import WORKLOAD, run
 from tests.test_results import HOSTILE, hostile, one_test, results, verdict, workload
 
 # Jenkins's junit-10.xsd, which pytest tests its family xunit2 with, in the elements that are written here: children,
@@ -91,6 +91,18 @@ def test_the_suite_says_what_machine_it_was() -> None:
     assert told["kernelgauge_gpu"] == "0f1e2d3c"
     (unknown,) = valid(junit(results(fingerprint=None, gpu=None)))
     assert set(properties(unknown)) == {"kernelgauge_version"}
+
+
+def test_of_several_gpus_each_test_names_its_own() -> None:
+    tests = [one_test("test_device_time", workload=gpu) for gpu in ("aa", "bb")]
+    measured = [workload(verdict(workload=gpu), name=gpu, run=run(workload=gpu, gpu=gpu)) for gpu in ("aa", "bb")]
+    untested = workload(verdict(workload="cc"), name="cc", run=run(workload="cc", gpu="cc"))
+    (suite,) = valid(junit(results(*measured, untested, tests=tuple(tests), gpu=None)))
+    named = {case.attrib["name"]: properties(case)["kernelgauge_gpu"] for case in suite.iter("testcase")}
+    assert named == {"test_device_time[aa]": "aa", "test_device_time[bb]": "bb", "device time[cc]": "cc"}
+    said_of_all = suite.find("properties")
+    assert said_of_all is not None
+    assert "kernelgauge_gpu" not in properties(said_of_all)
 
 
 def test_a_test_that_passed_has_its_verdict_and_its_numbers() -> None:

@@ -89,6 +89,16 @@ def test_the_verdict_and_the_machine_are_told() -> None:
     assert content["benchmarks"][1]["extra_info"] == {}
 
 
+def test_of_several_gpus_each_benchmark_names_its_own() -> None:
+    measured = (workload(name=gpu, run=run(workload=gpu, gpu=gpu, host=None, end_to_end=None)) for gpu in ("aa", "bb"))
+    content = json.loads(benchmark_json(results(*measured, gpu=None)))
+    assert content["machine_info"]["gpu"] is None
+    assert [each["extra_info"] for each in content["benchmarks"]] == [
+        {"kernelgauge_gpu": "aa"},
+        {"kernelgauge_gpu": "bb"},
+    ]
+
+
 def test_pytest_benchmark_compares_two_files(files: Path) -> None:
     shown = compare(files, "first.json", "second.json", "--columns=min,max,mean,stddev,median,iqr,outliers,ops,rounds")
     assert "benchmark 'device time': 4 tests" in shown

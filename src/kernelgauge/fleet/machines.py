@@ -84,11 +84,10 @@ def machines_of(results: Sequence[Results]) -> tuple[Machine, ...]:
 
 def _machines(results: Results) -> list[Machine]:
     by_place: dict[tuple[str, str | None], list[WorkloadResult]] = {}
-    kind = results.fingerprint.device if results.fingerprint is not None else _NOTHING
     for workload in results.workloads:
-        run = workload.run
-        place = (run.fingerprint.device, run.gpu) if run is not None else (kind, results.gpu)
-        by_place.setdefault(place, []).append(workload)
+        fingerprint, gpu = results.machine_of(workload)
+        device = fingerprint.device if fingerprint is not None else _NOTHING
+        by_place.setdefault((device, gpu), []).append(workload)
     return [
         Machine(
             name=" ".join(part for part in (device, gpu, f"on {results.host}" if results.host else "") if part),

@@ -97,9 +97,7 @@ def entries(results: Results) -> tuple[Entry, ...]:
     started_at = _moment(results.started_at)
     by_machine: dict[tuple[Fingerprint | None, str | None], list[WorkloadResult]] = {}
     for workload in results.workloads:
-        run = workload.run
-        machine = (run.fingerprint, run.gpu) if run is not None else (results.fingerprint, results.gpu)
-        by_machine.setdefault(machine, []).append(workload)
+        by_machine.setdefault(results.machine_of(workload), []).append(workload)
     return tuple(
         Entry(
             SCHEMA_VERSION,

@@ -9,7 +9,7 @@ from io import StringIO
 from ..judge import RelativeChange, Verdict, observe
 from ..printable import printable
 from ..results import Results, WorkloadResult
-from ..run import Fingerprint, Timer
+from ..run import Timer
 
 __all__ = ["COLUMNS", "csv_text"]
 
@@ -43,7 +43,7 @@ def csv_text(results: Sequence[Results]) -> str:
 
 
 def _rows(results: Results, workload: WorkloadResult) -> Iterator[tuple[Cell, ...]]:
-    what = (*_machine(results), *_workload(workload))
+    what = (results.started_at, results.kernelgauge, *_machine(results, workload), *_workload(workload))
     timers = [timer for timer in Timer if _is_known(workload, timer)]
     for timer in timers:
         yield (*what, *_time(workload, timer))
@@ -58,10 +58,10 @@ def _is_known(workload: WorkloadResult, timer: Timer) -> bool:
     return measured or workload.verdict(timer.label) is not None
 
 
-def _machine(results: Results) -> tuple[Cell, ...]:
-    known: Fingerprint | None = results.fingerprint
+def _machine(results: Results, workload: WorkloadResult) -> tuple[Cell, ...]:
+    known, gpu = results.machine_of(workload)
     software = (known.driver, known.cuda, known.torch, known.triton) if known is not None else (None,) * 4
-    return (results.started_at, results.kernelgauge, known.device if known else None, results.gpu, *software)
+    return (known.device if known else None, gpu, *software)
 
 
 def _workload(workload: WorkloadResult) -> tuple[Cell, ...]:

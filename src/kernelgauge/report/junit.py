@@ -51,7 +51,7 @@ def _tests(results: Results) -> Iterator[ET.Element]:
         workload = workloads.get(test.workload or "")
         verdict = ended_with(test, workload.verdicts) if workload else None
         case = _case(*_address(test.node), seconds=test.seconds)
-        _add_properties(case, _of_the_test(workload, verdict, test.claim))
+        _add_properties(case, _of_the_test(results, workload, verdict, test.claim))
         if test.outcome == "failed":
             printed = verdict is not None and test.said.startswith(f"{verdict.workload}: ")
             message = _headline(verdict) if verdict and (printed or not test.said) else first_error(test.said)
@@ -76,7 +76,7 @@ def _untested(results: Results) -> Iterator[ET.Element]:
             if (workload.id, verdict.subject) in told:
                 continue
             case = _case(address, f"{verdict.subject}[{workload.id}]", seconds=0.0)
-            _add_properties(case, _of_the_test(workload, verdict, ""))
+            _add_properties(case, _of_the_test(results, workload, verdict, ""))
             if verdict.status.fails:
                 _add_end(case, "failure", verdict.status.value, _headline(verdict), str(verdict))
             elif not verdict.status.decided:
@@ -138,11 +138,17 @@ def _of_the_session(results: Results) -> Iterator[tuple[str, object]]:
             yield f"kernelgauge_{name}", getattr(results.fingerprint, name)
 
 
-def _of_the_test(workload: WorkloadResult | None, verdict: Verdict | None, claim: str) -> Iterator[tuple[str, object]]:
+def _of_the_test(
+    results: Results, workload: WorkloadResult | None, verdict: Verdict | None, claim: str
+) -> Iterator[tuple[str, object]]:
     if verdict is not None:  # the two that the plugin attaches to pytest's own
         yield "kernelgauge_verdict", verdict.status.value
         yield "kernelgauge_reason", verdict.headline
     yield "kernelgauge_claim", claim or None
+    if (
+        workload is not None and results.gpu is None
+    ):  # the suite names the only one; of merged results, each case its own
+        yield "kernelgauge_gpu", results.machine_of(workload)[1]
     timer = _TIMERS.get(verdict.subject) if verdict is not None else None
     if workload is None or verdict is None or timer is None:
         return

@@ -29,7 +29,7 @@ def benchmark_json(results: Results) -> bytes:
         "machine_info": {**machine, "gpu": results.gpu},
         "commit_info": {"id": "unknown", "time": None, "author_time": None, "dirty": False, "branch": "(unknown)"},
         "benchmarks": [
-            _benchmark(workload, timer, workload.run.samples[timer])
+            _benchmark(results, workload, timer, workload.run.samples[timer])
             for workload in results.workloads
             for timer in Timer
             if workload.run is not None and timer in workload.run.samples
@@ -49,9 +49,14 @@ def _printable(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value
 
 
-def _benchmark(workload: WorkloadResult, timer: Timer, sample: Sample) -> dict[str, Any]:
+def _benchmark(results: Results, workload: WorkloadResult, timer: Timer, sample: Sample) -> dict[str, Any]:
     name = f"{timer.value}[{workload.id}]"
     verdict = workload.verdict(timer.label)
+    known = (
+        ("kernelgauge_verdict", verdict.status.value if verdict is not None else None),
+        # `machine_info` names the only one; of merged results, each benchmark its own.
+        ("kernelgauge_gpu", results.machine_of(workload)[1] if results.gpu is None else None),
+    )
     return {
         "group": timer.label,
         "name": name,
@@ -64,7 +69,7 @@ def _benchmark(workload: WorkloadResult, timer: Timer, sample: Sample) -> dict[s
             "pass": workload.pass_,
             "shape": "x".join(map(str, workload.shape)),
         },
-        "extra_info": {} if verdict is None else {"kernelgauge_verdict": verdict.status.value},
+        "extra_info": {name: value for name, value in known if value is not None},
         "options": {},
         "stats": {**_stats(sample), "iterations": sample.iterations},
     }
