@@ -29,6 +29,8 @@ Gathered = list[tuple[Results, Artifacts]]
 def gather(gauge: Gauge, *, started: datetime, ended: datetime) -> Gathered:
     """Empty if no worker measured or judged anything. What a worker that died has left counts as far as it goes.
 
+    The workers' parts stay: until what was made of them is written, they are all that there is.
+
     Raises `OSError` if a trace cannot be moved.
     """
     folder = gauge.artifacts.folder
@@ -53,7 +55,6 @@ def gather(gauge: Gauge, *, started: datetime, ended: datetime) -> Gathered:
             warnings=(*results.warnings, *(gauge.warnings if first else ())),
         )
         found.append((whole, artifacts))
-    gauge.artifacts.remove_workers()
     return found
 
 

@@ -49,11 +49,8 @@ def summarize(
     reporter.write_sep("=", "kernelgauge", bold=True)
     terminal = reporter._tw  # the only way to the width and the colour that pytest itself uses
     style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
-    for results, artifacts in found:
-        _write_summary(gauge, results, reporter, style)
-        reporter.write_line(f"traces and tables: {artifacts.traces}")
-        _save_results(gauge, results, artifacts, reporter)
     if found:
+        _write_results(gauge, found, reporter, style)
         _save_reports(gauge, [results for results, _ in found], reporter)
         if gauge.options.history is not None:
             for results, _ in found:
@@ -94,7 +91,8 @@ def _gathered(gauge: Gauge, reporter: pytest.TerminalReporter) -> Gathered:
     try:
         return gather(gauge, started=started, ended=ended)
     except OSError as error:
-        lost = StorageError("what the workers left cannot be brought together", got=str(error))
+        where = str(gauge.artifacts.workers)
+        lost = StorageError("what the workers left cannot be brought together", where=where, got=str(error))
         reporter.write_line(str(lost), red=True)
         gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
         return []
@@ -138,12 +136,30 @@ def test_result(item: pytest.Item, report: Any) -> TestResult:
     )
 
 
-def _save_results(gauge: Gauge, results: Results, artifacts: Artifacts, reporter: pytest.TerminalReporter) -> None:
+def _write_results(gauge: Gauge, found: Gathered, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
+    """Write the results, with their summary. What of them cannot be written, the workers' parts alone still have."""
+    saved: list[bool] = []
+    for results, artifacts in found:
+        _write_summary(gauge, results, reporter, style)
+        reporter.write_line(f"traces and tables: {artifacts.traces}")
+        saved.append(_save_results(gauge, results, artifacts, reporter))
+    workers = gauge.artifacts.workers
+    if all(saved):
+        gauge.artifacts.remove_workers()
+    elif workers.exists():
+        kept = f"what the workers measured stays in {workers} until the next run"
+        reporter.write_line(f"{kept}: kernelgauge merge {workers} --to DIR", red=True)
+
+
+def _save_results(gauge: Gauge, results: Results, artifacts: Artifacts, reporter: pytest.TerminalReporter) -> bool:
+    """Whether they could be written."""
     try:
         artifacts.write_results(encode_results(results))
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
         gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return False
+    return True
 
 
 def _save_reports(gauge: Gauge, results: Sequence[Results], reporter: pytest.TerminalReporter) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from kernelgauge.cli import main
+from kernelgauge.results_file import read_results
 from tests.plugin.inner_project import Project, told
 from tests.plugin.two_modules import IDS, add_to_conftest, results, run, two_modules
 
@@ -77,6 +79,17 @@ def pytest_sessionfinish(session):
     if not hasattr(session.config, "workerinput"):
         part = Path(session.config.rootpath, "reports", "latest", "workers", "gw0", "results.json")
         part.write_bytes(part.read_bytes()[:100])
+"""
+
+IN_THE_WAY_OF_THE_RESULTS = """
+from pathlib import Path
+
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session):
+    if not hasattr(session.config, "workerinput"):
+        Path(session.config.rootpath, "reports", "latest", "results.json").mkdir()
 """
 
 COLLECT_LESS = """
@@ -254,6 +267,18 @@ class TestOnTwoGpus:
         assert [each.id for each in results(project).workloads] == IDS[:2]
         assert any(warning.startswith("gw0: the results cannot be read") for warning in results(project).warnings)
         assert results(project).exit_status == pytest.ExitCode.TESTS_FAILED
+
+    def test_what_the_workers_measured_outlives_results_that_cannot_be_written(self, project: Project) -> None:
+        project.tell(*two_modules())
+        add_to_conftest(project, IN_THE_WAY_OF_THE_RESULTS)
+        result = run(project, "-n", "2")
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        workers = project.root / "reports" / "latest" / "workers"
+        stays = f"what the workers measured stays in {workers} until the next run"
+        result.stdout.fnmatch_lines(["cannot write", f"{stays}: kernelgauge merge {workers} --to DIR"])
+        merged = project.root / "merged"
+        main(["merge", str(workers), "--to", str(merged)])
+        assert sorted(each.id for each in read_results(merged / "results.json").workloads if each.run) == sorted(IDS)
 
     def test_workers_that_collect_otherwise_are_an_error(self, project: Project) -> None:
         project.tell(*two_modules())
