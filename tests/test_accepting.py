@@ -72,6 +72,11 @@ def test_results_are_read_in_the_order_of_their_start(tmp_path: Path) -> None:
     assert loaded.skipped == ()
 
 
+def test_results_of_several_machines_in_one_folder_are_all_read(tmp_path: Path) -> None:
+    early, late = saved(tmp_path / "b", told(passing(), started_at=BEFORE)), saved(tmp_path / "a", told(passing()))
+    assert [file.parent for file, _ in load([tmp_path]).results] == [early, late]
+
+
 @pytest.mark.parametrize("how", ["the same file", "a link", "a copy"])
 def test_what_is_there_twice_is_counted_once_and_named(tmp_path: Path, how: str) -> None:
     first, second = saved(tmp_path / "a", told(passing())), tmp_path / "b"

@@ -12,7 +12,7 @@ from .judge import Baseline, Candidate, PlannedChange, Review, Reviewed, review
 from .printable import printable
 from .recording import impossible, is_cut_short, observed_baseline, shortcomings, undecided
 from .results import Results, WorkloadResult
-from .results_file import read_results
+from .results_file import find_results, read_results
 from .storage import BaselineStore, slug
 
 __all__ = ["Chosen", "Loaded", "Pending", "choose", "load", "pending", "store_all"]
@@ -56,14 +56,13 @@ class Chosen:
 
 
 def load(paths: Sequence[Path]) -> Loaded:
-    """Read results: files, or folders that hold a `results.json`.
+    """Read results, wherever `find_results` finds them: files, a folder's, or those of each machine in it.
 
     What is there twice is read once. Raises `ResultsError` for a file that cannot be read, and if nothing was measured.
     """
     kept: list[tuple[Path, Results]] = []
     skipped: list[str] = []
-    for path in paths:
-        file = path / "results.json" if path.is_dir() else path
+    for file in (file for path in paths for file in find_results(path)):
         results = read_results(file)
         twin = next((other for other, known in kept if known == results), None)
         if twin is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from gzip import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import StorageError
+from .results_file import NAME, is_of_ours
 from .storage import write_atomically
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ class Artifacts:
 
     @property
     def results(self) -> Path:
-        return self.folder / "results.json"
+        return self.folder / NAME
 
     @property
     def markdown(self) -> Path:
@@ -57,25 +60,31 @@ class Artifacts:
         """Find out whether the folder can be written. Raises `StorageError`."""
         write_atomically(self.folder / ".writable", b"")
         (self.folder / ".writable").unlink(missing_ok=True)
-        try:  # parts of a run that was killed: they would be gathered with this one's
-            shutil.rmtree(self.workers)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise StorageError(
-                "cannot remove what another run has left", where=str(self.workers), got=str(error)
-            ) from error
+        _remove(shutil.rmtree, self.workers)  # parts of a run that was killed: they would be gathered with this one's
 
     def empty(self) -> None:
-        """Remove what another run has left: it would pass for this one's. Raises `StorageError`."""
-        shutil.rmtree(self.traces, ignore_errors=True)
+        """Remove what another run has left, of each machine: it would pass for this one's. Raises `StorageError`.
+
+        Whatever else somebody keeps in these folders stays.
+        """
+        for machine in self._machines():
+            machine._remove_files()
+            with suppress(OSError):  # something else is in it
+                machine.folder.rmdir()
+        self._remove_files()
+
+    def _machines(self) -> list[Artifacts]:
+        """A folder like this one for each machine, where a run was on several: those with results of ours."""
+        return [
+            Artifacts(path.parent)
+            for path in sorted(self.folder.glob(f"*/{NAME}"))
+            if not path.parent.is_symlink() and is_of_ours(path)
+        ]
+
+    def _remove_files(self) -> None:
+        _remove(shutil.rmtree, self.traces)
         for path in (self.results, self.markdown, self.html):
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise StorageError(
-                    "cannot remove what another run has left", where=str(path), got=str(error)
-                ) from error
+            _remove(Path.unlink, path)
 
     def remove_workers(self) -> None:
         shutil.rmtree(self.workers, ignore_errors=True)
@@ -96,3 +105,13 @@ class Artifacts:
         """Raises `StorageError` if it cannot be written."""
         write_atomically(self.trace(workload), compress(trace_json, mtime=0))
         write_atomically(self.table(workload), table.encode())
+
+
+def _remove(how: Callable[[Path], object], path: Path) -> None:
+    """What another run has left, if it is there. Raises `StorageError`."""
+    try:
+        how(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageError("cannot remove what another run has left", where=str(path), got=str(error)) from error

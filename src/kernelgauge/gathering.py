@@ -15,7 +15,7 @@ from .errors import ResultsError
 from .fleet.folders import machine_names
 from .fleet.merging import merge
 from .results import Results, TestResult, WorkloadResult
-from .results_file import read_results
+from .results_file import NAME, read_results
 
 if TYPE_CHECKING:
     from .gauge import Gauge
@@ -73,7 +73,7 @@ def _of_its_workload(test: TestResult, results: Results) -> TestResult:
 
 def _parts(gauge: Gauge) -> Iterator[Results]:
     """Of each worker, with its traces named from the folder of all."""
-    for path in sorted(gauge.artifacts.workers.glob("*/results.json")):
+    for path in sorted(gauge.artifacts.workers.glob(f"*/{NAME}")):
         try:
             part = read_results(path)
         except ResultsError as error:

@@ -134,7 +134,10 @@ class Controller:
         artifacts = self._gauge.artifacts
         if not self._measures and artifacts.of_worker(node.gateway.id).folder.exists():  # it has workloads to measure
             self._measures = True
-            artifacts.empty()
+            try:
+                artifacts.empty()
+            except KernelgaugeError as error:
+                raise pytest.UsageError(str(error)) from error
 
     def pytest_testnodedown(self, node: Any) -> None:
         error = getattr(node, "workeroutput", {}).get(_ERROR)

@@ -65,6 +65,21 @@ def test_what_is_added_what_was_there_and_what_is_refused_is_printed(command: Co
     assert len(list(history.rglob("*.json"))) == 2
 
 
+def test_results_of_several_machines_in_one_folder_are_all_added(command: Command, tmp_path: Path) -> None:
+    """As a run on GPUs of several models leaves them. Which of them is refused is said."""
+    latest = tmp_path / "latest"
+    latest.mkdir()
+    for gpu in (HERE, ELSEWHERE):
+        left(latest / gpu, night(0, timed(gpu=gpu), gpu=gpu))
+    none = left(latest / "none", results())
+    code, out, err = command("history", "add", latest, "--to", tmp_path / "history")
+    first, second, refused = sorted(out.splitlines())
+    assert (code, err) == (1, "")
+    assert first.startswith(f"added: 2026/01/20260105T023000Z-{HERE}-")
+    assert second.startswith(f"added: 2026/01/20260105T023000Z-{ELSEWHERE}-")
+    assert refused.startswith(f"refused: {none / 'results.json'}: there is nothing to add to a history")
+
+
 def test_a_history_that_cannot_be_written_is_trouble(command: Command, tmp_path: Path) -> None:
     (tmp_path / "history").write_text("a file")
     code, out, err = command("history", "add", left(tmp_path / "a", night(0, timed())), "--to", tmp_path / "history")

@@ -341,6 +341,17 @@ class TestOnTwoGpus:
         assert "cannot write" in "\n".join(result.outlines + result.errlines)
         assert project.measured() == []
 
+    def test_reports_that_cannot_be_removed_are_said_before_anything_is_measured(self, project: Project) -> None:
+        latest = project.root / "reports" / "latest"
+        latest.mkdir(parents=True)
+        (latest / "traces").write_text("a file")
+        result = run(project, "-n", "2")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        said = "\n".join(result.outlines + result.errlines)
+        assert f"cannot remove what another run has left\n  where    {latest / 'traces'}" in said
+        assert "INTERNALERROR" not in said
+        assert project.measured() == []
+
     def test_a_suite_that_the_controller_could_not_see_is_refused(self, project: Project) -> None:
         project.tell(*two_modules())
         result = project.pytester.runpytest_subprocess(".", "-n", "2")

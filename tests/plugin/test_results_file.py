@@ -119,6 +119,28 @@ def test_reports_of_another_run_are_removed_before_anything_is_measured(project:
     assert (latest(project) / "report.md").read_text().startswith("**NO_BASELINE**")
 
 
+def test_what_a_run_on_several_machines_left_is_removed_and_nothing_of_anybody_else(project: Project) -> None:
+    """Of what it left of each, with its traces: whoever looks for the latest results would find these among them."""
+    project.run()
+    content = (latest(project) / "results.json").read_bytes()
+    for name in ("nvidia-h100-aa", "nvidia-h200-bb"):
+        (latest(project) / name / "traces").mkdir(parents=True)
+        (latest(project) / name / "traces" / "old.txt").write_text("a table\n")
+        (latest(project) / name / "results.json").write_bytes(content)
+    (latest(project) / "nvidia-h200-bb" / "notes.txt").write_text("mine")
+    for name, foreign in (("mine", b"[1, 2]"), ("cut", content[:100])):
+        (latest(project) / name).mkdir()
+        (latest(project) / name / "results.json").write_bytes(foreign)
+    (project.root / "elsewhere").mkdir()
+    (project.root / "elsewhere" / "results.json").write_bytes(content)
+    (latest(project) / "link").symlink_to(project.root / "elsewhere")
+    project.run()
+    folders = sorted(path.name for path in latest(project).iterdir() if path.is_dir())
+    assert folders == ["cut", "link", "mine", "nvidia-h200-bb", "traces"]
+    assert [path.name for path in (latest(project) / "nvidia-h200-bb").iterdir()] == ["notes.txt"]
+    assert all((latest(project) / name / "results.json").exists() for name in ("cut", "link", "mine"))
+
+
 def test_what_no_device_measured_is_told_all_the_same(project: Project) -> None:
     project.tell(told(), no_device=True)
     project.run()
@@ -161,6 +183,15 @@ def test_a_report_that_cannot_be_removed_is_told_before_anything_is_measured(pro
     result = project.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*cannot remove what another run has left", "  where *report.md"])
+    assert project.measured() == []
+
+
+def test_traces_that_cannot_be_removed_are_told_before_anything_is_measured(project: Project) -> None:
+    latest(project).mkdir(parents=True)
+    (latest(project) / "traces").write_text("a file")
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*cannot remove what another run has left", "  where *traces"])
     assert project.measured() == []
 
 

@@ -66,7 +66,7 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=Path,
         metavar="RESULTS",
-        help=f"a results.json, or a folder that holds one (default: {_RESULTS})",
+        help=f"a results.json, or a folder that holds one, or folders that do (default: {_RESULTS})",
     )
     parser.add_argument(
         "--baselines", type=Path, default=_BASELINES, metavar="DIR", help=f"their folder (default: {_BASELINES})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -35,7 +34,11 @@ def add_commands(commands: Commands) -> None:
         allow_abbrev=False,
     )
     adding.add_argument(
-        "results", nargs="+", type=Path, metavar="RESULTS", help="a results.json, or a folder that holds one"
+        "results",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS",
+        help="a results.json, or a folder that holds one, or folders that do",
     )
     adding.add_argument("--to", required=True, metavar="HISTORY", help="a folder, or s3://BUCKET/PREFIX, gs://..., ...")
     adding.set_defaults(command=_add)
@@ -74,20 +77,21 @@ def _positive(text: str) -> int:
 def _add(options: argparse.Namespace) -> Exit:
     from ..history import add_to_history
     from ..history.places import place
-    from ..results_file import read_results
+    from ..results_file import find_results, read_results
 
     place(options.to)  # an address that is none is not the results' fault: it would be told of each
     refused = False
     for path in options.results:
-        try:
-            results = read_results(path / "results.json" if os.path.isdir(path) else path)
-            say("\n".join(add_to_history(results, options.to).lines))
-        except StorageError:  # what cannot be written now cannot be written for the next either
-            raise
-        except KernelgaugeError as error:
-            refused = True
-            details = "; ".join(f"{label}: {text}" for label, text in error.details)
-            say(printable(f"refused: {path}: {error.what}" + (f" ({details})" if details else "")))
+        for file in find_results(path):
+            try:
+                say("\n".join(add_to_history(read_results(file), options.to).lines))
+            except StorageError:  # what cannot be written now cannot be written for the next either
+                raise
+            except KernelgaugeError as error:
+                refused = True
+                named = path if file.parent == path else file  # as it was typed, where that says which
+                details = "; ".join(f"{label}: {text}" for label, text in error.details)
+                say(printable(f"refused: {named}: {error.what}" + (f" ({details})" if details else "")))
     return Exit.NO if refused else Exit.YES
 
 

@@ -15,7 +15,7 @@ from ..regular_file import regular_file
 from ..report.fleet import fleet_markdown
 from ..report.pull_request import summary_markdown
 from ..results import Results, WorkloadResult, encode_results
-from ..results_file import MOST_BYTES, find_results, is_of_something_else, read_results
+from ..results_file import MOST_BYTES, NAME, find_results, is_of_something_else, read_results
 from ..storage import is_file_name, slug, write_atomically
 from .verdict import Fleet
 
@@ -80,7 +80,7 @@ def bring_together(merged: Sequence[Results], found: Found, destination: Path, *
     written: list[Written] = []
     for results, name in zip(merged, machine_names(merged), strict=True):
         whole = _with_traces(results, found.folders, destination / name if traces else None)
-        write_atomically(destination / name / "results.json", encode_results(whole))
+        write_atomically(destination / name / NAME, encode_results(whole))
         written.append(Written(whole, name))
     return written
 
