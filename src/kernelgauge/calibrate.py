@@ -67,7 +67,9 @@ def draw(
             progress(f"process {number + 1} of {processes}" + ("" if gpu is None else f" on GPU {gpu}"))
             made_on[gpu] += 1  # nobody else has this one now
             to_spare = ["--perf-memory-to-spare"] if made_on[gpu] % 2 == 0 else []
-            return _one_process([*arguments, *to_spare], gpu)
+            # One that is not there would leave its process with a CPU to measure.
+            on_it = ["--perf-device", "cuda"] if gpu is not None else []
+            return _one_process([*arguments, *on_it, *to_spare], gpu)
         finally:
             free.put(gpu)
 

@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from .errors import UpdateRefused
+from .errors import KernelgaugeError, UpdateRefused
+from .numbers import at_least
 from .parallel import arguments_of, place_of
 from .shares import Share
 from .suites import Options
@@ -68,7 +69,7 @@ def _add_measuring(group: pytest.OptionGroup) -> None:
     """How it is measured."""
     group.addoption(
         "--perf-replicates",
-        type=_replicates,
+        type=at_least(2, "of one replicate no noise is known"),
         metavar="N",
         help="fresh allocations for each time (default: 12 to 32, as many as it takes)",
     )
@@ -83,13 +84,6 @@ def _add_measuring(group: pytest.OptionGroup) -> None:
         help="compile as in a process that held far more memory before: Inductor's autotuner may choose otherwise there. "
         "kernelgauge calibrate asks it of every second process on each GPU; what is recorded does not say so",
     )
-
-
-def _replicates(text: str) -> int:
-    count = int(text)
-    if count < 2:
-        raise argparse.ArgumentTypeError("at least 2: of one replicate no noise is known")
-    return count
 
 
 def _share(text: str) -> Share:
@@ -133,13 +127,17 @@ def options_of(config: pytest.Config) -> Options:
 
 
 def _history(config: pytest.Config) -> str | None:
-    """A path is one from where pytest was started."""
+    """A path is one from where pytest was started. What cannot be a history is refused before a night is measured."""
     location: str | None = config.getoption("--perf-history")
-    if location == "":
-        raise pytest.UsageError("--perf-history: no location, expected a folder or the URL of a store")
-    if location is None or "://" in location:
-        return location
-    return str(config.invocation_params.dir / location)
+    if location is None:
+        return None
+    from .history.places import place
+
+    try:
+        place(location)
+    except KernelgaugeError as error:
+        raise pytest.UsageError(f"--perf-history: {error}") from error
+    return location if "://" in location else str(config.invocation_params.dir / location)
 
 
 def _measuring_arguments(config: pytest.Config) -> tuple[str, ...]:

@@ -216,7 +216,12 @@ def test_a_workload_that_is_not_there_is_no_and_a_history_that_is_not_there_is_t
 ) -> None:
     add_to_history(night(0, timed()), str(tmp_path))
     code, out, _ = command("trend", "nothing", "--history", tmp_path)
-    assert (code, out) == (1, "no workload to show: 1 file of the history read\n")
+    assert (code, out) == (1, "no workload to show: 1 file of the history read, and nothing of 'nothing'\n")
+    code, out, _ = command("trend", "--gpu", "zz", "--timer", "dispatch", "--history", tmp_path)
+    assert (code, out) == (
+        1,
+        "no workload to show: 0 files of the history read, and nothing of --gpu zz, --timer dispatch\n",
+    )
     code, out, err = command("trend", "--history", tmp_path / "nowhere")
     assert (code, out) == (2, "")
     assert "kernelgauge history add RESULTS --to HISTORY" in err
@@ -237,6 +242,7 @@ def test_an_option_that_is_none_is_trouble(command: Command, option: list[str]) 
     code, out, err = command("trend", "--history", "x", *option)
     assert (code, out) == (2, "")
     assert option[0] in err
+    assert "_" not in err.partition("error:")[2]  # no name of a function
 
 
 # -- trend: files -----------------------------------------------------------------------------------------------------------

@@ -241,7 +241,9 @@ def test_a_workload_that_is_refused_fails_the_command_and_the_others_are_stored(
     assert set(stored(processes)) == {SECOND}
 
 
-@pytest.mark.parametrize("arguments", [("--processes", "1"), ("--processes", "many"), ("--processes",)])
+@pytest.mark.parametrize(
+    "arguments", [("--processes", "1"), ("--processes", "many"), ("--processes",), ("--gpus", "0,1,0")]
+)
 def test_what_cannot_be_asked_is_a_usage_error(command: Command, arguments: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as raised:
         command("calibrate", *arguments)
@@ -249,5 +251,14 @@ def test_what_cannot_be_asked_is_a_usage_error(command: Command, arguments: tupl
 
 
 def test_gpus_are_named_by_comma(processes: Processes, command: Command) -> None:
-    assert command("calibrate", "perf", "--processes", "2", "--gpus", "0,1")[0] == 0
+    assert command("calibrate", "perf", "--processes", "2", "--gpus", "0, 1")[0] == 0
     assert {environment["CUDA_VISIBLE_DEVICES"] for _, environment in processes.seen} <= {"0", "1"}
+
+
+def test_what_is_to_be_measured_on_a_gpu_is_not_measured_on_the_processor(
+    processes: Processes, command: Command
+) -> None:
+    """CUDA_VISIBLE_DEVICES of a GPU that is not there leaves a process with a CPU, which others of the calibration use."""
+    command("calibrate", "perf", "--processes", "2", "--gpus", "7")
+    command("calibrate", "perf", "--processes", "2")
+    assert ["cuda" in arguments for arguments, _ in processes.seen] == [True, True, False, False]

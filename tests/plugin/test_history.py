@@ -58,8 +58,10 @@ def test_a_night_that_cannot_be_kept_fails_the_job_and_says_how_to_keep_it(proje
     assert (project.root / "reports" / "latest" / "results.json").exists()
 
 
-def test_an_empty_location_is_asked_wrongly(project: Project) -> None:
-    result = project.pytester.runpytest_inprocess("perf", "--perf-history=")
+@pytest.mark.parametrize("location", ["", "https://nights", "s3://"])
+def test_where_no_history_can_lie_nothing_is_measured_for_it(project: Project, location: str) -> None:
+    result = project.pytester.runpytest_inprocess("perf", f"--perf-history={location}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--perf-history: no location, expected a folder or the URL of a store"])
+    result.stderr.fnmatch_lines(["*--perf-history: a history cannot lie there*", f"*{location or 'no location'}*"])
+    assert project.measured() == []
     assert not list(project.root.rglob("*.v1.json"))

@@ -309,11 +309,14 @@ def test_traces_and_tables_of_an_earlier_session_do_not_pass_for_this_ones(proje
     assert {path.name for path in traces.iterdir()} == {"linear-eager-bf16-4x8.json.gz", "linear-eager-bf16-4x8.txt"}
 
 
-@pytest.mark.parametrize("count", ["1", "0", "-3", "many"])
-def test_of_one_replicate_no_noise_is_known(pytester: pytest.Pytester, count: str) -> None:
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [("1", "at least 2: of one replicate no noise is known, got 1"), ("-3", "got -3"), ("many", "number, got 'many'")],
+)
+def test_of_one_replicate_no_noise_is_known(pytester: pytest.Pytester, count: str, said: str) -> None:
     result = pytester.runpytest(f"--perf-replicates={count}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--perf-replicates*"])
+    result.stderr.fnmatch_lines([f"*--perf-replicates*{said}"])
 
 
 @pytest.mark.parametrize("asked", [False, True])

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import UpdateRefused
+from ..numbers import at_least
 from .output import Commands, Exit, say, terminal
 
 if TYPE_CHECKING:
@@ -26,10 +27,13 @@ def add_commands(commands: Commands) -> None:
         "goes to pytest: kernelgauge calibrate perf -k mlp",
         allow_abbrev=False,
     )
-    calibrating.add_argument("--processes", type=_at_least_two, default=10, metavar="N", help="default: 10")
+    calibrating.add_argument(
+        "--processes", type=at_least(2, "noise shows between processes"), default=10, metavar="N", help="default: 10"
+    )
     calibrating.add_argument(
         "--gpus",
-        default="",
+        type=_gpus,
+        default=[],
         metavar="0,1,...",
         help="measure on these in parallel, one process at a time on each; shows how GPUs of one kind differ",
     )
@@ -43,11 +47,11 @@ def add_commands(commands: Commands) -> None:
     calibrating.set_defaults(command=_calibrate, passes_arguments_on=True)
 
 
-def _at_least_two(text: str) -> int:
-    value = int(text)
-    if value < 2:
-        raise argparse.ArgumentTypeError("noise shows between processes: at least 2")
-    return value
+def _gpus(text: str) -> list[str]:
+    gpus = [gpu.strip() for gpu in text.split(",") if gpu.strip()]
+    if len(set(gpus)) < len(gpus):
+        raise argparse.ArgumentTypeError(f"each GPU once, got {text!r}: two processes on one disturb each other")
+    return gpus
 
 
 def _calibrate(options: argparse.Namespace) -> Exit:
@@ -62,7 +66,7 @@ def _calibrate(options: argparse.Namespace) -> Exit:
     files = draw(
         options.pytest_arguments,
         processes=options.processes,
-        gpus=[gpu for gpu in options.gpus.split(",") if gpu],
+        gpus=options.gpus,
         progress=lambda what: print(what, file=sys.stderr, flush=True),  # noqa: T201
     )
     calibration = calibrate(files)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import KernelgaugeError, StorageError
+from ..numbers import at_least
 from ..printable import printable
 from .output import STDOUT, Commands, Exit, check_destinations, say, terminal
 
@@ -58,20 +59,16 @@ def add_commands(commands: Commands) -> None:
     trend.add_argument("--html", metavar="FILE", help="one page that needs no other file")
     trend.add_argument("--json", metavar="FILE", help="all values; - is the standard output")
     trend.add_argument(
-        "--limit", type=_positive, metavar="N", help=f"workloads to print; default: all, {_MOST_CHARTS} charts"
+        "--limit", type=at_least(1), metavar="N", help=f"workloads to print; default: all, {_MOST_CHARTS} charts"
     )
     trend.set_defaults(command=_trend)
 
 
 def _date(text: str) -> datetime:
-    return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=timezone.utc)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return value
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=timezone.utc)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a date such as 2026-11-01, got {text!r}") from None
 
 
 def _add(options: argparse.Namespace) -> Exit:
@@ -123,7 +120,7 @@ def _lines(options: argparse.Namespace, found: Trends) -> Iterator[str]:
     limit = options.limit or (_MOST_CHARTS if options.workloads else len(found.charts))
     some = found.charts[:limit]
     if not found.charts:
-        yield f"no workload to show: {counted(found.entries, 'file')} of the history read"
+        yield f"no workload to show: {counted(found.entries, 'file')} of the history read{_but_none_of(options)}"
     elif not options.workloads:
         yield from table_lines(some, width=width, letters=shown)
     for chart in some if options.workloads else ():
@@ -132,6 +129,15 @@ def _lines(options: argparse.Namespace, found: Trends) -> Iterator[str]:
     if len(found.charts) > limit:
         yield f"and {len(found.charts) - limit} more   (--limit {len(found.charts)})"
     yield from set_aside_lines(found)
+
+
+def _but_none_of(options: argparse.Namespace) -> str:
+    """What was asked for, where nothing is of it; empty if all was."""
+    asked = [f"{pattern!r}" for pattern in options.workloads]
+    asked += [f"--gpu {options.gpu}"] if options.gpu else []
+    asked += [f"--since {options.since:%Y-%m-%d}"] if options.since else []
+    asked += [f"--timer {options.timer}"] if options.timer != "device" else []
+    return printable(f", and nothing of {', '.join(asked)}") if asked else ""
 
 
 def _write(options: argparse.Namespace, found: Trends) -> None:
