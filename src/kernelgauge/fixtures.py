@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -15,9 +15,22 @@ from .workload import Workload
 if TYPE_CHECKING:
     from .run import Run
 
-__all__ = ["GAUGE_KEY", "available", "bare_name", "conclude", "gauge", "run", "workload", "workload_of"]
+__all__ = [
+    "GAUGE_KEY",
+    "attach_verdict",
+    "available",
+    "bare_name",
+    "conclude",
+    "gauge",
+    "is_told",
+    "not_run",
+    "run",
+    "workload",
+    "workload_of",
+]
 
 GAUGE_KEY = pytest.StashKey[Gauge]()
+_VERDICT, _NOT_RUN = "kernelgauge_verdict", "kernelgauge_not_run"  # properties of a test
 
 
 def workload_of(item: pytest.Item) -> Workload | None:
@@ -30,6 +43,26 @@ def workload_of(item: pytest.Item) -> Workload | None:
 def bare_name(item: pytest.Item) -> str:
     """A test's name without its parameters."""
     return item.name.partition("[")[0]
+
+
+def attach_verdict(item: pytest.Item, status: Status) -> None:
+    item.user_properties.append((_VERDICT, status.value))
+
+
+def is_told(item: pytest.Item) -> bool:
+    """Whether a test's properties say how it ended: with a verdict, or that it was not run."""
+    return any(name in (_VERDICT, _NOT_RUN) for name, _ in item.user_properties)
+
+
+def not_run(item: pytest.Item, gauge: Gauge, why: str, *, told: str | None = None) -> NoReturn:
+    """Ends a test of what cannot be done here: skipped, and failed under --perf-strict. Neither is a verdict.
+
+    `told`: what the failure says, if it is more than `why`.
+    """
+    item.user_properties.append((_NOT_RUN, why))
+    if gauge.options.strict:
+        pytest.fail(told or why, pytrace=False)
+    pytest.skip(why)
 
 
 @pytest.fixture(scope="session")
@@ -63,15 +96,12 @@ def available(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Callabl
             error = raised
         # Outside of the handler: within it pytest would print the error and then its own failure, both in full.
         if isinstance(error, WorkloadUnavailable):
-            if gauge.options.strict:
-                pytest.fail(str(error), pytrace=False)
-            pytest.skip(error.one_line)
-        else:
-            request.node.user_properties.append(("kernelgauge_verdict", Status.INVALID.value))
-            workload = workload_of(request.node)
-            if workload is not None:
-                gauge.conclude(Verdict(Status.INVALID, workload.id, bare_name(request.node), error.what))
-            pytest.fail(str(error), pytrace=False)
+            not_run(request.node, gauge, error.one_line, told=str(error))
+        attach_verdict(request.node, Status.INVALID)
+        workload = workload_of(request.node)
+        if workload is not None:
+            gauge.conclude(Verdict(Status.INVALID, workload.id, bare_name(request.node), error.what))
+        pytest.fail(str(error), pytrace=False)
 
     return call
 
@@ -81,9 +111,8 @@ def conclude(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Verdict]
     """Ends a test with a verdict: passed, failed or skipped, and the verdict attached to the test's report."""
 
     def end(verdict: Verdict, *, by_baseline: bool = True) -> None:
-        properties = request.node.user_properties
-        properties.append(("kernelgauge_verdict", verdict.status.value))
-        properties.append(("kernelgauge_reason", verdict.headline))
+        attach_verdict(request.node, verdict.status)
+        request.node.user_properties.append(("kernelgauge_reason", verdict.headline))
         if gauge.must_fail(verdict.status, by_baseline=by_baseline):
             pytest.fail(str(verdict), pytrace=False)
         if verdict.status is Status.NO_BASELINE and not gauge.options.accepts:

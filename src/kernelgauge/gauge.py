@@ -36,6 +36,7 @@ from .suites import Options, Suites
 from .workload import Workload
 
 if TYPE_CHECKING:
+    from .measure.numerics import RelativeError
     from .measure.runner import Result
 
 __all__ = ["Gauge"]
@@ -69,7 +70,7 @@ class Gauge:
 
     def _arrived(self, workload: Workload, result: Result) -> None:
         if isinstance(result, WorkloadUnavailable):
-            self.unavailable[workload.id] = result.one_line
+            self._cannot_run(workload, result)
         elif isinstance(result, KernelgaugeError):
             self.conclude(Verdict(Status.INVALID, workload.id, "measurement", result.what))
         else:
@@ -78,11 +79,24 @@ class Gauge:
             except StorageError as error:
                 self.warnings.append(str(error))  # the measurement itself is sound, and is judged
 
+    def _cannot_run(self, workload: Workload, error: WorkloadUnavailable) -> None:
+        self.unavailable[workload.id] = error.one_line
+
     # -- what is concluded --------------------------------------------------------------------------------------
 
     @cached_property
     def store(self) -> BaselineStore:
         return BaselineStore(self.options.baselines)
+
+    def errors_of_result(self, workload: Workload, *, seed: int) -> list[RelativeError]:
+        """Against float64, as `compare_with_float64`; it builds the workload itself, so that it cannot run here is kept."""
+        from .measure.numerics import compare_with_float64
+
+        try:
+            return compare_with_float64(workload, self.observed.device, seed=seed)
+        except WorkloadUnavailable as error:
+            self._cannot_run(workload, error)
+            raise
 
     def judge_structure(self, workload: Workload) -> Verdict:
         """Judge kernels and counts against the baseline. One that cannot be used is INVALID."""

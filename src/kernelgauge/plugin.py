@@ -16,7 +16,18 @@ from . import hookspec, parallel
 from .errors import KernelgaugeError
 
 # pytest finds the fixtures in the module that it knows as the plugin.
-from .fixtures import GAUGE_KEY, available, bare_name, conclude, gauge, run, workload, workload_of
+from .fixtures import (
+    GAUGE_KEY,
+    attach_verdict,
+    available,
+    bare_name,
+    conclude,
+    gauge,
+    is_told,
+    run,
+    workload,
+    workload_of,
+)
 from .gauge import Gauge
 from .judge import Status, Verdict
 from .locks import FolderLock, GpuLock
@@ -222,10 +233,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
 
 
 def _conclude_of_a_claim(gauge: Gauge, item: pytest.Item, workload: Workload, report: pytest.TestReport) -> None:
-    """A test that failed without a verdict of ours."""
-    if not any(name == "kernelgauge_verdict" for name, _ in item.user_properties):  # a claim of the suite
+    """A test that failed, and of which nothing of ours has said how it ended."""
+    if not is_told(item):  # a claim of the suite
         gauge.conclude(Verdict(Status.REGRESSED, workload.id, bare_name(item), "the test failed"))
-        item.user_properties.append(("kernelgauge_verdict", Status.REGRESSED.value))
+        attach_verdict(item, Status.REGRESSED)
         report.user_properties = list(item.user_properties)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .fixtures import not_run
 from .judge import DECLARED, Reason, Status, Verdict, applicable, mismatches
 from .run import Run, Timer
 
@@ -112,8 +113,7 @@ def test_end_to_end_latency(
 
     available(measure)
     if benchmark.disabled:
-        nothing = "pytest-benchmark is disabled, so nothing was timed"
-        (pytest.fail if gauge.options.strict else pytest.skip)(nothing)
+        not_run(request.node, gauge, "pytest-benchmark is disabled, so nothing was timed")
     available(lambda: gauge.observed.keep_latency(workload, rounds, benchmark.stats.stats.data))
     verdict = gauge.judge_time(workload, Timer.END_TO_END)
     benchmark.extra_info["kernelgauge_verdict"] = verdict.status.value
@@ -122,10 +122,8 @@ def test_end_to_end_latency(
 
 def test_result_matches_float64(workload: Workload, gauge: Gauge, available: Available, conclude: Conclude) -> None:
     """The workload computes the same function as its reference in float64, on fresh random input."""
-    from .measure.numerics import compare_with_float64
-
     seed = secrets.randbits(32)
-    errors = available(lambda: compare_with_float64(workload, gauge.observed.device, seed=seed))
+    errors = available(lambda: gauge.errors_of_result(workload, seed=seed))
     wrong = [error for error in errors if not error.within_bound]  # NaN is within no bound
     status = Status.REGRESSED if wrong else Status.PASS
     headline = "not the function of its reference in float64" if wrong else "within bounds of float64"

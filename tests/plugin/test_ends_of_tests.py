@@ -170,24 +170,6 @@ def test_a_device_that_is_not_there_is_invalid_and_the_summary_still_ends_well(p
     assert [case.properties.get(VERDICT) for case in project.cases()] == ["INVALID"] * 5
 
 
-def test_an_unavailable_workload_skips_with_the_reason(project: Project) -> None:
-    project.tell(told(error="unavailable"), told(variant="compiled"))
-    result = project.run()
-    assert result.ret == pytest.ExitCode.OK
-    result.assert_outcomes(passed=1, skipped=9)
-    skipped = [case for case in project.cases() if "the told error; tell another" in case.message]
-    assert [case.outcome for case in skipped] == ["skipped"] * 5
-    assert table_verdict(result, ID) in (None, "-")
-
-
-def test_an_unavailable_workload_fails_under_strict(project: Project) -> None:
-    project.tell(told(error="unavailable"))
-    result = project.run("--perf-strict")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert all(case.outcome in ("failure", "error") for case in project.cases())
-    result.stdout.fnmatch_lines(["the told error"])
-
-
 @pytest.mark.parametrize(
     ("wrong", "shown"),
     [

@@ -44,7 +44,8 @@ class ToldDevice:
         return torch.device("cpu")
 
     def check(self, workload):
-        pass
+        if told_of(workload)["error"] == "unavailable":
+            raise told_error("unavailable")
 
     def synchronize(self):
         pass
