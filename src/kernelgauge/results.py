@@ -121,7 +121,7 @@ class Results(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     exit_status: int = 0  # of pytest
     host: str = ""  # its name
-    commit: str | None = None  # of the working tree, with "+" behind it if that had changes; None: no repository
+    commit: str | None = None  # of the working tree, with "+" behind it if that had changes; None: none, or not known
     timers: tuple[Timer, ...] = ()  # those that this device has
     declared: dict[str, tuple[str, ...]] = {}  # ids of all workloads of each suite, by its folder, selected or not
 

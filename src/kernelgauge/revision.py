@@ -19,6 +19,8 @@ def revision(folder: Path) -> str | None:
     if not commit:
         return None
     changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    if changes is None:  # no answer is no clean tree
+        return None
     return f"{commit}+" if changes else commit
 
 
