@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from .errors import MeasurementError, StorageError
 
-__all__ = ["LOCKS", "FolderLock", "GpuLock"]
+__all__ = ["LOCKS", "FolderLock", "GpuLock", "who_holds"]
 
 LOCKS = "KERNELGAUGE_LOCKS"  # folder of the lock files, to share it between containers
 _PATIENCE_S = 3600.0  # of a nightly job: a suite takes minutes
@@ -79,7 +79,7 @@ class GpuLock:
             where=str(self.path(gpu)),
             got=f"the lock is held for more than {self._patience_s:g} s",
             expected="one run at a time on a GPU",
-            next_command=f"fuser -v {self.path(gpu)}   (which process holds it?)",
+            next_command=who_holds(self.path(gpu)),
         )
 
 
@@ -116,6 +116,15 @@ class FolderLock:
 
     def release(self) -> None:
         self._lock.release()
+
+
+def who_holds(path: Path) -> str:
+    """The next command where a lock is held for too long.
+
+    Nobody needs to delete the file: the lock is the system's, which frees it when the process ends. Without the file, a second
+    one would get a lock of its own beside the first.
+    """
+    return f"fuser -v {path}   (which process holds it?)"
 
 
 def _acquired(lock: FileLock, patience_s: float, say: Callable[[float], None]) -> bool:

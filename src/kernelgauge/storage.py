@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from .errors import BaselineError, StorageError
 from .judge.baseline import Baseline, decode_baseline, encode_baseline
 from .judge.update import Action, PlannedChange
+from .locks import who_holds
 from .regular_file import regular_file
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ class BaselineStore:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the update lock, across processes. Raises `StorageError` if another update holds it for too long."""
-        lock = FileLock(self.root / ".update.lock", timeout=_LOCK_TIMEOUT_SECONDS)
+        path = self.root / ".update.lock"
+        lock = FileLock(path, timeout=_LOCK_TIMEOUT_SECONDS)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             lock.acquire()
@@ -111,7 +113,7 @@ class BaselineStore:
                 "another update of these baselines is running",
                 where=str(self.root),
                 expected=f"the lock within {_LOCK_TIMEOUT_SECONDS:g} s",
-                next_command="wait for it, or delete the lock file if no such run is alive",
+                next_command=who_holds(path),
             ) from error
         except OSError as error:
             raise _unwritable(self.root, error) from error
