@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "workloads(**fields): run the test for each workload of the suite whose fields have these values "
-        "(a tuple: one of them); several marks add up",
+        "(a tuple: one of them, or all of it, as a shape is); several marks add up",
     )
     gauge = config.stash[GAUGE_KEY] = _new_gauge(config)
     if parallel.is_controller(config):

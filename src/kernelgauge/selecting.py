@@ -37,10 +37,12 @@ def wrong_mark(mark: pytest.Mark, workloads: Sequence[Workload]) -> str | None:
 
 
 def matches(workload: Workload, fields: Mapping[str, object]) -> bool:
-    return all(
-        getattr(workload, name, None) in (wanted if isinstance(wanted, tuple) else (wanted,))
-        for name, wanted in fields.items()
-    )
+    return all(_is_meant(getattr(workload, name, None), wanted) for name, wanted in fields.items())
+
+
+def _is_meant(value: object, wanted: object) -> bool:
+    # A tuple means one of its parts, but a shape is a tuple itself.
+    return value == wanted or (isinstance(wanted, tuple) and value in wanted)
 
 
 def workloads_of(items: Sequence[pytest.Item]) -> list[Workload]:

@@ -235,6 +235,19 @@ def test_marked(workload):
 
 
 @pytest.mark.parametrize(
+    ("shape", "chosen"), [("(4, 8)", ["4x8"]), ("((4, 8),)", ["4x8"]), ("((4, 8), (16, 32))", ["4x8", "16x32"])]
+)
+def test_a_mark_names_one_shape_or_several(project: Project, shape: str, chosen: list[str]) -> None:
+    project.tell(told(shape=(4, 8)), told(shape=(8, 4)), told(shape=(16, 32)))
+    (project.root / "perf" / "test_marks.py").write_text(
+        f"import pytest\n\n@pytest.mark.workloads(shape={shape})\ndef test_marked(workload):\n    pass\n"
+    )
+    result = project.pytester.runpytest_inprocess("perf/test_marks.py", "-v")
+    result.assert_outcomes(passed=len(chosen))
+    result.stdout.fnmatch_lines([f"*test_marked?mlp-eager-bf16-{each}*" for each in chosen])
+
+
+@pytest.mark.parametrize(
     "content",
     [
         """
