@@ -28,6 +28,7 @@ from .levels import NONE, Level
 
 __all__ = [
     "OURS",
+    "TIMERS",
     "Key",
     "Measured",
     "Process",
@@ -42,6 +43,7 @@ __all__ = [
 
 Values = NDArray[np.float64]
 
+TIMERS = {"device": Timer.DEVICE, "host": Timer.HOST}  # those that are judged here, as levels name them
 OURS = {"device": "ours-device", "host": "ours-host"}  # by timer
 _NANOSECONDS = 1000.0
 _LONGEST = 2.0**32

@@ -20,12 +20,11 @@ from kernelgauge.measure.steady import slower_passes
 from kernelgauge.measure.timing import call_duration_us, host_calls, warm_up
 from kernelgauge.run import ControlTime, Sample, Timer, summarize
 
-from .data import OURS, Measured, Process, Values, replicate_times_us
+from .data import OURS, TIMERS, Measured, Process, Values, replicate_times_us
 from .levels import NONE, WORKLOAD_IDS
 
 __all__ = ["Replicates", "decide"]
 
-_TIMERS = {"device": Timer.DEVICE, "host": Timer.HOST}
 # A suite run judges every timer of every workload: the false-alarm rate is shared out over all of them.
 _COMPARISONS = len(WORKLOAD_IDS) * len(Timer)
 
@@ -74,7 +73,7 @@ class Replicates:
 
 def decide(workload: str, timer: str, baseline_processes: Sequence[Measured], test_process: Measured, /) -> bool:
     """Whether the suite would say REGRESSED of these data, without the second measurement that a suspicion brings."""
-    kind = _TIMERS[timer]
+    kind = TIMERS[timer]
     before = [_seen(workload, timer, process) for process in baseline_processes]
     after = _seen(workload, timer, test_process)
     recorded = [(process.gpu, _controls(process)) for process in baseline_processes]
@@ -131,7 +130,7 @@ def _seen(workload: str, timer: str, process: Measured) -> Seen:
     measured = process.values(workload, OURS[timer])
     assert measured is not None  # decide is asked only where there are data
     values = _kept(process.process, workload, measured)
-    statistic = _TIMERS[timer].statistic
+    statistic = TIMERS[timer].statistic
     if timer == "device":
         sample = Sample(tuple(replicate_times_us(values)), values.shape[1])
         return Seen(observe(sample), process.gpu, gemm_us=_control_pair_us(process.process).get("gemm"))
