@@ -29,6 +29,7 @@ from detection.levels import BARS, SETTLE_S, WORKLOAD_IDS, rotation_slot
 from detection.peers import METHODS
 from detection.table import markdown, plot
 from kernelgauge.calibrate import compile_caches
+from kernelgauge.measure.controls import control_pair
 
 COLLECT = Path(__file__).with_name("collect.py")
 _START_S = 60.0  # of one process, until it measures
@@ -126,7 +127,10 @@ def measure(arguments: argparse.Namespace) -> list[str]:
 def child(arguments: argparse.Namespace, number: int, gpus: int, environment: Mapping[str, str]) -> Child:
     with_peers = number // gpus % arguments.peers_every == 0
     planned = planned_seconds(
-        arguments.seconds, arguments.levels_per_process, arguments.peer_levels if with_peers else None
+        len(arguments.workload or WORKLOAD_IDS),
+        arguments.seconds,
+        arguments.levels_per_process,
+        arguments.peer_levels if with_peers else None,
     )
     out = arguments.out / "processes" / f"process{number}.npz"
     out.unlink(missing_ok=True)  # of an earlier run: should this one fail, it would stand for it
@@ -149,13 +153,12 @@ def _chosen(arguments: argparse.Namespace) -> list[str]:
     return [part for name in arguments.workload or () for part in ("--workload", name)]
 
 
-def planned_seconds(seconds: float, levels: int, peer_levels: int | None) -> float:
-    """Of one process, at most: each workload's own times, ours at every level, every other method at the peers'.
+def planned_seconds(workloads: int, seconds: float, levels: int, peer_levels: int | None) -> float:
+    """Measured by one process, at most: each workload's own times, ours at every level, every other method at the peers'.
 
-    `peer_levels`: None: there are no peers.
+    Ours has the time of the control pair too. `peer_levels`: None: there are no peers.
     """
-    workloads = len(WORKLOAD_IDS)
-    ours = seconds * workloads * (1 + levels + len(BARS)) + SETTLE_S
+    ours = seconds * (workloads * (1 + levels + len(BARS)) + len(control_pair())) + SETTLE_S
     peers = 0 if peer_levels is None else (seconds + SETTLE_S) * (1 + peer_levels) * len(METHODS)
     return workloads * seconds + ours + workloads * peers
 

@@ -63,12 +63,12 @@ class TestRunner:
         assert run.visible_gpus() == []
 
     def test_a_process_has_time_for_what_it_measures(self) -> None:
-        # Six workloads: ours once, then ours in passes over none, two levels and the three bars, and three methods at none
-        # and one level after a rest.
-        expected = 6 * 0.5 + (36 * 0.5 + run.SETTLE_S) + 12 * 3 * (0.5 + run.SETTLE_S)
-        assert run.planned_seconds(0.5, 2, 1) == pytest.approx(expected)
-        without_peers = 6 * 0.5 + (36 * 0.5 + run.SETTLE_S)
-        assert run.planned_seconds(0.5, 2, None) == pytest.approx(without_peers)
+        # Six workloads: ours once, then ours in passes over none, two levels, the three bars and the control pair, and three
+        # methods at none and one level after a rest.
+        expected = 6 * 0.5 + (38 * 0.5 + run.SETTLE_S) + 12 * 3 * (0.5 + run.SETTLE_S)
+        assert run.planned_seconds(6, 0.5, 2, 1) == pytest.approx(expected)
+        without_peers = 6 * 0.5 + (38 * 0.5 + run.SETTLE_S)
+        assert run.planned_seconds(6, 0.5, 2, None) == pytest.approx(without_peers)
 
     @pytest.fixture
     def arguments(self, tmp_path: Path) -> argparse.Namespace:
@@ -97,6 +97,14 @@ class TestRunner:
         command = list(run.child(arguments, 0, 2, {}).command)
         places = [place for place, part in enumerate(command) if part == "--workload"]
         assert [command[place + 1] for place in places] == arguments.workload
+
+    def test_a_process_has_less_time_for_fewer_workloads(self, arguments: argparse.Namespace) -> None:
+        def timeout_s(chosen: list[str] | None) -> float:
+            arguments.workload = chosen
+            return run.child(arguments, 0, 2, {}).timeout_s
+
+        every = list(run.WORKLOAD_IDS)
+        assert timeout_s(None) == timeout_s(every) > timeout_s(every[:2]) > timeout_s(every[:1])
 
 
 def _runs(pid: int) -> bool:
