@@ -1,4 +1,10 @@
-"""Our own method: measured as the suite measures, judged by the rule that judges the suite."""
+"""Our own method: measured as the suite measures, judged by the rule that judges the suite on that kind of machine.
+
+The data do not say which kernels ran, so what the rule makes of them (`judge.policy_for`) is left out: every workload is
+judged as one kernel of many blocks. On the same GPU the suite says the same of these six workloads: none has a kernel of few
+blocks, the one behind it included (`injected`), and there the number of kernels does not count. On another GPU the suite
+expects each kernel to differ by as much as one, and is slower to say REGRESSED: the more so, the shorter the workload.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ from statistics import fmean
 import numpy as np
 
 from kernelgauge.conditions import Reading
-from kernelgauge.judge import DEFAULT_POLICIES, Seen, Status, machine_change_on, observe
+from kernelgauge.judge import Policy, Seen, Status, machine_change_on, observe, policies_for
 from kernelgauge.judge import decide as decide_times
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import Instance
@@ -72,8 +78,7 @@ class Replicates:
 
 
 def decide(workload: str, timer: str, baseline_processes: Sequence[Measured], test_process: Measured, /) -> bool:
-    """Whether the suite would say REGRESSED of these data, without the second measurement that a suspicion brings."""
-    kind = TIMERS[timer]
+    """Whether the rule says REGRESSED of these data, without the second measurement that a suspicion brings in the suite."""
     before = [_seen(workload, timer, process) for process in baseline_processes]
     after = _seen(workload, timer, test_process)
     recorded = [(process.gpu, _controls(process)) for process in baseline_processes]
@@ -83,11 +88,16 @@ def decide(workload: str, timer: str, baseline_processes: Sequence[Measured], te
     decision = decide_times(
         before,
         after,
-        DEFAULT_POLICIES[kind],
+        _policy(timer, test_process.process),
         comparisons=_COMPARISONS,
         explained=machine.explained(host_share=after.host_share),
     )
     return decision.status is Status.REGRESSED
+
+
+def _policy(timer: str, process: Process) -> Policy:
+    machine: Mapping[str, str] = process.meta.get("machine", {})
+    return policies_for(machine.get("arch", ""))[TIMERS[timer]]
 
 
 @functools.lru_cache(maxsize=1024)

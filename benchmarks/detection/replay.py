@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2] / "src")]
@@ -46,8 +47,9 @@ def evaluate_recorded(paths: Sequence[Path], decide: Decide, rate: float | None 
 
 def _process(number: int, runs: Sequence[Run], levels: Sequence[Level]) -> Process:
     samples = {key: values for run in runs for level in (NONE, *levels) for key, values in _slowed(run, level)}
-    where = runs[0].gpu or runs[0].fingerprint.device  # a CPU has no digest
-    return Process(gpu=where, number=number, samples=samples, meta={"control_pair_us": _control_pair_us(runs)})
+    machine = runs[0].fingerprint
+    meta = {"control_pair_us": _control_pair_us(runs), "machine": msgspec.to_builtins(machine)}
+    return Process(gpu=runs[0].gpu or machine.device, number=number, samples=samples, meta=meta)  # a CPU has no digest
 
 
 def _slowed(run: Run, level: Level) -> Iterator[tuple[Key, Values]]:

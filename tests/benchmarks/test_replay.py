@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from detection import replay
 from detection.data import OURS, Measured
+from detection.evaluate import alarms_of, our_detectors
 from detection.levels import Level
 
 from kernelgauge.run import ControlTime
@@ -65,6 +66,14 @@ class TestReplay:
         assert list(evaluation.processes.values()) == [len(recorded)]  # of one machine
         found = {row.level: row.share.share for row in evaluation.caught if row.method == "kernelgauge"}
         assert found == {level: float(level.percent > 1) for level in replay.LEVELS}
+
+    def test_times_of_a_cpu_are_judged_as_those_of_a_cpu(self) -> None:
+        """By the rule for a GPU two of these eight unchanged suites are flagged."""
+        from detection import ours
+
+        processes = replay.load_runs(recorded_in("cpu"))
+        alarms = alarms_of(our_detectors(ours.decide)[0], processes, "all others", "same GPU")
+        assert (alarms.suites.hits, alarms.suites.trials) == (0, 8)
 
     def test_the_control_pair_is_that_of_the_runs_that_have_it(self, tmp_path: Path) -> None:
         copies = {"a": {}, "b": {"copy": ControlTime("copies", 60.0)}, "c": {"copy": ControlTime("copies", 70.0)}}
