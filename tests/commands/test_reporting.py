@@ -17,6 +17,7 @@ import pytest
 
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
+from tests.builders import run
 from tests.commands.conftest import Command
 from tests.test_results import HOSTILE, hostile, one_test, results, verdict, workload
 
@@ -46,7 +47,9 @@ def left(folder: Path, told: Results) -> Path:
 
 def told(gpu: str = "aa", status: Status = Status.REGRESSED) -> Results:
     worse = verdict(status, reasons=[("why", "a kernel  1.0 -> 2.0 us")])
-    return results(workload(worse), gpu=gpu, tests=(one_test("test_device_time", "failed", said=str(worse)),))
+    return results(
+        workload(worse, run=run(gpu=gpu)), gpu=gpu, tests=(one_test("test_device_time", "failed", said=str(worse)),)
+    )
 
 
 @pytest.mark.usefixtures("page")
