@@ -214,5 +214,5 @@ def _unwritable(path: Path, error: OSError) -> StorageError:
         where=str(path),
         got=str(error),
         expected="a folder that can be written",
-        next_command="pytest perf --perf-reports=DIR --perf-baselines=DIR   (to write elsewhere)",
+        next_command=f"ls -ld {path} {path.parent}; df -h {path.parent}   (who may write there? is there room?)",
     )

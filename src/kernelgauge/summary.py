@@ -45,6 +45,11 @@ def summarize(
     if not collected_only:
         found = _gathered(gauge, reporter) if controls_workers else _observed(gauge)
     if not (found or updates):
+        if gauge.suites and not collected_only and _was_cut_short(gauge):
+            reporter.write_sep("=", "kernelgauge", bold=True)
+            reporter.write_line(
+                "the session was cut short before anything was measured: there are no results", yellow=True
+            )
         return
     reporter.write_sep("=", "kernelgauge", bold=True)
     terminal = reporter._tw  # the only way to the width and the colour that pytest itself uses
@@ -225,13 +230,17 @@ def _add_to_history(gauge: Gauge, results: Results, location: str, reporter: pyt
         reporter.write_line(f"history: {printable(f'{location}/{name}')}")
 
 
+def _was_cut_short(gauge: Gauge) -> bool:
+    return gauge.session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+
+
 def _update(gauge: Gauge, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
     def show(plan: Sequence[PlannedChange]) -> None:
         reporter.write_sep("-", "baselines: what changes")
         reporter.write(plan_text(plan, **style))
 
     session = gauge.session
-    if session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
+    if _was_cut_short(gauge):
         reporter.write_line("the session was cut short: no baseline was written", yellow=True)
         return
     tested = {test.workload for test in results.tests}

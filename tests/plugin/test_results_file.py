@@ -305,3 +305,13 @@ def test_no_more_than_ten_are_told(project: Project, monkeypatch: pytest.MonkeyP
     found = commands(project.run())
     assert len(found) == 10
     assert found[-1] == "::error title=kernelgauge%3A 5 more failures::5 more failures: see the summary"
+
+
+def test_a_session_that_was_cut_short_before_anything_was_measured_says_so(project: Project) -> None:
+    project.run()
+    (project.root / "perf" / "test_aa.py").write_text("def test_interrupts():\n    raise KeyboardInterrupt\n")
+    result = project.run(no_reraise_ctrlc=True)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert len(project.measured()) == 1  # of the first run
+    result.stdout.fnmatch_lines(["*cut short before anything was measured: there are no results"])
+    assert not (project.root / "reports" / "latest" / "results.json").exists()  # those were an earlier run's

@@ -145,9 +145,7 @@ def _of_the_test(
         yield "kernelgauge_verdict", verdict.status.value
         yield "kernelgauge_reason", verdict.headline
     yield "kernelgauge_claim", claim or None
-    if (
-        workload is not None and results.gpu is None
-    ):  # the suite names the only one; of merged results, each case its own
+    if workload is not None and results.gpu is None:  # else the suite names the only one
         yield "kernelgauge_gpu", results.machine_of(workload)[1]
     timer = _TIMERS.get(verdict.subject) if verdict is not None else None
     if workload is None or verdict is None or timer is None:
