@@ -7,8 +7,8 @@ import os
 
 import pytest
 
+from .argument_types import at_least
 from .errors import KernelgaugeError, UpdateRefused
-from .numbers import at_least
 from .parallel import arguments_of, place_of
 from .shares import Share
 from .suites import Options

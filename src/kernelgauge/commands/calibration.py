@@ -7,8 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from ..argument_types import at_least
 from ..errors import UpdateRefused
-from ..numbers import at_least
 from .output import Commands, Exit, say, terminal
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..argument_types import at_least
 from ..errors import KernelgaugeError, StorageError
-from ..numbers import at_least
 from ..printable import printable
 from .output import STDOUT, Commands, Exit, check_destinations, say, terminal
 

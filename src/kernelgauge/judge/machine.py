@@ -15,8 +15,9 @@ __all__ = ["MachineChange", "gemm_kernel", "gemm_us", "machine_change", "machine
 # Between nine processes on one H200 each of the pair spreads by 0.1 % (benchmarks/data/nine_processes). Less than this is
 # no statement about the machine.
 _NOISE = {"copy": 0.003, "gemm": 0.003}
-# Among H200s of one kind the copy spreads by 0.1 to 0.4 %; the two kinds are 1.5 % apart (docs/measuring.md). One that was slower by 1.8 % ran kernels of 3 us slower by 0.7 to 1.6 %.
-# How a workload follows the GEMM is in the prediction of another GPU already (judge/noise.py).
+# Among H200s of one kind the copy spreads by 0.1 to 0.4 %; the two kinds are 1.5 % apart (docs/measuring.md). One that was
+# slower by 1.8 % ran kernels of 3 us slower by 0.7 to 1.6 %. How a workload follows the GEMM is in the prediction of another
+# GPU already (judge/noise.py).
 _NOISE_BETWEEN_GPUS = {"copy": 0.008}
 # One GPU that is this much slower or faster than it was is another machine: throttled, shared, or with other clocks.
 _ANOTHER_MACHINE = 0.03

@@ -1,4 +1,4 @@
-"""Numbers on a command line, for argparse: of pytest's options and of the commands."""
+"""The `type` of an argument, for argparse: of pytest's options and of the commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["at_least"]
 
 
 def at_least(least: int, why: str = "") -> Callable[[str], int]:
-    """The `type` of an argument that is a whole number; `why` there is a least one."""
+    """A whole number; `why` there is a least one."""
 
     def parse(text: str) -> int:
         try:
