@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,15 @@ def test_nothing_imports_the_top_floor(name: str) -> None:
 def test_every_import_points_down(name: str) -> None:
     part = name.split("/")[0].removesuffix(".py")
     assert parts(MODULES[name]) <= ALLOWED[part] | {part}
+
+
+def test_no_part_imports_itself_by_way_of_others() -> None:
+    """Of all parts, whether they are listed above or not."""
+    below: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        part = name.split("/")[0].removesuffix(".py")
+        below[part] = below.get(part, set()) | parts(path) - {part}
+    assert list(TopologicalSorter(below).static_order())  # CycleError names the parts
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith(("report/", "trace/", "judge/"))])

@@ -10,8 +10,8 @@ from pathlib import Path
 from .errors import BaselineError, ResultsError, UpdateRefused
 from .judge import Baseline, Candidate, PlannedChange, Review, Reviewed, review
 from .printable import printable
-from .recording import impossible, is_cut_short, observed_baseline, shortcomings, undecided
-from .results import Results, WorkloadResult
+from .recording import impossible, observed_baseline, shortcomings, undecided
+from .results import Results, WorkloadResult, moment
 from .results_file import find_results, read_results
 from .storage import BaselineStore, slug
 
@@ -78,7 +78,7 @@ def load(paths: Sequence[Path]) -> Loaded:
             expected="results of a run that measured a workload",
             next_command="pytest perf",
         )
-    return Loaded(tuple(sorted(kept, key=lambda each: _moment(each[1].started_at) or _EARLIEST)), tuple(skipped))
+    return Loaded(tuple(sorted(kept, key=lambda each: moment(each[1].started_at) or _EARLIEST)), tuple(skipped))
 
 
 def pending(loaded: Sequence[Results], store: BaselineStore, *, now: datetime) -> list[Pending]:
@@ -96,7 +96,7 @@ def _pending(together: Sequence[Results], store: BaselineStore, now: datetime) -
     seen: dict[str, list[tuple[Results, WorkloadResult]]] = {}
     declared_by: dict[str, Results] = {}
     for results in together:
-        if not is_cut_short(results):  # one that was may not have collected all
+        if not results.was_cut_short:  # one that was may not have collected all
             declared_by |= dict.fromkeys(results.declared, results)
         for workload in results.workloads:
             seen.setdefault(workload.id, []).append((results, workload))
@@ -156,7 +156,7 @@ def _untested(results: Results, workload: WorkloadResult) -> Iterator[str]:
 
 
 def _clocks(results: Results, old: Baseline | BaselineError | None, now: datetime) -> Iterator[str]:
-    started = _moment(results.started_at)
+    started = moment(results.started_at)
     if started is None:
         yield f"the results do not say when the run was: {results.started_at!r} is no time"
         return
@@ -165,19 +165,11 @@ def _clocks(results: Results, old: Baseline | BaselineError | None, now: datetim
     if started > now + _CLOCK_TOLERANCE:
         yield f"a clock is wrong: the run began at {results.started_at}, which is yet to come"
     if isinstance(old, Baseline) and old.recorded is not None:
-        before = _moment(old.recorded.at)
+        before = moment(old.recorded.at)
         if before is None:
             yield f"the baseline does not say when it was recorded: {old.recorded.at!r} is no time"
         elif started < before:
             yield f"older than the baseline: measured {results.started_at}, and that was recorded {old.recorded.at}"
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
-        return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-    except (ValueError, OverflowError):
-        return None
 
 
 def choose(waiting: Pending, wanted: Callable[[Reviewed], bool], *, force: bool) -> Chosen:

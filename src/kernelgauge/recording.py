@@ -30,7 +30,6 @@ from .storage import BaselineStore, is_file_name
 __all__ = [
     "acceptable",
     "impossible",
-    "is_cut_short",
     "observed_baseline",
     "refusals",
     "save_runs",
@@ -49,7 +48,6 @@ _BY_BASELINE = {
     Timer.HOST.label: "test_host_dispatch_time",
 }
 _ACCEPTABLE = frozenset({Status.REGRESSED, Status.NO_BASELINE, Status.INCOMPARABLE})
-_CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
 
 
 def update(
@@ -96,7 +94,7 @@ def refusals(results: Results, workload: WorkloadResult, store: BaselineStore) -
 
 def shortcomings(results: Results, workload: WorkloadResult, run: Run) -> list[str]:
     """What speaks against a run that a baseline can be made of; empty if nothing does."""
-    reasons = ["the run was cut short"] if is_cut_short(results) else []
+    reasons = ["the run was cut short"] if results.was_cut_short else []
     tests = [test for test in results.tests if test.outcome == "failed" and _is_of(test, workload)]
     reasons += dict.fromkeys(f"{test.name} failed" for test in tests if not _only_differs(test, workload, results))
     told = {verdict for test in tests if (verdict := _ended_with(test, workload)) is not None}
@@ -123,11 +121,6 @@ def undecided(workload: WorkloadResult) -> list[str]:
         for verdict in workload.verdicts
         if verdict.subject in _BY_BASELINE and verdict.status is Status.UNDECIDED
     ]
-
-
-def is_cut_short(results: Results) -> bool:
-    """Whether the run of pytest was interrupted, or broke: what it lacks is not known."""
-    return results.exit_status in _CUT_SHORT
 
 
 def _ended_with(test: TestResult, workload: WorkloadResult) -> Verdict | None:

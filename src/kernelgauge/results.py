@@ -5,6 +5,7 @@ Plain data, the same in memory and in `reports/latest/results.json` (docs/result
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Literal, get_args
 
 import msgspec
@@ -22,9 +23,11 @@ __all__ = [
     "WorkloadResult",
     "decode_results",
     "encode_results",
+    "moment",
 ]
 
 SCHEMA_VERSION = 1
+_CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
 
 Outcome = Literal["passed", "failed", "skipped"]
 Unit = Literal["launches", "us", "ms"]
@@ -126,6 +129,11 @@ class Results(msgspec.Struct, frozen=True):
     declared: dict[str, tuple[str, ...]] = {}  # ids of all workloads of each suite, by its folder, selected or not
 
     @property
+    def was_cut_short(self) -> bool:
+        """Whether the run of pytest was interrupted, or broke: what it lacks is not known."""
+        return self.exit_status in _CUT_SHORT
+
+    @property
     def status(self) -> Status | None:
         """The worst of all verdicts; None if nothing was judged."""
         return worst([verdict.status for workload in self.workloads for verdict in workload.verdicts])
@@ -137,6 +145,15 @@ class Results(msgspec.Struct, frozen=True):
         """
         run = workload.run
         return (run.fingerprint, run.gpu) if run is not None else (self.fingerprint, self.gpu)
+
+
+def moment(text: str) -> datetime | None:
+    """A time in ISO 8601, in UTC; None: it is none. Saved results may come from anywhere."""
+    try:
+        read = datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
+        return read.astimezone(timezone.utc) if read.tzinfo else read.replace(tzinfo=timezone.utc)
+    except (ValueError, OverflowError):
+        return None
 
 
 class _Header(msgspec.Struct):

@@ -7,12 +7,19 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import ResultsError, StorageError
 from ..printable import printable
 from .output import Commands, Exit, say, terminal
 
+if TYPE_CHECKING:
+    from ..fleet.folders import Written
+    from ..fleet.verdict import Fleet
+
 __all__ = ["add_commands"]
+
+_LARGEST_PAGE_BYTES = 1_000_000  # GitHub takes a little more for the summary of a step
 
 
 def add_commands(commands: Commands) -> None:
@@ -34,7 +41,7 @@ def add_commands(commands: Commands) -> None:
 
 def _merge(options: argparse.Namespace) -> Exit:
     from ..fleet import fleet
-    from ..fleet.folders import bring_together, found_parts, write_fleet
+    from ..fleet.folders import bring_together, found_parts
     from ..fleet.merging import merge
     from ..report.fleet import fleet_text
 
@@ -51,7 +58,7 @@ def _merge(options: argparse.Namespace) -> Exit:
     merged = merge(found.parts, now=datetime.now(timezone.utc))
     machines = bring_together(merged, found, options.to, traces=not options.no_traces)
     together = fleet([machine.results for machine in machines], lost=found.refused)
-    write_fleet(together, machines, options.to)
+    _write_pages(together, machines, options.to)
     width, color = terminal()
     say(fleet_text(together, width=width, color=color))
     _tell([f"warning: {warning}" for machine in machines for warning in machine.results.warnings])
@@ -59,6 +66,20 @@ def _merge(options: argparse.Namespace) -> Exit:
     if found.refused:
         return Exit.TROUBLE
     return Exit.YES if together.passes else Exit.NO
+
+
+def _write_pages(together: Fleet, machines: Sequence[Written], destination: Path) -> None:
+    """The reports of all machines, the fleet first. Raises `StorageError` if they cannot be written."""
+    from ..report.fleet import fleet_markdown
+    from ..report.html import html
+    from ..report.pull_request import summary_markdown
+    from ..storage import write_atomically
+
+    results = [machine.linked for machine in machines]
+    head = fleet_markdown(together)
+    left = max(0, _LARGEST_PAGE_BYTES - len(head.encode()) - 1)
+    write_atomically(destination / "report.md", f"{head}\n{summary_markdown(results, limit_bytes=left)}".encode())
+    write_atomically(destination / "report.html", html(results).encode())
 
 
 def _check_destination(folder: Path) -> None:

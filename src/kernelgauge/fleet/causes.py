@@ -8,6 +8,7 @@ from enum import Enum
 from itertools import combinations
 
 from ..judge import RelativeChange, Status, Verdict
+from ..judge.fingerprint import SOFTWARE_FIELDS
 from ..results import WorkloadResult
 from .machines import Machine
 
@@ -17,7 +18,6 @@ Seen = tuple[Machine, WorkloadResult]
 
 # Two slowdowns are alike if neither is more than twice the other: one change of code costs GPUs of a kind about the same.
 _ALIKE = 2.0
-_SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python")
 _MOST_KERNELS = 3
 
 
@@ -99,7 +99,7 @@ def _separated(failing: Sequence[Machine], passed: Sequence[Machine]) -> Conclus
 
 def _differences(failing: Sequence[Machine], passed: Sequence[Machine]) -> Iterator[str]:
     """Software of which those that fail have no version that those that pass have."""
-    for field in ("commit", *_SOFTWARE_FIELDS):
+    for field in ("commit", *SOFTWARE_FIELDS):
         bad, good = _versions(field, failing), _versions(field, passed)
         if bad and good and not bad & good:
             yield f"{field} {_some(sorted(bad))} where it fails, {_some(sorted(good))} where it passes"

@@ -12,16 +12,11 @@ import msgspec
 from ..errors import ResultsError
 from ..printable import printable
 from ..regular_file import regular_file
-from ..report.fleet import fleet_markdown
-from ..report.pull_request import summary_markdown
 from ..results import Results, WorkloadResult, encode_results
 from ..results_file import MOST_BYTES, NAME, find_results, is_of_something_else, read_results
 from ..storage import is_file_name, slug, write_atomically
-from .verdict import Fleet
 
-__all__ = ["Found", "Written", "bring_together", "found_parts", "machine_names", "write_fleet"]
-
-_LARGEST_PAGE_BYTES = 1_000_000  # GitHub takes a little more for the summary of a step
+__all__ = ["Found", "Written", "bring_together", "found_parts", "machine_names"]
 
 
 @dataclass
@@ -43,6 +38,17 @@ class Written:
 
     results: Results
     folder: str  # "": the destination itself
+
+    @property
+    def linked(self) -> Results:
+        """As a page in the destination itself links to its traces."""
+        if not self.folder:
+            return self.results
+        workloads = tuple(
+            msgspec.structs.replace(each, trace=f"{self.folder}/{each.trace}") if each.trace else each
+            for each in self.results.workloads
+        )
+        return msgspec.structs.replace(self.results, workloads=workloads)
 
 
 def found_parts(paths: Sequence[Path]) -> Found:
@@ -150,25 +156,3 @@ def _content(folder: Path, path: str) -> bytes | None:
     except (OSError, ValueError, RuntimeError):  # a loop of links is a RuntimeError before Python 3.13
         return None
     return content if len(content) <= MOST_BYTES else None
-
-
-def write_fleet(fleet: Fleet, machines: Sequence[Written], destination: Path) -> None:
-    """The reports of all machines, the fleet first. Raises `StorageError` if they cannot be written."""
-    from ..report.html import html  # jinja2: only where it is needed
-
-    results = [_linked(machine) for machine in machines]
-    head = fleet_markdown(fleet)
-    left = max(0, _LARGEST_PAGE_BYTES - len(head.encode()) - 1)
-    write_atomically(destination / "report.md", f"{head}\n{summary_markdown(results, limit_bytes=left)}".encode())
-    write_atomically(destination / "report.html", html(results).encode())
-
-
-def _linked(machine: Written) -> Results:
-    """As a page in the destination itself links to its traces."""
-    if not machine.folder:
-        return machine.results
-    workloads = tuple(
-        msgspec.structs.replace(each, trace=f"{machine.folder}/{each.trace}") if each.trace else each
-        for each in machine.results.workloads
-    )
-    return msgspec.structs.replace(machine.results, workloads=workloads)

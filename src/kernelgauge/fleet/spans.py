@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 
-from ..results import Results
+from ..results import Results, moment
 
 __all__ = ["named", "overlaps", "seconds_of_all", "start", "strange_times"]
 
@@ -15,15 +15,7 @@ _RESOLUTION = timedelta(seconds=1)
 
 def start(results: Results) -> datetime:
     """In UTC; the earliest time there is if it cannot be read."""
-    return _moment(results) or datetime.min.replace(tzinfo=timezone.utc)
-
-
-def _moment(results: Results) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(results.started_at.replace("Z", "+00:00"))  # Python 3.10 knows no Z
-        return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-    except (ValueError, OverflowError):
-        return None
+    return moment(results.started_at) or datetime.min.replace(tzinfo=timezone.utc)
 
 
 def _end(results: Results, begun: datetime) -> datetime:
@@ -34,7 +26,7 @@ def _end(results: Results, begun: datetime) -> datetime:
 
 
 def _timed(parts: Sequence[Results]) -> list[tuple[Results, datetime]]:
-    return [(part, begun) for part in parts if (begun := _moment(part)) is not None]
+    return [(part, begun) for part in parts if (begun := moment(part.started_at)) is not None]
 
 
 def seconds_of_all(parts: Sequence[Results]) -> float:
@@ -47,7 +39,7 @@ def seconds_of_all(parts: Sequence[Results]) -> float:
 
 def strange_times(results: Results, now: datetime | None) -> Iterator[str]:
     """`now`: aware of its time zone; None: the future is not looked at."""
-    begun = _moment(results)
+    begun = moment(results.started_at)
     if begun is None:
         yield f"{named(results)}: that is no time, so it counts as the earliest"
     if results.seconds < 0:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from ..run import Fingerprint
 
-__all__ = ["Comparison", "FieldChange", "compare"]
+__all__ = ["SOFTWARE_FIELDS", "Comparison", "FieldChange", "compare"]
 
 # Another device, or the same one cut or capped differently: its times answer another question (INCOMPARABLE).
 _FOREIGN_FIELDS = ("device", "arch", "sm_count", "power_limit_watts", "mig")
 # Software: times stay comparable, and the change is named in every verdict.
-_SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python")
+SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python")
 # Kept for a reader: it moves with the driver by a few MiB on one and the same device.
 _RECORDED_FIELDS = ("memory_bytes",)
 
@@ -59,7 +59,7 @@ class Comparison:
 def compare(before: Fingerprint, after: Fingerprint) -> Comparison:
     """Compare the fingerprint of a baseline with that of a run."""
     foreign, moved, recorded = (
-        _changes(before, after, fields) for fields in (_FOREIGN_FIELDS, _SOFTWARE_FIELDS, _RECORDED_FIELDS)
+        _changes(before, after, fields) for fields in (_FOREIGN_FIELDS, SOFTWARE_FIELDS, _RECORDED_FIELDS)
     )
     return Comparison(foreign, moved, recorded)
 

@@ -23,7 +23,6 @@ _LONGEST_NOTE = 1000
 _MOST_SENTENCES = 20  # of one claim
 _UNFOLDED = 12  # rows that are shown without a click
 _FOR_WHAT_IS_LEFT_OUT = 400  # bytes of the line that says so, at most
-_CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
 
 _FAILURE_COLUMNS = (Column("workload"), Column("verdict"), Column("what, and why"))
 _COLUMNS = (
@@ -92,7 +91,7 @@ def _verdict_line(results: Sequence[Results]) -> str:
     ends = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
     word = ranked[0].value if ranked else "NOTHING JUDGED"
     if not (ranked and ranked[0].fails):  # whatever failed is never called less
-        cut_short = any(each.exit_status in _CUT_SHORT for each in results)
+        cut_short = any(each.was_cut_short for each in results)
         failed = outcomes["failed"] or any(each.exit_status for each in results)
         word = "CUT SHORT" if cut_short else "FAILED" if failed else word
     said = [
