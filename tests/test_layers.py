@@ -50,7 +50,7 @@ ALLOWED = {
     "shares": {"workload"},
     "trace": {"errors", "regular_file"},
     "judge": {"errors", "printable", "run", "trace"},
-    "report": {"printable", "run", "judge", "trace", "results", "fleet"},
+    "report": {"printable", "revision", "run", "judge", "trace", "results", "fleet"},
     "storage": {"errors", "locks", "regular_file", "run", "judge"},
     "serving": {"errors", "perfetto", "printable", "regular_file"},
     "publishing": {"errors", "printable", "perfetto"},

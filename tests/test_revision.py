@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelgauge import revision as module
-from kernelgauge.revision import revision
+from kernelgauge.revision import revision, short
 
 
 @pytest.fixture
@@ -60,3 +60,7 @@ def test_a_tree_that_git_does_not_get_through_in_time_is_not_known(
 
     monkeypatch.setattr(module.subprocess, "run", slow)
     assert revision(repository) is None
+
+
+def test_a_commit_is_shown_short_with_the_mark_of_local_changes() -> None:
+    assert (short("0123456789abcdef"), short("0123456789abcdef+"), short("-")) == ("0123456789", "0123456789+", "-")

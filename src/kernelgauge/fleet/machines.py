@@ -10,6 +10,7 @@ from statistics import median
 from ..judge import Status
 from ..judge.machine import MachineChange, machine_change
 from ..results import Results, WorkloadResult
+from ..revision import short
 from ..run import ControlTime, Fingerprint
 
 __all__ = ["Machine", "machines_of"]
@@ -76,7 +77,7 @@ def machines_of(results: Sequence[Results]) -> tuple[Machine, ...]:
     for machine in found:
         name = machine.name
         if counts[name] > 1 and machine.commit is not None:
-            name += f" at {machine.commit[:9]}"
+            name += f" at {short(machine.commit)}"
         names[name] += 1
         machines.append(replace(machine, name=name if names[name] == 1 else f"{name} ({names[name]})"))
     return tuple(replace(machine, among=_among(machine, machines)) for machine in machines)

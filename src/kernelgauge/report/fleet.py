@@ -8,6 +8,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from ..judge import Status
+from ..revision import short
 from .failures import cut
 from .page import Column, Grid, Section, markdown, text, unlinked
 from .wording import change_of_one, counted, status_text
@@ -82,7 +83,7 @@ def _machine(machine: Machine) -> tuple[str, ...]:
     counts = Counter(status_text(workload) for workload in machine.workloads)
     return (
         cut(machine.name),
-        cut((machine.commit or "-")[:9] + ("+" if (machine.commit or "")[9:].endswith("+") else "")),
+        cut(short(machine.commit or "-")),
         str(len(machine.workloads)),
         *(_percent(machine.among.changes.get(name)) for name in ("copy", "gemm")),
         "\n".join(f"{count} {status}" for status, count in sorted(counts.items())),

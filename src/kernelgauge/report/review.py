@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ..judge import Ancestor, Group, Review, Reviewed, SinceFirst, TimeChange
 from ..printable import printable
+from ..revision import short
 from ..run import Timer
 from .page import Column, Grid, Section, markdown, unlinked
 from .terminal import render
@@ -30,7 +31,6 @@ _STYLES = {
 }
 _MOST_LINES = 12  # of evidence: beyond, `kernelgauge diff` of the traces is the tool
 _MOST_RECORDED = 5
-_COMMIT_LENGTH = 10
 _COLUMNS = (Column("workload"), Column("what"), Column("since the first accepted"), Column("refused"))
 
 
@@ -169,11 +169,7 @@ def _when(first: Ancestor) -> str:
 
 
 def commit_text(commit: str | None) -> str:
-    """Short, with the mark of local changes."""
-    if not commit:
-        return "not known"
-    sha = commit.removesuffix("+")
-    return sha[:_COMMIT_LENGTH] + commit[len(sha) :]
+    return short(commit) if commit else "not known"
 
 
 def _day(at: str | None) -> str:

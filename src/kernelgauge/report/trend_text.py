@@ -9,6 +9,7 @@ from itertools import groupby, pairwise
 from statistics import median
 
 from ..printable import printable
+from ..revision import short
 from .html_charts import shown_us
 from .trend import Chart, Series, Shift, Trends
 from .wording import counted
@@ -222,9 +223,7 @@ def _line(text: str) -> str:
 
 
 def short_commit(commit: str | None) -> str:
-    if commit is None:
-        return "(not known)"
-    return commit.removesuffix("+")[:10] + ("+" if commit.endswith("+") else "")
+    return "(not known)" if commit is None else short(commit)
 
 
 def _day(series: Series, index: int) -> str:
