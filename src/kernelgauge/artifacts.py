@@ -10,8 +10,9 @@ from gzip import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import StorageError
-from .results_file import NAME, is_of_ours
+from .errors import ResultsError, StorageError
+from .fleet.folders import is_folder_of
+from .results_file import NAME, read_results
 from .storage import write_atomically
 
 if TYPE_CHECKING:
@@ -74,11 +75,11 @@ class Artifacts:
         self._remove_files()
 
     def _machines(self) -> list[Artifacts]:
-        """A folder like this one for each machine, where a run was on several: those with results of ours."""
+        """A folder like this one for each machine, where a run was on several: those that have the name of theirs."""
         return [
             Artifacts(path.parent)
             for path in sorted(self.folder.glob(f"*/{NAME}"))
-            if not path.parent.is_symlink() and is_of_ours(path)
+            if not path.parent.is_symlink() and _is_of_its_machine(path)
         ]
 
     def _remove_files(self) -> None:
@@ -105,6 +106,14 @@ class Artifacts:
         """Raises `StorageError` if it cannot be written."""
         write_atomically(self.trace(workload), compress(trace_json, mtime=0))
         write_atomically(self.table(workload), table.encode())
+
+
+def _is_of_its_machine(path: Path) -> bool:
+    """Whether results lie where a run leaves a machine's. A copy that somebody keeps under another name is his."""
+    try:
+        return is_folder_of(read_results(path), path.parent.name)
+    except ResultsError:
+        return False
 
 
 def _remove(how: Callable[[Path], object], path: Path) -> None:

@@ -12,7 +12,7 @@ from .printable import printable
 from .regular_file import regular_file
 from .results import Results, decode_results
 
-__all__ = ["MOST_BYTES", "NAME", "find_results", "is_of_ours", "is_of_something_else", "read_results"]
+__all__ = ["MOST_BYTES", "NAME", "find_results", "is_of_something_else", "read_results"]
 
 NAME = "results.json"
 # The whole suite of this repository makes 0.3 MB. Decoded, a file takes about ten times its size in memory.
@@ -56,23 +56,13 @@ def _may_be_there(file: Path) -> bool:
     return True
 
 
-def is_of_ours(path: Path) -> bool:
-    """Whether a file is whole JSON with what all results say of themselves, in any version."""
-    return _says_that_it_is_ours(path) is True
-
-
 def is_of_something_else(path: Path) -> bool:
-    """Whether a file is whole JSON without it: what cannot be read may have been ours."""
-    return _says_that_it_is_ours(path) is False
-
-
-def _says_that_it_is_ours(path: Path) -> bool | None:
-    """None: it cannot be read, or is no JSON."""
+    """Whether a file is whole JSON without what all results say of themselves, in any version."""
     try:
         document = msgspec.json.decode(_content(path, printable(str(path))))
     except (OSError, ValueError, msgspec.DecodeError, RecursionError, ResultsError):
-        return None
-    return isinstance(document, dict) and {"schema_version", "kernelgauge"} <= document.keys()
+        return False
+    return not (isinstance(document, dict) and {"schema_version", "kernelgauge"} <= document.keys())
 
 
 def read_results(path: Path) -> Results:

@@ -123,11 +123,11 @@ def test_what_a_run_on_several_machines_left_is_removed_and_nothing_of_anybody_e
     """Of what it left of each, with its traces: whoever looks for the latest results would find these among them."""
     project.run()
     content = (latest(project) / "results.json").read_bytes()
-    for name in ("nvidia-h100-aa", "nvidia-h200-bb"):
+    for name in ("told-gpu-told", "told-gpu-told--2", "before"):
         (latest(project) / name / "traces").mkdir(parents=True)
         (latest(project) / name / "traces" / "old.txt").write_text("a table\n")
         (latest(project) / name / "results.json").write_bytes(content)
-    (latest(project) / "nvidia-h200-bb" / "notes.txt").write_text("mine")
+    (latest(project) / "told-gpu-told--2" / "notes.txt").write_text("mine")
     for name, foreign in (("mine", b"[1, 2]"), ("cut", content[:100])):
         (latest(project) / name).mkdir()
         (latest(project) / name / "results.json").write_bytes(foreign)
@@ -136,9 +136,9 @@ def test_what_a_run_on_several_machines_left_is_removed_and_nothing_of_anybody_e
     (latest(project) / "link").symlink_to(project.root / "elsewhere")
     project.run()
     folders = sorted(path.name for path in latest(project).iterdir() if path.is_dir())
-    assert folders == ["cut", "link", "mine", "nvidia-h200-bb", "traces"]
-    assert [path.name for path in (latest(project) / "nvidia-h200-bb").iterdir()] == ["notes.txt"]
-    assert all((latest(project) / name / "results.json").exists() for name in ("cut", "link", "mine"))
+    assert folders == ["before", "cut", "link", "mine", "told-gpu-told--2", "traces"]
+    assert [path.name for path in (latest(project) / "told-gpu-told--2").iterdir()] == ["notes.txt"]
+    assert all((latest(project) / name / "results.json").exists() for name in ("before", "cut", "link", "mine"))
 
 
 def test_what_no_device_measured_is_told_all_the_same(project: Project) -> None:

@@ -16,7 +16,7 @@ from ..results import Results, WorkloadResult, encode_results
 from ..results_file import MOST_BYTES, NAME, find_results, is_of_something_else, read_results
 from ..storage import is_file_name, slug, write_atomically
 
-__all__ = ["Found", "Written", "bring_together", "found_parts", "machine_names"]
+__all__ = ["Found", "Written", "bring_together", "found_parts", "is_folder_of", "machine_names"]
 
 
 @dataclass
@@ -97,11 +97,19 @@ def machine_names(merged: Sequence[Results]) -> list[str]:
         return [""]
     names: list[str] = []
     for results in merged:
-        device = results.fingerprint.device if results.fingerprint is not None else "nothing measured"
-        name = slug(" ".join([device, results.gpu or results.host]))[:100]
-        twins = sum(each == name or each.startswith(f"{name}--") for each in names)  # a slug has no double dash
-        names.append(f"{name}--{twins + 1}" if twins else name)
+        twins = sum(is_folder_of(results, name) for name in names)
+        names.append(f"{_name(results)}--{twins + 1}" if twins else _name(results))
     return names
+
+
+def is_folder_of(results: Results, name: str) -> bool:
+    """Whether a folder of this name, among those of several machines, may be that of these results."""
+    return name == _name(results) or name.startswith(f"{_name(results)}--")  # a slug has no double dash
+
+
+def _name(results: Results) -> str:
+    device = results.fingerprint.device if results.fingerprint is not None else "nothing measured"
+    return slug(" ".join([device, results.gpu or results.host]))[:100]
 
 
 def _with_traces(results: Results, folders: Sequence[Path], into: Path | None) -> Results:
