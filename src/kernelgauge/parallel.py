@@ -6,7 +6,8 @@ The controller collects nothing and measures nothing. A worker knows nothing of 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -82,6 +83,15 @@ def _gpus(config: pytest.Config) -> tuple[str, ...]:
     return () if config.getoption("--perf-device") == "cpu" else visible_gpus()
 
 
+@contextmanager
+def _ending_the_run() -> Iterator[None]:
+    """An error of ours ends pytest with its text alone, where a raised one would be an internal error."""
+    try:
+        yield
+    except KernelgaugeError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
 class Controller:
     """Hooks of pytest-xdist, where the workers are started. Other test suites are distributed as without us."""
 
@@ -102,10 +112,8 @@ class Controller:
         self._session = session
         # Under `--dist each` whoever asks for it wants every test on every worker.
         self._splits = config.getoption("dist") != "each"
-        try:
+        with _ending_the_run():
             self._gauge.prepare_folders()
-        except KernelgaugeError as error:
-            raise pytest.UsageError(str(error)) from error
 
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[Any]) -> None:
         """Before the worker imports anything of a suite: CUDA reads the variable once."""
@@ -134,10 +142,8 @@ class Controller:
         artifacts = self._gauge.artifacts
         if not self._measures and artifacts.of_worker(node.gateway.id).folder.exists():  # it has workloads to measure
             self._measures = True
-            try:
+            with _ending_the_run():
                 artifacts.empty()
-            except KernelgaugeError as error:
-                raise pytest.UsageError(str(error)) from error
 
     def pytest_testnodedown(self, node: Any) -> None:
         error = getattr(node, "workeroutput", {}).get(_ERROR)

@@ -49,14 +49,16 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def device_time_us(self) -> float:
         return sum(kernel.device_time_us for kernel in self.kernels)
 
-    def kernels_in(self, device_us: float) -> list[KernelRecord]:
-        """Its kernels where a call takes so long on the device, in microseconds.
+    def kernels_in(self, device_us: float | None) -> Sequence[KernelRecord]:
+        """Its kernels where a call takes so long on the device, in microseconds; None: as they are stored.
 
         They are means over all its processes. On the one GPU that a run is compared with all of them take longer or
         shorter than that, and no kernel carries it.
         """
         usual_us = [each.timers[Timer.DEVICE].mean_us for each in self.processes if Timer.DEVICE in each.timers]
-        factor = device_us / fmean(usual_us) if usual_us else 1.0
+        if device_us is None or not usual_us:
+            return self.kernels
+        factor = device_us / fmean(usual_us)
         return [
             KernelRecord(kernel.identity, round(factor * kernel.device_time_us, _DECIMALS)) for kernel in self.kernels
         ]

@@ -38,6 +38,7 @@ class Decision:
         status: PASS, REGRESSED, IMPROVED or UNDECIDED.
         change: with its interval at the level of the suite.
         before: the processes of the baseline that the run was held against.
+        after: the run.
         suspicious: worth a second, larger measurement before anything is said.
         missing_replicates: for UNDECIDED: how many more would decide; None: no number of them would.
         explained: UNDECIDED only because the machine or the host moved as well: else it, or more replicates, would have decided.
@@ -47,20 +48,22 @@ class Decision:
     status: Status
     change: RelativeChange
     before: Sequence[Seen]
+    after: Seen
     suspicious: bool
     missing_replicates: int | None = None
     explained: bool = False
     disturbed: bool = False
 
-    def compared_us(self, after: Seen) -> float:
-        """The time, in microseconds, that stands before the arrow where `after`, the run that was decided on, is behind it.
+    @property
+    def compared_us(self) -> float:
+        """The time, in microseconds, that stands before the arrow where the run's is behind it.
 
         The percentage is one of it, on a GPU that the baseline does not know too, where it is what is expected of that
         GPU; but a time of which the host has a part is compared at equal host speed, and shown as it was measured.
         """
-        if after.host_share:
-            return compared_mean_us(self.before, after)
-        return after.observation.mean_us / (1 + self.change.estimate)
+        if self.after.host_share:
+            return compared_mean_us(self.before, self.after)
+        return self.after.observation.mean_us / (1 + self.change.estimate)
 
 
 def decide(
@@ -89,7 +92,7 @@ def decide(
     compared = _Compared(before, after, policy, delta, 1 - 2 * FALSE_ALARMS_PER_SUITE / comparisons)
     measured = compared.change(noise, explained)
     if measured.low is None or measured.high is None:
-        return Decision(Status.UNDECIDED, measured, before, suspicious=True)
+        return Decision(Status.UNDECIDED, measured, before, after, suspicious=True)
     status = compared.said(noise, explained)
     undecided = status is Status.UNDECIDED
     regressed = compared.said(noise, _NO_MACHINE) is Status.REGRESSED
@@ -104,6 +107,7 @@ def decide(
         status=status,
         change=measured,
         before=before,
+        after=after,
         suspicious=suspicious,
         missing_replicates=missing,
         explained=by_the_machine,

@@ -148,8 +148,7 @@ def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequen
     entry, alike = old.entry_like(new.entries[0].kernels)
     device = next((each for each in times if each.timer is Timer.DEVICE), None)
     if (device is not None and device.moved) or not alike.same_configuration:
-        before_us = device.before_us if device is not None else None
-        stored = entry.kernels if before_us is None else entry.kernels_in(before_us)
+        stored = entry.kernels_in(device.before_us if device is not None else None)
         named, rest = explain(stored, new.entries[0].kernels)
         yield from named
         if rest:

@@ -9,6 +9,7 @@ from statistics import geometric_mean
 import msgspec
 
 from ..run import Run, Timer
+from ..trace.kernel import KernelRecord
 from .attribution import explain
 from .baseline import Baseline, Entry
 from .configuration import Likeness
@@ -60,14 +61,13 @@ def judge_time(
         comparisons=comparisons,
         explained=machine.explained(host_share=share),
     )
-    compared_us = decision.compared_us(after)
     return Verdict(
         status=decision.status,
         workload=run.workload,
         subject=timer.label,
-        headline=_headline(timer, decision, after, machine, compared_us, measured=len(sample.replicates_us)),
-        reasons=_reasons(timer, run, baseline, entry, likeness, decision, machine, compared_us),
-        before_us=compared_us,
+        headline=_headline(timer, decision, after, machine, measured=len(sample.replicates_us)),
+        reasons=_reasons(timer, run, baseline, entry, likeness, decision, machine),
+        before_us=decision.compared_us,
         after_us=after.observation.mean_us,
         change=decision.change,
         suspicious=decision.suspicious,
@@ -95,10 +95,8 @@ def _control_us(seen: Sequence[Seen]) -> float | None:
     return geometric_mean(controls) if controls else None
 
 
-def _headline(
-    timer: Timer, decision: Decision, after: Seen, machine: MachineChange, compared_us: float, *, measured: int
-) -> str:
-    headline = f"{timer.label} {compared_us:.1f} -> {after.observation.mean_us:.1f} us  "
+def _headline(timer: Timer, decision: Decision, after: Seen, machine: MachineChange, *, measured: int) -> str:
+    headline = f"{timer.label} {decision.compared_us:.1f} -> {after.observation.mean_us:.1f} us  "
     headline += _describe(decision.change, at_equal_host_speed=bool(after.host_share))
     if timer is not Timer.DEVICE and after.observation.control_us is not None:
         usual = _control_us(decision.before)
@@ -144,12 +142,11 @@ def _reasons(
     likeness: Likeness,
     decision: Decision,
     machine: MachineChange,
-    compared_us: float,
 ) -> tuple[Reason, ...]:
     reasons: list[Reason] = []
     if decision.status in (Status.REGRESSED, Status.IMPROVED):
         if timer is Timer.DEVICE:
-            reasons += _device_reasons(run, entry, machine, compared_us)
+            reasons += _device_reasons(run, entry.kernels_in(decision.compared_us), machine)
         else:
             reasons += _host_reasons(timer, run, baseline, entry, decision.before)
     if timer is Timer.DEVICE:
@@ -160,8 +157,8 @@ def _reasons(
     return tuple(reasons)
 
 
-def _device_reasons(run: Run, entry: Entry, machine: MachineChange, compared_us: float) -> list[Reason]:
-    named, rest = explain(entry.kernels_in(compared_us), run.kernels)
+def _device_reasons(run: Run, stored: Sequence[KernelRecord], machine: MachineChange) -> list[Reason]:
+    named, rest = explain(stored, run.kernels)
     reasons = [Reason("why", text) for text in named]
     if rest:
         reasons.append(Reason("rest", rest))

@@ -199,7 +199,7 @@ def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[Time
             comparisons=comparisons,
             explained=machine.explained(host_share=after.host_share),
         )
-        found.append(TimeChange(timer, decision.compared_us(after), after.observation.mean_us, decision))
+        found.append(TimeChange(timer, decision.compared_us, after.observation.mean_us, decision))
     return found
 
 

@@ -115,7 +115,7 @@ def stored_kernels(source: WorkloadResult) -> Sequence[KernelRecord]:
         return source.run.kernels
     entry, _ = source.baseline.entry_like(source.run.kernels)
     judged = source.verdict(Timer.DEVICE.label)
-    return entry.kernels if judged is None or judged.before_us is None else entry.kernels_in(judged.before_us)
+    return entry.kernels_in(judged.before_us if judged is not None else None)
 
 
 def against_baseline(
