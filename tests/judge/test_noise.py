@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from kernelgauge.judge import DEFAULT_POLICIES, Prior, Seen, Status, decide, process_noise
-from kernelgauge.judge.noise import alike, difference, host_explains, of_another_gpu, sources
-from kernelgauge.judge.seen import comparable_to
-from kernelgauge.judge.slope import DISPATCH_SLOPE
+from kernelgauge.judge import DEFAULT_POLICIES, Prior, Seen, process_noise
+from kernelgauge.judge.noise import difference, sources
 from kernelgauge.judge.stats import NO_INTERVAL, change, quantile, standard_error
 from kernelgauge.run import Timer
-from tests.builders import ELSEWHERE, HERE, observation, policy, seen
+from tests.builders import ELSEWHERE, observation, policy, seen
+from tests.judge.noisy import error, processes
 
 QUIET = Prior(0.0)
-
-
-def error(before: list[Seen], after: Seen | None = None, **of_policy: Any) -> float:
-    return standard_error(sources(before, after or seen(), policy(**of_policy)))
-
-
-def processes(count: int, *, spread: float = 0.0, **changes: Any) -> list[Seen]:
-    """Processes whose means alternate about 200 us, `spread` apart from it."""
-    return [seen(200.0 * math.exp(spread * (-1) ** number), **changes) for number in range(count)]
 
 
 # -- what is expected and what is seen ------------------------------------------------------------------------------
@@ -174,179 +162,3 @@ def test_of_a_process_without_a_control_of_the_host_nothing_is_known_on_any_gpu(
     here = seen(50.0, host_share=1.0)
     assert sources([here, *there], here, policy()) == NO_INTERVAL
     assert sources([here, there[0]], here, policy()) != NO_INTERVAL
-
-
-# -- GPUs -----------------------------------------------------------------------------------------------------------
-
-
-def test_processes_of_the_same_gpu_are_compared_with_and_no_others() -> None:
-    before = [seen(200.0), seen(100.0, gpu=ELSEWHERE)]
-    assert difference(before, seen(210.0), policy()) == pytest.approx(math.log(1.05))
-    assert difference(before, seen(105.0, gpu=ELSEWHERE), policy()) == pytest.approx(math.log(1.05))
-    assert comparable_to(seen(gpu="a third"), before) == []
-
-
-def test_where_no_process_ran_on_this_gpu_all_are_compared_with() -> None:
-    before = [seen(100.0), seen(400.0, gpu=ELSEWHERE)]
-    assert difference(before, seen(200.0, gpu="a third"), policy()) == pytest.approx(0.0)
-
-
-def test_another_gpu_adds_the_noise_between_gpus() -> None:
-    here, there = (error(processes(10), seen(gpu=gpu)) for gpu in (HERE, ELSEWHERE))
-    assert there**2 - here**2 == pytest.approx(2 * 0.0035**2)  # its own, and that of the one in the baseline
-
-
-def test_several_gpus_in_the_baseline_say_more_of_another_one() -> None:
-    one, three = ([seen(gpu=gpu) for gpu in gpus for _ in range(6)] for gpus in ("a", "abc"))
-    assert error(three, seen(gpu="d")) < error(one, seen(gpu="d"))
-
-
-def test_every_gpu_of_the_baseline_has_one_voice_however_many_processes_ran_on_it() -> None:
-    uneven = [seen(100.0, gpu="a")] * 19 + [seen(400.0, gpu="b")]
-    assert difference(uneven, seen(200.0, gpu="c"), policy()) == pytest.approx(0.0)
-
-
-def test_gpus_that_differ_more_than_expected_widen_the_interval_of_another_one() -> None:
-    alike = [seen(200.0, gpu=gpu) for gpu in "abcd"]
-    apart = [seen(mean_us, gpu=gpu) for gpu, mean_us in zip("abcd", (190.0, 200.0, 210.0, 200.0), strict=True)]
-    assert error(apart, seen(gpu="e")) > 2 * error(alike, seen(gpu="e"))
-
-
-def test_a_difference_between_gpus_is_no_noise_between_processes() -> None:
-    before = [seen(mean_us, gpu=gpu) for gpu, mean_us in (("a", 190.0), ("b", 210.0)) for _ in range(5)]
-    assert process_noise(before, policy()) < 0.0005
-
-
-# -- another GPU, by its control GEMM -------------------------------------------------------------------------------
-
-FOLLOWS = {"machine": Prior(0.0035, degrees=12.0), "beyond_gemm": Prior(0.002, degrees=20.0)}
-
-
-def fleet(count: int = 8, *, slope: float = 0.45, gemm: bool = True) -> list[Seen]:
-    """GPUs whose control GEMM differs by up to 2 %, and whose time follows it with `slope`."""
-    speeds = [0.02 * (place / (count - 1) - 0.5) for place in range(count)]
-    return [
-        seen(200.0 * math.exp(slope * speed), gpu=str(place), gemm_us=150.0 * math.exp(speed) if gemm else None)
-        for place, speed in enumerate(speeds)
-    ]
-
-
-def expected(before: list[Seen], gemm_us: float | None, **of_policy: Any) -> float:
-    return math.exp(of_another_gpu(before, seen(gpu="new", gemm_us=gemm_us), policy(**of_policy)).expected)
-
-
-def test_another_gpu_is_expected_to_be_as_fast_as_its_control_gemm_tells() -> None:
-    slow, usual, fast = (expected(fleet(), 150.0 * factor, **FOLLOWS) for factor in (1.01, 1.0, 1 / 1.01))
-    assert usual == pytest.approx(200.0)
-    assert 200.0 < slow < 200.0 * 1.0045  # the slope is drawn towards none
-    assert slow == pytest.approx(200.0 * 1.0045, rel=0.001)
-    assert slow * fast == pytest.approx(200.0**2)
-
-
-def test_a_time_that_does_not_follow_the_control_gemm_is_expected_as_it_was() -> None:
-    assert expected(fleet(slope=0.0), 151.5, **FOLLOWS) == pytest.approx(200.0)
-
-
-@pytest.mark.parametrize(
-    ("before", "gemm_us", "of_policy"),
-    [
-        pytest.param(fleet(3), 151.5, FOLLOWS, id="too few GPUs"),
-        pytest.param(fleet(gemm=False), 151.5, FOLLOWS, id="no GEMM before"),
-        pytest.param([*fleet()[:-1], *fleet(gemm=False)[-1:]], 151.5, FOLLOWS, id="one GPU without a GEMM"),
-        pytest.param(fleet(), None, FOLLOWS, id="no GEMM now"),
-        pytest.param(fleet(), 151.5, {}, id="a timer that it tells nothing of"),
-    ],
-)
-def test_where_the_control_gemm_tells_nothing_the_mean_of_the_gpus_is_expected(
-    before: list[Seen], gemm_us: float | None, of_policy: dict[str, Any]
-) -> None:
-    mean = math.exp(sum(one.logarithm for one in before) / len(before))
-    assert expected(before, gemm_us, **of_policy) == pytest.approx(mean)
-
-
-def test_what_the_control_gemm_tells_of_another_gpu_narrows_its_interval() -> None:
-    with_gemm, without = (seen(gpu="new", gemm_us=gemm_us) for gemm_us in (150.0, None))
-    assert error(fleet(), with_gemm, **FOLLOWS) < 0.75 * error(fleet(), without, **FOLLOWS)
-
-
-def test_the_further_the_control_gemm_lies_from_those_of_the_baseline_the_less_it_tells() -> None:
-    near, far = (seen(gpu="new", gemm_us=gemm_us) for gemm_us in (150.0, 165.0))
-    assert error(fleet(), far, **FOLLOWS) > 1.5 * error(fleet(), near, **FOLLOWS)
-
-
-# -- the host's speed -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("share", [1.0, 0.25])
-def test_a_time_of_the_host_is_compared_at_equal_speed_of_the_host(share: float) -> None:
-    follows = 2 ** (share * DISPATCH_SLOPE.value)
-    before, after = seen(50.0, host_share=share), seen(50.0 * follows, host_share=share, control_us=28.0)
-    assert difference([before], after, policy()) == pytest.approx(0.0)
-
-
-@pytest.mark.parametrize("slope", [0.8, 1.0, 1.3])
-def test_a_baseline_of_processes_at_several_speeds_knows_how_its_workload_follows_the_host(slope: float) -> None:
-    def at(control_us: float, factor: float = 1.0) -> Seen:
-        return seen(50.0 * factor * (control_us / 14.0) ** slope, host_share=1.0, control_us=control_us)
-
-    before = [at(control_us) for control_us in (14.0, 16.0, 20.0, 26.0, 28.0)]
-    same, slower = (difference(*alike(before, at(22.0, factor), policy()), policy()) for factor in (1.0, 1.1))
-    assert abs(same) < 0.01
-    assert slower == pytest.approx(same + math.log(1.1))
-
-
-def test_what_a_slope_was_fitted_to_says_less_of_how_far_it_scatters() -> None:
-    before = [seen(50.0, host_share=1.0, control_us=control_us) for control_us in (10.0, 14.0, 20.0)]
-    fitted, _ = alike(before, before[0], policy())
-    own = [replace(one, slope=replace(one.slope, fitted=0.0)) for one in fitted]
-    degrees = [sources(each, each[0], policy())[0].degrees for each in (own, fitted)]
-    assert fitted[0].slope.fitted > 0.1
-    assert degrees[1] == pytest.approx(degrees[0] - fitted[0].slope.fitted)
-
-
-def test_a_device_time_does_not_follow_the_host() -> None:
-    assert difference([seen(50.0, control_us=14.0)], seen(50.0, control_us=28.0), policy()) == 0
-
-
-def test_the_further_the_host_moved_the_less_its_control_explains() -> None:
-    none, some, much = (
-        error([seen(50.0, host_share=1.0)], seen(50.0, host_share=1.0, control_us=control))
-        for control in (14.0, 15.0, 28.0)
-    )
-    assert none < some < much
-    assert much > DISPATCH_SLOPE.deviation * math.log(2)
-
-
-@pytest.mark.parametrize("unknown", ["before", "after", "both"])
-def test_without_a_control_a_time_of_the_host_has_no_interval_and_is_shown_as_it_is(unknown: str) -> None:
-    known, lost = seen(50.0, host_share=1.0), Seen(observation(50.0), HERE, 1.0)
-    before = known if unknown == "after" else lost
-    after = known if unknown == "before" else lost
-    assert sources([before], after, policy()) == NO_INTERVAL
-    assert difference([before], after, policy()) == 0
-
-
-def test_a_latency_of_which_the_host_moves_nothing_is_told_so_by_a_baseline_at_several_speeds() -> None:
-    rule = DEFAULT_POLICIES[Timer.END_TO_END]
-
-    def at(control_us: float, us: float = 270.0) -> Seen:
-        return seen(us, host_share=0.13, control_us=control_us)
-
-    before = [at(control_us, 270.0 + wobble) for control_us, wobble in ((35, 0.0), (40, 0.4), (46, -0.4), (55, 0.1))]
-    _, after = alike(before, at(36.0), rule)
-    assert after.slope.value < 0.5
-    assert math.sqrt(after.slope.variance) == pytest.approx(0.35, abs=0.06)  # another host may differ
-    assert decide(before, at(36.0), rule, comparisons=21).status is Status.PASS
-    assert decide(before, at(36.0, 300.0), rule, comparisons=21).status is Status.REGRESSED
-
-
-@pytest.mark.parametrize("host_us", [14.0, 20.0])
-def test_of_a_latency_the_host_of_the_runs_own_gpu_is_what_moved(host_us: float) -> None:
-    """The baseline's processes on another GPU saw another host, and are not what it is compared with."""
-    here = seen(host_share=0.5, control_us=14.0)
-    elsewhere = seen(gpu=ELSEWHERE, host_share=0.5, control_us=28.0)
-    after = seen(300.0, host_share=0.5, control_us=host_us)
-    assert host_explains([here, elsewhere], after, 0.4) == host_explains([here], after, 0.4)
-    assert host_explains([here], after, 0.4)[1] == pytest.approx(
-        max(0.0, 1 - 0.5 * here.slope.value) * max(0.0, math.log(host_us / 14.0) - 0.1)
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
@@ -24,15 +23,12 @@ from kernelgauge.judge import (
     plan_update,
 )
 from kernelgauge.judge.slope import DISPATCH_SLOPE
-from kernelgauge.judge.update import comparison_count, time_changes, time_detail
+from kernelgauge.judge.update import comparison_count
 from kernelgauge.run import ControlTime, Timer
 from tests.builders import (
     CONTROL_US,
-    ELSEWHERE,
     H200,
     HERE,
-    ONE_TOKEN,
-    ONE_TOKEN_US,
     OTHER_SOURCE,
     WORKLOAD,
     baseline,
@@ -40,18 +36,13 @@ from tests.builders import (
     drawn,
     fingerprint,
     mlp_kernels,
-    of_grids,
     pair,
     run,
 )
+from tests.judge.timed import STEADY, steady
 
-TIMES = (200.0, 200.0, 200.0, 200.0)
 # Half of it is no move and twice as much is one, on four replicates.
 MOVES = {Timer.DEVICE: 0.005, Timer.END_TO_END: 0.07, Timer.HOST: 0.07}
-
-
-def times(factor: float) -> tuple[float, ...]:
-    return tuple(factor * value for value in TIMES)
 
 
 def plan_one(old: Baseline | None, new: Baseline) -> PlannedChange:
@@ -60,7 +51,7 @@ def plan_one(old: Baseline | None, new: Baseline) -> PlannedChange:
 
 
 def test_what_is_not_stored_is_created_with_its_times() -> None:
-    new = baseline(device=TIMES, host=None, end_to_end=None)
+    new = baseline(device=STEADY, host=None, end_to_end=None)
     (change,) = plan_update([new], {}, {"perf": {WORKLOAD}})
     assert change == PlannedChange(Action.CREATE, WORKLOAD, new, ("4 launches", "device time 200.0 us"))
 
@@ -77,8 +68,8 @@ def test_what_is_stored_alike_is_kept_and_not_written(processes: int) -> None:
 )
 def test_a_time_is_updated_where_it_would_be_judged_to_have_moved(timer: Timer, share: float, action: Action) -> None:
     field = {Timer.DEVICE: "device", Timer.HOST: "host", Timer.END_TO_END: "end_to_end"}[timer]
-    moved = [value * (1 + share * MOVES[timer]) for value in TIMES]
-    change = plan_one(baseline(**{field: TIMES}), baseline(**{field: moved}))
+    moved = [value * (1 + share * MOVES[timer]) for value in STEADY]
+    change = plan_one(baseline(**{field: STEADY}), baseline(**{field: moved}))
     assert change.action is action
     assert [detail.startswith(f"{timer.label} 200.0 -> ") for detail in change.details] == (
         [True] if action is Action.UPDATE else []
@@ -87,8 +78,8 @@ def test_a_time_is_updated_where_it_would_be_judged_to_have_moved(timer: Timer, 
 
 def test_a_device_time_that_moved_is_no_move_of_the_latency_that_contains_it() -> None:
     """The share of the host becomes another one, and its control is no common scale of the two."""
-    slower = baseline(device=times(1.1), kernels=mlp_kernels(us=58.6))
-    (detail,) = plan_one(baseline(device=TIMES), slower).details
+    slower = baseline(device=steady(1.1), kernels=mlp_kernels(us=58.6))
+    (detail,) = plan_one(baseline(device=STEADY), slower).details
     assert detail.startswith("device time 200.0 -> 220.0 us (+10.0 %)")
 
 
@@ -99,13 +90,13 @@ def test_a_device_time_that_moved_is_no_move_of_the_latency_that_contains_it() -
     ("old", "new"),
     [
         pytest.param(baseline(device=(200.0,)), baseline(device=(210.0,)), id="one replicate on both sides"),
-        pytest.param(baseline(device=TIMES), baseline(device=(210.0,)), id="one replicate now"),
-        pytest.param(baseline(device=TIMES), baseline(device=(150.0, 250.0, 200.0, 260.0)), id="noise"),
+        pytest.param(baseline(device=STEADY), baseline(device=(210.0,)), id="one replicate now"),
+        pytest.param(baseline(device=STEADY), baseline(device=(150.0, 250.0, 200.0, 260.0)), id="noise"),
         pytest.param(
-            baseline(host=TIMES, host_control_us=None), baseline(host=times(2), host_control_us=None), id="no control"
+            baseline(host=STEADY, host_control_us=None), baseline(host=steady(2), host_control_us=None), id="no control"
         ),
-        pytest.param(baseline(host=TIMES), baseline(host=times(2), host_control_us=None), id="no control now"),
-        pytest.param(baseline(host=TIMES, host_control_us=None), baseline(host=times(2)), id="no control before"),
+        pytest.param(baseline(host=STEADY), baseline(host=steady(2), host_control_us=None), id="no control now"),
+        pytest.param(baseline(host=STEADY, host_control_us=None), baseline(host=steady(2)), id="no control before"),
     ],
 )
 def test_what_is_not_decided_keeps_the_file_byte_for_byte(old: Baseline, new: Baseline) -> None:
@@ -135,11 +126,11 @@ def test_a_dispatch_that_moved_on_a_host_of_another_speed_is_updated_for_what_it
 @pytest.mark.parametrize("workloads", [1, 200])
 def test_a_file_is_updated_by_what_a_test_of_as_many_workloads_would_be_told(workloads: int) -> None:
     """Three timers each. A level of its own would move files that the tests call unchanged."""
-    old = baseline(device=TIMES)
+    old = baseline(device=STEADY)
     others = [msgspec.structs.replace(old, workload=f"{number}-x-bf16-1") for number in range(workloads - 1)]
     moved: list[bool] = []
     for percent in np.arange(0.1, 1.5, 0.02):
-        observed = run(device=times(1 + percent / 100))
+        observed = run(device=steady(1 + percent / 100))
         verdict = judge_time(Timer.DEVICE, observed, old, compare(H200, H200), comparisons=3 * workloads)
         (change,) = (
             each
@@ -150,7 +141,7 @@ def test_a_file_is_updated_by_what_a_test_of_as_many_workloads_would_be_told(wor
         assert change.action is (Action.UPDATE if moved[-1] else Action.KEEP), percent
     # At the level of one comparison the first would have moved sooner.
     alone = [
-        judge_time(Timer.DEVICE, run(device=times(1 + percent / 100)), old, compare(H200, H200)).status
+        judge_time(Timer.DEVICE, run(device=steady(1 + percent / 100)), old, compare(H200, H200)).status
         is Status.REGRESSED
         for percent in np.arange(0.1, 1.5, 0.02)
     ]
@@ -167,14 +158,14 @@ def test_a_gpu_that_the_baseline_does_not_know_is_expected_to_be_as_fast_as_its_
     speeds = [0.03 * (place / 7 - 0.5) for place in range(8)]
     old = calibrated(
         [
-            run(device=times(1 + speed / 2), gpu=str(place), controls=pair(gemm=150.0 * (1 + speed)))
+            run(device=steady(1 + speed / 2), gpu=str(place), controls=pair(gemm=150.0 * (1 + speed)))
             for place, speed in enumerate(speeds)
         ],
         suite="perf",
     )
 
     def planned(gemm: dict[str, ControlTime]) -> Action:
-        return plan_one(old, baseline(device=times(1.01), gpu="new", controls=gemm)).action
+        return plan_one(old, baseline(device=steady(1.01), gpu="new", controls=gemm)).action
 
     assert planned(pair(gemm=150.0)) is Action.UPDATE
     assert planned(pair(gemm=150.0 * 1.02)) is Action.KEEP
@@ -224,8 +215,8 @@ def test_a_configuration_that_was_not_known_is_added_and_the_others_stay_as_they
 
 
 def test_only_the_entry_that_moved_is_replaced_and_it_keeps_its_draws() -> None:
-    old = drawn({1024: 3, 512: 2}, device=TIMES)
-    new = baseline(device=times(1.1), kernels=mlp_kernels(xblock=512))
+    old = drawn({1024: 3, 512: 2}, device=STEADY)
+    new = baseline(device=steady(1.1), kernels=mlp_kernels(xblock=512))
     change = plan_one(old, new)
     assert change.action is Action.UPDATE
     assert change.baseline is not None
@@ -235,9 +226,9 @@ def test_only_the_entry_that_moved_is_replaced_and_it_keeps_its_draws() -> None:
 
 
 def test_a_known_configuration_that_did_not_move_is_kept_however_many_there_are() -> None:
-    old = drawn({1024: 3, 512: 2}, device=TIMES)
+    old = drawn({1024: 3, 512: 2}, device=STEADY)
     for xblock in (1024, 512):
-        new = baseline(device=TIMES, kernels=mlp_kernels(xblock=xblock))
+        new = baseline(device=STEADY, kernels=mlp_kernels(xblock=xblock))
         assert plan_one(old, new) == PlannedChange(Action.KEEP, WORKLOAD, None)
 
 
@@ -260,14 +251,14 @@ def test_another_source_of_a_known_configuration_replaces_its_entry() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"device": times(1.1)}, id="a time"),
-        pytest.param({"device": TIMES, "kernels": mlp_kernels(source=OTHER_SOURCE)}, id="a source"),
+        pytest.param({"device": steady(1.1)}, id="a time"),
+        pytest.param({"device": STEADY, "kernels": mlp_kernels(source=OTHER_SOURCE)}, id="a source"),
     ],
 )
 def test_a_baseline_that_loses_what_it_knew_of_its_processes_says_so(
     changes: dict[str, Any], processes: int, told: list[str]
 ) -> None:
-    change = plan_one(drawn({1024: processes}, device=TIMES), baseline(**changes))
+    change = plan_one(drawn({1024: processes}, device=STEADY), baseline(**changes))
     assert change.baseline is not None
     assert len(change.baseline.entries[0].processes) == 1
     assert list(change.details[1:]) == told
@@ -275,8 +266,8 @@ def test_a_baseline_that_loses_what_it_knew_of_its_processes_says_so(
 
 def test_what_the_machine_may_have_done_updates_nothing() -> None:
     """All is slower by 1.5 %, and so is the copy of our own: that is no change of the workload."""
-    old, slower = (baseline(device=times(factor), controls=pair(copy=30.0)) for factor in (1.0, 1.015))
-    with_the_copy = baseline(device=times(1.015), controls=pair(copy=30.45))
+    old, slower = (baseline(device=steady(factor), controls=pair(copy=30.0)) for factor in (1.0, 1.015))
+    with_the_copy = baseline(device=steady(1.015), controls=pair(copy=30.45))
     assert plan_one(old, slower).action is Action.UPDATE
     assert plan_one(old, with_the_copy).action is Action.KEEP
 
@@ -285,16 +276,16 @@ def test_what_the_machine_may_have_done_updates_nothing() -> None:
 def test_a_machine_that_a_gpu_with_another_configuration_knows_is_none_that_changed(
     known: float, action: Action
 ) -> None:
-    runs = [run(gpu="d", device=TIMES, kernels=mlp_kernels(xblock=512), controls=pair(copy=known))]
-    runs += [run(gpu=HERE, device=TIMES, controls=pair(copy=30.0))] * 2
+    runs = [run(gpu="d", device=STEADY, kernels=mlp_kernels(xblock=512), controls=pair(copy=known))]
+    runs += [run(gpu=HERE, device=STEADY, controls=pair(copy=30.0))] * 2
     old = calibrated(runs, suite="perf")
-    assert plan_one(old, baseline(gpu="e", device=times(1.05), controls=pair(copy=31.5))).action is action
+    assert plan_one(old, baseline(gpu="e", device=steady(1.05), controls=pair(copy=31.5))).action is action
 
 
 def test_only_the_processes_of_the_entry_that_is_replaced_are_lost() -> None:
     """Those of the other configuration stay."""
-    old = drawn({1024: 4, 512: 2}, device=TIMES)
-    change = plan_one(old, baseline(device=times(1.1), kernels=mlp_kernels(xblock=512)))
+    old = drawn({1024: 4, 512: 2}, device=STEADY)
+    change = plan_one(old, baseline(device=steady(1.1), kernels=mlp_kernels(xblock=512)))
     assert change.baseline is not None
     assert [len(entry.processes) for entry in change.baseline.entries] == [4, 1]
     assert change.details[1:] == ("processes that it knows 2 -> 1 (kernelgauge calibrate records more)",)
@@ -320,7 +311,7 @@ def test_kernel_times_alone_within_the_noise_of_the_total_move_nothing() -> None
 
 
 def test_a_timer_that_the_stored_one_lacks_is_added() -> None:
-    change = plan_one(baseline(host=None), baseline(host=TIMES))
+    change = plan_one(baseline(host=None), baseline(host=STEADY))
     assert change.action is Action.UPDATE
     assert change.details == ("host dispatch (none) -> 200.0 us",)
 
@@ -393,9 +384,9 @@ def test_a_timer_that_would_be_lost_is_named() -> None:
 
 
 def test_every_update_of_a_file_makes_what_was_stored_an_ancestor() -> None:
-    old = drawn({1024: 3, 512: 2}, device=TIMES)
+    old = drawn({1024: 3, 512: 2}, device=STEADY)
     for new in (
-        baseline(device=times(1.1)),  # replaces an entry
+        baseline(device=steady(1.1)),  # replaces an entry
         baseline(kernels=mlp_kernels(xblock=256)),  # adds one
         baseline(machine=fingerprint(driver="590.1")),  # replaces all
     ):
@@ -409,95 +400,3 @@ def test_what_is_kept_or_created_has_no_new_ancestor() -> None:
     (created,) = plan_update([baseline()], {}, {})
     assert created.baseline is not None
     assert created.baseline.ancestors == ()
-
-
-def test_a_time_on_each_side_is_compared_by_the_rule_that_judges() -> None:
-    changes = time_changes(baseline(device=TIMES), baseline(device=times(1.1)), comparisons=3)
-    assert [change.timer for change in changes] == list(Timer)
-    device, *others = changes
-    assert device.decision is not None
-    assert (device.moved, device.decision.status) == (True, Status.REGRESSED)
-    assert (device.before_us, device.after_us) == (pytest.approx(200.0), pytest.approx(220.0))
-    assert not any(change.moved for change in others)
-
-
-def test_a_time_of_one_side_has_moved_and_nothing_is_decided_of_it() -> None:
-    for old, new in ((baseline(host=None), baseline()), (baseline(), baseline(host=None))):
-        (host,) = (change for change in time_changes(old, new, comparisons=3) if change.timer is Timer.HOST)
-        assert (host.moved, host.decision) == (True, None)
-        assert (host.before_us is None) != (host.after_us is None)
-
-
-def test_the_percentage_is_one_of_the_time_that_is_shown_beside_it() -> None:
-    """On a GPU that the baseline does not know, what is expected of it by its control GEMM."""
-    old = calibrated(
-        [run(device=times(1 + place / 100), gpu=str(place), controls=pair(gemm=150.0 + place)) for place in range(5)],
-        suite="perf",
-    )
-    device = time_changes(old, baseline(device=times(1.05), gpu="new", controls=pair(gemm=153.0)), comparisons=3)[0]
-    assert device.decision is not None
-    assert device.before_us is not None
-    assert device.after_us == pytest.approx(device.before_us * (1 + device.decision.change.estimate))
-    assert device.before_us != pytest.approx(204.0, rel=1e-4)  # the mean of them
-
-
-@pytest.mark.parametrize("timer", Timer)
-def test_the_times_of_a_change_are_those_that_were_compared(timer: Timer) -> None:
-    """On the run's own GPU and host, not on all that the baseline knows."""
-    timed = {Timer.DEVICE: "device", Timer.HOST: "host", Timer.END_TO_END: "end_to_end"}[timer]
-    there, here = (run(gpu=gpu, **{timed: times(factor)}) for gpu, factor in ((ELSEWHERE, 1.04), (HERE, 1.0)))
-    old = calibrated([there, here], suite="perf")
-    changes = time_changes(old, baseline(gpu=HERE, **{timed: times(1.12)}), comparisons=3)
-    (change,) = (each for each in changes if each.timer is timer)
-    assert (change.before_us, change.after_us) == (pytest.approx(200.0), pytest.approx(224.0))
-    assert time_detail(change) == f"{timer.label} 200.0 -> 224.0 us (+12.0 %)"
-
-
-@pytest.mark.parametrize("gpu", [HERE, "another"])
-@pytest.mark.parametrize(("control_before", "control"), [(0.001, 1e12), (1e12, 0.001), (1e12, 1e12)])
-@pytest.mark.parametrize("noise", [1.0, 1e6])
-@pytest.mark.parametrize(("before", "after"), [(0.001, 1e12), (1e12, 0.001), (0.001, 0.001), (1e12, 1e12)])
-def test_the_longest_and_the_shortest_times_can_be_compared(
-    before: float, after: float, control_before: float, control: float, noise: float, gpu: str
-) -> None:
-    def seen(us: float, **changes: Any) -> Baseline:
-        two = (us / noise, us) if us > 1 else (us, us * noise)
-        return baseline(device=two, host=two, end_to_end=two, **changes)
-
-    old = seen(before, controls=pair(control_before, control_before), host_control_us=control_before)
-    new = seen(after, controls=pair(control, control), host_control_us=control, gpu=gpu)
-    changes = time_changes(old, new, comparisons=3)
-    assert [change.timer for change in changes] == list(Timer)
-    for change in changes:
-        assert change.before_us is not None
-        assert 0 < change.before_us < math.inf
-        assert change.decision is not None
-        measured = change.decision.change
-        assert all(math.isfinite(each) for each in (measured.estimate, measured.low or 0.0, measured.high or 0.0))
-
-
-@pytest.mark.parametrize("gemm_us", [0.001, 200.0, 1e12])
-@pytest.mark.parametrize("after_us", [0.001, 1e12])
-@pytest.mark.parametrize("times_us", [[10.0 ** (-3 + 3 * place) for place in range(6)][::step] for step in (1, -1)])
-def test_what_an_absurd_baseline_expects_of_another_gpu_can_be_compared(
-    times_us: list[float], after_us: float, gemm_us: float
-) -> None:
-    """Times that are a thousand times apart where the control GEMM is 1 % apart, extrapolated."""
-    runs = [
-        run(device=(us, us), gpu=str(place), controls=pair(gemm=100.0 + place)) for place, us in enumerate(times_us)
-    ]
-    new = baseline(device=(after_us, after_us), gpu="another", controls=pair(gemm=gemm_us))
-    device = time_changes(calibrated(runs, suite="perf"), new, comparisons=3)[0]
-    assert device.before_us is not None
-    assert 0 < device.before_us < math.inf
-
-
-@pytest.mark.parametrize(("grids", "moves"), [(ONE_TOKEN, False), (((128, 1, 1),) * 5, True)], ids=["few", "many"])
-def test_a_time_of_kernels_of_few_blocks_moves_by_more_than_processes_differ(
-    grids: tuple[tuple[int, int, int], ...], moves: bool
-) -> None:
-    kernels = of_grids(*grids)
-    old = calibrated([run(kernels=kernels, device=ONE_TOKEN_US) for _ in range(4)], suite="perf")
-    new = from_run(run(kernels=kernels, device=[1.011 * us for us in ONE_TOKEN_US]), suite="perf")
-    (device,) = [change for change in time_changes(old, new, comparisons=108) if change.timer is Timer.DEVICE]
-    assert device.moved is moves

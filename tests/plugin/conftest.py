@@ -44,3 +44,9 @@ def command(processes: Processes, capsys: pytest.CaptureFixture[str]) -> Command
         return code, printed.out, printed.err
 
     return call
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that workers may have, by their names."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5f")
