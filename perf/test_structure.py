@@ -8,7 +8,7 @@ import torch
 from claims import Available, claim, gemm_names, gpu_only, only
 from kernelgauge import Run, Timer, Workload
 from kernelgauge.gauge import Gauge
-from kernelgauge.judge import DEFAULT_POLICIES, Seen, decide, observe
+from kernelgauge.judge import observe
 from kernelgauge.measure.compiler import compile_counts
 from kernelgauge.measure.instance import build
 from kernelgauge.standard import test_kernels_and_graphs_are_as_declared, test_structure_is_that_of_the_baseline
@@ -67,12 +67,8 @@ def test_c05_compile_removes_the_transpose_and_adds_rows_of_its_own(run: Run, ea
 @gpu_only
 @claim("linear", "compiled")
 def test_c06_compile_does_not_make_one_gemm_faster(run: Run, eager: Run) -> None:
-    before, after = (Seen(observe(each.samples[Timer.DEVICE])) for each in (eager, run))
-    change = decide([before], after, DEFAULT_POLICIES[Timer.DEVICE]).change
-    assert change.low is not None
-    assert change.high is not None
-    assert change.high - change.low < 0.1  # else it is too noisy to tell
-    assert change.high > -DEFAULT_POLICIES[Timer.DEVICE].blind
+    before, after = (observe(each.samples[Timer.DEVICE]).mean_us for each in (eager, run))
+    assert after / before > 0.95
 
 
 @claim("linear", "compiled")

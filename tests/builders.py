@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelgauge.errors import KernelgaugeError
-from kernelgauge.judge import Baseline, Observation, Policy, Prior, Seen, Verdict, calibrated, from_run
+from kernelgauge.judge import Baseline, Verdict, calibrated, from_run
 from kernelgauge.run import (
     ControlTime,
     Counts,
@@ -148,15 +148,6 @@ def mlp_kernels(gate: float = 56.0, up: float = 58.0, down: float = 53.0, **of_f
     return (launched(GEMM, gate), launched(GEMM, up), fused(**({"us": 38.1} | of_fused)), launched(DOWN, down))
 
 
-# The MLP of one token on an H200: none of its kernels runs on half of the 132 multiprocessors.
-ONE_TOKEN = ((4, 12, 1), (4, 12, 1), (1, 1, 1), (4, 6, 1), (24, 1, 1))
-ONE_TOKEN_US = (17.60, 17.65, 17.58, 17.62) * 4  # slower by 1.1 % in a process that did other things before
-
-
-def of_grids(*grids: tuple[int, int, int] | None) -> tuple[KernelRecord, ...]:
-    return tuple(launched(f"kernel_{place}", 3.5, grid=grid) for place, grid in enumerate(grids))
-
-
 def counts(**changes: Any) -> Counts:
     fields: dict[str, Any] = {
         "launches": 4,
@@ -238,47 +229,6 @@ def drawn(draws: dict[int, int], *, us: dict[int, float] | None = None, **change
 def reasons(verdict: Verdict, label: str) -> list[str]:
     """What a verdict says under this label."""
     return [reason.text for reason in verdict.reasons if reason.label == label]
-
-
-# -- comparisons ----------------------------------------------------------------------------------------------------
-
-
-def observation(
-    mean_us: float = 200.0,
-    *,
-    spread: float | None = 0.002,
-    replicates: int = 12,
-    control_us: float | None = None,
-) -> Observation:
-    return Observation(mean_us, None if replicates == 1 else spread, replicates, 40, control_us)
-
-
-def seen(
-    mean_us: float = 200.0,
-    *,
-    gpu: str | None = HERE,
-    host_share: float = 0.0,
-    gemm_us: float | None = None,
-    **of_observation: Any,
-) -> Seen:
-    """A process's observation; where a part of its time is the host's, with a control."""
-    of_observation.setdefault("control_us", CONTROL_US if host_share else None)
-    return Seen(observation(mean_us, **of_observation), gpu, host_share, gemm_us)
-
-
-def policy(**changes: Any) -> Policy:
-    """The rule for a time of the device, each gate far from the others: 1 % and 1 us matter, 10 % and 5 us must be seen."""
-    fields: dict[str, Any] = {
-        "tolerance": 0.01,
-        "floor_us": 1.0,
-        "blind": 0.1,
-        "blind_us": 5.0,
-        "replicate": Prior(0.002, degrees=4.0),
-        "process": Prior(0.0005),
-        "machine": Prior(0.0035),
-        "of_the_host": False,
-    }
-    return Policy(**(fields | changes))
 
 
 def waits_for_a_writer(fifo: Path, read: Callable[[], object]) -> tuple[bool, BaseException | None]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
+from kernelgauge.measure.steady import slower_passes
 
 from kernelgauge.conditions import Reading
 from kernelgauge.judge import Policy, Seen, Status, machine_change_on, observe, policies_for
@@ -22,7 +23,6 @@ from kernelgauge.measure.instance import Instance
 from kernelgauge.measure.profile import profile_session
 from kernelgauge.measure.replicate import Pace, held_session
 from kernelgauge.measure.settings import Settings
-from kernelgauge.measure.steady import slower_passes
 from kernelgauge.measure.timing import call_duration_us, host_calls, warm_up
 from kernelgauge.run import ControlTime, Sample, Timer, summarize
 

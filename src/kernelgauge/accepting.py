@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from .errors import BaselineError, ResultsError, UpdateRefused
-from .judge import Baseline, Candidate, PlannedChange, Review, Reviewed, review
+from .judge import Action, Baseline, Candidate, PlannedChange, Review, Reviewed, joined, review
 from .printable import printable
 from .recording import impossible, observed_baseline, shortcomings, undecided
 from .results import Results, WorkloadResult, moment
 from .results_file import find_results, read_results
 from .storage import BaselineStore, slug
 
-__all__ = ["Chosen", "Loaded", "Pending", "choose", "load", "pending", "store_all"]
+__all__ = ["Chosen", "Loaded", "Pending", "choose", "choose_to_add", "load", "pending", "store_all"]
 
 # Clocks of two machines may differ by seconds, and a run is reviewed as soon as it has ended.
 _CLOCK_TOLERANCE = timedelta(minutes=1)
@@ -36,6 +36,7 @@ class Pending:
 
     review: Review
     stored: dict[str, Baseline | BaselineError]
+    observed: dict[str, Baseline]  # as accepting them would store them
 
     @property
     def device(self) -> str:
@@ -107,7 +108,8 @@ def _pending(together: Sequence[Results], store: BaselineStore, now: datetime) -
         for name, old in stored.items()
         if isinstance(old, Baseline) and old.suite in declared_by
     }
-    return Pending(review(device, candidates, stored, declared, vanished_doubts=doubts), stored)
+    observed = {each.workload: each.observed for each in candidates if each.observed is not None}
+    return Pending(review(device, candidates, stored, declared, vanished_doubts=doubts), stored, observed)
 
 
 def _vanished_doubts(results: Results, old: Baseline, now: datetime) -> Iterator[str]:
@@ -181,6 +183,30 @@ def choose(waiting: Pending, wanted: Callable[[Reviewed], bool], *, force: bool)
         accepted=tuple(each for each in asked if each.waits and each not in refused),
         refused=tuple(refused),
     )
+
+
+def choose_to_add(waiting: Pending, wanted: Callable[[Reviewed], bool], *, force: bool) -> Chosen:
+    """Sort what was asked for into runs that join the processes of their baselines, and what is refused."""
+    accepted: list[Reviewed] = []
+    refused: list[Reviewed] = []
+    comparisons = sum(len(new.entries[0].processes[0].timers) for new in waiting.observed.values())
+    for each in filter(wanted, waiting.review.reviewed):
+        old, new = waiting.stored.get(each.workload), waiting.observed.get(each.workload)
+        if new is None:
+            continue
+        if each.never or (each.doubts and not force) or isinstance(old, BaselineError):
+            refused.append(each)
+            continue
+        try:
+            whole = new if old is None else joined(old, new, comparisons=comparisons)
+        except ValueError as error:
+            refused.append(replace(each, never=(f"it differs from the baseline: {error}",)))
+            continue
+        action = Action.CREATE if old is None else Action.UPDATE
+        count = sum(len(entry.processes) for entry in whole.entries)
+        change = PlannedChange(action, each.workload, whole, (f"{count} processes",))
+        accepted.append(replace(each, change=change))
+    return Chosen(waiting, tuple(accepted), tuple(refused))
 
 
 def store_all(chosen: Sequence[Chosen], store: BaselineStore) -> None:

@@ -48,11 +48,11 @@ class Stored:
             return Verdict(Status.NO_BASELINE, run.workload, subject, headline, reasons)
         comparison = compare(baseline.fingerprint, run.fingerprint)
         verdict = judge(run, baseline, comparison)
-        if verdict.status is Status.PASS:
+        if verdict.status in (Status.PASS, Status.NOT_JUDGED):
             return verdict
         verdict = verdict.because(Reason("baseline", f"{path}   environment: {comparison}"))
         if verdict.status not in (Status.UNDECIDED, Status.INVALID):
             return verdict.because(Reason("accept", self.accept))
         if any(reason.label == "next" for reason in verdict.reasons):
             return verdict
-        return verdict.because(Reason("next", "run it again on a quiet machine; a noisy result is not for accepting"))
+        return verdict.because(Reason("next", "run it again on a quiet machine"))

@@ -117,7 +117,7 @@ def conclude(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Verdict]
             pytest.fail(str(verdict), pytrace=False)
         if verdict.status is Status.NO_BASELINE and not gauge.options.accepts:
             pytest.skip(gauge.how_to_record())  # the same words for each test, so that pytest folds them into one line
-        if not verdict.status.decided and not gauge.options.accepts:
+        if verdict.status is Status.NOT_JUDGED or (not verdict.status.decided and not gauge.options.accepts):
             pytest.skip(str(verdict))
 
     return end

@@ -56,7 +56,7 @@ class Gauge:
     session: Any = None  # pytest's, for its exit status
     started: datetime | None = None  # UTC
     to_judge: set[str] = field(default_factory=set)  # ids of those of which a test may judge a device or dispatch time
-    asked: int = 0  # how many the run has tests for, over all its workers and machines
+    planned_workloads: int = 0  # in the suites, selected or not: -k changes no verdict
     suites: Suites = field(init=False)
     artifacts: Artifacts = field(init=False)
 
@@ -103,15 +103,14 @@ class Gauge:
         return self._judge(workload, "structure", judge_structure)
 
     def judge_time(self, workload: Workload, timer: Timer) -> Verdict:
-        """Judge one time against the baseline; a suspicious latency is confirmed by a larger measurement, once.
+        """Judge one time against the baseline. A latency that looks slower is measured further first, once; all data count.
 
-        Both sets of data count. The other times were confirmed where they were measured, among the others. A baseline that
-        cannot be used is INVALID.
+        The other times were confirmed where they were measured. A baseline that cannot be used is INVALID.
         """
 
         def judge(run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
             verdict = self._judged(timer, run, baseline, comparison)
-            if not verdict.suspicious or self.options.accepts:
+            if verdict.status is not Status.REGRESSED or self.options.accepts:
                 return verdict
             error = self.observed.confirm(workload, timer)
             if error is None:
@@ -127,11 +126,18 @@ class Gauge:
         return self._judge(workload, timer.label, judge)
 
     def _judged(self, timer: Timer, run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
-        comparisons = max(1, self.asked) * len(self.observed.device.timers)
-        return judge_time(timer, run, baseline, comparison, comparisons=comparisons)
+        workload = self.suites.workload(run.workload)
+        return judge_time(
+            timer,
+            run,
+            baseline,
+            comparison,
+            comparisons=max(1, self.planned_workloads) * len(self.observed.device.timers),
+            sensitivity=workload.sensitivity.get(timer.value, self.options.sensitivity.get(timer)),
+        )
 
     def _suspects(self, runs: Mapping[str, Run]) -> set[str]:
-        """Ids of those with a time that is worth a larger measurement before anything is said of it."""
+        """Return the ids of those with a time that looks slower: it is measured further before it fails."""
         if self.options.accepts:
             return set()
         return {identifier for identifier in self.to_judge & runs.keys() if self._is_suspicious(runs[identifier])}
@@ -139,7 +145,7 @@ class Gauge:
     def _is_suspicious(self, run: Run) -> bool:
         stored = self._stored(self.suites.workload(run.workload))
         return any(
-            stored.verdict(run, timer.label, functools.partial(self._judged, timer)).suspicious
+            stored.verdict(run, timer.label, functools.partial(self._judged, timer)).status is Status.REGRESSED
             for timer in CONFIRMED_WHERE_MEASURED
             if run.sample(timer) is not None
         )

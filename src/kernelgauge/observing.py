@@ -197,7 +197,7 @@ class Observed:
 
     def _confirm_latency(self, workload: Workload) -> None:
         """Measure again, so that what follows judges more of the same. Raises what measuring raises."""
-        self.progress(f"{workload.id}: suspicious latency: measuring again")
+        self.progress(f"{workload.id}: latency looks slower: measuring again")
         before = self._samples[workload.id][Timer.END_TO_END]
         count = len(before.replicates_us)
         again = self.rounds(workload, first=count, replicates=2 * count).time()

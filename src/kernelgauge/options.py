@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
+from collections.abc import Sequence
 
 import pytest
 
 from .argument_types import at_least
 from .errors import KernelgaugeError, UpdateRefused
 from .parallel import arguments_of, place_of
+from .run import Timer
 from .shares import Share
 from .suites import Options
 
-__all__ = ["add_options", "options_of"]
+__all__ = ["add_ini", "add_options", "options_of"]
+
+_SENSITIVITY = "kernelgauge_sensitivity"
 
 
 def add_options(group: pytest.OptionGroup) -> None:
@@ -65,6 +70,14 @@ def add_options(group: pytest.OptionGroup) -> None:
     group.addoption("--perf-reports", metavar="DIR", help="folder of the reports (default: <rootdir>/reports)")
 
 
+def add_ini(parser: pytest.Parser) -> None:
+    parser.addini(
+        _SENSITIVITY,
+        type="linelist",
+        help="the slowdown that a PASS may miss, a line for each timer: device_time = 2 %",
+    )
+
+
 def _add_measuring(group: pytest.OptionGroup) -> None:
     """How it is measured."""
     group.addoption(
@@ -97,6 +110,7 @@ def options_of(config: pytest.Config) -> Options:
     """Raises `pytest.UsageError` for what does not go together."""
     root = config.rootpath
     folder = config.invocation_params.dir
+    sensitivity = _sensitivity(config.getini(_SENSITIVITY))
     update = config.getoption("--perf-update")
     if update == "yes" and os.environ.get("CI"):
         raise pytest.UsageError(str(_refused_under_ci()))
@@ -122,8 +136,26 @@ def options_of(config: pytest.Config) -> Options:
         arguments=arguments_of(config),
         share=config.getoption("--perf-shard"),
         worker=place_of(config),
+        sensitivity=sensitivity,
         measuring_arguments=_measuring_arguments(config),
     )
+
+
+def _sensitivity(lines: Sequence[str]) -> dict[Timer, float]:
+    """Parse ``device_time = 2 %``. Raises `pytest.UsageError` for a line that says anything else."""
+    found: dict[Timer, float] = {}
+    for line in lines:
+        name, _, percent = line.partition("=")
+        try:
+            found[Timer(name.strip())] = float(percent.strip().removesuffix("%")) / 100
+        except ValueError:
+            pass
+        else:
+            if 0 < found[Timer(name.strip())] < math.inf:
+                continue
+        names = ", ".join(timer.value for timer in Timer)
+        raise pytest.UsageError(f"{_SENSITIVITY}: got {line!r}, expected a line such as 'device_time = 2 %' ({names})")
+    return found
 
 
 def _history(config: pytest.Config) -> str | None:

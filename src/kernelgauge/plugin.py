@@ -33,7 +33,7 @@ from .judge import Status, Verdict
 from .locks import FolderLock, GpuLock
 from .measure.settings import Settings
 from .observing import Observed
-from .options import add_options, options_of
+from .options import add_ini, add_options, options_of
 from .selecting import (
     are_ours,
     keep,
@@ -54,6 +54,7 @@ __all__ = ["GAUGE_KEY", "available", "conclude", "gauge", "run", "workload"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser.getgroup("kernelgauge", "GPU performance regressions"))
+    add_ini(parser)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -185,7 +186,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--perf-runs"):
         keep(config, items, measure_something(items))
     gauge = config.stash[GAUGE_KEY]
-    gauge.asked = len(workloads_of(items)) * gauge.options.repeats
+    full = config.getoption("--perf-matrix") == "full"
+    gauge.planned_workloads = gauge.suites.count(full=full) * gauge.options.repeats
     parallel.tell_division(config, items)
     keep(config, items, are_ours(items, gauge.options))
 

@@ -160,10 +160,10 @@ class Run(msgspec.Struct, frozen=True):
     counts: Counts
     samples: dict[Timer, Sample]
     gpu: str | None = None  # which one of its kind: a digest of its UUID
+    host: str | None = None  # name of the host
     controls: dict[str, ControlTime] = msgspec.field(default_factory=dict)  # "copy", "gemm": measured beside it
     conditions: Conditions | None = None
     incomplete: str | None = None  # why `samples` lacks what this device can measure
-    left_out: int = 0  # replicates that `samples` lack: everything else took longer too when they were made
     neighbours: int = 0  # processes of the same run of pytest that measured on this host at the same time
     # What the claims of a suite look at, and a baseline does not keep.
     ops: tuple[OpRecord, ...] = ()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import KernelgaugeError
+from .run import Timer
 from .shares import Share
 from .workload import Workload
 
@@ -33,7 +34,7 @@ class WorkerPlace:
 class Options:
     """What the command line asked for. `invoked_from`, `measuring_arguments`: for commands in messages.
 
-    `arguments`: all of pytest's, as they were given.
+    `arguments`: all of pytest's, as they were given. `sensitivity`: the slowdown that a PASS may miss, as a fraction.
     """
 
     root: Path
@@ -48,6 +49,7 @@ class Options:
     invoked_from: Path = Path()
     arguments: tuple[str, ...] = ()
     measuring_arguments: tuple[str, ...] = ()
+    sensitivity: Mapping[Timer, float] = field(default_factory=dict)
     share: Share | None = None  # of the suite, for this run; None: all of it
     worker: WorkerPlace | None = None  # of pytest-xdist; None: the only process
 
@@ -157,6 +159,10 @@ class Suites:
         """
         places = {identifier: place for place, identifier in enumerate(self._workloads)}
         return sorted(workloads, key=lambda workload: places.get(workload.id, len(places)))
+
+    def count(self, *, full: bool) -> int:
+        """Return how many workloads the suites declare, selected or not; without the full matrix unless it is asked for."""
+        return sum(full or workload.matrix == "default" for workload in self._workloads.values())
 
     def suite_of(self, identifier: str) -> str:
         return self._suite_of[identifier].name

@@ -6,6 +6,7 @@ functions on a workload do, when the measuring code calls them.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .errors import WorkloadError
 from .judge.expectation import Expectation
+from .run import Timer
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +50,8 @@ class Workload:
         graph_breaks: how many are known and accepted.
         matrix: ``default`` is always run, ``full`` only under ``--perf-matrix full``.
         needs_gpu: why it cannot run on a CPU; None if it can.
+        sensitivity: the slowdown that a PASS may miss, as a fraction, by timer: ``{"device_time": 0.02}``. A timer that is
+            not named has that of the project (ini option ``kernelgauge_sensitivity``).
         published: what others measured of it, on their machines: shown beside what is measured here, and not judged.
     """
 
@@ -64,6 +68,7 @@ class Workload:
     graph_breaks: int = 0
     matrix: Matrix = "default"
     needs_gpu: str | None = None
+    sensitivity: Mapping[str, float] = field(default_factory=dict)
     published: tuple[Published, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
@@ -85,6 +90,14 @@ class Workload:
                 got=repr(self.compile),
                 expected="a dict, {} for the defaults, or None",
             )
+        for timer, fraction in self.sensitivity.items():
+            if timer not in [each.value for each in Timer] or not 0 < fraction < math.inf:
+                raise WorkloadError(
+                    "invalid sensitivity",
+                    where=where,
+                    got=f"{timer!r}: {fraction!r}",
+                    expected=f"a positive fraction for {', '.join(each.value for each in Timer)}",
+                )
         for what, value, allowed in (
             ("dtype", self.dtype, get_args(Dtype)),
             ("pass_", self.pass_, get_args(Pass)),

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from kernelgauge.judge.slope import DISPATCH_SLOPE
 
 from kernelgauge.judge import (
     Action,
@@ -22,7 +23,6 @@ from kernelgauge.judge import (
     judge_time,
     plan_update,
 )
-from kernelgauge.judge.slope import DISPATCH_SLOPE
 from kernelgauge.judge.update import comparison_count
 from kernelgauge.run import ControlTime, Timer
 from tests.builders import (

@@ -49,6 +49,11 @@ def add_commands(commands: Commands) -> None:
     )
     _add_places(accepting)
     accepting.add_argument("--all", action="store_true", help="whatever can be accepted")
+    accepting.add_argument(
+        "--add",
+        action="store_true",
+        help="add the processes to those of the baselines instead of replacing them: for a GPU that they do not know",
+    )
     accepting.add_argument("--group", action="append", choices=_GROUPS, metavar="GROUP", help=", ".join(_GROUPS))
     accepting.add_argument("-k", dest="expression", metavar="EXPRESSION", help="as for pytest: 'mlp and not eager'")
     accepting.add_argument("--workload", action="append", metavar="ID")
@@ -129,14 +134,14 @@ def _accept(options: argparse.Namespace) -> Exit:
     if options.all and selects:
         raise KernelgaugeError("--all leaves nothing to --group, -k and --workload", expected="one or the other")
     asks = _is_terminal()
-    if not (options.all or selects or asks):
+    if not (options.all or selects or asks or options.add):
         raise KernelgaugeError(
             "nothing says what to accept, and nobody can be asked",
-            expected="--all, --group GROUP, -k EXPRESSION or --workload ID",
+            expected="--all, --add, --group GROUP, -k EXPRESSION or --workload ID",
             next_command="kernelgauge review",
         )
     loaded, waiting, store = _read(options)
-    chosen = _selected(options, waiting) if options.all or selects else None
+    chosen = _selected(options, waiting) if options.all or options.add or selects else None
     say(_text(loaded, waiting, store))
     if chosen is None:
         chosen = _asked(waiting, force=options.force)
@@ -147,14 +152,15 @@ def _accept(options: argparse.Namespace) -> Exit:
 
 
 def _selected(options: argparse.Namespace, waiting: Sequence[Pending]) -> list[Chosen]:
-    from ..accepting import choose
+    from ..accepting import choose, choose_to_add
 
     wanted = _wanted(options)
     known = {each.workload for one in waiting for each in one.review.reviewed}
     unknown = [name for name in options.workload or () if name not in known]
     if unknown:
         raise KernelgaugeError("no such workload in the results or the baselines", got=printable(", ".join(unknown)))
-    return [choose(each, wanted, force=options.force) for each in waiting]
+    chooses = choose_to_add if options.add else choose
+    return [chooses(each, wanted, force=options.force) for each in waiting]
 
 
 def _wanted(options: argparse.Namespace) -> Callable[[Reviewed], bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
@@ -155,9 +155,13 @@ def _kernels(seen: Sequence[Seen]) -> Iterator[str]:
 def _control_pairs(machines: Sequence[Machine]) -> Iterator[str]:
     slower = [machine for machine in machines if machine.is_slower]
     for machine in slower:
-        yield f"control pair of {machine.name} against the median of its kind: {machine.among}"
-    if not slower and any(machine.among.changes for machine in machines):
+        yield f"control pair of {machine.name} against the median of its kind: {_shown(machine.among)}"
+    if not slower and any(machine.among for machine in machines):
         yield "no GPU's control pair is slower than those of its kind"
+
+
+def _shown(changes: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {100 * change:+.1f} %" for name, change in changes.items())
 
 
 def _by_cause(failing: Sequence[tuple[str, Conclusion]]) -> Iterator[str]:

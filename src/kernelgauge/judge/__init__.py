@@ -1,29 +1,34 @@
 """What to conclude from what ran. Pure: no torch, no pytest, no GPU, no disk, no clock."""
 
 from .ancestry import Ancestor, Recorded, RecordedConditions, ancestor_of, conditions_of, descended
-from .baseline import SCHEMA_VERSION, Baseline, Entry, Process, decode_baseline, encode_baseline, from_run
+from .baseline import (
+    SCHEMA_VERSION,
+    Baseline,
+    Entry,
+    Process,
+    decode_baseline,
+    encode_baseline,
+    from_run,
+    gemm_kernel,
+    references_us,
+)
 from .calibration import calibrated
-from .decision import Decision, decide, smallest_detectable
 from .expectation import Expectation, applicable, mismatches
 from .fingerprint import Comparison, FieldChange, compare
 from .joining import joined
-from .machine import MachineChange, gemm_kernel, machine_change, machine_change_on
-from .noise import process_noise
 from .observation import Observation, observe
-from .policy import DEFAULT_POLICIES, FALSE_ALARMS_PER_SUITE, Policy, Prior, policies_for, policy_for
+from .priors import FALSE_ALARMS_PER_RUN, Prior, prior_for
 from .review import review
 from .reviewed import Candidate, Group, Review, Reviewed, SinceFirst
-from .seen import Seen, held_against, telling
-from .stats import RelativeChange
 from .structure import judge_structure
-from .timing import judge_time, not_measured
+from .time_verdict import judge_time, not_measured
+from .timing import Decision, ProcessTime, decide, spread_between_processes
 from .update import Action, PlannedChange, TimeChange, plan_update
-from .verdict import DECLARED, Reason, Status, Verdict, worst
+from .verdict import DECLARED, Reason, RelativeChange, Status, Verdict, worst
 
 __all__ = [
     "DECLARED",
-    "DEFAULT_POLICIES",
-    "FALSE_ALARMS_PER_SUITE",
+    "FALSE_ALARMS_PER_RUN",
     "SCHEMA_VERSION",
     "Action",
     "Ancestor",
@@ -35,19 +40,17 @@ __all__ = [
     "Expectation",
     "FieldChange",
     "Group",
-    "MachineChange",
     "Observation",
     "PlannedChange",
-    "Policy",
     "Prior",
     "Process",
+    "ProcessTime",
     "Reason",
     "Recorded",
     "RecordedConditions",
     "RelativeChange",
     "Review",
     "Reviewed",
-    "Seen",
     "SinceFirst",
     "Status",
     "TimeChange",
@@ -63,21 +66,16 @@ __all__ = [
     "encode_baseline",
     "from_run",
     "gemm_kernel",
-    "held_against",
     "joined",
     "judge_structure",
     "judge_time",
-    "machine_change",
-    "machine_change_on",
     "mismatches",
     "not_measured",
     "observe",
     "plan_update",
-    "policies_for",
-    "policy_for",
-    "process_noise",
+    "prior_for",
+    "references_us",
     "review",
-    "smallest_detectable",
-    "telling",
+    "spread_between_processes",
     "worst",
 ]

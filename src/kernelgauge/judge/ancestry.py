@@ -93,7 +93,7 @@ def ancestor_of(baseline: Baseline, entry: Entry) -> Ancestor:
     means = {
         timer: round(geometric_mean(each.observation.mean_us for each in seen), _DECIMALS)
         for timer in Timer
-        if (seen := baseline.seen(timer, entry))
+        if (seen := baseline.times(timer, entry))
     }
     return Ancestor(
         at=recorded.at if recorded else None,

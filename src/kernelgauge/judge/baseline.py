@@ -14,15 +14,24 @@ from .ancestry import Ancestor, Recorded, conditions_of
 from .configuration import Likeness, likeness
 from .contradictions import contradictions
 from .layout import laid_out
-from .machine import MachineChange, gemm_us, machine_change_on
-from .observation import Observation, host_share, observe
-from .seen import Seen
+from .observation import Observation, observe
+from .timing import ProcessTime
 
-__all__ = ["SCHEMA_VERSION", "Baseline", "Entry", "Process", "decode_baseline", "encode_baseline", "from_run"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Baseline",
+    "Entry",
+    "Process",
+    "decode_baseline",
+    "encode_baseline",
+    "from_run",
+    "gemm_kernel",
+    "references_us",
+]
 
-SCHEMA_VERSION = 3
-# What is read beside it: schema 2 is schema 3 without `recorded` and `ancestors`.
-_OLDER_VERSION = 2
+SCHEMA_VERSION = 4
+# Read as well: schema 3 has no `host` in its processes, schema 2 neither that nor `recorded` and `ancestors`.
+_OLDER_VERSIONS = (2, 3)
 
 # Nanoseconds: finer than the profiler's own resolution (32 ns on an H200), so nothing is lost, and a re-record
 # of an unchanged machine does not differ in digits that mean nothing.
@@ -31,11 +40,23 @@ _SPREAD_DECIMALS = 6
 
 
 class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one process measured. Several of them are what a baseline knows of its own noise."""
+    """The measurements of one process. A baseline learns its noise from several.
 
-    gpu: str | None  # which one of its kind: a digest of its UUID
+    Attributes:
+        gpu: a digest of the GPU's UUID. None: a CPU.
+        controls: the reference kernels beside them, by name.
+        host: name of the host. None: not known.
+    """
+
+    gpu: str | None
     timers: dict[Timer, Observation]
     controls: dict[str, ControlTime]
+    host: str | None = None
+
+    @property
+    def place(self) -> str | None:
+        """The machine that its times are of: the GPU, or the host where there is none."""
+        return self.gpu or self.host
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,15 +84,12 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             KernelRecord(kernel.identity, round(factor * kernel.device_time_us, _DECIMALS)) for kernel in self.kernels
         ]
 
-    @property
-    def controls(self) -> list[tuple[str | None, Mapping[str, ControlTime]]]:
-        """The control pair of each process, and the GPU that it was measured on."""
-        return [(process.gpu, process.controls) for process in self.processes]
-
-    def host_share(self, timer: Timer) -> float:
-        """The part of a timer's time that is the host's."""
+    def is_by_host(self, timer: Timer) -> bool:
+        """Whether the host alone fills this time: the GPU idles for more than half of the call."""
         times = [process.timers[timer].mean_us for process in self.processes if timer in process.timers]
-        return host_share(timer, fmean(times), self.device_time_us) if times else 0.0
+        if timer is Timer.END_TO_END:
+            return bool(times) and 2 * self.device_time_us < fmean(times)
+        return timer is Timer.HOST
 
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -94,29 +112,40 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         best = max(self.entries, key=lambda entry: (likeness(entry.kernels, kernels), entry.draws))
         return best, likeness(best.kernels, kernels)
 
-    def machine_change(self, entry: Entry, gpu: str | None, controls: Mapping[str, ControlTime]) -> MachineChange:
-        """How the control pair moved since the processes of an entry that are comparable (`machine_change_on`)."""
-        others = [each for other in self.entries if other is not entry for each in other.controls]
-        return machine_change_on(gpu, entry.controls, controls, others=others)
+    def times(self, timer: Timer, entry: Entry, *, gemm: str | None = None) -> list[ProcessTime]:
+        """Return what each process measured of a timer. Every configuration counts for the host's work, which is the same.
 
-    def seen(self, timer: Timer, entry: Entry, *, gemm: str | None = None) -> list[Seen]:
-        """What is known of a timer. The host's work is the same whatever was tuned: there every entry counts.
-
-        `gemm`: name of the kernel of the run's control GEMM; a control that ran another one says nothing of the GPU.
+        `gemm`: name of the run's reference GEMM. The time of another one is not comparable.
         """
         entries = self.entries if timer is Timer.HOST else (entry,)
-        share = entry.host_share(timer)
         return [
-            Seen(
+            ProcessTime(
                 process.timers[timer],
-                process.gpu,
-                share,
-                gemm_us(process.controls, gemm) if timer is not Timer.HOST else None,
+                place=process.place,
+                host=process.host,
+                is_host_clock=self._is_host_clock(timer),
+                is_by_host=entry.is_by_host(timer),
+                references_us=references_us(process.controls, gemm),
             )
             for each in entries
             for process in each.processes
             if timer in process.timers
         ]
+
+    def _is_host_clock(self, timer: Timer) -> bool:
+        return timer is not Timer.DEVICE or self.fingerprint.arch == "cpu"
+
+
+def references_us(controls: Mapping[str, ControlTime], gemm: str | None) -> dict[str, float]:
+    """Return the times of the reference kernels, in microseconds, without a GEMM of another name than `gemm`."""
+    return {
+        name: control.device_time_us for name, control in controls.items() if name != "gemm" or control.kernel == gemm
+    }
+
+
+def gemm_kernel(controls: Mapping[str, ControlTime]) -> str | None:
+    """Return the name of the reference GEMM's kernel; None if it was not measured."""
+    return controls["gemm"].kernel if "gemm" in controls else None
 
 
 class _Header(msgspec.Struct):
@@ -144,13 +173,14 @@ def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Basel
         workload=run.workload,
         fingerprint=run.fingerprint,
         counts=run.counts,
-        entries=(Entry(draws=1, kernels=kernels, processes=(Process(run.gpu, timers, controls),)),),
+        entries=(Entry(draws=1, kernels=kernels, processes=(Process(run.gpu, timers, controls, run.host),)),),
         recorded=recorded,
     )
 
 
 def _observed(timer: Timer, sample: Sample, device_us: float) -> Observation:
-    return observe(sample, host_share=host_share(timer, observe(sample).mean_us, device_us))
+    by_host = timer is Timer.HOST or (timer is Timer.END_TO_END and 2 * device_us < observe(sample).mean_us)
+    return observe(sample, is_by_host=by_host)
 
 
 def _rounded(observation: Observation) -> Observation:
@@ -171,13 +201,13 @@ def encode_baseline(baseline: Baseline) -> bytes:
 def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
     """Parse and validate a baseline file.
 
-    One of schema 2 is read as one of this schema. Raises `BaselineError` if it is anything but a baseline of `workload`
+    An older schema is read as this one. Raises `BaselineError` if it is anything but a baseline of `workload`
     in one of them: a file that is there and cannot be read is never treated as one that is missing.
     """
     next_command = f"git checkout -- {where}   (or delete it and record again with --perf-update)"
     try:
         header = msgspec.json.decode(content, type=_Header)
-        if header.schema_version in (_OLDER_VERSION, SCHEMA_VERSION):
+        if header.schema_version in (*_OLDER_VERSIONS, SCHEMA_VERSION):
             baseline = _decoded(content)
             for field, wrong in contradictions(baseline):
                 raise ValueError(f"{wrong} - at `$.{field}`")
@@ -190,7 +220,7 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             expected=f"a kernelgauge baseline, schema_version {SCHEMA_VERSION}",
             next_command=next_command,
         ) from error
-    if header.schema_version not in (_OLDER_VERSION, SCHEMA_VERSION):
+    if header.schema_version not in (*_OLDER_VERSIONS, SCHEMA_VERSION):
         newer = header.schema_version > SCHEMA_VERSION
         kind = NewerBaselineError if newer else BaselineError
         raise kind(
@@ -215,6 +245,6 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
 
 def _decoded(content: bytes) -> Baseline:
     baseline = msgspec.json.decode(content, type=Baseline)
-    if baseline.schema_version == _OLDER_VERSION and (baseline.recorded or baseline.ancestors):
+    if baseline.schema_version == _OLDER_VERSIONS[0] and (baseline.recorded or baseline.ancestors):
         raise ValueError("schema 2 has neither `recorded` nor `ancestors` - at `$.schema_version`")
     return msgspec.structs.replace(baseline, schema_version=SCHEMA_VERSION)

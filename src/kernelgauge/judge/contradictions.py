@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["contradictions"]
 
 _LARGEST_SPREAD = 100.0  # of logarithms: between the shortest duration and the longest there are 35
+_LARGEST_COUNT = 10**9  # nobody makes as many; integers that are too large to be floats would end the judging
 
 
 def contradictions(baseline: Baseline) -> Iterator[tuple[str, str]]:
@@ -41,8 +42,8 @@ def contradictions(baseline: Baseline) -> Iterator[tuple[str, str]]:
 
 
 def _entry_contradictions(entry: Entry) -> Iterator[tuple[str, str]]:
-    if entry.draws < 1:
-        yield "draws", f"never drawn: {entry.draws}"
+    if not 1 <= entry.draws <= _LARGEST_COUNT:
+        yield "draws", f"expected 1 to {_LARGEST_COUNT}, got {entry.draws}"
     if not entry.processes:
         yield "processes", "an entry has at least one"
     for index, kernel in enumerate(entry.kernels):
@@ -60,10 +61,10 @@ def _entry_contradictions(entry: Entry) -> Iterator[tuple[str, str]]:
 def _observation_contradictions(observation: Observation) -> Iterator[tuple[str, str]]:
     if not is_duration(observation.mean_us):
         yield "mean_us", f"no duration: {observation.mean_us}"
-    if observation.replicates < 1:
-        yield "replicates", f"no replicates: {observation.replicates}"
-    if observation.iterations < 1:
-        yield "iterations", f"no iterations: {observation.iterations}"
+    for name in ("replicates", "iterations"):
+        count = getattr(observation, name)
+        if not 1 <= count <= _LARGEST_COUNT:
+            yield name, f"expected 1 to {_LARGEST_COUNT}, got {count}"
     if observation.control_us is not None and not is_duration(observation.control_us):
         yield "control_us", f"no duration: {observation.control_us}"
     if (observation.spread is None) != (observation.replicates < 2):

@@ -189,7 +189,7 @@ def _since_first(old: Baseline, new: Baseline) -> SinceFirst | None:
     times = tuple(
         TimeChange(timer, first.times_us[timer], geometric_mean(each.observation.mean_us for each in seen))
         for timer in Timer
-        if timer in first.times_us and (seen := new.seen(timer, entry))
+        if timer in first.times_us and (seen := new.times(timer, entry))
     )
     return SinceFirst(
         first,

@@ -1,233 +1,283 @@
-"""A time of a run against its baseline: the decision, in words, with its causes."""
+"""The rule for times (docs/verdicts.md), as pure numbers: slower, faster, the same, undecided, or not judged."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from statistics import geometric_mean
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, geometric_mean
 
-import msgspec
+from .observation import Observation
+from .priors import FALSE_ALARMS_PER_RUN, POWER, Prior
+from .verdict import RelativeChange, Status
 
-from ..run import Run, Timer
-from ..trace.kernel import KernelRecord
-from .attribution import explain
-from .baseline import Baseline, Entry
-from .configuration import Likeness
-from .decision import Decision, decide
-from .fingerprint import Comparison
-from .lottery import choice
-from .machine import MachineChange, gemm_kernel, gemm_us
-from .observation import observe
-from .policy import Policy, policy_for
-from .seen import Seen, comparable_to, compared_mean_us
-from .stats import RelativeChange
-from .verdict import Reason, Status, Verdict
+__all__ = ["Decision", "ProcessTime", "decide", "spread_between_processes"]
 
-__all__ = ["judge_time", "not_measured"]
+# Two clocks of one host agree within this factor: beyond, its times are another machine's (benchmarks/data/host_states).
+_SAME_HOST_FACTOR = 1.28
+# How a GPU time follows the reference GEMM between GPUs of one model: mean and standard deviation of the slope of their
+# logarithms (MLPs 0.43 to 0.45 on eight H200s, short kernels 0.0 to 0.5).
+_GEMM_SLOPE, _GEMM_SLOPE_SPREAD = 0.4, 0.25
+# Without a reference GEMM nothing is known of a GPU's speed: the GPU spread counts this many times.
+_WITHOUT_GEMM = 2.0
+# No measurement reaches these logarithms: beyond, their exponentials would overflow.
+_LARGEST_LOGARITHM = 34.5
 
 
-def judge_time(
-    timer: Timer,
-    run: Run,
-    baseline: Baseline,
-    comparison: Comparison,
+@dataclass(frozen=True)
+class ProcessTime:
+    """A time that one process measured, and what it is compared by.
+
+    Attributes:
+        place: the GPU, or on a CPU the host, that it was measured on. None: not known.
+        host: the host; GPUs of one host are alike.
+        is_host_clock: whether the time is read from the host's clock.
+        is_by_host: whether the host alone fills it, so that it is compared as a ratio to the host reference.
+        references_us: times of the reference kernels beside it, by name.
+    """
+
+    observation: Observation
+    place: str | None = None
+    host: str | None = None
+    is_host_clock: bool = False
+    is_by_host: bool = False
+    references_us: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def logarithm(self) -> float:
+        """The value that is compared."""
+        value = math.log(self.observation.mean_us)
+        return value - self.host_logarithm if self.is_by_host else value
+
+    @property
+    def host_logarithm(self) -> float:
+        """The logarithm of the host reference; 0 where there is none."""
+        return math.log(self.observation.control_us or 1.0)
+
+    @property
+    def own_variance(self) -> float:
+        """The variance of the mean, by its own replicates. Infinite for a single replicate."""
+        spread, count = self.observation.spread, self.observation.replicates
+        return math.inf if spread is None else spread**2 / count
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The result of one comparison.
+
+    Attributes:
+        change: as measured, with its interval at the level of the suite and the sensitivity.
+        before: the processes that the run was compared with.
+        before_us: the time that the change is relative to, in microseconds.
+        machine: how far the reference kernels moved on the same GPU (a logarithm): no change of the code.
+        reason: why it is NOT_JUDGED or UNDECIDED; else empty.
+    """
+
+    status: Status
+    change: RelativeChange
+    before: Sequence[ProcessTime]
+    before_us: float
+    machine: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class _Variance:
+    """A variance, and the degrees of freedom that it is known with."""
+
+    value: float
+    dof: float
+
+
+def decide(
+    before: Sequence[ProcessTime],
+    after: ProcessTime,
+    prior: Prior,
     *,
     comparisons: int = 1,
-    policy: Policy | None = None,
-) -> Verdict:
-    """REGRESSED or IMPROVED if all gates agree, UNDECIDED if a change that matters cannot be excluded, else PASS.
+    kernels: int = 1,
+    sensitivity: float | None = None,
+) -> Decision:
+    """Compare a run with the processes of its baseline.
 
-    A run is compared with the entry of its own launch configuration. `comparisons`: how many this suite run makes.
+    Args:
+        before: at least one.
+        prior: the noise to expect, and the gate.
+        comparisons: how many times the suite has: false alarms are controlled over all of them (Bonferroni).
+        kernels: launches in a call.
+        sensitivity: the slowdown that a PASS may miss, as a fraction; None: the prior's.
     """
-    if not comparison.comparable:
-        return Verdict(Status.INCOMPARABLE, run.workload, timer.label, f"{timer.label} not compared: {comparison}")
-    sample = run.sample(timer)
-    if sample is None:
-        return not_measured(timer, run)
-    entry, likeness = baseline.entry_like(run.kernels)
-    gemm = gemm_kernel(run.controls) if timer is not Timer.HOST else None
-    before = baseline.seen(timer, entry, gemm=gemm)
-    if not before:
-        return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
-    share = entry.host_share(timer)
-    after = Seen(observe(sample, host_share=share), run.gpu, share, gemm_us(run.controls, gemm))
-    machine = baseline.machine_change(entry, run.gpu, run.controls)
-    if timer is not Timer.HOST and machine.is_another:
-        return _lying_machine(run, timer, machine)
-    decision = decide(
-        before,
-        after,
-        policy or policy_for(timer, run.fingerprint, entry.kernels, run.kernels),
-        comparisons=comparisons,
-        explained=machine.explained(host_share=share),
+    same = [each for each in before if each.place == after.place]
+    if after.is_host_clock:
+        reason = _why_unknown_host(same, after)
+        same = [each for each in same if _is_same_host(each, after)]
+        if reason:
+            return _not_judged(same or before, after, reason)
+        before = [each for each in before if _is_same_host(each, after)]
+    process = _between_processes(before, prior)
+    if same:
+        expected = fmean(each.logarithm for each in same)
+        variances = [_Variance(process.value / len(same) + max(process.value, after.own_variance), process.dof)]
+        machine = 0.0 if after.is_host_clock else _machine_shift(same, after, prior.gate)
+    else:
+        expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels)
+        variances, machine = [_Variance(max(process.value, after.own_variance), process.dof), unknown], 0.0
+    delta = max(-_LARGEST_LOGARITHM, min(_LARGEST_LOGARITHM, after.logarithm - expected))
+    asked = prior.sensitivity if sensitivity is None else sensitivity
+    return _concluded(delta, variances, machine, same or before, after, prior.gate, asked, comparisons)
+
+
+def _concluded(
+    delta: float,
+    variances: Sequence[_Variance],
+    machine: float,
+    compared: Sequence[ProcessTime],
+    after: ProcessTime,
+    gate: float,
+    asked: float,
+    comparisons: int,
+) -> Decision:
+    level = FALSE_ALARMS_PER_RUN / comparisons
+    error = math.sqrt(math.fsum(each.value for each in variances))
+    known = after.observation.mean_us / math.exp(delta)
+    before_us = geometric_mean(each.observation.mean_us for each in compared) if after.is_by_host else known
+    if not math.isfinite(error):
+        change = RelativeChange(math.expm1(delta), None, None, 1 - 2 * level)
+        return Decision(Status.UNDECIDED, change, compared, before_us, machine, "one replicate shows no spread")
+    margin = _quantile(variances, 1 - level) * error
+    slower, faster = max(machine, 0.0), min(machine, 0.0)
+    needed = max(margin, math.log1p(gate))
+    missed = needed + abs(machine) + _quantile(variances, POWER) * error
+    change = RelativeChange(
+        estimate=math.expm1(delta),
+        low=_percent(delta - slower - margin),
+        high=_percent(delta - faster + margin),
+        confidence=1 - 2 * level,
+        sensitivity=_percent(missed),
     )
-    return Verdict(
-        status=decision.status,
-        workload=run.workload,
-        subject=timer.label,
-        headline=_headline(timer, decision, after, machine, measured=len(sample.replicates_us)),
-        reasons=_reasons(timer, run, baseline, entry, likeness, decision, machine),
-        before_us=decision.compared_us,
-        after_us=after.observation.mean_us,
-        change=decision.change,
-        suspicious=decision.suspicious,
-    )
+    status, reason = Status.PASS, ""
+    if delta - slower > needed:
+        status = Status.REGRESSED
+    elif delta - faster < -needed:
+        status = Status.IMPROVED
+    elif change.sensitivity is None or change.sensitivity > asked:
+        status = Status.UNDECIDED
+        what = "the reference kernels moved" if abs(machine) > needed else "processes and machines differ too much"
+        reason = f"{what} to see +{100 * asked:g} %"
+    return Decision(status, change, compared, before_us, machine, reason)
 
 
-def not_measured(timer: Timer, run: Run) -> Verdict:
-    """What is said of a time that is not there."""
-    why = "" if run.incomplete is None else f": {run.incomplete}"
-    return Verdict(Status.INVALID, run.workload, timer.label, f"{timer.label} was not measured{why}")
+def _percent(logarithm: float) -> float | None:
+    """The fraction that a logarithm is; None where it bounds nothing."""
+    return math.expm1(logarithm) if abs(logarithm) <= 2 * _LARGEST_LOGARITHM else None
 
 
-def _lying_machine(run: Run, timer: Timer, machine: MachineChange) -> Verdict:
-    return Verdict(
-        Status.INVALID,
-        run.workload,
-        timer.label,
-        f"the machine is not the one of the baseline: its control pair moved ({machine})",
-        (Reason("why", "a copy and a GEMM of our own, which no change of the code can touch"),),
-    )
+def _is_same_host(one: ProcessTime, other: ProcessTime) -> bool:
+    if one.observation.control_us is None or other.observation.control_us is None:
+        return one.observation.control_us is other.observation.control_us
+    return abs(one.host_logarithm - other.host_logarithm) <= math.log(_SAME_HOST_FACTOR)
 
 
-def _control_us(seen: Sequence[Seen]) -> float | None:
-    controls = [each.observation.control_us for each in seen if each.observation.control_us is not None]
-    return geometric_mean(controls) if controls else None
+def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> str:
+    """Return why a host clock cannot be compared; empty if it can."""
+    if not same:
+        return "the baseline does not know this machine"
+    if any(_is_same_host(each, after) for each in same):
+        return ""
+    then = [each.observation.control_us for each in same if each.observation.control_us is not None]
+    if not then or after.observation.control_us is None:
+        return "the host reference is missing"
+    usual, now = geometric_mean(then), after.observation.control_us
+    how = "slower" if now > usual else "faster"
+    return f"this host was {100 * abs(now / usual - 1):.0f} % {how} (reference {usual:.1f} -> {now:.1f} us)"
 
 
-def _headline(timer: Timer, decision: Decision, after: Seen, machine: MachineChange, *, measured: int) -> str:
-    headline = f"{timer.label} {decision.compared_us:.1f} -> {after.observation.mean_us:.1f} us  "
-    headline += _describe(decision.change, at_equal_host_speed=bool(after.host_share))
-    if timer is not Timer.DEVICE and after.observation.control_us is not None:
-        usual = _control_us(decision.before)
-        if usual is not None and abs(after.observation.control_us / usual - 1) > 0.05:  # else not worth a word
-            headline += f", the host itself {usual:.1f} -> {after.observation.control_us:.1f} us (control)"
-    if decision.status is Status.UNDECIDED:
-        for_each = measured / after.observation.replicates  # those on a slow host are measured, and not kept
-        same_gpu = comparable_to(after, decision.before)
-        headline += f": {_what_would_decide(decision, same_gpu, machine, for_each)}"
-    return headline
+def _not_judged(compared: Sequence[ProcessTime], after: ProcessTime, reason: str) -> Decision:
+    before_us = geometric_mean(each.observation.mean_us for each in compared)
+    change = RelativeChange(after.observation.mean_us / before_us - 1, None, None, 1 - 2 * FALSE_ALARMS_PER_RUN)
+    return Decision(Status.NOT_JUDGED, change, compared, before_us, reason=reason)
 
 
-def _what_would_decide(decision: Decision, same_gpu: list[Seen], machine: MachineChange, for_each: float) -> str:
-    if decision.change.low is None:
-        return "too little is known of the noise: one replicate, or no control of the host"
-    if decision.explained and not machine.moved:
-        return "the host's own speed may be all of it"
-    if decision.explained:
-        return f"the control pair moved too ({machine}): the machine, which may be all of it"
-    if decision.missing_replicates is not None:
-        more = math.ceil(for_each * decision.missing_replicates)
-        return (
-            f"too noisy to tell; about {more} more replicate{'s' if more > 1 else ''} would decide (--perf-replicates)"
-        )
-    if decision.disturbed:
-        return "the host was disturbed while it measured: its replicates scatter by far more than usual"
-    where = "between processes" if same_gpu else "between machines"
-    return f"no number of replicates decides: the noise {where} is too large; kernelgauge calibrate measures it"
+def spread_between_processes(before: Sequence[ProcessTime], prior: Prior) -> float:
+    """Return the standard deviation between processes on one GPU, as a fraction."""
+    return math.sqrt(_between_processes(before, prior).value)
 
 
-def _describe(change: RelativeChange, *, at_equal_host_speed: bool) -> str:
-    estimate = f"{100 * change.estimate:+.2f} %" + (" at equal host speed" if at_equal_host_speed else "")
-    if change.low is None or change.high is None:
-        return f"{estimate} [no interval]"
-    return f"{estimate} [{100 * change.confidence:.2f} % CI {100 * change.low:+.2f}, {100 * change.high:+.2f}]"
+def _between_processes(before: Sequence[ProcessTime], prior: Prior) -> _Variance:
+    """Estimate the variance of one process's mean, each about the mean of its GPU, shrunk to the prior.
 
-
-def _reasons(
-    timer: Timer,
-    run: Run,
-    baseline: Baseline,
-    entry: Entry,
-    likeness: Likeness,
-    decision: Decision,
-    machine: MachineChange,
-) -> tuple[Reason, ...]:
-    reasons: list[Reason] = []
-    if decision.status in (Status.REGRESSED, Status.IMPROVED):
-        if timer is Timer.DEVICE:
-            reasons += _device_reasons(run, entry.kernels_in(decision.compared_us), machine)
-        else:
-            reasons += _host_reasons(timer, run, baseline, entry, decision.before)
-    if timer is Timer.DEVICE:
-        reasons += _tuning(baseline, entry, likeness, decision)
-    elif run.neighbours and decision.status is not Status.PASS:
-        others = f"{run.neighbours} other worker{'s' if run.neighbours > 1 else ''}"
-        reasons.append(Reason("host", f"{others} of this run measured on this host at the same time"))
-    return tuple(reasons)
-
-
-def _device_reasons(run: Run, stored: Sequence[KernelRecord], machine: MachineChange) -> list[Reason]:
-    named, rest = explain(stored, run.kernels)
-    reasons = [Reason("why", text) for text in named]
-    if rest:
-        reasons.append(Reason("rest", rest))
-    if run.controls and not machine.changes:
-        reasons.append(Reason("machine", "the control pair runs other kernels than then: the machine was not compared"))
-    if machine.changes:
-        reasons.append(Reason("machine", _said_of_the_machine(machine)))
-    return reasons
-
-
-def _said_of_the_machine(machine: MachineChange) -> str:
-    if not machine.same_gpu and not machine.moved:
-        return f"another GPU of the kind, as fast in the copy as one that the baseline knows ({machine})"
-    says = "moved too: the machine, in part" if machine.moved else "did not: it is not the machine"
-    return f"{'' if machine.same_gpu else 'another GPU of the kind: '}the control pair ({machine}) {says}"
-
-
-def _host_reasons(timer: Timer, run: Run, baseline: Baseline, entry: Entry, held: Sequence[Seen]) -> list[Reason]:
-    """What the host does more, and for a latency, which part of it the device has."""
-    reasons: list[Reason] = []
-    if timer is Timer.END_TO_END:
-        reasons += _latency_parts(run, baseline, entry, held)
-    ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
-    if ops[0] != ops[1]:
-        reasons.append(Reason("why", f"dispatcher ops {ops[0]} -> {ops[1]}"))
-    elif timer is Timer.HOST:
-        reasons.append(Reason("why", f"the host is slower in the same {ops[1]} dispatcher ops, or around them"))
-    return reasons
-
-
-def _latency_parts(run: Run, baseline: Baseline, entry: Entry, held: Sequence[Seen]) -> list[Reason]:
-    """Latency = device time + time in which the GPU waits for the host: the two changes sum to the latency's.
-
-    A processor waits for no other one: its device time is part of the latency, and no more is to be told apart.
+    Smyth, "Linear models and empirical Bayes methods for assessing differential expression", 2004.
     """
-    latency, device = run.sample(Timer.END_TO_END), run.sample(Timer.DEVICE)
-    if latency is None or device is None or run.fingerprint.arch == "cpu":
-        return []
-    gemm = gemm_kernel(run.controls)
-    entry = _with_latencies(entry, held)
-    before = [baseline.seen(timer, entry, gemm=gemm) for timer in (Timer.END_TO_END, Timer.DEVICE)]
-    after = [Seen(observe(sample), run.gpu, gemm_us=gemm_us(run.controls, gemm)) for sample in (latency, device)]
-    if not all(before):
-        return []
-    old_latency, old_device = map(compared_mean_us, before, after)
-    new_latency, new_device = (seen.observation.mean_us for seen in after)
-    busy, idle = new_device - old_device, (new_latency - new_device) - (old_latency - old_device)
-    bound = "launch-bound" if new_latency - new_device > new_device else "the host, or the launches"
-    return [
-        Reason("why", f"GPU busy {old_device:.1f} -> {new_device:.1f} us ({busy:+.1f})"),
-        Reason(
-            "why",
-            f"GPU idle {old_latency - old_device:.1f} -> {new_latency - new_device:.1f} us ({idle:+.1f}): {bound}",
-        ),
+    places = _by(before, "place")
+    squares = [(each.logarithm - fmean(one.logarithm for one in group)) ** 2 for group in places for each in group]
+    expected = prior.process**2 + (prior.resolution_us / before[0].observation.mean_us) ** 2
+    return _shrunk(expected, prior.dof, math.fsum(squares), len(before) - len(places))
+
+
+def _shrunk(expected: float, dof: float, squares: float, own: float) -> _Variance:
+    return _Variance((dof * expected + squares) / (dof + own), dof + own)
+
+
+def _by(processes: Sequence[ProcessTime], name: str) -> list[list[ProcessTime]]:
+    """Group processes by an attribute. Those where it is not known are alone."""
+    groups: dict[object, list[ProcessTime]] = {}
+    for each in processes:
+        groups.setdefault(getattr(each, name), []).append(each)
+    return list(groups.values())
+
+
+def _machine_shift(same: Sequence[ProcessTime], after: ProcessTime, gate: float) -> float:
+    """Return how far the reference kernels moved on one GPU, as a logarithm: the larger of the two.
+
+    A move within the gate is noise. From twice the gate on it counts in full, so that no step lies between.
+    """
+    moves = [
+        math.log(time_us) - fmean(math.log(each.references_us[name]) for each in same)
+        for name, time_us in after.references_us.items()
+        if all(name in each.references_us for each in same)
     ]
+    largest = max(moves, key=abs, default=0.0)
+    return math.copysign(max(0.0, min(abs(largest), 2 * (abs(largest) - gate))), largest)
 
 
-def _with_latencies(entry: Entry, held: Sequence[Seen]) -> Entry:
-    """The entry with those of its processes that these latencies are of."""
-    observed = [seen.observation for seen in held]
-    processes = [process for process in entry.processes if process.timers.get(Timer.END_TO_END) in observed]
-    return msgspec.structs.replace(entry, processes=tuple(processes))
+def _expected_of_unknown_gpu(
+    before: Sequence[ProcessTime], after: ProcessTime, prior: Prior, kernels: int
+) -> tuple[float, _Variance]:
+    """Predict the logarithm on a GPU that the baseline does not know, from the GPUs that it knows and the reference GEMM.
+
+    A regression of the GPUs' times on the GEMM, with a prior on the slope (ridge regression: Hoerl and Kennard, 1970). Each
+    host has one vote: its GPUs are alike, so hosts and not GPUs are the degrees of freedom.
+    """
+    with_gemm = [each for each in before if "gemm" in each.references_us]
+    own = after.references_us.get("gemm")
+    has_gemm = bool(with_gemm) and own is not None
+    gpus = _by(with_gemm if has_gemm else before, "place")
+    hosts = [each[0].host if each[0].host is not None else each[0].place for each in gpus]
+    weights = [1 / len(set(hosts)) / hosts.count(host) for host in hosts]
+    times = [fmean(each.logarithm for each in gpu) for gpu in gpus]
+    gemms = [fmean(math.log(each.references_us["gemm"]) for each in gpu) if has_gemm else 0.0 for gpu in gpus]
+    time, gemm = (math.fsum(map(float.__mul__, weights, values)) for values in (times, gemms))
+    count = len(set(hosts))
+    expected = prior.gpu**2 + (kernels * prior.resolution_us / before[0].observation.mean_us) ** 2
+    if not has_gemm:
+        expected *= _WITHOUT_GEMM**2
+    ridge = expected / _GEMM_SLOPE_SPREAD**2
+    points = list(zip(weights, times, gemms, strict=True))
+    along = ridge + count * math.fsum(weight * (x - gemm) ** 2 for weight, _, x in points)
+    across = ridge * _GEMM_SLOPE + count * math.fsum(weight * (x - gemm) * (y - time) for weight, y, x in points)
+    slope = across / along if has_gemm else 0.0
+    rest = count * math.fsum(weight * (y - time - slope * (x - gemm)) ** 2 for weight, y, x in points)
+    moved = math.log(own) - gemm if has_gemm and own is not None else 0.0
+    of_one = _shrunk(expected, prior.dof, rest, count - 1)
+    reach = 1 + 1 / count + moved**2 / along
+    return time + slope * moved, _Variance(of_one.value * reach, of_one.dof)
 
 
-def _tuning(baseline: Baseline, entry: Entry, likeness: Likeness, decision: Decision) -> list[Reason]:
-    """What the autotuner's choice costs: said of a run that is otherwise as it was."""
-    if not likeness.same_configuration:
-        if likeness is Likeness.SAME_NAMES and decision.status is Status.PASS:
-            return [Reason("tuning", "a launch configuration that no baseline has; it takes as long")]
-        return []
-    cost = choice(baseline, entry)
-    return [] if cost is None else [Reason("tuning", cost)]
+def _quantile(variances: Sequence[_Variance], probability: float) -> float:
+    """Return the quantile of Student's t with the degrees of freedom of Satterthwaite, "An approximate distribution of
+    estimates of variance components", 1946."""
+    from scipy.special import stdtrit  # here, because importing scipy costs more than all of kernelgauge.judge
+
+    total = math.fsum(each.value for each in variances)
+    dof = total**2 / math.fsum(each.value**2 / each.dof for each in variances)
+    return float(stdtrit(dof, probability))

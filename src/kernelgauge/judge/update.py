@@ -11,12 +11,11 @@ import msgspec
 
 from ..run import Timer
 from .ancestry import descended
-from .baseline import Baseline, Entry
+from .baseline import Baseline, Entry, gemm_kernel
 from .configuration import Likeness
-from .decision import Decision, decide
 from .fingerprint import FieldChange, compare
-from .machine import gemm_kernel
-from .policy import policy_for
+from .priors import prior_for
+from .timing import Decision, decide
 from .verdict import Status
 
 __all__ = [
@@ -143,7 +142,7 @@ def _summary(new: Baseline) -> tuple[str, ...]:
     times = [
         f"{timer.label} {seen.observation.mean_us:.1f} us"
         for timer in Timer
-        for seen in new.seen(timer, new.entries[0])
+        for seen in new.times(timer, new.entries[0])
     ]
     return (f"{new.counts.launches} launches", *times)
 
@@ -181,25 +180,22 @@ def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[Time
     found: list[TimeChange] = []
     entry, _ = old.entry_like(new.entries[0].kernels)
     (process,) = new.entries[0].processes
-    machine = old.machine_change(entry, process.gpu, process.controls)
     gemm = gemm_kernel(process.controls)
     for timer in Timer:
-        before, fresh = old.seen(timer, entry, gemm=gemm), new.seen(timer, new.entries[0], gemm=gemm)
+        before, fresh = old.times(timer, entry, gemm=gemm), new.times(timer, new.entries[0], gemm=gemm)
         if not before or not fresh:
             if before or fresh:
-                before_us = geometric_mean(seen.observation.mean_us for seen in before) if before else None
+                before_us = geometric_mean(each.observation.mean_us for each in before) if before else None
                 found.append(TimeChange(timer, before_us, fresh[0].observation.mean_us if fresh else None))
             continue
-        # Of one share: else the control is no common scale.
-        after = replace(fresh[0], host_share=before[0].host_share)
         decision = decide(
             before,
-            after,
-            policy_for(timer, new.fingerprint, entry.kernels, new.entries[0].kernels),
+            replace(fresh[0], is_by_host=before[0].is_by_host),
+            prior_for(timer, new.fingerprint),
             comparisons=comparisons,
-            explained=machine.explained(host_share=after.host_share),
+            kernels=new.counts.launches,
         )
-        found.append(TimeChange(timer, decision.compared_us, after.observation.mean_us, decision))
+        found.append(TimeChange(timer, decision.before_us, fresh[0].observation.mean_us, decision))
     return found
 
 

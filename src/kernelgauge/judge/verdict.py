@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from ..printable import printable
-from .stats import RelativeChange
 
-__all__ = ["DECLARED", "Reason", "Status", "Verdict", "worst"]
+__all__ = ["DECLARED", "Reason", "RelativeChange", "Status", "Verdict", "worst"]
 
 # Subject of the verdict about what a workload declares: without one, nothing may be stored.
 DECLARED = "declared structure"
@@ -24,6 +23,7 @@ class Status(str, Enum):
     NO_BASELINE = "NO_BASELINE"
     INCOMPARABLE = "INCOMPARABLE"  # the baseline is of another kind of machine
     INVALID = "INVALID"  # the measurement cannot be trusted
+    NOT_JUDGED = "NOT_JUDGED"  # shown only: the baseline does not know this host
 
     @property
     def fails(self) -> bool:
@@ -35,7 +35,7 @@ class Status(str, Enum):
 
     @property
     def decided(self) -> bool:
-        """Whether anything was concluded. What was not is skipped, and under --perf-strict fails."""
+        """Whether nothing is left to decide. The rest is skipped, and under --perf-strict it fails."""
         return self not in (Status.UNDECIDED, Status.NO_BASELINE, Status.INCOMPARABLE)
 
 
@@ -47,7 +47,23 @@ _SEVERITY = (
     Status.NO_BASELINE,
     Status.IMPROVED,
     Status.PASS,
+    Status.NOT_JUDGED,
 )
+
+
+@dataclass(frozen=True)
+class RelativeChange:
+    """A change against the baseline, as a fraction (0.05 is 5 % slower), with a confidence interval.
+
+    `low` and `high` are None where nothing is known about the noise. `sensitivity`: a slowdown that fails in 95 of 100
+    runs; None: not known.
+    """
+
+    estimate: float
+    low: float | None
+    high: float | None
+    confidence: float
+    sensitivity: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +86,10 @@ class Verdict:
     before_us: float | None = None
     after_us: float | None = None
     change: RelativeChange | None = None
-    suspicious: bool = False  # of a first look: a larger measurement should confirm it
+
+    def only(self, label: str) -> Verdict:
+        """Return it with the reasons of one label."""
+        return replace(self, reasons=tuple(reason for reason in self.reasons if reason.label == label))
 
     def because(self, *reasons: Reason) -> Verdict:
         return replace(self, reasons=(*self.reasons, *reasons))

@@ -29,7 +29,7 @@ class HostSpeed:
     """
 
     def __init__(
-        self, work: Callable[[], None], *, wait: Callable[[], None] = lambda: None, patience_seconds: float = 10.0
+        self, work: Callable[[], None], *, wait: Callable[[], None] = lambda: None, patience_seconds: float = 3.0
     ) -> None:
         self.fastest_us = float("inf")
         self._work = work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
@@ -62,8 +63,8 @@ def observed(
             counts=_counts(subject),
             samples={} if incomplete else _samples(subject, settings),
             incomplete=incomplete,
-            left_out=len(subject.slowed),
             gpu=device.gpu,
+            host=platform.node() or None,
             controls=dict(controls),
             conditions=summarize_all([each.readings for each in subject.replicates]),
             ops=tuple(OpRecord(op.name, op.input_shapes) for op in window.ops),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
-from ..conditions import highest_clock_mhz
+from ..conditions import Reading, highest_clock_mhz
 from ..errors import DisturbedError, KernelgaugeError, MeasurementError
 from ..run import ControlTime
 from ..workload import Workload
@@ -18,7 +18,6 @@ from .instance import build
 from .preparing import prepare
 from .replicate import Replicate, replicate
 from .settings import Settings
-from .steady import slower_passes
 from .subject import DeviceLost, Subject, told
 
 __all__ = ["Passes"]
@@ -27,8 +26,6 @@ _CONTROL_ITERATIONS = 12  # enough for 0.1 %: a control has one kernel, and its 
 # The control pair may drift by this much between the first passes and the last. Nothing that a GPU does by itself
 # moves it further: between processes on one H200 each of it spreads by 0.1 %.
 _CONTROL_DRIFT = 0.03
-# A confirmation measures so many others as well: the suite of perf/ is seven. More would make a large one wait for minutes.
-_COMPANIONS = 6
 _TOLD_EVERY_S = 2.0  # a pass over a few workloads takes a tenth of that, and a log keeps every line
 
 
@@ -36,8 +33,7 @@ _TOLD_EVERY_S = 2.0  # a pass over a few workloads takes a tenth of that, and a 
 class Passes:
     """Passes over workloads and the control pair, each in its turn, until each is pinned down. Owns the controls.
 
-    A confirmation goes on at once and among the workloads next to it: of one that came later, compiled anew and alone, the
-    times lay 0.3 % off those before (docs/measuring.md).
+    A confirmation goes on at once, on the code that is compiled already: times of code that was compiled anew lay 0.3 % off.
     """
 
     subjects: Sequence[Subject]
@@ -46,6 +42,7 @@ class Passes:
     progress: Callable[[str], None]
     _controls: list[Subject] = field(default_factory=list)
     _made: int = 0
+    _last_reading: Reading | None = None
     _usual_mhz: int | None = None  # the highest clock that any of them has shown
 
     def make(self) -> None:
@@ -58,22 +55,16 @@ class Passes:
             return
         self._make(self.subjects)
 
-    def confirm(self, suspicious: Sequence[Subject]) -> Sequence[Subject]:
-        """Twice as many again of these, and in each of these passes some that were measured next to them; both."""
-        # A call on a processor may take seconds, and how fast it is depends little on the others.
-        alone = self.device.most_replicates is not None
-        together = _among(self.subjects, suspicious, 0 if alone else _COMPANIONS)
-        more = 2 * max(len(subject.replicates) for subject in suspicious)
-        for subject in together:
-            count = len(subject.replicates)
-            subject.wanted = count + (min(more, 2 * count) if subject in suspicious else more)
+    def confirm(self, suspicious: Sequence[Subject]) -> None:
+        """Measure these further, in twice as many replicates again."""
+        for subject in suspicious:
+            subject.wanted = 3 * len(subject.replicates)
         ending = _ends_all(self._controls, self.device)
         if ending is None:
-            self._make(together)
+            self._make(suspicious)
         else:
-            for subject in together:
+            for subject in suspicious:
                 subject.error = ending
-        return together
 
     @property
     def controls(self) -> dict[str, ControlTime]:
@@ -82,7 +73,7 @@ class Passes:
 
     def _make(self, subjects: Sequence[Subject]) -> None:
         first, told_at = self._made, -math.inf
-        while active := self._unfinished(subjects):
+        while active := [subject for subject in subjects if not subject.is_done(self.settings)]:
             now = time.perf_counter()
             if now - told_at >= _TOLD_EVERY_S:
                 left = _left(active, self.settings)
@@ -90,7 +81,7 @@ class Passes:
                 self.progress(f"timing, pass {pass_}: {len(active)} of {len(subjects)} workloads{left}")
                 told_at = now
             for subject in (*self._controls, *active):
-                kept = _one_replicate(subject, self.device, self.settings, self._made, usual_clock_mhz=self._usual_mhz)
+                kept = self._one_replicate(subject)
                 seen = highest_clock_mhz(kept.readings) if kept is not None else None
                 self._usual_mhz = max((mhz for mhz in (self._usual_mhz, seen) if mhz is not None), default=None)
             ending = _ends_all(self._controls, self.device)
@@ -100,58 +91,48 @@ class Passes:
                         subject.error = ending
                 break
             self._made += 1
-        _count_all_where_too_few_are_left(subjects, self.settings)
         _refuse_drift(self._controls, subjects)
-        self._tell_slower()
 
-    def _unfinished(self, subjects: Sequence[Subject]) -> list[Subject]:
-        """Those that need more replicates: once none does, those that are left too few without the machine's slow passes.
-
-        What was left out is made again by all of them together: the passes are compared once more, and the machine has as
-        much to do in them as it had before.
-        """
-
-        def found() -> list[Subject]:
-            return [subject for subject in subjects if not subject.is_done(self.settings)]
-
-        unfinished = found()
-        if not unfinished:
-            _leave_slow_passes_out([*subjects, *self._controls])
-            unfinished = found()
-        if unfinished and any(subject.slowed for subject in subjects):
-            return [subject for subject in subjects if subject.error is None]
-        return unfinished
-
-    def _tell_slower(self) -> None:
-        slow = {each.index for subject in self.subjects for each in subject.slowed}
-        if slow:
-            self.progress(f"timing: the machine was slower in {len(slow)} of {self._made} passes, which are left out")
-
-
-def _among(subjects: Sequence[Subject], suspicious: Sequence[Subject], companions: int) -> list[Subject]:
-    """The suspicious ones and so many others, in their order: those that were measured next to them."""
-
-    def distance(subject: Subject) -> int:
-        return min(abs(places[subject] - places[each]) for each in suspicious)
-
-    places = {subject: place for place, subject in enumerate(subjects)}
-    others = [subject for subject in subjects if subject.error is None and subject not in suspicious]
-    together = [*suspicious, *sorted(others, key=distance)[:companions]]
-    return sorted(together, key=places.__getitem__)
-
-
-def _count_all_where_too_few_are_left(subjects: Sequence[Subject], settings: Settings) -> None:
-    """A machine that did not come back to its fast passes has no usual speed."""
-    for subject in subjects:
-        if len(subject.replicates) < subject.own(settings).replicates:
-            subject.leave_out(())
-
-
-def _leave_slow_passes_out(together: Sequence[Subject]) -> None:
-    sound = [subject for subject in together if subject.error is None]
-    measured = [{each.index: each.device_us for each in subject.undisturbed} for subject in sound]
-    for place, slower in slower_passes(dict(enumerate(measured))).items():
-        sound[place].leave_out(slower)
+    def _one_replicate(self, subject: Subject) -> Replicate | None:
+        """Measure once more. None: it failed, or was disturbed and does not count."""
+        settings = self.settings
+        chosen = replace(settings, iterations=_CONTROL_ITERATIONS) if subject.is_control else settings
+        compiled = compile_counts().graphs
+        try:
+            measured = replicate(
+                subject.workload,
+                self.device,
+                chosen,
+                index=self._made,
+                structure=subject.structure,
+                pace=subject.pace,
+                usual_clock_mhz=self._usual_mhz,
+                with_host=not subject.is_control,
+                only_instance=subject.only_instance,
+                before=self._last_reading,
+            )
+        except KernelgaugeError as error:
+            subject.end(told(error, self.device))
+            self._last_reading = None
+            return None
+        self._last_reading = measured.readings[-1]
+        subject.recompiles += compile_counts().graphs - compiled
+        if not measured.disturbed_by or subject.is_control:
+            subject.replicates.append(measured)
+            return measured
+        subject.spoilt.append(measured)
+        if len(subject.spoilt) > max(
+            settings.replicates, subject.wanted or 0
+        ):  # repeated as often as are kept at least
+            subject.end(
+                DisturbedError(
+                    subject.workload.id,
+                    (reason for each in subject.spoilt for reason in each.disturbed_by),
+                    expected="a GPU of its own at its usual clock: each such replicate was repeated, "
+                    f"{len(subject.spoilt)} times in all",
+                )
+            )
+        return None
 
 
 def _left(active: Sequence[Subject], settings: Settings) -> str:
@@ -189,44 +170,6 @@ def _control(workload: Workload, device: Device) -> Subject:
     return control
 
 
-def _one_replicate(
-    subject: Subject, device: Device, settings: Settings, index: int, usual_clock_mhz: float | None
-) -> Replicate | None:
-    """Measured once more. None: it failed, or was disturbed and does not count."""
-    chosen = replace(settings, iterations=_CONTROL_ITERATIONS) if subject.is_control else settings
-    compiled = compile_counts().graphs
-    try:
-        measured = replicate(
-            subject.workload,
-            device,
-            chosen,
-            index=index,
-            structure=subject.structure,
-            pace=subject.pace,
-            usual_clock_mhz=usual_clock_mhz,
-            with_host=not subject.is_control,
-            only_instance=subject.only_instance,
-        )
-    except KernelgaugeError as error:
-        subject.end(told(error, device))
-        return None
-    subject.recompiles += compile_counts().graphs - compiled
-    if not measured.disturbed_by or subject.is_control:
-        subject.replicates.append(measured)
-        return measured
-    subject.spoilt.append(measured)
-    if len(subject.spoilt) > max(settings.replicates, subject.wanted or 0):  # made again, as often as are kept at least
-        subject.end(
-            DisturbedError(
-                subject.workload.id,
-                (reason for each in subject.spoilt for reason in each.disturbed_by),
-                expected="a GPU of its own at its usual clock: each such replicate was repeated, "
-                f"{len(subject.spoilt)} times in all",
-            )
-        )
-    return None
-
-
 def _machine_changed(how: str) -> MeasurementError:
     return MeasurementError(
         "the machine changed its speed while it measured",
@@ -238,7 +181,7 @@ def _machine_changed(how: str) -> MeasurementError:
 
 def _drift(control: Subject) -> str | None:
     """How far a control moved from its first replicates to its last, if that is too far."""
-    times = [each.device_us for each in control.undisturbed]
+    times = [each.device_us for each in control.replicates]
     third = len(times) // 3
     if not third:
         return None

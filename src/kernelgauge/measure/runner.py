@@ -73,23 +73,20 @@ def _observed(passes: Passes, subject: Subject, fingerprint: Fingerprint) -> Res
 def _confirmed(
     passes: Passes, fingerprint: Fingerprint, first: Mapping[str, Result], suspects: Suspects
 ) -> dict[str, Result]:
-    """What is observed of those that are suspicious, and of others measured with them, once they were measured further; by id.
-
-    Of the rest everything stays: no pass was theirs, and the control pair of the first ones is.
-    """
+    """Measure the suspicious workloads further and return their results, by id."""
     named = suspects({identifier: result.run for identifier, result in first.items() if isinstance(result, Measured)})
     suspicious = [subject for subject in passes.subjects if subject.workload.id in named and subject.error is None]
     if not suspicious:
         return {}
     for subject in suspicious:
-        passes.progress(f"{subject.workload.id}: suspicious: measuring again, twice as long")
+        passes.progress(f"{subject.workload.id}: looks slower: measuring again, twice as long")
+    passes.confirm(suspicious)
     again: dict[str, Result] = {}
-    for subject in passes.confirm(suspicious):
+    for subject in suspicious:
         before = first[subject.workload.id]
         if subject.error is None:
             again[subject.workload.id] = _observed(passes, subject, fingerprint)
-            continue
-        passes.progress(f"{subject.workload.id}: not measured again: {subject.error.what}")
-        if subject in suspicious and isinstance(before, Measured):
+        elif isinstance(before, Measured):
+            passes.progress(f"{subject.workload.id}: not measured again: {subject.error.what}")
             again[subject.workload.id] = replace(before, not_confirmed=subject.error)
     return again

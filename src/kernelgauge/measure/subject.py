@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from ..errors import KernelgaugeError, MeasurementError
@@ -24,7 +23,6 @@ class Subject:
     Attributes:
         replicates: those that count.
         spoilt: on a disturbed machine.
-        slowed: of passes in which the machine was slower.
         wanted: how many are to count, by a confirmation; None: as many as pin it down.
         only_instance: what all replicates are made on; None: each on one of its own.
     """
@@ -38,7 +36,6 @@ class Subject:
     recompiles: int = 0
     replicates: list[Replicate] = field(default_factory=list)
     spoilt: list[Replicate] = field(default_factory=list)
-    slowed: list[Replicate] = field(default_factory=list)
     wanted: int | None = None
     only_instance: Instance | None = None
     error: KernelgaugeError | None = None
@@ -52,27 +49,16 @@ class Subject:
 
     def is_done(self, settings: Settings) -> bool:
         own = self.own(settings)
-        if self.error is not None or len(self.slowed) > own.replicates:  # made again, as often as are kept at least
+        if self.error is not None:
             return True
         times = [each.device_us for each in self.replicates]
-        seconds = math.fsum(each.seconds for each in (*self.replicates, *self.spoilt, *self.slowed))
+        seconds = math.fsum(each.seconds for each in (*self.replicates, *self.spoilt))
         return own.is_enough(times, seconds)
 
     def end(self, error: KernelgaugeError) -> None:
         """It is measured no more; the memory of its instance is for the others."""
         self.error = error
         self.only_instance = None
-
-    @property
-    def undisturbed(self) -> list[Replicate]:
-        """All but the spoilt ones, in order."""
-        return sorted([*self.replicates, *self.slowed], key=lambda each: each.index)
-
-    def leave_out(self, passes: Collection[int]) -> None:
-        """Count the replicates of all passes but these."""
-        undisturbed = self.undisturbed
-        self.replicates = [each for each in undisturbed if each.index not in passes]
-        self.slowed = [each for each in undisturbed if each.index in passes]
 
 
 def told(error: KernelgaugeError, device: Device) -> KernelgaugeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -12,14 +12,12 @@ from rich.text import Text
 from ..judge import (
     Baseline,
     Entry,
-    Policy,
-    Seen,
+    Prior,
+    ProcessTime,
+    decide,
     gemm_kernel,
-    held_against,
-    policy_for,
-    process_noise,
-    smallest_detectable,
-    telling,
+    prior_for,
+    spread_between_processes,
 )
 from ..printable import printable
 from ..run import Timer
@@ -40,28 +38,30 @@ def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, wid
     for workload, baseline in baselines.items():
         entry = baseline.entries[0]
         for timer in Timer:
-            seen = baseline.seen(timer, entry, gemm=gemm_kernel(entry.processes[-1].controls))
-            if seen:
-                table.add_row(
-                    Text(printable(workload)),
-                    timer.label,
-                    *_numbers(policy_for(timer, baseline.fingerprint, entry.kernels), seen, comparisons),
-                )
+            times = baseline.times(timer, entry, gemm=gemm_kernel(entry.processes[-1].controls))
+            if times:
+                prior = prior_for(timer, baseline.fingerprint)
+                numbers = _numbers(times, prior, comparisons=comparisons, kernels=baseline.counts.launches)
+                table.add_row(Text(printable(workload)), timer.label, *numbers)
     return render(table, width=width, color=color)
 
 
-def _numbers(policy: Policy, seen: Sequence[Seen], comparisons: int) -> tuple[str, ...]:
-    """Of the process that measures next: each of those that did stands for it, and the median of them is told."""
+def _numbers(times: Sequence[ProcessTime], prior: Prior, *, comparisons: int, kernels: int) -> tuple[str, ...]:
+    """Return the columns of one timer; each process stands for the one that measures next, and the median is shown."""
 
-    def smallest(after: Seen) -> float:
-        return smallest_detectable(seen, after, policy, comparisons=comparisons)
+    def sensitivity(after: ProcessTime) -> float | None:
+        return decide(times, after, prior, comparisons=comparisons, kernels=kernels).change.sensitivity
 
-    able = telling(seen)
-    noise = median(process_noise(held_against(seen, each), policy) for each in able)
-    here = median(map(smallest, able))
-    there = median(smallest(replace(each, gpu="another")) for each in able)
-    time_us = median(each.observation.mean_us for each in able)
-    return (f"{time_us:.1f}", *(f"{100 * value:.2f}" for value in (noise, here, there)))
+    def shown(values: Iterable[float | None]) -> str:
+        known = [value for value in values if value is not None]
+        return f"{100 * median(known):.2f}" if known else "-"
+
+    return (
+        f"{median(each.observation.mean_us for each in times):.1f}",
+        f"{100 * spread_between_processes(times, prior):.2f}",
+        shown(map(sensitivity, times)),
+        shown(sensitivity(replace(each, place="another")) for each in times),
+    )
 
 
 def odds_text(baselines: Mapping[str, Baseline]) -> list[str]:

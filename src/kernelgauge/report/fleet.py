@@ -85,7 +85,7 @@ def _machine(machine: Machine) -> tuple[str, ...]:
         cut(machine.name),
         cut(short(machine.commit or "-")),
         str(len(machine.workloads)),
-        *(_percent(machine.among.changes.get(name)) for name in ("copy", "gemm")),
+        *(_percent(machine.among.get(name)) for name in ("copy", "gemm")),
         "\n".join(f"{count} {status}" for status, count in sorted(counts.items())),
     )
 

@@ -22,6 +22,7 @@ _SAID = {
     NOT_JUDGED: "not judged",
     Status.IMPROVED.value: "improved",
     Status.PASS.value: "passed",
+    Status.NOT_JUDGED.value: "shown, not judged",
     NOT_RUN: "not run",
 }
 _FAILING = (Status.INVALID.value, Status.REGRESSED.value)

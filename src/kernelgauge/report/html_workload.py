@@ -14,7 +14,7 @@ from .html_kernels import KernelRow, Lanes, against_baseline, kernel_changes, ke
 from .html_links import Artifact, artifacts
 from .html_problems import Problem, problems
 from .html_tests import TestView, VerdictView, clipped, test_views, verdict_view
-from .wording import counted, status_text, us
+from .wording import status_text, us
 
 __all__ = ["TimerView", "WorkloadView", "axis_limit", "change_percent", "workload_view"]
 
@@ -165,9 +165,6 @@ def _count(value: int | None) -> str:
 def _conditions(run: Run) -> tuple[tuple[str, str], ...]:
     seen = run.conditions
     pairs: list[tuple[str, str]] = [("incomplete", clipped(run.incomplete, 600))] if run.incomplete else []
-    pairs += (
-        [("left out", f"{counted(run.left_out, 'replicate')}: the machine was slower then")] if run.left_out else []
-    )
     if seen is None:
         return (*pairs, ("GPU", "not watched"))
     clocks = [f"{seen.median_sm_clock_mhz:.0f} MHz median"] if seen.median_sm_clock_mhz is not None else []

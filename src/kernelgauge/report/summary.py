@@ -33,6 +33,24 @@ def summary(results: Results, *, width: int, color: bool, failures: bool) -> Ite
     if failures:
         yield from (Block(str(verdict)) for verdict in verdicts if verdict.status.fails)
     yield from map(Block, remarks(table, verdicts))
+    yield from map(Block, _how_to_join(results))
     unavailable = {workload.id: workload.unavailable for workload in results.workloads if workload.unavailable}
     yield from (Block(note, warns=True) for note in notes(unavailable))
     yield from (Block(f"warning: {printable(warning)}", warns=True) for warning in results.warnings)
+
+
+def _how_to_join(results: Results) -> Iterator[str]:
+    """Yield the command that adds a run on a machine that the baselines do not know, unless the run failed."""
+    unknown: set[str] = set()
+    for workload in results.workloads:
+        run, baseline = workload.run, workload.baseline
+        if run is not None and baseline is not None:
+            known = {process.place for entry in baseline.entries for process in entry.processes}
+            unknown |= {place} if (place := run.gpu or run.host) is not None and place not in known else set()
+    if not unknown or (results.status is not None and results.status.fails):
+        return
+    what = "GPU" if any(workload.run and workload.run.gpu for workload in results.workloads) else "host"
+    yield printable(
+        f"the baselines do not know this {what} ({', '.join(sorted(unknown))}): host clocks were not judged"
+    )
+    yield "  to add this run to them: kernelgauge accept --add"

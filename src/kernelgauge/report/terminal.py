@@ -14,7 +14,7 @@ from ..judge import Action, PlannedChange, Status, Verdict
 from ..printable import printable
 from ..run import Fingerprint, Run
 from .rows import Row
-from .wording import change_of_one, counted, us_or_dash
+from .wording import change_of_one, us_or_dash
 
 __all__ = ["conditions_text", "describe", "notes", "plan_text", "remarks", "summary_text"]
 
@@ -26,6 +26,7 @@ _STYLES = {
     Status.UNDECIDED: "yellow",
     Status.INCOMPARABLE: "yellow",
     Status.NO_BASELINE: "yellow",
+    Status.NOT_JUDGED: "dim",
 }
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.TRIM: "red", Action.KEEP: "dim"}
 
@@ -63,17 +64,28 @@ def summary_text(rows: Sequence[Row], *, width: int, color: bool) -> str:
 
 
 def remarks(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
-    """What the table has no room for: what a verdict is about, and all of one that fails no test."""
-    quiet = (Status.PASS, Status.NO_BASELINE)
+    """Return what the table has no room for: subjects of verdicts, those that fail no test, and facts about the machine."""
+    quiet = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED)
     subjects = [
         printable(f"{row.status.value}  {row.workload}: {', '.join(row.subjects)}")
         for row in rows
         if row.status is not None and row.status not in quiet
     ]
     shown = (Status.IMPROVED, Status.UNDECIDED, Status.INCOMPARABLE)
-    # A passing verdict is silent, but for what the autotuner's choice costs.
-    told = [verdict for verdict in verdicts if verdict.status in shown or (verdict.status.passes and verdict.reasons)]
-    return [*subjects, *map(str, told)]
+    machine = dict.fromkeys(
+        f"machine: {reason.text}"
+        for verdict in verdicts
+        if verdict.status.passes
+        for reason in verdict.reasons
+        if reason.label == "machine"
+    )
+    choices = [verdict.only("tuning") for verdict in verdicts if verdict.status.passes]
+    return [
+        *subjects,
+        *(str(verdict) for verdict in verdicts if verdict.status in shown),
+        *(str(verdict) for verdict in choices if verdict.reasons),
+        *map(printable, machine),
+    ]
 
 
 def conditions_text(runs: Sequence[Run], not_watched: str) -> list[str]:
@@ -96,8 +108,6 @@ def conditions_text(runs: Sequence[Run], not_watched: str) -> list[str]:
         for cause, milliseconds in (each.throttled_ms or {}).items():
             throttled[cause] = throttled.get(cause, 0.0) + milliseconds
     parts += [f"{cause} for {milliseconds:.0f} ms" for cause, milliseconds in throttled.items() if milliseconds >= 1]
-    left_out = sum(run.left_out for run in runs)
-    parts += [f"{counted(left_out, 'replicate')} left out (the machine was slower)"] if left_out else []
     return [printable("conditions: " + ", ".join(parts))] if parts else []
 
 

@@ -1,0 +1,123 @@
+"""Recorded suites of unchanged code: every process that benchmarks/data and baselines/ hold, as runs that can be judged."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from kernelgauge.judge import Baseline, Entry, Observation, Process, decode_baseline, from_run
+from kernelgauge.judge.calibration import entries_of
+from kernelgauge.run import Run, Sample, Timer
+from kernelgauge.runs_file import read_runs
+
+__all__ = ["DATA", "Suite", "baseline_of", "read_suites", "recorded_suites"]
+
+DATA = ROOT / "benchmarks" / "data"
+COMMITTED = ROOT / "baselines" / "nvidia-h200"
+# Files without a host in them, by folder. The runs of host8 to host10 are on GPUs of the committed baselines.
+_HOSTS = {"host8": "host-a", "host9": "host-b", "host10": "host-c", "usual": "states", "slow": "states"}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One process: its runs by workload. `is_committed`: it is part of the committed baselines."""
+
+    name: str
+    host: str
+    gpu: str
+    runs: Mapping[str, Run]
+    is_committed: bool = False
+
+    def slower(self, fraction: float, *timers: Timer) -> Suite:
+        """Return it with these timers slower by a fraction."""
+        return Suite(
+            self.name, self.host, self.gpu, {name: _slower(run, fraction, timers) for name, run in self.runs.items()}
+        )
+
+
+def recorded_suites() -> list[Suite]:
+    """Return every recorded process of the default suite on H200s."""
+    found = list(_of_baselines(COMMITTED, "committed", is_committed=True))
+    found += _of_baselines(DATA / "eight_gpus" / "nvidia-h200", "eight")
+    for folder in sorted((DATA / "more_gpus").iterdir()):
+        found += _of_baselines(folder, folder.name)
+        found += read_suites(sorted(folder.glob("run-*.json")), _HOSTS.get(folder.name, folder.name))
+    found += read_suites(sorted((DATA / "nine_processes").glob("*.json")), "nine")
+    for path in sorted((DATA / "host_states").glob("*.json")):
+        found += read_suites([path], _HOSTS.get(path.stem, path.stem))
+    for folder in sorted((DATA / "unchanged").iterdir()) if (DATA / "unchanged").exists() else ():
+        found += read_suites(sorted(folder.glob("*.json")), folder.name)
+    return found
+
+
+def read_suites(files: Sequence[Path], host: str | None = None) -> Iterator[Suite]:
+    """Yield the suites of files that `pytest perf --perf-runs=FILE` wrote: one for each GPU in a file."""
+    for path in files:
+        by_gpu: dict[str, dict[str, Run]] = {}
+        for run in read_runs(path).runs:
+            named = msgspec.structs.replace(run, host=host or run.host)
+            by_gpu.setdefault(run.gpu or run.host or "", {})[run.workload] = named
+        for gpu, runs in by_gpu.items():
+            yield Suite(f"{path.parent.name}/{path.stem}", host or next(iter(runs.values())).host or gpu, gpu, runs)
+
+
+def _of_baselines(folder: Path, host: str, *, is_committed: bool = False) -> Iterator[Suite]:
+    """Yield the processes of baseline files. Those of one process have the same reference kernels."""
+    processes: dict[object, dict[str, Run]] = {}
+    for path in sorted(folder.glob("*-*-*.json")):
+        baseline = decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
+        for entry in baseline.entries:
+            for process in entry.processes:
+                key = process.gpu, tuple(sorted((name, each.device_time_us) for name, each in process.controls.items()))
+                processes.setdefault(key, {})[path.stem] = _run(baseline, entry, process, process.host or host)
+    for number, runs in enumerate(processes.values()):
+        first = next(iter(runs.values()))
+        yield Suite(f"{host}/{number}", first.host or host, first.gpu or "", runs, is_committed)
+
+
+def _run(baseline: Baseline, entry: Entry, process: Process, host: str) -> Run:
+    return Run(
+        workload=baseline.workload,
+        fingerprint=baseline.fingerprint,
+        kernels=entry.kernels,
+        counts=baseline.counts,
+        samples={timer: _sample(each) for timer, each in process.timers.items()},
+        gpu=process.gpu,
+        host=host,
+        controls=process.controls,
+    )
+
+
+def _sample(seen: Observation) -> Sample:
+    """Return replicates with the mean, the spread and the host reference that a baseline keeps."""
+    pairs, count = seen.replicates // 2, seen.replicates
+    width = (seen.spread or 0.0) * math.sqrt((count - 1) / (2 * pairs)) if pairs else 0.0
+    steps = [0.0] * (count - 2 * pairs) + [width, -width] * pairs
+    times = tuple(seen.mean_us * math.exp(step) for step in steps)
+    return Sample(times, seen.iterations, (seen.control_us,) * count if seen.control_us is not None else ())
+
+
+def _slower(run: Run, fraction: float, timers: Sequence[Timer]) -> Run:
+    samples = {
+        timer: msgspec.structs.replace(
+            sample, replicates_us=tuple((1 + fraction) * each for each in sample.replicates_us)
+        )
+        if timer in timers
+        else sample
+        for timer, sample in run.samples.items()
+    }
+    return msgspec.structs.replace(run, samples=samples)
+
+
+def baseline_of(suites: Sequence[Suite], workload: str) -> Baseline | None:
+    """Return the baseline that these processes make of a workload; None if none measured it."""
+    singles = [from_run(each.runs[workload], suite="perf") for each in suites if workload in each.runs]
+    return msgspec.structs.replace(singles[0], entries=entries_of(singles)) if singles else None

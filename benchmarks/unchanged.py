@@ -1,0 +1,326 @@
+"""How often unchanged code is red, and which slowdowns are caught, over every recorded suite. Needs no GPU.
+
+    python benchmarks/unchanged.py                                  every design
+    python benchmarks/unchanged.py --against baselines FILE.json... files of `pytest perf --perf-runs=FILE`
+    python benchmarks/unchanged.py --without gemm                   an ablation: one piece of information removed
+    python benchmarks/unchanged.py --spread                         the spreads behind the priors
+
+A suite is one process: all times of all workloads, judged as `pytest perf --perf-strict` judges them. It is green if none
+is REGRESSED and none UNDECIDED. A suite whose autotuner made a choice slower than all that the baseline knows is counted
+apart. Slowdowns are simulated on recorded times, and so is the noisy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from statistics import fmean, median
+
+import msgspec
+from recorded import DATA, Suite, baseline_of, read_suites, recorded_suites
+
+from kernelgauge.judge import Baseline, Status, Verdict, compare, gemm_kernel, judge_time
+from kernelgauge.run import Run, Sample, Timer
+from kernelgauge.storage import BaselineStore
+
+Pair = tuple[Suite, tuple[Suite, ...]]  # what is judged, and the processes of its baseline
+
+_SLOWER = {
+    Timer.DEVICE: (0.003, 0.005, 0.01, 0.02, 0.03),
+    Timer.HOST: (0.05, 0.10, 0.15),
+    Timer.END_TO_END: (0.2, 0.3, 0.5),
+}
+_SHORT_US = 20.0
+_NOISY = 4  # times an H200's spread between processes
+_SPREADS = {Timer.DEVICE: 0.0006, Timer.HOST: 0.015, Timer.END_TO_END: 0.035}  # of an H200
+_SHORT_SPREAD = 0.0028  # of GPU times of short kernels
+_SIMULATED = 1000  # suites
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.json")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="baselines to judge the files against")
+    parser.add_argument("--without", choices=sorted(_ABLATIONS), help="remove what the rule knows of this")
+    parser.add_argument("--with", dest="extra", choices=sorted(_EXTRAS), help="add what the rule leaves out")
+    parser.add_argument("--spread", action="store_true", help="print spreads between processes and between GPUs")
+    parser.add_argument("--show", action="store_true", help="print every verdict that is red")
+    options = parser.parse_args()
+    if options.against is not None:
+        judge_files(BaselineStore(options.against), list(read_suites(options.files)), show=True)
+        return
+    suites = recorded_suites()
+    if options.without or options.extra:
+        suites = [(_ABLATIONS | _EXTRAS)[options.without or options.extra](suite) for suite in suites]
+    gpus, hosts = {suite.gpu for suite in suites}, {suite.host for suite in suites}
+    print(f"{len(suites)} processes on {len(gpus)} GPUs of {len(hosts)} hosts; unchanged code, judged as a strict run")
+    if options.spread:
+        print_spreads(suites)
+        return
+    for name, pairs in designs(suites):
+        print_design(name, pairs, show=options.show)
+    if not (options.without or options.extra):
+        for processes in (1, 10):
+            print_noisy(processes)
+
+
+# -- designs ---------------------------------------------------------------------------------------------------------
+
+
+def designs(suites: Sequence[Suite]) -> Iterator[tuple[str, list[Pair]]]:
+    """Yield a name and the pairs of each design."""
+
+    def others(keep: Callable[[Suite, Suite], bool]) -> list[Pair]:
+        pairs = [(one, tuple(each for each in suites if each is not one and keep(one, each))) for one in suites]
+        return [pair for pair in pairs if pair[1]]
+
+    same = others(lambda one, each: one.gpu == each.gpu)
+    yield "same GPU, all others", same
+    yield "same GPU, one process", [(one, (each,)) for one, known in same for each in known]
+    yield "same GPU, four processes", [(one, known[:4]) for one, known in same if len(known) >= 4]
+    yield "known GPU among all others", [(one, tuple(e for e in suites if e is not one)) for one, _ in same]
+    yield "leave one GPU out", others(lambda one, each: one.gpu != each.gpu)
+    yield "leave one host out", others(lambda one, each: one.host != each.host)
+    committed = tuple(each for each in suites if each.is_committed)
+    yield "committed baselines", [(one, committed) for one in suites if not one.is_committed]
+    eight = tuple(each for each in suites if each.name.startswith("eight/"))
+    yield "eight GPUs of one host", [(one, eight) for one in suites if one not in eight]
+    pairs = [(one, (each,)) for one in suites for each in suites if one.gpu != each.gpu]
+    yield "unknown GPU, one process (every 7th pair)", pairs[::7]
+
+
+@lru_cache(maxsize=4096)
+def _baseline(known: tuple[Suite, ...], workload: str) -> Baseline | None:
+    return baseline_of(known, workload)
+
+
+Suite.__hash__ = object.__hash__  # type: ignore[method-assign]  # by identity: a suite is long
+
+
+def judged(suite: Suite, known: Callable[[str], Baseline | None], *timers: Timer) -> Iterator[Verdict]:
+    """Yield the verdict of each time of a suite."""
+    for workload, run in suite.runs.items():
+        baseline = known(workload)
+        if baseline is None:
+            continue
+        comparison = compare(baseline.fingerprint, run.fingerprint)
+        for timer in timers or tuple(run.samples):
+            yield judge_time(timer, run, baseline, comparison, comparisons=len(suite.runs) * len(Timer))
+
+
+def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
+    """Print how many suites are green, and the share of slowdowns that is caught."""
+    counts: Counter[str] = Counter()
+    caught: dict[tuple[Timer, bool, float], list[bool]] = defaultdict(list)
+    sensitivities: dict[tuple[Timer, bool], list[float]] = defaultdict(list)
+    for suite, known in pairs:
+        verdicts = list(judged(suite, lambda workload, known=known: _baseline(known, workload)))
+        count(counts, verdicts, show=show, name=suite.name)
+        for verdict in verdicts:
+            if verdict.change is None or verdict.change.sensitivity is None or is_choice(verdict):
+                continue
+            timer = next(each for each in Timer if each.label == verdict.subject)
+            short = is_short(suite.runs[verdict.workload])
+            sensitivities[timer, short].append(verdict.change.sensitivity)
+            baseline = _baseline(known, verdict.workload)
+            for slower in _SLOWER[timer]:
+                one = Suite(suite.name, suite.host, suite.gpu, {verdict.workload: suite.runs[verdict.workload]})
+                (slowed,) = _judge_one(one.slower(slower, timer), baseline, timer, len(suite.runs))
+                caught[timer, short, slower].append(slowed.status is Status.REGRESSED)
+    print_counts(name, counts)
+    for timer in Timer:
+        for short in (False, True):
+            found = sensitivities[timer, short]
+            if found:
+                levels = "  ".join(
+                    f"{slower:+.1%} {100 * fmean(caught[timer, short, slower]):.0f} %" for slower in _SLOWER[timer]
+                )
+                kind = "short kernels" if short else "MLPs"
+                print(
+                    f"    {timer.label:<14}{kind:<14} caught {levels};  median sensitivity {100 * median(found):.2f} %"
+                )
+
+
+def _judge_one(suite: Suite, baseline: Baseline | None, timer: Timer, workloads: int) -> Iterator[Verdict]:
+    (run,) = suite.runs.values()
+    assert baseline is not None
+    comparison = compare(baseline.fingerprint, run.fingerprint)
+    yield judge_time(timer, run, baseline, comparison, comparisons=workloads * len(Timer))
+
+
+def count(counts: Counter[str], verdicts: Sequence[Verdict], *, show: bool, name: str) -> None:
+    """Add one suite to the counts."""
+    regressed = [each for each in verdicts if each.status is Status.REGRESSED and not is_choice(each)]
+    undecided = [each for each in verdicts if each.status is Status.UNDECIDED]
+    choice = any(each.status is Status.REGRESSED and is_choice(each) for each in verdicts)
+    counts["suites"] += 1
+    counts["REGRESSED"] += bool(regressed)
+    counts["UNDECIDED"] += bool(undecided)
+    counts["IMPROVED"] += any(each.status is Status.IMPROVED for each in verdicts)
+    counts["choice"] += choice
+    counts["green"] += not (regressed or undecided)
+    for each in (*regressed, *undecided) if show else ():
+        print(f"  {name}: {each}")
+
+
+def print_counts(name: str, counts: Mapping[str, int]) -> None:
+    total = counts["suites"]
+    print(
+        f"{name}: green {counts['green']} of {total} ({100 * counts['green'] / total:.1f} %), REGRESSED {counts['REGRESSED']}, "
+        f"UNDECIDED {counts['UNDECIDED']}, IMPROVED {counts['IMPROVED']}; "
+        f"a slower choice of the autotuner in {counts['choice']}"
+    )
+
+
+def is_choice(verdict: Verdict) -> bool:
+    """Whether a verdict is about an autotuner's choice that its baseline does not know."""
+    return any(each.label == "tuning" and "not in the baseline" in each.text for each in verdict.reasons)
+
+
+def is_short(run: Run) -> bool:
+    return sum(kernel.device_time_us for kernel in run.kernels) < _SHORT_US
+
+
+def judge_files(store: BaselineStore, suites: Sequence[Suite], *, show: bool) -> None:
+    """Judge files of `--perf-runs` against stored baselines."""
+    counts: Counter[str] = Counter()
+    for suite in suites:
+        device = next(iter(suite.runs.values())).fingerprint.device
+        verdicts = list(judged(suite, lambda workload, device=device: store.load(device, workload)))
+        count(counts, verdicts, show=show, name=suite.name)
+    print_counts(f"against {store.root}", counts)
+
+
+# -- a noisy machine ---------------------------------------------------------------------------------------------------
+
+
+def print_noisy(processes: int) -> None:
+    """Judge simulated suites of a GPU without data of its own, whose GPU times spread four times as far as an H200's."""
+    chance = random.Random(processes)
+    (source, *_) = read_suites(sorted((DATA / "nine_processes").glob("*.json"))[:1], "simulated")
+    fingerprint = msgspec.structs.replace(next(iter(source.runs.values())).fingerprint, device="Simulated GPU")
+    counts: Counter[str] = Counter()
+    for _ in range(_SIMULATED):
+        known = tuple(_simulated(source, fingerprint, chance) for _ in range(processes))
+        suite = _simulated(source, fingerprint, chance)
+        verdicts = list(judged(suite, lambda workload, known=known: baseline_of(known, workload)))
+        count(counts, verdicts, show=False, name="")
+    print_counts(f"simulated GPU, {_NOISY} times as noisy as an H200, {processes} process(es)", counts)
+
+
+def _simulated(source: Suite, fingerprint: object, chance: random.Random) -> Suite:
+    runs: dict[str, Run] = {}
+    for name, run in source.runs.items():
+        samples: dict[Timer, Sample] = {}
+        for timer, sample in run.samples.items():
+            spread = _SPREADS[timer]
+            if timer is Timer.DEVICE:
+                spread = _NOISY * (_SHORT_SPREAD if is_short(run) else spread)
+            off = math.exp(chance.gauss(0, spread))
+            samples[timer] = msgspec.structs.replace(
+                sample, replicates_us=tuple(off * us for us in sample.replicates_us)
+            )
+        runs[name] = msgspec.structs.replace(run, samples=samples, fingerprint=fingerprint)
+    return Suite("simulated", "simulated", source.gpu, runs)
+
+
+# -- ablations: what the rule knows is removed from the data, or what it leaves out is added to them ----------------------
+
+
+def _map_runs(suite: Suite, change: Callable[[Run], Run], *, host: str | None = None) -> Suite:
+    runs = {name: change(run) for name, run in suite.runs.items()}
+    return Suite(suite.name, host or suite.host, suite.gpu, runs, suite.is_committed)
+
+
+def _map_samples(suite: Suite, change: Callable[[Timer, Sample], Sample]) -> Suite:
+    return _map_runs(
+        suite,
+        lambda run: msgspec.structs.replace(
+            run, samples={timer: change(timer, sample) for timer, sample in run.samples.items()}
+        ),
+    )
+
+
+def _without_control(*names: str) -> Callable[[Suite], Suite]:
+    def change(run: Run) -> Run:
+        kept = {name: control for name, control in run.controls.items() if name not in names}
+        return msgspec.structs.replace(run, controls=kept)
+
+    return lambda suite: _map_runs(suite, change)
+
+
+def _without_hosts(suite: Suite) -> Suite:
+    return _map_runs(suite, lambda run: msgspec.structs.replace(run, host=None))
+
+
+def _without_host_reference(suite: Suite) -> Suite:
+    return _map_samples(
+        suite, lambda _, sample: msgspec.structs.replace(sample, controls_us=tuple(1.0 for _ in sample.controls_us))
+    )
+
+
+def _without_replicates(suite: Suite) -> Suite:
+    def change(_: Timer, sample: Sample) -> Sample:
+        mean = math.exp(fmean(map(math.log, sample.replicates_us)))
+        return msgspec.structs.replace(sample, replicates_us=(mean,) * len(sample.replicates_us))
+
+    return _map_samples(suite, change)
+
+
+def _with_slope(suite: Suite) -> Suite:
+    """Follow the host reference with a slope of 1.08, as thirteen workloads did on two hosts."""
+    return _map_samples(
+        suite,
+        lambda _, sample: msgspec.structs.replace(sample, controls_us=tuple(each**1.08 for each in sample.controls_us)),
+    )
+
+
+def _with_speeds(suite: Suite) -> Suite:
+    """Count a GPU at another speed, by steps of 0.3 % of its reference GEMM, as another GPU of its host."""
+    gemm = next((run.controls["gemm"].device_time_us for run in suite.runs.values() if gemm_kernel(run.controls)), None)
+    speed = "" if gemm is None else f"@{round(math.log(gemm) / 0.003)}"
+    changed = _map_runs(suite, lambda run: msgspec.structs.replace(run, gpu=f"{run.gpu}{speed}"))
+    return Suite(suite.name, suite.host, f"{suite.gpu}{speed}", changed.runs, suite.is_committed)
+
+
+_ABLATIONS: dict[str, Callable[[Suite], Suite]] = {
+    "gemm": _without_control("gemm"),
+    "machine": _without_control("gemm", "copy"),
+    "hosts": _without_hosts,
+    "host-reference": _without_host_reference,
+    "replicates": _without_replicates,
+}
+_EXTRAS: dict[str, Callable[[Suite], Suite]] = {"slope": _with_slope, "speeds": _with_speeds}
+
+
+# -- spreads -----------------------------------------------------------------------------------------------------------
+
+
+def print_spreads(suites: Sequence[Suite]) -> None:
+    """Print, of each workload and timer, the spread between processes of one GPU and between GPUs, in percent."""
+    print(f"{'workload':<40}{'timer':<15}{'processes %':>12}{'GPUs %':>8}")
+    for workload in sorted({name for suite in suites for name in suite.runs}):
+        baseline = baseline_of(suites, workload)
+        if baseline is None:
+            continue
+        gemm = gemm_kernel(next(suite.runs[workload].controls for suite in suites if workload in suite.runs))
+        for timer in Timer:
+            by_gpu: dict[str | None, list[float]] = defaultdict(list)
+            for each in baseline.times(timer, baseline.entries[0], gemm=gemm):
+                by_gpu[each.place].append(each.logarithm)
+            means = {gpu: fmean(values) for gpu, values in by_gpu.items()}
+            dof = sum(len(values) - 1 for values in by_gpu.values())
+            squares = math.fsum((value - means[gpu]) ** 2 for gpu, values in by_gpu.items() for value in values)
+            among = math.fsum((each - fmean(means.values())) ** 2 for each in means.values()) / max(1, len(means) - 1)
+            print(
+                f"{workload:<40}{timer.label:<15}{100 * math.sqrt(squares / max(1, dof)):>12.2f}{100 * math.sqrt(among):>8.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

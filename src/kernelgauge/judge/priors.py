@@ -1,0 +1,69 @@
+"""How noisy a time is before a baseline has shown it, and how large a change must be. Data: each row has a source.
+
+`python benchmarks/unchanged.py --spread` prints the measured spreads; docs/design/noise.md says how they became these rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..run import Fingerprint, Timer
+
+__all__ = ["FALSE_ALARMS_PER_RUN", "POWER", "Prior", "prior_for"]
+
+# At most one run of a suite in a hundred may call unchanged code slower, whatever its number of workloads.
+FALSE_ALARMS_PER_RUN = 0.01
+# The sensitivity of a verdict is the slowdown that would fail in this share of runs.
+POWER = 0.95
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is expected of one timer on one kind of machine. Spreads are standard deviations of logarithms (0.01 is 1 %).
+
+    Attributes:
+        gate: a smaller change is no finding, as a fraction.
+        sensitivity: the default for the largest slowdown that a PASS may miss, as a fraction.
+        process: spread between processes on one GPU.
+        resolution_us: a part of every spread that does not shrink with the time; of the GPU spread, for each kernel.
+        gpu: spread between GPUs of one model, beyond what the reference GEMM explains.
+        dof: degrees of freedom that these spreads count as, against those of the baseline.
+    """
+
+    gate: float
+    sensitivity: float
+    process: float
+    dof: float
+    resolution_us: float = 0.0
+    gpu: float = 0.0
+
+
+# Spreads of GPU time: 89 processes of seven workloads on 35 H200s (benchmarks/data). A fit of the prior's degrees of freedom
+# (Smyth, 2004) to them gives 21 or more. The profiler's clock has steps of 0.032 us.
+_MEASURED_DOF = 20.0
+_H200 = Prior(gate=0.003, sensitivity=0.15, process=0.0006, dof=_MEASURED_DOF, resolution_us=0.012, gpu=0.0025)
+_MEASURED = {"NVIDIA H200": _H200}
+# No data: four times as noisy, and soon overruled by what the baseline shows.
+_UNKNOWN_FACTOR = 4.0
+_FEW_DOF = 4.0
+_UNKNOWN_GPU = replace(
+    _H200,
+    process=_UNKNOWN_FACTOR * _H200.process,
+    gpu=_UNKNOWN_FACTOR * _H200.gpu,
+    dof=_FEW_DOF,
+)
+# Host dispatch time over the host reference spreads by 0.7 to 1.6 % within a GPU, and by 2.7 % at most. A fit of the degrees
+# of freedom gives 2 to 11.
+_HOST_SENSITIVITY = 1.0
+_DISPATCH = Prior(gate=0.05, sensitivity=_HOST_SENSITIVITY, process=0.015, dof=_FEW_DOF)
+# Latencies spread by 2 to 5 % on one host, and so do the times of eight processes on two CPU cores (benchmarks/data/cpu).
+_LATENCY = Prior(gate=0.25, sensitivity=_HOST_SENSITIVITY, process=0.05, dof=_MEASURED_DOF)
+
+
+def prior_for(timer: Timer, fingerprint: Fingerprint) -> Prior:
+    """Return what to expect of a timer on this machine."""
+    if timer is Timer.HOST:
+        return _DISPATCH
+    if timer is Timer.END_TO_END or fingerprint.arch == "cpu":
+        return _LATENCY
+    return _MEASURED.get(fingerprint.device, _UNKNOWN_GPU)
