@@ -1,16 +1,15 @@
-"""One process's data: every workload, at some levels, by every method. Run once per process, on the visible GPU.
+"""One process's data: every workload, at its levels, by every method. Run once per process, on the visible GPU.
 
-    python benchmarks/detection/collect.py --out p3.npz --process 3 --seed 3 --seconds 1.2 --levels none,device+0.5%
-    python benchmarks/detection/collect.py --out p3.npz --process 3 --seed 3 --levels-per-process 2 --slot 4
+    python benchmarks/detection/collect.py --out p3.npz --process 3 --slot 3 --seconds 0.6
     python benchmarks/detection/collect.py --compile-only      fills the compilers' caches
 
-A level is a percentage of what the unslowed twin takes, as our own timers read it in the same process before anything
-else is measured. Building and the first call, which compiles, are outside every method's time; all that a method does
-itself, warm-up and fresh allocations, is inside.
+First each level is calibrated: how many turns of the spinning kernel, and how many loops on the host, are so many
+percent of what the unslowed workload takes in this process. Building, calibrating and the first call, which compiles,
+count for no method; a method's own warm-up and fresh allocations count for it.
 
-Ours measures as the suite does: passes go round the control pair, all workloads and all levels, one replicate each, until
-every one has had its time on average. The peers measure one thing after the other, after a rest each: of each workload
-the unslowed twin and the first levels. Who comes first, and the order of everything, is drawn by the seed.
+kernelgauge measures as in a suite: passes go round its reference kernels, all workloads and all levels, one replicate
+each, until every one has had its time on average. The peers measure one thing after the other, after a pause each: the
+unslowed workload and one level of it. The seed sets who comes first, and the order of everything.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,13 +32,15 @@ sys.path[:0] = [str(_ROOT / folder) for folder in ("src", "perf", "benchmarks")]
 import msgspec
 import numpy as np
 
-from detection.data import OURS, Key, Values, replicate_times_us, save
-from detection.injected import twin
-from detection.levels import LEVELS, NONE, SETTLE_S, WORKLOAD_IDS, Level, chosen_levels
+from detection.data import OURS, Key, Values, dispatch_in_controls, replicate_times_us, save
+from detection.injected import LEAST_TURNS, Injection, SpinTime, delayed, slowed
+from detection.levels import BEHIND_A_SPIN, LEVELS, NONE, SETTLE_S, WORKLOAD_IDS, Level, peer_level
 from detection.peers import METHODS, Call, Timed
 from kernelgauge import Workload
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import Instance, build, first_call
+from kernelgauge.measure.profile import profile_session
+from kernelgauge.measure.timing import collector_paused
 
 CallBuilder = Callable[[int], Instance]
 
@@ -55,7 +56,12 @@ class Replicates(Protocol):
     def clocks_mhz(self) -> list[float | None]: ...
 
 
-ALONE_S = 0.4  # at most, of what only sets how much is injected
+OWN_TIMES_S = 0.4  # for the times that levels are a percentage of
+_MANY_TURNS = 1000
+_MANY_LOOPS = 2000
+_ROUNDS = 150
+_CALIBRATING_CALLS = 24
+_HOLD_US = 1000.0
 _OURS = "ours"  # in wall_seconds: one measurement gives both timers
 
 
@@ -65,9 +71,42 @@ class Collected:
 
     samples: dict[Key, Values] = field(default_factory=dict)
     wall_seconds: dict[str, float] = field(default_factory=dict)
-    injected_us: dict[str, dict[str, float]] = field(default_factory=dict)
+    injected: dict[str, dict[str, int]] = field(default_factory=dict)
+    calibration: dict[str, dict[str, float]] = field(default_factory=dict)
     control_pair_us: dict[str, list[float]] = field(default_factory=dict)
     clocks_mhz: dict[str, list[float | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What levels of one workload are made from, measured in this process before anything else.
+
+    Attributes:
+        device_us: GPU time of the unslowed workload.
+        dispatch_us: its dispatch time in replicates, at the speed that the host had for the four below.
+        spin: duration of the spinning kernel behind it.
+        plain_us, spun_us: dispatch of the workload alone, and with a spin's launch.
+        wrapper_us, loop_us: what a delayed call costs with an empty loop, and each turn of the loop.
+    """
+
+    device_us: float
+    dispatch_us: float
+    spin: SpinTime
+    plain_us: float
+    spun_us: float
+    wrapper_us: float
+    loop_us: float
+
+    def injection(self, level: Level, unslowed: Injection) -> Injection:
+        """Return what makes the workload slower by the level."""
+        share = level.percent / 100
+        if level.kind == "device":
+            before_us = self.spin.least_us if unslowed.turns else 0.0
+            return Injection(turns=self.spin.turns(before_us + share * self.device_us))
+        if level.kind == "host":
+            loops = max(1, round((share * self.dispatch_us - self.wrapper_us) / self.loop_us))
+            return Injection(unslowed.turns, loops)
+        return unslowed
 
 
 @dataclass(frozen=True)
@@ -86,56 +125,65 @@ class Entry:
 
 @dataclass(frozen=True)
 class Collector:
-    """How one process measures. `methods` and `replicates` stand for the peers and for ours.
+    """How one process measures. `methods`, `replicates` and `calibrate` stand for the peers, ours and the levels.
 
-    `peer_levels`: at how many of a workload's levels the peers measure, the unslowed twin besides.
+    `slot`: which level of each workload the peers measure.
     """
 
     device: Device
     seconds: float
-    peer_levels: int
+    slot: int
     replicates: Callable[[Device, CallBuilder], Replicates]
     methods: Mapping[str, Callable[[Call, float], Timed]]
+    calibrate: Callable[[Device, Workload, float, float], Calibration]
     chance: random.Random
 
-    def collect(self, workloads: Sequence[Workload], levels_of: Callable[[str], Sequence[Level]]) -> Collected:
+    def collect(self, workloads: Sequence[Workload], levels: Mapping[str, Sequence[Level]]) -> Collected:
+        """Measure each workload unslowed and at its levels."""
         collected = Collected()
-        entries = [
-            entry for workload in workloads for entry in self._entries(workload, levels_of(workload.id), collected)
-        ]
+        entries: list[Entry] = []
+        for place, workload in enumerate(workloads):
+            chosen = levels[workload.id]
+            entries += self._entries(workload, chosen, peer_level(chosen, self.slot + place), collected)
         parts = [self._measure_ours, self._measure_peers]
-        self.chance.shuffle(parts)  # whoever comes second finds a warmer machine
+        self.chance.shuffle(parts)  # the second one finds a warmer machine
         for measure in parts:
             measure(entries, collected)
         return collected
 
-    def _entries(self, workload: Workload, levels: Sequence[Level], collected: Collected) -> Iterator[Entry]:
-        device_us, host_us = self._own_times(workload)
-        for place, level in enumerate(levels):
-            injected = injected_us(level, device_us, host_us)
-            collected.injected_us[f"{workload.id}/{level}"] = injected
-            slowed = twin(workload, **injected)
-            yield Entry(workload.id, level, slowed, ready(slowed, self.device), for_peers=place <= self.peer_levels)
+    def _entries(
+        self, workload: Workload, levels: Sequence[Level], for_peers: Level, collected: Collected
+    ) -> list[Entry]:
+        unslowed = Injection(LEAST_TURNS if workload.id in BEHIND_A_SPIN else 0)
+        calibration = self.calibrate(self.device, workload, *self._own_times(slowed(workload, unslowed)))
+        collected.calibration[workload.id] = {
+            "device_us": calibration.device_us,
+            "spin_us": calibration.spin.least_us,
+            "plain_us": calibration.plain_us,
+            "spun_us": calibration.spun_us,
+        }
+        entries = []
+        for level in (NONE, *levels):
+            injection = calibration.injection(level, unslowed)
+            collected.injected[f"{workload.id}/{level}"] = asdict(injection)
+            made = slowed(workload, injection)
+            entries.append(Entry(workload.id, level, made, ready(made, self.device), level in (NONE, for_peers)))
+        return entries
 
     def _own_times(self, workload: Workload) -> tuple[float, float]:
-        """Device and dispatch time of the unslowed twin: what levels are percentages of."""
-        unslowed = twin(workload)
-        with ready(unslowed, self.device).grad_mode():
-            device_us, host_us = self.alone(unslowed)
-        return float(np.median(device_us)), float(np.median(host_us[..., 0]))
-
-    def alone(self, workload: Workload) -> tuple[Values, Values]:
-        """One replicate after the other."""
-        taken = self._of(workload)
-        _until(min(self.seconds, ALONE_S), taken.take)
-        return taken.values()
+        """Return GPU time in microseconds and dispatch time in units of the control, of replicates in a row."""
+        with ready(workload, self.device).grad_mode():
+            taken = self._of(workload)
+            _until(min(self.seconds, OWN_TIMES_S), taken.take)
+        device_us, host_us = taken.values()
+        return float(np.median(replicate_times_us(device_us))), dispatch_in_controls(host_us)
 
     def _measure_ours(self, entries: Sequence[Entry], collected: Collected) -> None:
         taken = [self._of(entry.slowed) for entry in entries]
         pair = {control.module: (ready(control, self.device), self._of(control)) for control in self.device.controls}
         spent_s = [0.0] * len(entries)
         order = list(range(len(entries)))
-        chance = random.Random(self.chance.getrandbits(64))  # of its own: how many passes fit is the machine's
+        chance = random.Random(self.chance.getrandbits(64))  # of its own: how many passes fit depends on the machine
 
         def go_round() -> None:
             for instance, replicates in pair.values():
@@ -176,7 +224,7 @@ class Collector:
 
 
 def _until(seconds: float, step: Callable[[], None]) -> None:
-    """As many steps as fit, if each takes as long as those before; at least one."""
+    """Make as many steps as fit, if each takes as long as those before; at least one."""
     started, done = time.perf_counter(), 0
     while not done or (time.perf_counter() - started) * (done + 1) / done <= seconds:
         step()
@@ -184,7 +232,7 @@ def _until(seconds: float, step: Callable[[], None]) -> None:
 
 
 def ready(workload: Workload, device: Device) -> Instance:
-    """Built, compiled and called once."""
+    """Build, compile and call once."""
     instance = build(workload, device)
     with instance.grad_mode():  # compiled code is for one mode
         first_call(instance)
@@ -192,32 +240,66 @@ def ready(workload: Workload, device: Device) -> Instance:
     return instance
 
 
-def injected_us(level: Level, device_us: float, host_us: float) -> dict[str, float]:
-    """The arguments of `injected.twin` for a level of a workload that takes so long by itself."""
-    return {
-        "device_us": level.percent / 100 * device_us if level.kind == "device" else 0.0,
-        "host_us": level.percent / 100 * host_us if level.kind == "host" else 0.0,
-    }
+def calibrate(device: Device, workload: Workload, device_us: float, controls: float) -> Calibration:
+    """Measure what levels are made from. Unslowed, the workload has that GPU time, and dispatches in so many controls."""
+    spun = {turns: ready(slowed(workload, Injection(turns)), device) for turns in (LEAST_TURNS, _MANY_TURNS)}
+    least_us, many_us = (last_kernel_us(device, instance) for instance in spun.values())
+    plain = ready(workload, device)
+    inputs, empty, looped = plain.inputs, delayed(_nothing, 0), delayed(_nothing, _MANY_LOOPS)
+    with plain.grad_mode():
+        control_us, plain_us, spun_us, nothing_us, wrapped_us, looped_us = interleaved_us(
+            device,
+            [
+                plain.call,
+                spun[LEAST_TURNS].call,
+                lambda: _nothing(*inputs),
+                lambda: empty(*inputs),
+                lambda: looped(*inputs),
+            ],
+        )
+    return Calibration(
+        device_us=device_us,
+        dispatch_us=controls * control_us,
+        spin=SpinTime(least_us, (many_us - least_us) / (_MANY_TURNS - LEAST_TURNS)),
+        plain_us=plain_us,
+        spun_us=spun_us,
+        wrapper_us=wrapped_us - nothing_us,
+        loop_us=(looped_us - wrapped_us) / _MANY_LOOPS,
+    )
 
 
-def metadata(device: Device) -> dict[str, Any]:
-    """The machine, and which GPU of its kind it is."""
-    return {"gpu": device.gpu, "machine": msgspec.to_builtins(device.fingerprint())}
+def last_kernel_us(device: Device, instance: Instance) -> float:
+    """Return the mean duration of a call's last kernel, as the profiler reads it."""
+    with instance.grad_mode():
+        session = profile_session(device, instance, iterations=_CALIBRATING_CALLS, warmup=8, hold_us=_HOLD_US)
+    return float(np.mean([executions[-1].duration_us for executions in session.executions]))
+
+
+def interleaved_us(device: Device, calls: Sequence[Call], rounds: int = _ROUNDS) -> list[float]:
+    """Return the lower decile of the host's control and of each call's host time. They take turns, at one host speed."""
+    times_us: list[list[float]] = [[] for _ in range(1 + len(calls))]
+    with collector_paused():
+        for _ in range(rounds):
+            times_us[0].append(device.host.once_us())
+            for call, taken in zip(calls, times_us[1:], strict=True):
+                device.synchronize()
+                start = time.perf_counter_ns()
+                call()
+                taken.append((time.perf_counter_ns() - start) / 1000)
+        device.synchronize()
+    return [float(np.quantile(taken, 0.1)) for taken in times_us]
+
+
+def _nothing(*_: Any) -> None:
+    pass
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--process", type=int, default=0, help="its number, in the data")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=1.2, help="wall time of one measurement by one method")
-    parser.add_argument("--levels", type=_levels, help="such as none,device+0.5%%,host+10%%: for every workload")
-    parser.add_argument("--levels-per-process", type=int, default=2, help="without --levels: beside none and the bars")
-    parser.add_argument(
-        "--peer-levels", type=int, default=1, help="of those, the first: the peers measure at none and these"
-    )
-    parser.add_argument("--no-peers", action="store_true", help="measure by our own method alone")
-    parser.add_argument("--slot", type=int, default=0, help="without --levels: which of each workload's own")
+    parser.add_argument("--process", type=int, default=0, help="its number in the data, and its seed")
+    parser.add_argument("--slot", type=int, default=0, help="which level of each workload the peers measure")
+    parser.add_argument("--seconds", type=float, default=0.6, help="wall time of one measurement by one method")
     parser.add_argument("--workload", choices=WORKLOAD_IDS, action="append", help="instead of all of them")
     parser.add_argument("--compile-only", action="store_true", help="call each workload once, and measure nothing")
     arguments = parser.parse_args()
@@ -226,42 +308,36 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _levels(text: str) -> list[Level]:
-    levels = [Level.parse(part) for part in text.split(",")]
-    return list(dict.fromkeys([NONE, *levels]))  # nothing can be compared without the unslowed twin
-
-
 def main() -> None:
+    """Measure one process and write its file."""
     arguments = _arguments()
     from workloads import WORKLOADS
 
     by_id = {workload.id: workload for workload in WORKLOADS}
-    workloads = [by_id[name] for name in arguments.workload or LEVELS]
+    workloads = [by_id[name] for name in arguments.workload or WORKLOAD_IDS]
     device = choose_device("cuda")
     device.host.patience_seconds = 0.0  # ours would wait for a faster host, in time that the peers do not have
     if arguments.compile_only:
         for workload in workloads:
-            ready(twin(workload), device)
+            ready(slowed(workload, Injection(LEAST_TURNS)), device)
+            ready(workload, device)
         return
 
     from detection import ours
 
-    def levels_of(workload: str) -> Sequence[Level]:
-        return arguments.levels or chosen_levels(workload, arguments.slot, arguments.levels_per_process)
-
-    chance = random.Random(arguments.seed)
-    methods = {} if arguments.no_peers else METHODS
-    collector = Collector(device, arguments.seconds, arguments.peer_levels, ours.Replicates, methods, chance)
-    collected = collector.collect(workloads, levels_of)
+    chance = random.Random(arguments.process)
+    collector = Collector(device, arguments.seconds, arguments.slot, ours.Replicates, METHODS, calibrate, chance)
+    collected = collector.collect(workloads, LEVELS)
     meta = {
+        "gpu": device.gpu,
+        "machine": msgspec.to_builtins(device.fingerprint()),
+        "process": arguments.process,
+        "seconds": arguments.seconds,
         "control_pair_us": collected.control_pair_us,
         "clocks_mhz": collected.clocks_mhz,
-        **metadata(device),
-        "process": arguments.process,
-        "seed": arguments.seed,
-        "seconds": arguments.seconds,
         "wall_seconds": collected.wall_seconds,
-        "injected_us": collected.injected_us,
+        "injected": collected.injected,
+        "calibration": collected.calibration,
     }
     save(arguments.out, collected.samples, meta)
 

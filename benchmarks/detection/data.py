@@ -34,6 +34,7 @@ __all__ = [
     "Process",
     "Values",
     "by_gpu",
+    "dispatch_in_controls",
     "load",
     "load_all",
     "replicate_times_us",
@@ -143,6 +144,15 @@ def load_all(paths: Iterable[Path]) -> list[Process]:
 def replicate_times_us(device_us: Values) -> list[float]:
     """Of each replicate, in order, what the suite takes for its device time; `device_us`: (replicate, iteration)."""
     return [summarize(calls, Timer.DEVICE.statistic) for calls in device_us]
+
+
+def dispatch_in_controls(host_us: Values) -> float:
+    """Return a dispatch time in units of the host's control: the median of the replicates' ratios of lower deciles.
+
+    `host_us`: (replicate, call, 2). The ratio is the same on a host that is slower as a whole.
+    """
+    deciles = np.quantile(host_us, 0.1, axis=1)
+    return float(np.median(deciles[:, 0] / deciles[:, 1]))
 
 
 def by_gpu(processes: Iterable[Process]) -> dict[str, list[Process]]:

@@ -1,12 +1,11 @@
-"""What each method catches, and how often it cries wolf. Pure: processes in, shares with their intervals out.
+"""What each method catches, and how often it raises a false alarm. Pure: processes in, shares and intervals out.
 
-A suite is all workloads of one process, compared with a baseline; without an injected slowdown, anything it says is a
-false alarm. Every method is given the same baselines: all other processes of the same GPU, or one of them.
+A suite is all workloads of one process, compared with a baseline. Without an injected slowdown, every alarm is false.
+Every method gets the same baselines: all other processes of the same GPU, one of them, or all of another GPU.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +13,16 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 
-from .data import OURS, Measured, Process, Values, by_gpu, replicate_times_us
-from .judge_peers import PEERS, Peer, matched_threshold
+from .data import OURS, Measured, Process, Values, by_gpu, dispatch_in_controls, replicate_times_us
+from .judge_peers import Peer, matched_threshold
+from .judge_peers import peers as all_peers
 from .levels import NONE, Level
 
 __all__ = [
+    "DESIGNS",
+    "OUR_NAME",
+    "TIE",
+    "Achieved",
     "Alarms",
     "BaselineKind",
     "Caught",
@@ -26,17 +30,26 @@ __all__ = [
     "Detector",
     "Evaluation",
     "Share",
+    "Tie",
     "Timer",
     "Where",
+    "achieved_levels",
     "comparisons",
     "evaluate",
+    "ties",
     "wilson",
 ]
 
 Timer = Literal["device", "host"]
 BaselineKind = Literal["all others", "one process"]
 Where = Literal["same GPU", "other GPU"]
+DESIGNS: tuple[tuple[BaselineKind, Where], ...] = (
+    ("all others", "same GPU"),
+    ("one process", "same GPU"),
+    ("all others", "other GPU"),
+)
 OUR_NAME = "kernelgauge"
+TIE = 0.05  # of all trials
 
 _Z95 = 1.959963984540054
 
@@ -54,25 +67,28 @@ class Decide(Protocol):
     ) -> bool: ...
 
 
+Slower = Callable[[str, Sequence[Measured], Measured], bool | None]
+
+
 @dataclass(frozen=True)
 class Detector:
-    """A method with its threshold. `slower` is None where its data are not there."""
+    """A method with its threshold. `slower` is None where its data are missing, or where it cannot see that level."""
 
     name: str
-    slower: Callable[[str, Sequence[Measured], Measured], bool | None]
+    slower: Slower
 
 
 @dataclass(frozen=True)
 class Share:
-    """How many of how many.
+    """How many hits of how many trials.
 
-    Trials that share a test process and a workload, and differ in the baseline alone, are not independent: the
-    interval is that of `independent` trials.
+    The workloads of one process share its machine, and pairs share a process. The interval is therefore that of as
+    many trials as there are test processes, which is never too narrow.
     """
 
     hits: int
     trials: int
-    independent: int
+    processes: int
 
     @property
     def share(self) -> float:
@@ -80,18 +96,17 @@ class Share:
 
     @property
     def interval(self) -> tuple[float, float]:
-        return wilson(self.share, self.independent)
+        return wilson(self.share, self.processes)
 
 
 @dataclass(frozen=True)
 class Alarms:
-    """False alarms of one method: over suites, and over their single comparisons."""
+    """Unslowed suites that one method flagged."""
 
     method: str
     baseline: BaselineKind
     where: Where
     suites: Share
-    single: Share
 
 
 @dataclass(frozen=True)
@@ -107,14 +122,32 @@ class Caught:
 
 
 @dataclass(frozen=True)
+class Achieved:
+    """How large a level was: quantiles over processes and workloads of slowed / unslowed - 1."""
+
+    low: float
+    median: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Tie:
+    """A peer that catches about as much at one level, and raises no more false alarms."""
+
+    method: str
+    baseline: BaselineKind
+    module: str
+    level: Level
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Everything that a table or a plot shows."""
 
     alarms: list[Alarms]
     caught: list[Caught]
-    matched: dict[tuple[str, BaselineKind], dict[str, float]]  # threshold by workload, of a peer
     matched_rate: dict[BaselineKind, float]
-    seen: dict[tuple[str, Level], float]  # by module: the injected slowdown as our own timers read it, a share
+    achieved: dict[tuple[str, Level], Achieved]  # by module
     processes: dict[str, int]  # by GPU
 
     @property
@@ -122,122 +155,82 @@ class Evaluation:
         return list(dict.fromkeys(alarms.method for alarms in self.alarms))
 
 
-def evaluate(
-    processes: Sequence[Process], decide: Decide, peers: Sequence[Peer] = PEERS, rate: float | None = None
-) -> Evaluation:
-    """Judge every comparison that the processes allow.
-
-    Args:
-        processes: at least two of one GPU; each with the unslowed twin and some levels of the workloads.
-        decide: our own decision.
-        peers: who is compared with it.
-        rate: false alarms per suite that the peers' matched thresholds are chosen for. None: what ours had.
-    """
+def evaluate(processes: Sequence[Process], decide: Decide, peers: Sequence[Peer] | None = None) -> Evaluation:
+    """Judge every comparison that the processes allow, by our own decision and by the peers (None: all)."""
+    if peers is None:
+        peers = all_peers(max(len(process.workloads) for process in processes))
     alarms: list[Alarms] = []
     caught: list[Caught] = []
-    matched: dict[tuple[str, BaselineKind], dict[str, float]] = {}
     rates: dict[BaselineKind, float] = {}
     for baseline in get_args(BaselineKind):
-        ours = our_detectors(decide)
-        rates[baseline] = _rate_of(ours[0], processes, baseline) if rate is None else rate
-        detectors = [*ours]
+        ours = our_detector(decide)
+        suites = alarms_of(ours, processes, baseline, "same GPU").suites
+        rates[baseline] = min(suites.share, 0.99) if suites.trials else 0.0
+        detectors = [ours]
         for peer in peers:
-            thresholds = matched_thresholds(peer, processes, baseline, rates[baseline])
-            matched[peer.name, baseline] = thresholds
-            without = {
-                left_out.number: matched_thresholds(
-                    peer, [process for process in processes if process is not left_out], baseline, rates[baseline]
-                )
-                for left_out in processes
-            }
-            detectors += peer_detectors(peer, thresholds, without)
+            detectors += [_detector(peer, label, threshold) for label, threshold in peer.thresholds]
+            if peer.is_matched:
+                detectors.append(_matched(peer, matched_thresholds(peer, processes, baseline, rates[baseline])))
         for detector in detectors:
-            alarms += [alarms_of(detector, processes, baseline, where) for where in get_args(Where)]
-            caught += [row for where in get_args(Where) for row in caught_by(detector, processes, baseline, where)]
+            for where in (where for kind, where in DESIGNS if kind == baseline):
+                alarms.append(alarms_of(detector, processes, baseline, where))
+                caught += caught_by(detector, processes, baseline, where)
     return Evaluation(
         alarms=alarms,
         caught=caught,
-        matched=matched,
         matched_rate=rates,
-        seen=seen_slowdowns(processes),
+        achieved=achieved_levels(processes),
         processes={gpu: len(members) for gpu, members in by_gpu(processes).items()},
     )
 
 
-def our_detectors(decide: Decide) -> list[Detector]:
-    """Both timers together, as a suite is judged; then each alone."""
+def our_detector(decide: Decide) -> Detector:
+    """Return ours: an unslowed suite is judged by both timers, a slowed workload by the timer that was slowed."""
 
-    def by_timers(*timers: Timer) -> Callable[[str, Sequence[Measured], Measured], bool | None]:
-        def slower(workload: str, baseline: Sequence[Measured], test: Measured) -> bool | None:
-            said = []
-            for timer in timers:
-                known = [process for process in baseline if process.values(workload, OURS[timer]) is not None]
-                if known and test.values(workload, OURS[timer]) is not None:
-                    said.append(decide(workload, timer, known, test))
-            return any(said) if said else None
+    def slower(workload: str, baseline: Sequence[Measured], test: Measured) -> bool | None:
+        answers = []
+        for timer, method in OURS.items():
+            known = [process for process in baseline if process.values(workload, method) is not None]
+            if known and test.values(workload, method) is not None and test.level.kind in ("none", timer):
+                answers.append(decide(workload, timer, known, test))  # type: ignore[arg-type]  # its keys are Timer's
+        return any(answers) if answers else None
 
-        return slower
-
-    return [
-        Detector(OUR_NAME, by_timers("device", "host")),
-        Detector(f"{OUR_NAME}, device time alone", by_timers("device")),
-        Detector(f"{OUR_NAME}, host time alone", by_timers("host")),
-    ]
+    return Detector(OUR_NAME, slower)
 
 
-def peer_detectors(
-    peer: Peer, matched: Mapping[str, float], matched_without: Mapping[int, Mapping[str, float]]
-) -> list[Detector]:
-    """A peer at each threshold that its users set, at the matched ones, and at those matched without the process tested.
+def _detector(peer: Peer, label: str, threshold: float) -> Detector:
+    def slower(workload: str, baseline: Sequence[Measured], test: Measured) -> bool | None:
+        pair = _pair(workload, peer.method, baseline, test)
+        return None if pair is None else peer.score(*pair) > threshold
 
-    `matched_without`: thresholds by workload, by the number of the process that they were not chosen on.
-    """
+    return Detector(f"{peer.name} {label}", slower)
 
-    def above(
-        threshold_of: Callable[[str, Process], float | None],
-    ) -> Callable[[str, Sequence[Measured], Measured], bool | None]:
-        def slower(workload: str, baseline: Sequence[Measured], test: Measured) -> bool | None:
-            pair, threshold = _pair(workload, peer.method, baseline, test), threshold_of(workload, test.process)
-            return None if pair is None or threshold is None else peer.flags(*pair, threshold)
 
-        return slower
+def _matched(peer: Peer, thresholds: Mapping[str, float]) -> Detector:
+    def slower(workload: str, baseline: Sequence[Measured], test: Measured) -> bool | None:
+        pair = _pair(workload, peer.method, baseline, test)
+        return None if pair is None or workload not in thresholds else peer.score(*pair) > thresholds[workload]
 
-    def fixed(threshold: float) -> Callable[[str, Process], float]:
-        return lambda *_: threshold
-
-    return [
-        *(Detector(f"{peer.name} {label}", above(fixed(threshold))) for label, threshold in peer.thresholds),
-        Detector(f"{peer.name}, matched", above(lambda workload, _: matched.get(workload))),
-        Detector(
-            f"{peer.name}, matched on the others",
-            above(lambda workload, tested: matched_without[tested.number].get(workload)),
-        ),
-    ]
+    return Detector(f"{peer.name}, matched", slower)
 
 
 def matched_thresholds(
     peer: Peer, processes: Sequence[Process], baseline: BaselineKind, rate: float
 ) -> dict[str, float]:
-    """By workload, so that a noisy one does not blind the peer to the others; from pairs on the same GPU."""
+    """Return a threshold for each workload, so that a noisy one does not blind the peer to the others."""
     scores: dict[str, list[float]] = {}
     for expected, test in comparisons(processes, baseline, "same GPU"):
         for workload in test.workloads:
-            score = _unslowed(peer, workload, tuple(one.process for one in expected), test)
-            if score is not None:
-                scores.setdefault(workload, []).append(score)
+            pair = _pair(workload, peer.method, expected, test.at(NONE))
+            if pair is not None:
+                scores.setdefault(workload, []).append(peer.score(*pair))
     return {workload: matched_threshold(found, len(scores), rate) for workload, found in scores.items()}
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _unslowed(peer: Peer, workload: str, baseline: tuple[Process, ...], test: Process) -> float | None:
-    pair = _pair(workload, peer.method, [process.at(NONE) for process in baseline], test.at(NONE))
-    return None if pair is None else peer.score(*pair)
 
 
 def comparisons(
     processes: Sequence[Process], baseline: BaselineKind, where: Where
 ) -> Iterator[tuple[list[Measured], Process]]:
-    """Every baseline of that kind, and the process to test against it."""
+    """Yield every baseline of that kind with the process to test against it."""
     for test in processes:
         for gpu, members in by_gpu(processes).items():
             if (gpu == test.gpu) != (where == "same GPU"):
@@ -250,43 +243,59 @@ def comparisons(
 
 
 def alarms_of(detector: Detector, processes: Sequence[Process], baseline: BaselineKind, where: Where) -> Alarms:
-    suites: list[bool] = []
-    single: list[bool] = []
-    tested: set[int] = set()
-    workloads: set[tuple[int, str]] = set()
+    """Judge every suite without a slowdown."""
+    answers: list[tuple[int, bool]] = []
     for expected, test in comparisons(processes, baseline, where):
-        found = {workload: detector.slower(workload, expected, test.at(NONE)) for workload in test.workloads}
-        said = {workload: answer for workload, answer in found.items() if answer is not None}
-        if said:
-            suites.append(any(said.values()))
-            single += said.values()
-            tested.add(test.number)
-            workloads |= {(test.number, workload) for workload in said}
-    return Alarms(
-        detector.name,
-        baseline,
-        where,
-        Share(sum(suites), len(suites), len(tested)),
-        Share(sum(single), len(single), len(workloads)),
-    )
+        found = [detector.slower(workload, expected, test.at(NONE)) for workload in test.workloads]
+        known = [answer for answer in found if answer is not None]
+        if known:
+            answers.append((test.number, any(known)))
+    return Alarms(detector.name, baseline, where, _share(answers))
 
 
 def caught_by(detector: Detector, processes: Sequence[Process], baseline: BaselineKind, where: Where) -> list[Caught]:
-    said: dict[tuple[str, Level], list[tuple[tuple[int, str], bool]]] = {}
+    """Judge every slowed workload."""
+    answers: dict[tuple[str, Level], list[tuple[int, bool]]] = {}
     for expected, test in comparisons(processes, baseline, where):
         for level in test.levels:
             for workload in test.workloads:
                 answer = None if level == NONE else detector.slower(workload, expected, test.at(level))
                 if answer is not None:
-                    said.setdefault((module_of(workload), level), []).append(((test.number, workload), answer))
+                    answers.setdefault((module_of(workload), level), []).append((test.number, answer))
     return [
-        Caught(detector.name, baseline, where, module, level, _share(answers))
-        for (module, level), answers in sorted(said.items())
+        Caught(detector.name, baseline, where, module, level, _share(found))
+        for (module, level), found in sorted(answers.items())
     ]
 
 
-def seen_slowdowns(processes: Sequence[Process]) -> dict[tuple[str, Level], float]:
-    """Median over processes and workloads of (slowed / unslowed - 1) in one process, by the timer that was slowed."""
+def ties(evaluation: Evaluation) -> list[Tie]:
+    """Return peers on the same GPU that catch at most `TIE` less than ours, with no larger share of false alarms.
+
+    Levels at which ours catches nothing are left out.
+    """
+    alarms = {(row.method, row.baseline, row.where): row.suites.share for row in evaluation.alarms}
+    ours = {
+        (row.baseline, row.module, row.level): row.share
+        for row in evaluation.caught
+        if row.method == OUR_NAME and row.where == "same GPU"
+    }
+    found = []
+    for row in evaluation.caught:
+        mine = ours.get((row.baseline, row.module, row.level))
+        if row.method == OUR_NAME or row.where != "same GPU" or mine is None or not mine.hits:
+            continue
+        no_more_alarms = alarms[row.method, row.baseline, row.where] <= alarms[OUR_NAME, row.baseline, row.where]
+        if no_more_alarms and row.share.share >= mine.share - TIE:
+            found.append(Tie(row.method, row.baseline, row.module, row.level))
+    return found
+
+
+def achieved_levels(processes: Sequence[Process]) -> dict[tuple[str, Level], Achieved]:
+    """Return the achieved slowdown of each module and level, by the timer that was slowed.
+
+    Slowed and unslowed were measured in the same passes of one process. Dispatch times are compared at equal host
+    speed: each in units of the host's control beside it.
+    """
     found: dict[tuple[str, Level], list[float]] = {}
     for process in processes:
         for level in process.levels:
@@ -295,11 +304,11 @@ def seen_slowdowns(processes: Sequence[Process]) -> dict[tuple[str, Level], floa
                 if pair is not None:
                     change = _typical(level, pair[1]) / _typical(level, pair[0][0]) - 1
                     found.setdefault((module_of(workload), level), []).append(change)
-    return {key: float(np.median(changes)) for key, changes in sorted(found.items())}
+    return {key: Achieved(*np.quantile(changes, (0.1, 0.5, 0.9)).tolist()) for key, changes in sorted(found.items())}
 
 
 def wilson(share: float, trials: int) -> tuple[float, float]:
-    """Wilson's 95 % score interval of a proportion (Wilson, 1927): it holds at 0 and at 1, and for few trials."""
+    """Return Wilson's 95 % score interval of a proportion (Wilson, 1927): it holds at 0 and at 1, and for few trials."""
     if trials == 0:
         return 0.0, 1.0
     z2 = _Z95**2
@@ -309,30 +318,26 @@ def wilson(share: float, trials: int) -> tuple[float, float]:
 
 
 def module_of(workload: str) -> str:
-    """Workloads of one module are shown together: they have the same levels."""
+    """Return the module: its workloads are shown together, they have the same levels."""
     return workload.split("-")[0]
 
 
 def _typical(level: Level, values: Values) -> float:
-    """A dispatch time in units of the host's control, of each the lower decile of a replicate: as it is judged."""
-    if level.kind == "device":
-        return float(np.median(replicate_times_us(values)))  # not of all calls: it would stay on a step of the clock
-    deciles = np.quantile(values, 0.1, axis=1)
-    return float(np.median(deciles[:, 0] / deciles[:, 1]))
+    if level.kind == "host":
+        return dispatch_in_controls(values)
+    return float(np.median(replicate_times_us(values)))  # not of all calls: it would stay on a step of the clock
 
 
 def _pair(
     workload: str, method: str, baseline: Sequence[Measured], test: Measured
 ) -> tuple[list[Values], Values] | None:
+    """Return the values of a method; None if some are missing, or if it reads the GPU's time and the host was slowed."""
+    if method == OURS["device"] and test.level.kind == "host":
+        return None
     tested = test.values(workload, method)
     expected = [values for process in baseline if (values := process.values(workload, method)) is not None]
     return None if tested is None or not expected else (expected, tested)
 
 
-def _rate_of(detector: Detector, processes: Sequence[Process], baseline: BaselineKind) -> float:
-    suites = alarms_of(detector, processes, baseline, "same GPU").suites
-    return min(suites.share, 0.99) if suites.trials else 0.0
-
-
-def _share(answers: Sequence[tuple[tuple[int, str], bool]]) -> Share:
-    return Share(sum(answer for _, answer in answers), len(answers), len({what for what, _ in answers}))
+def _share(answers: Sequence[tuple[int, bool]]) -> Share:
+    return Share(sum(answer for _, answer in answers), len(answers), len({number for number, _ in answers}))

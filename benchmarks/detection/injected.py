@@ -1,27 +1,31 @@
-"""Slowdowns that are real work: GPU cycles behind a module's kernels, host time before its call.
+"""Slowdowns that are real work: a kernel that spins behind a module's own, Python that runs before its call.
 
-The unslowed twin has the same wrappers, the same kernels and the same launches; only the amount differs. A compiled
-module is compiled first and wrapped afterwards: nothing recompiles, and no graph breaks.
+An unslowed workload is the workload itself, unwrapped. A slowed one is a plain function around the module. Its spinning
+kernel is launched by one call of the driver with arguments that are packed beforehand: it costs a few microseconds.
+A compiled module is compiled first and wrapped afterwards: nothing recompiles, and no graph breaks.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
-import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import torch
 from torch import nn
 
 from kernelgauge import Workload
+from kernelgauge.measure.instance import TORCH_DTYPES
 
-__all__ = ["HostSlowed", "Slowed", "sm_clock_mhz", "spin", "turns_of", "twin"]
+__all__ = ["LEAST_TURNS", "Injection", "SpinTime", "delayed", "packed_launch", "slowed", "spinner"]
 
+Call = Callable[..., Any]
 
-# A block on each multiprocessor, as the kernels have that are measured. `torch.cuda._sleep` has one block, and how long that
-# takes depends on where it happens to run, by 0.05 us of 0.8 from process to process (docs/detection.md).
+# One block on each multiprocessor, as the measured kernels have. `torch.cuda._sleep` has one block, and its duration
+# depends on where that runs, by 0.05 us of 0.8 from process to process (docs/detection.md).
 _SPIN = """
 extern "C" __global__ void spin(float* sink, int turns, float value) {
 #pragma unroll 1
@@ -29,81 +33,98 @@ extern "C" __global__ void spin(float* sink, int turns, float value) {
   if (value == 1234.5f) sink[0] = value;
 }
 """
-_CYCLES_PER_TURN = 29.0  # of an H200: 8 turns more took 0.117 us longer at 1980 MHz, in eight processes
-# In every twin: the first turns are hidden in what a kernel takes anyway.
-_LEAST_TURNS = 20
+LEAST_TURNS = 20  # fewer are hidden in what any kernel takes
 
 
-class Slowed(nn.Module):
-    """`module`, and then a kernel that spins for `microseconds` longer than in the twin with nothing injected."""
+@dataclass(frozen=True)
+class Injection:
+    """What a workload does beside its own work: turns of the spinning kernel, and loops of Python on the host."""
 
-    def __init__(self, module: Callable[..., Any], microseconds: float, clock_mhz: float | None = None) -> None:
-        super().__init__()
-        self.module = module
-        self.turns = turns_of(microseconds, sm_clock_mhz() if clock_mhz is None else clock_mhz)
+    turns: int = 0
+    loops: int = 0
 
-    def forward(self, *inputs: Any) -> Any:
-        output = self.module(*inputs)
-        spin(self.turns)
+
+@dataclass(frozen=True)
+class SpinTime:
+    """How long the spinning kernel takes behind one workload.
+
+    Attributes:
+        least_us: its duration with `LEAST_TURNS`.
+        turn_us: what each further turn adds.
+    """
+
+    least_us: float
+    turn_us: float
+
+    def turns(self, microseconds: float) -> int:
+        """Return the turns of a spin that takes so long; at least one."""
+        return max(1, LEAST_TURNS + round((microseconds - self.least_us) / self.turn_us))
+
+
+def slowed(workload: Workload, injection: Injection) -> Workload:
+    """Return the workload with an injection; without one, the workload itself."""
+    if injection == Injection():
+        return workload
+
+    def build() -> Call:
+        call: Call = workload.build()
+        if isinstance(call, nn.Module):
+            call = call.to(TORCH_DTYPES[workload.dtype])  # kernelgauge casts modules alone
+        if workload.compile is not None:
+            call = torch.compile(call, **workload.compile)
+        if injection.turns:
+            call = _followed(call, spinner(injection.turns))
+        return delayed(call, injection.loops) if injection.loops else call
+
+    return replace(workload, build=build, compile=None, expectations=())  # it has one kernel more
+
+
+def delayed(call: Call, loops: int) -> Call:
+    """Return `call` behind so many turns of an empty loop: a host that is slower makes them slower too."""
+
+    def delayed_call(*inputs: Any) -> Any:
+        for _ in repeat(None, loops):
+            pass
+        return call(*inputs)
+
+    return delayed_call
+
+
+def spinner(turns: int) -> Callable[[], None]:
+    """Return a launch, on the stream that is current now, of a kernel that keeps every multiprocessor busy."""
+    function, sink, blocks = _spin_kernel(torch.cuda.current_device())
+    # Any float will do that the compiler does not know.
+    arguments = (ctypes.c_void_p(sink.data_ptr()), ctypes.c_int(turns), ctypes.c_float(0.25))
+    stream = torch.cuda.current_stream().cuda_stream
+    return packed_launch(ctypes.CDLL("libcuda.so.1").cuLaunchKernel, function, blocks, arguments, stream)
+
+
+def packed_launch(
+    launch: Call, function: ctypes.c_void_p, blocks: int, arguments: Sequence[Any], stream: int
+) -> Callable[[], None]:
+    """Return a function that calls ``cuLaunchKernel`` with blocks of one thread. It raises RuntimeError if that fails."""
+    pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
+    one, none = ctypes.c_uint(1), ctypes.c_uint(0)
+    packed = (function, ctypes.c_uint(blocks), one, one, one, one, one, none, ctypes.c_void_p(stream), pointers, None)
+
+    def launch_packed(_kept: Sequence[Any] = arguments) -> None:  # the pointers alone do not keep what they point to
+        error = launch(*packed)
+        if error:
+            raise RuntimeError(f"cuLaunchKernel failed with error {error}")
+
+    return launch_packed
+
+
+def _followed(call: Call, launch: Callable[[], None]) -> Call:
+    def followed_call(*inputs: Any) -> Any:
+        output = call(*inputs)
+        launch()
         return output
 
-
-class HostSlowed(nn.Module):
-    """`microseconds` of busy host, and then `module`."""
-
-    def __init__(self, module: Callable[..., Any], microseconds: float) -> None:
-        super().__init__()
-        self.module = module
-        self.nanoseconds = round(microseconds * 1000)
-
-    def forward(self, *inputs: Any) -> Any:
-        until = time.perf_counter_ns() + self.nanoseconds
-        while time.perf_counter_ns() < until:
-            pass
-        return self.module(*inputs)
-
-
-def twin(workload: Workload, *, device_us: float = 0.0, host_us: float = 0.0) -> Workload:
-    """The workload with that much injected. With nothing, the one that the slowed ones are compared with."""
-
-    def build() -> nn.Module:
-        module = workload.build()
-        compiled = module if workload.compile is None else torch.compile(module, **workload.compile)
-        return HostSlowed(Slowed(compiled, device_us), host_us)
-
-    # Its kernels are the workload's and one more.
-    return replace(workload, build=build, compile=None, expectations=())
-
-
-def spin(turns: int) -> None:
-    """Keep every multiprocessor of the current device busy for so many turns; asynchronous."""
-    kernel, sink, blocks = _spinning(torch.cuda.current_device())
-    # Any value will do that the compiler does not know; torch passes a double, and the kernel reads half of it.
-    kernel((blocks, 1, 1), (1, 1, 1), (sink, turns, 0.25))
+    return followed_call
 
 
 @functools.cache
-def _spinning(device: int) -> tuple[Callable[..., None], torch.Tensor, int]:
+def _spin_kernel(device: int) -> tuple[ctypes.c_void_p, torch.Tensor, int]:
     kernel = torch.cuda._compile_kernel(_SPIN, "spin")
-    return kernel, torch.zeros(1, device=device), torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def turns_of(microseconds: float, clock_mhz: float) -> int:
-    """Of the twin with nothing injected it is `_LEAST_TURNS`, and never none: without a kernel it would be another workload."""
-    return _LEAST_TURNS + round(microseconds * clock_mhz / _CYCLES_PER_TURN)
-
-
-def sm_clock_mhz(device: int | None = None) -> float:
-    """The highest clock of the device's SMs, which is the one they run at under these loads."""
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device() if device is None else device)
-    clock_khz = getattr(properties, "clock_rate", None)  # not in every version of torch
-    if clock_khz:
-        return float(clock_khz) / 1000
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")  # NVML's index is not CUDA's
-        return float(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
-    finally:
-        pynvml.nvmlShutdown()
+    return kernel.func, torch.zeros(1, device=device), torch.cuda.get_device_properties(device).multi_processor_count

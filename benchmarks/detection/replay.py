@@ -2,10 +2,9 @@
 
     python benchmarks/detection/replay.py benchmarks/data/nine_processes/*.json [--out DIR]
 
-These are runs of the suite as `pytest perf --perf-runs=FILE` writes them, one file for each process: device time and, where
-it was measured, host dispatch time, one value for each replicate. They hold no slowed twin, so a slowed process is the
-recorded one times (1 + level): a slowdown that is the same in every iteration, which real work is not. Peers need data of
-their own; what can be judged here are ours, and a threshold and Mann-Whitney on the same values.
+These are runs of the suite as `pytest perf --perf-runs=FILE` writes them, one file for each process: GPU time and, where
+it was measured, host dispatch time, one value for each replicate. A slowed process is the recorded one times
+(1 + level): the same slowdown in every iteration, which real work is not. The peers here read the same values.
 """
 
 from __future__ import annotations
@@ -22,16 +21,12 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from detection.data import OURS, TIMERS, Key, Process, Values
 from detection.evaluate import Decide, Evaluation, evaluate
-from detection.judge_peers import mann_whitney_peer, median_peer
+from detection.judge_peers import kernel_peers
 from detection.levels import NONE, Level
 from detection.table import markdown, plot
 from kernelgauge.run import Run
 from kernelgauge.runs_file import read_runs
 
-PEERS = (
-    median_peer("median of our iterations", OURS["device"]),
-    mann_whitney_peer("Mann-Whitney on our iterations", OURS["device"]),
-)
 LEVELS = tuple(Level("device", percent) for percent in (0.25, 0.5, 1, 2, 3, 5))
 HOST_LEVELS = tuple(Level("host", percent) for percent in (5, 10, 20))
 
@@ -41,8 +36,10 @@ def load_runs(paths: Sequence[Path], levels: Sequence[Level] = (*LEVELS, *HOST_L
     return [_process(number, read_runs(path).runs, levels) for number, path in enumerate(paths)]
 
 
-def evaluate_recorded(paths: Sequence[Path], decide: Decide, rate: float | None = None) -> Evaluation:
-    return evaluate(load_runs(paths), decide, PEERS, rate)
+def evaluate_recorded(paths: Sequence[Path], decide: Decide) -> Evaluation:
+    """Judge recorded runs by ours, and by the peers that read kernel durations."""
+    processes = load_runs(paths)
+    return evaluate(processes, decide, kernel_peers(len(processes[0].workloads)))
 
 
 def _process(number: int, runs: Sequence[Run], levels: Sequence[Level]) -> Process:
@@ -78,12 +75,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("samples", type=Path, nargs="+", help="the .json of each process")
     parser.add_argument("--out", type=Path, help="a folder for replay.md and replay.svg; without, the table is printed")
-    parser.add_argument("--rate", type=float, help="false alarms per suite to match the peers to (default: ours)")
     arguments = parser.parse_args()
 
     from detection import ours
 
-    evaluation = evaluate_recorded(arguments.samples, ours.decide, arguments.rate)
+    evaluation = evaluate_recorded(arguments.samples, ours.decide)
     text = markdown(evaluation, title="Replay of recorded samples, slowdowns simulated")
     print(text)
     if arguments.out is not None:

@@ -1,7 +1,7 @@
-"""Measure on every visible GPU in fresh processes, and say what each method caught.
+"""Measure on every visible GPU in fresh processes, and report what each method caught.
 
-    python benchmarks/detection/run.py --processes 24 --seconds 1.2 --out DIR
-    python benchmarks/detection/run.py --evaluate DIR/raw.npz --out DIR       no GPU is needed for this
+    python benchmarks/detection/run.py --out DIR                            8 processes, 7 minutes on one GPU
+    python benchmarks/detection/run.py --evaluate DIR/raw.npz --out DIR     needs no GPU
 
 One process at a time on each GPU, the GPUs in parallel. Writes table.md, caught.svg and raw.npz to DIR. Exits with 1 if
 a process failed; the others are evaluated all the same.
@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,15 +26,11 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from detection.data import Process, load_all, save_archive
 from detection.evaluate import evaluate
-from detection.levels import BARS, SETTLE_S, WORKLOAD_IDS, rotation_slot
-from detection.peers import METHODS
+from detection.levels import WORKLOAD_IDS
 from detection.table import markdown, plot
 from kernelgauge.calibrate import compile_caches
-from kernelgauge.measure.controls import control_pair
 
 COLLECT = Path(__file__).with_name("collect.py")
-_START_S = 60.0  # of one process, until it measures
-_PATIENCE = 3.0  # how many times longer than planned it may take
 _LAST_LINES = 8
 
 
@@ -48,17 +45,14 @@ class Child:
 
 
 def main() -> int:
+    """Measure and evaluate. Return 1 if a process failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--processes", type=int, default=24)
-    parser.add_argument("--seconds", type=float, default=1.2, help="wall time of one measurement by one method")
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=0.6, help="wall time of one measurement by one method")
     parser.add_argument("--workload", choices=WORKLOAD_IDS, action="append", help="instead of all of them")
-    parser.add_argument("--levels-per-process", type=int, default=2, help="of each workload, beside none and the bars")
-    parser.add_argument("--peer-levels", type=int, default=1, help="of those, how many the peers measure beside none")
-    parser.add_argument("--peers-every", type=int, default=1, metavar="N", help="in every Nth process of a GPU")
     parser.add_argument("--first", type=int, default=0, help="number of the first process, to add to earlier ones")
-    parser.add_argument("--timeout", type=float, help="seconds for one process (default: three times what is planned)")
-    parser.add_argument("--rate", type=float, help="false alarms per suite to match the peers to (default: ours)")
+    parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one process")
     parser.add_argument("--evaluate", type=Path, nargs="+", metavar="NPZ", help="evaluate these, and measure nothing")
     arguments = parser.parse_args()
     failures: list[str] = []
@@ -71,19 +65,19 @@ def main() -> int:
         print(failure, file=sys.stderr)
     processes = load_all(paths)
     if processes:
-        report(processes, arguments.out, arguments.rate)
+        report(processes, arguments.out)
     return int(bool(failures) or not processes)
 
 
-def report(processes: Sequence[Process], out: Path, rate: float | None) -> None:
-    """The archive first: what was measured is kept, whatever the evaluation does. What is evaluated is the archive."""
+def report(processes: Sequence[Process], out: Path) -> None:
+    """Write the archive, then evaluate what it holds: measurements are kept whatever the evaluation does."""
     out.mkdir(parents=True, exist_ok=True)
     save_archive(out / "raw.npz", processes)
     processes = load_all([out / "raw.npz"])
 
     from detection.ours import decide
 
-    evaluation = evaluate(processes, decide, rate=rate)
+    evaluation = evaluate(processes, decide)
     text = markdown(evaluation, processes)
     (out / "table.md").write_text(text, encoding="utf-8")
     print(text)
@@ -94,27 +88,28 @@ def report(processes: Sequence[Process], out: Path, rate: float | None) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> list[str]:
-    """Run every process; return what failed."""
+    """Run every process. Return what failed."""
     gpus = visible_gpus()
     if not gpus:
         return ["no GPU is visible"]
     with tempfile.TemporaryDirectory(prefix="kernelgauge-detection-") as folder:
-        # One set of compiled kernels for all: Inductor's autotuner may choose otherwise in the next process, which
-        # would be a real change and not a false alarm.
+        # One set of compiled kernels for all. Inductor's autotuner may choose otherwise in the next process, and that
+        # would be a real change.
         caches = compile_caches(folder)
-        compile_first = Child(
+        compiling = Child(
             "compiling",
             (sys.executable, str(COLLECT), "--compile-only", *_chosen(arguments)),
-            _environment(gpus[0], caches),
+            {"CUDA_VISIBLE_DEVICES": gpus[0], **caches},
             600.0,
         )
-        failure = run_child(compile_first)
+        failure = run_child(compiling)
         if failure is not None:
             return [failure]
+        numbers = range(arguments.first, arguments.first + arguments.processes)
         queues = [
             [
-                child(arguments, number, len(gpus), _environment(gpu, caches))
-                for number in range(arguments.first, arguments.first + arguments.processes)
+                child(arguments, number, len(gpus), {"CUDA_VISIBLE_DEVICES": gpu, **caches})
+                for number in numbers
                 if number % len(gpus) == place
             ]
             for place, gpu in enumerate(gpus)
@@ -125,57 +120,38 @@ def measure(arguments: argparse.Namespace) -> list[str]:
 
 
 def child(arguments: argparse.Namespace, number: int, gpus: int, environment: Mapping[str, str]) -> Child:
-    with_peers = number // gpus % arguments.peers_every == 0
-    planned = planned_seconds(
-        len(arguments.workload or WORKLOAD_IDS),
-        arguments.seconds,
-        arguments.levels_per_process,
-        arguments.peer_levels if with_peers else None,
-    )
+    """Return the process of that number; each GPU's processes go through the peers' levels."""
     out = arguments.out / "processes" / f"process{number}.npz"
-    out.unlink(missing_ok=True)  # of an earlier run: should this one fail, it would stand for it
+    out.unlink(missing_ok=True)  # of an earlier run: if this process fails, that would stand for it
     options = {
         "--out": out,
         "--process": number,
-        "--seed": number,
+        "--slot": number // gpus + number % gpus,
         "--seconds": arguments.seconds,
-        "--levels-per-process": arguments.levels_per_process,
-        "--peer-levels": arguments.peer_levels,
-        "--slot": rotation_slot(number, gpus),
     }
     command = [sys.executable, str(COLLECT), *(str(part) for option in options.items() for part in option)]
-    command += [*_chosen(arguments), *([] if with_peers else ["--no-peers"])]
-    timeout_s = arguments.timeout or _START_S + _PATIENCE * planned
-    return Child(f"process {number}", tuple(command), environment, timeout_s)
+    return Child(f"process {number}", (*command, *_chosen(arguments)), environment, arguments.timeout)
 
 
 def _chosen(arguments: argparse.Namespace) -> list[str]:
     return [part for name in arguments.workload or () for part in ("--workload", name)]
 
 
-def planned_seconds(workloads: int, seconds: float, levels: int, peer_levels: int | None) -> float:
-    """Measured by one process, at most: each workload's own times, ours at every level, every other method at the peers'.
-
-    Ours has the time of the control pair too. `peer_levels`: None: there are no peers.
-    """
-    ours = seconds * (workloads * (1 + levels + len(BARS)) + len(control_pair())) + SETTLE_S
-    peers = 0 if peer_levels is None else (seconds + SETTLE_S) * (1 + peer_levels) * len(METHODS)
-    return workloads * seconds + ours + workloads * peers
-
-
 def run_queue(children: Sequence[Child]) -> list[str]:
-    """One after the other; a failure does not stop the rest."""
+    """Run one after the other; a failure does not stop the rest."""
     failures = []
     for one in children:
+        start = time.perf_counter()
         failure = run_child(one)
-        print(f"{one.name}: {'done' if failure is None else 'FAILED'}", flush=True)
+        seconds = time.perf_counter() - start
+        print(f"{one.name}: {'done' if failure is None else 'FAILED'}, {seconds:.0f} s", flush=True)
         if failure is not None:
             failures.append(failure)
     return failures
 
 
 def run_child(one: Child) -> str | None:
-    """None, or what happened and the last lines that it wrote.
+    """Run a process. Return None, or how it failed and the last lines of its output.
 
     Its output goes to a file: a compiler's worker that outlives it would keep a pipe open, and us waiting.
     """
@@ -203,18 +179,14 @@ def run_child(one: Child) -> str | None:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """The process and whatever it started: it leads a session of its own."""
+    """End the process and whatever it started: it leads a session of its own."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _environment(gpu: str, caches: Mapping[str, str]) -> dict[str, str]:
-    return {"CUDA_VISIBLE_DEVICES": gpu, **caches}
-
-
 def visible_gpus() -> list[str]:
-    """As CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs as CUDA_VISIBLE_DEVICES names them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip()]

@@ -4,102 +4,102 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 
 from .data import Process
-from .evaluate import OUR_NAME, BaselineKind, Caught, Evaluation, Share, Where
+from .evaluate import DESIGNS, OUR_NAME, TIE, Achieved, BaselineKind, Caught, Evaluation, Share, Tie, Where, ties
+from .judge_peers import KERNEL_FLOOR_US
 from .levels import Level
 
 __all__ = ["markdown", "plot"]
 
 _NO_DATA = "-"
+_OFF = 0.05  # of a level
 _BASELINES: dict[tuple[BaselineKind, Where], str] = {
     ("all others", "same GPU"): "all other processes of the GPU",
     ("one process", "same GPU"): "one other process of the GPU",
     ("all others", "other GPU"): "all processes of another GPU",
-    ("one process", "other GPU"): "one process of another GPU",
 }
-_DESIGNS = list(_BASELINES)
+_TIMES = {"device": "GPU time", "host": "dispatch time"}
 _INTERVALS = (
-    "Shares with Wilson's 95 % interval. It counts a test process and workload once, however many baselines it was "
-    "compared with."
+    "Shares with Wilson's 95 % interval for as many trials as there are test processes: workloads and pairs of one "
+    "process are not independent."
 )
 _MATCHED = (
-    '"Matched": the lowest thresholds, one for each workload, that would have kept the peer at {rates} of suites with '
-    'a false alarm on the same GPU. Chosen in hindsight on the same processes, which favours the peer; "matched on the '
-    'others": chosen on all processes but the one that is judged, as one would have to before there is a change.'
+    '"Matched": the lowest thresholds, one for each workload, that keep the peer at {rates} of unchanged suites '
+    "flagged. They are chosen in hindsight on the same processes, which favours the peer."
+)
+_KERNELS = (
+    '"Kernel durations": mean over profiler sessions of 12 calls each, of their median sum of kernel durations. They are '
+    f"{OUR_NAME}'s own sessions. A change of {KERNEL_FLOOR_US:g} µs or less is not flagged."
 )
 
 
 def markdown(evaluation: Evaluation, processes: Sequence[Process] = (), title: str = "What each method catches") -> str:
-    """`processes` adds the wall time that each method took."""
+    """Return all tables; `processes` adds what their files say about wall times and about the injection."""
     machines = ", ".join(f"{gpu}: {count}" for gpu, count in evaluation.processes.items())
     rates = ", ".join(f"{rate:.1%} ({_BASELINES[kind, 'same GPU']})" for kind, rate in evaluation.matched_rate.items())
     parts = [
         f"# {title}",
         f"Processes by GPU: {machines}. {_INTERVALS}",
         _MATCHED.format(rates=rates),
+        _KERNELS,
         "## False alarms: suites without any slowdown that were flagged",
         _alarms(evaluation),
+        "## Ties",
+        _ties(ties(evaluation)),
     ]
-    for baseline, where in _DESIGNS:
+    for baseline, where in DESIGNS:
         for module, kind in _panels(evaluation.caught):
             if _rows(evaluation.caught, baseline, where, module, kind):
-                parts.append(f"## Caught: {module}, slower {kind}; baseline: {_BASELINES[baseline, where]}")
+                parts.append(f"## Caught: {module}, slower {_TIMES[kind]}; baseline: {_BASELINES[baseline, where]}")
                 parts.append(_caught(evaluation, baseline, where, module, kind))
-    parts += ["## The peers' matched thresholds", _thresholds(evaluation)]
+    if any("calibration" in process.meta for process in processes):
+        parts += ["## What the injection costs", _injection(processes)]
     if any("wall_seconds" in process.meta for process in processes):
         parts += ["## Wall time of one measurement", _wall_times(processes)]
     return "\n\n".join(parts) + "\n"
 
 
-def plot(evaluation: Evaluation, path: Path, baseline: BaselineKind = "all others") -> None:
-    """One panel for each module and kind of slowdown, one line for each method: a peer has one colour at all thresholds.
-
-    The suffix of `path` says which format.
-    """
+def plot(evaluation: Evaluation, path: Path) -> None:
+    """Plot a panel for each module and kind of slowdown, a line for each method; the suffix of `path` sets the format."""
     from matplotlib.figure import Figure
 
     panels = _panels(evaluation.caught)
-    methods = [method for method in evaluation.methods if not method.endswith((" alone", " on the others"))]
-    suites = {
-        row.method: row.suites for row in evaluation.alarms if (row.baseline, row.where) == (baseline, "same GPU")
-    }
-    peers = list(dict.fromkeys(_first_word(method) for method in methods if method != OUR_NAME))
     columns = max(1, len(panels))
     figure = Figure(figsize=(4.2 * columns, 5.2))
     axes = figure.subplots(1, columns, sharey=True, squeeze=False)
+    suites = {
+        row.method: row.suites for row in evaluation.alarms if (row.baseline, row.where) == ("all others", "same GPU")
+    }
+    handles = {}
     for axis, (module, kind) in zip(axes[0], panels, strict=False):
-        for method in methods:
-            rows = [row for row in _rows(evaluation.caught, baseline, "same GPU", module, kind) if row.method == method]
-            if not rows:
+        for place, method in enumerate(evaluation.methods):
+            rows = _rows(evaluation.caught, "all others", "same GPU", module, kind)
+            points = [(row.level.percent, 100 * row.share.share) for row in rows if row.method == method]
+            if not points:
                 continue
-            ours = method == OUR_NAME
-            axis.plot(
-                [row.level.percent for row in rows],
-                [100 * row.share.share for row in rows],
-                label=f"{method}: {suites[method].hits}/{suites[method].trials} unchanged suites flagged",
-                color="black" if ours else f"C{peers.index(_first_word(method)) % 10}",
-                linestyle="-" if ours else ("--" if method.endswith("matched") else ":"),
-                linewidth=2.5 if ours else 1.4,
-                marker="s" if "> 10 %" in method else "o",
-                markersize=5,
-                zorder=3 if ours else 2,
+            is_ours = method == OUR_NAME
+            label = f"{method}: {suites[method].hits}/{suites[method].trials} unchanged suites flagged"
+            (handles[label],) = axis.plot(
+                *zip(*points, strict=True),
+                label=label,
+                color="black" if is_ours else f"C{place % 10}",
+                linestyle="-" if is_ours else ("--", ":")[place // 10 % 2],
+                linewidth=2.5 if is_ours else 1.4,
+                marker="o",
+                zorder=3 if is_ours else 2,
             )
         levels = _levels(evaluation.caught, module, kind)
         axis.set_xscale("log")
         axis.set_xticks([level.percent for level in levels], [f"{level.percent:g}" for level in levels])
         axis.minorticks_off()
         axis.set_ylim(-3, 103)
-        axis.set_title(f"{module}, slower {kind}")
-        axis.set_xlabel(f"slowdown, % of {kind} time")
+        axis.set_title(f"{module}, slower {_TIMES[kind]}")
+        axis.set_xlabel(f"slowdown, % of {_TIMES[kind]}")
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("caught, %")
-    handles = {
-        label: handle for axis in axes[0] for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
     figure.tight_layout()
     if handles:
         figure.legend(
@@ -108,48 +108,77 @@ def plot(evaluation: Evaluation, path: Path, baseline: BaselineKind = "all other
     figure.savefig(path, bbox_inches="tight", dpi=110)
 
 
-def _first_word(method: str) -> str:
-    return method.split()[0].rstrip(",")
-
-
 def _alarms(evaluation: Evaluation) -> str:
-    columns = [(where, baseline) for where in get_args(Where) for baseline in get_args(BaselineKind)]
-    found = {(row.method, row.where, row.baseline): row.suites for row in evaluation.alarms}
+    found = {(row.method, row.baseline, row.where): row.suites for row in evaluation.alarms}
     return _table(
-        ["method", *(f"{where}, baseline of {baseline}" for where, baseline in columns)],
-        ([method, *(_cell(found.get((method, *column))) for column in columns)] for method in evaluation.methods),
+        ["method", *(f"baseline: {_BASELINES[design]}" for design in DESIGNS)],
+        ([method, *(_cell(found.get((method, *design))) for design in DESIGNS)] for method in evaluation.methods),
     )
+
+
+def _ties(found: Sequence[Tie]) -> str:
+    """Return a sentence for each peer."""
+    levels: dict[tuple[str, BaselineKind], dict[str, list[str]]] = {}
+    for tie in found:
+        by_module = levels.setdefault((tie.method, tie.baseline), {})
+        by_module.setdefault(f"{tie.module}, {_TIMES[tie.level.kind]}", []).append(f"+{tie.level.percent:g} %")
+    sentences = []
+    for (method, baseline), by_module in levels.items():
+        where = "; ".join(f"{module} {', '.join(percents)}" for module, percents in by_module.items())
+        sentences.append(
+            f"- **{method}** ties with {OUR_NAME} at {where} (baseline: {_BASELINES[baseline, 'same GPU']})."
+        )
+    rule = (
+        f"A peer ties where it catches at most {100 * TIE:g} points less than {OUR_NAME}, with no larger share of false "
+        "alarms."
+    )
+    return "\n".join([rule, "", *(sentences or ["No peer ties."])])
 
 
 def _caught(evaluation: Evaluation, baseline: BaselineKind, where: Where, module: str, kind: str) -> str:
     levels = _levels(evaluation.caught, module, kind)
     found = {(row.method, row.level): row.share for row in _rows(evaluation.caught, baseline, where, module, kind)}
     methods = [method for method in evaluation.methods if any((method, level) in found for level in levels)]
-    seen = [evaluation.seen.get((module, level)) for level in levels]
+    achieved = [evaluation.achieved.get((module, level)) for level in levels]
     return _table(
-        ["method", *(f"+{level.percent:g} %" for level in levels)],
+        ["method", *(_label(level, one) for level, one in zip(levels, achieved, strict=True))],
         [
-            ["as our own timer saw it", *(_NO_DATA if change is None else f"{change:+.2%}" for change in seen)],
+            ["achieved, median", *(_NO_DATA if one is None else f"{one.median:+.2%}" for one in achieved)],
+            [
+                "achieved, 10th to 90th percentile",
+                *(_NO_DATA if one is None else f"{one.low:+.2%} to {one.high:+.2%}" for one in achieved),
+            ],
             *([method, *(_cell(found.get((method, level))) for level in levels)] for method in methods),
         ],
     )
 
 
-def _thresholds(evaluation: Evaluation) -> str:
-    workloads = list(dict.fromkeys(workload for found in evaluation.matched.values() for workload in found))
+def _label(level: Level, achieved: Achieved | None) -> str:
+    """Name a column by the achieved slowdown where that is not the intended one."""
+    if achieved is None or abs(100 * achieved.median / level.percent - 1) <= _OFF:
+        return f"+{level.percent:g} %"
+    return f"+{100 * achieved.median:.1f} % (intended: {level.percent:g} %)"
+
+
+def _injection(processes: Sequence[Process]) -> str:
+    """Return medians over processes: what a spin's launch adds to the dispatch, and what the spin takes."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for process in processes:
+        for workload, calibration in process.meta.get("calibration", {}).items():
+            found.setdefault(workload, []).append(calibration)
+    columns = {
+        "GPU time, us": "device_us",
+        "shortest spin, us": "spin_us",
+        "dispatch, us": "plain_us",
+        "dispatch with a spin, us": "spun_us",
+    }
     return _table(
-        ["peer", "baseline", *workloads],
+        ["workload", *columns],
         (
-            [peer, baseline, *(_threshold(peer, found.get(workload)) for workload in workloads)]
-            for (peer, baseline), found in evaluation.matched.items()
+            [workload, *(f"{np.median([one[name] for one in measured]):.2f}" for name in columns.values())]
+            for workload, measured in found.items()
         ),
     )
-
-
-def _threshold(peer: str, threshold: float | None) -> str:
-    if threshold is None:
-        return _NO_DATA
-    return f"z {threshold:.1f}" if peer.startswith("Mann-Whitney") else f"{threshold:.2%}"
 
 
 def _wall_times(processes: Sequence[Process]) -> str:

@@ -1,8 +1,9 @@
-"""Processes as the detection benchmark records them, told."""
+"""Processes as the detection benchmark records them, made up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,19 @@ def process(
     us: float = 100.0,
     levels: Sequence[Level] = (FIVE,),
     passes: Sequence[float] = (1.0,) * 4,
+    achieved: Mapping[Level, float] = MappingProxyType({}),
     **meta: Any,
 ) -> Process:
-    """Two workloads, slower by such a factor in each of the passes.
+    """Return two workloads, slower by such a factor in each of the passes.
 
-    A device level shifts kernel durations and what peers read, a host level the dispatch time.
+    A device level shifts kernel durations and what peers read, a host level the dispatch time. `achieved`: by which
+    factor a level does so, if not by its own percentage.
     """
     chance = np.random.default_rng(number)
     samples = {}
     for workload in ("mlp-eager", "linear-eager"):
         for level in (NONE, *levels):
-            factor = 1 + level.percent / 100
+            factor = achieved.get(level, 1 + level.percent / 100)
             device = us * (factor if level.kind == "device" else 1) * (1 + chance.normal(0, 0.0005, (len(passes), 20)))
             device *= np.array(passes)[:, None]
             host = 10 * (factor if level.kind == "host" else 1) * (1 + chance.normal(0, 0.001, (len(passes), 20)))

@@ -9,44 +9,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 from detection.data import Key, Process, load, load_all, save, save_archive
-from detection.levels import LEVELS, NONE, WORKLOAD_IDS, Level, chosen_levels, rotation, rotation_slot
+from detection.levels import LEVELS, NONE, WORKLOAD_IDS, Level, peer_level
 
 from tests.benchmarks.processes import HALF, TEN, process
 
 
 class TestLevels:
     @pytest.mark.parametrize("text", ["none", "device+0.25%", "host+10%"])
-    def test_a_level_reads_back_as_it_is_written(self, text: str) -> None:
+    def test_level_reads_back_as_written(self, text: str) -> None:
         assert str(Level.parse(text)) == text
 
     @pytest.mark.parametrize("text", ["device", "device+5", "gpu+5%", "none+5%", "device+0%", "host+x%"])
-    def test_another_text_is_no_level(self, text: str) -> None:
+    def test_level_from_other_text_is_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match=r"level|float"):
             Level.parse(text)
 
-    def test_the_rotation_gives_each_level_equally_often(self) -> None:
+    def test_peers_measure_each_level_equally_often(self) -> None:
         for levels in LEVELS.values():
-            slots = [rotation(levels, slot, 2) for slot in range(len(levels))]
-            for place in (0, 1):  # the first one is the peers' too
-                assert sorted(slot[place] for slot in slots) == sorted(levels)
+            assert sorted(peer_level(levels, slot) for slot in range(len(levels))) == sorted(levels)
 
-    def test_the_bars_are_measured_by_every_process(self) -> None:
-        bars = {Level("device", 0.5), Level("device", 3), Level("host", 10)}
-        for workload in WORKLOAD_IDS:
-            for slot in range(8):
-                assert bars & set(LEVELS[workload]) <= set(chosen_levels(workload, slot, 2))
-
-    @pytest.mark.parametrize("gpus", [1, 2, 4, 8])
-    def test_every_gpu_goes_through_all_levels(self, gpus: int) -> None:
-        for workload in WORKLOAD_IDS:
-            for gpu in range(gpus):
-                slots = [rotation_slot(number, gpus) for number in range(gpu, 8 * gpus, gpus)]
-                assert {level for slot in slots for level in chosen_levels(workload, slot, 2)} == {
-                    NONE,
-                    *LEVELS[workload],
-                }
-
-    def test_the_suite_has_every_workload(self) -> None:
+    def test_suite_has_every_workload(self) -> None:
         sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "perf"))
         from workloads import WORKLOADS
 
@@ -54,7 +36,7 @@ class TestLevels:
 
 
 class TestData:
-    def test_a_process_reads_back_as_it_was_saved(self, tmp_path: Path) -> None:
+    def test_process_reads_back_as_saved(self, tmp_path: Path) -> None:
         saved = process(3, gpu="b", levels=(HALF, TEN))
         save(tmp_path / "p.npz", saved.samples, saved.meta)
         (read,) = load(tmp_path / "p.npz")
@@ -62,7 +44,7 @@ class TestData:
         assert set(read.samples) == set(saved.samples)
         assert all(np.array_equal(read.samples[key], values) for key, values in saved.samples.items())
 
-    def test_an_archive_keeps_processes_apart_to_the_nanosecond(self, tmp_path: Path) -> None:
+    def test_archive_keeps_nanoseconds_of_each_process(self, tmp_path: Path) -> None:
         saved = [process(0), process(11, gpu="b", us=3.0)]
         save_archive(tmp_path / "raw.npz", saved)
         read = load_all([tmp_path / "raw.npz"])
@@ -73,18 +55,18 @@ class TestData:
                 assert np.abs(after.samples[key] - values).max() <= 0.0005001
 
     @pytest.mark.parametrize("value", [math.nan, 5e6])
-    def test_a_time_that_the_archive_cannot_hold_is_refused(self, value: float, tmp_path: Path) -> None:
+    def test_archive_of_invalid_time_is_refused(self, value: float, tmp_path: Path) -> None:
         broken = Process("a", 1, {Key("mlp-eager", NONE, "do_bench"): np.array([value])}, {})
         with pytest.raises(ValueError, match="process 1, mlp-eager/none/do_bench"):
             save_archive(tmp_path / "raw.npz", [broken])
 
-    def test_an_archive_of_an_archive_is_the_same(self, tmp_path: Path) -> None:
+    def test_archive_of_archive_is_the_same(self, tmp_path: Path) -> None:
         save_archive(tmp_path / "raw.npz", [process(0)])
         first = load_all([tmp_path / "raw.npz"])
         save_archive(tmp_path / "again.npz", first)
         (again,) = load_all([tmp_path / "again.npz"])
         assert all(np.array_equal(again.samples[key], values) for key, values in first[0].samples.items())
 
-    def test_two_processes_of_one_number_are_refused(self, tmp_path: Path) -> None:
+    def test_archive_of_equal_numbers_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="one number"):
             save_archive(tmp_path / "raw.npz", [process(1), process(1, gpu="b")])

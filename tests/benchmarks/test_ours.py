@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from detection.data import Measured, Process, load_all
-from detection.evaluate import Share, Where, alarms_of, caught_by, our_detectors
+from detection.evaluate import Share, Where, alarms_of, caught_by, our_detector
 from detection.levels import Level
 from detection.ours import Replicates, decide
 from torch import nn
@@ -87,7 +87,7 @@ def processes() -> list[Process]:
 
 @pytest.fixture(scope="module")
 def caught(processes: list[Process]) -> dict[tuple[str, Level], Share]:
-    rows = caught_by(our_detectors(decide)[0], processes, "all others", "same GPU")
+    rows = caught_by(our_detector(decide), processes, "all others", "same GPU")
     return {(row.module, row.level): row.share for row in rows}
 
 
@@ -111,5 +111,5 @@ def test_a_slowdown_that_we_promise_to_see_is_seen(
 
 @pytest.mark.parametrize("where", ["same GPU", "other GPU"])
 def test_no_unchanged_suite_is_flagged(processes: list[Process], where: Where) -> None:
-    suites = alarms_of(our_detectors(decide)[0], processes, "all others", where).suites
+    suites = alarms_of(our_detector(decide), processes, "all others", where).suites
     assert (suites.hits, suites.trials) == (0, 24)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from detection import replay
 from detection.data import OURS, Measured
-from detection.evaluate import alarms_of, our_detectors
+from detection.evaluate import alarms_of, our_detector
 from detection.levels import Level
 
 from kernelgauge.run import ControlTime
@@ -72,7 +72,7 @@ class TestReplay:
         from detection import ours
 
         processes = replay.load_runs(recorded_in("cpu"))
-        alarms = alarms_of(our_detectors(ours.decide)[0], processes, "all others", "same GPU")
+        alarms = alarms_of(our_detector(ours.decide), processes, "all others", "same GPU")
         assert (alarms.suites.hits, alarms.suites.trials) == (0, 8)
 
     def test_the_control_pair_is_that_of_the_runs_that_have_it(self, tmp_path: Path) -> None:
