@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
 
 import msgspec
 
@@ -15,10 +16,10 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from kernelgauge.judge import Baseline, Entry, Observation, Process, decode_baseline, from_run
 from kernelgauge.judge.calibration import entries_of
-from kernelgauge.run import Run, Sample, Timer
+from kernelgauge.run import ControlTime, Run, Sample, Timer, summarize
 from kernelgauge.runs_file import read_runs
 
-__all__ = ["DATA", "Suite", "baseline_of", "read_suites", "recorded_suites"]
+__all__ = ["DATA", "Suite", "archived_suites", "baseline_of", "read_suites", "recorded_suites"]
 
 DATA = ROOT / "benchmarks" / "data"
 COMMITTED = ROOT / "baselines" / "nvidia-h200"
@@ -55,6 +56,39 @@ def recorded_suites() -> list[Suite]:
         found += read_suites([path], _HOSTS.get(path.stem, path.stem))
     for folder in sorted((DATA / "unchanged").iterdir()) if (DATA / "unchanged").exists() else ():
         found += read_suites(sorted(folder.glob("*.json")), folder.name)
+    return found
+
+
+def archived_suites() -> list[Suite]:
+    """Return the unslowed processes of the detection benchmark: GPU and dispatch times of six workloads, without kernels."""
+    from detection.data import OURS, load, replicate_times_us
+    from detection.levels import NONE
+
+    template = next(iter(next(read_suites(sorted((DATA / "nine_processes").glob("*.json"))[:1])).runs.values()))
+    found: list[Suite] = []
+    for process in load(DATA / "detection_h200.npz"):
+        runs: dict[str, Run] = {}
+        for name in process.workloads:
+            device, host = (process.at(NONE).values(name, OURS[kind]) for kind in ("device", "host"))
+            assert device is not None
+            assert host is not None
+            times, controls = (
+                tuple(summarize(row, Timer.HOST.statistic) for row in host[..., index]) for index in (0, 1)
+            )
+            times_us = tuple(replicate_times_us(device))
+            runs[name] = msgspec.structs.replace(
+                template,
+                workload=name,
+                kernels=(msgspec.structs.replace(template.kernels[0], device_time_us=fmean(times_us)),),
+                samples={Timer.DEVICE: Sample(times_us, 12), Timer.HOST: Sample(times, 30, controls)},
+                controls={
+                    control: ControlTime(control, median(each))
+                    for control, each in process.meta["control_pair_us"].items()
+                },
+                gpu=process.gpu,
+                host="archive",
+            )
+        found.append(Suite(f"archive/{process.number}", "archive", process.gpu, runs))
     return found
 
 

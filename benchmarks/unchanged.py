@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 import msgspec
-from recorded import DATA, Suite, baseline_of, read_suites, recorded_suites
+from recorded import DATA, Suite, archived_suites, baseline_of, read_suites, recorded_suites
 
 from kernelgauge.judge import Baseline, Status, Verdict, compare, gemm_kernel, judge_time
 from kernelgauge.run import Run, Sample, Timer
@@ -64,6 +64,10 @@ def main() -> None:
         return
     for name, pairs in designs(suites):
         print_design(name, pairs, show=options.show)
+    archive = archived_suites()
+    print(f"{len(archive)} processes of the detection benchmark on 2 GPUs: no number of the rule comes from them")
+    for name, pairs in designs(archive)[:3]:
+        print_design(name, pairs, show=options.show)
     if not (options.without or options.extra):
         for processes in (1, 10):
             print_noisy(processes)
@@ -72,26 +76,28 @@ def main() -> None:
 # -- designs ---------------------------------------------------------------------------------------------------------
 
 
-def designs(suites: Sequence[Suite]) -> Iterator[tuple[str, list[Pair]]]:
-    """Yield a name and the pairs of each design."""
+def designs(suites: Sequence[Suite]) -> list[tuple[str, list[Pair]]]:
+    """Return a name and the pairs of each design."""
 
     def others(keep: Callable[[Suite, Suite], bool]) -> list[Pair]:
         pairs = [(one, tuple(each for each in suites if each is not one and keep(one, each))) for one in suites]
         return [pair for pair in pairs if pair[1]]
 
     same = others(lambda one, each: one.gpu == each.gpu)
-    yield "same GPU, all others", same
-    yield "same GPU, one process", [(one, (each,)) for one, known in same for each in known]
-    yield "same GPU, four processes", [(one, known[:4]) for one, known in same if len(known) >= 4]
-    yield "known GPU among all others", [(one, tuple(e for e in suites if e is not one)) for one, _ in same]
-    yield "leave one GPU out", others(lambda one, each: one.gpu != each.gpu)
-    yield "leave one host out", others(lambda one, each: one.host != each.host)
     committed = tuple(each for each in suites if each.is_committed)
-    yield "committed baselines", [(one, committed) for one in suites if not one.is_committed]
     eight = tuple(each for each in suites if each.name.startswith("eight/"))
-    yield "eight GPUs of one host", [(one, eight) for one in suites if one not in eight]
-    pairs = [(one, (each,)) for one in suites for each in suites if one.gpu != each.gpu]
-    yield "unknown GPU, one process (every 7th pair)", pairs[::7]
+    unknown = [(one, (each,)) for one in suites for each in suites if one.gpu != each.gpu]
+    return [
+        ("same GPU, all others", same),
+        ("same GPU, one process", [(one, (each,)) for one, known in same for each in known]),
+        ("same GPU, four processes", [(one, known[:4]) for one, known in same if len(known) >= 4]),
+        ("known GPU among all others", [(one, tuple(e for e in suites if e is not one)) for one, _ in same]),
+        ("leave one GPU out", others(lambda one, each: one.gpu != each.gpu)),
+        ("leave one host out", others(lambda one, each: one.host != each.host)),
+        ("committed baselines", [(one, committed) for one in suites if not one.is_committed]),
+        ("eight GPUs of one host", [(one, eight) for one in suites if one not in eight]),
+        ("unknown GPU, one process (every 7th pair)", unknown[::7]),
+    ]
 
 
 @lru_cache(maxsize=4096)

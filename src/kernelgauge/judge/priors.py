@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ..run import Fingerprint, Timer
 
-__all__ = ["FALSE_ALARMS_PER_RUN", "POWER", "Prior", "prior_for"]
+__all__ = ["FALSE_ALARMS_PER_RUN", "POWER", "UNKNOWN_FACTOR", "Prior", "prior_for"]
 
 # At most one run of a suite in a hundred may call unchanged code slower, whatever its number of workloads.
 FALSE_ALARMS_PER_RUN = 0.01
@@ -44,18 +44,19 @@ _MEASURED_DOF = 20.0
 _H200 = Prior(gate=0.003, sensitivity=0.15, process=0.0006, dof=_MEASURED_DOF, resolution_us=0.012, gpu=0.0025)
 _MEASURED = {"NVIDIA H200": _H200}
 # No data: four times as noisy, and soon overruled by what the baseline shows.
-_UNKNOWN_FACTOR = 4.0
+UNKNOWN_FACTOR = 4.0
 _FEW_DOF = 4.0
 _UNKNOWN_GPU = replace(
     _H200,
-    process=_UNKNOWN_FACTOR * _H200.process,
-    gpu=_UNKNOWN_FACTOR * _H200.gpu,
+    process=UNKNOWN_FACTOR * _H200.process,
+    gpu=UNKNOWN_FACTOR * _H200.gpu,
     dof=_FEW_DOF,
 )
 # Host dispatch time over the host reference spreads by 0.7 to 1.6 % within a GPU, and by 2.7 % at most. A fit of the degrees
 # of freedom gives 2 to 11.
+_DISPATCH_DOF = 10.0
 _HOST_SENSITIVITY = 1.0
-_DISPATCH = Prior(gate=0.05, sensitivity=_HOST_SENSITIVITY, process=0.015, dof=_FEW_DOF)
+_DISPATCH = Prior(gate=0.05, sensitivity=_HOST_SENSITIVITY, process=0.015, dof=_DISPATCH_DOF)
 # Latencies spread by 2 to 5 % on one host, and so do the times of eight processes on two CPU cores (benchmarks/data/cpu).
 _LATENCY = Prior(gate=0.25, sensitivity=_HOST_SENSITIVITY, process=0.05, dof=_MEASURED_DOF)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, geometric_mean
 
 from .observation import Observation
-from .priors import FALSE_ALARMS_PER_RUN, POWER, Prior
+from .priors import FALSE_ALARMS_PER_RUN, POWER, UNKNOWN_FACTOR, Prior
 from .verdict import RelativeChange, Status
 
 __all__ = ["Decision", "ProcessTime", "decide", "spread_between_processes"]
@@ -18,8 +18,6 @@ _SAME_HOST_FACTOR = 1.28
 # How a GPU time follows the reference GEMM between GPUs of one model: mean and standard deviation of the slope of their
 # logarithms (MLPs 0.43 to 0.45 on eight H200s, short kernels 0.0 to 0.5).
 _GEMM_SLOPE, _GEMM_SLOPE_SPREAD = 0.4, 0.25
-# Without a reference GEMM nothing is known of a GPU's speed: the GPU spread counts this many times.
-_WITHOUT_GEMM = 2.0
 # No measurement reaches these logarithms: beyond, their exponentials would overflow.
 _LARGEST_LOGARITHM = 34.5
 
@@ -259,8 +257,8 @@ def _expected_of_unknown_gpu(
     time, gemm = (math.fsum(map(float.__mul__, weights, values)) for values in (times, gemms))
     count = len(set(hosts))
     expected = prior.gpu**2 + (kernels * prior.resolution_us / before[0].observation.mean_us) ** 2
-    if not has_gemm:
-        expected *= _WITHOUT_GEMM**2
+    if not has_gemm:  # then nothing is known of a GPU's speed
+        expected *= UNKNOWN_FACTOR**2
     ridge = expected / _GEMM_SLOPE_SPREAD**2
     points = list(zip(weights, times, gemms, strict=True))
     along = ridge + count * math.fsum(weight * (x - gemm) ** 2 for weight, _, x in points)

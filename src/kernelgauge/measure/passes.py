@@ -115,7 +115,7 @@ class Passes:
             subject.end(told(error, self.device))
             self._last_reading = None
             return None
-        self._last_reading = measured.readings[-1]
+        self._last_reading = measured.readings[-1] if measured.readings else None
         subject.recompiles += compile_counts().graphs - compiled
         if not measured.disturbed_by or subject.is_control:
             subject.replicates.append(measured)
