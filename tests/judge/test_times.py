@@ -72,7 +72,7 @@ def test_pass_names_the_slowdown_that_would_have_failed() -> None:
     verdict = judged()
     assert verdict.change is not None
     assert verdict.change.sensitivity is not None
-    assert f"; +{100 * verdict.change.sensitivity:.2g} % would have failed" in verdict.headline
+    assert f"; +{100 * verdict.change.sensitivity:.2g} % or more would have failed" in verdict.headline
     assert judged(1 + 1.5 * verdict.change.sensitivity).status is Status.REGRESSED
 
 

@@ -1,21 +1,40 @@
-"""Which kernels carry a change, and why, as far as their identities tell."""
+"""Why a time changed: the kernels that carry it, the autotuner's choice, the host's part, the machine."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
 
+from ..run import Run, Timer
 from ..trace.configuration import configuration_change, was_autotuned
 from ..trace.diff import KernelChange, align
 from ..trace.kernel import KernelIdentity, KernelRecord
+from .baseline import Baseline, Entry, gemm_kernel, references_us
+from .observation import observe
+from .timing import Decision
+from .verdict import Reason, Status
 
-__all__ = ["explain"]
+__all__ = ["ComparedTime", "describe_choice", "explain", "time_reasons"]
 
 # A kernel is named as a cause if it carries this share of the total change; the others are summed up in one line.
 _NAMED_SHARE = 0.10
 _NAMED_AT_LEAST = 3
 # Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
 _UNCHANGED = 0.01
+
+
+@dataclass(frozen=True)
+class ComparedTime:
+    """One timer of a run beside the baseline's entry of its launch configuration, or the nearest one."""
+
+    timer: Timer
+    run: Run
+    baseline: Baseline
+    entry: Entry
+    decision: Decision
+    is_other_choice: bool  # the autotuner's choice, which no entry has
 
 
 def explain(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> tuple[list[str], str]:
@@ -75,3 +94,111 @@ def _counted(count: int, kind: str) -> str:
     if kind == "gemm":
         return f"{count} GEMM{'s' if count > 1 else ''}"
     return f"{count} {kind} kernel{'s' if count > 1 else ''}"
+
+
+def time_reasons(compared: ComparedTime) -> list[Reason]:
+    timer, decision = compared.timer, compared.decision
+    changed = decision.status in (Status.REGRESSED, Status.IMPROVED)
+    reasons = _choice_reasons(compared) if timer is Timer.DEVICE else []
+    if timer is Timer.DEVICE and changed:
+        named, rest = explain(compared.entry.kernels_in(decision.before_us), compared.run.kernels)
+        reasons += [Reason("why", text) for text in named] + ([Reason("rest", rest)] if rest else [])
+    elif changed:
+        reasons += _host_reasons(compared)
+    if timer is Timer.DEVICE and (changed or decision.machine):
+        reasons += _machine_reasons(compared)
+    if timer is not Timer.DEVICE and compared.run.neighbours and decision.status is not Status.PASS:
+        count = compared.run.neighbours
+        others = f"{count} other worker{'s' if count > 1 else ''}"
+        reasons.append(Reason("host", f"{others} of this run measured on this host at the same time"))
+    if decision.status is Status.UNDECIDED:
+        reasons.append(Reason("next", "kernelgauge calibrate   (more processes make the verdict sharper)"))
+    return reasons
+
+
+def _machine_reasons(compared: ComparedTime) -> list[Reason]:
+    """Say whether the reference kernels, which no change of the code can touch, moved as well."""
+    decision, run = compared.decision, compared.run
+    place = run.gpu or run.host
+    same = [each for each in decision.before if each.place == place]
+    moves = {
+        name: time_us / geometric_mean(each.references_us[name] for each in same) - 1
+        for name, time_us in references_us(run.controls, gemm_kernel(run.controls)).items()
+        if same and all(name in each.references_us for each in same)
+    }
+    shown = ", ".join(f"{name} {round(100 * move, 1) + 0.0:+.1f} %" for name, move in moves.items())
+    if decision.machine:
+        return [Reason("machine", f"the GPU itself changed its speed (reference {shown})")]
+    if moves:
+        return [Reason("machine", f"unchanged (reference {shown})")]
+    if not same:
+        return [Reason("machine", "this GPU is not in the baseline")]
+    return [Reason("machine", "not compared: the reference kernels differ from the baseline's")] if run.controls else []
+
+
+def _host_reasons(compared: ComparedTime) -> list[Reason]:
+    timer, run, baseline = compared.timer, compared.run, compared.baseline
+    reasons = _latency_parts(compared) if timer is Timer.END_TO_END else []
+    ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
+    if ops[0] != ops[1]:
+        reasons.append(Reason("why", f"dispatcher ops {ops[0]} -> {ops[1]}"))
+    elif timer is Timer.HOST:
+        how = "slower" if compared.decision.status is Status.REGRESSED else "faster"
+        reasons.append(Reason("why", f"the host is {how} in the same {ops[1]} dispatcher ops, or around them"))
+    return reasons
+
+
+def _latency_parts(compared: ComparedTime) -> list[Reason]:
+    """Split a latency into the time that the GPU is busy and the time that it idles. A CPU idles for nobody."""
+    run, decision = compared.run, compared.decision
+    latency, device = run.sample(Timer.END_TO_END), run.sample(Timer.DEVICE)
+    usual = [each.observation.mean_us for each in compared.baseline.times(Timer.DEVICE, compared.entry)]
+    if latency is None or device is None or run.fingerprint.arch == "cpu" or not usual:
+        return []
+    old, new = geometric_mean(usual), observe(device).mean_us
+    old_idle, new_idle = decision.before_us - old, observe(latency).mean_us - new
+    bound = "launch-bound" if new_idle > new else "the host, or the launches"
+    return [
+        Reason("why", f"GPU busy {old:.1f} -> {new:.1f} us ({new - old:+.1f})"),
+        Reason("why", f"GPU idle {old_idle:.1f} -> {new_idle:.1f} us ({new_idle - old_idle:+.1f}): {bound}"),
+    ]
+
+
+def _choice_reasons(compared: ComparedTime) -> list[Reason]:
+    """Name the autotuner's choice and its cost, against the fastest choice that the baseline knows."""
+    entry = compared.entry
+    if not compared.is_other_choice:
+        cost = describe_choice(compared.baseline, entry)
+        return [] if cost is None or compared.decision.status is Status.REGRESSED else [Reason("tuning", cost)]
+    fastest = min(compared.baseline.entries, key=lambda each: each.device_time_us)
+    now = sum(kernel.device_time_us for kernel in compared.run.kernels)
+    cost = f"{now - fastest.device_time_us:+.1f} us against the fastest that the baseline knows"
+    return [
+        Reason(
+            "tuning",
+            f"the autotuner chose a launch configuration that is not in the baseline ({cost})\n{_differences(fastest, compared.run.kernels)}",
+        )
+    ]
+
+
+def describe_choice(baseline: Baseline, entry: Entry) -> str | None:
+    """Say how much slower a known choice is than the fastest one; None if it is the fastest."""
+    fastest = min(baseline.entries, key=lambda each: each.device_time_us)
+    cost = entry.device_time_us - fastest.device_time_us
+    if cost <= 0:
+        return None
+    compiles = sum(each.draws for each in baseline.entries)
+    return (
+        f"the autotuner's choice in {entry.draws} of {compiles} compiles; its fastest "
+        f"({fastest.draws} of {compiles}) takes {cost:.1f} us less ({-100 * cost / entry.device_time_us:.1f} %)\n"
+        f"{_differences(fastest, entry.kernels)}"
+    )
+
+
+def _differences(entry: Entry, kernels: Sequence[KernelRecord]) -> str:
+    return "\n".join(
+        f"{change.after.identity.shown}: {configuration}"
+        for change in align(entry.kernels, kernels)
+        if change.before is not None and change.after is not None
+        if (configuration := configuration_change(change.before.identity, change.after.identity))
+    )

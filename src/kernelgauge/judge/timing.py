@@ -206,7 +206,7 @@ def _between_processes(before: Sequence[ProcessTime], prior: Prior) -> _Variance
 
     Smyth, "Linear models and empirical Bayes methods for assessing differential expression", 2004.
     """
-    places = _by(before, "place")
+    places = _by_place(before)
     squares = [(each.logarithm - fmean(one.logarithm for one in group)) ** 2 for group in places for each in group]
     expected = prior.process**2 + (prior.resolution_us / before[0].observation.mean_us) ** 2
     return _shrunk(expected, prior.dof, math.fsum(squares), len(before) - len(places))
@@ -216,11 +216,10 @@ def _shrunk(expected: float, dof: float, squares: float, own: float) -> _Varianc
     return _Variance((dof * expected + squares) / (dof + own), dof + own)
 
 
-def _by(processes: Sequence[ProcessTime], name: str) -> list[list[ProcessTime]]:
-    """Group processes by an attribute. Those where it is not known are alone."""
-    groups: dict[object, list[ProcessTime]] = {}
+def _by_place(processes: Sequence[ProcessTime]) -> list[list[ProcessTime]]:
+    groups: dict[str | None, list[ProcessTime]] = {}
     for each in processes:
-        groups.setdefault(getattr(each, name), []).append(each)
+        groups.setdefault(each.place, []).append(each)
     return list(groups.values())
 
 
@@ -249,7 +248,7 @@ def _expected_of_unknown_gpu(
     with_gemm = [each for each in before if "gemm" in each.references_us]
     own = after.references_us.get("gemm")
     has_gemm = bool(with_gemm) and own is not None
-    gpus = _by(with_gemm if has_gemm else before, "place")
+    gpus = _by_place(with_gemm if has_gemm else before)
     hosts = [each[0].host if each[0].host is not None else each[0].place for each in gpus]
     weights = [1 / len(set(hosts)) / hosts.count(host) for host in hosts]
     times = [fmean(each.logarithm for each in gpu) for gpu in gpus]
