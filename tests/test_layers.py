@@ -87,8 +87,8 @@ def test_the_modules_are_found() -> None:
     assert len(GROUND) > 10
 
 
-def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
-    assert "scipy" in packages(MODULES["judge/stats.py"])  # within a function
+def test_imports_are_found_in_any_scope(tmp_path: Path) -> None:
+    assert "scipy" in packages(MODULES["judge/timing.py"])  # within a function
     assert "torch" in packages(MODULES["workload.py"])  # under TYPE_CHECKING
     assert {"errors", "run"} <= parts(MODULES["judge/baseline.py"])  # relative
     assert "hookspec" in parts(MODULES["plugin.py"])  # from . import

@@ -270,10 +270,11 @@ def test_a_second_run_of_the_same_leaves_the_file_byte_for_byte(store: BaselineS
     assert store.path(DEVICE, WORKLOAD).read_bytes() == content
 
 
-def test_a_file_of_schema_2_is_kept_as_it_is_until_something_moves(store: BaselineStore) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_older_schema_is_kept_until_something_moves(store: BaselineStore, version: int) -> None:
     path = store.path(DEVICE, WORKLOAD)
     path.parent.mkdir(parents=True)
-    content = encode_baseline(baseline()).replace(b'"schema_version": 3', b'"schema_version": 2')
+    content = encode_baseline(baseline()).replace(b'"schema_version": 4', b'"schema_version": %d' % version)
     path.write_bytes(content)
     update(told(passing()), store, lambda plan: None, next_command=COMMAND)
     assert path.read_bytes() == content
@@ -281,7 +282,7 @@ def test_a_file_of_schema_2_is_kept_as_it_is_until_something_moves(store: Baseli
     stored = store.load(DEVICE, WORKLOAD)
     assert stored is not None
     assert [ancestor.at for ancestor in stored.ancestors] == [None]
-    assert b'"schema_version": 3' in path.read_bytes()
+    assert b'"schema_version": 4' in path.read_bytes()
 
 
 def test_what_is_refused_keeps_its_file_and_the_others_are_stored(store: BaselineStore) -> None:

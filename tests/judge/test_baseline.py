@@ -12,11 +12,13 @@ from kernelgauge.judge import Baseline, Observation, decode_baseline, encode_bas
 from kernelgauge.judge.configuration import Likeness
 from kernelgauge.run import ControlTime, Sample, Timer
 from tests.builders import (
+    CONTROL_GEMM,
     ELSEWHERE,
     OTHER_SOURCE,
     baseline,
     counts,
     drawn,
+    fingerprint,
     fused,
     launched,
     mlp_kernels,
@@ -26,7 +28,7 @@ from tests.builders import (
 
 GOLDEN = """\
 {
-  "schema_version": 3,
+  "schema_version": 4,
   "suite": "perf",
   "workload": "linear-eager-bf16-1024x32x64",
   "fingerprint": {
@@ -75,7 +77,8 @@ GOLDEN = """\
             "device_time": {"mean_us": 2.71, "spread": 0.005219, "replicates": 2, "iterations": 40, "control_us": null},
             "host_dispatch": {"mean_us": 11.124, "spread": 0.015891, "replicates": 2, "iterations": 40, "control_us": 14.0}
           },
-          "controls": {"copy": {"kernel": "copy_kernel", "device_time_us": 30.0}}
+          "controls": {"copy": {"kernel": "copy_kernel", "device_time_us": 30.0}},
+          "host": null
         }
       ]
     }
@@ -154,9 +157,9 @@ def test_times_are_stored_to_the_nanosecond() -> None:
     assert [kernel.device_time_us for kernel in stored.entries[0].kernels] == [0.333, 36.8]
 
 
-def test_a_timer_that_was_not_measured_is_not_in_the_baseline() -> None:
+def test_times_without_the_timer_are_empty() -> None:
     stored = baseline(host=None)
-    assert stored.seen(Timer.HOST, stored.entries[0]) == []
+    assert stored.times(Timer.HOST, stored.entries[0]) == []
     assert set(stored.entries[0].processes[0].timers) == {Timer.DEVICE, Timer.END_TO_END}
 
 
@@ -165,12 +168,12 @@ def test_the_gpu_and_the_control_pair_are_stored() -> None:
     assert (process.gpu, process.controls) == (ELSEWHERE, pair(copy=31.0))
 
 
-def test_what_is_stored_of_a_latency_is_its_spread_at_equal_speed_of_the_host() -> None:
-    half = (launched("gemm", 150.0),)  # of 300 us: the other half is the host's, and grows with the control
-    followed = Sample((300.0, 300.0 * 1.21**0.5), 40, (14.0, 14.0 * 1.21))
-    stored = from_run(run(kernels=half, samples={Timer.END_TO_END: followed}), suite="perf")
-    assert stored.entries[0].host_share(Timer.END_TO_END) == pytest.approx(0.5, abs=0.03)
-    assert stored.entries[0].processes[0].timers[Timer.END_TO_END].spread == pytest.approx(0, abs=0.006)
+@pytest.mark.parametrize(("busy_us", "spread"), [(140.0, 0.0), (160.0, 0.049)])
+def test_latency_by_host_has_spread_at_equal_host_speed(busy_us: float, spread: float) -> None:
+    followed = Sample((300.0, 300.0 * 1.07), 40, (14.0, 14.0 * 1.07))
+    stored = from_run(run(kernels=(launched("gemm", busy_us),), samples={Timer.END_TO_END: followed}), suite="perf")
+    observed = stored.entries[0].processes[0].timers[Timer.END_TO_END]
+    assert observed.spread == pytest.approx(spread, abs=0.002)
 
 
 def test_what_only_claims_look_at_is_not_stored() -> None:
@@ -207,27 +210,48 @@ def test_another_source_of_the_same_configuration_is_at_home_in_its_entry() -> N
     assert (entry.draws, alike) == (1, Likeness.SAME_CONFIGURATION)
 
 
-def test_of_the_hosts_time_every_entry_knows_something_and_of_the_others_only_their_own() -> None:
+def test_times_of_dispatch_count_every_entry() -> None:
     stored = drawn({1024: 3, 512: 2})
     entry = stored.entries[1]
-    assert {timer: len(stored.seen(timer, entry)) for timer in Timer} == {
+    assert {timer: len(stored.times(timer, entry)) for timer in Timer} == {
         Timer.DEVICE: 2,
         Timer.END_TO_END: 2,
         Timer.HOST: 5,
     }
 
 
-def test_what_a_process_saw_comes_with_its_gpu_and_the_share_of_the_host() -> None:
-    stored = baseline(gpu=ELSEWHERE, kernels=mlp_kernels(us=33.0), end_to_end=(300.0, 300.0))
-    seen = {timer: stored.seen(timer, stored.entries[0])[0] for timer in Timer}
-    assert {one.gpu for one in seen.values()} == {ELSEWHERE}
-    assert {timer: round(one.host_share, 3) for timer, one in seen.items()} == {
-        Timer.DEVICE: 0.0,
-        Timer.END_TO_END: 0.333,  # the device fills 200 of 300 us
-        Timer.HOST: 1.0,
+def test_times_say_where_they_were_measured() -> None:
+    stored = from_run(msgspec.structs.replace(run(gpu=ELSEWHERE), host="node7"), suite="perf")
+    for timer in Timer:
+        (time,) = stored.times(timer, stored.entries[0], gemm=CONTROL_GEMM)
+        assert (time.place, time.host) == (ELSEWHERE, "node7")
+        assert time.is_host_clock is (timer is not Timer.DEVICE)
+        assert time.references_us == {"copy": 30.0, "gemm": 150.0}
+
+
+def test_times_of_a_cpu_are_of_its_host() -> None:
+    cpu = fingerprint(device="a CPU", arch="cpu")
+    measured = msgspec.structs.replace(run(machine=cpu, gpu=None, controls={}), host="node7")
+    stored = from_run(measured, suite="perf")
+    (time,) = stored.times(Timer.DEVICE, stored.entries[0])
+    assert (time.place, time.is_host_clock) == ("node7", True)
+
+
+@pytest.mark.parametrize("gemm", [None, "another_gemm"])
+def test_times_leave_out_another_reference_gemm(gemm: str | None) -> None:
+    stored = baseline()
+    (time,) = stored.times(Timer.DEVICE, stored.entries[0], gemm=gemm)
+    assert time.references_us == {"copy": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("end_to_end", "by_host"),
+    [(180.0, False), (399.0, False), (401.0, True), (900.0, True)],  # the GPU is busy for 200 us
+)
+def test_latency_is_by_host_where_the_gpu_mostly_idles(end_to_end: float, by_host: bool) -> None:
+    (entry,) = baseline(kernels=mlp_kernels(us=33.0), end_to_end=(end_to_end,) * 2).entries
+    assert {timer: entry.is_by_host(timer) for timer in Timer} == {
+        Timer.DEVICE: False,
+        Timer.END_TO_END: by_host,
+        Timer.HOST: True,
     }
-
-
-def test_a_latency_that_the_device_fills_has_no_share_of_the_host() -> None:
-    stored = baseline(end_to_end=(180.0, 180.0))
-    assert stored.entries[0].host_share(Timer.END_TO_END) == 0

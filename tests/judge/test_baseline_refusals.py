@@ -183,7 +183,7 @@ def test_two_configurations_of_the_same_kernels_are_no_contradiction() -> None:
         pytest.param(lambda s: second_entry(s)["kernels"].pop(), "$.entries[1].kernels", id="fewer kernels"),
         pytest.param(lambda s: s["counts"].update(launches=7), "7, but there are 4 kernels", id="other launches"),
         pytest.param(lambda s: s["counts"].update(copies=-1), "negative: -1 - at `$.counts.copies`", id="a count"),
-        pytest.param(lambda s: s["entries"][0].update(draws=0), "never drawn: 0 - at `$.entries[0].draws`", id="draws"),
+        pytest.param(lambda s: s["entries"][0].update(draws=0), "expected 1 to 1000000000, got 0 - at `$.entries[0].draws`", id="draws"),
         pytest.param(lambda s: s["entries"][0].update(processes=[]), "`$.entries[0].processes`", id="no process"),
         pytest.param(lambda s: first_kernel(s).update(device_time_us=-1.0), "no duration: -1.0", id="a kernel's time"),
         pytest.param(lambda s: second_entry(s).update(draws=-1), "`$.entries[1].draws`", id="in the second entry"),
@@ -195,9 +195,12 @@ def test_two_configurations_of_the_same_kernels_are_no_contradiction() -> None:
         pytest.param(lambda s: device(s).update(spread=1e300), "no standard deviation: 1e+300", id="an absurd spread"),
         pytest.param(lambda s: first_kernel(s).update(device_time_us=1e50), "no duration: 1e+50", id="a kernel's days"),
         pytest.param(lambda s: device(s).update(mean_us=-205.1), "no duration: -205.1", id="a negative time"),
-        pytest.param(lambda s: device(s).update(replicates=0, spread=None), "no replicates: 0", id="replicates"),
-        pytest.param(lambda s: device(s).update(replicates=-3, spread=None), "no replicates: -3", id="fewer than none"),
-        pytest.param(lambda s: device(s).update(iterations=0), "no iterations: 0", id="iterations"),
+        pytest.param(lambda s: device(s).update(replicates=0, spread=None), "expected 1 to 1000000000, got 0", id="replicates"),
+        pytest.param(lambda s: device(s).update(replicates=-3, spread=None), "expected 1 to 1000000000, got -3", id="fewer than none"),
+        pytest.param(lambda s: device(s).update(iterations=0), "timers.device_time.iterations", id="iterations"),
+        pytest.param(lambda s: device(s).update(replicates=10**9 + 1), "got 1000000001", id="too many replicates"),
+        pytest.param(lambda s: device(s).update(iterations=10**400), "got 1000", id="too many iterations"),
+        pytest.param(lambda s: second_entry(s).update(draws=10**9 + 1), "got 1000000001", id="too many draws"),
         pytest.param(lambda s: device(s).update(control_us=0.0), "timers.device_time.control_us", id="host control"),
         pytest.param(lambda s: device(s).update(replicates=1), "of 1 replicates", id="the spread of one"),
         pytest.param(lambda s: device(s).update(spread=None), "None of 4 replicates", id="no spread of four"),
@@ -209,7 +212,7 @@ def test_two_configurations_of_the_same_kernels_are_no_contradiction() -> None:
         ),
     ],
 )
-def test_what_no_measurement_can_show_is_refused_and_named(
+def test_decode_of_impossible_value_is_refused_and_named(
     change: Callable[[dict[str, Any]], object], named: str
 ) -> None:
     assert named in str(refusal(changed(change)).got)
@@ -282,11 +285,15 @@ def test_what_it_remembers_wrongly_is_named(change: Callable[[dict[str, Any]], o
     assert named in str(error.got)
 
 
-def test_a_file_of_schema_2_is_read_as_one_that_remembers_nothing() -> None:
-    stored = decode_baseline(changed(lambda s: s.update(schema_version=2)), where=WHERE, workload=WORKLOAD)
-    assert stored == baseline()
+@pytest.mark.parametrize("version", [2, 3])
+def test_decode_of_older_schema_returns_this_one(version: int) -> None:
+    def older(stored: dict[str, Any]) -> None:
+        stored["schema_version"] = version
+        del process(stored)["host"]
+
+    assert decode_baseline(changed(older), where=WHERE, workload=WORKLOAD) == baseline()
 
 
-def test_a_file_of_schema_2_that_remembers_is_none() -> None:
+def test_decode_of_schema_2_with_ancestors_is_refused() -> None:
     error = refusal(changed(lambda s: (remembers(s), s.update(schema_version=2))))
     assert "schema 2 has neither `recorded` nor `ancestors`" in str(error.got)

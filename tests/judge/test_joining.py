@@ -63,7 +63,7 @@ def test_what_was_recorded_last_is_remembered_and_nothing_is_replaced() -> None:
 
 
 def test_a_baseline_of_the_schema_before_takes_more_processes_too() -> None:
-    before = encode_baseline(of_gpu(HERE, 1024)).replace(b'"schema_version": 3', b'"schema_version": 2')
+    before = encode_baseline(of_gpu(HERE, 1024)).replace(b'"schema_version": 4', b'"schema_version": 2')
     old = decode_baseline(before, where="", workload=WORKLOAD)
     whole = together(old, of_gpu(ELSEWHERE, 1024))
     assert decode_baseline(encode_baseline(whole), where="", workload=WORKLOAD) == whole

@@ -16,10 +16,11 @@ FROM_WORST_TO_BEST = [
     Status.NO_BASELINE,
     Status.IMPROVED,
     Status.PASS,
+    Status.NOT_JUDGED,
 ]
 
 
-def test_every_status_has_its_place_in_the_order() -> None:
+def test_severity_covers_every_status() -> None:
     assert sorted(FROM_WORST_TO_BEST) == sorted(Status)
 
 
@@ -32,11 +33,11 @@ def test_of_no_verdicts_none_is_the_worst() -> None:
     assert worst([]) is None
 
 
-def test_only_what_is_worse_or_not_valid_fails() -> None:
+def test_only_regressed_and_invalid_fail() -> None:
     assert {status for status in Status if status.fails} == {Status.REGRESSED, Status.INVALID}
 
 
-def test_what_was_not_compared_or_is_too_noisy_is_undecided() -> None:
+def test_only_uncompared_or_noisy_statuses_are_undecided() -> None:
     undecided = {status for status in Status if not status.decided}
     assert undecided == {Status.UNDECIDED, Status.NO_BASELINE, Status.INCOMPARABLE}
 

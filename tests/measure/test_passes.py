@@ -255,11 +255,3 @@ def test_a_device_may_ask_for_fewer_calls_in_a_row(tiny: Tiny, observe_all: Obse
     measured = results["a eager"]
     assert isinstance(measured, Measured)
     assert measured.run.samples[Timer.DEVICE].iterations == 8
-
-
-@pytest.mark.parametrize(("slowed", "done"), [(7, False), (8, False), (9, True)])
-def test_slow_passes_are_made_again_as_often_as_replicates_are_kept_and_no_more(slowed: int, done: bool) -> None:
-    subject = measured(*[0.01] * (slowed + 1))
-    subject.leave_out(range(slowed))
-    assert len(subject.replicates) == 1
-    assert subject.is_done(Settings(replicates=8)) is done

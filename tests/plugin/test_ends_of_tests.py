@@ -65,7 +65,7 @@ def test_faster_passes_and_is_called_improved(project: Project) -> None:
     assert table_verdict(result, ID) == "IMPROVED device time"
 
 
-def test_too_noisy_to_tell_skips(project: Project) -> None:
+def test_inconclusive_time_skips(project: Project) -> None:
     project.record()
     project.tell(told(gelu_us=4.3, noise=0.1))
     result = project.run()
@@ -73,11 +73,12 @@ def test_too_noisy_to_tell_skips(project: Project) -> None:
     result.assert_outcomes(passed=4, skipped=1)
     case = project.case("test_device_time")
     assert (case.outcome, case.properties[VERDICT]) == ("skipped", "UNDECIDED")
-    assert "too noisy to tell" in case.message
+    assert "inconclusive: processes and machines differ too much to see +15 %" in case.message
+    assert "next     kernelgauge calibrate" in case.message
     assert table_verdict(result, ID) == "UNDECIDED device time"
 
 
-def test_too_noisy_to_tell_fails_under_strict(project: Project) -> None:
+def test_inconclusive_time_fails_under_strict(project: Project) -> None:
     project.record()
     project.tell(told(gelu_us=4.3, noise=0.1))
     result = project.run("--perf-strict")

@@ -42,7 +42,7 @@ def test_slower_than_the_baseline_fails(timed: Project) -> None:
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert verdict == "REGRESSED"
     assert table_verdict(result, ID) == "REGRESSED end to end"
-    result.stdout.fnmatch_lines(["*suspicious latency: measuring again"])
+    result.stdout.fnmatch_lines(["*latency looks slower: measuring again"])
 
 
 def test_faster_than_the_baseline_passes(timed: Project) -> None:
@@ -51,7 +51,7 @@ def test_faster_than_the_baseline_passes(timed: Project) -> None:
     assert verdict == "IMPROVED"
 
 
-def test_a_suspicious_latency_is_measured_again_and_what_was_measured_first_counts_too(timed: Project) -> None:
+def test_slower_latency_is_measured_again_and_all_counts(timed: Project) -> None:
     timed.record("-k", "not float64")
     (timed.root / "perf" / "test_perf.py").write_text(
         """
@@ -170,7 +170,7 @@ def test_the_last_time_counts_where_a_latency_is_timed_twice(
     timed.run().assert_outcomes(passed=1)
 
 
-def test_a_suspicion_that_is_confirmed_by_other_kernels_is_not_judged(timed: Project, looks: list[bool]) -> None:
+def test_confirmation_by_other_kernels_is_not_judged(timed: Project, looks: list[bool]) -> None:
     timed.record("-k", "not float64")
     looks += [False]
     (timed.root / "perf" / "test_perf.py").write_text(

@@ -172,13 +172,6 @@ def test_the_clock_is_the_median_of_the_runs_medians() -> None:
     assert conditions_text([*dips, slow], "") == ["conditions: SM clock 1980 MHz, lowest 1755"]
 
 
-def test_replicates_that_were_left_out_are_counted() -> None:
-    slower = msgspec.structs.replace(watched(**AT_1980), left_out=9)
-    assert conditions_text([slower, run(), slower], "") == [
-        "conditions: SM clock 1980 MHz, 18 replicates left out (the machine was slower)"
-    ]
-
-
 def test_what_is_not_known_of_the_conditions_is_left_out() -> None:
     assert conditions_text([watched(**AT_1980)], "") == ["conditions: SM clock 1980 MHz"]
     assert conditions_text([watched()], "") == []

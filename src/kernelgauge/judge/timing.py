@@ -160,8 +160,12 @@ def _concluded(
         status = Status.IMPROVED
     elif change.sensitivity is None or change.sensitivity > asked:
         status = Status.UNDECIDED
-        what = "the reference kernels moved" if abs(machine) > needed else "processes and machines differ too much"
-        reason = f"{what} to see +{100 * asked:g} %"
+        what = "the noise between processes and machines"
+        if abs(machine) > needed:
+            what = "the GPU's own change of speed"
+        elif 2 * after.own_variance > error**2:
+            what = "the scatter of this run's replicates"
+        reason = f"{what} hides +{100 * asked:g} %"
     return Decision(status, change, compared, before_us, machine, reason)
 
 
