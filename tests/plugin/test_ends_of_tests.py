@@ -73,8 +73,8 @@ def test_inconclusive_time_skips(project: Project) -> None:
     result.assert_outcomes(passed=4, skipped=1)
     case = project.case("test_device_time")
     assert (case.outcome, case.properties[VERDICT]) == ("skipped", "UNDECIDED")
-    assert "inconclusive: processes and machines differ too much to see +15 %" in case.message
-    assert "next     kernelgauge calibrate" in case.message
+    assert "inconclusive: " in case.message
+    assert "+15 %" in case.message
     assert table_verdict(result, ID) == "UNDECIDED device time"
 
 

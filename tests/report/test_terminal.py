@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 from rich.cells import cell_len
 

@@ -96,7 +96,8 @@ def _kernels(subject: Subject) -> tuple[KernelRecord, ...]:
 def _samples(subject: Subject, settings: Settings) -> dict[Timer, Sample]:
     call_us = subject.pace.call_us
     device = tuple(each.device_us for each in subject.replicates)
-    samples = {Timer.DEVICE: Sample(device, settings.iterations_for(call_us))}
+    references = tuple(each.reference_us for each in subject.replicates if each.reference_us is not None)
+    samples = {Timer.DEVICE: Sample(device, settings.iterations_for(call_us), references)}
     host = [each.host for each in subject.replicates if each.host is not None]
     if host:
         samples[Timer.HOST] = Sample(

@@ -63,6 +63,7 @@ class Replicate:
         readings: of the GPU's state, before, during and after.
         disturbed_by: reasons not to count it; empty if there are none.
         seconds: what it took.
+        reference_us: the host reference beside it, where the host does the work itself.
     """
 
     index: int
@@ -71,6 +72,7 @@ class Replicate:
     readings: tuple[Reading, ...]
     disturbed_by: tuple[str, ...]
     seconds: float
+    reference_us: float | None = None
 
     @property
     def device_us(self) -> float:
@@ -109,6 +111,7 @@ def replicate(
         after = device.monitor.read(processes=True)
         # After the session, not before: a hot loop heats the device, and its clock falls for a while.
         host = _host(device, instance, settings, pace) if with_host else None
+        reference_us = device.host.control_us() if Timer.HOST not in device.timers else None
     durations = [[execution.duration_us for execution in executions] for executions in session.executions]
     seconds = time.perf_counter() - started
     usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(during))), default=None)
@@ -119,6 +122,7 @@ def replicate(
         readings=(before, *during, after),
         disturbed_by=disturbances(before, during, after, duration_s=seconds, usual_clock_mhz=usual),
         seconds=seconds,
+        reference_us=reference_us,
     )
 
 
