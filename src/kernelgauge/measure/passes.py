@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
-from ..conditions import Reading, highest_clock_mhz
+from ..conditions import highest_clock_mhz
 from ..errors import DisturbedError, KernelgaugeError, MeasurementError
 from ..run import ControlTime
 from ..workload import Workload
@@ -42,7 +42,6 @@ class Passes:
     progress: Callable[[str], None]
     _controls: list[Subject] = field(default_factory=list)
     _made: int = 0
-    _last_reading: Reading | None = None
     _usual_mhz: int | None = None  # the highest clock that any of them has shown
 
     def make(self) -> None:
@@ -109,13 +108,10 @@ class Passes:
                 usual_clock_mhz=self._usual_mhz,
                 with_host=not subject.is_control,
                 only_instance=subject.only_instance,
-                before=self._last_reading,
             )
         except KernelgaugeError as error:
             subject.end(told(error, self.device))
-            self._last_reading = None
             return None
-        self._last_reading = measured.readings[-1] if measured.readings else None
         subject.recompiles += compile_counts().graphs - compiled
         if not measured.disturbed_by or subject.is_control:
             subject.replicates.append(measured)

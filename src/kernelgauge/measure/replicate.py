@@ -91,18 +91,15 @@ def replicate(
     usual_clock_mhz: float | None,
     with_host: bool = True,
     only_instance: Instance | None = None,
-    before: Reading | None = None,
 ) -> Replicate:
     """Measure one replicate, on fresh allocations or on the `only_instance` that all of them are made on.
-
-    `before`: the last reading of the one before, which saves one: a reading takes 2 to 3 ms.
 
     Raises `WorkloadError` if it fails or runs other kernels than `structure`, `MeasurementError` if the profiler cannot
     be trusted.
     """
     started = time.perf_counter()
     instance = build(workload, device, replicate=index) if only_instance is None else only_instance
-    before = before or device.monitor.read(processes=True)
+    before = device.monitor.read(processes=True)
     during: list[Reading] = []
     with reporting(workload, "measuring"), instance.grad_mode():
         warm_up(device, instance, calls=device.warm_up_calls, seconds=settings.warm_up_seconds)
