@@ -44,3 +44,9 @@ def test_a_declaration_that_cannot_be_meant_is_refused(fields: dict[str, Any], w
     assert what in raised.value.what
     (value,) = fields.values()
     assert raised.value.got == repr(value)
+
+
+@pytest.mark.parametrize("sensitivity", [{"device_time": 0}, {"device_time": -0.1}, {"gpu_time": 0.02}])
+def test_workload_with_invalid_sensitivity_raises(sensitivity: dict[str, float]) -> None:
+    with pytest.raises(WorkloadError, match="invalid sensitivity"):
+        workload(sensitivity=sensitivity)

@@ -15,7 +15,7 @@ from kernelgauge.commands import accepting as command_module
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
 from kernelgauge.storage import BaselineStore
-from tests.builders import counts, fingerprint, mlp_kernels, run
+from tests.builders import ELSEWHERE, HERE, counts, fingerprint, mlp_kernels, run
 from tests.commands.conftest import Command
 from tests.test_recording import DEVICE, passing, told
 from tests.test_results import HOSTILE, hostile, verdict
@@ -303,6 +303,62 @@ def test_results_older_than_the_baselines_remove_none_of_them(command: Command) 
     assert code == 1
     assert f"refused: {GONE}: older than the baseline" in out
     assert stored() == {EAGER, COMPILED, LINEAR, GONE}
+
+
+def known_gpus(workload: str) -> list[str | None]:
+    baseline = BaselineStore(Path("baselines")).load(DEVICE, workload)
+    assert baseline is not None
+    return [process.gpu for entry in baseline.entries for process in entry.processes]
+
+
+def on_another_gpu(**changes: Any) -> Results:
+    measured = (of(workload, gpu=ELSEWHERE, **changes) for workload in (EAGER, COMPILED))
+    return told(*measured, gpu=ELSEWHERE)
+
+
+def test_accept_add_joins_the_processes_of_another_gpu(command: Command) -> None:
+    recorded(command)
+    left(on_another_gpu())
+    code, out, err = command("accept", "--add")
+    assert (code, err) == (0, "")
+    assert "2 processes" in out
+    assert known_gpus(EAGER) == known_gpus(COMPILED) == [HERE, ELSEWHERE]
+    assert known_gpus(LINEAR) == known_gpus(GONE) == [HERE]
+
+
+def test_accept_add_creates_a_missing_baseline(command: Command) -> None:
+    left(on_another_gpu())
+    assert command("accept", "--add")[0] == 0
+    assert known_gpus(EAGER) == [ELSEWHERE]
+
+
+def test_accept_add_of_a_slower_run_is_refused_and_named(command: Command) -> None:
+    recorded(command)
+    before = content()
+    left(told(of(EAGER, gpu=ELSEWHERE, device=SLOWER), of(COMPILED, gpu=ELSEWHERE), gpu=ELSEWHERE))
+    code, out, _ = command("accept", "--add")
+    assert code == 1
+    assert f"refused: {EAGER}: it differs from the baseline: device time 205.1 -> 225.2 us (+9.8 %)" in out
+    assert content()[EAGER] == before[EAGER]
+    assert known_gpus(COMPILED) == [HERE, ELSEWHERE]
+
+
+def test_accept_add_by_workload_adds_only_that_one(command: Command) -> None:
+    recorded(command)
+    left(on_another_gpu())
+    assert command("accept", "--add", "--workload", EAGER)[0] == 0
+    assert (known_gpus(EAGER), known_gpus(COMPILED)) == ([HERE, ELSEWHERE], [HERE])
+
+
+def test_accept_add_as_a_dry_run_writes_nothing(command: Command) -> None:
+    recorded(command)
+    before = content()
+    left(on_another_gpu())
+    code, out, _ = command("accept", "--add", "--dry-run")
+    assert code == 0
+    assert "2 processes" in out
+    assert "nothing was written: a dry run" in out
+    assert content() == before
 
 
 def test_under_ci_it_is_refused_unless_it_is_forced_or_dry(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,11 @@ def test_two_configurations_of_the_same_kernels_are_no_contradiction() -> None:
         pytest.param(lambda s: second_entry(s)["kernels"].pop(), "$.entries[1].kernels", id="fewer kernels"),
         pytest.param(lambda s: s["counts"].update(launches=7), "7, but there are 4 kernels", id="other launches"),
         pytest.param(lambda s: s["counts"].update(copies=-1), "negative: -1 - at `$.counts.copies`", id="a count"),
-        pytest.param(lambda s: s["entries"][0].update(draws=0), "expected 1 to 1000000000, got 0 - at `$.entries[0].draws`", id="draws"),
+        pytest.param(
+            lambda s: s["entries"][0].update(draws=0),
+            "expected 1 to 1000000000, got 0 - at `$.entries[0].draws`",
+            id="draws",
+        ),
         pytest.param(lambda s: s["entries"][0].update(processes=[]), "`$.entries[0].processes`", id="no process"),
         pytest.param(lambda s: first_kernel(s).update(device_time_us=-1.0), "no duration: -1.0", id="a kernel's time"),
         pytest.param(lambda s: second_entry(s).update(draws=-1), "`$.entries[1].draws`", id="in the second entry"),
@@ -195,8 +199,14 @@ def test_two_configurations_of_the_same_kernels_are_no_contradiction() -> None:
         pytest.param(lambda s: device(s).update(spread=1e300), "no standard deviation: 1e+300", id="an absurd spread"),
         pytest.param(lambda s: first_kernel(s).update(device_time_us=1e50), "no duration: 1e+50", id="a kernel's days"),
         pytest.param(lambda s: device(s).update(mean_us=-205.1), "no duration: -205.1", id="a negative time"),
-        pytest.param(lambda s: device(s).update(replicates=0, spread=None), "expected 1 to 1000000000, got 0", id="replicates"),
-        pytest.param(lambda s: device(s).update(replicates=-3, spread=None), "expected 1 to 1000000000, got -3", id="fewer than none"),
+        pytest.param(
+            lambda s: device(s).update(replicates=0, spread=None), "expected 1 to 1000000000, got 0", id="replicates"
+        ),
+        pytest.param(
+            lambda s: device(s).update(replicates=-3, spread=None),
+            "expected 1 to 1000000000, got -3",
+            id="fewer than none",
+        ),
         pytest.param(lambda s: device(s).update(iterations=0), "timers.device_time.iterations", id="iterations"),
         pytest.param(lambda s: device(s).update(replicates=10**9 + 1), "got 1000000001", id="too many replicates"),
         pytest.param(lambda s: device(s).update(iterations=10**400), "got 1000", id="too many iterations"),

@@ -55,9 +55,7 @@ def confirming(tiny: Tiny) -> Iterator[Confirming]:
     reset_compiler()
 
 
-def test_confirmation_adds_twice_as_many_replicates(
-    confirming: Confirming, replicates: ToldReplicates
-) -> None:
+def test_confirmation_adds_twice_as_many_replicates(confirming: Confirming, replicates: ToldReplicates) -> None:
     replicates.times_us["a"] = [10.0, 10.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0]
     after = confirming("a", suspect="a")["a"]
     assert times(confirming.first["a"]) == (10.0,) * 3
@@ -152,9 +150,7 @@ def test_a_compiled_workload_is_not_compiled_again(confirming: Confirming) -> No
     assert (after.run.counts.graph_breaks, after.run.counts.recompiles) == (0, 0)
 
 
-def test_disturbed_confirmation_keeps_the_first_measurement(
-    confirming: Confirming, replicates: ToldReplicates
-) -> None:
+def test_disturbed_confirmation_keeps_the_first_measurement(confirming: Confirming, replicates: ToldReplicates) -> None:
     confirming.then = lambda: replicates.disturbed.update(a=(10**6, "throttled by heat"))
     after = confirming("a", "b", suspect="a")
     assert isinstance(after["a"], Measured)

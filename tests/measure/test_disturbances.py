@@ -20,7 +20,6 @@ ObserveAll = Callable[..., dict[str, Result]]
 CALM = Reading(sm_clock_mhz=1980, event_reasons=0, other_processes=0, throttled_ns={HARDWARE_THERMAL: 0})
 HOT = Reading(sm_clock_mhz=1980, event_reasons=0x40, throttled_ns={HARDWARE_THERMAL: 0})
 HOTTER = Reading(sm_clock_mhz=1980, event_reasons=0x40, throttled_ns={HARDWARE_THERMAL: 100_000})
-COOLED = Reading(sm_clock_mhz=1980, event_reasons=0, throttled_ns={HARDWARE_THERMAL: 100_000})
 SHARED = Reading(sm_clock_mhz=1980, event_reasons=0, other_processes=1, other_pids=(77,), other_utilization_percent=60)
 SLOW = Reading(sm_clock_mhz=1500, event_reasons=0)
 SLOW_BY_THE_CAP = Reading(sm_clock_mhz=1500, event_reasons=0x4)
@@ -29,9 +28,9 @@ SLOW_BY_THE_CAP = Reading(sm_clock_mhz=1500, event_reasons=0x4)
 SETTINGS = Settings(replicates=2, most_replicates=2, iterations=7, seconds=0.01, warm_up_seconds=0)
 
 
-def readings(*replicates: tuple[Reading, Reading], before: Reading = CALM) -> ToldMonitor:
-    """During and after each replicate. The reading after one is the reading before the next."""
-    return ToldMonitor(before, *(reading for replicate in replicates for reading in replicate))
+def readings(*replicates: tuple[Reading, Reading, Reading]) -> ToldMonitor:
+    """Before, during and after each replicate."""
+    return ToldMonitor(*(reading for replicate in replicates for reading in replicate))
 
 
 @pytest.fixture
@@ -50,10 +49,10 @@ def under(tiny: Tiny, observe_all: ObserveAll) -> Callable[[ToldMonitor], Result
 
 
 def test_calm_machine_is_measured_once(under) -> None:
-    monitor = readings(*[(CALM, CALM)] * 2, (HOT, HOT))
+    monitor = readings(*[(CALM, CALM, CALM)] * 2, (HOT, HOT, HOT))
     result = under(monitor)
     assert isinstance(result, Measured)
-    assert monitor.left == [HOT] * 2  # nobody looked any further
+    assert monitor.left == [HOT] * 3  # nobody looked any further
     assert result.run.conditions is not None
     assert result.run.conditions.lowest_sm_clock_mhz == 1980
     assert result.run.conditions.event_reasons == ()
@@ -61,16 +60,16 @@ def test_calm_machine_is_measured_once(under) -> None:
 
 @pytest.mark.parametrize(
     "spoilt",
-    [(CALM, COOLED), (HOT, CALM), (CALM, SHARED), (SLOW, CALM)],
+    [(CALM, CALM, HOTTER), (CALM, HOT, CALM), (CALM, CALM, SHARED), (CALM, SLOW, CALM)],
     ids=["throttled", "throttled in between", "another process", "a clock that drops in mid-run"],
 )
-def test_disturbed_replicate_is_repeated(under, spoilt: tuple[Reading, Reading]) -> None:
-    calm = (CALM, CALM)
-    monitor = readings(calm, spoilt, calm, (HOT, HOT))
+def test_disturbed_replicate_is_repeated(under, spoilt: tuple[Reading, Reading, Reading]) -> None:
+    calm = (CALM, CALM, CALM)
+    monitor = readings(calm, spoilt, calm, (HOT, HOT, HOT))
     result = under(monitor)
     assert isinstance(result, Measured)
     assert len(result.run.samples[Timer.DEVICE].replicates_us) == 2
-    assert monitor.left == [HOT] * 2
+    assert monitor.left == [HOT] * 3
     assert result.run.conditions is not None
     assert result.run.conditions.event_reasons == ()  # what was not kept is not of this measurement
     assert result.run.conditions.lowest_sm_clock_mhz == 1980
@@ -79,9 +78,9 @@ def test_disturbed_replicate_is_repeated(under, spoilt: tuple[Reading, Reading])
 @pytest.mark.parametrize(
     ("spoilt", "reason"),
     [
-        ((HOT, HOTTER), r"throttled for 0\.1 ms of [\d.]+ by hardware thermal slowdown"),
-        ((HOT, HOT), "throttled by hardware thermal slowdown"),
-        ((CALM, SHARED), r"another process \(pid 77\) used the GPU: 60 % of its SMs"),
+        ((HOT, HOT, HOTTER), r"throttled for 0\.1 ms of [\d.]+ by hardware thermal slowdown"),
+        ((HOT, HOT, HOT), "throttled by hardware thermal slowdown"),
+        ((CALM, CALM, SHARED), r"another process \(pid 77\) used the GPU: 60 % of its SMs"),
     ],
     ids=["heat, counted", "heat, seen", "another process"],
 )
@@ -95,13 +94,13 @@ def test_machine_that_stays_disturbed_is_an_error(under, spoilt, reason: str) ->
 
 
 def test_clock_that_stays_low_is_an_error_with_the_usual_one(under) -> None:
-    result = under(readings((CALM, CALM), *[(SLOW, SLOW)] * 9))
+    result = under(readings((CALM, CALM, CALM), *[(SLOW, SLOW, SLOW)] * 9))
     assert isinstance(result, MeasurementError)
     assert result.got == "SM clock 1500 MHz where 1980 is usual, and no power cap explains it"
 
 
 def test_low_clock_under_a_power_cap_is_kept(under) -> None:
-    result = under(readings((CALM, CALM), (SLOW_BY_THE_CAP, CALM)))
+    result = under(readings((CALM, CALM, CALM), (CALM, SLOW_BY_THE_CAP, CALM)))
     assert isinstance(result, Measured)
     assert result.run.conditions is not None
     assert result.run.conditions.lowest_sm_clock_mhz == 1500
@@ -109,8 +108,8 @@ def test_low_clock_under_a_power_cap_is_kept(under) -> None:
 
 
 def test_several_reasons_are_named_once_each(under) -> None:
-    hot, shared = (HOT, HOT), (CALM, SHARED)
-    result = under(readings(hot, shared, hot, before=HOT))
+    hot, shared = (HOT, HOT, HOT), (CALM, CALM, SHARED)
+    result = under(readings(hot, shared, hot))
     assert isinstance(result, MeasurementError)
     assert (result.got or "").split("; ") == [
         "throttled by hardware thermal slowdown",

@@ -132,13 +132,16 @@ class Project:
         (self.root / "perf" / "test_perf.py").write_text(TESTS)
         self.tell(told())
 
-    def tell(self, *workloads: dict[str, Any], no_device: bool = False, **fingerprint: object) -> None:
+    def tell(
+        self, *workloads: dict[str, Any], no_device: bool = False, gpu: str = "told", **fingerprint: object
+    ) -> None:
         """Say what the next runs measure, and on which machine."""
         content = {
             "timers": ["device_time", "end_to_end", "host_dispatch"],
             "fingerprint": FINGERPRINT | fingerprint,
             "workloads": workloads,
             "no_device": no_device,
+            "gpu": gpu,
         }
         (self.root / "perf" / "told.json").write_text(json.dumps(content))
 

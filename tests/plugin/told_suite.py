@@ -32,7 +32,7 @@ class ToldHost:
 
 class ToldDevice:
     warm_up_calls = 3
-    gpu = "told"
+    gpu = TOLD["gpu"]
     timers = tuple(Timer(name) for name in TOLD["timers"])
     host = ToldHost()
     monitor = SimpleNamespace(available=True, why_not="", read=lambda **_: Reading())
@@ -112,7 +112,7 @@ def measure_one(workload, told, fingerprint):
         counts=Counts(**counts | told["counts"]),
         samples={} if told["incomplete"] else told_samples(told["samples"]),
         incomplete=told["incomplete"],
-        gpu="told",
+        gpu=TOLD["gpu"],
     )
     return SimpleNamespace(
         run=run,
