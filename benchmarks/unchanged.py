@@ -24,7 +24,7 @@ from statistics import fmean, median
 import msgspec
 from recorded import DATA, Suite, archived_suites, baseline_of, read_suites, recorded_suites
 
-from kernelgauge.judge import Baseline, Status, Verdict, compare, gemm_kernel, judge_time
+from kernelgauge.judge import Baseline, Status, Verdict, compare, gemm_kernel, judge_time, observe
 from kernelgauge.run import Run, Sample, Timer
 from kernelgauge.storage import BaselineStore
 
@@ -270,10 +270,27 @@ def _without_host_reference(suite: Suite) -> Suite:
     )
 
 
-def _without_replicates(suite: Suite) -> Suite:
+def _without_scatter(suite: Suite) -> Suite:
+    """Forget how far the replicates of a process scatter."""
+
+    def change(timer: Timer, sample: Sample) -> Sample:
+        seen = observe(sample, is_by_host=timer is Timer.HOST)
+        controls = () if seen.control_us is None else (seen.control_us,) * seen.replicates
+        return Sample((seen.mean_us,) * seen.replicates, sample.iterations, controls)
+
+    return _map_samples(suite, change)
+
+
+def _without_fast_host(suite: Suite) -> Suite:
+    """Take all replicates, on a slow host too, as one."""
+
     def change(_: Timer, sample: Sample) -> Sample:
-        mean = math.exp(fmean(map(math.log, sample.replicates_us)))
-        return msgspec.structs.replace(sample, replicates_us=(mean,) * len(sample.replicates_us))
+        if not sample.controls_us:
+            return sample
+        logs = [math.log(us / control) for us, control in zip(sample.replicates_us, sample.controls_us, strict=True)]
+        control = math.exp(fmean(map(math.log, sample.controls_us)))
+        times = tuple(math.exp(log) * control for log in logs)
+        return Sample(times, sample.iterations, (control,) * len(times))
 
     return _map_samples(suite, change)
 
@@ -299,7 +316,8 @@ _ABLATIONS: dict[str, Callable[[Suite], Suite]] = {
     "machine": _without_control("gemm", "copy"),
     "hosts": _without_hosts,
     "host-reference": _without_host_reference,
-    "replicates": _without_replicates,
+    "fast-host": _without_fast_host,
+    "scatter": _without_scatter,
 }
 _EXTRAS: dict[str, Callable[[Suite], Suite]] = {"slope": _with_slope, "speeds": _with_speeds}
 
