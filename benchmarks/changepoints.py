@@ -128,7 +128,9 @@ def main() -> None:
             others += len(found) - bool(right)
         late = f"{median(delays):g} ({np.quantile(delays, 0.9):.0f})" if delays else "-"
         print(f"| {name} | {len(delays)} of {len(seeds)} | {late} | {others / len(seeds):.2f} |", flush=True)
-    print("\n| drift | first reported, as a step or drift | first reported as a drift | change points on the way | in the last night |")
+    print(
+        "\n| drift | first reported, as a step or drift | first reported as a drift | change points on the way | in the last night |"
+    )
     print("|---|---|---|---|---|")
     for name, make in DRIFTS.items():
         looked = [nightly_segments(make(np.random.default_rng(seed))) for seed in seeds]

@@ -130,7 +130,8 @@ def times(noise: random.Random, night: int, us: float) -> Times:
     host_us = tuple(float(f"{14 * (1 + noise.gauss(0, 0.015)):.7g}") for _ in NAMES)
     return Times(
         *(tuple(means), spreads, (12,) * count, (us,) * count),
-        *(spreads, spreads, host_us, (Status.PASS,) * count, ("",) * count),
+        *([tuple(round(spread, 6) for spread in spreads)] * 2),
+        *(host_us, (Status.PASS,) * count, ("",) * count),
     )
 
 

@@ -96,28 +96,25 @@ def _cut(series: Sequence[Values], penalties: Values) -> list[list[tuple[int, in
     for column, each in enumerate(series):
         padded[: len(each), column] = each
     place = np.arange(longest, dtype=np.float64)[:, None]
-    sums, squares, moments = (
-        np.concatenate([np.zeros((1, len(series))), np.cumsum(each, axis=0)])
-        for each in (padded, padded**2, place * padded)
-    )
-    cost = np.full((longest + 1, len(series)), np.inf)
+    nothing = np.zeros((1, len(series)))
+    sums = np.concatenate([nothing, np.cumsum(padded, axis=0)])
+    moments = np.concatenate([nothing, np.cumsum(place * padded, axis=0)])
+    cost = np.full((longest + 1, len(series)), np.inf)  # less the sum of squares, which is the same for all cuts
     cost[0] = 0.0
     start = np.zeros((longest + 1, len(series)), dtype=np.intp)
     line = np.zeros((longest + 1, len(series)), dtype=bool)
     columns = np.arange(len(series))
     for end in range(LEAST_NIGHTS, longest + 1):
         count = np.arange(end, LEAST_NIGHTS - 1, -1, dtype=np.float64)[:, None]  # nights of each candidate
-        some = len(count)
-        total = sums[end] - sums[:some]
-        constant = cost[:some] + (squares[end] - squares[:some]) - total**2 / count
-        lines = max(0, some - (LEAST_DRIFT - LEAST_NIGHTS))  # candidates that are long enough
-        long, middle = count[:lines], end - (count[:lines] + 1) / 2
-        across = moments[end] - moments[:lines] - middle * total[:lines]
-        gain = 12 * across**2 / (long * (long**2 - 1)) - penalties
-        best = constant.copy()
-        best[:lines] -= np.maximum(gain, 0)
-        start[end] = chosen = best.argmin(axis=0)
-        cost[end] = best[chosen, columns] + penalties
+        total = sums[end] - sums[: len(count)]
+        candidates = cost[: len(count)] - total**2 / count
+        lines = max(0, len(count) - (LEAST_DRIFT - LEAST_NIGHTS))  # candidates that are long enough
+        long = count[:lines]
+        across = moments[end] - moments[:lines] - (end - (long + 1) / 2) * total[:lines]
+        gain = np.maximum(across**2 * (12 / (long * (long**2 - 1))) - penalties, 0)
+        candidates[:lines] -= gain
+        start[end] = chosen = candidates.argmin(axis=0)
+        cost[end] = candidates[chosen, columns] + penalties
         if lines:
             line[end] = (chosen < lines) & (gain[np.minimum(chosen, lines - 1), columns] > 0)
     return [_trace_back(len(each), start[:, column], line[:, column]) for column, each in enumerate(series)]

@@ -58,8 +58,9 @@ def correct(times_us: Sequence[float], context: Context, timer: Timer) -> tuple[
 def _relative(reference_us: Values, kernel: Codes) -> Values:
     """Return logarithms of the ratio to the median of the same kernel; 0 where unknown."""
     logs = np.log(reference_us)
-    for name in np.unique(kernel):
-        logs[kernel == name] -= np.nanmedian(logs[kernel == name]) if np.isfinite(logs[kernel == name]).any() else 0.0
+    known = np.isfinite(logs)
+    for name in np.unique(kernel[known]):
+        logs[kernel == name] -= np.median(logs[known & (kernel == name)])
     return np.nan_to_num(logs)
 
 

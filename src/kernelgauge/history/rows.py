@@ -186,8 +186,8 @@ def _times(workloads: Sequence[WorkloadResult], timer: Timer) -> Times:
         spread=tuple(_rounded(each.spread) if each else None for each in seen),
         replicates=tuple(each.replicates if each else None for each in seen),
         baseline_us=tuple(_rounded(each.before_us) if each else None for each in verdicts),
-        low=tuple(_rounded(each.low) if each else None for each in changes),
-        high=tuple(_rounded(each.high) if each else None for each in changes),
+        low=tuple(_millionths(each.low) if each else None for each in changes),
+        high=tuple(_millionths(each.high) if each else None for each in changes),
         host_us=tuple(_rounded(each.control_us) if each else None for each in seen),
         status=tuple(each.status if each else None for each in verdicts),
         said=tuple(map(_said, verdicts)),
@@ -197,6 +197,10 @@ def _times(workloads: Sequence[WorkloadResult], timer: Timer) -> Times:
 def _rounded(value: float | None) -> float | None:
     """Seven digits: more than any timer resolves, in half the bytes."""
     return None if value is None else float(f"{value:.7g}")
+
+
+def _millionths(fraction: float | None) -> float | None:
+    return None if fraction is None else round(fraction, 6)
 
 
 def _said_of_all(workload: WorkloadResult) -> str:
