@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from kernelgauge.cli import main
 from kernelgauge.history import add_to_history
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
-from tests.builders import ELSEWHERE, HERE
+from tests.builders import ELSEWHERE, HERE, mlp_kernels
 from tests.commands.conftest import Command
 from tests.history.nights import ROOT, night, timed, year
 from tests.test_results import HOSTILE, hostile, results
@@ -32,7 +33,6 @@ def command(kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
 @pytest.fixture
 def needs_engine() -> None:
     pytest.importorskip("duckdb")
-    pytest.importorskip("ruptures")
 
 
 def left(folder: Path, told: Results) -> Path:
@@ -264,6 +264,37 @@ def test_all_values_are_in_the_json(command: Command, tmp_path: Path) -> None:
     ]
     (shift,) = series["change_points"]
     assert (shift["index"], shift["commit_before"], shift["commit_after"]) == (6, f"{5:040x}", f"{6:040x}")
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_drift_is_one_sentence_in_every_form(command: Command, tmp_path: Path) -> None:
+    for number in range(40):
+        us = 205 * 1.00104**number * (1 + random.Random(number).gauss(0, 0.0002))
+        add_to_history(night(number, timed(us, name="a")), str(tmp_path / "history"))
+    sentence = "drift: +0.10 % a night for 40 nights (+4.1 %)"
+    _, out, _ = command("trend", "a", "--history", tmp_path / "history", "--html", tmp_path / "x.html")
+    assert f"     2026-01-05  GPU {HERE}  {sentence}" in out.splitlines()
+    assert sentence in (tmp_path / "x.html").read_text()
+    assert command("trend", "--history", tmp_path / "history")[1].splitlines()[-1].endswith(" drift +4.1 %")
+    (chart,) = json.loads(command("trend", "--history", tmp_path / "history", "--json", "-")[1])["charts"]
+    (drift,) = chart["series"][0]["drifts"]
+    assert (drift["index"], drift["nights"], chart["series"][0]["change_points"]) == (0, 40, [])
+    assert drift["per_night"] == pytest.approx(0.00104, rel=0.05)
+
+
+@pytest.mark.usefixtures("needs_engine")
+def test_correction_is_named_in_text_page_and_json(command: Command, tmp_path: Path) -> None:
+    for number in range(12):
+        other = number % 4 == 3
+        chosen = timed(223.0 if other else 205.0, name="a", kernels=mlp_kernels(xblock=512 if other else 1024))
+        add_to_history(night(number, chosen), str(tmp_path / "history"))
+    sentence = "Change points are corrected for launch configuration."
+    _, out, _ = command("trend", "a", "--history", tmp_path / "history", "--html", tmp_path / "x.html")
+    assert f"     {sentence}" in out.splitlines()
+    assert sentence in (tmp_path / "x.html").read_text()
+    (chart,) = json.loads(command("trend", "--history", tmp_path / "history", "--json", "-")[1])["charts"]
+    assert chart["series"][0]["corrected_for"] == ["launch configuration"]
+    assert chart["series"][0]["corrected_us"] == pytest.approx([205.0] * 12)
 
 
 class _Page(HTMLParser):

@@ -42,7 +42,6 @@ def read(location: str | Path, **options: Any) -> tuple[dict[str, Stored], list[
 
 def shown(location: str | Path, **options: Any) -> Trends:
     pytest.importorskip("duckdb")
-    pytest.importorskip("ruptures")
     return trends(str(location), **({"now": NOW} | options))
 
 

@@ -22,7 +22,10 @@ def test_what_was_added_is_read_again(tmp_path: Path) -> None:
     found, aside = read(tmp_path / "deep" / "history")
     assert (len(added.written), added.there, aside) == (2, (), [])
     assert sorted(found) == sorted(added.written)
-    assert {entry.gpu: entry.times(Timer.DEVICE)[1] for entry in found.values()} == {HERE: [205.0], ELSEWHERE: [205.0]}
+    assert {entry.gpu: entry.columns(Timer.DEVICE).mean_us for entry in found.values()} == {
+        HERE: [205.0],
+        ELSEWHERE: [205.0],
+    }
 
 
 @pytest.mark.parametrize("kind", ["folder", "bucket"])

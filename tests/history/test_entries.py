@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,10 +14,10 @@ from kernelgauge.errors import ResultsError
 from kernelgauge.history import add_to_history
 from kernelgauge.history.file import decode_entry, encode_entry, file_name, parse_name
 from kernelgauge.history.rows import entries
-from kernelgauge.judge import Status, observe
+from kernelgauge.judge import RelativeChange, Status, observe
 from kernelgauge.results import Results
 from kernelgauge.run import Timer
-from tests.builders import ELSEWHERE, H200, HERE, WORKLOAD
+from tests.builders import CONTROL_US, ELSEWHERE, H200, HERE, OTHER_SOURCE, WORKLOAD, mlp_kernels, run
 from tests.history.nights import read, timed
 from tests.test_results import HOSTILE, hostile, results, verdict, workload
 
@@ -45,6 +47,12 @@ def test_an_entry_has_what_a_run_measured_and_concluded() -> None:
     sample = told.workloads[0].run.samples[Timer.DEVICE]  # type: ignore[union-attr]
     assert times.mean_us == pytest.approx((observe(sample).mean_us,), rel=1e-6)
     assert (times.replicates, times.baseline_us, times.status) == ((4,), (205.1,), (Status.REGRESSED,))
+    assert (rows.gemm_us, rows.copy_us, times.host_us, entry.rows.end_to_end.host_us) == (
+        (150.0,),
+        (30.0,),
+        (None,),
+        (CONTROL_US,),
+    )
     assert times.said == rows.said == ("device time 205.1 -> 221.8 us; XBLOCK 1024 -> 512",)
     assert entry.rows.host_dispatch.status == (None,)
 
@@ -59,6 +67,22 @@ def test_a_workload_that_was_not_measured_has_a_row_that_says_why() -> None:
     assert entry.rows.said == ("", "throttled for 30 ms", "no liger")
     assert entry.rows.device_time.mean_us[1:] == (None, None)
     assert entry.rows.device_time.status[1] is Status.INVALID
+
+
+def test_entry_has_interval_of_verdict() -> None:
+    change = RelativeChange(0.02, 0.0151, None, confidence=0.999)
+    (entry,) = entries(results(workload(replace(verdict(), change=change), run=run())))
+    assert (entry.rows.device_time.low, entry.rows.device_time.high) == ((0.0151,), (None,))
+
+
+def test_entry_digests_ignore_generated_source() -> None:
+    def digests(**of_fused: Any) -> tuple[str | None, ...]:
+        (entry,) = entries(results(timed(kernels=mlp_kernels(**of_fused))))
+        return entry.rows.kernels + entry.rows.configuration
+
+    assert digests() == digests(source=OTHER_SOURCE)
+    assert digests()[0] == digests(xblock=512)[0]
+    assert digests()[1] != digests(xblock=512)[1]
 
 
 def test_results_of_several_gpus_are_an_entry_for_each() -> None:

@@ -44,13 +44,13 @@ def test_a_folder_of_somebody_else_is_named_and_nothing_of_it_is_used(tmp_path: 
 
 def test_a_file_of_a_newer_version_is_named_and_not_opened(tmp_path: Path) -> None:
     (key,) = add_to_history(night(0, timed()), str(tmp_path)).written
-    newer = key.replace(".v1.", ".v2.")
+    newer = key.replace(".v2.", ".v3.")
     (tmp_path / newer).mkdir()  # to read it would be an error
     (tmp_path / newer).rmdir()
     (tmp_path / newer).write_bytes(b"\0")
-    assert "newer version of kernelgauge (schema 2, this one reads 1)" in reasons(tmp_path)[newer]
-    (tmp_path / key).rename(tmp_path / key.replace(".v1.", ".v0."))
-    assert "another version" in reasons(tmp_path)[key.replace(".v1.", ".v0.")]
+    assert "newer version of kernelgauge (schema 3, this one reads 1 and 2)" in reasons(tmp_path)[newer]
+    (tmp_path / key).rename(tmp_path / key.replace(".v2.", ".v0."))
+    assert "another version" in reasons(tmp_path)[key.replace(".v2.", ".v0.")]
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, -1])
@@ -72,7 +72,7 @@ def forged(folder: Path, content: bytes, key: str) -> str:
     from hashlib import sha256
 
     stamp, gpu, _ = key.split("-")
-    name = f"{stamp}-{gpu}-{sha256(content).hexdigest()[:16]}.v1.json"
+    name = f"{stamp}-{gpu}-{sha256(content).hexdigest()[:16]}.v2.json"
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(content)
     return name
@@ -85,7 +85,7 @@ def forged(folder: Path, content: bytes, key: str) -> str:
         ({"started_at": "2026-01-05T02:30:00"}, "disagree"),
         ({"started_at": "0001-01-01T00:00:00+10:00"}, "disagree"),
         ({"started_at": "9999-12-31T23:59:59-10:00"}, "disagree"),
-        ({"schema_version": 2}, "disagree"),
+        ({"schema_version": 1}, "disagree"),
         ({"rows": []}, "no entry of a history"),
         ({"gpu": 7}, "no entry of a history"),
     ],
@@ -110,6 +110,9 @@ def test_an_entry_that_is_not_what_its_name_says_is_named(tmp_path: Path, change
         {"device_time": {"mean_us": [5e-324], "status": [None]}},
         {"device_time": {"mean_us": [0.0009], "status": [None]}},
         {"device_time": {"mean_us": [1.0], "status": []}},
+        {"gemm_us": [-1.0]},
+        {"gemm_us": []},
+        {"configuration": [7]},
     ],
 )
 def test_columns_that_are_none_are_named(tmp_path: Path, rows: dict[str, Any]) -> None:

@@ -10,13 +10,23 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 
 from ..run import Timer, is_duration
 from .rows import Entry, Header
 
-__all__ = ["FileName", "Stored", "decode_entry", "encode_entry", "file_name", "parse_name"]
+__all__ = [
+    "CONTEXT_NAMES",
+    "FileName",
+    "Measurements",
+    "Stored",
+    "decode_entry",
+    "encode_entry",
+    "file_name",
+    "parse_name",
+]
 
 _DIGEST_LENGTH = 16
 _NAME = re.compile(
@@ -24,33 +34,54 @@ _NAME = re.compile(
 )
 
 
+@dataclass(frozen=True)
+class Measurements:
+    """A value for each workload. `context`: columns by name that change points are corrected with. None: unknown."""
+
+    workload: list[str]
+    mean_us: list[float | None]
+    status: list[str | None]
+    context: dict[str, list[Any]]
+
+
 class Stored(Header, frozen=True):
     """What is read: a column is decoded when it is asked for. All of them would take a year's files a second."""
 
     rows: dict[str, msgspec.Raw]
 
-    def times(self, timer: Timer) -> tuple[list[str], list[float | None], list[str | None]]:
-        """Workloads, and of each the time in microseconds and its verdict. Raises `ValueError` if they are none."""
+    def columns(self, timer: Timer) -> Measurements:
+        """Decode the columns of one timer. Raises `ValueError` if they are none."""
         try:
-            workloads = _TEXTS.decode(self.rows["workload"])
-            judged = _JUDGED.decode(self.rows[timer.value])
+            workload = _TEXTS.decode(self.rows["workload"])
+            own, device = (_JUDGED.decode(self.rows[each.value]) for each in (timer, Timer.DEVICE))
+            numbers = {name: _NUMBERS.decode(self.rows.get(name, _NONE)) for name in ("gemm_us", "copy_us")}
+            names = {name: _NAMES.decode(self.rows.get(name, _NONE)) for name in CONTEXT_NAMES}
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
             raise ValueError(f"no columns of a history: {error}") from error
-        means_us = judged.mean_us
-        if not len(workloads) == len(means_us) == len(judged.status):
+        numbers |= {"mean_us": own.mean_us, "device_us": device.mean_us, "host_us": own.host_us}
+        unknown: list[Any] = [None] * len(workload)  # schema 1
+        filled = {name: unknown if column is None else column for name, column in (numbers | names).items()}
+        if not all(len(column) == len(workload) for column in (own.status, *filled.values())):
             raise ValueError("no columns of a history: they differ in length")
-        if not all(mean is None or is_duration(mean) for mean in means_us):
+        known = [us for name in numbers for us in filled[name] if us is not None]
+        if known and not (is_duration(min(known)) and is_duration(max(known))):
             raise ValueError("no columns of a history: a time is not from 0.001 to 10^12 us")
-        return workloads, means_us, judged.status
+        return Measurements(workload, filled.pop("mean_us"), own.status, filled)
 
 
 class _Judged(msgspec.Struct):
     mean_us: list[float | None]
     status: list[str | None]
+    host_us: list[float | None] | None = None
 
 
+CONTEXT_NAMES = ("gemm_kernel", "copy_kernel", "kernels", "configuration")
+
+_NONE = msgspec.Raw(b"null")
 _STORED = msgspec.json.Decoder(Stored)
 _TEXTS = msgspec.json.Decoder(list[str])
+_NUMBERS = msgspec.json.Decoder(list[float | None] | None)
+_NAMES = msgspec.json.Decoder(list[str | None] | None)
 _JUDGED = msgspec.json.Decoder(_Judged)
 
 
@@ -83,7 +114,7 @@ def decode_entry(content: bytes, name: FileName) -> Stored:
 
 
 def file_name(entry: Entry, content: bytes) -> str:
-    """``2026/11/20261120T191012Z-0f1e2d3c-5f0c...d1.v1.json``: below the history, with slashes."""
+    """``2026/11/20261120T191012Z-0f1e2d3c-5f0c...d1.v2.json``: below the history, with slashes."""
     when = entry.started_at
     gpu = re.sub(r"[^a-z0-9]", "", (entry.gpu or "").lower())[:40]
     if not gpu:

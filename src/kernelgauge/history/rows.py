@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from hashlib import sha256
+from typing import Any
 
 import msgspec
 
@@ -12,9 +14,13 @@ from ..judge import Status, Verdict, observe
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Timer
 
-__all__ = ["SCHEMA_VERSION", "Columns", "Entry", "Header", "Times", "entries"]
+__all__ = ["READ_VERSIONS", "SCHEMA_VERSION", "Columns", "Entry", "Header", "Times", "entries"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READ_VERSIONS = (
+    1,
+    2,
+)  # 1 lacks what the verdict used: `low`, `high`, `host_us`, and of a workload `kernels` to `copy_kernel`
 
 _LONGEST_SAID = 300
 
@@ -26,6 +32,8 @@ class Times(msgspec.Struct, frozen=True):
         mean_us: as `judge.observe` has it, in microseconds.
         spread: standard deviation of the replicates' logarithms (0.01 is 1 %).
         baseline_us: what it was compared with, in microseconds.
+        low, high: the interval of the change against it, as fractions.
+        host_us: time of the host reference beside it, in microseconds.
         said: the headline of a verdict that is no PASS, and its cause.
     """
 
@@ -33,6 +41,9 @@ class Times(msgspec.Struct, frozen=True):
     spread: tuple[float | None, ...]
     replicates: tuple[int | None, ...]
     baseline_us: tuple[float | None, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
+    host_us: tuple[float | None, ...]
     status: tuple[Status | None, ...]
     said: tuple[str, ...]
 
@@ -42,6 +53,8 @@ class Columns(msgspec.Struct, frozen=True, rename={"pass_": "pass"}):
 
     `worst`: of all verdicts; None: not run, or not judged. `structure`: the verdict about the kernels. `said`: the
     headline and the cause of the worst verdict, unless it is a PASS, or why the workload could not run.
+    `kernels`: digest of the names in order; `configuration`: of the names and launch configurations, without the hashes of
+    generated source. `gemm_us`, `copy_us`: times of the reference kernels in microseconds, with digests of their names.
     """
 
     workload: tuple[str, ...]
@@ -51,6 +64,12 @@ class Columns(msgspec.Struct, frozen=True, rename={"pass_": "pass"}):
     dtype: tuple[str, ...]
     pass_: tuple[str, ...]
     launches: tuple[int | None, ...]
+    kernels: tuple[str | None, ...]
+    configuration: tuple[str | None, ...]
+    gemm_us: tuple[float | None, ...]
+    gemm_kernel: tuple[str | None, ...]
+    copy_us: tuple[float | None, ...]
+    copy_kernel: tuple[str | None, ...]
     worst: tuple[Status | None, ...]
     structure: tuple[Status | None, ...]
     said: tuple[str, ...]
@@ -128,7 +147,12 @@ def _moment(started_at: str) -> datetime:
 
 
 def _columns(workloads: Sequence[WorkloadResult]) -> Columns:
-    times = {timer.value: _times(workloads, timer) for timer in Timer}
+    columns: dict[str, Any] = {timer.value: _times(workloads, timer) for timer in Timer}
+    runs = [each.run for each in workloads]
+    for name in ("gemm", "copy"):
+        references = [run.controls.get(name) if run else None for run in runs]
+        columns[f"{name}_us"] = tuple(_rounded(each.device_time_us) if each else None for each in references)
+        columns[f"{name}_kernel"] = tuple(_digest(each.kernel) if each else None for each in references)
     return Columns(
         workload=tuple(each.id for each in workloads),
         suite=tuple(each.suite for each in workloads),
@@ -136,23 +160,35 @@ def _columns(workloads: Sequence[WorkloadResult]) -> Columns:
         variant=tuple(each.variant for each in workloads),
         dtype=tuple(each.dtype for each in workloads),
         pass_=tuple(each.pass_ for each in workloads),
-        launches=tuple(each.run.counts.launches if each.run else None for each in workloads),
+        launches=tuple(run.counts.launches if run else None for run in runs),
+        kernels=tuple(_digest(run.kernel_names()) if run else None for run in runs),
+        configuration=tuple(
+            _digest([kernel.identity.without_source for kernel in run.kernels]) if run else None for run in runs
+        ),
         worst=tuple(each.status for each in workloads),
         structure=tuple(verdict.status if (verdict := each.verdict("structure")) else None for each in workloads),
         said=tuple(map(_said_of_all, workloads)),
-        **times,
+        **columns,
     )
+
+
+def _digest(value: Any) -> str:
+    return sha256(msgspec.json.encode(value)).hexdigest()[:8]
 
 
 def _times(workloads: Sequence[WorkloadResult], timer: Timer) -> Times:
     samples = [each.run.sample(timer) if each.run is not None else None for each in workloads]
     seen = [observe(sample) if sample is not None else None for sample in samples]
     verdicts = [each.verdict(timer.label) for each in workloads]
+    changes = [each.change if each else None for each in verdicts]
     return Times(
         mean_us=tuple(_rounded(each.mean_us) if each else None for each in seen),
         spread=tuple(_rounded(each.spread) if each else None for each in seen),
         replicates=tuple(each.replicates if each else None for each in seen),
         baseline_us=tuple(_rounded(each.before_us) if each else None for each in verdicts),
+        low=tuple(_millionths(each.low) if each else None for each in changes),
+        high=tuple(_millionths(each.high) if each else None for each in changes),
+        host_us=tuple(_rounded(each.control_us) if each else None for each in seen),
         status=tuple(each.status if each else None for each in verdicts),
         said=tuple(map(_said, verdicts)),
     )
@@ -161,6 +197,10 @@ def _times(workloads: Sequence[WorkloadResult], timer: Timer) -> Times:
 def _rounded(value: float | None) -> float | None:
     """Seven digits: more than any timer resolves, in half the bytes."""
     return None if value is None else float(f"{value:.7g}")
+
+
+def _millionths(fraction: float | None) -> float | None:
+    return None if fraction is None else round(fraction, 6)
 
 
 def _said_of_all(workload: WorkloadResult) -> str:

@@ -15,7 +15,7 @@ from ..printable import printable
 from ..results import Results
 from .file import FileName, Stored, decode_entry, encode_entry, file_name, parse_name
 from .places import Place, place
-from .rows import SCHEMA_VERSION, entries
+from .rows import READ_VERSIONS, SCHEMA_VERSION, entries
 
 __all__ = ["Added", "SetAside", "add_to_history", "whole_entries"]
 
@@ -80,7 +80,7 @@ def whole_entries(
         name = parse_name(_last(key))
         if key.endswith("/"):
             yield SetAside(key, "this folder cannot be listed")
-        elif name is None or name.version != SCHEMA_VERSION:
+        elif name is None or name.version not in READ_VERSIONS:
             yield SetAside(key, _not_ours(name))
         elif name.started_at > now + _CLOCKS_DIFFER:
             yield SetAside(key, "it was measured in the future: a clock was wrong, there or here")
@@ -108,7 +108,7 @@ def _not_ours(name: FileName | None) -> str:
     if name is None:
         return "no file of a history"
     age = "a newer" if name.version > SCHEMA_VERSION else "another"
-    return f"written by {age} version of kernelgauge (schema {name.version}, this one reads {SCHEMA_VERSION})"
+    return f"written by {age} version of kernelgauge (schema {name.version}, this one reads {' and '.join(map(str, READ_VERSIONS))})"
 
 
 def _entry(key: str, content: bytes | str, name: FileName) -> Stored | SetAside:

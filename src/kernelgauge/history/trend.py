@@ -6,24 +6,29 @@ would end the query without a name, and those of a bucket are fetched many at on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import msgspec
+import numpy as np
 
 from ..errors import ResultsError
 from ..judge import Status
 from ..printable import printable
-from ..report.trend import Chart, Environment, Moment, Series, Trends, marks, shifts
+from ..report.trend import Chart, Environment, Moment, Series, Shift, Trends, marks
 from ..report.wording import counted
 from ..run import Fingerprint, Timer
-from .changepoints import changepoints
-from .file import Stored
+from .changepoints import Segment, segment_series
+from .correction import Context, correct
+from .file import CONTEXT_NAMES, Stored
 from .places import place
 from .store import SetAside, whole_entries
 
@@ -31,11 +36,13 @@ __all__ = ["trends"]
 
 _ROWS = """
 CREATE TABLE rows AS
-SELECT run, min(moment) AS moment, series, workload, min(us) AS us, count(DISTINCT us) AS versions
+SELECT run, min(moment) AS moment, series, workload, min(us) AS us, count(DISTINCT us) AS versions,
+  max_by(row, schema) AS row
 FROM (
-  SELECT run, moment, series, unnest(workload) AS workload, unnest(us) AS us
+  SELECT run, moment, series, schema, unnest(workload) AS workload, unnest(us) AS us, unnest(row) AS row
   FROM read_json($path, format = 'newline_delimited', maximum_object_size = $longest, columns = {
-    run: 'BIGINT', moment: 'BIGINT', series: 'BIGINT', workload: 'VARCHAR[]', us: 'DOUBLE[]'})
+    run: 'BIGINT', moment: 'BIGINT', series: 'BIGINT', schema: 'BIGINT', workload: 'VARCHAR[]', us: 'DOUBLE[]',
+    row: 'BIGINT[]'})
 )
 WHERE us IS NOT NULL AND (len($globs) + len($parts) = 0
   OR list_bool_or([workload GLOB pattern FOR pattern IN $globs])
@@ -43,7 +50,7 @@ WHERE us IS NOT NULL AND (len($globs) + len($parts) = 0
 GROUP BY run, series, workload
 """
 _SERIES = """
-SELECT workload, series, list(moment ORDER BY moment), list(us ORDER BY moment)
+SELECT workload, series, list(moment ORDER BY moment), list(us ORDER BY moment), list(row ORDER BY moment)
 FROM rows WHERE versions = 1 GROUP BY ALL ORDER BY ALL
 """
 _CONTRADICTIONS = "SELECT moment, workload, versions FROM rows WHERE versions > 1 ORDER BY ALL"
@@ -59,6 +66,11 @@ class _Stream:
     series: dict[tuple[str, str], int] = field(default_factory=dict)  # of a kind of machine and a GPU
     environments: dict[Environment, Environment] = field(default_factory=dict)
     known: list[Moment] = field(default_factory=list)  # by number
+    context: dict[str, list[Any]] = field(default_factory=dict)  # columns, by number of the row
+    codes: dict[str | None, int] = field(
+        default_factory=lambda: defaultdict(count().__next__)
+    )  # a number for each name
+    rows: int = 0
     entries: int = 0
     untrusted: int = 0  # times whose verdict is INVALID
     longest_bytes: int = 1 << 20
@@ -81,7 +93,8 @@ class _Stream:
 
     def _line(self, entry: Stored) -> bytes:
         """Empty where nothing could be measured."""
-        workloads, means_us, statuses = entry.times(self.timer)
+        measured = entry.columns(self.timer)
+        means_us, statuses = measured.mean_us, measured.status
         fingerprint = entry.fingerprint
         if fingerprint is None:
             return b""
@@ -96,12 +109,18 @@ class _Stream:
             self.known.append(Moment(entry.started_at, entry.commit, environment))
         key = (_kind(fingerprint), entry.gpu or entry.host or "(not known)")
         run = (entry.started_at, entry.gpu, entry.host)
+        for name, column in measured.context.items():
+            values = map(self.codes.__getitem__, column) if name in CONTEXT_NAMES else column
+            self.context.setdefault(name, []).extend(values)
+        first, self.rows = self.rows, self.rows + len(measured.workload)
         line = {
             "run": self.runs.setdefault(run, len(self.runs)),
             "moment": moment,
             "series": self.series.setdefault(key, len(self.series)),
-            "workload": workloads,
+            "schema": entry.schema_version,
+            "workload": measured.workload,
             "us": means_us,
+            "row": list(range(first, self.rows)),
         }
         return msgspec.json.encode(line) + b"\n"
 
@@ -122,7 +141,7 @@ def trends(
         since, now: files before and (but for a difference of clocks) after these are left out.
         gpu: how the digest of a GPU starts.
 
-    Raises `ResultsError` if there is no history, a pattern is no text, or duckdb or ruptures is not installed.
+    Raises `ResultsError` if there is no history, a pattern is no text, or duckdb is not installed.
     """
     _check_patterns(patterns)
     duckdb = _duckdb()
@@ -156,18 +175,38 @@ def _check_patterns(patterns: Sequence[str]) -> None:
             ) from error
 
 
-def _charts(stream: _Stream, found: Sequence[tuple[str, int, list[int], list[float]]]) -> tuple[Chart, ...]:
+def _charts(stream: _Stream, found: Sequence[tuple[str, int, list[int], list[float], list[int]]]) -> tuple[Chart, ...]:
+    columns: dict[str, Any] = {
+        name: np.array(column, dtype=np.int64 if name in CONTEXT_NAMES else np.float64)
+        for name, column in stream.context.items()
+    }
+    looked = [
+        correct(values_us, Context(**{name: column[rows] for name, column in columns.items()}), stream.timer)
+        for *_, values_us, rows in found
+    ]
     numbered = list(stream.series)
     grouped: dict[tuple[str, str], list[Series]] = {}
-    for workload, number, moments, values_us in found:
+    for (workload, number, moments, values_us, _), (logs, reasons), segments in zip(
+        found, looked, segment_series([logs for logs, _ in looked]), strict=True
+    ):
         kind, gpu = numbered[number]
         measured = tuple(map(stream.known.__getitem__, moments))
-        one = Series(gpu, measured, tuple(values_us), marks(measured), shifts(values_us, changepoints))
+        levels = tuple(np.exp(logs).tolist())
+        one = Series(gpu, measured, tuple(values_us), marks(measured), levels, reasons, tuple(_shifts(segments)))
         grouped.setdefault((workload, kind), []).append(one)
     return tuple(
         Chart(workload, kind, tuple(sorted(series, key=lambda each: each.gpu)))
         for (workload, kind), series in sorted(grouped.items())
     )
+
+
+def _shifts(segments: Sequence[Segment]) -> Iterator[Shift]:
+    for index, segment in enumerate(segments):
+        if segment.jumps:
+            yield Shift(segment.start, math.exp(segments[index - 1].last), math.exp(segment.first))
+        if segment.drifts:
+            nights = segment.end - segment.start
+            yield Shift(segment.start, math.exp(segment.first), math.exp(segment.last), nights)
 
 
 def _kind(fingerprint: Fingerprint) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -11,7 +12,7 @@ from statistics import median
 from ..judge.fingerprint import compare
 from ..run import Fingerprint, Timer
 
-__all__ = ["Chart", "Environment", "Mark", "Moment", "Series", "Shift", "Trends", "changes", "marks", "shifts"]
+__all__ = ["Chart", "Environment", "Mark", "Moment", "Series", "Shift", "Trends", "changes", "marks"]
 
 
 @dataclass(frozen=True)
@@ -42,26 +43,37 @@ class Mark:
 
 @dataclass(frozen=True)
 class Shift:
-    """A change point: at `index` a new level starts. Levels are medians of their nights, in microseconds."""
+    """A change point: at `index` a new level starts, or a drift of so many `nights`. Levels are in microseconds."""
 
     index: int
     before_us: float
     after_us: float
+    nights: int = 0  # of a drift; 0: a step
 
     @property
     def change(self) -> float:
         """As a fraction."""
         return self.after_us / self.before_us - 1
 
+    @property
+    def per_night(self) -> float:
+        """Change of a drift from one night to the next, as a fraction."""
+        return math.expm1(math.log1p(self.change) / (self.nights - 1))
+
 
 @dataclass(frozen=True)
 class Series:
-    """Times of one workload on one GPU, in order of time. At least one. `gpu`: its digest; of a CPU, the host."""
+    """Times of one workload on one GPU, in order of time. At least one. `gpu`: its digest; of a CPU, the host.
+
+    `corrected_us`: the times that the change points were looked for in; `corrected_for`: what differs from `values_us`.
+    """
 
     gpu: str
     moments: tuple[Moment, ...]
     values_us: tuple[float, ...]
     marks: tuple[Mark, ...]
+    corrected_us: tuple[float, ...]
+    corrected_for: tuple[str, ...]
     shifts: tuple[Shift, ...]
 
     @property
@@ -91,6 +103,11 @@ class Chart:
     def noun(self) -> str:
         """What each of the series is of: machines of one kind have one."""
         return self.series[0].noun
+
+    @property
+    def corrected_for(self) -> list[str]:
+        """What any of the series is corrected for."""
+        return sorted({name for each in self.series for name in each.corrected_for}, reverse=True)
 
     @property
     def latest_shifts(self) -> list[tuple[Series, Shift]]:
@@ -136,13 +153,3 @@ def changes(before: Environment, after: Environment) -> tuple[str, ...]:
         old, new = getattr(before, name), getattr(after, name)
         moved += [f"{name} {old or '(not known)'} -> {new or '(not known)'}"] if old != new else []
     return tuple(moved)
-
-
-def shifts(values_us: Sequence[float], find: Callable[[Sequence[float]], list[int]]) -> tuple[Shift, ...]:
-    """The change points that `find` names, with the levels on both sides."""
-    found = find(values_us)
-    if not found:
-        return ()
-    edges = [0, *found, len(values_us)]
-    levels = [median(values_us[start:end]) for start, end in pairwise(edges)]
-    return tuple(Shift(index, before, after) for index, (before, after) in zip(found, pairwise(levels), strict=True))

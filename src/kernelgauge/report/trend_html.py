@@ -12,7 +12,7 @@ from markupsafe import Markup
 from .html import asset, environment, source
 from .html_charts import shown_us
 from .trend import Chart, Series, Trends
-from .trend_text import shift_lines, told_marks
+from .trend_text import correction_line, shift_lines, told_marks
 from .wording import counted
 
 __all__ = ["trend_html"]
@@ -52,6 +52,7 @@ class _Figure:
     spoken: str
     upgrades: tuple[tuple[str, str, str], ...]
     shifts: tuple[str, ...]
+    correction: str
 
 
 def trend_html(trends: Trends) -> str:
@@ -101,6 +102,7 @@ def _figure(chart: Chart, what: str) -> _Figure:
         f"{shown_us(chart.last_us)} us, {100 * chart.change:+.1f} % since the first",
         tuple(told_marks(chart)),
         tuple(shifts),
+        correction_line(chart) if chart.corrected_for else "",
     )
 
 

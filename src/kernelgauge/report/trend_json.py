@@ -40,6 +40,8 @@ def _series(series: Series) -> dict[str, Any]:
         "started_at": [moment.started_at.isoformat() for moment in series.moments],
         "commit": [moment.commit for moment in series.moments],
         "us": list(series.values_us),
+        "corrected_us": list(series.corrected_us),
+        "corrected_for": list(series.corrected_for),
         "environment_changes": [
             {"index": mark.index, "started_at": when(mark.index), "changes": list(mark.changes)}
             for mark in series.marks
@@ -54,5 +56,18 @@ def _series(series: Series) -> dict[str, Any]:
                 "commit_after": series.moments[shift.index].commit,
             }
             for shift in series.shifts
+            if not shift.nights
+        ],
+        "drifts": [
+            {
+                "index": shift.index,
+                "started_at": when(shift.index),
+                "nights": shift.nights,
+                "per_night": shift.per_night,
+                "before_us": shift.before_us,
+                "after_us": shift.after_us,
+            }
+            for shift in series.shifts
+            if shift.nights
         ],
     }

@@ -17,6 +17,7 @@ from .wording import counted
 __all__ = [
     "Letters",
     "chart_lines",
+    "correction_line",
     "letters",
     "set_aside_lines",
     "shift_lines",
@@ -76,14 +77,14 @@ def table_lines(charts: Sequence[Chart], *, width: int, letters: Letters) -> Ite
 
 
 def _latest(chart: Chart) -> str:
-    """Date and size of the latest change point, and how many GPUs have it where not all do."""
+    """Date and size of the latest change point, or the size of the latest drift; how many GPUs have it where not all do."""
     found = chart.latest_shifts
     if not found:
         return "-"
     series, shift = found[0]
     change = median(each.change for _, each in found)
     part = "" if len(found) == len(chart.series) else f" {len(found)}/{len(chart.series)}"
-    return f"{_day(series, shift.index)} {100 * change:+.1f} %{part}"
+    return f"{'drift' if shift.nights else _day(series, shift.index)} {100 * change:+.1f} %{part}"
 
 
 def _spark(chart: Chart, letters: Letters) -> str:
@@ -176,6 +177,13 @@ def _legend(chart: Chart) -> Iterator[str]:
     if found:
         yield "  C  change point (advisory)"
         yield from _latest_lines(list(_together(found)))
+    if chart.corrected_for:
+        yield f"     {correction_line(chart)}"
+
+
+def correction_line(chart: Chart) -> str:
+    """``Change points are corrected for launch configuration and GPU speed.``"""
+    return f"Change points are corrected for {' and '.join(chart.corrected_for)}."
 
 
 def _together(found: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -207,8 +215,12 @@ def told_marks(chart: Chart) -> list[tuple[str, str, str]]:
 
 
 def shift_lines(series: Series, shift: Shift) -> list[str]:
-    """``2026-03-01  GPU 0f1e2d3c  205.1 -> 221.8 us (+8.1 %)``, the commits, and what changed beside it."""
+    """``2026-03-01  GPU 0f1e2d3c  205.1 -> 221.8 us (+8.1 %)``, the commits, and what changed beside it; or the drift."""
     before, after = series.moments[shift.index - 1], series.moments[shift.index]
+    if shift.nights:
+        per_night = f"{100 * shift.per_night:+#.2g}".rstrip(".")
+        times = f"drift: {per_night} % a night for {shift.nights} nights ({100 * shift.change:+.1f} %)"
+        return [f"{_day(series, shift.index)}  {_line(series.named)}  {times}"]
     times = f"{shown_us(shift.before_us)} -> {shown_us(shift.after_us)} us ({100 * shift.change:+.1f} %)"
     beside = series.changes_beside(shift)
     return [
