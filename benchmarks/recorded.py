@@ -19,7 +19,7 @@ from kernelgauge.judge.calibration import entries_of
 from kernelgauge.run import ControlTime, Run, Sample, Timer, summarize
 from kernelgauge.runs_file import read_runs
 
-__all__ = ["DATA", "Suite", "archived_suites", "baseline_of", "read_suites", "recorded_suites"]
+__all__ = ["DATA", "Suite", "archived_suites", "baseline_of", "busy_suites", "read_suites", "recorded_suites"]
 
 DATA = ROOT / "benchmarks" / "data"
 COMMITTED = ROOT / "baselines" / "nvidia-h200"
@@ -57,6 +57,14 @@ def recorded_suites() -> list[Suite]:
     for folder in sorted((DATA / "unchanged").iterdir()) if (DATA / "unchanged").exists() else ():
         found += read_suites(sorted(folder.glob("*.json")), folder.name)
     return found
+
+
+def busy_suites() -> tuple[list[Suite], list[Suite]]:
+    """Return two runs of the full matrix, one of them with two workers, and the processes of a baseline on that host."""
+    folder = DATA / "busy_host"
+    return list(read_suites(sorted(folder.glob("*.json")), "busy")), list(
+        _of_baselines(folder / "baselines" / "nvidia-h200", "busy")
+    )
 
 
 def archived_suites() -> list[Suite]:

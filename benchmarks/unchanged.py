@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 import msgspec
-from recorded import DATA, Suite, archived_suites, baseline_of, read_suites, recorded_suites
+from recorded import DATA, Suite, archived_suites, baseline_of, busy_suites, read_suites, recorded_suites
 
 from kernelgauge.judge import Baseline, Status, Verdict, compare, gemm_kernel, judge_time, observe
 from kernelgauge.run import Run, Sample, Timer
@@ -55,8 +55,9 @@ def main() -> None:
         judge_files(BaselineStore(options.against), list(read_suites(options.files)), show=True)
         return
     suites = recorded_suites()
-    if options.without or options.extra:
-        suites = [(_ABLATIONS | _EXTRAS)[options.without or options.extra](suite) for suite in suites]
+    change = (_ABLATIONS | _EXTRAS).get(options.without or options.extra or "")
+    if change is not None:
+        suites = list(map(change, suites))
     gpus, hosts = {suite.gpu for suite in suites}, {suite.host for suite in suites}
     print(f"{len(suites)} processes on {len(gpus)} GPUs of {len(hosts)} hosts; unchanged code, judged as a strict run")
     if options.spread:
@@ -65,6 +66,10 @@ def main() -> None:
     for name, pairs in designs(suites):
         print_design(name, pairs, show=options.show)
     archive = archived_suites()
+    busy, known = busy_suites()
+    if change is not None:
+        archive, busy, known = (list(map(change, each)) for each in (archive, busy, known))
+    print_design("busy host, full matrix", [(one, tuple(known)) for one in busy], show=options.show)
     print(f"{len(archive)} processes of the detection benchmark on 2 GPUs: no number of the rule comes from them")
     for name, pairs in designs(archive)[:3]:
         print_design(name, pairs, show=options.show)

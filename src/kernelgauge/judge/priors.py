@@ -25,7 +25,8 @@ class Prior:
         gate: a smaller change is no finding, as a fraction.
         sensitivity: the default for the largest slowdown that a PASS may miss, as a fraction.
         process: spread between processes on one GPU.
-        resolution_us: a part of every spread that does not shrink with the time; of the GPU spread, for each kernel.
+        resolution_us: a part of each kernel's spread that does not shrink with its time. Between processes the parts are
+            independent; between GPUs all kernels share one.
         gpu: spread between GPUs of one model, beyond what the reference GEMM explains.
         dof: degrees of freedom that these spreads count as, against those of the baseline.
     """

@@ -112,7 +112,7 @@ def decide(
         if reason:
             return _not_judged(same or before, after, reason)
         before = [each for each in before if _is_same_host(each, after)]
-    process = _between_processes(before, prior)
+    process = _between_processes(before, prior, kernels)
     if same:
         expected = fmean(each.logarithm for each in same)
         variances = [_Variance(process.value / len(same) + max(process.value, after.own_variance), process.dof)]
@@ -200,19 +200,19 @@ def _not_judged(compared: Sequence[ProcessTime], after: ProcessTime, reason: str
     return Decision(Status.NOT_JUDGED, change, compared, before_us, reason=reason)
 
 
-def spread_between_processes(before: Sequence[ProcessTime], prior: Prior) -> float:
+def spread_between_processes(before: Sequence[ProcessTime], prior: Prior, kernels: int) -> float:
     """Return the standard deviation between processes on one GPU, as a fraction."""
-    return math.sqrt(_between_processes(before, prior).value)
+    return math.sqrt(_between_processes(before, prior, kernels).value)
 
 
-def _between_processes(before: Sequence[ProcessTime], prior: Prior) -> _Variance:
+def _between_processes(before: Sequence[ProcessTime], prior: Prior, kernels: int) -> _Variance:
     """Estimate the variance of one process's mean, each about the mean of its GPU, shrunk to the prior.
 
     Smyth, "Linear models and empirical Bayes methods for assessing differential expression", 2004.
     """
     places = _by_place(before)
     squares = [(each.logarithm - fmean(one.logarithm for one in group)) ** 2 for group in places for each in group]
-    expected = prior.process**2 + (prior.resolution_us / before[0].observation.mean_us) ** 2
+    expected = prior.process**2 + kernels * (prior.resolution_us / before[0].observation.mean_us) ** 2
     return _shrunk(expected, prior.dof, math.fsum(squares), len(before) - len(places))
 
 

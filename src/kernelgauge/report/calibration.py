@@ -58,7 +58,7 @@ def _numbers(times: Sequence[ProcessTime], prior: Prior, *, comparisons: int, ke
 
     return (
         f"{median(each.observation.mean_us for each in times):.1f}",
-        f"{100 * spread_between_processes(times, prior):.2f}",
+        f"{100 * spread_between_processes(times, prior, kernels):.2f}",
         shown(map(sensitivity, times)),
         shown(sensitivity(replace(each, place="another")) for each in times),
     )
