@@ -33,14 +33,13 @@ def told(factor: float | None, gpu: str = "a") -> bool:
     return decide("mlp-eager", "device", known(us=200.0), test.at(FIVE))
 
 
-@pytest.mark.parametrize("factor", [None, 1.0, 1.002, 1.01])
-def test_a_slowdown_that_the_machine_does_not_explain_is_seen(factor: float | None) -> None:
+@pytest.mark.parametrize("factor", [None, 0.95, 1.0, 1.002, 1.01])
+def test_slowdown_that_the_machine_does_not_explain_is_seen(factor: float | None) -> None:
     assert told(factor)
 
 
-@pytest.mark.parametrize("factor", [1.05, 0.95])
-def test_nothing_is_said_of_a_machine_that_is_another(factor: float) -> None:
-    assert not told(factor)
+def test_slowdown_as_large_as_the_machines_is_not_seen() -> None:
+    assert not told(1.05)
 
 
 def test_what_the_machine_may_have_made_is_no_regression() -> None:
@@ -54,17 +53,6 @@ def test_a_host_is_judged_whatever_the_gpu_does() -> None:
     level = Level("host", 20)
     test = process(6, levels=(level,), control_pair_us={**PAIR, "gemm": [2 * 178.0]})
     assert decide("mlp-eager", "host", known(), test.at(level))
-
-
-SLOW = [1.015] * 16 + [1.0] * 24  # passes of a GPU that was slower at first
-
-
-@pytest.mark.parametrize(("pair", "is_slower"), [(SLOW, False), ([1.0] * 40, True)], ids=["the machine", "the code"])
-def test_passes_in_which_everything_was_slower_are_left_out(pair: list[float], is_slower: bool) -> None:
-    before = [process(number, us=200.0, passes=[1.0] * 40).at() for number in range(6)]
-    control_pair_us = {name: [us[0] * factor for factor in pair] for name, us in PAIR.items()}
-    test = process(6, us=200.0, passes=SLOW, control_pair_us=control_pair_us)
-    assert decide("mlp-eager", "device", before, test.at()) is is_slower
 
 
 def test_it_measures_as_often_in_a_row_as_the_suite_does_on_this_device() -> None:

@@ -111,12 +111,12 @@ def first_process(stored: Baseline) -> Any:
         ),
     ],
 )
-def test_what_is_stored_is_what_is_read(changes: dict[str, Any]) -> None:
+def test_decode_of_encoded_baseline_is_equal(changes: dict[str, Any]) -> None:
     stored = baseline(**changes)
     assert decoded(stored) == stored
 
 
-def test_a_small_file_reads_like_this() -> None:
+def test_encode_of_small_baseline_is_golden() -> None:
     stored = baseline(
         workload="linear-eager-bf16-1024x32x64",
         kernels=(launched("nvjet_sm90_tst_64x8_64x16_1x2_h_bz_bias_TNT", 2.72, grid=(2, 64, 1)),),
@@ -134,7 +134,7 @@ def test_encoding_twice_gives_the_same_bytes() -> None:
     assert encode_baseline(decoded(baseline())) == encode_baseline(baseline())
 
 
-def test_timers_are_written_in_one_order_whatever_the_order_of_measuring() -> None:
+def test_encode_writes_timers_in_one_order() -> None:
     measured = run()
     backwards = msgspec.structs.replace(measured, samples=dict(reversed(measured.samples.items())))
     assert list(backwards.samples) != list(measured.samples)
@@ -176,7 +176,7 @@ def test_latency_by_host_has_spread_at_equal_host_speed(busy_us: float, spread: 
     assert observed.spread == pytest.approx(spread, abs=0.002)
 
 
-def test_what_only_claims_look_at_is_not_stored() -> None:
+def test_encode_leaves_out_what_only_claims_need() -> None:
     plain = encode_baseline(baseline())
     assert encode_baseline(baseline(launch_apis=("cudaLaunchKernel",), occupancy_queries=3, steps=3)) == plain
 
@@ -191,20 +191,20 @@ def test_the_autotuners_choice_and_the_source_are_stored() -> None:
 # -- which entry, and which of its processes ------------------------------------------------------------------------
 
 
-def test_a_run_is_compared_with_the_entry_of_its_own_configuration_however_seldom_it_was_drawn() -> None:
+def test_entry_like_known_configuration_is_its_own_entry() -> None:
     stored = drawn({1024: 9, 512: 1})
     for entry in stored.entries:
         assert stored.entry_like(entry.kernels) == (entry, Likeness.IDENTICAL)
 
 
-def test_a_run_of_a_configuration_that_nobody_drew_is_compared_with_the_one_drawn_most_often() -> None:
+def test_entry_like_unknown_configuration_is_the_most_drawn() -> None:
     stored = drawn({512: 2, 1024: 5, 256: 3})
     for entries in (stored.entries, stored.entries[::-1]):
         entry, alike = msgspec.structs.replace(stored, entries=entries).entry_like(mlp_kernels(xblock=128))
         assert (entry.draws, alike) == (5, Likeness.SAME_NAMES)
 
 
-def test_another_source_of_the_same_configuration_is_at_home_in_its_entry() -> None:
+def test_entry_like_other_source_is_the_same_configuration() -> None:
     stored = drawn({1024: 9, 512: 1})
     entry, alike = stored.entry_like(mlp_kernels(xblock=512, source=OTHER_SOURCE))
     assert (entry.draws, alike) == (1, Likeness.SAME_CONFIGURATION)

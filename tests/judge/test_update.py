@@ -55,14 +55,14 @@ def plan_one(old: Baseline | None, new: Baseline) -> PlannedChange:
     return change
 
 
-def test_what_is_not_stored_is_created_with_its_times() -> None:
+def test_plan_creates_what_is_not_stored() -> None:
     new = baseline(device=STEADY, host=None, end_to_end=None)
     (change,) = plan_update([new], {}, {"perf": {WORKLOAD}})
     assert change == PlannedChange(Action.CREATE, WORKLOAD, new, ("4 launches", "device time 200.0 us"))
 
 
 @pytest.mark.parametrize("processes", [1, 10])
-def test_what_is_stored_alike_is_kept_and_not_written(processes: int) -> None:
+def test_plan_keeps_what_did_not_move(processes: int) -> None:
     change = plan_one(drawn({1024: processes}), baseline())
     assert change == PlannedChange(Action.KEEP, WORKLOAD, None)
 
@@ -81,7 +81,7 @@ def test_plan_updates_a_time_that_moved(timer: Timer, share: float, action: Acti
     )
 
 
-def test_a_device_time_that_moved_is_no_move_of_the_latency_that_contains_it() -> None:
+def test_plan_names_device_time_alone_where_only_it_moved() -> None:
     """The share of the host becomes another one, and its control is no common scale of the two."""
     slower = baseline(device=steady(1.1), kernels=mlp_kernels(us=58.6))
     (detail,) = plan_one(baseline(device=STEADY), slower).details
@@ -109,7 +109,7 @@ def test_plan_keeps_a_file_where_nothing_is_decided(old: Baseline, new: Baseline
 
 
 @pytest.mark.parametrize("control_us", [9.0, 16.0, 25.0])
-def test_a_host_of_another_speed_whose_clocks_follow_it_keeps_the_file(control_us: float) -> None:
+def test_plan_keeps_clocks_that_follow_the_host(control_us: float) -> None:
     follows = [50.0 * control_us / CONTROL_US] * 4
     old = baseline(host=(50.0,) * 4, end_to_end=None)
     assert plan_one(old, baseline(host=follows, end_to_end=None, host_control_us=control_us)).action is Action.KEEP
@@ -160,7 +160,7 @@ def test_as_many_comparisons_are_made_as_timers_were_measured() -> None:
     assert comparison_count([baseline(), baseline(host=None), baseline(host=None, end_to_end=None)]) == 3 + 2 + 1
 
 
-def test_a_gpu_that_the_baseline_does_not_know_is_expected_to_be_as_fast_as_its_control_gemm_tells() -> None:
+def test_plan_predicts_an_unknown_gpu_by_its_reference_gemm() -> None:
     """Eight GPUs, and times that follow the GEMM by one half: 1 % more is no slow GPU where the GEMM is as usual."""
     speeds = [0.03 * (place / 7 - 0.5) for place in range(8)]
     old = calibrated(
@@ -195,9 +195,7 @@ def test_a_gpu_that_the_baseline_does_not_know_is_expected_to_be_as_fast_as_its_
         pytest.param({"suite": "perf/nightly"}, "suite perf -> perf/nightly", id="the suite"),
     ],
 )
-def test_what_is_exact_is_updated_whenever_it_differs_and_takes_all_that_was_stored_with_it(
-    changes: dict[str, Any], detail: str
-) -> None:
+def test_plan_replaces_all_where_something_exact_differs(changes: dict[str, Any], detail: str) -> None:
     new, old = baseline(**changes), drawn({1024: 3, 512: 2})
     assert plan_update([new], {WORKLOAD: old}, {new.suite: {WORKLOAD}}) == [
         PlannedChange(
@@ -212,7 +210,7 @@ def test_what_is_exact_is_updated_whenever_it_differs_and_takes_all_that_was_sto
 # -- launch configurations ------------------------------------------------------------------------------------------
 
 
-def test_a_configuration_that_was_not_known_is_added_and_the_others_stay_as_they_are() -> None:
+def test_plan_adds_an_unknown_configuration() -> None:
     old, new = drawn({1024: 3, 512: 2}), baseline(kernels=mlp_kernels(xblock=256))
     change = plan_one(old, new)
     assert change.action is Action.UPDATE
@@ -221,7 +219,7 @@ def test_a_configuration_that_was_not_known_is_added_and_the_others_stay_as_they
     assert change.baseline.entries == (*old.entries, *new.entries)
 
 
-def test_only_the_entry_that_moved_is_replaced_and_it_keeps_its_draws() -> None:
+def test_plan_replaces_only_the_entry_that_moved() -> None:
     old = drawn({1024: 3, 512: 2}, device=STEADY)
     new = baseline(device=steady(1.1), kernels=mlp_kernels(xblock=512))
     change = plan_one(old, new)
@@ -232,14 +230,14 @@ def test_only_the_entry_that_moved_is_replaced_and_it_keeps_its_draws() -> None:
     assert (second.draws, second.kernels, second.processes) == (2, new.entries[0].kernels, new.entries[0].processes)
 
 
-def test_a_known_configuration_that_did_not_move_is_kept_however_many_there_are() -> None:
+def test_plan_keeps_a_known_configuration() -> None:
     old = drawn({1024: 3, 512: 2}, device=STEADY)
     for xblock in (1024, 512):
         new = baseline(device=STEADY, kernels=mlp_kernels(xblock=xblock))
         assert plan_one(old, new) == PlannedChange(Action.KEEP, WORKLOAD, None)
 
 
-def test_another_source_of_a_known_configuration_replaces_its_entry() -> None:
+def test_plan_replaces_an_entry_of_another_source() -> None:
     old, new = drawn({1024: 3, 512: 2}), baseline(kernels=mlp_kernels(source=OTHER_SOURCE))
     change = plan_one(old, new)
     assert change.details == (
@@ -262,16 +260,14 @@ def test_another_source_of_a_known_configuration_replaces_its_entry() -> None:
         pytest.param({"device": STEADY, "kernels": mlp_kernels(source=OTHER_SOURCE)}, id="a source"),
     ],
 )
-def test_a_baseline_that_loses_what_it_knew_of_its_processes_says_so(
-    changes: dict[str, Any], processes: int, told: list[str]
-) -> None:
+def test_plan_names_the_processes_that_it_replaces(changes: dict[str, Any], processes: int, told: list[str]) -> None:
     change = plan_one(drawn({1024: processes}, device=STEADY), baseline(**changes))
     assert change.baseline is not None
     assert len(change.baseline.entries[0].processes) == 1
     assert list(change.details[1:]) == told
 
 
-def test_what_the_machine_may_have_done_updates_nothing() -> None:
+def test_plan_keeps_a_time_that_the_machine_explains() -> None:
     """All is slower by 1.5 %, and so is the copy of our own: that is no change of the workload."""
     old, slower = (baseline(device=steady(factor), controls=pair(copy=30.0)) for factor in (1.0, 1.015))
     with_the_copy = baseline(device=steady(1.015), controls=pair(copy=30.45))
@@ -279,7 +275,7 @@ def test_what_the_machine_may_have_done_updates_nothing() -> None:
     assert plan_one(old, with_the_copy).action is Action.KEEP
 
 
-def test_only_the_processes_of_the_entry_that_is_replaced_are_lost() -> None:
+def test_plan_keeps_processes_of_other_configurations() -> None:
     """Those of the other configuration stay."""
     old = drawn({1024: 4, 512: 2}, device=STEADY)
     change = plan_one(old, baseline(device=steady(1.1), kernels=mlp_kernels(xblock=512)))
@@ -303,7 +299,7 @@ def test_what_is_planned_can_be_stored_and_read_again() -> None:
 # -- what is there already ------------------------------------------------------------------------------------------
 
 
-def test_kernel_times_alone_within_the_noise_of_the_total_move_nothing() -> None:
+def test_plan_ignores_kernel_times_within_the_noise() -> None:
     assert plan_one(baseline(), baseline(kernels=mlp_kernels(gate=56.4))).action is Action.KEEP
 
 
@@ -313,7 +309,7 @@ def test_a_timer_that_the_stored_one_lacks_is_added() -> None:
     assert change.details == ("host dispatch (none) -> 200.0 us",)
 
 
-def test_a_stored_file_that_cannot_be_read_is_replaced_and_said_so() -> None:
+def test_plan_replaces_an_unreadable_file() -> None:
     new = baseline()
     assert plan_one(None, new) == PlannedChange(
         Action.UPDATE, WORKLOAD, new, ("the stored file cannot be read, nor what it remembered",)
@@ -341,7 +337,7 @@ def test_what_is_declared_but_was_not_selected_is_not_trimmed() -> None:
     assert plan_update([], {WORKLOAD: old}, {"perf": {WORKLOAD}}) == []
 
 
-def test_what_was_measured_is_not_trimmed_though_its_suite_no_longer_declares_it() -> None:
+def test_plan_does_not_trim_what_was_measured() -> None:
     (change,) = plan_update([baseline()], {WORKLOAD: baseline()}, {"perf": set()})
     assert change.action is Action.KEEP
 
@@ -361,13 +357,13 @@ def test_a_plan_is_sorted_by_workload() -> None:
     ]
 
 
-def test_a_workload_that_moved_to_another_suite_is_updated_and_not_trimmed() -> None:
+def test_plan_updates_a_workload_of_another_suite() -> None:
     new = baseline(suite="perf/nightly")
     plan = plan_update([new], {WORKLOAD: baseline(suite="perf")}, {"perf": set(), "perf/nightly": {WORKLOAD}})
     assert [change.action for change in plan] == [Action.UPDATE]
 
 
-def test_a_workload_that_moved_and_was_not_selected_is_not_trimmed() -> None:
+def test_plan_does_not_trim_a_workload_that_moved() -> None:
     plan = plan_update([], {WORKLOAD: baseline(suite="perf")}, {"perf": set(), "perf/nightly": {WORKLOAD}})
     assert plan == []
 
@@ -380,7 +376,7 @@ def test_a_timer_that_would_be_lost_is_named() -> None:
 # -- what is remembered ---------------------------------------------------------------------------------------------
 
 
-def test_every_update_of_a_file_makes_what_was_stored_an_ancestor() -> None:
+def test_plan_remembers_what_it_replaces_as_an_ancestor() -> None:
     old = drawn({1024: 3, 512: 2}, device=STEADY)
     for new in (
         baseline(device=steady(1.1)),  # replaces an entry

@@ -77,7 +77,7 @@ def test_confirmation_measures_only_suspects_and_controls(confirming: Confirming
     assert {module: len(times(result)) for module, result in after.items()} == {"a": 3, "b": 9, "c": 9}
 
 
-def test_it_goes_on_at_addresses_that_were_not_seen_yet(confirming: Confirming, replicates: ToldReplicates) -> None:
+def test_confirmation_uses_new_addresses(confirming: Confirming, replicates: ToldReplicates) -> None:
     replicates.disturbed["a"] = (2, "throttled")
     confirming("a", suspect="a")
     places = replicates.places("a")
@@ -85,7 +85,7 @@ def test_it_goes_on_at_addresses_that_were_not_seen_yet(confirming: Confirming, 
     assert len(set(places)) == len(places)
 
 
-def test_neither_steadiness_nor_the_budget_cuts_it_short(confirming: Confirming, replicates: ToldReplicates) -> None:
+def test_confirmation_ignores_steadiness_and_budget(confirming: Confirming, replicates: ToldReplicates) -> None:
     replicates.seconds = 100.0
     assert len(times(confirming("a", suspect="a")["a"])) == 9
 
@@ -104,7 +104,7 @@ def test_a_machine_that_changed_meanwhile_is_not_believed(confirming: Confirming
     assert {times(each) for each in after.values()} == {(10.0,) * 3}
 
 
-def test_of_what_was_not_measured_again_everything_stays(confirming: Confirming, replicates: ToldReplicates) -> None:
+def test_confirmation_leaves_other_results_unchanged(confirming: Confirming, replicates: ToldReplicates) -> None:
     """Else it would be held against a control pair of passes that were not its own."""
     modules = [f"m{place:02}" for place in range(10)]
     replicates.times_us["copy"] = [50.0] * 3 + [52.0] * 6
@@ -136,7 +136,7 @@ def test_the_control_pair_is_that_of_all_passes(confirming: Confirming, replicat
     assert after.run.controls["copy"].device_time_us == 50.5
 
 
-def test_what_was_observed_besides_times_stays(confirming: Confirming) -> None:
+def test_confirmation_keeps_counts_and_ops(confirming: Confirming) -> None:
     after = confirming("a", suspect="a")["a"]
     assert isinstance(after, Measured)
     assert after.run.counts == confirming.first["a"].counts
@@ -160,7 +160,7 @@ def test_disturbed_confirmation_keeps_the_first_measurement(confirming: Confirmi
     assert len(times(after["b"])) == 3
 
 
-def test_a_workload_that_fails_now_is_said_and_leaves_what_was_measured(confirming: Confirming) -> None:
+def test_failing_confirmation_keeps_the_first_measurement(confirming: Confirming) -> None:
     working = [True]
 
     def function(x: object) -> object:

@@ -125,7 +125,7 @@ def settings() -> Settings:
     return Settings(replicates=3, most_replicates=3, iterations=3)
 
 
-def test_repetitions_come_in_later_passes_at_addresses_of_their_own(
+def test_repetitions_come_later_at_other_addresses(
     tiny: Tiny, observe_all: ObserveAll, replicates: ToldReplicates, settings: Settings
 ) -> None:
     replicates.disturbed["a"] = (2, "throttled")
@@ -136,7 +136,7 @@ def test_repetitions_come_in_later_passes_at_addresses_of_their_own(
 
 
 @pytest.mark.parametrize(("disturbed", "given_up"), [(3, False), (4, True)])
-def test_as_many_are_repeated_as_are_wanted_and_no_more(
+def test_repetitions_are_as_many_as_replicates_at_most(
     tiny: Tiny, observe_all: ObserveAll, replicates: ToldReplicates, settings: Settings, disturbed: int, given_up: bool
 ) -> None:
     replicates.disturbed["a"] = (disturbed, "throttled")
@@ -154,7 +154,7 @@ def test_one_workload_that_is_given_up_leaves_the_others(
     assert isinstance(results["b eager"], Measured)
 
 
-def test_time_that_was_spent_on_spoilt_replicates_counts_against_the_budget(
+def test_disturbed_replicates_count_against_the_budget(
     tiny: Tiny, observe_all: ObserveAll, replicates: ToldReplicates
 ) -> None:
     settings = Settings(replicates=3, most_replicates=9, budget_seconds=1.0)
@@ -169,7 +169,7 @@ def test_time_that_was_spent_on_spoilt_replicates_counts_against_the_budget(
 # -- the usual clock ------------------------------------------------------------------------------------------------
 
 
-def test_the_usual_clock_is_the_highest_that_any_workload_or_control_has_shown(
+def test_usual_clock_is_the_highest_of_all_subjects(
     tiny: Tiny, observe_all: ObserveAll, replicates: ToldReplicates, settings: Settings
 ) -> None:
     replicates.readings = (CALM, SLOW)

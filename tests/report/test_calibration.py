@@ -92,7 +92,7 @@ def test_the_table_is_never_wider_than_the_terminal(width: int) -> None:
     assert "\x1b" not in text
 
 
-def test_the_odds_of_each_configuration_are_told_the_most_frequent_first() -> None:
+def test_odds_name_the_most_frequent_configuration_first() -> None:
     assert odds_text({"mlp": drawn({512: 1, 1024: 3}, us={512: 55.4, 1024: 38.1})}) == [
         "mlp: the autotuner drew 2 launch configurations",
         f"  3 of 4: 205.1 us  {FUSED} 38.1 us (XBLOCK=1024, num_warps=4)",
