@@ -23,8 +23,10 @@ from statistics import fmean, median
 
 import msgspec
 from recorded import DATA, Suite, archived_suites, baseline_of, busy_suites, read_suites, recorded_suites
+from scipy.optimize import brentq
+from scipy.special import digamma, polygamma
 
-from kernelgauge.judge import Baseline, Status, Verdict, compare, gemm_kernel, judge_time, observe
+from kernelgauge.judge import Baseline, Status, Verdict, compare, gemm_kernel, judge_time, observe, prior_for
 from kernelgauge.run import Run, Sample, Timer
 from kernelgauge.storage import BaselineStore
 
@@ -74,8 +76,9 @@ def main() -> None:
     for name, pairs in designs(archive)[:3]:
         print_design(name, pairs, show=options.show)
     if not (options.without or options.extra):
-        for processes in (1, 10):
-            print_noisy(processes)
+        for device in ("Any GPU", "NVIDIA H200"):
+            for processes in (1, 10):
+                print_noisy(device, processes)
 
 
 # -- designs ---------------------------------------------------------------------------------------------------------
@@ -210,18 +213,21 @@ def judge_files(store: BaselineStore, suites: Sequence[Suite], *, show: bool) ->
 # -- a noisy machine ---------------------------------------------------------------------------------------------------
 
 
-def print_noisy(processes: int) -> None:
-    """Judge simulated suites of a GPU without data of its own, whose GPU times spread four times as far as an H200's."""
+def print_noisy(device: str, processes: int) -> None:
+    """Judge simulated suites whose GPU times spread four times as far as an H200's.
+
+    Any GPU but an H200 has no data of its own, and so wide priors.
+    """
     chance = random.Random(processes)
     (source, *_) = read_suites(sorted((DATA / "nine_processes").glob("*.json"))[:1], "simulated")
-    fingerprint = msgspec.structs.replace(next(iter(source.runs.values())).fingerprint, device="Simulated GPU")
+    fingerprint = msgspec.structs.replace(next(iter(source.runs.values())).fingerprint, device=device)
     counts: Counter[str] = Counter()
     for _ in range(_SIMULATED):
         known = tuple(_simulated(source, fingerprint, chance) for _ in range(processes))
         suite = _simulated(source, fingerprint, chance)
         verdicts = list(judged(suite, lambda workload, known=known: baseline_of(known, workload)))
         count(counts, verdicts, show=False, name="")
-    print_counts(f"simulated GPU, {_NOISY} times as noisy as an H200, {processes} process(es)", counts)
+    print_counts(f"simulated {device}, {_NOISY} times as noisy as our H200s, {processes} process(es)", counts)
 
 
 def _simulated(source: Suite, fingerprint: object, chance: random.Random) -> Suite:
@@ -331,8 +337,12 @@ _EXTRAS: dict[str, Callable[[Suite], Suite]] = {"slope": _with_slope, "speeds": 
 
 
 def print_spreads(suites: Sequence[Suite]) -> None:
-    """Print, of each workload and timer, the spread between processes of one GPU and between GPUs, in percent."""
+    """Print the spread between processes of one GPU and between GPUs, in percent, of each workload and timer.
+
+    Then, of each timer, the degrees of freedom that its prior deserves, by how workloads differ from it.
+    """
     print(f"{'workload':<40}{'timer':<15}{'processes %':>12}{'GPUs %':>8}")
+    found: dict[Timer, list[tuple[float, int]]] = defaultdict(list)
     for workload in sorted({name for suite in suites for name in suite.runs}):
         baseline = baseline_of(suites, workload)
         if baseline is None:
@@ -344,11 +354,24 @@ def print_spreads(suites: Sequence[Suite]) -> None:
                 by_gpu[each.place].append(each.logarithm)
             means = {gpu: fmean(values) for gpu, values in by_gpu.items()}
             dof = sum(len(values) - 1 for values in by_gpu.values())
-            squares = math.fsum((value - means[gpu]) ** 2 for gpu, values in by_gpu.items() for value in values)
+            variance = math.fsum((v - means[gpu]) ** 2 for gpu, values in by_gpu.items() for v in values) / dof
+            prior = prior_for(timer, baseline.fingerprint)
+            us = fmean(each.observation.mean_us for each in baseline.times(timer, baseline.entries[0], gemm=gemm))
+            expected = prior.process**2 + baseline.counts.launches * (prior.resolution_us / us) ** 2
+            found[timer].append((variance / expected, dof))
             among = math.fsum((each - fmean(means.values())) ** 2 for each in means.values()) / max(1, len(means) - 1)
-            print(
-                f"{workload:<40}{timer.label:<15}{100 * math.sqrt(squares / max(1, dof)):>12.2f}{100 * math.sqrt(among):>8.2f}"
-            )
+            print(f"{workload:<40}{timer.label:<15}{100 * math.sqrt(variance):>12.3f}{100 * math.sqrt(among):>8.2f}")
+    for timer, variances in found.items():
+        print(f"{timer.label}: a prior over workloads deserves {_deserved(variances):.0f} degrees of freedom")
+
+
+def _deserved(variances: Sequence[tuple[float, int]]) -> float:
+    """Fit the degrees of freedom of a prior to variances, each with its own (Smyth, 2004, section 6.2)."""
+    logs = [math.log(each) - digamma(dof / 2) + math.log(dof / 2) for each, dof in variances]
+    mean = fmean(logs)
+    excess = fmean((each - mean) ** 2 for each in logs) * len(logs) / (len(logs) - 1)
+    excess -= fmean(polygamma(1, dof / 2) for _, dof in variances)
+    return 2 * brentq(lambda half: polygamma(1, half) - excess, 1e-3, 1e6) if excess > 0 else math.inf
 
 
 if __name__ == "__main__":

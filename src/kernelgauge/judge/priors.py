@@ -1,6 +1,6 @@
 """How noisy a time is before a baseline has shown it, and how large a change must be. Data: each row has a source.
 
-`python benchmarks/unchanged.py --spread` prints the measured spreads; docs/design/noise.md says how they became these rows.
+`python benchmarks/unchanged.py --spread` prints the spreads and degrees of freedom; docs/design/times.md has the sources.
 """
 
 from __future__ import annotations
@@ -39,27 +39,19 @@ class Prior:
     gpu: float = 0.0
 
 
-# Spreads of GPU time: 89 processes of seven workloads on 35 H200s (benchmarks/data). A fit of the prior's degrees of freedom
-# (Smyth, 2004) to them gives 21 or more. The profiler's clock has steps of 0.032 us.
-_MEASURED_DOF = 20.0
-_H200 = Prior(gate=0.003, sensitivity=0.15, process=0.0006, dof=_MEASURED_DOF, resolution_us=0.012, gpu=0.0025)
+# GPU times of 96 processes of seven workloads on 37 H200s. The profiler's clock has steps of 0.032 us.
+_H200 = Prior(gate=0.003, sensitivity=0.15, process=0.0006, dof=18.0, resolution_us=0.012, gpu=0.0025)
 _MEASURED = {"NVIDIA H200": _H200}
 # No data: four times as noisy, and soon overruled by what the baseline shows.
 UNKNOWN_FACTOR = 4.0
-_FEW_DOF = 4.0
-_UNKNOWN_GPU = replace(
-    _H200,
-    process=UNKNOWN_FACTOR * _H200.process,
-    gpu=UNKNOWN_FACTOR * _H200.gpu,
-    dof=_FEW_DOF,
-)
-# Host dispatch time over the host reference spreads by 0.7 to 1.6 % within a GPU, and by 2.7 % at most. A fit of the degrees
-# of freedom gives 2 to 11.
-_DISPATCH_DOF = 10.0
+_UNKNOWN_DOF = 4.0
+_UNKNOWN_GPU = replace(_H200, process=UNKNOWN_FACTOR * _H200.process, gpu=UNKNOWN_FACTOR * _H200.gpu, dof=_UNKNOWN_DOF)
+# Host clocks of the same processes; latencies, and times of eight processes on two CPU cores (benchmarks/data/cpu), spread by
+# 2 to 5 %.
+_HOST_DOF = 10.0
 _HOST_SENSITIVITY = 1.0
-_DISPATCH = Prior(gate=0.05, sensitivity=_HOST_SENSITIVITY, process=0.015, dof=_DISPATCH_DOF)
-# Latencies spread by 2 to 5 % on one host, and so do the times of eight processes on two CPU cores (benchmarks/data/cpu).
-_LATENCY = Prior(gate=0.25, sensitivity=_HOST_SENSITIVITY, process=0.05, dof=_MEASURED_DOF)
+_DISPATCH = Prior(gate=0.05, sensitivity=_HOST_SENSITIVITY, process=0.015, dof=_HOST_DOF)
+_LATENCY = Prior(gate=0.25, sensitivity=_HOST_SENSITIVITY, process=0.05, dof=_HOST_DOF)
 
 
 def prior_for(timer: Timer, fingerprint: Fingerprint) -> Prior:

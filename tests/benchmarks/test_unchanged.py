@@ -1,0 +1,62 @@
+"""The recorded suites of unchanged code, judged without a GPU: how often a strict run is red."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+import unchanged
+from recorded import Suite, recorded_suites
+
+# Of each design, how many suites may be red, as docs/verdicts.md says.
+RED = {
+    "same GPU, all others": 1,
+    "same GPU, one process": 1,
+    "leave one GPU out": 0,
+    "leave one host out": 0,
+    "committed baselines": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def suites() -> list[Suite]:
+    return recorded_suites()
+
+
+def counts_of(suites: Sequence[Suite], design: str, *, slower: float = 0.0) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for suite, known in dict(unchanged.designs(suites))[design]:
+        slowed = suite.slower(slower, unchanged.Timer.DEVICE)
+        verdicts = list(unchanged.judged(slowed, lambda workload, known=known: unchanged._baseline(known, workload)))
+        unchanged.count(counts, verdicts, show=False, name=suite.name)
+    return counts
+
+
+@pytest.mark.parametrize("design", RED)
+def test_unchanged_suites_are_green(suites: list[Suite], design: str) -> None:
+    counts = counts_of(suites, design)
+    assert counts["suites"] - counts["green"] <= RED[design]
+    assert counts["suites"] >= 68
+    assert counts["green"] >= 0.98 * counts["suites"]
+
+
+@pytest.mark.parametrize(("design", "slower"), [("same GPU, all others", 0.01), ("leave one host out", 0.03)])
+def test_slower_suites_are_red(suites: list[Suite], design: str, slower: float) -> None:
+    counts = counts_of(suites, design, slower=slower)
+    red = counts["REGRESSED"] + counts["choice"]
+    assert red >= 0.98 * counts["suites"]
+
+
+def test_noisy_machine_without_data_is_green(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unchanged, "_SIMULATED", 100)
+    unchanged.print_noisy("Any GPU", 10)
+    green = int(capsys.readouterr().out.partition("green ")[2].partition(" of")[0])
+    assert green >= 97
+
+
+def test_every_recorded_suite_is_read(suites: list[Suite]) -> None:
+    assert len(suites) == 96
+    assert len({suite.gpu for suite in suites}) == 37
