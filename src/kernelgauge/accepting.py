@@ -36,7 +36,8 @@ class Pending:
 
     review: Review
     stored: dict[str, Baseline | BaselineError]
-    observed: dict[str, Baseline]  # as accepting them would store them
+    runs: dict[str, tuple[Baseline, ...]]  # each run of a workload as accepting it would store it, the newest last
+    shortcomings: dict[str, tuple[str, ...]]  # what is wrong with the newest run itself, whatever the baseline says
 
     @property
     def device(self) -> str:
@@ -108,8 +109,14 @@ def _pending(together: Sequence[Results], store: BaselineStore, now: datetime) -
         for name, old in stored.items()
         if isinstance(old, Baseline) and old.suite in declared_by
     }
-    observed = {each.workload: each.observed for each in candidates if each.observed is not None}
-    return Pending(review(device, candidates, stored, declared, vanished_doubts=doubts), stored, observed)
+    runs = {each.workload: (*each.others, each.observed) for each in candidates if each.observed is not None}
+    wrong = {
+        name: (*shortcomings(results, workload, workload.run), *_untested(results, workload))
+        for name, told in seen.items()
+        for results, workload in told
+        if workload.run is not None
+    }
+    return Pending(review(device, candidates, stored, declared, vanished_doubts=doubts), stored, runs, wrong)
 
 
 def _vanished_doubts(results: Results, old: Baseline, now: datetime) -> Iterator[str]:
@@ -189,24 +196,39 @@ def choose_to_add(waiting: Pending, wanted: Callable[[Reviewed], bool], *, force
     """Sort what was asked for into runs that join the processes of their baselines, and what is refused."""
     accepted: list[Reviewed] = []
     refused: list[Reviewed] = []
-    comparisons = sum(len(new.entries[0].processes[0].timers) for new in waiting.observed.values())
+    comparisons = sum(len(new[-1].entries[0].processes[0].timers) for new in waiting.runs.values())
     for each in filter(wanted, waiting.review.reviewed):
-        old, new = waiting.stored.get(each.workload), waiting.observed.get(each.workload)
-        if new is None:
+        old, runs = waiting.stored.get(each.workload), waiting.runs.get(each.workload, ())
+        if not runs:
             continue
-        if each.never or (each.doubts and not force) or isinstance(old, BaselineError):
-            refused.append(each)
+        wrong = waiting.shortcomings.get(each.workload, ())
+        if each.never or (wrong and not force) or isinstance(old, BaselineError):
+            refused.append(replace(each, doubts=wrong))
             continue
         try:
-            whole = new if old is None else joined(old, new, comparisons=comparisons)
+            whole = _joined(old, runs, comparisons)
         except ValueError as error:
             refused.append(replace(each, never=(f"it differs from the baseline: {error}",)))
             continue
-        action = Action.CREATE if old is None else Action.UPDATE
-        count = sum(len(entry.processes) for entry in whole.entries)
-        change = PlannedChange(action, each.workload, whole, (f"{count} processes",))
-        accepted.append(replace(each, change=change))
+        if whole != old:
+            count = sum(len(entry.processes) for entry in whole.entries)
+            action = Action.CREATE if old is None else Action.UPDATE
+            change = PlannedChange(action, each.workload, whole, (f"{count} processes",))
+            accepted.append(replace(each, change=change))
     return Chosen(waiting, tuple(accepted), tuple(refused))
+
+
+def _joined(old: Baseline | None, runs: Sequence[Baseline], comparisons: int) -> Baseline:
+    """Add the processes of runs that the baseline does not have yet. Raises `ValueError` with what differs."""
+    whole = old
+    for new in runs:
+        (process,) = new.entries[0].processes
+        if whole is None:
+            whole = new
+        elif not any(process in entry.processes for entry in whole.entries):
+            whole = joined(whole, new, comparisons=comparisons)
+    assert whole is not None  # there is at least one run
+    return whole
 
 
 def store_all(chosen: Sequence[Chosen], store: BaselineStore) -> None:

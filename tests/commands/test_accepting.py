@@ -15,7 +15,7 @@ from kernelgauge.commands import accepting as command_module
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
 from kernelgauge.storage import BaselineStore
-from tests.builders import ELSEWHERE, HERE, counts, fingerprint, mlp_kernels, run
+from tests.builders import ELSEWHERE, HERE, counts, fingerprint, mlp_kernels, pair, run
 from tests.commands.conftest import Command
 from tests.test_recording import DEVICE, passing, told
 from tests.test_results import HOSTILE, hostile, verdict
@@ -311,9 +311,9 @@ def known_gpus(workload: str) -> list[str | None]:
     return [process.gpu for entry in baseline.entries for process in entry.processes]
 
 
-def on_another_gpu(**changes: Any) -> Results:
-    measured = (of(workload, gpu=ELSEWHERE, **changes) for workload in (EAGER, COMPILED))
-    return told(*measured, gpu=ELSEWHERE)
+def on_another_gpu(gpu: str = ELSEWHERE, **changes: Any) -> Results:
+    measured = (of(workload, gpu=gpu, **changes) for workload in (EAGER, COMPILED))
+    return told(*measured, gpu=gpu)
 
 
 def test_accept_add_joins_the_processes_of_another_gpu(command: Command) -> None:
@@ -348,6 +348,33 @@ def test_accept_add_by_workload_adds_only_that_one(command: Command) -> None:
     left(on_another_gpu())
     assert command("accept", "--add", "--workload", EAGER)[0] == 0
     assert (known_gpus(EAGER), known_gpus(COMPILED)) == ([HERE, ELSEWHERE], [HERE])
+
+
+def test_accept_add_twice_adds_once(command: Command) -> None:
+    recorded(command)
+    left(on_another_gpu())
+    assert command("accept", "--add")[0] == 0
+    before = content()
+    code, out, _ = command("accept", "--add")
+    assert (code, "nothing to accept" in out) == (0, True)
+    assert content() == before
+
+
+def test_accept_add_joins_every_run(command: Command) -> None:
+    recorded(command)
+    folders = [left(on_another_gpu(gpu=gpu), gpu).parent for gpu in ("one", "two")]
+    assert command("accept", "--add", *map(str, folders))[0] == 0
+    assert known_gpus(EAGER) == [HERE, "one", "two"]
+
+
+def test_accept_add_of_a_throttled_gpu_is_refused(command: Command) -> None:
+    recorded(command)
+    slow = {"device": tuple(1.1 * us for us in (204.9, 205.0, 205.2, 205.3)), "controls": pair(copy=33.0, gemm=165.0)}
+    left(on_another_gpu(gpu=HERE, **slow))
+    code, out, _ = command("accept", "--add")
+    assert code == 1
+    assert "the GPU's own speed" in out
+    assert known_gpus(EAGER) == [HERE]
 
 
 def test_accept_add_as_a_dry_run_writes_nothing(command: Command) -> None:

@@ -72,7 +72,8 @@ def test_pass_names_the_slowdown_that_would_have_failed() -> None:
     verdict = judged()
     assert verdict.change is not None
     assert verdict.change.sensitivity is not None
-    assert f"; +{100 * verdict.change.sensitivity:.2g} % or more would have failed" in verdict.headline
+    shown = float(verdict.headline.rpartition("+")[2].removesuffix(" % or more would have failed"))
+    assert verdict.change.sensitivity <= shown / 100 <= 1.1 * verdict.change.sensitivity  # rounded up
     assert judged(1 + 1.5 * verdict.change.sensitivity).status is Status.REGRESSED
 
 
@@ -214,7 +215,7 @@ def test_regression_beyond_the_machine_is_found() -> None:
 def test_machine_that_changed_too_much_is_undecided() -> None:
     verdict = judged(1.3, controls=pair(gemm=150 * 1.3))
     assert verdict.status is Status.UNDECIDED
-    assert "the GPU's own change of speed hides +15 %" in verdict.headline
+    assert "the GPU's own change of speed hides +25 %" in verdict.headline
 
 
 def test_other_reference_kernels_are_not_compared() -> None:

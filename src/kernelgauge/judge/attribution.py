@@ -111,7 +111,7 @@ def time_reasons(compared: ComparedTime) -> list[Reason]:
         count = compared.run.neighbours
         others = f"{count} other worker{'s' if count > 1 else ''}"
         reasons.append(Reason("host", f"{others} of this run measured on this host at the same time"))
-    if decision.status is Status.UNDECIDED:
+    if decision.status is Status.UNDECIDED and not decision.scattered and not decision.machine:
         reasons.append(Reason("next", "kernelgauge calibrate   (more processes make the verdict sharper)"))
     return reasons
 

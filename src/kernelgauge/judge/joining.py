@@ -55,3 +55,7 @@ def _moved(stored: Baseline, new: Baseline, comparisons: int) -> Iterator[str]:
                 same = change.timer is Timer.HOST or likeness is Likeness.IDENTICAL
                 if change.moved and same:
                     yield time_detail(change)
+                elif change.decision is not None and change.decision.machine:
+                    yield "the GPU's own speed (its reference kernels moved)"
+                elif change.decision is not None and change.decision.scattered and change.undecided:
+                    yield f"{change.timer.label}, measured on a disturbed machine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ..run import Run, Timer
@@ -112,7 +113,10 @@ def _headline(compared: ComparedTime, after: ProcessTime) -> str:
 
 
 def _sensitivity(fraction: float) -> str:
-    return f"+{100 * fraction:.2g} %"
+    """Return it in percent with two digits, rounded up: no smaller slowdown is promised."""
+    percent = 100 * fraction
+    unit = 10.0 ** (math.floor(math.log10(percent)) - 1)
+    return f"+{math.ceil(percent / unit) * unit:.3g} %"
 
 
 def _describe(change: RelativeChange) -> str:

@@ -11,7 +11,7 @@ from .observation import Observation
 from .priors import FALSE_ALARMS_PER_RUN, POWER, UNKNOWN_FACTOR, Prior
 from .verdict import RelativeChange, Status
 
-__all__ = ["Decision", "ProcessTime", "decide", "spread_between_processes"]
+__all__ = ["Decision", "ProcessTime", "decide", "on_same_host", "spread_between_processes"]
 
 # Two clocks of one host agree within this factor: beyond, its times are another machine's (benchmarks/data/host_states).
 _SAME_HOST_FACTOR = 1.28
@@ -68,6 +68,7 @@ class Decision:
         before: the processes that the run was compared with.
         before_us: the time that the change is relative to, in microseconds.
         machine: how far the reference kernels moved on the same GPU (a logarithm): no change of the code.
+        scattered: whether most of the noise is that of this run's own replicates: the machine was disturbed.
         reason: why it is NOT_JUDGED or UNDECIDED; else empty.
     """
 
@@ -76,6 +77,7 @@ class Decision:
     before: Sequence[ProcessTime]
     before_us: float
     machine: float = 0.0
+    scattered: bool = False
     reason: str = ""
 
 
@@ -108,10 +110,10 @@ def decide(
     same = [each for each in before if each.place == after.place]
     if after.is_host_clock:
         reason = _why_unknown_host(same, after)
-        same = [each for each in same if _is_same_host(each, after)]
+        same = on_same_host(same, after)
         if reason:
             return _not_judged(same or before, after, reason)
-        before = [each for each in before if _is_same_host(each, after)]
+        before = on_same_host(before, after)
     process = _between_processes(before, prior, kernels)
     if same:
         expected = fmean(each.logarithm for each in same)
@@ -141,7 +143,7 @@ def _concluded(
     before_us = geometric_mean(each.observation.mean_us for each in compared) if after.is_by_host else known
     if not math.isfinite(error):
         change = RelativeChange(math.expm1(delta), None, None, 1 - 2 * level)
-        return Decision(Status.UNDECIDED, change, compared, before_us, machine, "one replicate shows no spread")
+        return Decision(Status.UNDECIDED, change, compared, before_us, reason="one replicate shows no spread")
     margin = _quantile(variances, 1 - level) * error
     slower, faster = max(machine, 0.0), min(machine, 0.0)
     needed = max(margin, math.log1p(gate))
@@ -153,6 +155,7 @@ def _concluded(
         confidence=1 - 2 * level,
         sensitivity=_percent(missed),
     )
+    scattered = 2 * after.own_variance > error**2
     status, reason = Status.PASS, ""
     if delta - slower > needed:
         status = Status.REGRESSED
@@ -163,15 +166,20 @@ def _concluded(
         what = "the noise between processes and machines"
         if abs(machine) > needed:
             what = "the GPU's own change of speed"
-        elif 2 * after.own_variance > error**2:
+        elif scattered:
             what = "the scatter of this run's replicates"
         reason = f"{what} hides +{100 * asked:g} %"
-    return Decision(status, change, compared, before_us, machine, reason)
+    return Decision(status, change, compared, before_us, machine, scattered, reason)
 
 
 def _percent(logarithm: float) -> float | None:
     """The fraction that a logarithm is; None where it bounds nothing."""
     return math.expm1(logarithm) if abs(logarithm) <= 2 * _LARGEST_LOGARITHM else None
+
+
+def on_same_host(processes: Sequence[ProcessTime], after: ProcessTime) -> list[ProcessTime]:
+    """Return the processes whose host reference was that of `after`. Where neither has one, nothing tells them apart."""
+    return [each for each in processes if _is_same_host(each, after)]
 
 
 def _is_same_host(one: ProcessTime, other: ProcessTime) -> bool:
@@ -184,7 +192,7 @@ def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> str:
     """Return why a host clock cannot be compared; empty if it can."""
     if not same:
         return "the baseline does not know this machine"
-    if any(_is_same_host(each, after) for each in same):
+    if on_same_host(same, after):
         return ""
     then = [each.observation.control_us for each in same if each.observation.control_us is not None]
     if not then or after.observation.control_us is None:

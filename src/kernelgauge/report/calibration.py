@@ -16,6 +16,7 @@ from ..judge import (
     ProcessTime,
     decide,
     gemm_kernel,
+    on_same_host,
     prior_for,
     spread_between_processes,
 )
@@ -56,9 +57,13 @@ def _numbers(times: Sequence[ProcessTime], prior: Prior, *, comparisons: int, ke
         known = [value for value in values if value is not None]
         return f"{100 * median(known):.2f}" if known else "-"
 
+    def spread(after: ProcessTime) -> float:
+        alike = on_same_host(times, after) if after.is_host_clock else times
+        return spread_between_processes(alike, prior, kernels)
+
     return (
         f"{median(each.observation.mean_us for each in times):.1f}",
-        f"{100 * spread_between_processes(times, prior, kernels):.2f}",
+        shown(map(spread, times)),
         shown(map(sensitivity, times)),
         shown(sensitivity(replace(each, place="another")) for each in times),
     )

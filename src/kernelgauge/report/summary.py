@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ..judge import Status, compare
 from ..printable import printable
 from ..results import Results
 from .rows import rows
@@ -40,17 +41,22 @@ def summary(results: Results, *, width: int, color: bool, failures: bool) -> Ite
 
 
 def _how_to_join(results: Results) -> Iterator[str]:
-    """Yield the command that adds a run on a machine that the baselines do not know, unless the run failed."""
+    """Yield the command that adds a passing run on a machine that the baselines do not know."""
+    if any(argument.startswith("--perf-update") for argument in results.arguments):
+        return
+    if results.status is not None and (results.status.fails or results.status is Status.INCOMPARABLE):
+        return
     unknown: set[str] = set()
     for workload in results.workloads:
         run, baseline = workload.run, workload.baseline
-        if run is not None and baseline is not None:
-            known = {process.place for entry in baseline.entries for process in entry.processes}
-            unknown |= {place} if (place := run.gpu or run.host) is not None and place not in known else set()
-    if not unknown or (results.status is not None and results.status.fails):
+        if run is None or baseline is None:
+            continue
+        if not compare(baseline.fingerprint, run.fingerprint).identical:  # another software joins no baseline
+            return
+        known = {process.place for entry in baseline.entries for process in entry.processes}
+        unknown |= {place} if (place := run.gpu or run.host) is not None and place not in known else set()
+    if not unknown:
         return
     what = "GPU" if any(workload.run and workload.run.gpu for workload in results.workloads) else "host"
-    yield printable(
-        f"the baselines do not know this {what} ({', '.join(sorted(unknown))}): host clocks were not judged"
-    )
+    yield printable(f"the baselines do not know this {what} ({', '.join(sorted(unknown))})")
     yield "  to add this run to them: kernelgauge accept --add"
