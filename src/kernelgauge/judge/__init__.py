@@ -22,7 +22,7 @@ from .review import review
 from .reviewed import Candidate, Group, Review, Reviewed, SinceFirst
 from .structure import judge_structure
 from .time_verdict import judge_time, not_measured
-from .timing import Decision, ProcessTime, decide, on_same_host, spread_between_processes
+from .timing import Decision, ProcessTime, decide, on_same_host, variance_between_processes
 from .update import Action, PlannedChange, TimeChange, plan_update
 from .verdict import DECLARED, Reason, RelativeChange, Status, Verdict, worst
 
@@ -77,6 +77,6 @@ __all__ = [
     "prior_for",
     "references_us",
     "review",
-    "spread_between_processes",
+    "variance_between_processes",
     "worst",
 ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
+from ..trace.configuration import was_autotuned
 from ..trace.kernel import KernelRecord
 
-__all__ = ["Likeness", "likeness"]
+__all__ = ["Likeness", "is_other_choice", "likeness"]
 
 
 class Likeness(IntEnum):
@@ -33,3 +34,9 @@ def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Like
     if [identity.name for identity in before] == [identity.name for identity in after]:
         return Likeness.SAME_NAMES
     return Likeness.OTHER_KERNELS
+
+
+def is_other_choice(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> bool:
+    """Whether two sequences of the same names differ in nothing but what Inductor's autotuner chose."""
+    pairs = [(before.identity, after.identity) for before, after in zip(one, other, strict=True)]
+    return all(before.without_source == after.without_source or was_autotuned(before, after) for before, after in pairs)

@@ -11,10 +11,8 @@ from ..run import Fingerprint, Timer
 
 __all__ = ["FALSE_ALARMS_PER_RUN", "POWER", "UNKNOWN_FACTOR", "Prior", "prior_for"]
 
-# At most one run of a suite in a hundred may call unchanged code slower, whatever its number of workloads.
-FALSE_ALARMS_PER_RUN = 0.01
-# The sensitivity of a verdict is the slowdown that would fail in this share of runs.
-POWER = 0.95
+FALSE_ALARMS_PER_RUN = 0.01  # at most one run in a hundred may call unchanged code slower, however large its suite
+POWER = 0.95  # the sensitivity of a verdict is the slowdown that would fail in this share of runs
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,7 @@ _MEASURED = {"NVIDIA H200": _H200}
 UNKNOWN_FACTOR = 4.0
 _UNKNOWN_DOF = 4.0
 _UNKNOWN_GPU = replace(_H200, process=UNKNOWN_FACTOR * _H200.process, gpu=UNKNOWN_FACTOR * _H200.gpu, dof=_UNKNOWN_DOF)
-# Host clocks of the same processes; latencies, and times of eight processes on two CPU cores (benchmarks/data/cpu), spread by
-# 2 to 5 %.
+# Host clocks of the same processes. Latencies, and times of two CPU cores (benchmarks/data/cpu), spread by 2 to 5 %.
 _HOST_DOF = 10.0
 _HOST_SENSITIVITY = 1.0
 _DISPATCH = Prior(gate=0.05, sensitivity=_HOST_SENSITIVITY, process=0.015, dof=_HOST_DOF)

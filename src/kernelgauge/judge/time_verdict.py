@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from ..run import Run, Timer
-from ..trace.configuration import was_autotuned
 from .attribution import ComparedTime, time_reasons
-from .baseline import Baseline, Entry, gemm_kernel, references_us
-from .configuration import Likeness
+from .baseline import Baseline, gemm_kernel, references_us
+from .configuration import Likeness, is_other_choice
 from .fingerprint import Comparison
 from .observation import observe
 from .priors import prior_for
 from .timing import ProcessTime, decide
-from .verdict import RelativeChange, Status, Verdict
+from .verdict import Status, Verdict
 
 __all__ = ["judge_time", "not_measured"]
 
@@ -41,7 +39,7 @@ def judge_time(
     if sample is None:
         return not_measured(timer, run)
     entry, likeness = baseline.entry_like(run.kernels)
-    other_choice = likeness is Likeness.SAME_NAMES and _only_autotuned(entry, run)
+    other_choice = likeness is Likeness.SAME_NAMES and is_other_choice(entry.kernels, run.kernels)
     if other_choice and timer is Timer.DEVICE:  # only a choice slower than all known ones is a finding
         entry = max(baseline.entries, key=lambda each: each.device_time_us)
     gemm = gemm_kernel(run.controls)
@@ -88,39 +86,15 @@ def not_measured(timer: Timer, run: Run) -> Verdict:
     return Verdict(Status.INVALID, run.workload, timer.label, f"{timer.label} was not measured{why}")
 
 
-def _only_autotuned(entry: Entry, run: Run) -> bool:
-    """Whether the kernels differ in nothing but what Inductor's autotuner chose."""
-    pairs = zip(entry.kernels, run.kernels, strict=True)
-    return all(
-        before.identity.without_source == after.identity.without_source
-        or was_autotuned(before.identity, after.identity)
-        for before, after in pairs
-    )
-
-
 def _headline(compared: ComparedTime, after: ProcessTime) -> str:
     decision, timer = compared.decision, compared.timer
     times = f"{timer.label} {decision.before_us:.1f} -> {after.observation.mean_us:.1f} us"
     if decision.status is Status.NOT_JUDGED:
         return f"{times}, not judged: {decision.reason}"
     host = " at equal host speed" if after.is_by_host else ""
-    headline = f"{times}  {_describe(decision.change)}{host}"
+    headline = f"{times}  {decision.change}{host}"
     if decision.status is Status.UNDECIDED:
         return f"{headline}: inconclusive: {decision.reason}"
-    if decision.status is Status.PASS and decision.change.sensitivity is not None:
-        return f"{headline}; {_sensitivity(decision.change.sensitivity)} or more would have failed"
+    if decision.status is Status.PASS:
+        return f"{headline}; {decision.change.shown_sensitivity} or more would have failed"
     return headline
-
-
-def _sensitivity(fraction: float) -> str:
-    """Return it in percent with two digits, rounded up: no smaller slowdown is promised."""
-    percent = 100 * fraction
-    unit = 10.0 ** (math.floor(math.log10(percent)) - 1)
-    return f"+{math.ceil(percent / unit) * unit:.3g} %"
-
-
-def _describe(change: RelativeChange) -> str:
-    estimate = f"{100 * change.estimate:+.2f} %"
-    if change.low is None or change.high is None:
-        return f"{estimate} (no interval)"
-    return f"{estimate} ({100 * change.low:+.2f} … {100 * change.high:+.2f})"

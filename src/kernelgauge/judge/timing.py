@@ -6,14 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, geometric_mean
+from typing import NamedTuple
 
 from .observation import Observation
 from .priors import FALSE_ALARMS_PER_RUN, POWER, UNKNOWN_FACTOR, Prior
 from .verdict import RelativeChange, Status
 
-__all__ = ["Decision", "ProcessTime", "decide", "on_same_host", "spread_between_processes"]
+__all__ = ["Decision", "ProcessTime", "decide", "on_same_host", "variance_between_processes"]
 
-# Two clocks of one host agree within this factor: beyond, its times are another machine's (benchmarks/data/host_states).
+# Clocks of one host agree within this factor: beyond, its times are another machine's (benchmarks/data/host_states).
 _SAME_HOST_FACTOR = 1.28
 # How a GPU time follows the reference GEMM between GPUs of one model: mean and standard deviation of the slope of their
 # logarithms (MLPs 0.43 to 0.45 on eight H200s, short kernels 0.0 to 0.5).
@@ -24,7 +25,7 @@ _LARGEST_LOGARITHM = 34.5
 
 @dataclass(frozen=True)
 class ProcessTime:
-    """A time that one process measured, and what it is compared by.
+    """A time of one process, and what it is compared by.
 
     Attributes:
         place: the GPU, or on a CPU the host, that it was measured on. None: not known.
@@ -44,13 +45,12 @@ class ProcessTime:
     @property
     def logarithm(self) -> float:
         """The value that is compared."""
-        value = math.log(self.observation.mean_us)
-        return value - self.host_logarithm if self.is_by_host else value
+        unit_us = (self.observation.control_us or 1.0) if self.is_by_host else 1.0
+        return math.log(self.observation.mean_us / unit_us)
 
     @property
-    def host_logarithm(self) -> float:
-        """The logarithm of the host reference; 0 where there is none."""
-        return math.log(self.observation.control_us or 1.0)
+    def gemm_logarithm(self) -> float:
+        return math.log(self.references_us["gemm"])
 
     @property
     def own_variance(self) -> float:
@@ -81,8 +81,7 @@ class Decision:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class _Variance:
+class Variance(NamedTuple):
     """A variance, and the degrees of freedom that it is known with."""
 
     value: float
@@ -114,39 +113,21 @@ def decide(
         if reason:
             return _not_judged(same or before, after, reason)
         before = on_same_host(before, after)
-    process = _between_processes(before, prior, kernels)
-    if same:
-        expected = fmean(each.logarithm for each in same)
-        variances = [_Variance(process.value / len(same) + max(process.value, after.own_variance), process.dof)]
-        machine = 0.0 if after.is_host_clock else _machine_shift(same, after, prior.gate)
-    else:
-        expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels)
-        variances, machine = [_Variance(max(process.value, after.own_variance), process.dof), unknown], 0.0
+    expected, variances = _predicted(same, before, after, prior, kernels)
+    machine = _machine_shift(same, after, prior.gate) if same and not after.is_host_clock else 0.0
     delta = max(-_LARGEST_LOGARITHM, min(_LARGEST_LOGARITHM, after.logarithm - expected))
-    asked = prior.sensitivity if sensitivity is None else sensitivity
-    return _concluded(delta, variances, machine, same or before, after, prior.gate, asked, comparisons)
-
-
-def _concluded(
-    delta: float,
-    variances: Sequence[_Variance],
-    machine: float,
-    compared: Sequence[ProcessTime],
-    after: ProcessTime,
-    gate: float,
-    asked: float,
-    comparisons: int,
-) -> Decision:
+    before_us = after.observation.mean_us / math.exp(delta)
+    if after.is_by_host:  # compared at equal host speed, and shown as measured
+        before_us = geometric_mean(each.observation.mean_us for each in same)
     level = FALSE_ALARMS_PER_RUN / comparisons
     error = math.sqrt(math.fsum(each.value for each in variances))
-    known = after.observation.mean_us / math.exp(delta)
-    before_us = geometric_mean(each.observation.mean_us for each in compared) if after.is_by_host else known
     if not math.isfinite(error):
         change = RelativeChange(math.expm1(delta), None, None, 1 - 2 * level)
-        return Decision(Status.UNDECIDED, change, compared, before_us, reason="one replicate shows no spread")
+        return Decision(Status.UNDECIDED, change, same or before, before_us, reason="one replicate shows no spread")
+    asked = prior.sensitivity if sensitivity is None else sensitivity
     margin = _quantile(variances, 1 - level) * error
     slower, faster = max(machine, 0.0), min(machine, 0.0)
-    needed = max(margin, math.log1p(gate))
+    needed = max(margin, math.log1p(prior.gate))
     missed = needed + abs(machine) + _quantile(variances, POWER) * error
     change = RelativeChange(
         estimate=math.expm1(delta),
@@ -162,30 +143,41 @@ def _concluded(
     elif delta - faster < -needed:
         status = Status.IMPROVED
     elif change.sensitivity is None or change.sensitivity > asked:
-        status = Status.UNDECIDED
-        what = "the noise between processes and machines"
-        if abs(machine) > needed:
-            what = "the GPU's own change of speed"
-        elif scattered:
-            what = "the scatter of this run's replicates"
-        reason = f"{what} hides +{100 * asked:g} %"
-    return Decision(status, change, compared, before_us, machine, scattered, reason)
+        status, reason = Status.UNDECIDED, f"{_noise(abs(machine) > needed, scattered)} hides +{100 * asked:g} %"
+    return Decision(status, change, same or before, before_us, machine, scattered, reason)
+
+
+def _noise(machine_moved: bool, scattered: bool) -> str:
+    if machine_moved:
+        return "the GPU's own change of speed"
+    return "the scatter of this run's replicates" if scattered else "the noise between processes and machines"
+
+
+def _predicted(
+    same: Sequence[ProcessTime], before: Sequence[ProcessTime], after: ProcessTime, prior: Prior, kernels: int
+) -> tuple[float, list[Variance]]:
+    """Return the logarithm expected of unchanged code, and the variances of the difference from it."""
+    process = variance_between_processes(before, prior, kernels)
+    run = max(process.value, after.own_variance)  # a process is never steadier than its replicates
+    if same:
+        return fmean(each.logarithm for each in same), [Variance(process.value / len(same) + run, process.dof)]
+    expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels)
+    return expected, [Variance(run, process.dof), unknown]
 
 
 def _percent(logarithm: float) -> float | None:
-    """The fraction that a logarithm is; None where it bounds nothing."""
     return math.expm1(logarithm) if abs(logarithm) <= 2 * _LARGEST_LOGARITHM else None
 
 
 def on_same_host(processes: Sequence[ProcessTime], after: ProcessTime) -> list[ProcessTime]:
     """Return the processes whose host reference was that of `after`. Where neither has one, nothing tells them apart."""
-    return [each for each in processes if _is_same_host(each, after)]
 
+    def is_same(then: float | None, now: float | None) -> bool:
+        if then is None or now is None:
+            return then is now
+        return abs(math.log(now / then)) <= math.log(_SAME_HOST_FACTOR)
 
-def _is_same_host(one: ProcessTime, other: ProcessTime) -> bool:
-    if one.observation.control_us is None or other.observation.control_us is None:
-        return one.observation.control_us is other.observation.control_us
-    return abs(one.host_logarithm - other.host_logarithm) <= math.log(_SAME_HOST_FACTOR)
+    return [each for each in processes if is_same(each.observation.control_us, after.observation.control_us)]
 
 
 def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> str:
@@ -208,12 +200,7 @@ def _not_judged(compared: Sequence[ProcessTime], after: ProcessTime, reason: str
     return Decision(Status.NOT_JUDGED, change, compared, before_us, reason=reason)
 
 
-def spread_between_processes(before: Sequence[ProcessTime], prior: Prior, kernels: int) -> float:
-    """Return the standard deviation between processes on one GPU, as a fraction."""
-    return math.sqrt(_between_processes(before, prior, kernels).value)
-
-
-def _between_processes(before: Sequence[ProcessTime], prior: Prior, kernels: int) -> _Variance:
+def variance_between_processes(before: Sequence[ProcessTime], prior: Prior, kernels: int) -> Variance:
     """Estimate the variance of one process's mean, each about the mean of its GPU, shrunk to the prior.
 
     Smyth, "Linear models and empirical Bayes methods for assessing differential expression", 2004.
@@ -224,8 +211,8 @@ def _between_processes(before: Sequence[ProcessTime], prior: Prior, kernels: int
     return _shrunk(expected, prior.dof, math.fsum(squares), len(before) - len(places))
 
 
-def _shrunk(expected: float, dof: float, squares: float, own: float) -> _Variance:
-    return _Variance((dof * expected + squares) / (dof + own), dof + own)
+def _shrunk(expected: float, dof: float, squares: float, own: float) -> Variance:
+    return Variance((dof * expected + squares) / (dof + own), dof + own)
 
 
 def _by_place(processes: Sequence[ProcessTime]) -> list[list[ProcessTime]]:
@@ -251,20 +238,18 @@ def _machine_shift(same: Sequence[ProcessTime], after: ProcessTime, gate: float)
 
 def _expected_of_unknown_gpu(
     before: Sequence[ProcessTime], after: ProcessTime, prior: Prior, kernels: int
-) -> tuple[float, _Variance]:
+) -> tuple[float, Variance]:
     """Predict the logarithm on a GPU that the baseline does not know, from the GPUs that it knows and the reference GEMM.
 
     A regression of the GPUs' times on the GEMM, with a prior on the slope (ridge regression: Hoerl and Kennard, 1970). Each
     host has one vote: its GPUs are alike, so hosts and not GPUs are the degrees of freedom.
     """
-    with_gemm = [each for each in before if "gemm" in each.references_us]
-    own = after.references_us.get("gemm")
-    has_gemm = bool(with_gemm) and own is not None
-    gpus = _by_place(with_gemm if has_gemm else before)
+    has_gemm = all("gemm" in each.references_us for each in (*before, after))
+    gpus = _by_place(before)
     hosts = [each[0].host if each[0].host is not None else each[0].place for each in gpus]
     weights = [1 / len(set(hosts)) / hosts.count(host) for host in hosts]
     times = [fmean(each.logarithm for each in gpu) for gpu in gpus]
-    gemms = [fmean(math.log(each.references_us["gemm"]) for each in gpu) if has_gemm else 0.0 for gpu in gpus]
+    gemms = [fmean(each.gemm_logarithm for each in gpu) if has_gemm else 0.0 for gpu in gpus]
     time, gemm = (math.fsum(map(float.__mul__, weights, values)) for values in (times, gemms))
     count = len(set(hosts))
     expected = prior.gpu**2 + (kernels * prior.resolution_us / before[0].observation.mean_us) ** 2
@@ -276,13 +261,13 @@ def _expected_of_unknown_gpu(
     across = ridge * _GEMM_SLOPE + count * math.fsum(weight * (x - gemm) * (y - time) for weight, y, x in points)
     slope = across / along if has_gemm else 0.0
     rest = count * math.fsum(weight * (y - time - slope * (x - gemm)) ** 2 for weight, y, x in points)
-    moved = math.log(own) - gemm if has_gemm and own is not None else 0.0
+    moved = after.gemm_logarithm - gemm if has_gemm else 0.0
     of_one = _shrunk(expected, prior.dof, rest, count - 1)
     reach = 1 + 1 / count + moved**2 / along
-    return time + slope * moved, _Variance(of_one.value * reach, of_one.dof)
+    return time + slope * moved, Variance(of_one.value * reach, of_one.dof)
 
 
-def _quantile(variances: Sequence[_Variance], probability: float) -> float:
+def _quantile(variances: Sequence[Variance], probability: float) -> float:
     """Return the quantile of Student's t with the degrees of freedom of Satterthwaite, "An approximate distribution of
     estimates of variance components", 1946."""
     from scipy.special import stdtrit  # here, because importing scipy costs more than all of kernelgauge.judge

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -64,6 +65,21 @@ class RelativeChange:
     high: float | None
     confidence: float
     sensitivity: float | None = None
+
+    @property
+    def shown_sensitivity(self) -> str:
+        """The sensitivity in percent with two digits, rounded up: no smaller slowdown is promised."""
+        if self.sensitivity is None:
+            return "-"
+        percent = 100 * self.sensitivity
+        unit = 10.0 ** (math.floor(math.log10(percent)) - 1)
+        return f"+{math.ceil(percent / unit) * unit:.3g} %"
+
+    def __str__(self) -> str:
+        estimate = f"{100 * self.estimate:+.2f} %"
+        if self.low is None or self.high is None:
+            return f"{estimate} (no interval)"
+        return f"{estimate} ({100 * self.low:+.2f} … {100 * self.high:+.2f})"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -18,7 +19,7 @@ from ..judge import (
     gemm_kernel,
     on_same_host,
     prior_for,
-    spread_between_processes,
+    variance_between_processes,
 )
 from ..printable import printable
 from ..run import Timer
@@ -59,7 +60,7 @@ def _numbers(times: Sequence[ProcessTime], prior: Prior, *, comparisons: int, ke
 
     def spread(after: ProcessTime) -> float:
         alike = on_same_host(times, after) if after.is_host_clock else times
-        return spread_between_processes(alike, prior, kernels)
+        return math.sqrt(variance_between_processes(alike, prior, kernels).value)
 
     return (
         f"{median(each.observation.mean_us for each in times):.1f}",
