@@ -74,7 +74,7 @@ def test_inconclusive_time_skips(project: Project) -> None:
     case = project.case("test_device_time")
     assert (case.outcome, case.properties[VERDICT]) == ("skipped", "UNDECIDED")
     assert "inconclusive: " in case.message
-    assert "+15 %" in case.message
+    assert "+25 %" in case.message
     assert table_verdict(result, ID) == "UNDECIDED device time"
 
 

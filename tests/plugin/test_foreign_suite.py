@@ -80,7 +80,7 @@ def test_a_suite_of_a_few_lines_is_recorded_and_judged(
     for entry in entries.values():
         (process,) = entry["processes"]
         assert set(process["timers"]) == {"device_time", "end_to_end"}
-        assert all(timer["mean_us"] > 0 and timer["replicates"] >= 3 for timer in process["timers"].values())
+        assert all(timer["mean_us"] > 0 and timer["replicates"] >= 2 for timer in process["timers"].values())
 
     judged = pytester.runpytest_subprocess("perf", "--perf-device", "cpu", "--junitxml=junit.xml")
     assert judged.ret in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
