@@ -85,6 +85,12 @@ def test_a_pass_is_silent_but_for_what_the_autotuners_choice_costs() -> None:
     assert remarks([], [plain, tuned]) == ["a: PASS  as before\n  tuning   drawn 3 of 4"]
 
 
+def test_remarks_slower_gpu_is_told_once() -> None:
+    moved = Reason("machine", "the GPU itself changed its speed (reference copy +0.1 %, gemm +1.0 %)")
+    verdicts = [Verdict(Status.PASS, name, "device time", "as before", (moved,)) for name in ("one", "two", "three")]
+    assert remarks([], verdicts) == [f"machine: {moved.text}"]
+
+
 def test_what_failed_its_test_is_not_told_twice() -> None:
     assert remarks([], [Verdict(Status.REGRESSED, "a", "device time", "slower")]) == []
 
