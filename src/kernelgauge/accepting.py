@@ -37,7 +37,8 @@ class Pending:
     review: Review
     stored: dict[str, Baseline | BaselineError]
     runs: dict[str, tuple[Baseline, ...]]  # each run of a workload as accepting it would store it, the newest last
-    shortcomings: dict[str, tuple[str, ...]]  # what is wrong with the newest run itself, whatever the baseline says
+    shortcomings: dict[str, tuple[str, ...]]  # what is wrong with its runs themselves, whatever the baseline says
+    comparisons: int  # times that the suite has
 
     @property
     def device(self) -> str:
@@ -111,12 +112,17 @@ def _pending(together: Sequence[Results], store: BaselineStore, now: datetime) -
     }
     runs = {each.workload: (*each.others, each.observed) for each in candidates if each.observed is not None}
     wrong = {
-        name: (*shortcomings(results, workload, workload.run), *_untested(results, workload))
+        name: tuple(
+            reason
+            for results, workload in told
+            if workload.run is not None
+            for reason in (*shortcomings(results, workload, workload.run), *_untested(results, workload))
+        )
         for name, told in seen.items()
-        for results, workload in told
-        if workload.run is not None
     }
-    return Pending(review(device, candidates, stored, declared, vanished_doubts=doubts), stored, runs, wrong)
+    comparisons = max(results.comparisons for results in together)
+    reviewed = review(device, candidates, stored, declared, vanished_doubts=doubts, comparisons=comparisons)
+    return Pending(reviewed, stored, runs, wrong, comparisons)
 
 
 def _vanished_doubts(results: Results, old: Baseline, now: datetime) -> Iterator[str]:
@@ -196,14 +202,15 @@ def choose_to_add(waiting: Pending, wanted: Callable[[Reviewed], bool], *, force
     """Sort what was asked for into runs that join the processes of their baselines, and what is refused."""
     accepted: list[Reviewed] = []
     refused: list[Reviewed] = []
-    comparisons = sum(len(new[-1].entries[0].processes[0].timers) for new in waiting.runs.values())
+    measured = sum(len(new[-1].entries[0].processes[0].timers) for new in waiting.runs.values())
+    comparisons = waiting.comparisons or measured
     for each in filter(wanted, waiting.review.reviewed):
         old, runs = waiting.stored.get(each.workload), waiting.runs.get(each.workload, ())
         if not runs:
             continue
         wrong = waiting.shortcomings.get(each.workload, ())
         if each.never or (wrong and not force) or isinstance(old, BaselineError):
-            refused.append(replace(each, doubts=wrong))
+            refused.append(each if isinstance(old, BaselineError) else replace(each, doubts=wrong))
             continue
         try:
             whole = _joined(old, runs, comparisons)

@@ -38,6 +38,7 @@ def collect(gauge: Gauge, *, started: datetime, ended: datetime, exit_status: in
         host=platform.node(),
         commit=gauge.observed.commit,
         timers=tuple(gauge.observed.device.timers) if runs else (),
+        comparisons=gauge.comparisons if runs else 0,
         declared=gauge.suites.declared(),
     )
 

@@ -51,7 +51,7 @@ _REASONS = {
 # Heat, a failing power supply, and the hardware halving its clock to protect itself: never usual, however short.
 _NEVER_USUAL = frozenset({HARDWARE_SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL, HARDWARE_POWER_BRAKE})
 # The power cap is a workload's own doing: an H200 under MLPs of 200 us is capped most of the time, at 1620 to 1905 MHz of
-# 1980, and was when the baseline was recorded. The control pair shows whether the machine is another one; what the cap
+# 1980, and was when the baseline was recorded. The reference kernels shows whether the machine is another one; what the cap
 # did is told (`Conditions`), and explains a slow clock.
 
 # A share of the usual clock. An H200's moves in steps of 15 MHz (0.8 % of 1980), and one or two of them are nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -132,9 +133,14 @@ class Gauge:
             run,
             baseline,
             comparison,
-            comparisons=max(1, self.planned_workloads) * len(self.observed.device.timers),
+            comparisons=self.comparisons,
             sensitivity=workload.sensitivity.get(timer.value, self.options.sensitivity.get(timer)),
         )
+
+    @property
+    def comparisons(self) -> int:
+        """How many times the suites of this run have, selected or not."""
+        return max(1, self.planned_workloads) * len(self.observed.device.timers)
 
     def _suspects(self, runs: Mapping[str, Run]) -> set[str]:
         """Return the ids of those with a time that looks slower: it is measured further before it fails."""
@@ -192,6 +198,14 @@ class Gauge:
         folder = shown(self.store.path(fingerprint.device, "x").parent, self.options.root)
         command = self.suites.command(suites=results.declared) if results else self.suites.command()
         return f"no baseline in {folder}/; record one with: {command}"
+
+    def how_to_add(self) -> str:
+        """Return the command that adds this run to the baselines."""
+        options, latest = self.options, self.artifacts.folder
+        places = [] if options.reports == options.root / "reports" else [shown(latest, options.root)]
+        if options.baselines != options.root / "baselines":
+            places += ["--baselines", shown(options.baselines, options.root)]
+        return shlex.join(["kernelgauge", "accept", "--add", *places])
 
 
 def _not_judged(workload: Workload, timer: Timer, what: str, error: KernelgaugeError) -> Verdict:

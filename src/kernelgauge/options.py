@@ -47,7 +47,7 @@ def add_options(group: pytest.OptionGroup) -> None:
     group.addoption(
         "--perf-strict",
         action="store_true",
-        help="for nightly jobs: whatever was not decided (no baseline, too noisy, variant skipped) is a failure",
+        help="for nightly jobs: whatever was not decided (no baseline, inconclusive, variant skipped) is a failure",
     )
     _add_measuring(group)
     group.addoption(

@@ -65,7 +65,7 @@ def update(
                 "nothing to store: no workload was measured in full and passed its claims", next_command=next_command
             )
         device = results.fingerprint.device
-        plan = plan_update(observed, store.stored(device), results.declared)
+        plan = plan_update(observed, store.stored(device), results.declared, comparisons=results.comparisons)
         show(plan)
         store.apply(device, plan)
     return plan

@@ -126,6 +126,7 @@ class Results(msgspec.Struct, frozen=True):
     host: str = ""  # its name
     commit: str | None = None  # of the working tree, with "+" behind it if that had changes; None: none, or not known
     timers: tuple[Timer, ...] = ()  # those that this device has
+    comparisons: int = 0  # times that the suites of the run have, selected or not; 0: not known
     declared: dict[str, tuple[str, ...]] = {}  # ids of all workloads of each suite, by its folder, selected or not
 
     @property

@@ -145,7 +145,7 @@ class ControlTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Roof(msgspec.Struct, frozen=True):
-    """How fast this GPU is at what the control pair does: a copy in device memory, a large GEMM in fp16."""
+    """How fast this GPU is at what the reference kernels does: a copy in device memory, a large GEMM in fp16."""
 
     memory_gb_per_s: float  # 10^9 bytes, read and written
     gemm_tflop_per_s: float
@@ -160,7 +160,7 @@ class Run(msgspec.Struct, frozen=True):
     counts: Counts
     samples: dict[Timer, Sample]
     gpu: str | None = None  # which one of its kind: a digest of its UUID
-    host: str | None = None  # name of the host
+    host: str | None = None  # a digest of the host's name
     controls: dict[str, ControlTime] = msgspec.field(default_factory=dict)  # "copy", "gemm": measured beside it
     conditions: Conditions | None = None
     incomplete: str | None = None  # why `samples` lacks what this device can measure

@@ -23,7 +23,7 @@ from .printable import printable
 from .recording import refusals, save_runs, update
 from .report.github import github_annotations
 from .report.pull_request import summary_markdown
-from .report.summary import summary
+from .report.summary import summary, unknown_machines
 from .report.terminal import plan_text
 from .results import Results, TestResult, encode_results
 
@@ -120,6 +120,11 @@ def _write_summary(gauge: Gauge, results: Results, reporter: pytest.TerminalRepo
     verdicts = [verdict for workload in results.workloads for verdict in workload.verdicts]
     if any(verdict.status is Status.NO_BASELINE for verdict in verdicts) and not gauge.options.update:
         reporter.write_line(gauge.how_to_record(results), yellow=True)
+    unknown = unknown_machines(results) if not gauge.options.accepts else []
+    if unknown:
+        what = "GPU" if results.fingerprint is not None and results.fingerprint.arch != "cpu" else "host"
+        reporter.write_line(f"the baselines do not know this {what}: {printable(', '.join(unknown))}")
+        reporter.write_line(f"  to add this run to them: {gauge.how_to_add()}")
 
 
 def test_result(item: pytest.Item, report: Any) -> TestResult:

@@ -131,7 +131,7 @@ def test_every_gpu_slower_alike_is_the_build() -> None:
     assert told.cause is Cause.BUILD
     assert told.evidence[0] == "every GPU that could decide is slower alike: one"
     assert told.evidence[1].startswith("the same kernels on each: triton_poi_fused")
-    assert told.evidence[-1] == "no GPU's control pair is slower than those of its kind"
+    assert told.evidence[-1] == "no GPU's reference kernels are slower than those of its kind"
 
 
 def test_a_gpu_that_could_not_decide_does_not_acquit_the_build() -> None:
@@ -191,7 +191,7 @@ def test_a_control_pair_that_is_slower_than_those_of_its_kind_is_evidence() -> N
     told = conclusion(machine("aa", PASSED), slow, machine("cc", PASSED, controls=pair(copy=30.03)))
     assert told.cause is Cause.GPU
     assert told.evidence[-1] == (
-        "control pair of NVIDIA H200 bb on node1 against the median of its kind: copy +4.9 %, gemm +0.0 %"
+        "reference kernels of NVIDIA H200 bb on node1 against the median of its kind: copy +4.9 %, gemm +0.0 %"
     )
 
 

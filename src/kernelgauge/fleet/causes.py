@@ -71,7 +71,7 @@ def concluded_of_all(failing: Sequence[tuple[str, Conclusion]], machines: Sequen
         whole = _separated(bad, good)
         enough = len(failing) > 1 or any(machine.is_slower for machine in bad)
         if whole.cause is Cause.GPU and not enough:
-            once = f"one workload on {bad[0].name}, whose control pair says nothing: measure it there again"
+            once = f"one workload on {bad[0].name}, whose reference kernels says nothing: measure it there again"
             return Conclusion(Cause.MIXED, (*whole.evidence, once, *_control_pairs(machines)))
         if whole.cause is not Cause.MIXED:
             return Conclusion(whole.cause, (*whole.evidence, *_control_pairs(machines)))
@@ -155,9 +155,9 @@ def _kernels(seen: Sequence[Seen]) -> Iterator[str]:
 def _control_pairs(machines: Sequence[Machine]) -> Iterator[str]:
     slower = [machine for machine in machines if machine.is_slower]
     for machine in slower:
-        yield f"control pair of {machine.name} against the median of its kind: {_shown(machine.among)}"
+        yield f"reference kernels of {machine.name} against the median of its kind: {_shown(machine.among)}"
     if not slower and any(machine.among for machine in machines):
-        yield "no GPU's control pair is slower than those of its kind"
+        yield "no GPU's reference kernels are slower than those of its kind"
 
 
 def _shown(changes: Mapping[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""The machines that results tell of: each GPU, and how its control pair stands among the others of its kind."""
+"""The machines that results tell of: each GPU, and how its reference kernels stands among the others of its kind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Machine:
 
     @property
     def is_slower(self) -> bool:
-        """Whether the control pair says so, beyond what GPUs of a kind differ by."""
+        """Whether the reference kernels says so, beyond what GPUs of a kind differ by."""
         largest = max(self.among.values(), key=abs, default=0.0)
         return largest > _SLOWER
 

@@ -123,6 +123,7 @@ class _Group:
             host=first.host if len({part.host for part in self.parts}) == 1 else "",
             commit=max(commits, key=len, default=None),  # that with the "+" of local changes, if there is one
             timers=_once(timer for part in self.parts for timer in part.timers),
+            comparisons=max(part.comparisons for part in self.parts),
             declared=declared,
         )
 

@@ -111,7 +111,9 @@ def time_reasons(compared: ComparedTime) -> list[Reason]:
         count = compared.run.neighbours
         others = f"{count} other worker{'s' if count > 1 else ''}"
         reasons.append(Reason("host", f"{others} of this run measured on this host at the same time"))
-    if decision.status is Status.UNDECIDED and not decision.scattered and not decision.machine:
+    if decision.change.low is None and decision.status is Status.UNDECIDED:
+        reasons.append(Reason("next", "measure at least two replicates: --perf-replicates 2"))
+    elif decision.status is Status.UNDECIDED and not decision.scattered and not decision.machine:
         reasons.append(Reason("next", "kernelgauge calibrate   (more processes make the verdict sharper)"))
     return reasons
 
@@ -149,7 +151,7 @@ def _host_reasons(compared: ComparedTime) -> list[Reason]:
 
 
 def _latency_parts(compared: ComparedTime) -> list[Reason]:
-    """Split a latency into the time that the GPU is busy and the time that it idles. A CPU idles for nobody."""
+    """Split a latency into the time that the GPU is busy and the time that it idles. Return nothing on a CPU."""
     run, decision = compared.run, compared.decision
     latency, device = run.sample(Timer.END_TO_END), run.sample(Timer.DEVICE)
     usual = [each.observation.mean_us for each in compared.baseline.times(Timer.DEVICE, compared.entry)]
@@ -157,7 +159,7 @@ def _latency_parts(compared: ComparedTime) -> list[Reason]:
         return []
     old, new = geometric_mean(usual), observe(device).mean_us
     old_idle, new_idle = decision.before_us - old, observe(latency).mean_us - new
-    bound = "launch-bound" if new_idle > new else "the host, or the launches"
+    bound = "launch-bound" if new_idle > new else "host-bound or launch-bound"
     return [
         Reason("why", f"GPU busy {old:.1f} -> {new:.1f} us ({new - old:+.1f})"),
         Reason("why", f"GPU idle {old_idle:.1f} -> {new_idle:.1f} us ({new_idle - old_idle:+.1f}): {bound}"),

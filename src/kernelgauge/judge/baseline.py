@@ -45,7 +45,7 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         gpu: a digest of the GPU's UUID. None: a CPU.
         controls: the reference kernels beside them, by name.
-        host: name of the host. None: not known.
+        host: a digest of the host's name, or another label of it. None: not known.
     """
 
     gpu: str | None

@@ -8,6 +8,7 @@ import msgspec
 
 from ..run import Timer
 from ..trace.kernel import KernelIdentity
+from .ancestry import Recorded
 from .baseline import Baseline
 from .calibration import entries_of
 from .configuration import Likeness
@@ -27,7 +28,14 @@ def joined(stored: Baseline, new: Baseline, *, comparisons: int) -> Baseline:
     differs = [*exact_details(stored, new), *_other_source(stored, new), *_moved(stored, new, comparisons)]
     if differs:
         raise ValueError(", ".join(dict.fromkeys(differs)))
-    return msgspec.structs.replace(stored, entries=entries_of([stored, new]), recorded=new.recorded)
+    return msgspec.structs.replace(
+        stored, entries=entries_of([stored, new]), recorded=_later(stored.recorded, new.recorded)
+    )
+
+
+def _later(one: Recorded | None, other: Recorded | None) -> Recorded | None:
+    known = [each for each in (one, other) if each is not None]
+    return max(known, key=lambda each: each.at, default=None)
 
 
 def _other_source(stored: Baseline, new: Baseline) -> Iterator[str]:

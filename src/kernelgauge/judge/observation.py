@@ -26,7 +26,7 @@ class Observation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             host alone fills the time. None: only one replicate.
         replicates: how many there are.
         iterations: calls in each.
-        control_us: geometric mean of the host reference beside them; None for a timer of the device.
+        control_us: geometric mean of the host reference beside them; None for the GPU time of a GPU.
     """
 
     mean_us: float

@@ -42,6 +42,7 @@ def review(
     declared: Mapping[str, Collection[str]],
     *,
     vanished_doubts: Mapping[str, tuple[str, ...]] | None = None,
+    comparisons: int = 0,
 ) -> Review:
     """Compare what was measured with what is stored for this device.
 
@@ -49,11 +50,12 @@ def review(
         stored: by workload id; an error: a file that cannot be read.
         declared: ids that each suite declares, selected or not, by the suite's folder; of runs that collected all of it.
         vanished_doubts: why a baseline that its suite declares no more is not removed unless that is forced, by id.
+        comparisons: times that the suite has; 0: not known, and those that were measured count.
     """
     observed = [each.observed for each in candidates if each.observed is not None]
     readable = {name: old if isinstance(old, Baseline) else None for name, old in stored.items()}
-    plan = {change.workload: change for change in plan_update(observed, readable, declared)}
-    comparisons = comparison_count(observed)
+    plan = {change.workload: change for change in plan_update(observed, readable, declared, comparisons=comparisons)}
+    comparisons = comparisons or comparison_count(observed)
     reviewed = [_reviewed(each, stored.get(each.workload), plan, comparisons) for each in candidates]
     done = {each.workload for each in candidates}
     for name, change in plan.items():
@@ -159,7 +161,7 @@ def _undecided(times: Sequence[TimeChange], doubts: Sequence[str]) -> Iterator[s
     for each in (change for change in times if change.undecided):
         said = f"{each.timer.label}: {Status.UNDECIDED.value}"
         if not any(doubt.startswith(said) for doubt in doubts):
-            yield f"{said}  too noisy to tell whether it moved"
+            yield f"{said}  inconclusive"
 
 
 def _forgotten(times: Sequence[TimeChange], doubts: Sequence[str]) -> Iterator[str]:

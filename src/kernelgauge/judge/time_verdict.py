@@ -95,6 +95,6 @@ def _headline(compared: ComparedTime, after: ProcessTime) -> str:
     headline = f"{times}  {decision.change}{host}"
     if decision.status is Status.UNDECIDED:
         return f"{headline}: inconclusive: {decision.reason}"
-    if decision.status is Status.PASS:
+    if decision.status is Status.PASS and not compared.is_other_choice:
         return f"{headline}; {decision.change.shown_sensitivity} or more would have failed"
     return headline

@@ -188,7 +188,7 @@ def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> str:
         return ""
     then = [each.observation.control_us for each in same if each.observation.control_us is not None]
     if not then or after.observation.control_us is None:
-        return "the host reference is missing"
+        return f"the host reference is missing in {'the run' if then else 'the baseline'}"
     usual, now = geometric_mean(then), after.observation.control_us
     how = "slower" if now > usual else "faster"
     return f"this host was {100 * abs(now / usual - 1):.0f} % {how} (reference {usual:.1f} -> {now:.1f} us)"

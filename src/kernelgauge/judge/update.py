@@ -64,15 +64,25 @@ class TimeChange:
 
     @property
     def moved(self) -> bool:
-        return self.decision is None or self.decision.status in (Status.REGRESSED, Status.IMPROVED)
+        """Whether an update stores it. The main time of another machine is no noise, though nothing judges it."""
+        changed = self.decision is None or self.decision.status in (Status.REGRESSED, Status.IMPROVED)
+        return changed or (self.not_judged and self.timer is Timer.DEVICE)
 
     @property
     def undecided(self) -> bool:
         return self.decision is not None and self.decision.status is Status.UNDECIDED
 
+    @property
+    def not_judged(self) -> bool:
+        return self.decision is not None and self.decision.status is Status.NOT_JUDGED
+
 
 def plan_update(
-    observed: Sequence[Baseline], stored: Mapping[str, Baseline | None], declared: Mapping[str, Collection[str]]
+    observed: Sequence[Baseline],
+    stored: Mapping[str, Baseline | None],
+    declared: Mapping[str, Collection[str]],
+    *,
+    comparisons: int = 0,
 ) -> list[PlannedChange]:
     """Plan the update.
 
@@ -80,8 +90,9 @@ def plan_update(
         observed: what was measured and may be stored.
         stored: what the folder of this GPU holds now, by workload id; None: a file that cannot be read.
         declared: ids that each suite of this run declares, selected or not, by the suite's folder.
+        comparisons: times that the suite has; 0: not known, and those that were measured count.
     """
-    plan = [plan_one(new, stored, comparisons=comparison_count(observed)) for new in observed]
+    plan = [plan_one(new, stored, comparisons=comparisons or comparison_count(observed)) for new in observed]
     alive = {workload for suite in declared.values() for workload in suite}  # it may have moved to another suite
     alive |= {new.workload for new in observed}
     for workload, old in stored.items():
@@ -117,7 +128,8 @@ def plan_one(new: Baseline, stored: Mapping[str, Baseline | None], *, comparison
     if alike is not Likeness.IDENTICAL:
         details = ("generated source of its kernels", *details)
     if not details:
-        return PlannedChange(Action.KEEP, new.workload, None)
+        changes = time_changes(old, new, comparisons=comparisons)
+        return PlannedChange(Action.KEEP, new.workload, None, tuple(time_detail(c) for c in changes if c.not_judged))
     details = (*details, *_forgotten([entry]))
     return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, entry, new), details)
 
@@ -171,8 +183,11 @@ def time_detail(change: TimeChange) -> str:
     before, after = ("(none)" if us is None else f"{us:.1f}" for us in (change.before_us, change.after_us))
     # "200.0 us -> (none)": the unit stands behind the last number.
     times = f"{before} -> {after} us" if change.after_us is not None else f"{before} us -> {after}"
-    relative = f" ({100 * change.decision.change.estimate:+.1f} %)" if change.decision else ""
-    return f"{change.timer.label} {times}{relative}"
+    if change.decision is None:
+        return f"{change.timer.label} {times}"
+    if change.not_judged:
+        return f"{change.timer.label} {times}, not compared: {change.decision.reason}"
+    return f"{change.timer.label} {times} ({100 * change.decision.change.estimate:+.1f} %)"
 
 
 def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[TimeChange]:

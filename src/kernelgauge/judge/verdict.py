@@ -20,11 +20,11 @@ class Status(str, Enum):
     PASS = "PASS"
     REGRESSED = "REGRESSED"
     IMPROVED = "IMPROVED"
-    UNDECIDED = "UNDECIDED"  # too noisy to tell, or not of what was profiled
+    UNDECIDED = "UNDECIDED"  # less sensitive than asked for, or not of what was profiled
     NO_BASELINE = "NO_BASELINE"
     INCOMPARABLE = "INCOMPARABLE"  # the baseline is of another kind of machine
     INVALID = "INVALID"  # the measurement cannot be trusted
-    NOT_JUDGED = "NOT_JUDGED"  # shown only: the baseline does not know this host
+    NOT_JUDGED = "NOT_JUDGED"  # shown only: the baseline does not know this machine, or knows it at another speed
 
     @property
     def fails(self) -> bool:
@@ -73,7 +73,8 @@ class RelativeChange:
             return "-"
         percent = 100 * self.sensitivity
         unit = 10.0 ** (math.floor(math.log10(percent)) - 1)
-        return f"+{math.ceil(percent / unit) * unit:.3g} %"
+        rounded = math.ceil(percent / unit) * unit
+        return f"+{rounded:.0f} %" if rounded >= 100 else f"+{rounded:.3g} %"
 
     def __str__(self) -> str:
         estimate = f"{100 * self.estimate:+.2f} %"

@@ -1,4 +1,4 @@
-"""The control pair: a copy and a GEMM, measured beside the workloads. What moves them is the machine, not the code."""
+"""The reference kernels: a copy and a GEMM, measured beside the workloads. What moves them is the machine, not the code."""
 
 from __future__ import annotations
 

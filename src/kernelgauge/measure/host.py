@@ -1,7 +1,7 @@
 """How fast the host is right now.
 
 A virtual machine's cores change speed by a factor of two for tenths of a second to many seconds, whatever runs on them: a
-neighbour on the sibling hyperthread, say. A fixed piece of dispatch work, timed beside each measurement, shows it. What
+neighbour on the sibling hyperthread, say. A fixed piece of work, the host reference, timed beside each measurement, shows it. What
 is discarded is chosen by that control alone, never by the time that is being measured.
 """
 
@@ -23,7 +23,7 @@ class HostSpeed:
     """The control, and the fastest that it was so far in this process.
 
     Args:
-        work: what is timed: dispatch that does not depend on any workload.
+        work: what is timed. It does not depend on any workload.
         wait: makes the device idle before each, if there is one.
         patience_seconds: for all waiting of the session; what is left of it.
     """

@@ -9,6 +9,7 @@ from statistics import fmean
 
 from ..conditions import summarize_all
 from ..errors import KernelgaugeError
+from ..gpus import digest
 from ..run import ControlTime, Counts, Fingerprint, OpRecord, Run, Sample, Timer
 from ..trace import KernelRecord, dispatcher_ops, metadata_ops_that_launched
 from ..trace.lane import lane_of
@@ -64,7 +65,7 @@ def observed(
             samples={} if incomplete else _samples(subject, settings),
             incomplete=incomplete,
             gpu=device.gpu,
-            host=platform.node() or None,
+            host=digest(platform.node()) if platform.node() else None,
             controls=dict(controls),
             conditions=summarize_all([each.readings for each in subject.replicates]),
             ops=tuple(OpRecord(op.name, op.input_shapes) for op in window.ops),

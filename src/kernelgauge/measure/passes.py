@@ -1,4 +1,4 @@
-"""Passes over all workloads and the control pair, until each is pinned down: times, and whether they can be trusted."""
+"""Passes over all workloads and the reference kernels, until each is pinned down: times, and whether they can be trusted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .subject import DeviceLost, Subject, told
 __all__ = ["Passes"]
 
 _CONTROL_ITERATIONS = 12  # enough for 0.1 %: a control has one kernel, and its replicates are as many as the passes
-# The control pair may drift by this much between the first passes and the last. Nothing that a GPU does by itself
+# The reference kernels may drift by this much between the first passes and the last. Nothing that a GPU does by itself
 # moves it further: between processes on one H200 each of it spreads by 0.1 %.
 _CONTROL_DRIFT = 0.03
 _TOLD_EVERY_S = 2.0  # a pass over a few workloads takes a tenth of that, and a log keeps every line
@@ -31,9 +31,9 @@ _TOLD_EVERY_S = 2.0  # a pass over a few workloads takes a tenth of that, and a 
 
 @dataclass
 class Passes:
-    """Passes over workloads and the control pair, each in its turn, until each is pinned down. Owns the controls.
+    """Passes over workloads and the reference kernels, each in its turn, until each is pinned down. Owns the controls.
 
-    A confirmation goes on at once, on the code that is compiled already: times of code that was compiled anew lay 0.3 % off.
+    `confirm` goes on with the compiled code: code that was compiled again differed by 0.3 %.
     """
 
     subjects: Sequence[Subject]
@@ -67,7 +67,7 @@ class Passes:
 
     @property
     def controls(self) -> dict[str, ControlTime]:
-        """What the control pair took; without one that was not measured."""
+        """What the reference kernels took; without one that was not measured."""
         return {control.workload.module: _control_time(control) for control in self._controls if control.replicates}
 
     def _make(self, subjects: Sequence[Subject]) -> None:

@@ -79,7 +79,7 @@ class KernelRow:
     before_us: str
     delta_us: str
     share: str
-    limit: str  # how near it came to what this GPU's control pair reached
+    limit: str  # how near it came to what this GPU's reference kernels reached
     mark: str
 
     @property
@@ -187,7 +187,7 @@ def limit_texts(source: WorkloadResult) -> tuple[str, ...]:
         return ()
     # What the pair was measured in; a 16-bit type is as fast as the other.
     peaks = {"fp16": run.roof.gemm_tflop_per_s, "bf16": run.roof.gemm_tflop_per_s}
-    limits = Limits("control pair", run.roof.memory_gb_per_s, peaks, source="measured beside the workloads")
+    limits = Limits("reference kernels", run.roof.memory_gb_per_s, peaks, source="measured beside the workloads")
     return tuple(
         limit_text(kernel.identity, share_of_limit(work, kernel.device_time_us, source.dtype, limits) if work else None)
         for kernel, work in zip(run.kernels, run.work, strict=True)

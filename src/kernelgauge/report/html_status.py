@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..judge import Status
 from ..results import Results
 from .html_workload import WorkloadView
-from .wording import NOT_JUDGED, NOT_RUN, counted
+from .wording import NO_VERDICT, NOT_RUN, counted
 
 __all__ = ["overall", "rank", "sentence"]
 
@@ -16,10 +16,10 @@ __all__ = ["overall", "rank", "sentence"]
 _SAID = {
     Status.INVALID.value: "could not be measured reliably",
     Status.REGRESSED.value: "regressed",
-    Status.UNDECIDED.value: "undecided: too noisy to tell",
+    Status.UNDECIDED.value: "inconclusive",
     Status.INCOMPARABLE.value: "with a baseline of another kind of machine",
     Status.NO_BASELINE.value: "without a baseline",
-    NOT_JUDGED: "not judged",
+    NO_VERDICT: "without a verdict",
     Status.IMPROVED.value: "improved",
     Status.PASS.value: "passed",
     Status.NOT_JUDGED.value: "shown, not judged",

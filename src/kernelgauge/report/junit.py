@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
-from ..judge import Verdict, observe
+from ..judge import Status, Verdict, observe
 from ..printable import printable
 from ..results import Results, WorkloadResult
 from ..run import Timer
@@ -79,7 +79,7 @@ def _untested(results: Results) -> Iterator[ET.Element]:
             _add_properties(case, _of_the_test(results, workload, verdict, ""))
             if verdict.status.fails:
                 _add_end(case, "failure", verdict.status.value, _headline(verdict), str(verdict))
-            elif not verdict.status.decided:
+            elif not verdict.status.decided or verdict.status is Status.NOT_JUDGED:
                 _add_end(case, "skipped", "pytest.skip", _headline(verdict), str(verdict))
             yield case
         if workload.unavailable is not None and workload.id not in tested:

@@ -13,7 +13,6 @@ from rich.text import Text
 from ..judge import Ancestor, Group, Review, Reviewed, SinceFirst, TimeChange
 from ..printable import printable
 from ..revision import short
-from ..run import Timer
 from .page import Column, Grid, Section, markdown, unlinked
 from .terminal import render
 from .wording import change_text, counted, us
@@ -139,7 +138,9 @@ def _in_full(change: TimeChange) -> str:
     if change.decision is None:
         return said
     measured = change.decision.change
-    at_equal_speed = " at equal host speed" if change.timer is not Timer.DEVICE else ""
+    if change.not_judged:
+        return f"{said}  not compared: {change.decision.reason}"
+    at_equal_speed = " at equal host speed" if change.decision.before[0].is_by_host else ""
     said += f"  {100 * measured.estimate:+.1f} %{at_equal_speed}"
     if measured.low is None or measured.high is None:
         return f"{said} [no interval]"

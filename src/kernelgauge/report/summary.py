@@ -11,7 +11,7 @@ from ..results import Results
 from .rows import rows
 from .terminal import conditions_text, describe, notes, remarks, summary_text
 
-__all__ = ["Block", "summary"]
+__all__ = ["Block", "summary", "unknown_machines"]
 
 
 class Block(NamedTuple):
@@ -34,29 +34,22 @@ def summary(results: Results, *, width: int, color: bool, failures: bool) -> Ite
     if failures:
         yield from (Block(str(verdict)) for verdict in verdicts if verdict.status.fails)
     yield from map(Block, remarks(table, verdicts))
-    yield from map(Block, _how_to_join(results))
     unavailable = {workload.id: workload.unavailable for workload in results.workloads if workload.unavailable}
     yield from (Block(note, warns=True) for note in notes(unavailable))
     yield from (Block(f"warning: {printable(warning)}", warns=True) for warning in results.warnings)
 
 
-def _how_to_join(results: Results) -> Iterator[str]:
-    """Yield the command that adds a passing run on a machine that the baselines do not know."""
-    if any(argument.startswith("--perf-update") for argument in results.arguments):
-        return
+def unknown_machines(results: Results) -> list[str]:
+    """Return the GPUs, or hosts of CPUs, that passed and that the baselines do not know."""
     if results.status is not None and (results.status.fails or results.status is Status.INCOMPARABLE):
-        return
+        return []
     unknown: set[str] = set()
     for workload in results.workloads:
         run, baseline = workload.run, workload.baseline
         if run is None or baseline is None:
             continue
         if not compare(baseline.fingerprint, run.fingerprint).identical:  # another software joins no baseline
-            return
+            return []
         known = {process.place for entry in baseline.entries for process in entry.processes}
         unknown |= {place} if (place := run.gpu or run.host) is not None and place not in known else set()
-    if not unknown:
-        return
-    what = "GPU" if any(workload.run and workload.run.gpu for workload in results.workloads) else "host"
-    yield printable(f"the baselines do not know this {what} ({', '.join(sorted(unknown))})")
-    yield "  to add this run to them: kernelgauge accept --add"
+    return sorted(unknown)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from ..results import WorkloadResult
 
 __all__ = [
-    "NOT_JUDGED",
     "NOT_RUN",
+    "NO_VERDICT",
     "bytes_text",
     "change_of_one",
     "change_text",
@@ -26,7 +26,7 @@ __all__ = [
     "us_or_dash",
 ]
 
-NOT_RUN, NOT_JUDGED = "NOT RUN", "NOT JUDGED"
+NOT_RUN, NO_VERDICT = "NOT RUN", "NO VERDICT"
 
 _LONGEST_SHAPES = 100
 _MOST_KINDS = 4
@@ -50,7 +50,7 @@ def status_text(workload: WorkloadResult) -> str:
     """The worst of its verdicts, or why there is none."""
     if workload.status is not None:
         return workload.status.value
-    return NOT_RUN if workload.run is None else NOT_JUDGED
+    return NOT_RUN if workload.run is None else NO_VERDICT
 
 
 def percent(share: float) -> str:
