@@ -232,7 +232,7 @@ def test_what_cannot_be_decided_is_not_called_the_same_speed() -> None:
     noisy = measured(device=(150.0, 250.0, 200.0, 260.0))
     found = reviewed(measured(), noisy)
     assert found.group is Group.SPEED
-    assert found.doubts == ("device time: UNDECIDED  too noisy to tell whether it moved",)
+    assert found.doubts == ("device time: UNDECIDED  inconclusive",)
     told = reviewed(measured(), noisy, doubts=("device time: UNDECIDED  as the run said it",))
     assert told.doubts == ("device time: UNDECIDED  as the run said it",)
 

@@ -104,8 +104,27 @@ def test_plan_names_device_time_alone_where_only_it_moved() -> None:
 def test_plan_keeps_a_file_where_nothing_is_decided(old: Baseline, new: Baseline) -> None:
     """What a noisy run says is no better than what is stored, and may be worse."""
     content = encode_baseline(old)
-    assert plan_one(old, new) == PlannedChange(Action.KEEP, WORKLOAD, None)
+    plan = plan_one(old, new)
+    assert (plan.action, plan.baseline) == (Action.KEEP, None)
     assert encode_baseline(old) == content
+
+
+def test_plan_on_unknown_gpu_names_clocks_not_compared() -> None:
+    plan = plan_one(baseline(), baseline(gpu=ELSEWHERE))
+    assert plan.action is Action.KEEP
+    assert [detail.partition(" ")[0] for detail in plan.details] == ["end", "host"]
+    assert all(detail.endswith("not compared: the baseline does not know this machine") for detail in plan.details)
+
+
+def test_plan_on_unknown_cpu_host_records_it() -> None:
+    cpu = fingerprint(device="a CPU", arch="cpu")
+    here, there = (
+        from_run(msgspec.structs.replace(run(machine=cpu, gpu=None, controls={}), host=host), suite="perf")
+        for host in ("here", "there")
+    )
+    plan = plan_one(here, there)
+    assert plan.action is Action.UPDATE
+    assert plan.details[0].endswith("not compared: the baseline does not know this machine")
 
 
 @pytest.mark.parametrize("control_us", [9.0, 16.0, 25.0])

@@ -43,7 +43,7 @@ def test_passing_run_on_unknown_gpu_names_accept_add_once(recorded: Project) -> 
     measure(recorded, told(), gpu="another")
     lines = recorded.run().outlines
     assert sum(HINT in line for line in lines) == 1
-    assert "the baselines do not know this GPU (another)" in lines
+    assert "the baselines do not know this GPU: another" in lines
 
 
 def test_run_on_known_gpu_does_not_name_accept_add(recorded: Project) -> None:
