@@ -24,7 +24,14 @@ __all__ = ["DATA", "Suite", "archived_suites", "baseline_of", "busy_suites", "re
 DATA = ROOT / "benchmarks" / "data"
 COMMITTED = ROOT / "baselines" / "nvidia-h200"
 # Files without a host in them, by folder. The runs of host8 to host10 are on GPUs of the committed baselines.
-_HOSTS = {"host8": "host-a", "host9": "host-b", "host10": "host-c", "usual": "states", "slow": "states", "two-workers": "states"}
+_HOSTS = {
+    "host8": "host-a",
+    "host9": "host-b",
+    "host10": "host-c",
+    "usual": "states",
+    "slow": "states",
+    "two-workers": "states",
+}
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,9 @@ def main() -> None:
     if change is not None:
         archive, busy, known = (list(map(change, each)) for each in (archive, busy, known))
     print_design("busy host, full matrix", [(one, tuple(known)) for one in busy], show=options.show)
-    print(f"{len(archive)} processes of the detection benchmark on 2 GPUs: of the rule only the factor of a fast host comes from them")
+    print(
+        f"{len(archive)} processes of the detection benchmark on 2 GPUs: of the rule only the factor of a fast host comes from them"
+    )
     for name, pairs in designs(archive)[:3]:
         print_design(name, pairs, show=options.show)
     if not (options.without or options.extra):

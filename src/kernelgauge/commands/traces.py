@@ -27,7 +27,7 @@ def add_commands(commands: Commands) -> None:
     show = commands.add_parser(
         "show",
         help="what a trace says: its kernels, who launched them, what the GPU waited for",
-        description="Explain a trace of torch.profiler (.json or .json.gz) or an SQLite export of Nsight Systems: kernels in order and in groups, launch "
+        description="Explain a trace of torch.profiler (.json or .json.gz): kernels in order and in groups, launch "
         "configurations, launching ops and shapes, idle time, the host's ops.",
         allow_abbrev=False,
     )

@@ -1,4 +1,4 @@
-"""A trace file -> `Trace`: the Chrome trace of torch.profiler (`.json`, `.json.gz`), or an export of Nsight Systems."""
+"""A trace file -> `Trace`: the Chrome trace of torch.profiler (`.json`, `.json.gz`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ..errors import TraceError
 from .blocks import file_blocks
 from .events import Args, Event, Piece, TraceParser, in_utf8
 from .model import ApiCall, DeviceRecord, Op, Trace
-from .nsys import is_nsys, read_nsys
 from .overlap import MOST_STEPS_AT_ONCE, too_many_steps_at
 
 __all__ = ["parse", "read"]
@@ -39,12 +38,10 @@ _decode_devices = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
 def read(path: Path | str) -> Trace:
-    """Read a trace of torch.profiler, or what Nsight Systems exports as SQLite.
+    """Read a trace of torch.profiler.
 
     Raises `TraceError` if the file is missing, is not gzip or JSON, or is JSON of something else.
     """
-    if is_nsys(path):
-        return read_nsys(Path(path))
     return _read(file_blocks(path), where=str(path))
 
 
