@@ -112,7 +112,7 @@ def conclude(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Verdict]
 
     def end(verdict: Verdict, *, by_baseline: bool = True) -> None:
         attach_verdict(request.node, verdict.status)
-        request.node.user_properties.append(("kernelgauge_reason", verdict.headline))
+        request.node.user_properties += [("kernelgauge_reason", verdict.headline), *_times(verdict)]
         if gauge.must_fail(verdict.status, by_baseline=by_baseline):
             pytest.fail(str(verdict), pytrace=False)
         if verdict.status is Status.NO_BASELINE and not gauge.options.accepts:
@@ -121,3 +121,15 @@ def conclude(request: pytest.FixtureRequest, gauge: Gauge) -> Callable[[Verdict]
             pytest.skip(str(verdict))
 
     return end
+
+
+def _times(verdict: Verdict) -> list[tuple[str, str]]:
+    """Return what a time's verdict adds to the test's properties, and so to pytest's --junitxml."""
+    change = verdict.change
+    values = {
+        "us": verdict.after_us,
+        "baseline_us": verdict.before_us,
+        "change_percent": change and 100 * change.estimate,
+        "sensitivity_percent": change and change.sensitivity and 100 * change.sensitivity,
+    }
+    return [(f"kernelgauge_{name}", f"{value:.6g}") for name, value in values.items() if value is not None]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,17 +62,15 @@ def test_without_an_option_html_and_markdown_are_written_beside_the_last(command
 
 def test_a_folder_and_the_file_in_it_are_the_same(command: Command, tmp_path: Path) -> None:
     folder = left(tmp_path / "a", told())
-    assert command(folder, "--csv", "-")[1] == command(folder / "results.json", "--csv", "-")[1] != ""
+    assert command(folder, "--markdown", "-")[1] == command(folder / "results.json", "--markdown", "-")[1] != ""
 
 
 def test_every_form_is_written_where_it_is_asked_for(command: Command, tmp_path: Path) -> None:
     folder = left(tmp_path / "a", told())
-    names = {"--markdown": "x.md", "--junit": "x.xml", "--csv": "x.csv", "--benchmark-json": "deep/er/x.json"}
+    names = {"--markdown": "x.md", "--benchmark-json": "deep/er/x.json"}
     code, out, _ = command(folder, *(part for option, name in names.items() for part in (option, tmp_path / name)))
     assert (code, out) == (0, "")
     assert (tmp_path / "x.md").read_text().startswith("**REGRESSED**")
-    assert ET.parse(tmp_path / "x.xml").getroot().tag == "testsuites"
-    assert len(list(csv.reader(io.StringIO((tmp_path / "x.csv").read_text())))) == 4
     assert len(json.loads((tmp_path / "deep" / "er" / "x.json").read_text())["benchmarks"]) == 3
     assert sorted(path.name for path in folder.iterdir()) == ["results.json"]
 
@@ -87,7 +82,7 @@ def test_the_real_page_is_made(command: Command, tmp_path: Path) -> None:
     assert out.startswith("<!")
 
 
-@pytest.mark.parametrize(("option", "start"), [("--markdown", "**REGRESSED**"), ("--junit", "<?xml"), ("--csv", '"')])
+@pytest.mark.parametrize(("option", "start"), [("--markdown", "**REGRESSED**"), ("--benchmark-json", "{")])
 def test_a_minus_is_the_standard_output(command: Command, tmp_path: Path, option: str, start: str) -> None:
     code, out, err = command(left(tmp_path / "a", told()), option, "-")
     assert (code, err) == (0, "")
@@ -112,23 +107,15 @@ def test_print_shows_the_table_and_every_failure(command: Command, tmp_path: Pat
 
 
 def test_print_and_a_file_may_be_asked_for_together(command: Command, tmp_path: Path) -> None:
-    _, out, err = command(left(tmp_path / "a", told()), "--print", "--csv", tmp_path / "x.csv")
+    _, out, err = command(left(tmp_path / "a", told()), "--print", "--markdown", tmp_path / "x.md")
     assert "NVIDIA H200" in out
-    assert err == f"written: {tmp_path / 'x.csv'}\n"
+    assert err == f"written: {tmp_path / 'x.md'}\n"
 
 
-def test_several_results_are_one_table(command: Command, tmp_path: Path) -> None:
-    folders = [left(tmp_path / name, told(name)) for name in ("a", "b", "c")]
-    _, out, _ = command(*folders, "--csv", "-")
-    assert [row["gpu"] for row in csv.DictReader(io.StringIO(out))] == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
-
-
-@pytest.mark.parametrize("option", ["--junit", "--benchmark-json"])
-def test_a_form_with_room_for_one_run_refuses_two_and_writes_nothing(
-    command: Command, tmp_path: Path, option: str
-) -> None:
+def test_a_form_with_room_for_one_run_refuses_two_and_writes_nothing(command: Command, tmp_path: Path) -> None:
+    option = "--benchmark-json"
     folders = [left(tmp_path / name, told(name)) for name in ("a", "b")]
-    code, out, err = command(*folders, "--csv", tmp_path / "x.csv", option, tmp_path / "x")
+    code, out, err = command(*folders, "--markdown", tmp_path / "x.md", option, tmp_path / "x")
     assert (code, out) == (2, "")
     assert f"{option} has room for one run" in err
     assert "got      2 results" in err
@@ -138,12 +125,12 @@ def test_a_form_with_room_for_one_run_refuses_two_and_writes_nothing(
 @pytest.mark.parametrize(
     "places",
     [
-        ("--csv", "-", "--markdown", "-"),
-        ("--csv", "-", "--print"),
-        ("--csv", "x", "--markdown", "x"),
-        ("--csv", "x", "--markdown", "./x"),
-        ("--csv", "x", "--markdown", "a/../x"),
-        ("--csv", "x", "--markdown", "link"),
+        ("--benchmark-json", "-", "--markdown", "-"),
+        ("--benchmark-json", "-", "--print"),
+        ("--benchmark-json", "x", "--markdown", "x"),
+        ("--benchmark-json", "x", "--markdown", "./x"),
+        ("--benchmark-json", "x", "--markdown", "a/../x"),
+        ("--benchmark-json", "x", "--markdown", "link"),
     ],
 )
 def test_two_forms_do_not_share_a_place(
@@ -162,7 +149,7 @@ def test_what_is_no_file_is_not_replaced_by_one(command: Command, tmp_path: Path
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     for place in (fifo, tmp_path):
-        code, _, err = command(left(tmp_path / f"of-{place.name}", told()), "--csv", place)
+        code, _, err = command(left(tmp_path / f"of-{place.name}", told()), "--markdown", place)
         assert code == 2
         assert "not a regular file" in err
     assert fifo.is_fifo()
@@ -172,7 +159,7 @@ def test_results_are_not_written_over(command: Command, tmp_path: Path) -> None:
     folder = left(tmp_path / "a", told())
     (tmp_path / "link").symlink_to(folder / "results.json")
     for place in (folder / "results.json", tmp_path / "link", folder / ".." / "a" / "results.json"):
-        code, _, err = command(folder, "--csv", place)
+        code, _, err = command(folder, "--markdown", place)
         assert code == 2
         assert "not written over the results" in err
     assert (folder / "results.json").read_bytes() == encode_results(told())
@@ -180,13 +167,13 @@ def test_results_are_not_written_over(command: Command, tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_says_where(command: Command, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    code, _, err = command(left(tmp_path / "a", told()), "--csv", tmp_path / "file" / "x.csv")
+    code, _, err = command(left(tmp_path / "a", told()), "--markdown", tmp_path / "file" / "x.md")
     assert code == 2
-    assert str(tmp_path / "file" / "x.csv") in err
+    assert str(tmp_path / "file" / "x.md") in err
 
 
 def test_a_run_that_failed_is_reported_without_failing(command: Command, tmp_path: Path) -> None:
-    assert command(left(tmp_path / "a", told()), "--csv", "-")[0] == 0
+    assert command(left(tmp_path / "a", told()), "--markdown", "-")[0] == 0
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b'{"schema_version": 99}'])
@@ -197,14 +184,14 @@ def test_what_is_no_results_file_is_trouble_and_nothing_is_written(
     bad.mkdir()
     if content is not None:
         (bad / "results.json").write_bytes(content)
-    code, out, err = command(good, bad, "--csv", tmp_path / "x.csv")
+    code, out, err = command(good, bad, "--markdown", tmp_path / "x.md")
     assert (code, out) == (2, "")
     assert str(bad / "results.json") in err
-    assert not (tmp_path / "x.csv").exists()
+    assert not (tmp_path / "x.md").exists()
 
 
 def test_a_path_that_is_too_long_is_named(command: Command, tmp_path: Path) -> None:
-    code, out, err = command(left(tmp_path / "a", told()), "x" * 10_000, "--csv", "-")
+    code, out, err = command(left(tmp_path / "a", told()), "x" * 10_000, "--markdown", "-")
     assert (code, out) == (2, "")
     assert err.startswith("the results cannot be read\n")
     assert "File name too long" in err
@@ -217,7 +204,7 @@ def test_what_the_system_refuses_is_told_in_one_line_that_steers_no_terminal(
         raise PermissionError(13, "Permission denied\x1b[31m")
 
     monkeypatch.setattr("kernelgauge.results_file.find_results", refused)
-    code, out, err = command(left(tmp_path / "a", told()), "--csv", "-")
+    code, out, err = command(left(tmp_path / "a", told()), "--markdown", "-")
     assert (code, out) == (2, "")
     assert err == "it could not be done: [Errno 13] Permission denied\\x1b[31m\n"
 
@@ -230,7 +217,7 @@ def test_arguments_that_are_none_are_told_and_steer_no_terminal(command: Command
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such redirection")
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("form", ["--print", "--csv -"])
+@pytest.mark.parametrize("form", ["--print", "--benchmark-json -"])
 def test_a_stream_that_is_closed_changes_nothing_else(tmp_path: Path, closed: str, form: str) -> None:
     folder = left(tmp_path / "a", told())
     script = f'"$0" -m kernelgauge report "$1" {form} --markdown "$1/x.md" {closed}'
@@ -246,7 +233,7 @@ def test_trouble_that_nobody_listens_to_is_trouble_all_the_same(tmp_path: Path) 
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "kernelgauge", "report", tmp_path / "nowhere", "--csv", "-"],
+        [sys.executable, "-m", "kernelgauge", "report", tmp_path / "nowhere", "--markdown", "-"],
         stdout=subprocess.PIPE,
         stderr=writer,
         check=False,
@@ -256,7 +243,7 @@ def test_trouble_that_nobody_listens_to_is_trouble_all_the_same(tmp_path: Path) 
 
 
 def test_no_results_at_all_is_asked_wrongly(command: Command) -> None:
-    code, _, err = command("--csv", "-")
+    code, _, err = command("--markdown", "-")
     assert code == 2
     assert "RESULTS" in err
 
@@ -264,7 +251,7 @@ def test_no_results_at_all_is_asked_wrongly(command: Command) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_steers_the_terminal(command: Command, tmp_path: Path, text: str) -> None:
     folder = left(tmp_path / "a", hostile(text, Status.REGRESSED, Status.IMPROVED))
-    for form in (["--print"], ["--markdown", "-"], ["--junit", "-"], ["--csv", "-"], ["--benchmark-json", "-"]):
+    for form in (["--print"], ["--markdown", "-"], ["--benchmark-json", "-"]):
         code, out, err = command(folder, *form)
         assert (code, err) == (0, "")
         assert all(line.isprintable() for line in out.replace("\r\n", "\n").split("\n"))
@@ -273,8 +260,8 @@ def test_no_text_steers_the_terminal(command: Command, tmp_path: Path, text: str
 def test_neither_torch_nor_pytest_nor_scipy_is_imported(tmp_path: Path) -> None:
     script = (
         "import sys; from kernelgauge.cli import main; "
-        "main(['report', sys.argv[1], '--markdown', sys.argv[1] + '/x.md', '--junit', sys.argv[1] + '/x.xml', "
-        "'--csv', sys.argv[1] + '/x.csv', '--benchmark-json', sys.argv[1] + '/x.json', '--print']);"
+        "main(['report', sys.argv[1], '--markdown', sys.argv[1] + '/x.md', "
+        "'--benchmark-json', sys.argv[1] + '/x.json', '--print']);"
         "sys.exit(','.join(name for name in ('torch', 'pytest', 'scipy', 'numpy') if name in sys.modules) or 0)"
     )
     folder = left(tmp_path / "a", told())

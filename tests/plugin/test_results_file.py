@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from kernelgauge.judge import Status
-from kernelgauge.report.junit import junit
 from kernelgauge.report.pull_request import summary_markdown
 from kernelgauge.results import Results
 from kernelgauge.results_file import read_results
-from tests.plugin.inner_project import Project, junit_cases, told
+from tests.plugin.inner_project import Project, told
 
 ID = "mlp-eager-bf16-4x8"
 MIB = 1 << 20
@@ -149,22 +148,16 @@ def test_what_no_device_measured_is_told_all_the_same(project: Project) -> None:
     assert "nothing was measured" in (latest(project) / "report.md").read_text()
 
 
-def test_the_junit_file_made_of_it_says_what_that_of_pytest_says(project: Project, tmp_path: Path) -> None:
-    project.tell(told(), told(variant="compiled"))
+def test_junitxml_of_pytest_has_the_times(project: Project) -> None:
+    project.tell(told())
     project.record()
-    project.tell(told(gelu_us=5.5), told(variant="compiled", error="unavailable"))
+    project.tell(told(gelu_us=5.5))
     project.run()
-    (tmp_path / "ours.xml").write_bytes(junit(left(project)))
-    ours, of_pytest = junit_cases(tmp_path / "ours.xml"), project.cases()
-    assert len(ours) == 10
-
-    def said(cases: list) -> list:  # type: ignore[type-arg]
-        keys = ("kernelgauge_verdict", "kernelgauge_reason")
-        return [
-            (case.name, case.parameters, case.outcome, [case.properties.get(key) for key in keys]) for case in cases
-        ]
-
-    assert said(ours) == said(of_pytest)
+    properties = project.case("test_device_time").properties
+    assert properties["kernelgauge_verdict"] == "REGRESSED"
+    assert float(properties["kernelgauge_us"]) == pytest.approx(11.5, abs=0.1)
+    assert float(properties["kernelgauge_baseline_us"]) == pytest.approx(10.0, abs=0.1)
+    assert float(properties["kernelgauge_change_percent"]) == pytest.approx(15.0, abs=1.0)
 
 
 def test_a_report_that_cannot_be_written_is_a_warning(project: Project) -> None:

@@ -30,7 +30,7 @@ class _Form:
 def add_commands(commands: Commands) -> None:
     report = commands.add_parser(
         "report",
-        help="results of a run as HTML, Markdown, JUnit XML, CSV, JSON of pytest-benchmark, or text",
+        help="results of a run as HTML, Markdown, JSON of pytest-benchmark, or text",
         description="Make reports of results.json files, without a GPU. FILE may be -, for the standard output. Without an "
         "option, report.html and report.md are written beside the last of RESULTS, which is to be the newest.",
         allow_abbrev=False,
@@ -109,18 +109,6 @@ def _markdown(results: Sequence[Results]) -> bytes:
     return summary_markdown(results).encode()
 
 
-def _junit(results: Sequence[Results]) -> bytes:
-    from ..report.junit import junit
-
-    return junit(results[0])
-
-
-def _csv(results: Sequence[Results]) -> bytes:
-    from ..report.csv_table import csv_text
-
-    return csv_text(results).encode()
-
-
 def _benchmark_json(results: Sequence[Results]) -> bytes:
     from ..report.pytest_benchmark_json import benchmark_json
 
@@ -130,8 +118,6 @@ def _benchmark_json(results: Sequence[Results]) -> bytes:
 _FORMS = (
     _Form("html", "one page that needs no other file", _html),
     _Form("markdown", "for a pull request", _markdown),
-    _Form("junit", "JUnit XML, as pytest writes it", _junit, one=True),
-    _Form("csv", "for a spreadsheet: a row for each workload and timer", _csv),
     _Form("benchmark-json", "for pytest-benchmark compare", _benchmark_json, one=True),
 )
 
