@@ -195,7 +195,7 @@ def test_c22_liger_runs_any_shape_without_compiling(workload: Workload, gauge: G
 def test_c23_both_fused_kernels_beat_the_two_that_they_replace(
     workload: Workload, run: Run, eager: Run, gauge: Gauge, available: Available
 ) -> None:
-    # Which of the two wins depends on what Inductor's autotuner drew: 38 or 55 us against Liger's 45 on an H200.
+    # Which of the two wins depends on what Inductor's autotuner chose: 38 or 55 us against Liger's 45 on an H200.
     compiled = available(lambda: gauge.observed.run(gauge.suites.sibling(workload, variant="compiled")))
     assert pointwise_us(run) < pointwise_us(eager)
     assert pointwise_us(compiled) < pointwise_us(eager)

@@ -49,11 +49,11 @@ def draw(
     gpus: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[RunsFile]:
-    """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner draws anew in each.
+    """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner chooses anew in each.
 
-    Every second one on each GPU compiles with memory to spare: it may draw otherwise there.
+    Every second one on each GPU compiles with memory to spare: it may choose otherwise there.
     One process at a time on each of `gpus` (values for CUDA_VISIBLE_DEVICES; none: whatever is visible, one at a time).
-    Raises `MeasurementError` if one of them fails: what is left would not be a fair draw.
+    Raises `MeasurementError` if one of them fails: what is left would not be a fair sample.
     """
     free: SimpleQueue[str | None] = SimpleQueue()
     places: list[str | None] = [*gpus] or [None]

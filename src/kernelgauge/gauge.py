@@ -146,9 +146,9 @@ class Gauge:
         """Return the ids of those with a time that looks slower: it is measured further before it fails."""
         if self.options.accepts:
             return set()
-        return {identifier for identifier in self.to_judge & runs.keys() if self._is_suspicious(runs[identifier])}
+        return {identifier for identifier in self.to_judge & runs.keys() if self._looks_slower(runs[identifier])}
 
-    def _is_suspicious(self, run: Run) -> bool:
+    def _looks_slower(self, run: Run) -> bool:
         stored = self._stored(self.suites.workload(run.workload))
         return any(
             stored.verdict(run, timer.label, functools.partial(self._judged, timer)).status is Status.REGRESSED

@@ -181,10 +181,10 @@ class Observed:
         rounds = self.rounds(workload)
         self.keep_latency(workload, rounds, rounds.durations_s())
 
-    # -- what is suspicious -------------------------------------------------------------------------------------
+    # -- what looks slower --------------------------------------------------------------------------------------
 
     def confirm(self, workload: Workload, timer: Timer) -> KernelgaugeError | None:
-        """Measure more of a suspicious time, once. None: it was done, now or before; else why it could not be."""
+        """Measure a time that looks slower further, once. None: it was done, now or before; else why it could not be."""
         if timer in CONFIRMED_WHERE_MEASURED:
             return self.measured(workload).not_confirmed
         if workload.id not in self._latency_confirmed:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kernelgauge.judge import Baseline, calibrated
-from kernelgauge.report.calibration import calibration_text, odds_text
+from kernelgauge.report.calibration import calibration_text, choices_text
 from kernelgauge.run import Timer
 from kernelgauge.trace import KernelIdentity
 from tests.builders import ELSEWHERE, FUSED, WORKLOAD, baseline, drawn, run
@@ -92,9 +92,9 @@ def test_the_table_is_never_wider_than_the_terminal(width: int) -> None:
     assert "\x1b" not in text
 
 
-def test_odds_name_the_most_frequent_configuration_first() -> None:
-    assert odds_text({"mlp": drawn({512: 1, 1024: 3}, us={512: 55.4, 1024: 38.1})}) == [
-        "mlp: the autotuner drew 2 launch configurations",
+def test_choices_name_the_most_frequent_configuration_first() -> None:
+    assert choices_text({"mlp": drawn({512: 1, 1024: 3}, us={512: 55.4, 1024: 38.1})}) == [
+        "mlp: the autotuner chose 2 launch configurations",
         f"  3 of 4: 205.1 us  {FUSED} 38.1 us (XBLOCK=1024, num_warps=4)",
         f"  1 of 4: 222.4 us  {FUSED} 55.4 us (XBLOCK=512, num_warps=8)",
     ]
@@ -114,7 +114,7 @@ def test_in_a_cuda_graph_the_grid_tells_the_configuration() -> None:
         )
         for entry in chosen.entries
     ]
-    lines = odds_text({"mlp": replace(chosen, entries=tuple(entries))})
+    lines = choices_text({"mlp": replace(chosen, entries=tuple(entries))})
     assert [line.partition(FUSED)[2] for line in lines[1:]] == [
         " 38.1 us (grid 24576x1x1 block 128x1x1)",
         " 55.4 us (grid 49152x1x1 block 256x1x1)",
@@ -128,9 +128,9 @@ def test_a_kernel_with_nothing_to_tune_is_no_part_of_the_odds() -> None:
         chosen.entries[0].kernels[0], identity=KernelIdentity("triton_per_fused_sum_1", "reduction", kernel_kwargs="")
     )
     entries = tuple(replace(entry, kernels=(*entry.kernels, fixed)) for entry in chosen.entries)
-    lines = odds_text({"mlp": replace(chosen, entries=entries)})
+    lines = choices_text({"mlp": replace(chosen, entries=entries)})
     assert all(FUSED in line and "triton_per" not in line for line in lines[1:])
 
 
 def test_where_one_configuration_was_drawn_there_are_no_odds() -> None:
-    assert odds_text({"mlp": drawn({1024: 4})}) == []
+    assert choices_text({"mlp": drawn({1024: 4})}) == []

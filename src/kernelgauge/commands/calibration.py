@@ -22,8 +22,8 @@ def add_commands(commands: Commands) -> None:
         "calibrate",
         help="measure how noisy this machine is, and record baselines that know it",
         description="Run the suite in fresh processes with empty compile caches, print each workload's noise, the "
-        "smallest change that is seen and what the autotuner drew, and store them with the baselines. Every second process on "
-        "each GPU compiles with memory to spare, since the autotuner may draw otherwise then. Every other argument "
+        "smallest change that is seen and what the autotuner chose, and store them with the baselines. Every second process on "
+        "each GPU compiles with memory to spare, since the autotuner may choose otherwise then. Every other argument "
         "goes to pytest: kernelgauge calibrate perf -k mlp",
         allow_abbrev=False,
     )
@@ -80,12 +80,12 @@ def _calibrate(options: argparse.Namespace) -> Exit:
 
 
 def _show(calibration: Calibration) -> None:
-    from ..report.calibration import calibration_text, odds_text
+    from ..report.calibration import calibration_text, choices_text
 
     width, color = terminal()
     lines = [
         calibration_text(calibration.baselines, comparisons=calibration.comparisons, width=width, color=color),
-        *odds_text(calibration.baselines),
+        *choices_text(calibration.baselines),
         *(f"not stored: {workload}: {why}" for workload, why in calibration.refused.items()),
     ]
     say("\n".join(lines))

@@ -60,9 +60,9 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One launch configuration of the workload's kernels. Inductor's autotuner draws between several."""
+    """One launch configuration of the workload's kernels. Inductor's autotuner chooses between several."""
 
-    draws: int  # in how many compiles it was drawn
+    draws: int  # in how many compiles it was chosen
     kernels: tuple[KernelRecord, ...]
     processes: tuple[Process, ...]
 
@@ -108,7 +108,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     ancestors: tuple[Ancestor, ...] = ()
 
     def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
-        """The entry to compare these kernels with: that of their own configuration, else the one drawn most often."""
+        """The entry to compare these kernels with: that of their own configuration, else the one chosen most often."""
         best = max(self.entries, key=lambda entry: (likeness(entry.kernels, kernels), entry.draws))
         return best, likeness(best.kernels, kernels)
 

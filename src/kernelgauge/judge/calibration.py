@@ -1,4 +1,4 @@
-"""Many runs of unchanged code in fresh processes -> one baseline that knows its own noise and its autotuner's odds."""
+"""Many runs of unchanged code in fresh processes -> one baseline that knows its own noise and its autotuner's choices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def calibrated(runs: Sequence[Run], *, suite: str, recorded: Recorded | None = N
 
 
 def entries_of(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
-    """Of each launch configuration one with all its processes, the one drawn most often first."""
+    """Of each launch configuration one with all its processes, the one chosen most often first."""
     groups: list[list[Entry]] = []
     for entry in (entry for baseline in baselines for entry in baseline.entries):
         for group in groups:

@@ -39,7 +39,7 @@ def _later(one: Recorded | None, other: Recorded | None) -> Recorded | None:
 
 
 def _other_source(stored: Baseline, new: Baseline) -> Iterator[str]:
-    """A configuration that was not drawn before is of the same source, or of other code."""
+    """A configuration that was not chosen before is of the same source, or of other code."""
     known = {(each.name, each.source_hash) for each in _identities(stored)}
     names = {name for name, source in known if source}
     for each in _identities(new):

@@ -17,7 +17,7 @@ _SUBJECT = "structure"
 def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
     """Gate kernels (names, order, number of launches) and every count exactly.
 
-    So is the launch configuration, except for Inductor's kernels: its autotuner draws theirs anew for each compile, and
+    So is the launch configuration, except for Inductor's kernels: its autotuner chooses theirs anew for each compile, and
     the device time's verdict names it. More of anything counted is REGRESSED, less is IMPROVED; other kernels are
     REGRESSED until they are accepted, fewer or not.
     """

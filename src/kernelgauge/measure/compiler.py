@@ -62,7 +62,7 @@ def take_deterministic_choices() -> None:
             "--perf-deterministic: this torch cannot choose without timing",
             got=f"torch {torch.__version__}, without torch._inductor.config.deterministic",
             expected="torch 2.10 or newer",
-            next_command="kernelgauge calibrate   (so that the baseline knows every choice, and its odds)",
+            next_command="kernelgauge calibrate   (so that the baseline knows every choice)",
         )
     inductor.deterministic = True
 

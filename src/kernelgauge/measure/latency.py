@@ -143,7 +143,7 @@ class Rounds:
         return durations_s
 
     def time(self) -> Sample:
-        """All rounds, timed here: to confirm what was suspicious, or in place of what was spoilt.
+        """All rounds, timed here: to confirm what looks slower, or in place of what was spoilt.
 
         Raises `DisturbedError` if the machine spoils them, and what `require_profiled_kernels` raises.
         """

@@ -27,7 +27,7 @@ class Measured:
     """A run and its artifacts.
 
     `latency_replicates`, `latency_iterations`: of what is timed later, and calls in each. `one_instance`: whether all
-    replicates are made on one (`Subject.only_instance`). `not_confirmed`: why what was suspicious could not be measured again.
+    replicates are made on one (`Subject.only_instance`). `not_confirmed`: why a time that looks slower could not be measured again.
     """
 
     run: Run

@@ -54,15 +54,15 @@ class Passes:
             return
         self._make(self.subjects)
 
-    def confirm(self, suspicious: Sequence[Subject]) -> None:
+    def confirm(self, slower: Sequence[Subject]) -> None:
         """Measure these further, in twice as many replicates again."""
-        for subject in suspicious:
+        for subject in slower:
             subject.wanted = 3 * len(subject.replicates)
         ending = _ends_all(self._controls, self.device)
         if ending is None:
-            self._make(suspicious)
+            self._make(slower)
         else:
-            for subject in suspicious:
+            for subject in slower:
                 subject.error = ending
 
     @property

@@ -73,16 +73,16 @@ def _observed(passes: Passes, subject: Subject, fingerprint: Fingerprint) -> Res
 def _confirmed(
     passes: Passes, fingerprint: Fingerprint, first: Mapping[str, Result], suspects: Suspects
 ) -> dict[str, Result]:
-    """Measure the suspicious workloads further and return their results, by id."""
+    """Measure the workloads that look slower further and return their results, by id."""
     named = suspects({identifier: result.run for identifier, result in first.items() if isinstance(result, Measured)})
-    suspicious = [subject for subject in passes.subjects if subject.workload.id in named and subject.error is None]
-    if not suspicious:
+    slower = [subject for subject in passes.subjects if subject.workload.id in named and subject.error is None]
+    if not slower:
         return {}
-    for subject in suspicious:
+    for subject in slower:
         passes.progress(f"{subject.workload.id}: looks slower: measuring again, twice as long")
-    passes.confirm(suspicious)
+    passes.confirm(slower)
     again: dict[str, Result] = {}
-    for subject in suspicious:
+    for subject in slower:
         before = first[subject.workload.id]
         if subject.error is None:
             again[subject.workload.id] = _observed(passes, subject, fingerprint)

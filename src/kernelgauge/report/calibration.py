@@ -1,4 +1,4 @@
-"""What a calibration found: noise, the smallest change that is seen, and the autotuner's odds."""
+"""What a calibration found: noise, the smallest change that is seen, and how often the autotuner chose what."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..trace import KernelIdentity
 from ..trace.configuration import configuration_text
 from .terminal import render
 
-__all__ = ["calibration_text", "odds_text"]
+__all__ = ["calibration_text", "choices_text"]
 
 
 def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, width: int, color: bool) -> str:
@@ -70,14 +70,14 @@ def _numbers(times: Sequence[ProcessTime], prior: Prior, *, comparisons: int, ke
     )
 
 
-def odds_text(baselines: Mapping[str, Baseline]) -> list[str]:
-    """The configurations that were drawn, for each workload that has more than one."""
+def choices_text(baselines: Mapping[str, Baseline]) -> list[str]:
+    """The configurations that were chosen, for each workload that has more than one."""
     lines: list[str] = []
     for workload, baseline in baselines.items():
         if len(baseline.entries) < 2:
             continue
         draws = sum(entry.draws for entry in baseline.entries)
-        lines.append(f"{workload}: the autotuner drew {len(baseline.entries)} launch configurations")
+        lines.append(f"{workload}: the autotuner chose {len(baseline.entries)} launch configurations")
         lines += [
             f"  {entry.draws} of {draws}: {entry.device_time_us:.1f} us  {_tuned(entry)}" for entry in baseline.entries
         ]

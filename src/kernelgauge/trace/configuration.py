@@ -6,7 +6,7 @@ from .kernel import KernelIdentity
 
 __all__ = ["configuration_change", "configuration_text", "was_autotuned"]
 
-_CHOSEN = ("kernel_kwargs", "num_warps", "num_stages")  # what Inductor's autotuner draws
+_CHOSEN = ("kernel_kwargs", "num_warps", "num_stages")  # what Inductor's autotuner chooses
 
 
 def configuration_text(identity: KernelIdentity) -> str:
