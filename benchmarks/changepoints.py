@@ -61,7 +61,7 @@ def autotuner(random: np.random.Generator, share: float) -> Series:
 
 
 def new_host_each_week(random: np.random.Generator) -> Series:
-    """Dispatch on a host whose speed is drawn anew each week, sd 5 %; it follows the reference at a slope of 1.08."""
+    """Dispatch on a host that changes its speed each week, sd 5 %; it follows the reference at a slope of 1.08."""
     times, context, _ = quiet(random, DISPATCH)
     speed = np.repeat(0.05 * random.normal(size=NIGHTS // 7 + 1), 7)[:NIGHTS]
     host_us = 14 * np.exp(speed + HOST * random.normal(size=NIGHTS))

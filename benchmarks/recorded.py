@@ -113,7 +113,7 @@ def read_suites(files: Sequence[Path], host: str | None = None) -> Iterator[Suit
         by_gpu: dict[str, dict[str, Run]] = {}
         for run in read_runs(path).runs:
             named = msgspec.structs.replace(run, host=host or run.host)
-            by_gpu.setdefault(run.gpu or run.host or "", {})[run.workload] = named
+            by_gpu.setdefault(run.place or "", {})[run.workload] = named
         for gpu, runs in by_gpu.items():
             yield Suite(f"{path.parent.name}/{path.stem}", host or next(iter(runs.values())).host or gpu, gpu, runs)
 

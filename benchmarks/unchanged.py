@@ -30,7 +30,7 @@ from kernelgauge.judge import Baseline, Status, Verdict, compare, gemm_kernel, j
 from kernelgauge.run import Run, Sample, Timer
 from kernelgauge.storage import BaselineStore
 
-Pair = tuple[Suite, tuple[Suite, ...]]  # what is judged, and the processes of its baseline
+Pair = tuple[Suite, tuple[Suite, ...]]  # the run, and the processes of its baseline
 
 _SLOWER = {
     Timer.DEVICE: (0.003, 0.005, 0.01, 0.02, 0.03),

@@ -175,6 +175,11 @@ class Run(msgspec.Struct, frozen=True):
     work: tuple[Work | None, ...] = ()  # of each kernel; None where the shapes of its op do not say
     roof: Roof | None = None
 
+    @property
+    def place(self) -> str | None:
+        """The machine that its times are of: the GPU, or the host where there is none."""
+        return self.gpu or self.host
+
     def sample(self, timer: Timer) -> Sample | None:
         return self.samples.get(timer)
 

@@ -17,10 +17,8 @@ from ..run import Fingerprint, Timer
 __all__ = ["READ_VERSIONS", "SCHEMA_VERSION", "Columns", "Entry", "Header", "Times", "entries"]
 
 SCHEMA_VERSION = 2
-READ_VERSIONS = (
-    1,
-    2,
-)  # 1 lacks what the verdict used: `low`, `high`, `host_us`, and of a workload `kernels` to `copy_kernel`
+# Version 1 lacks `low`, `high` and `host_us` of a time, and `kernels` to `copy_kernel` of a workload.
+READ_VERSIONS = (1, 2)
 
 _LONGEST_SAID = 300
 

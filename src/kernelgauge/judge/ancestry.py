@@ -82,7 +82,7 @@ class Ancestor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def digest(kernels: Sequence[KernelRecord]) -> str:
-    """Of the names and launch configurations, in order. The generated source is no part of it."""
+    """Of the names and launch configurations, in order, without the generated source."""
     identities = [kernel.identity.without_source for kernel in kernels]
     return hashlib.sha256(msgspec.json.encode(identities)).hexdigest()[:8]
 

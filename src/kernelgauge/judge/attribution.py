@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from ..trace.diff import KernelChange, align
 from ..trace.kernel import KernelIdentity, KernelRecord
 from .baseline import Baseline, Entry, gemm_kernel, references_us
 from .observation import observe
-from .timing import Decision
+from .timing import Decision, reference_moves
 from .verdict import Reason, Status
 
 __all__ = ["ComparedTime", "describe_choice", "explain", "time_reasons"]
@@ -121,14 +122,9 @@ def time_reasons(compared: ComparedTime) -> list[Reason]:
 def _machine_reasons(compared: ComparedTime) -> list[Reason]:
     """Say whether the reference kernels, which no change of the code can touch, moved as well."""
     decision, run = compared.decision, compared.run
-    place = run.gpu or run.host
-    same = [each for each in decision.before if each.place == place]
-    moves = {
-        name: time_us / geometric_mean(each.references_us[name] for each in same) - 1
-        for name, time_us in references_us(run.controls, gemm_kernel(run.controls)).items()
-        if same and all(name in each.references_us for each in same)
-    }
-    shown = ", ".join(f"{name} {round(100 * move, 1) + 0.0:+.1f} %" for name, move in moves.items())
+    same = [each for each in decision.before if each.place == run.place]
+    moves = reference_moves(same, references_us(run.controls, gemm_kernel(run.controls)))
+    shown = ", ".join(f"{name} {round(100 * math.expm1(move), 1) + 0.0:+.1f} %" for name, move in moves.items())
     if decision.machine:
         return [Reason("machine", f"the GPU itself changed its speed (reference {shown})")]
     if moves:

@@ -48,7 +48,7 @@ def judge_time(
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
     after = ProcessTime(
         observe(sample, is_by_host=before[0].is_by_host),
-        place=run.gpu or run.host,
+        place=run.place,
         host=run.host,
         is_host_clock=before[0].is_host_clock,
         is_by_host=before[0].is_by_host,

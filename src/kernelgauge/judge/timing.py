@@ -12,7 +12,7 @@ from .observation import Observation
 from .priors import FALSE_ALARMS_PER_RUN, POWER, UNKNOWN_FACTOR, Prior
 from .verdict import RelativeChange, Status
 
-__all__ = ["Decision", "ProcessTime", "decide", "on_same_host", "variance_between_processes"]
+__all__ = ["Decision", "ProcessTime", "decide", "on_same_host", "reference_moves", "variance_between_processes"]
 
 # Clocks of one host agree within this factor: beyond, its times are another machine's (benchmarks/data/host_states).
 _SAME_HOST_FACTOR = 1.28
@@ -222,17 +222,18 @@ def _by_place(processes: Sequence[ProcessTime]) -> list[list[ProcessTime]]:
     return list(groups.values())
 
 
-def _machine_shift(same: Sequence[ProcessTime], after: ProcessTime, gate: float) -> float:
-    """Return how far the reference kernels moved on one GPU, as a logarithm: the larger of the two.
+def reference_moves(before: Sequence[ProcessTime], after_us: Mapping[str, float]) -> dict[str, float]:
+    """Return how far each reference kernel moved, as a logarithm, by name: those that all of the processes have."""
+    return {
+        name: math.log(time_us) - fmean(math.log(each.references_us[name]) for each in before)
+        for name, time_us in after_us.items()
+        if before and all(name in each.references_us for each in before)
+    }
 
-    A move within the gate is noise. From twice the gate on it counts in full, so that no step lies between.
-    """
-    moves = [
-        math.log(time_us) - fmean(math.log(each.references_us[name]) for each in same)
-        for name, time_us in after.references_us.items()
-        if all(name in each.references_us for each in same)
-    ]
-    largest = max(moves, key=abs, default=0.0)
+
+def _machine_shift(same: Sequence[ProcessTime], after: ProcessTime, gate: float) -> float:
+    """Return the larger move of the reference kernels: none within the gate, all of it from twice the gate on."""
+    largest = max(reference_moves(same, after.references_us).values(), key=abs, default=0.0)
     return math.copysign(max(0.0, min(abs(largest), 2 * (abs(largest) - gate))), largest)
 
 

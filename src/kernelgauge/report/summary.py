@@ -51,5 +51,5 @@ def unknown_machines(results: Results) -> list[str]:
         if not compare(baseline.fingerprint, run.fingerprint).identical:  # another software joins no baseline
             return []
         known = {process.place for entry in baseline.entries for process in entry.processes}
-        unknown |= {place} if (place := run.gpu or run.host) is not None and place not in known else set()
+        unknown |= {place} if (place := run.place) is not None and place not in known else set()
     return sorted(unknown)
