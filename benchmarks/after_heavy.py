@@ -48,7 +48,7 @@ class Calls:
         return f"{self.session} + {self.host}" if self.session else "nothing"
 
 
-_WAYS = (Calls(0, 0), Calls(12, 30), Calls(12, 0), Calls(4, 6))
+_WAYS = (Calls(0, 0), Calls(12, 30), Calls(12, 3), Calls(4, 6))
 
 
 def ready(workload: Workload, device: Device) -> Subject:
@@ -56,7 +56,7 @@ def ready(workload: Workload, device: Device) -> Subject:
 
 
 def measured(subject: Subject, device: Device, index: int, calls: Calls) -> Replicate:
-    settings = replace(Settings(), iterations=calls.session, host_iterations=max(3, calls.host))
+    settings = replace(Settings(), iterations=calls.session, host_iterations=calls.host)
     return replicate(
         subject.workload,
         device,
@@ -65,7 +65,6 @@ def measured(subject: Subject, device: Device, index: int, calls: Calls) -> Repl
         structure=subject.structure,
         pace=subject.pace,
         usual_clock_mhz=None,
-        with_host=calls.host > 0,
         only_instance=subject.only_instance,
     )
 

@@ -2,6 +2,7 @@
 
     python benchmarks/nights.py --processes 10                 unchanged: each should be green
     python benchmarks/nights.py --processes 10 --slower 3      the MLPs do 3 % more GPU work: each should be red
+    python benchmarks/nights.py -- -k "not hub"                without access to the Hugging Face Hub
 
 Prints a line per process and `green N of M` or `red N of M`; exits with 1 unless all are. A slower process runs one more
 kernel behind each MLP, and only the verdict about its GPU time counts: that its kernels differ is exact anyway. Results
@@ -69,6 +70,10 @@ def one(options: argparse.Namespace, number: int) -> bool:
     if not options.slower:
         keep(results, options.out / f"run-{number}.json")
     print(f"{number}: exit status {done.returncode}, {seconds:.0f} s, slower: {', '.join(red) or 'none'}", flush=True)
+    if not ends:
+        print(
+            *(line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), sep="\n", flush=True
+        )
     return ends
 
 

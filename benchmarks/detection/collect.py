@@ -3,8 +3,8 @@
     python benchmarks/detection/collect.py --out p3.npz --process 3 --slot 3 --seconds 0.6
     python benchmarks/detection/collect.py --compile-only      fills the compilers' caches
 
-First each level is calibrated: how many turns of the spinning kernel, and how many loops on the host, are so many
-percent of what the unslowed workload takes in this process. Building, calibrating and the first call, which compiles,
+First each level is calibrated: how many turns of the spinning kernel, and how many turns of the loop on the host, are so
+many percent of what the unslowed workload takes in this process. Building, calibrating and the first call, which compiles,
 count for no method; a method's own warm-up and fresh allocations count for it.
 
 kernelgauge measures as in a suite: passes go round its reference kernels, all workloads and all levels, one replicate
@@ -20,9 +20,9 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 # As kernelgauge sets it: else CUPTI stays attached after our profiler sessions and slows the peers' launches.
 os.environ.setdefault("TEARDOWN_CUPTI", "1")
@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 
 from detection.data import OURS, Key, Values, dispatch_in_controls, replicate_times_us, save
-from detection.injected import LEAST_TURNS, Injection, SpinTime, delayed, slowed
+from detection.injected import LEAST_TURNS, Injection, SpinTime, slowed
 from detection.levels import BEHIND_A_SPIN, LEVELS, NONE, SETTLE_S, WORKLOAD_IDS, Level, peer_level
 from detection.peers import METHODS, Call, Timed
 from kernelgauge import Workload
@@ -58,7 +58,7 @@ class Replicates(Protocol):
 
 OWN_TIMES_S = 0.4  # for the times that levels are a percentage of
 _MANY_TURNS = 1000
-_MANY_LOOPS = 2000
+_PROBE_LOOPS = 2000  # about 20 us before each call
 _ROUNDS = 150
 _CALIBRATING_CALLS = 24
 _HOLD_US = 1000.0
@@ -78,34 +78,43 @@ class Collected:
 
 
 @dataclass(frozen=True)
+class OwnTimes:
+    """Times of one unslowed workload, in replicates as the suite takes them.
+
+    Attributes:
+        device_us: its GPU time.
+        dispatch: its dispatch time, in units of the host's control.
+        loop: what each turn of a loop before the call adds to that.
+    """
+
+    device_us: float
+    dispatch: float
+    loop: float
+
+
+@dataclass(frozen=True)
 class Calibration:
     """What levels of one workload are made from, measured in this process before anything else.
 
     Attributes:
-        device_us: GPU time of the unslowed workload.
-        dispatch_us: its dispatch time in replicates, at the speed that the host had for the four below.
+        own: times of the unslowed workload.
         spin: duration of the spinning kernel behind it.
         plain_us, spun_us: dispatch of the workload alone, and with a spin's launch.
-        wrapper_us, loop_us: what a delayed call costs with an empty loop, and each turn of the loop.
     """
 
-    device_us: float
-    dispatch_us: float
+    own: OwnTimes
     spin: SpinTime
     plain_us: float
     spun_us: float
-    wrapper_us: float
-    loop_us: float
 
     def injection(self, level: Level, unslowed: Injection) -> Injection:
         """Return what makes the workload slower by the level."""
         share = level.percent / 100
         if level.kind == "device":
             before_us = self.spin.least_us if unslowed.turns else 0.0
-            return Injection(turns=self.spin.turns(before_us + share * self.device_us))
+            return Injection(turns=self.spin.turns(before_us + share * self.own.device_us))
         if level.kind == "host":
-            loops = max(1, round((share * self.dispatch_us - self.wrapper_us) / self.loop_us))
-            return Injection(unslowed.turns, loops)
+            return Injection(unslowed.turns, max(1, round(share * self.own.dispatch / self.own.loop)))
         return unslowed
 
 
@@ -135,7 +144,7 @@ class Collector:
     slot: int
     replicates: Callable[[Device, CallBuilder], Replicates]
     methods: Mapping[str, Callable[[Call, float], Timed]]
-    calibrate: Callable[[Device, Workload, float, float], Calibration]
+    calibrate: Callable[[Device, Workload, OwnTimes], Calibration]
     chance: random.Random
 
     def collect(self, workloads: Sequence[Workload], levels: Mapping[str, Sequence[Level]]) -> Collected:
@@ -155,9 +164,9 @@ class Collector:
         self, workload: Workload, levels: Sequence[Level], for_peers: Level, collected: Collected
     ) -> list[Entry]:
         unslowed = Injection(LEAST_TURNS if workload.id in BEHIND_A_SPIN else 0)
-        calibration = self.calibrate(self.device, workload, *self._own_times(slowed(workload, unslowed)))
+        calibration = self.calibrate(self.device, workload, self._own_times(workload, unslowed))
         collected.calibration[workload.id] = {
-            "device_us": calibration.device_us,
+            "device_us": calibration.own.device_us,
             "spin_us": calibration.spin.least_us,
             "plain_us": calibration.plain_us,
             "spun_us": calibration.spun_us,
@@ -170,13 +179,22 @@ class Collector:
             entries.append(Entry(workload.id, level, made, ready(made, self.device), level in (NONE, for_peers)))
         return entries
 
-    def _own_times(self, workload: Workload) -> tuple[float, float]:
-        """Return GPU time in microseconds and dispatch time in units of the control, of replicates in a row."""
-        with ready(workload, self.device).grad_mode():
-            taken = self._of(workload)
-            _until(min(self.seconds, OWN_TIMES_S), taken.take)
-        device_us, host_us = taken.values()
-        return float(np.median(replicate_times_us(device_us))), dispatch_in_controls(host_us)
+    def _own_times(self, workload: Workload, unslowed: Injection) -> OwnTimes:
+        """Measure the workload and the same behind a loop in turns: what a turn costs depends on what runs around it."""
+        made = [slowed(workload, injection) for injection in (unslowed, replace(unslowed, loops=_PROBE_LOOPS))]
+        instances = [ready(each, self.device) for each in made]
+        plain, behind_a_loop = taken = [self._of(each) for each in made]
+
+        def both() -> None:
+            for instance, replicates in zip(instances, taken, strict=True):
+                with instance.grad_mode():
+                    replicates.take()
+
+        _until(2 * min(self.seconds, OWN_TIMES_S), both)
+        device_us, host_us = plain.values()
+        dispatch = dispatch_in_controls(host_us)
+        slower = dispatch_in_controls(behind_a_loop.values()[1])
+        return OwnTimes(float(np.median(replicate_times_us(device_us))), dispatch, (slower - dispatch) / _PROBE_LOOPS)
 
     def _measure_ours(self, entries: Sequence[Entry], collected: Collected) -> None:
         taken = [self._of(entry.slowed) for entry in entries]
@@ -240,32 +258,15 @@ def ready(workload: Workload, device: Device) -> Instance:
     return instance
 
 
-def calibrate(device: Device, workload: Workload, device_us: float, controls: float) -> Calibration:
-    """Measure what levels are made from. Unslowed, the workload has that GPU time, and dispatches in so many controls."""
+def calibrate(device: Device, workload: Workload, own: OwnTimes) -> Calibration:
+    """Measure the spinning kernel behind the workload, and what launching it costs."""
     spun = {turns: ready(slowed(workload, Injection(turns)), device) for turns in (LEAST_TURNS, _MANY_TURNS)}
     least_us, many_us = (last_kernel_us(device, instance) for instance in spun.values())
     plain = ready(workload, device)
-    inputs, empty, looped = plain.inputs, delayed(_nothing, 0), delayed(_nothing, _MANY_LOOPS)
     with plain.grad_mode():
-        control_us, plain_us, spun_us, nothing_us, wrapped_us, looped_us = interleaved_us(
-            device,
-            [
-                plain.call,
-                spun[LEAST_TURNS].call,
-                lambda: _nothing(*inputs),
-                lambda: empty(*inputs),
-                lambda: looped(*inputs),
-            ],
-        )
-    return Calibration(
-        device_us=device_us,
-        dispatch_us=controls * control_us,
-        spin=SpinTime(least_us, (many_us - least_us) / (_MANY_TURNS - LEAST_TURNS)),
-        plain_us=plain_us,
-        spun_us=spun_us,
-        wrapper_us=wrapped_us - nothing_us,
-        loop_us=(looped_us - wrapped_us) / _MANY_LOOPS,
-    )
+        plain_us, spun_us = interleaved_us(device, [plain.call, spun[LEAST_TURNS].call])
+    spin = SpinTime(least_us, (many_us - least_us) / (_MANY_TURNS - LEAST_TURNS))
+    return Calibration(own, spin, plain_us, spun_us)
 
 
 def last_kernel_us(device: Device, instance: Instance) -> float:
@@ -276,22 +277,17 @@ def last_kernel_us(device: Device, instance: Instance) -> float:
 
 
 def interleaved_us(device: Device, calls: Sequence[Call], rounds: int = _ROUNDS) -> list[float]:
-    """Return the lower decile of the host's control and of each call's host time. They take turns, at one host speed."""
-    times_us: list[list[float]] = [[] for _ in range(1 + len(calls))]
+    """Return the lower decile of each call's host time. They take turns, at one host speed."""
+    times_us: list[list[float]] = [[] for _ in calls]
     with collector_paused():
         for _ in range(rounds):
-            times_us[0].append(device.host.once_us())
-            for call, taken in zip(calls, times_us[1:], strict=True):
+            for call, taken in zip(calls, times_us, strict=True):
                 device.synchronize()
                 start = time.perf_counter_ns()
                 call()
                 taken.append((time.perf_counter_ns() - start) / 1000)
         device.synchronize()
     return [float(np.quantile(taken, 0.1)) for taken in times_us]
-
-
-def _nothing(*_: Any) -> None:
-    pass
 
 
 def _arguments() -> argparse.Namespace:

@@ -44,4 +44,4 @@ def test_every_way_has_its_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     first, _, *lines = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{light.id}: ")
     ways = [" ".join(line.split()[: line.split().index("s") - 1]) for line in lines]
-    assert ways == ["nothing", "nothing", "12 + 30", "12 + 30", "12 + 0", "12 + 0", "4 + 6", "4 + 6"]
+    assert ways == ["nothing", "nothing", "12 + 30", "12 + 30", "12 + 3", "12 + 3", "4 + 6", "4 + 6"]

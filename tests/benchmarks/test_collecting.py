@@ -6,6 +6,7 @@ import ctypes
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,10 @@ from tests.benchmarks.processes import HALF, TEN
 
 LINEAR = Workload("linear", "eager", lambda: nn.Linear(8, 4), lambda: (torch.randn(16, 8),), dtype="fp32")
 CALIBRATION = collect.Calibration(
-    device_us=200.0,
-    dispatch_us=40.0,
+    own=collect.OwnTimes(device_us=200.0, dispatch=4.0, loop=0.001),
     spin=SpinTime(0.9, 0.015),
     plain_us=40.0,
     spun_us=43.0,
-    wrapper_us=0.2,
-    loop_us=0.01,
 )
 
 
@@ -124,21 +122,18 @@ class TestCalibration:
             (NONE, Injection(), Injection()),
             (Level("device", 0.5), Injection(), Injection(turns=27)),  # 1 us, 0.9 of it with 20 turns
             (Level("device", 0.5), Injection(20), Injection(turns=87)),  # 1 us more
-            (TEN, Injection(), Injection(loops=380)),  # 4 us, 0.2 of it for the wrapper
-            (TEN, Injection(20), Injection(20, loops=380)),
+            (TEN, Injection(), Injection(loops=400)),
+            (TEN, Injection(20), Injection(20, loops=400)),
         ],
     )
     def test_injection_is_a_share_of_own_time(self, level: Level, unslowed: Injection, expected: Injection) -> None:
         assert CALIBRATION.injection(level, unslowed) == expected
 
     def test_calibrate_measures_what_levels_need(self, spun: list[int]) -> None:
-        found = collect.calibrate(CpuDevice(), LINEAR, 200.0, 4.0)
-        assert found.device_us == 200
-        assert found.dispatch_us > 0
+        found = collect.calibrate(CpuDevice(), LINEAR, CALIBRATION.own)
         assert 0 < found.plain_us < found.spun_us
         assert found.spin.turn_us > 0
         assert found.spin.least_us > 0
-        assert 0 < found.loop_us < 1
 
 
 class TestPeersMeasuring:
@@ -171,21 +166,22 @@ class TestCollecting:
 
     def collected(self, seed: int = 0, slot: int = 0) -> tuple[collect.Collected, list[str]]:
         order: list[str] = []
-        alive: list[object] = []
+        made: list[object] = []
 
         class Replicates:
             def __init__(self, device: object, builder: collect.CallBuilder) -> None:
                 self.builder, self.taken = builder, 0
+                self.controls = 4.0 + 2.0 * len(made)  # 6 for the second: the one behind a loop
+                made.append(self)
 
             def take(self) -> None:
                 assert not torch.is_grad_enabled()
                 self.builder(self.taken).call()
                 self.taken += 1
-                order.append(f"ours {id(self)}")
-                alive.append(self)  # else the next one may have its address
+                order.append(f"ours {made.index(self)}")
 
             def values(self) -> tuple[Any, Any]:
-                return np.full((self.taken, 3), 200.0), np.full((self.taken, 5, 2), 40.0)
+                return np.full((self.taken, 3), 200.0), np.full((self.taken, 5, 2), (10.0 * self.controls, 10.0))
 
             @property
             def clocks_mhz(self) -> list[float | None]:
@@ -206,7 +202,7 @@ class TestCollecting:
             slot=slot,
             replicates=Replicates,
             methods={name: method(name) for name in self.METHODS},
-            calibrate=lambda *_: CALIBRATION,
+            calibrate=lambda _device, _workload, own: replace(CALIBRATION, own=own),
             chance=random.Random(seed),
         )
         return collector.collect([LINEAR], {LINEAR.id: [HALF, TEN]}), order
@@ -226,12 +222,13 @@ class TestCollecting:
     def test_injections_are_recorded(self) -> None:
         collected, _ = self.collected()
         assert collected.injected[f"{LINEAR.id}/device+0.5%"] == {"turns": 27, "loops": 0}
+        assert collected.injected[f"{LINEAR.id}/host+10%"] == {"turns": 0, "loops": 400}
         assert collected.calibration[LINEAR.id]["spun_us"] == 43
 
     def test_ours_goes_round_all_levels(self) -> None:
         _, order = self.collected()
         own = [name for name in order if name.startswith("ours")]
-        passes = own[own.count(own[0]) :]  # after the workload's own time
+        passes = [name for name in own if name not in ("ours 0", "ours 1")]  # after the workload's own times
         assert len(set(passes)) == 3
         for start in range(0, len(passes), 3):
             assert len(set(passes[start : start + 3])) == 3

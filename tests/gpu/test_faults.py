@@ -1,4 +1,4 @@
-"""Faults that only a real GPU has: a neighbour on it, a CUDA error in mid-suite, a flush that does not flush, an autotuner."""
+"""Faults that only a real GPU has: a neighbour on it, a CUDA error in mid-suite, a cache that is not cold, an autotuner."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
 from torch import nn
 
 from kernelgauge import Workload
-from kernelgauge.errors import MeasurementError, OtherKernelsError
+from kernelgauge.errors import OtherKernelsError
+from kernelgauge.measure.device.cuda import CudaDevice
+from kernelgauge.measure.instance import Instance
+from kernelgauge.measure.profile import profile_session
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -105,15 +110,24 @@ def test_a_cuda_error_in_mid_suite_keeps_what_was_measured_and_makes_the_rest_in
     assert "first-eager" in said
 
 
-def test_a_flushed_cache_is_proven_cold_and_an_idle_flush_is_found_out() -> None:
-    from kernelgauge.measure.cold import require_cold_cache
-    from kernelgauge.measure.device import CudaDevice
+def read_us(device: CudaDevice, read: Callable[[], object], *, prepare: Callable[[], object], flush: bool) -> float:
+    """The median time of a kernel that reads memory, as a session of kernelgauge times it."""
+    workload = Workload("read", "probe", lambda: None, tuple, dtype="fp16")
+    instance = Instance(workload, read, lambda: (prepare(), None)[1], None, (), read, torch.empty(0))
+    session = profile_session(device, instance, iterations=10, warmup=10, flush=flush)
+    return median(sum(each.duration_us for each in executions) for executions in session.executions)
 
+
+def test_a_flushed_read_takes_as_long_as_one_from_memory() -> None:
     device = CudaDevice()
-    require_cold_cache(device, device.cache_bytes)
-    device.flush_cache = lambda: None  # type: ignore[method-assign]
-    with pytest.raises(MeasurementError, match="not cold"):
-        require_cold_cache(device, device.cache_bytes)
+    elements = int(0.4 * device.cache_bytes) // 2
+    buffers = torch.randn(10 * elements, device="cuda", dtype=torch.float16).chunk(10)  # four times the cache
+    probe, turns = buffers[0], cycle(buffers)
+    warm_us = read_us(device, probe.amax, prepare=probe.amax, flush=False)
+    flushed_us = read_us(device, probe.amax, prepare=probe.amax, flush=True)
+    cold_us = read_us(device, lambda: next(turns).amax(), prepare=lambda: None, flush=False)
+    assert cold_us > 1.05 * warm_us  # else nothing can be told; an H200: 13.0 us from its L2, 16.2 from memory
+    assert flushed_us > warm_us + 0.8 * (cold_us - warm_us)
 
 
 def test_a_process_that_ends_after_a_profiler_session_ends() -> None:

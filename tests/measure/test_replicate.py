@@ -241,7 +241,7 @@ def test_the_host_is_timed_where_it_means_something_unless_it_is_a_control(make)
         timers = (*CpuDevice.timers, Timer.HOST)
 
     assert make(WithHost()).host.dispatch_us > 0
-    assert make(WithHost(), with_host=False).host is None
+    assert make(WithHost(), is_control=True).host is None
 
 
 def test_the_readings_are_before_during_and_after(make) -> None:

@@ -106,7 +106,7 @@ class Passes:
                 structure=subject.structure,
                 pace=subject.pace,
                 usual_clock_mhz=self._usual_mhz,
-                with_host=not subject.is_control,
+                is_control=subject.is_control,
                 only_instance=subject.only_instance,
             )
         except KernelgaugeError as error:

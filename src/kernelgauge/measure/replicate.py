@@ -89,25 +89,27 @@ def replicate(
     structure: Session,
     pace: Pace,
     usual_clock_mhz: float | None,
-    with_host: bool = True,
+    is_control: bool = False,
     only_instance: Instance | None = None,
 ) -> Replicate:
     """Measure one replicate, on fresh allocations or on the `only_instance` that all of them are made on.
+
+    A control's dispatch time is not measured, nor who else computes on the GPU: each such reading takes 2 to 3 ms.
 
     Raises `WorkloadError` if it fails or runs other kernels than `structure`, `MeasurementError` if the profiler cannot
     be trusted.
     """
     started = time.perf_counter()
     instance = build(workload, device, replicate=index) if only_instance is None else only_instance
-    before = device.monitor.read(processes=True)
+    before = device.monitor.read(processes=not is_control)
     during: list[Reading] = []
     with reporting(workload, "measuring"), instance.grad_mode():
         warm_up(device, instance, calls=device.warm_up_calls, seconds=settings.warm_up_seconds)
         session = held_session(device, instance, settings, pace, during)
         _require_same_kernels(workload, structure, session)
-        after = device.monitor.read(processes=True)
+        after = device.monitor.read(processes=not is_control)
         # After the session, not before: a hot loop heats the device, and its clock falls for a while.
-        host = _host(device, instance, settings, pace) if with_host else None
+        host = None if is_control else _host(device, instance, settings, pace)
         reference_us = device.host.control_us() if Timer.HOST not in device.timers else None
     durations = [[execution.duration_us for execution in executions] for executions in session.executions]
     seconds = time.perf_counter() - started

@@ -12,14 +12,13 @@ from dataclasses import replace
 from ..errors import KernelgaugeError
 from ..run import Fingerprint, Run
 from ..workload import Workload
-from .cold import require_cold_cache
 from .compiler import kernel_profile_on_cpu
 from .device import Device
 from .observed import Measured, Result, observed
 from .passes import Passes
 from .preparing import prepare_together
 from .settings import Settings
-from .subject import Subject, told
+from .subject import Subject
 
 __all__ = ["Measured", "Result", "Suspects", "measure"]
 
@@ -49,11 +48,6 @@ def measure(
     results: dict[str, Result] = {}
     failed: dict[str, KernelgaugeError] = {}
     waiting = list(workloads)
-    if device.cache_bytes:
-        try:
-            require_cold_cache(device, device.cache_bytes)
-        except KernelgaugeError as error:
-            return dict.fromkeys((workload.id for workload in workloads), told(error, device))
     while waiting:
         subjects, waiting = prepare_together(waiting, device, settings, failed, progress)
         if subjects:

@@ -39,7 +39,6 @@ class Device(Protocol):
     monitor: Monitor  # NVML, or why there is none
     gpu: str | None  # which one of its kind: a digest of its UUID
     controls: tuple[Workload, ...]  # what the machine is measured by, beside the workloads
-    cache_bytes: int  # of the last-level cache that `flush_cache` evicts; 0: it evicts none
     warm_up_calls: int  # before anything is timed or profiled
     most_replicates: int | None  # where more of them would not sharpen what a time is for; None: no limit
     most_busy_seconds: float  # in a row, by the calls of one timer: longer slows what follows

@@ -32,7 +32,6 @@ class CpuDevice:
     torch_device = torch.device("cpu")
     gpu: str | None = None
     controls: tuple[Workload, ...] = ()
-    cache_bytes = 0
     warm_up_calls = 1
     most_replicates: int | None = 4  # the claims on a CPU are about structure
     most_busy_seconds = math.inf
