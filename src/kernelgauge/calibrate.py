@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -59,17 +58,14 @@ def draw(
     places: list[str | None] = [*gpus] or [None]
     for gpu in places:
         free.put(gpu)
-    made_on: Counter[str | None] = Counter()
 
     def one(number: int) -> RunsFile:
         gpu = free.get()
         try:
             progress(f"process {number + 1} of {processes}" + ("" if gpu is None else f" on GPU {gpu}"))
-            made_on[gpu] += 1  # nobody else has this one now
-            to_spare = ["--perf-memory-to-spare"] if made_on[gpu] % 2 == 0 else []
             # One that is not there would leave its process with a CPU to measure.
             on_it = ["--perf-device", "cuda"] if gpu is not None else []
-            return _one_process([*arguments, *on_it, *to_spare], gpu)
+            return _one_process([*arguments, *on_it], gpu)
         finally:
             free.put(gpu)
 

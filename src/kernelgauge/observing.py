@@ -138,7 +138,6 @@ class Observed:
             first=first,
             profiled=[kernel.identity for kernel in measured.run.kernels],
             one_instance=measured.one_instance,
-            memory_to_spare=self.settings.memory_to_spare,
         )
 
     def add_sample(self, workload: Workload, timer: Timer, sample: Sample) -> None:

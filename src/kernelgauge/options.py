@@ -91,12 +91,6 @@ def _add_measuring(group: pytest.OptionGroup) -> None:
         action="store_true",
         help="let Inductor choose launch configurations without timing them, where this torch can",
     )
-    group.addoption(
-        "--perf-memory-to-spare",
-        action="store_true",
-        help="compile as in a process that held far more memory before: Inductor's autotuner may choose otherwise there. "
-        "kernelgauge calibrate asks it of every second process on each GPU; what is recorded does not say so",
-    )
 
 
 def _share(text: str) -> Share:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,10 +92,7 @@ def _new_gauge(config: pytest.Config) -> Gauge:
         options=options,
         measurer=measure,
         choose=choose,
-        settings=replace(
-            Settings.of(config.getoption("--perf-replicates")),
-            memory_to_spare=config.getoption("--perf-memory-to-spare"),
-        ),
+        settings=Settings.of(config.getoption("--perf-replicates")),
         progress=_progress(config),
         waiting=_waiting(config),
         lock=GpuLock(),

@@ -81,8 +81,8 @@ class Diary(Fake):
     def hold(self, microseconds: float) -> None:
         self.entries.append(f"hold {microseconds:g}")
 
-    def forget_peak(self, *, to_spare: bool = False) -> None:
-        self.entries.append("a far higher peak before" if to_spare else "no peak before")
+    def forget_peak(self) -> None:
+        self.entries.append("no peak before")
 
 
 class ToldReplicates:

@@ -239,19 +239,3 @@ def test_a_hold_keeps_the_gpu_busy_for_about_as_long(monkeypatch: pytest.MonkeyP
 def test_neither_holding_nor_losing_means_anything_on_a_cpu(cpu: CpuDevice) -> None:
     cpu.hold(1e9)  # seventeen minutes
     assert not cpu.lost()
-
-
-@pytest.mark.parametrize(("free", "taken"), [(100 << 30, 8 << 30), (10 << 30, 5 << 30)])
-def test_memory_to_spare_is_taken_after_the_peak_is_forgotten_and_given_back(
-    monkeypatch: pytest.MonkeyPatch, gpu: CudaDevice, free: int, taken: int
-) -> None:
-    did: list[object] = []
-    gpu.torch_device = torch.device("cpu")
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: did.append("forgets"))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 141 << 30))
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: did.append("gives back"))
-    monkeypatch.setattr(torch, "empty", lambda size, **_: did.append(size))
-    gpu.forget_peak()
-    assert did == ["forgets"]
-    gpu.forget_peak(to_spare=True)
-    assert did[1:] == ["forgets", "gives back", taken, "gives back"]

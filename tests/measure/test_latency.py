@@ -52,9 +52,9 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Diary]:
     device = Diary()
     device.host = WrittenHost(device.entries)
 
-    def written(workload: Workload, target: CpuDevice, *, replicate: int, memory_to_spare: bool) -> Instance:
+    def written(workload: Workload, target: CpuDevice, *, replicate: int) -> Instance:
         device.entries.append(f"build {replicate}")
-        return build(workload, target, replicate=replicate, memory_to_spare=memory_to_spare)
+        return build(workload, target, replicate=replicate)
 
     monkeypatch.setattr(latency, "build", written)
     monkeypatch.setattr(latency, "warm_up", lambda *_, **__: device.entries.append("warm up"))
@@ -133,17 +133,6 @@ def test_where_each_instance_would_have_a_graph_of_its_own_there_is_one(written:
     play(rounds, rounds.total)
     seen = [entry for entry in diary.entries if entry.startswith(("build", "wait", "warm", "call"))]
     assert seen == ["build 8", *("wait until fast", "warm up", "call") * 2]
-
-
-def test_the_first_replicate_is_compiled_with_memory_to_spare_if_it_was_for_the_profile(
-    written: Workload, diary: Diary
-) -> None:
-    rounds = Rounds(written, diary, replicates=3, iterations=1, memory_to_spare=True)
-    play(rounds, rounds.total)
-    assert [entry for entry in diary.entries if "peak" in entry] == [
-        "a far higher peak before",
-        *["no peak before"] * 2,
-    ]
 
 
 def test_two_replicates_are_never_held_at_once(tiny: Tiny, cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,23 +100,21 @@ def test_lost_before_anything_was_prepared_is_an_error_of_each(
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_what_was_measured_is_kept_where_the_memory_to_spare_is_not_to_be_had(
+def test_out_of_memory_keeps_what_was_measured(
     tiny: Tiny, observe_all: ObserveAll, settings: Settings, lost: bool
 ) -> None:
-    """Another process has taken it, or the device is gone."""
+    """Another process has taken the memory, or the device is gone."""
 
     class Full(Fake):
         asked = 0
 
-        def forget_peak(self, *, to_spare: bool = False) -> None:
-            self.asked += to_spare
-            if to_spare and self.asked == 2:
+        def forget_peak(self) -> None:
+            self.asked += 1
+            if self.asked == 2:
                 self.is_lost = lost
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB.")
 
-    results = observe_all(
-        *(tiny(module=name) for name in "ab"), device=Full(), settings=replace(settings, memory_to_spare=True)
-    )
+    results = observe_all(*(tiny(module=name) for name in "ab"), device=Full(), settings=settings)
     assert isinstance(results["a eager"], Measured)
     assert words(results["b eager"]).startswith(LOST if lost else "b-eager-fp32: out of device memory while building")
 

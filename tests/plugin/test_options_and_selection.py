@@ -330,11 +330,3 @@ def test_of_one_replicate_no_noise_is_known(pytester: pytest.Pytester, count: st
     result = pytester.runpytest(f"--perf-replicates={count}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*--perf-replicates*{said}"])
-
-
-@pytest.mark.parametrize("asked", [False, True])
-def test_memory_to_spare_is_asked_for(project: Project, asked: bool) -> None:
-    (project.root / "perf" / "test_perf.py").write_text(
-        f"def test_settings(workload, gauge):\n    assert gauge.observed.settings.memory_to_spare is {asked}\n"
-    )
-    project.run(*(["--perf-memory-to-spare"] if asked else [])).assert_outcomes(passed=1)

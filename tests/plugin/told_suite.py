@@ -53,7 +53,7 @@ class ToldDevice:
     def flush_cache(self):
         pass
 
-    def forget_peak(self, *, to_spare=False):
+    def forget_peak(self):
         pass
 
     def fingerprint(self):

@@ -59,12 +59,8 @@ def grad_mode(workload: Workload) -> AbstractContextManager[None]:
     return torch.set_grad_enabled(workload.pass_ == "train")
 
 
-def build(
-    workload: Workload, device: Device, *, replicate: int = 0, seed: int = _SEED, memory_to_spare: bool = False
-) -> Instance:
+def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int = _SEED) -> Instance:
     """Build a workload on fresh allocations, as in a process that did nothing else before (`Device.forget_peak`).
-
-    `memory_to_spare`: as in one that held far more memory before.
 
     Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if building fails.
     """
@@ -72,7 +68,7 @@ def build(
     silence_structured_trace()
     target, dtype = device.torch_device, TORCH_DTYPES[workload.dtype]
     with reporting(workload, "building"):
-        device.forget_peak(to_spare=memory_to_spare)
+        device.forget_peak()
         steps = 1 + 2 * _PADDING_STEP * (replicate % _PLACES)
         padding = torch.empty(_PADDING_BYTES * steps, dtype=torch.int8, device=target)
         torch.manual_seed(seed)

@@ -26,7 +26,7 @@ class Rounds:
     """`replicates` x `iterations` rounds: each round on a cold cache, each replicate on fresh allocations as a rule.
 
     `profiled`: the kernels of the run that the latency belongs to. `one_instance`: all replicates are made on one
-    (`Subject.only_instance`). `memory_to_spare`: as when they were profiled (`Settings`).
+    (`Subject.only_instance`).
     """
 
     def __init__(
@@ -39,7 +39,6 @@ class Rounds:
         first: int = 0,
         profiled: Sequence[KernelIdentity] = (),
         one_instance: bool = False,
-        memory_to_spare: bool = False,
     ) -> None:
         self.total = replicates * iterations
         self._workload = workload
@@ -49,7 +48,6 @@ class Rounds:
         self._first = first  # replicates before it had other addresses
         self._profiled = profiled
         self._one_instance = one_instance
-        self._memory_to_spare = memory_to_spare
         reset_compiler()  # a graph that another test left behind, for a dynamic batch say, would be timed instead
         self._instance: Instance | None = None
         self._controls_us: list[float] = []
@@ -78,13 +76,8 @@ class Rounds:
     def _next_instance(self) -> Instance:
         if self._instance is None or not self._one_instance:
             self._instance = None  # first, so that two replicates are never held at once
-            # The first one compiles: as it was compiled to be profiled, should there be no cache to read the choice from.
-            self._instance = build(
-                self._workload,
-                self._device,
-                replicate=self._first + self._done // self._iterations,
-                memory_to_spare=self._memory_to_spare and self._done == 0,
-            )
+            number = self._first + self._done // self._iterations
+            self._instance = build(self._workload, self._device, replicate=number)
         return self._instance
 
     def call(self) -> None:

@@ -14,7 +14,6 @@ from .device import Device
 from .instance import Instance, build, first_call, reporting
 from .profile import profile_session
 from .replicate import Pace
-from .settings import Settings
 from .subject import Subject, told
 from .timing import call_duration_us, warm_up
 
@@ -26,7 +25,6 @@ _STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/claims.md, C24): wait=
 def prepare_together(
     waiting: Sequence[Workload],
     device: Device,
-    settings: Settings,
     failed: dict[str, KernelgaugeError],
     progress: Callable[[str], None],
 ) -> tuple[list[Subject], list[Workload]]:
@@ -41,7 +39,7 @@ def prepare_together(
     for workload in waiting:
         instance: Instance | None = None  # gone before the next one is built
         try:
-            instance = build(workload, device, memory_to_spare=settings.memory_to_spare)
+            instance = build(workload, device)
             root = None if workload.compile is None else _compiled_root(instance.module)
             # After a graph break functions are compiled on their own that the next workload may call too.
             if root is not None and (root in roots or compile_counts().graph_breaks):

@@ -49,7 +49,7 @@ def measure(
     failed: dict[str, KernelgaugeError] = {}
     waiting = list(workloads)
     while waiting:
-        subjects, waiting = prepare_together(waiting, device, settings, failed, progress)
+        subjects, waiting = prepare_together(waiting, device, failed, progress)
         if subjects:
             passes = Passes(subjects, device, settings, progress)
             passes.make()

@@ -39,7 +39,6 @@ class Settings:
         warm_up_seconds: time before each replicate, so that the clock is up.
         host_iterations: calls in each replicate of the host dispatch time, at most.
         latency_replicates, latency_iterations: the same for the end-to-end latency.
-        memory_to_spare: compile as in a process that held far more memory before (`Device.forget_peak`).
     """
 
     replicates: int = 12
@@ -54,7 +53,6 @@ class Settings:
     host_iterations: int = 30
     latency_replicates: int = 8
     latency_iterations: int = 20
-    memory_to_spare: bool = False
 
     @classmethod
     def of(cls, replicates: int | None) -> Settings:

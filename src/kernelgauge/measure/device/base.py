@@ -61,8 +61,8 @@ class Device(Protocol):
     def executions(self, window: Window) -> list[Execution]:
         """The kernels of a window, in launch order."""
 
-    def forget_peak(self, *, to_spare: bool = False) -> None:
-        """Begin the peak of what is allocated anew, as in a new process; `to_spare`: as in one that held far more before.
+    def forget_peak(self) -> None:
+        """Begin the peak of what is allocated anew, as in a new process.
 
         What Inductor's autotuner times of a kernel that writes in place depends on how far below its peak the process is
         (docs/baselines.md): its choice would depend on what was measured before.

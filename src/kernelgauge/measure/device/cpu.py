@@ -64,7 +64,7 @@ class CpuDevice:
     def executions(self, window: Window) -> list[Execution]:
         return [Execution(identity_of_op(op), op.duration_us) for op in computing_ops(window)]
 
-    def forget_peak(self, *, to_spare: bool = False) -> None:
+    def forget_peak(self) -> None:
         """The CPU's allocator keeps none."""
 
     def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:  # noqa: ARG002  (the protocol's)

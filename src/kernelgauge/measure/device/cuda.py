@@ -27,7 +27,6 @@ __all__ = ["CudaDevice"]
 # The buffer that evicts the L2 must be larger than twice the cache: with less, lines of the workload survive under
 # a replacement policy that is not strict LRU, and a "cold" time is silently warm (flashinfer#4468: 36 % wrong).
 _FLUSH_FACTOR = 3
-_SPARE_BYTES = 8 << 30  # more than any kernel of a suite writes in place
 # CUPTI needs some milliseconds before it can be detached, and as many to be gone.
 _DETACHING_CALLS = 10
 _BETWEEN_CALLS_SECONDS = 0.01
@@ -92,13 +91,8 @@ class CudaDevice:
     def executions(self, window: Window) -> list[Execution]:
         return [Execution(identity_of(launch), launch.record.duration_us) for launch in window.launches]
 
-    def forget_peak(self, *, to_spare: bool = False) -> None:
+    def forget_peak(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch_device)
-        if to_spare:
-            torch.cuda.empty_cache()  # what earlier workloads left in it counts as taken
-            free, _ = torch.cuda.mem_get_info(self.torch_device)
-            torch.empty(min(_SPARE_BYTES, free // 2), dtype=torch.int8, device=self.torch_device)
-            torch.cuda.empty_cache()  # else the next allocations would be parts of it, and lie elsewhere for that
 
     def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:
         self.synchronize()
