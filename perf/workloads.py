@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 import expectations as seen
-import published
 from hub_layer import load_liger_geglu_mlp
 from kernelgauge import Dtype, Expectation, Workload
 from modules import GegluMlp, MatmulAdd, liger_geglu_mlp
@@ -81,12 +80,12 @@ def _mlp(
 _DEFAULT = [
     _matmul_add("eager", seen.MATMUL_ADD_EAGER),
     _matmul_add("compiled", seen.ONE_GEMM_WITH_BIAS),
-    _linear("eager", _LINEAR_SHAPE, expectations=seen.LINEAR, published=published.LINEAR),
-    _linear("compiled", _LINEAR_SHAPE, expectations=seen.LINEAR, published=published.LINEAR),
-    _mlp("eager", expectations=seen.MLP_EAGER, published=published.MLP_EAGER),
-    _mlp("compiled", expectations=seen.MLP_COMPILED, published=published.MLP_COMPILED),
-    _mlp("liger", layer=liger_geglu_mlp, expectations=seen.MLP_LIGER, published=published.MLP_LIGER),
-    _mlp("liger-hub", layer=load_liger_geglu_mlp, expectations=seen.MLP_LIGER, published=published.MLP_LIGER),
+    _linear("eager", _LINEAR_SHAPE, expectations=seen.LINEAR),
+    _linear("compiled", _LINEAR_SHAPE, expectations=seen.LINEAR),
+    _mlp("eager", expectations=seen.MLP_EAGER),
+    _mlp("compiled", expectations=seen.MLP_COMPILED),
+    _mlp("liger", layer=liger_geglu_mlp, expectations=seen.MLP_LIGER),
+    _mlp("liger-hub", layer=load_liger_geglu_mlp, expectations=seen.MLP_LIGER),
 ]
 
 _FULL = [

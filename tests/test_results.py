@@ -20,7 +20,6 @@ from kernelgauge.errors import ResultsError
 from kernelgauge.judge import Reason, RelativeChange, Status, Verdict
 from kernelgauge.results import (
     SCHEMA_VERSION,
-    Published,
     Results,
     TestResult,
     WorkloadResult,
@@ -156,9 +155,6 @@ def everything() -> Results:
         verdict(Status.PASS, "structure", "same kernels"),
         baseline=baseline(),
         trace="traces/mlp.json.gz",
-        published=(
-            Published("GELU", 8.5, "us", "Another GPU", "An article", "https://example.org", "C1", "pointwise"),
-        ),
     )
     absent = workload(name="other", run=None, unavailable="not installed")
     return results(told, absent, tests=(one_test("test_device_time", "failed", said="x\ny"),), warnings=("a warning",))

@@ -59,7 +59,6 @@ def _workload(gauge: Gauge, identifier: str, run: Run | None) -> WorkloadResult:
         verdicts=tuple(verdict for verdict in gauge.verdicts if verdict.workload == identifier),
         unavailable=gauge.unavailable.get(identifier),
         trace=trace.relative_to(gauge.artifacts.folder).as_posix() if run and trace.exists() else None,
-        published=workload.published,
     )
 
 

@@ -6,7 +6,7 @@ Plain data, the same in memory and in `reports/latest/results.json` (docs/result
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 
@@ -16,10 +16,8 @@ from .run import Fingerprint, Run, Timer
 
 __all__ = [
     "SCHEMA_VERSION",
-    "Published",
     "Results",
     "TestResult",
-    "Unit",
     "WorkloadResult",
     "decode_results",
     "encode_results",
@@ -30,7 +28,6 @@ SCHEMA_VERSION = 1
 _CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
 
 Outcome = Literal["passed", "failed", "skipped"]
-Unit = Literal["launches", "us", "ms"]
 
 
 class TestResult(msgspec.Struct, frozen=True):
@@ -51,38 +48,6 @@ class TestResult(msgspec.Struct, frozen=True):
         return self.node.partition("[")[0].rpartition("::")[2]
 
 
-class Published(msgspec.Struct, frozen=True):
-    """A figure of one call that somebody published, of this workload on another machine.
-
-    Reports show it beside this run's; nobody judges it. Raises `ValueError` where the value or the unit is none.
-
-    Attributes:
-        figure: what was measured, in words.
-        value: positive, in `unit`, with the digits that it was published with.
-        unit: ``us`` or ``ms`` of device time, or ``launches``.
-        device: the machine that it was measured on.
-        source, url: title and address of the publication.
-        claim: number of the claim that it belongs to, for example ``C13``; empty: none.
-        kind, place: one kernel, the `place`-th of its kind in launch order, from 0. None: all kernels together.
-    """
-
-    figure: str
-    value: float
-    unit: Unit
-    device: str
-    source: str
-    url: str
-    claim: str = ""
-    kind: str | None = None
-    place: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.value < float("inf"):  # NaN fails too
-            raise ValueError(f"a published value is positive and finite, got {self.value}")
-        if self.unit not in get_args(Unit):
-            raise ValueError(f"a published value is in {', '.join(get_args(Unit))}, got {self.unit!r}")
-
-
 class WorkloadResult(msgspec.Struct, frozen=True):
     """One workload: what was asked, what was observed, what it was compared with, what was concluded."""
 
@@ -98,7 +63,6 @@ class WorkloadResult(msgspec.Struct, frozen=True):
     verdicts: tuple[Verdict, ...] = ()
     unavailable: str | None = None  # why it cannot run on this machine
     trace: str | None = None  # beside the results, with slashes
-    published: tuple[Published, ...] = ()  # what others measured of it elsewhere
 
     @property
     def status(self) -> Status | None:

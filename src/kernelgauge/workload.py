@@ -19,7 +19,6 @@ from .run import Timer
 if TYPE_CHECKING:
     import torch
 
-    from .results import Published
 
 __all__ = ["Dtype", "Matrix", "Pass", "Workload"]
 
@@ -52,7 +51,6 @@ class Workload:
         needs_gpu: why it cannot run on a CPU; None if it can.
         sensitivity: the slowdown that a PASS may miss, as a fraction, by timer: ``{"device_time": 0.02}``. A timer that is
             not named has that of the project (ini option ``kernelgauge_sensitivity``).
-        published: what others measured of it, on their machines: shown beside what is measured here, and not judged.
     """
 
     module: str
@@ -69,7 +67,6 @@ class Workload:
     matrix: Matrix = "default"
     needs_gpu: str | None = None
     sensitivity: Mapping[str, float] = field(default_factory=dict)
-    published: tuple[Published, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         for what, text in (("module", self.module), ("variant", self.variant)):

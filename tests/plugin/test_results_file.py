@@ -63,24 +63,6 @@ def test_a_session_leaves_what_it_observed_and_concluded(project: Project) -> No
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", results.started_at)
 
 
-PUBLISHED = """
-from dataclasses import replace
-from kernelgauge.results import Published
-
-figure = Published("GELU", 8.0, "us", "Another GPU", "An article", "https://example.org", kind="pointwise")
-WORKLOADS[:] = [replace(workload, published=(figure,)) for workload in WORKLOADS]
-"""
-
-
-def test_what_others_published_of_a_workload_is_kept_and_shown_beside_it(project: Project) -> None:
-    with (project.root / "perf" / "conftest.py").open("a") as conftest:
-        conftest.write(PUBLISHED)
-    project.run()
-    (workload,) = left(project).workloads
-    assert [(one.figure, one.value, one.device) for one in workload.published] == [("GELU", 8.0, "Another GPU")]
-    assert "| GELU | 8 us | 4.0 us | 0.50 |" in (latest(project) / "report.md").read_text()
-
-
 def test_no_path_of_this_machine_is_in_the_results(project: Project) -> None:
     project.tell(told(kinds=("gemm",)))
     project.run()

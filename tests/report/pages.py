@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kernelgauge.judge import Reason, RelativeChange, Status, Verdict
-from kernelgauge.results import Published, Results, TestResult, WorkloadResult, decode_results, encode_results
+from kernelgauge.results import Results, TestResult, WorkloadResult, decode_results, encode_results
 from kernelgauge.run import Run
 
 from ..builders import H200, baseline, fingerprint, launched, mlp_kernels, run
@@ -146,17 +146,14 @@ def results(*workloads: WorkloadResult, **changes: Any) -> Results:
 
 
 def several() -> list[Results]:
-    """Three runs on one kind of GPU, the last of them after an upgrade of the driver, slower; with claims and figures."""
+    """Three runs on one kind of GPU, the last of them after an upgrade of the driver, slower."""
     passing = [results(workload(), started_at=f"2026-11-{day}T03:00:00+00:00") for day in (18, 19)]
-    elsewhere = Published(
-        "GEMM", 0.19, "ms", "NVIDIA A100-SXM4-80GB", "An article", "https://example.org", "C13", "gemm"
-    )
-    slower = regressed(published=(elsewhere,))
-    claims = tuple(
+    slower = regressed()
+    tests = tuple(
         TestResult(f"perf/test_fusion.py::test_{name}[{slower.id}]", slower.id, outcome, 0.1)
         for name, outcome in (("c09_five_kernels", "failed"), ("c13_each_gemm_is_38_gflop", "passed"))
     )
-    return [*passing, results(workload(), slower, tests=claims, fingerprint=fingerprint(driver="590.1"))]
+    return [*passing, results(workload(), slower, tests=tests, fingerprint=fingerprint(driver="590.1"))]
 
 
 def everything(text: str) -> Results:
@@ -173,7 +170,6 @@ def everything(text: str) -> Results:
         pass_=text,
         verdicts=(verdict, timed(Status.REGRESSED, text, 0.1)),
         trace=f"{text}.json.gz",
-        published=(Published(text, 10.0, "us", text, text, text, text, text[:40]),),
     )
     tests = [TestResult(f"{text}::{text}[{text}]", owner, "failed", 0.1, text, text) for owner in (text, None)]
     return results(

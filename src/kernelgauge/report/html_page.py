@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from ..judge import Status
 from ..results import Results, TestResult
 from ..run import Timer
-from .html_claims import ClaimsView, claims_views
 from .html_history import histories, moment
 from .html_runs import RunView, environment, machine, run_views
 from .html_status import overall, rank, sentence
@@ -42,7 +41,6 @@ class Page:
     rows: tuple[TableRow, ...]
     axis: str  # what the ends of the intervals in the table mean; empty where there is none
     groups: tuple[Group, ...]
-    claims: tuple[ClaimsView, ...]  # and what was published
     not_run: tuple[str, ...]
     notes: tuple[str, ...]  # what is no failure, and wants something done
     conditions: tuple[str, ...]
@@ -79,7 +77,6 @@ def page(results: Sequence[Results], *, title: str) -> Page:
         rows=rows,
         axis=next((row.change.limit for row in rows if row.change), ""),
         groups=tuple(groups(entries, several=len(shown) > 1)),
-        claims=tuple(claims_views(shown)),
         not_run=tuple(clipped(line, 2000) for one in shown for line in notes(_unavailable(one))),
         notes=tuple(_to_do(views)),
         conditions=tuple(line for one in shown for line in _conditions(one)),

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 from ..judge import Status, worst
 from ..results import Results
-from .claims import Claim, claims, claims_title
 from .failures import Failure, cut, failures
 from .page import Column, Grid, Section, markdown, unlinked
-from .published import Figure, FigureTable, figure_tables
 from .rows import Row, rows
 from .terminal import conditions_text, describe, notes
 from .wording import change_of_one, counted, us_or_dash
@@ -20,7 +18,6 @@ from .wording import change_of_one, counted, us_or_dash
 __all__ = ["summary_markdown"]
 
 _LONGEST_NOTE = 1000
-_MOST_SENTENCES = 20  # of one claim
 _UNFOLDED = 12  # rows that are shown without a click
 _FOR_WHAT_IS_LEFT_OUT = 400  # bytes of the line that says so, at most
 
@@ -31,17 +28,10 @@ _COLUMNS = (
     Column("verdict"),
     Column("about"),
 )
-_CLAIM_COLUMNS = (
-    *(Column(title) for title in ("claim", "what its tests say")),
-    *(Column(title, number=True) for title in ("failed", "passed", "skipped")),
-)
 
 # What is left out last comes first.
-_MACHINE, _FAILED, _FAILURE, _REMARKABLE, _NOTE, _PASSED, _CLAIM, _FIGURE = range(8)
-_KINDS = (
-    *("run", "failing workload", "failure", "other workload", "note", "passing workload"),
-    *("claim", "published figure"),
-)
+_MACHINE, _FAILED, _FAILURE, _REMARKABLE, _NOTE, _PASSED = range(6)
+_KINDS = ("run", "failing workload", "failure", "other workload", "note", "passing workload")
 
 
 @dataclass(frozen=True)
@@ -56,9 +46,8 @@ class _Block:
 def summary_markdown(results: Sequence[Results], *, limit_bytes: int = 1_000_000) -> str:
     """GitHub's Markdown, at most `limit_bytes` long in UTF-8: what does not fit is left out, and counted.
 
-    One line with the verdict; then of each run the machine, what failed with its reasons, all workloads, notes, and folded
-    the claims and what was published. GitHub refuses more than 1 MiB for a step's summary, and more than 65536 characters
-    in a comment.
+    One line with the verdict; then of each run the machine, what failed with its reasons, all workloads, and notes. GitHub
+    refuses more than 1 MiB for a step's summary, and more than 65536 characters in a comment.
     """
     verdict = f"{_verdict_line(results)}\n"
     blocks = [block for each in results for block in _blocks(each)]
@@ -123,32 +112,6 @@ def _blocks(results: Results) -> Iterator[_Block]:
     unavailable = {cut(each.id): cut(each.unavailable) for each in results.workloads if each.unavailable}
     told = [*notes(unavailable), *(f"warning: {' '.join(warning.split())}" for warning in results.warnings)]
     yield _Block(tuple((_NOTE, f"- {_inert([Section(lines=(cut(line, _LONGEST_NOTE),))])}") for line in told))
-    found = claims(results.tests)
-    if found:
-        yield _table(claims_title(found), _CLAIM_COLUMNS, [(_CLAIM, _claim_cells(claim)) for claim in found])
-    for published in figure_tables(results):
-        title = counted(len(published.figures), "published figure")
-        yield _table(
-            title, _figure_columns(published), [(_FIGURE, _figure_cells(figure)) for figure in published.figures]
-        )
-
-
-def _claim_cells(claim: Claim) -> tuple[str, ...]:
-    said = "\n".join(cut(sentence) for sentence in claim.says[:_MOST_SENTENCES])
-    return (claim.name, said, str(claim.failed), str(claim.passed), str(claim.skipped))
-
-
-def _figure_columns(table: FigureTable) -> tuple[Column, ...]:
-    here = f"this run: {cut(table.here)}" if table.here else "this run"
-    return (
-        *(Column(title) for title in ("claim", "workload", f"figure, in {cut(table.source)}, {cut(table.url)}")),
-        *(Column(title, number=True) for title in (cut(table.device), here, "ratio")),
-    )
-
-
-def _figure_cells(figure: Figure) -> tuple[str, ...]:
-    texts = (figure.claim, figure.workload, figure.figure, figure.published, figure.now, figure.ratio)
-    return tuple(map(cut, texts))
 
 
 def _machine(results: Results) -> Iterator[str]:
