@@ -73,7 +73,7 @@ def publish(source: Path, destination: str, *, public_url: str | None = None) ->
         store.put([str(path) for path in files.values()], list(targets.values()))
         traces = {key: target for key, target in targets.items() if key.endswith(".json.gz") or source.is_file()}
         if public_url is not None:
-            lines += [_perfetto_link(f"{public_url.rstrip('/')}/{_quoted(key)}") for key in traces]
+            lines += [_perfetto_link(f"{public_url.rstrip('/')}/{quote(key)}") for key in traces]
         elif destination.startswith("hf://"):
             lines += [_perfetto_link(store.url(target)) for target in traces.values()]
     except Exception as error:  # the errors of botocore or google.auth are no OSError
@@ -95,7 +95,7 @@ class _Server(ThreadingMixIn, TCPServer):
     def __init__(self, trace: BinaryIO) -> None:
         self.trace = trace
         # A secret path: other users and other pages of this machine's browser can reach the port too.
-        self.path = f"/{secrets.token_urlsafe(16)}/{_quoted(Path(trace.name).name)}"
+        self.path = f"/{secrets.token_urlsafe(16)}/{quote(Path(trace.name).name, errors='surrogateescape')}"
         self.fetched = threading.Event()
         super().__init__(ADDRESS, _Handler)
 
@@ -137,10 +137,10 @@ def _files(source: Path) -> dict[str, Path]:
     """Return the files to publish, by their path below the destination."""
     if source.is_file():
         return {source.name: source}
-    found = {path.relative_to(source): path for path in sorted(source.rglob("*"))}
+    found = [(path.relative_to(source), path) for path in sorted(source.rglob("*"))]
     return {
         key.as_posix(): path
-        for key, path in found.items()
+        for key, path in found
         if path.is_file() and not path.is_symlink() and not any(part.startswith(".") for part in key.parts)
     }
 
@@ -148,10 +148,6 @@ def _files(source: Path) -> dict[str, Path]:
 def _perfetto_link(url: str) -> str:
     """Return the address at which the Perfetto UI opens a trace. The page decodes `url` once."""
     return f"{PERFETTO_UI}/#!/?url={quote(url, safe=':/')}"
-
-
-def _quoted(path: str) -> str:
-    return quote(os.fsencode(path))  # a file name need not be UTF-8
 
 
 def _shown(text: str) -> str:
