@@ -51,9 +51,7 @@ ALLOWED = {
     "judge": {"errors", "printable", "run", "trace"},
     "report": {"printable", "revision", "run", "judge", "trace", "results", "fleet"},
     "storage": {"errors", "locks", "regular_file", "run", "judge"},
-    "serving": {"errors", "perfetto", "printable", "regular_file"},
-    "publishing": {"errors", "printable", "perfetto"},
-    "perfetto": set(),
+    "sharing": {"errors", "printable"},
     "results": {"errors", "run", "judge"},
     "runs_file": {"errors", "run", "storage"},
 }

@@ -11,9 +11,8 @@ __all__ = [
     "MeasurementError",
     "NewerBaselineError",
     "OtherKernelsError",
-    "PublishingError",
     "ResultsError",
-    "ServingError",
+    "SharingError",
     "StorageError",
     "TraceError",
     "UpdateRefused",
@@ -83,12 +82,8 @@ class StorageError(KernelgaugeError):
     """A file that cannot be written or locked."""
 
 
-class ServingError(KernelgaugeError):
-    """A trace that cannot be served to the Perfetto UI: the port is taken, or the page would not fetch from there."""
-
-
-class PublishingError(KernelgaugeError):
-    """Reports that cannot be copied to where they are to be published."""
+class SharingError(KernelgaugeError):
+    """A trace that cannot be served to the Perfetto UI, or reports that cannot be published."""
 
 
 class ResultsError(KernelgaugeError):
