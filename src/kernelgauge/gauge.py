@@ -51,7 +51,7 @@ class Gauge:
     observed: Observed
     folder_lock: FolderLock | None = None  # None: another process of this run holds it, or nobody else is there
     verdicts: list[Verdict] = field(default_factory=list)
-    tests: list[TestResult] = field(default_factory=list)
+    _tests: dict[str, list[TestResult]] = field(default_factory=dict)  # by pytest's id: of a test, its last attempt
     unavailable: dict[str, str] = field(default_factory=dict)  # why a workload cannot run here, by id
     warnings: list[str] = field(default_factory=list)
     session: Any = None  # pytest's, for its exit status
@@ -163,9 +163,25 @@ class Gauge:
         return Stored(self.store, self.options.root, self.suites.command(workload), self.options.accepts)
 
     def conclude(self, verdict: Verdict) -> Verdict:
-        """Keep a verdict for the summary."""
+        """Keep a verdict for the summary, in place of an earlier one on the same subject."""
+        about = verdict.workload, verdict.subject
+        self.verdicts = [each for each in self.verdicts if (each.workload, each.subject) != about]
         self.verdicts.append(verdict)
         return verdict
+
+    # -- how the tests ended ------------------------------------------------------------------------------------
+
+    @property
+    def tests(self) -> list[TestResult]:
+        """Return each test that was called, skipped or failed, once or more: a test may fail after its call too."""
+        return [each for results in self._tests.values() for each in results]
+
+    def add_test(self, result: TestResult) -> None:
+        self._tests.setdefault(result.node, []).append(result)
+
+    def forget(self, node: str) -> None:
+        """Drop what is known of a test: a plugin runs it again."""
+        self._tests.pop(node, None)
 
     def must_fail(self, status: Status, *, by_baseline: bool = True) -> bool:
         """Whether a verdict fails its test, with the strictness that was asked for.

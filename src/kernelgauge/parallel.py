@@ -156,7 +156,7 @@ class Controller:
                 self.errors.append(_DIFFERENT)
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
-        self._gauge.tests.append(
+        self._gauge.add_test(
             TestResult(crashitem, None, "failed", 0.0, said=str(report.longrepr))  # the part that it left lacks it
         )
 

@@ -17,18 +17,14 @@ from .errors import KernelgaugeError
 # pytest finds the fixtures in the module that it knows as the plugin.
 from .fixtures import (
     GAUGE_KEY,
-    attach_verdict,
     available,
-    bare_name,
     conclude,
     gauge,
-    is_told,
     run,
     workload,
     workload_of,
 )
 from .gauge import Gauge
-from .judge import Status, Verdict
 from .locks import FolderLock, GpuLock
 from .measure.settings import Settings
 from .observing import Observed
@@ -218,24 +214,13 @@ def _cannot_collect(session: pytest.Session) -> bool:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     report = (yield).get_result()
-    workload = workload_of(item)
     gauge = item.config.stash[GAUGE_KEY]
+    if report.when == "setup":
+        gauge.forget(item.nodeid)  # an attempt before this one
     if report.when == "call" or not report.passed:  # what was skipped or failed before its call has none
-        gauge.tests.append(test_result(item, report))
-    if not report.failed:
-        return
-    if workload is not None:
-        _conclude_of_a_claim(gauge, item, workload, report)
-    if gauge.options.worker is not None:
+        gauge.add_test(test_result(item, report))
+    if report.failed and gauge.options.worker is not None:
         keep_part(gauge)  # should it die in its next test, this failure is known
-
-
-def _conclude_of_a_claim(gauge: Gauge, item: pytest.Item, workload: Workload, report: pytest.TestReport) -> None:
-    """A test that failed, and of which nothing of ours has said how it ended."""
-    if not is_told(item):  # a claim of the suite
-        gauge.conclude(Verdict(Status.REGRESSED, workload.id, bare_name(item), "the test failed"))
-        attach_verdict(item, Status.REGRESSED)
-        report.user_properties = list(item.user_properties)
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:

@@ -65,6 +65,15 @@ def summarize(
             _update(gauge, results, reporter, style)
     if gauge.options.runs is not None:
         _write_runs(gauge, gauge.options.runs, reporter)
+    _correct_exit_status(gauge, found, reporter)
+
+
+def _correct_exit_status(gauge: Gauge, found: Gathered, reporter: pytest.TerminalReporter) -> None:
+    """Write results again whose session failed after them: the history or the baselines could not be written."""
+    status = int(gauge.session.exitstatus)
+    for results, artifacts in found:
+        if results.exit_status != status:
+            _save_results(gauge, msgspec.structs.replace(results, exit_status=status), artifacts, reporter)
 
 
 def keep_part(gauge: Gauge) -> None:

@@ -44,7 +44,7 @@ def pytest_kernelgauge_workloads():
 """
 
 EAGER, COMPILED, FUNCTION = "block-eager-fp32-4x8", "block-compiled-fp32-4x8", "gelu-function-bf16-64"
-JUDGED = {"PASS", "IMPROVED", "UNDECIDED", "REGRESSED"}  # times of a busy CPU may be any of these
+JUDGED = {"PASS", "IMPROVED", "UNDECIDED", "REGRESSED", "NOT_JUDGED"}  # times of a busy CPU may be any of these
 
 
 def write_suite(root: Path, conftest: str) -> None:

@@ -63,6 +63,76 @@ def test_a_session_leaves_what_it_observed_and_concluded(project: Project) -> No
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", results.started_at)
 
 
+# -- how a session ended ----------------------------------------------------------------------------------------------
+
+ITS_OWN_TESTS = """
+import pytest
+
+@pytest.fixture
+def database():
+    raise NameError("name 'connection' is not defined")
+
+def test_c01_nothing_is_copied(workload, run):
+    assert run.counts.copies == 7
+
+def test_setup(workload, run, database): ...
+
+@pytest.mark.xfail(strict=True, reason="not yet")
+def test_passes_by_surprise(workload, run): ...
+"""
+
+RETRYING = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    if any(report.failed for report in reports):
+        item._initrequest()
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+
+FLAKY = """
+from kernelgauge.judge import Status, Verdict
+
+attempts = []
+
+def test_flaky(workload, run, gauge):
+    attempts.append(1)
+    status = Status.REGRESSED if len(attempts) == 1 else Status.PASS
+    gauge.conclude(Verdict(status, workload.id, "structure", f"attempt {len(attempts)}"))
+    assert status is Status.PASS
+"""
+
+
+def test_failing_tests_of_the_suite_are_no_verdicts(project: Project) -> None:
+    (project.root / "perf" / "test_perf.py").write_text(ITS_OWN_TESTS)
+    project.run()
+    results = left(project)
+    assert [test.outcome for test in results.tests] == ["failed"] * 3
+    assert [workload.verdicts for workload in results.workloads] == [()]
+    assert results.exit_status == 1
+
+
+def test_a_retry_that_passes_replaces_what_failed(project: Project) -> None:
+    (project.root / "perf" / "test_perf.py").write_text(FLAKY)
+    with (project.root / "perf" / "conftest.py").open("a") as conftest:
+        conftest.write(RETRYING)
+    project.run().assert_outcomes(passed=1)
+    results = left(project)
+    assert [test.outcome for test in results.tests] == ["passed"]
+    assert [verdict.headline for verdict in results.workloads[0].verdicts] == ["attempt 2"]
+
+
+def test_exit_status_has_what_failed_after_the_results(project: Project) -> None:
+    project.record()
+    (project.root / "history").write_text("no folder")
+    project.pytester.runpytest_inprocess("perf", f"--perf-history={project.root / 'history'}")
+    assert left(project).exit_status == 1
+
+
 def test_no_path_of_this_machine_is_in_the_results(project: Project) -> None:
     project.tell(told(kinds=("gemm",)))
     project.run()
