@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from datetime import datetime, timezone
@@ -194,7 +195,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         parallel.refuse(session, gauge.suites.error)
     elif chosen and _cannot_collect(session):
         session.items.clear()  # pytest's own loop would run nothing either; that of pytest-xdist does not look
-    elif chosen and not session.config.option.collectonly:
+    elif chosen and _runs_tests(session.config):
         gauge.observed.selected = gauge.suites.in_order(chosen)
         gauge.to_judge = {workload.id for workload in workloads_of(that_may_judge_times(session.items))}
         try:
@@ -203,6 +204,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             gauge.artifacts.empty()
         except KernelgaugeError as error:
             parallel.refuse(session, error)
+
+
+def _runs_tests(config: pytest.Config) -> bool:
+    """Whether tests follow the collection. If not, the results of an earlier run stay."""
+    failed = sys.exc_info()[0] is not None  # pytest calls our hook in a `finally`: an expression of -k may be wrong
+    options = config.option
+    return not (failed or options.collectonly or options.setupplan or _shows_fixtures(options))
+
+
+def _shows_fixtures(options: Any) -> bool:
+    return bool(options.showfixtures or options.show_fixtures_per_test)
 
 
 def _cannot_collect(session: pytest.Session) -> bool:
