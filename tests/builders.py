@@ -119,6 +119,9 @@ H200 = Fingerprint(
     triton="3.6.0",
     liger_kernel="0.8.5",
     python="3.12.3",
+    cudnn="91300",
+    fp32_matmul="highest",
+    cudnn_tf32=True,
 )
 
 

@@ -117,7 +117,7 @@ class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The machine and the software that a measurement holds for. None: not known, or not there."""
 
     device: str  # "NVIDIA H200", or the CPU's name
-    arch: str  # "sm_90", or "cpu"
+    arch: str  # "sm_90", "gfx90a", or "cpu"
     sm_count: int | None
     memory_bytes: int | None
     power_limit_watts: float | None
@@ -128,6 +128,10 @@ class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     triton: str | None
     liger_kernel: str | None
     python: str
+    # Files from before these fields have None.
+    cudnn: str | None = None
+    fp32_matmul: str | None = None  # torch's precision: "highest" is without TF32
+    cudnn_tf32: bool | None = None
 
 
 class OpRecord(msgspec.Struct, frozen=True):

@@ -43,7 +43,10 @@ GOLDEN = """\
     "torch": "2.11.0+cu130",
     "triton": "3.6.0",
     "liger_kernel": "0.8.5",
-    "python": "3.12.3"
+    "python": "3.12.3",
+    "cudnn": "91300",
+    "fp32_matmul": "highest",
+    "cudnn_tf32": true
   },
   "counts": {
     "launches": 1,

@@ -44,6 +44,9 @@ def test_another_device_or_one_cut_or_capped_is_foreign(changes: dict[str, Any],
         ({"triton": None}, "triton 3.6.0 -> (none)"),
         ({"liger_kernel": "0.9.0"}, "liger_kernel 0.8.5 -> 0.9.0"),
         ({"python": "3.13.0"}, "python 3.12.3 -> 3.13.0"),
+        ({"cudnn": "91500"}, "cudnn 91300 -> 91500"),
+        ({"fp32_matmul": "high"}, "fp32_matmul highest -> high"),
+        ({"cudnn_tf32": False}, "cudnn_tf32 True -> False"),
     ],
 )
 def test_other_software_is_named_and_stays_comparable(changes: dict[str, Any], text: str) -> None:
@@ -70,9 +73,17 @@ def test_every_field_is_looked_at_and_makes_a_baseline_foreign_older_or_neither(
         kinds[kind].add(field)
     assert kinds == {
         "foreign": {"device", "arch", "sm_count", "power_limit_watts", "mig"},
-        "moved": {"driver", "cuda", "torch", "triton", "liger_kernel", "python"},
+        "moved": {
+            *("driver", "cuda", "cudnn", "torch", "triton", "liger_kernel", "python"),
+            *("fp32_matmul", "cudnn_tf32"),
+        },
         "recorded": {"memory_bytes"},  # moves with the driver by a few MiB on one and the same device
     }
+
+
+@pytest.mark.parametrize("field", ["cudnn", "fp32_matmul", "cudnn_tf32"])
+def test_field_that_an_older_baseline_lacks_is_no_change(field: str) -> None:
+    assert compare(fingerprint(**{field: None}), H200).identical
 
 
 def test_what_is_only_recorded_is_compared_and_in_no_verdict() -> None:

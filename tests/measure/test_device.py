@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from kernelgauge import Timer, Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadUnavailable
-from kernelgauge.measure.device import choose_device
+from kernelgauge.measure.device import choose_device, cuda
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.device.cuda import CudaDevice
 from kernelgauge.trace import KernelIdentity, Trace, Window, parse
@@ -239,3 +240,12 @@ def test_a_hold_keeps_the_gpu_busy_for_about_as_long(monkeypatch: pytest.MonkeyP
 def test_neither_holding_nor_losing_means_anything_on_a_cpu(cpu: CpuDevice) -> None:
     cpu.hold(1e9)  # seventeen minutes
     assert not cpu.lost()
+
+
+def test_arch_of_an_amd_gpu_is_its_gfx_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch reports compute capability 9.0 for a MI250X, as for an H100."""
+    properties = SimpleNamespace(major=9, minor=0, gcnArchName="gfx90a:sramecc+:xnack-")
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    assert cuda._arch(properties) == "gfx90a"
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert cuda._arch(properties) == "sm_90"

@@ -11,7 +11,8 @@ __all__ = ["SOFTWARE_FIELDS", "Comparison", "FieldChange", "compare"]
 # Another device, or the same one cut or capped differently: its times answer another question (INCOMPARABLE).
 _FOREIGN_FIELDS = ("device", "arch", "sm_count", "power_limit_watts", "mig")
 # Software: times stay comparable, and the change is named in every verdict.
-SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python")
+_ADDED_FIELDS = ("cudnn", "fp32_matmul", "cudnn_tf32")  # unknown in a baseline from before them: then no change
+SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python", *_ADDED_FIELDS)
 # Kept for a reader: it moves with the driver by a few MiB on one and the same device.
 _RECORDED_FIELDS = ("memory_bytes",)
 
@@ -66,7 +67,11 @@ def compare(before: Fingerprint, after: Fingerprint) -> Comparison:
 
 def _changes(before: Fingerprint, after: Fingerprint, fields: tuple[str, ...]) -> tuple[FieldChange, ...]:
     pairs = [(field, getattr(before, field), getattr(after, field)) for field in fields]
-    return tuple(FieldChange(field, old, new) for field, old, new in pairs if old != new)
+    return tuple(
+        FieldChange(field, old, new)
+        for field, old, new in pairs
+        if old != new and not (old is None and field in _ADDED_FIELDS)
+    )
 
 
 def _shown(value: object) -> str:

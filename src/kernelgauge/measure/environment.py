@@ -18,6 +18,7 @@ class Software(TypedDict):
     triton: str | None
     liger_kernel: str | None
     python: str
+    fp32_matmul: str
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,13 @@ class GpuSettings:
 
 
 def software() -> Software:
-    """Versions of what decides which kernels run."""
+    """Return the versions and settings that decide which kernels run."""
     return {
         "torch": str(torch.__version__),  # a TorchVersion, which is no plain string
         "triton": _version("triton"),
         "liger_kernel": _version("liger-kernel"),
         "python": ".".join(platform.python_version_tuple()[:2]),  # a patch release changes no kernel
+        "fp32_matmul": torch.get_float32_matmul_precision(),
     }
 
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity
@@ -109,15 +110,28 @@ class CudaDevice:
         settings = gpu_settings(str(properties.uuid))
         return Fingerprint(
             device=properties.name,
-            arch=f"sm_{properties.major}{properties.minor}",
+            arch=_arch(properties),
             sm_count=properties.multi_processor_count,
             memory_bytes=properties.total_memory,
             power_limit_watts=settings.power_limit_watts,
             mig=settings.mig,
             driver=settings.driver,
             cuda=torch.version.cuda,
+            cudnn=_cudnn_version(),
+            cudnn_tf32=bool(torch.backends.cudnn.allow_tf32),
             **software(),
         )
+
+
+def _arch(properties: Any) -> str:
+    if torch.version.hip is not None:  # a MI250X has compute capability 9.0 there, as a H100 has
+        return str(properties.gcnArchName).partition(":")[0]
+    return f"sm_{properties.major}{properties.minor}"
+
+
+def _cudnn_version() -> str | None:
+    version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return None if version is None else str(version)
 
 
 def _let_cupti_detach() -> None:
