@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from . import __version__
 from .commands import accepting, calibration, history, merging, reporting, sharing, traces
 from .commands.output import Exit
 from .errors import KernelgaugeError
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kernelgauge", description="Performance regression tests for PyTorch GPU code.", allow_abbrev=False
     )
+    parser.add_argument("--version", action="version", version=f"kernelgauge {__version__}")
     parser.set_defaults(passes_arguments_on=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for family in (traces, sharing, reporting, history, calibration, merging, accepting):

@@ -13,5 +13,8 @@ if TYPE_CHECKING:
 
 
 @pytest.hookspec
-def pytest_kernelgauge_workloads() -> Iterable[Workload]:  # type: ignore[empty-body]  # a specification has none
-    """Return the workloads of the suite in this folder. Implement it in the folder's `conftest.py`."""
+def pytest_kernelgauge_workloads(config: pytest.Config) -> Iterable[Workload]:  # type: ignore[empty-body]
+    """Return the workloads of a suite. Implement it in the `conftest.py` of the suite's folder, or in a plugin.
+
+    `config` may be left out, as in any hook of pytest.
+    """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Generator
@@ -137,8 +138,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     gauge = config.stash[GAUGE_KEY]
     workloads: list[Workload] = []
     for implementation in declaring:
-        conftest: Any = implementation.plugin  # a module: the hook stands in a `conftest.py`
-        workloads += gauge.suites.declare(Path(conftest.__file__).parent, implementation.function)
+        plugin = implementation.plugin
+        named = {"config": config} if "config" in implementation.argnames else {}
+        declaration = functools.partial(implementation.function, **named)
+        workloads += gauge.suites.declare(plugin, _suite_folder(plugin, config), declaration)
     full = config.getoption("--perf-matrix") == "full"
     marks = list(metafunc.definition.iter_markers("workloads"))
     for mark in marks:
@@ -158,6 +161,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         and (not filters or any(matches(workload, fields) for fields in filters))
     ]
     metafunc.parametrize("workload", selected, ids=[workload.id for workload in selected], indirect=True)
+
+
+def _suite_folder(plugin: Any, config: pytest.Config) -> Path:
+    """Return the folder of a `conftest.py`; for an object that is a plugin, the root of the project."""
+    file = getattr(plugin, "__file__", None)
+    return Path(file).parent if file else config.rootpath
 
 
 @pytest.hookimpl(wrapper=True)  # outermost: pytest-xdist looks at the number of workers in its own

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,18 +103,18 @@ class Suites:
 
     options: Options
     error: KernelgaugeError | None = None
-    _suites: dict[Path, _Suite] = field(default_factory=dict)
+    _suites: dict[Hashable, _Suite] = field(default_factory=dict)  # by the conftest or plugin that declares them
     _suite_of: dict[str, _Suite] = field(default_factory=dict)  # by workload id
     _workloads: dict[str, Workload] = field(default_factory=dict)
 
-    def declare(self, folder: Path, declaration: Callable[..., Any]) -> list[Workload]:
-        """The workloads of the suite in `folder`, asked for once a session. Two with one id are an error."""
-        if folder not in self._suites:
+    def declare(self, plugin: Hashable, folder: Path, declaration: Callable[[], Any]) -> list[Workload]:
+        """Return the workloads that a plugin declares for a folder, asked for once. Two with one id are an error."""
+        if plugin not in self._suites:
             name = Path(os.path.relpath(folder, self.options.root)).as_posix()
-            suite = self._suites[folder] = _Suite(name, folder, self._ask(folder, declaration))
+            suite = self._suites[plugin] = _Suite(name, folder, self._ask(folder, declaration))
             for workload in suite.workloads:
                 self._add(workload, suite)
-        return self._suites[folder].workloads
+        return self._suites[plugin].workloads
 
     def _ask(self, folder: Path, declaration: Callable[..., Any]) -> list[Workload]:
         try:
@@ -169,7 +169,10 @@ class Suites:
 
     def declared(self) -> dict[str, tuple[str, ...]]:
         """Ids of all workloads, selected or not, by suite."""
-        return {suite.name: tuple(workload.id for workload in suite.workloads) for suite in self._suites.values()}
+        found: dict[str, tuple[str, ...]] = {}
+        for suite in self._suites.values():
+            found[suite.name] = (*found.get(suite.name, ()), *(workload.id for workload in suite.workloads))
+        return found
 
     def sibling(self, workload: Workload, **changes: object) -> Workload:
         """The workload that differs in these fields only, for example ``variant="eager"``.

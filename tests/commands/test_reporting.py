@@ -50,7 +50,18 @@ def told(gpu: str = "aa", status: Status = Status.REGRESSED) -> Results:
 
 
 @pytest.mark.usefixtures("page")
-def test_without_an_option_html_and_markdown_are_written_beside_the_last(command: Command, tmp_path: Path) -> None:
+def test_the_newest_results_are_found_by_their_time(command: Command, tmp_path: Path) -> None:
+    """A shell sorts file names, not runs."""
+    newest = results(workload(), gpu="new", started_at="2026-11-20T03:00:00+00:00")
+    oldest = results(workload(), gpu="old", started_at="2026-11-18T03:00:00+00:00")
+    first, second = left(tmp_path / "a", newest), left(tmp_path / "b", oldest)
+    command(first, second)
+    assert (first / "report.html").read_text() == "<p>2 runs of old</p>"
+    assert not (second / "report.html").exists()
+
+
+@pytest.mark.usefixtures("page")
+def test_without_an_option_the_reports_are_beside_the_newest(command: Command, tmp_path: Path) -> None:
     first, second = left(tmp_path / "a", told("aa")), left(tmp_path / "b", told("bb"))
     code, out, err = command(first, second)
     assert (code, out) == (0, "")

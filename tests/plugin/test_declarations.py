@@ -62,3 +62,23 @@ def test_a_mark_selects_by_field(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test)
     result = pytester.runpytest_inprocess("--collect-only", "-q")
     result.stdout.fnmatch_lines(["*::test_it[[]mlp-eager-bf16-4[]]"])
+
+
+IN_A_PLUGIN = """
+from kernelgauge import Workload
+
+class Suite:
+    def pytest_kernelgauge_workloads(self, config):
+        name = "quiet" if config.getoption("verbose") < 0 else "eager"
+        return [Workload("mlp", name, build=object, inputs=tuple, shape=(4,))]
+
+def pytest_configure(config):
+    config.pluginmanager.register(Suite())
+"""
+
+
+def test_hook_of_a_plugin_object_takes_the_config(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(IN_A_PLUGIN)
+    pytester.makepyfile("def test_it(workload):\n    pass\n")
+    result = pytester.runpytest_inprocess("--collect-only", "-q")
+    result.stdout.fnmatch_lines(["*::test_it?mlp-quiet-bf16-4?"])

@@ -32,7 +32,7 @@ def add_commands(commands: Commands) -> None:
         "report",
         help="results of a run as HTML, Markdown, JSON of pytest-benchmark, or text",
         description="Make reports of results.json files, without a GPU. FILE may be -, for the standard output. Without an "
-        "option, report.html and report.md are written beside the last of RESULTS, which is to be the newest.",
+        "option, report.html and report.md are written beside the newest of RESULTS.",
         allow_abbrev=False,
     )
     report.add_argument(
@@ -53,9 +53,10 @@ def _report(options: argparse.Namespace) -> Exit:
     from ..storage import write_atomically
 
     files = [file for path in options.results for file in find_results(path)]
-    wanted = _wanted(options, files[-1].parent)
+    read = sorted(((read_results(file), file) for file in files), key=lambda each: each[0].started_at)
+    results = [each for each, _ in read]
+    wanted = _wanted(options, read[-1][1].parent)
     _check([*(where for _, where in wanted), *([STDOUT] if options.print else [])], files)
-    results = [read_results(file) for file in files]
     # All are made before any is written: an error leaves nothing half done.
     made = [(where, _made(form, results)) for form, where in wanted]
     for where, content in made:
