@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -10,12 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..judge import Ancestor, Group, Review, Reviewed, SinceFirst, TimeChange
+from ..judge import Group, Review, Reviewed, TimeChange
 from ..printable import printable
 from ..revision import short
-from .page import Column, Grid, Section, markdown, unlinked
 from .terminal import render
-from .wording import change_text, counted, us
+from .wording import counted, us
 
 __all__ = ["Source", "commit_text", "review_markdown", "review_text"]
 
@@ -30,7 +30,7 @@ _STYLES = {
 }
 _MOST_LINES = 12  # of evidence: beyond, `kernelgauge diff` of the traces is the tool
 _MOST_RECORDED = 5
-_COLUMNS = (Column("workload"), Column("what"), Column("since the first accepted"), Column("refused"))
+_MARKDOWN_WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,10 @@ def review_text(review: Review, *, sources: Sequence[Source], width: int, color:
 
 
 def review_markdown(review: Review, *, sources: Sequence[Source]) -> str:
-    """For a pull request: nothing in it is markup, a link, or a mention."""
-    head = tuple(f"{each.label}: {each.text}" for each in (*sources, *_recorded(review), *_environment(review)))
-    sections = [Section(_title(review), head)]
-    for group in Group:
-        found = review.of(group)
-        if found:
-            rows = tuple(_cells(each) for each in found)
-            sections.append(Section(f"{group.heading}: {len(found)}", grid=Grid(_COLUMNS, rows)))
-    return unlinked(markdown(sections))
+    """For a pull request: the text as a block of code, in which nothing is markup, a link or a mention."""
+    text = review_text(review, sources=sources, width=_MARKDOWN_WIDTH, color=False)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}text\n{text}{fence}\n"
 
 
 def _title(review: Review) -> str:
@@ -98,13 +93,6 @@ def _recorded(review: Review) -> Iterator[Source]:
         yield Source("recorded", f"and {counted(len(review.recorded) - _MOST_RECORDED, 'other time')}")
 
 
-def _cells(each: Reviewed) -> tuple[str, ...]:
-    by_label: dict[str, list[str]] = {"": [], "since": [], "refused": []}
-    for line in _lines(each):
-        by_label[line.label if line.label in by_label else ""].append(line.text)
-    return (each.workload, *("\n".join(by_label[label]) for label in ("", "since", "refused")))
-
-
 def _lines(each: Reviewed) -> Iterator[_Line]:
     decided = [change for change in each.times if not (change.moved or change.undecided)]
     for change in each.times:
@@ -120,8 +108,6 @@ def _lines(each: Reviewed) -> Iterator[_Line]:
         yield _Line("what", f"and {len(each.evidence) - _MOST_LINES} more")
     if each.change is not None and not each.waits:
         yield _Line("file", "stays as it is")
-    if each.since_first is not None:
-        yield _Line("since", _since(each.since_first))
     for text in each.refused:
         yield _Line("refused", text, "red")
 
@@ -146,27 +132,6 @@ def _in_full(change: TimeChange) -> str:
         return f"{said} [no interval]"
     interval = f"{100 * measured.low:+.1f}, {100 * measured.high:+.1f}"
     return f"{said} [{100 * measured.confidence:.2f} % CI {interval}]  {change.decision.status.value}"
-
-
-def _since(since: SinceFirst) -> str:
-    parts = [
-        f"{change.timer.label} {change_text(change.before_us, change.after_us)}"
-        for change in since.times
-        if change.before_us is not None and change.after_us is not None
-    ]
-    if since.first.launches != since.launches:
-        parts.append(f"launches {since.first.launches} -> {since.launches}")
-    if since.other_configuration:
-        parts.append("its kernels or launch configurations were others")
-    return f"{_when(since.first)}, {counted(since.accepted, 'acceptance')} ago: {'; '.join(parts)}"
-
-
-def _when(first: Ancestor) -> str:
-    """When the first was recorded, and with what."""
-    commit = [f"commit {commit_text(first.commit)}"] if first.commit else []
-    versions = (("driver", first.driver), ("CUDA", first.cuda), ("torch", first.torch), ("triton", first.triton))
-    known = [*commit, *(f"{name} {version}" for name, version in versions if version)]
-    return f"{_day(first.at)} ({', '.join(known)})"
 
 
 def commit_text(commit: str | None) -> str:
