@@ -330,7 +330,7 @@ def test_review_looks_where_the_run_had_its_baselines(command: Command) -> None:
     assert command("review")[0] == 0
 
 
-def test_results_of_version_0_1_0_belong_to_baselines(command: Command) -> None:
+def test_results_without_a_folder_belong_to_baselines(command: Command) -> None:
     folder = left(told(of(EAGER), baselines="perf/known"))
     saved = json.loads((folder / "results.json").read_bytes())
     del saved["baselines"]

@@ -103,7 +103,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """How the last acceptance of a baseline came about. Files of version 0.1.0 have `conditions` too; nobody reads them.
+    """How the last acceptance of a baseline came about. Older files have `conditions` too; they are ignored.
 
     Attributes:
         at: when the accepted run began: UTC, ISO 8601.
@@ -119,7 +119,7 @@ class Recorded(msgspec.Struct, frozen=True):
 class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file of `baselines/<gpu>/`. Field order is the order in the file.
 
-    Unknown fields are ignored here and nowhere below: version 0.1.0 also wrote `ancestors`.
+    Unknown fields are ignored here and in `recorded` only: older files have `ancestors`.
     `recorded`: None if the file was written in schema 2.
     """
 
