@@ -88,7 +88,7 @@ def ended(verdict: Verdict, name: str = "test_device_time") -> TestResult:
 # -- what may be stored -----------------------------------------------------------------------------------------------
 
 
-def test_a_workload_that_was_measured_in_full_and_is_as_declared_may_be_stored(store: BaselineStore) -> None:
+def test_a_whole_run_that_is_as_declared_may_be_stored(store: BaselineStore) -> None:
     assert refused(store, passing(), [one_test("test_device_time")]) == []
 
 
@@ -123,7 +123,7 @@ def test_a_claim_of_the_suite_is_not_overruled(store: BaselineStore, status: Sta
     assert refused(store, passing(claim), [ended(claim, "test_numerics")]) == ["test_numerics failed"]
 
 
-def test_a_test_that_failed_otherwise_is_a_reason_though_its_timer_only_differs(store: BaselineStore) -> None:
+def test_a_test_that_failed_otherwise_is_a_reason(store: BaselineStore) -> None:
     """Its teardown, say: that it has a verdict which may be accepted says nothing of that."""
     differs = verdict(Status.REGRESSED)
     broke = one_test("test_device_time", "failed", said="Traceback\nE   RuntimeError: CUDA error")
@@ -177,7 +177,7 @@ def test_a_failed_test_whose_name_has_the_workload_is_of_it(
     assert refused(store, passing(), [broke]) == reasons
 
 
-def test_what_says_of_itself_that_it_is_incomplete_is_refused_though_every_timer_is_there(store: BaselineStore) -> None:
+def test_incomplete_run_is_refused(store: BaselineStore) -> None:
     assert refused(store, passing(run=run(incomplete="a CUDA error"))) == ["it was not measured in full (a CUDA error)"]
 
 
@@ -208,7 +208,7 @@ def test_a_run_that_was_cut_short_is_refused(store: BaselineStore, exit_status: 
     assert refused(store, passing(), exit_status=exit_status) == reasons
 
 
-def test_a_baseline_of_a_newer_version_is_not_replaced_and_one_that_cannot_be_read_is(store: BaselineStore) -> None:
+def test_a_newer_baseline_is_kept_and_an_unreadable_one_replaced(store: BaselineStore) -> None:
     path = store.path(DEVICE, WORKLOAD)
     path.parent.mkdir(parents=True)
     path.write_bytes(b'{"schema_version": 99}')
@@ -635,7 +635,7 @@ def test_results_that_are_doubtful_remove_nothing_unless_forced(
 
 
 @pytest.mark.parametrize("others", [(), (passing(suite="another"),), (workload(run=None, unavailable="needs triton"),)])
-def test_results_that_measured_nothing_of_a_suite_remove_nothing_of_it_unless_forced(
+def test_results_without_a_suite_remove_nothing_of_it_unless_forced(
     store: BaselineStore, others: tuple[WorkloadResult, ...]
 ) -> None:
     accept(store, told(passing(name="a-x-bf16-1"), started_at=BEFORE))

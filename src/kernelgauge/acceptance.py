@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -23,6 +23,7 @@ from .judge import (
     Status,
     Verdict,
     compare,
+    comparison_count,
     decode_baseline,
     encode_baseline,
     from_run,
@@ -80,9 +81,7 @@ class Pending:
 
     review: Review
     stored: dict[str, Baseline | BaselineError]
-    runs: dict[str, tuple[Baseline, ...]]  # each run of a workload as accepting it would store it, the newest last
-    shortcomings: dict[str, tuple[str, ...]]  # what is wrong with its runs themselves, whatever the baseline says
-    sensitivities: dict[str, dict[Timer, float]]  # that the newest results ask for, by workload id
+    candidates: dict[str, Candidate]  # by workload id
     comparisons: int  # times that the suite has
 
     @property
@@ -148,27 +147,16 @@ def _pending(together: Sequence[Results], store: BaselineStore, now: datetime) -
             declared_by |= dict.fromkeys(results.declared, results)
         for workload in results.workloads:
             seen.setdefault(workload.id, []).append((results, workload))
-    candidates = [_candidate(told, stored.get(name), now) for name, told in seen.items()]
+    candidates = {name: _candidate(told, stored.get(name), now) for name, told in seen.items()}
     declared = {suite: results.declared[suite] for suite, results in declared_by.items()}
     doubts = {
         name: tuple(_vanished_doubts(declared_by[old.suite], old, now))
         for name, old in stored.items()
         if isinstance(old, Baseline) and old.suite in declared_by
     }
-    runs = {each.workload: (*each.others, each.observed) for each in candidates if each.observed is not None}
-    wrong = {
-        name: tuple(
-            reason
-            for results, workload in told
-            if workload.run is not None
-            for reason in (*shortcomings(results, workload, workload.run), *_untested(results, workload))
-        )
-        for name, told in seen.items()
-    }
     comparisons = max(results.comparisons for results in together)
-    reviewed = review(device, candidates, stored, declared, vanished_doubts=doubts, comparisons=comparisons)
-    sensitivities = {name: told[-1][1].sensitivity for name, told in seen.items()}
-    return Pending(reviewed, stored, runs, wrong, sensitivities, comparisons)
+    found = review(device, list(candidates.values()), stored, declared, vanished_doubts=doubts, comparisons=comparisons)
+    return Pending(found, stored, candidates, comparisons)
 
 
 def _vanished_doubts(results: Results, old: Baseline, now: datetime) -> Iterator[str]:
@@ -181,32 +169,24 @@ def _vanished_doubts(results: Results, old: Baseline, now: datetime) -> Iterator
 def _candidate(
     told: Sequence[tuple[Results, WorkloadResult]], old: Baseline | BaselineError | None, now: datetime
 ) -> Candidate:
-    """The newest run counts; the others must agree with it."""
-    measured = [each for each in told if each[1].run is not None]
-    results, workload = (measured or told)[-1]
+    """Make a candidate of the newest run. The others must agree with it."""
+    measured = [(results, workload, workload.run) for results, workload in told if workload.run is not None]
+    results, workload = measured[-1][:2] if measured else told[-1]
     never = impossible(results, workload)
     if workload.run is None or never:
-        cannot_run_here = workload.run is None and workload.unavailable is not None
         why_not = "; ".join(never)
+        cannot_run_here = workload.run is None and workload.unavailable is not None
         return Candidate(
             workload.id, workload.suite, None, never=() if cannot_run_here else (why_not,), why_not=why_not
         )
-    others = [
-        observed_baseline(each, other, other.run)
-        for each, other in measured[:-1]
-        if other.run is not None and not impossible(each, other)
-    ]
+    wrong = [(*shortcomings(*each), *_untested(*each[:2])) for each in measured]
     return Candidate(
         workload.id,
         workload.suite,
         observed_baseline(results, workload, workload.run),
-        others=tuple(others),
-        doubts=(
-            *shortcomings(results, workload, workload.run),
-            *_untested(results, workload),
-            *undecided(workload),
-            *_clocks(results, old, now),
-        ),
+        others=tuple(observed_baseline(*each) for each in measured[:-1] if not impossible(*each[:2])),
+        doubts=(*wrong[-1], *undecided(workload), *_clocks(results, old, now)),
+        shortcomings=tuple(reason for reasons in wrong for reason in reasons),
         sensitivity=workload.sensitivity,
     )
 
@@ -249,18 +229,20 @@ def choose_to_add(waiting: Pending, wanted: Callable[[Reviewed], bool], *, force
     """Sort what was asked for into runs that join the processes of their baselines, and what is refused."""
     accepted: list[Reviewed] = []
     refused: list[Reviewed] = []
-    measured = sum(len(new[-1].entries[0].processes[0].timers) for new in waiting.runs.values())
-    comparisons = waiting.comparisons or measured
+    observed = [each.observed for each in waiting.candidates.values() if each.observed is not None]
+    comparisons = waiting.comparisons or comparison_count(observed)
     for each in filter(wanted, waiting.review.reviewed):
-        old, runs = waiting.stored.get(each.workload), waiting.runs.get(each.workload, ())
-        if not runs:
+        old, candidate = waiting.stored.get(each.workload), waiting.candidates.get(each.workload)
+        if candidate is None or candidate.observed is None:
             continue
-        wrong = waiting.shortcomings.get(each.workload, ())
-        if each.never or (wrong and not force) or isinstance(old, BaselineError):
-            refused.append(each if isinstance(old, BaselineError) else replace(each, doubts=wrong))
+        if isinstance(old, BaselineError):
+            refused.append(each)
+            continue
+        if each.never or (candidate.shortcomings and not force):
+            refused.append(replace(each, doubts=candidate.shortcomings))
             continue
         try:
-            whole = _joined(old, runs, comparisons, waiting.sensitivities[each.workload])
+            whole = _joined(old, candidate, comparisons)
         except ValueError as error:
             refused.append(replace(each, never=(f"it differs from the baseline: {error}",)))
             continue
@@ -272,19 +254,15 @@ def choose_to_add(waiting: Pending, wanted: Callable[[Reviewed], bool], *, force
     return Chosen(waiting, tuple(accepted), tuple(refused))
 
 
-def _joined(
-    old: Baseline | None, runs: Sequence[Baseline], comparisons: int, sensitivity: Mapping[Timer, float]
-) -> Baseline:
-    """Add the processes of runs that the baseline does not have yet. Raises `ValueError` with what differs."""
-    whole = old
-    for new in runs:
+def _joined(old: Baseline | None, candidate: Candidate, comparisons: int) -> Baseline:
+    """Add the processes of all runs that the baseline does not have yet. Raises `ValueError` with what differs."""
+    assert candidate.observed is not None
+    first, *others = [*([] if old is None else [old]), *candidate.others, candidate.observed]
+    for new in others:
         (process,) = new.entries[0].processes
-        if whole is None:
-            whole = new
-        elif not any(process in entry.processes for entry in whole.entries):
-            whole = joined(whole, new, comparisons=comparisons, sensitivity=sensitivity)
-    assert whole is not None  # there is at least one run
-    return whole
+        if not any(process in entry.processes for entry in first.entries):
+            first = joined(first, new, comparisons=comparisons, sensitivity=candidate.sensitivity)
+    return first
 
 
 def store_all(chosen: Sequence[Chosen], store: BaselineStore) -> None:

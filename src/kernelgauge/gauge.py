@@ -207,8 +207,8 @@ class Gauge:
         """Return the command that adds this run to the baselines."""
         options, latest = self.options, self.artifacts.folder
         places = [] if options.reports == options.root / "reports" else [shown(latest, options.root)]
-        if options.baselines != options.root / "baselines":
-            places += ["--baselines", shown(options.baselines, options.root)]
+        if not options.baselines.is_relative_to(options.root):  # the results record one in the project
+            places += ["--baselines", str(options.baselines)]
         return shlex.join(["kernelgauge", "accept", "--add", *places])
 
 

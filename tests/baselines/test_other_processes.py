@@ -243,9 +243,7 @@ def test_two_processes_that_update_at_once_leave_only_whole_files(store: Baselin
 
 
 @pytest.mark.parametrize("after_seconds", [0.0, 0.017, 0.031])
-def test_a_process_killed_in_the_middle_of_updating_leaves_only_whole_files(
-    store: BaselineStore, after_seconds: float
-) -> None:
+def test_a_process_killed_while_updating_leaves_whole_files(store: BaselineStore, after_seconds: float) -> None:
     with python(UPDATE, store.root, 1.5, 100_000) as process:
         go(process)
         assert process.stdout is not None
@@ -279,7 +277,7 @@ def test_a_file_that_grows_too_large_leaves_the_old_one_and_nothing_else(store: 
     assert [name for name in files(store.root) if name.endswith(".tmp")] == []
 
 
-def test_two_hundred_processes_that_update_at_once_each_find_what_the_one_before_wrote(store: BaselineStore) -> None:
+def test_two_hundred_updates_at_once_lose_none(store: BaselineStore) -> None:
     with python(MANY_WRITERS, store.root, 200) as process:
         go(process)
         assert process.stdout is not None
@@ -293,7 +291,7 @@ def test_two_hundred_processes_that_update_at_once_each_find_what_the_one_before
     assert [name for name in files(store.root) if name.endswith(".tmp")] == []
 
 
-def test_processes_killed_in_the_middle_of_applying_leave_every_file_old_or_new(store: BaselineStore) -> None:
+def test_processes_killed_while_applying_leave_files_old_or_new(store: BaselineStore) -> None:
     with python(MANY_KILLED, store.root, 150) as process:
         go(process)
         assert process.stdout is not None

@@ -62,7 +62,7 @@ def test_a_file_is_replaced_and_readable_by_everybody(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit(1), OSError(28, "No space left on device")])
 @pytest.mark.parametrize("moment", ["fsync", "chmod", "replace"])
-def test_an_interruption_before_the_rename_leaves_the_old_file_and_nothing_else(
+def test_write_interrupted_before_the_rename_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interruption: BaseException, moment: str
 ) -> None:
     path = tmp_path / "x.json"
@@ -231,7 +231,7 @@ def test_what_is_wrong_with_a_file_comes_with_all_others(store: BaselineStore) -
     assert store.stored(DEVICE) == {"a-x-bf16-1": found["a-x-bf16-1"], "b-x-bf16-1": None, "c-x-bf16-1": None}
 
 
-def test_a_name_that_is_no_id_is_told_beside_all_others_and_what_is_hidden_is_left_alone(store: BaselineStore) -> None:
+def test_stored_names_foreign_files_and_ignores_hidden_ones(store: BaselineStore) -> None:
     store.apply(DEVICE, [create("a-x-bf16-1")])
     folder = store.path(DEVICE, "a-x-bf16-1").parent
     for name in ("copy of x (1).json", "\u202ex.json", "README.md"):

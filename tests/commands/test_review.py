@@ -490,7 +490,7 @@ def test_no_text_of_the_results_steers_the_terminal(command: Command, text: str)
     assert not list(Path().glob("**/*.json")) or {path.name for path in Path().glob("**/*.json")} == {"results.json"}
 
 
-def test_neither_torch_nor_pytest_is_imported_where_nothing_is_selected_by_k(command: Command) -> None:
+def test_neither_torch_nor_pytest_is_imported_without_k(command: Command) -> None:
     left(told(of(EAGER)))
     script = (
         "import sys; from kernelgauge.cli import main; main(sys.argv[1:]);"

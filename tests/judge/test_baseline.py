@@ -304,7 +304,7 @@ def test_every_process_is_kept_with_its_gpu_and_its_times() -> None:
     assert list(entry.processes) == [from_run(one, suite="perf").entries[0].processes[0] for one in runs]
 
 
-def test_processes_are_grouped_by_configuration_and_the_most_frequent_comes_first() -> None:
+def test_calibrated_groups_by_configuration_most_frequent_first() -> None:
     stored = drawn({512: 1, 1024: 3, 256: 2})
     assert [(entry.draws, len(entry.processes)) for entry in stored.entries] == [(3, 3), (2, 2), (1, 1)]
     tuned = [entry.kernels[2].identity.kernel_kwargs for entry in stored.entries]
@@ -316,7 +316,7 @@ def test_another_source_of_the_same_configuration_is_no_group_of_its_own() -> No
     assert [entry.draws for entry in calibrated(runs, suite="perf").entries] == [2]
 
 
-def test_a_kernels_time_is_the_mean_over_the_processes_of_its_own_configuration() -> None:
+def test_calibrated_kernel_time_is_the_mean_of_its_configuration() -> None:
     runs = [run(kernels=mlp_kernels(us=us)) for us in (38.0, 38.5)]
     runs.append(run(kernels=mlp_kernels(us=55.4, xblock=512)))
     first, second = calibrated(runs, suite="perf").entries

@@ -70,7 +70,7 @@ def test_a_workload_is_in_the_group_of_what_moved_most(changes: dict[str, Any], 
     assert found.waits == bool(changes)
 
 
-def test_a_configuration_that_a_baseline_has_drawn_is_compared_with_its_own() -> None:
+def test_a_known_configuration_is_compared_with_its_own_entry() -> None:
     old = drawn({1024: 3, 512: 2}, device=TIMES)
     for xblock in (1024, 512):
         assert reviewed(old, measured(kernels=mlp_kernels(xblock=xblock))).group is Group.SAME_SPEED

@@ -410,7 +410,7 @@ def together(*baselines: Baseline) -> Baseline:
     return first
 
 
-def test_processes_join_the_entry_of_their_configuration_with_draws_and_gpus() -> None:
+def test_joined_processes_are_in_the_entry_of_their_configuration() -> None:
     whole = together(of_gpu(HERE, 1024, 1024, 512), of_gpu(ELSEWHERE, 512, 512, 256))
     tuned = [(entry.kernels[2].identity.kernel_kwargs, entry.draws) for entry in whole.entries]
     assert tuned == [("XBLOCK=512", 3), ("XBLOCK=1024", 2), ("XBLOCK=256", 1)]

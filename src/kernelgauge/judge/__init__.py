@@ -22,7 +22,7 @@ from .review import Candidate, Group, Review, Reviewed, review
 from .structure import judge_structure
 from .time_verdict import judge_time, not_measured
 from .timing import Decision, ProcessTime, decide, on_same_host, variance_between_processes
-from .update import Action, PlannedChange, TimeChange, joined, plan_update
+from .update import Action, PlannedChange, TimeChange, comparison_count, joined, plan_update
 from .verdict import DECLARED, Reason, RelativeChange, Status, Verdict, worst
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "calibrated",
     "check_integers",
     "compare",
+    "comparison_count",
     "decide",
     "decode_baseline",
     "encode_baseline",

@@ -67,6 +67,7 @@ class Candidate:
         others: what other runs measured of it.
         sensitivity: the slowdown that a PASS may miss, as a fraction, by timer; one that is missing has the default.
         doubts: why it is not accepted unless that is forced.
+        shortcomings: what is wrong with any of its runs, whatever the baseline says.
         never: why it cannot be accepted at all.
     """
 
@@ -75,6 +76,7 @@ class Candidate:
     observed: Baseline | None
     others: tuple[Baseline, ...] = ()
     doubts: tuple[str, ...] = ()
+    shortcomings: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
     why_not: str = ""
     sensitivity: Mapping[Timer, float] = field(default_factory=dict)
