@@ -28,7 +28,7 @@ def test_every_option_of_pytest_perf_that_is_used_exists(pytestconfig):
     [
         ("merge", ["RESULTS", "--to"]),
         ("review", ["RESULTS", "--markdown"]),
-        ("accept", ["RESULTS", "--all"]),
+        ("accept", ["RESULTS", "-k"]),
         ("trend", ["--history", "--html"]),
         ("history", ["add"]),
         ("report", ["RESULTS"]),
