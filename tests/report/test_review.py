@@ -11,12 +11,12 @@ from rich.cells import cell_len
 
 from kernelgauge.errors import BaselineError
 from kernelgauge.judge import Baseline, Candidate, Recorded, Review, from_run, review
-from kernelgauge.report.review import Source, commit_text, review_markdown, review_text
+from kernelgauge.report.review import Line, commit_text, review_markdown, review_text
 from tests.builders import H200, counts, fingerprint, mlp_kernels, run
 from tests.test_results import HOSTILE
 
 UPGRADED = fingerprint(driver="590.1", torch="2.12.0")
-SOURCES = (Source("results", "reports/latest/results.json   2026-11-20T19:10:12+00:00, commit 4e3642b"),)
+SOURCES = (Line("results", "reports/latest/results.json   2026-11-20T19:10:12+00:00, commit 4e3642b"),)
 
 
 def stored(workload: str, *, at: str = "2026-10-01T10:00:00+00:00", **changes: Any) -> Baseline:
@@ -177,7 +177,7 @@ def test_no_name_steers_a_terminal_or_is_markup(name: str) -> None:
     new = stored(name, machine=machine, kernels=tuple(launched_as(name)), counts=counts(launches=1), at=name)
     old = stored(name, machine=machine, at=name)
     found = review(name, [Candidate(name, name, new, doubts=(name,), never=(name,))], {name: old}, {name: [name]})
-    sources = (Source("results", name),)
+    sources = (Line("results", name),)
     shown = review_text(found, sources=sources, width=80, color=False)
     assert all(line.isprintable() for line in shown.split("\n"))
     page = review_markdown(found, sources=sources)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..acceptance import Chosen, Loaded, Pending
     from ..baselines import BaselineStore
     from ..judge import Reviewed
-    from ..report.review import Source
+    from ..report.review import Line
 
 __all__ = ["add_commands"]
 
@@ -96,18 +96,18 @@ class _Read:
 
         return "\n".join(review_markdown(each.review, sources=self._sources(each)) for each in self.waiting)
 
-    def _sources(self, waiting: Pending) -> list[Source]:
+    def _sources(self, waiting: Pending) -> list[Line]:
         from ..baselines import slug
-        from ..report.review import Source, commit_text
+        from ..report.review import Line, commit_text
 
         folder = slug(waiting.device)
         measured = [
-            Source("results", f"{file}   {results.started_at}, commit {commit_text(results.commit)}")
+            Line("results", f"{file}   {results.started_at}, commit {commit_text(results.commit)}")
             for file, results in self.loaded.results
             if results.fingerprint is not None and slug(results.fingerprint.device) == folder
         ]
-        skipped = [Source("skipped", text) for text in self.loaded.skipped]
-        return [*measured, Source("stored", str(self.store.root / folder)), *skipped]
+        skipped = [Line("skipped", text) for text in self.loaded.skipped]
+        return [*measured, Line("stored", str(self.store.root / folder)), *skipped]
 
 
 def _read(options: argparse.Namespace) -> _Read:
