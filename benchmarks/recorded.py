@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from kernelgauge.judge import Baseline, Entry, Observation, Process, decode_baseline, from_run
-from kernelgauge.judge.calibration import entries_of
+from kernelgauge.judge.baseline import merge_entries
 from kernelgauge.run import ControlTime, Run, Sample, Timer, summarize
 from kernelgauge.runs_file import read_runs
 
@@ -169,4 +169,4 @@ def _slower(run: Run, fraction: float, timers: Sequence[Timer]) -> Run:
 def baseline_of(suites: Sequence[Suite], workload: str) -> Baseline | None:
     """Return the baseline that these processes make of a workload; None if none measured it."""
     singles = [from_run(each.runs[workload], suite="perf") for each in suites if workload in each.runs]
-    return msgspec.structs.replace(singles[0], entries=entries_of(singles)) if singles else None
+    return msgspec.structs.replace(singles[0], entries=merge_entries(singles)) if singles else None

@@ -26,9 +26,9 @@ from recorded import DATA, Suite, archived_suites, baseline_of, busy_suites, rea
 from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 
+from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge import Baseline, Status, Verdict, compare, gemm_kernel, judge_time, observe, prior_for
 from kernelgauge.run import Run, Sample, Timer
-from kernelgauge.storage import BaselineStore
 
 Pair = tuple[Suite, tuple[Suite, ...]]  # the run, and the processes of its baseline
 

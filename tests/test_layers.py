@@ -20,7 +20,7 @@ GROUND = [name for name in MODULES if name.startswith(("trace/", "judge/"))]
 
 KNOW_PYTEST = {
     "cli.py",
-    "commands/keywords.py",  # -k, as pytest reads it
+    "commands/review.py",  # -k, as pytest reads it
     "fixtures.py",
     "hookspec.py",
     "options.py",
@@ -50,10 +50,21 @@ ALLOWED = {
     "trace": {"errors", "regular_file"},
     "judge": {"errors", "printable", "run", "trace"},
     "report": {"printable", "revision", "run", "judge", "trace", "results", "fleet"},
-    "storage": {"errors", "locks", "regular_file", "run", "judge"},
+    "baselines": {"errors", "locks", "regular_file", "judge"},
+    "acceptance": {
+        "baselines",
+        "errors",
+        "judge",
+        "printable",
+        "report",
+        "results",
+        "results_file",
+        "run",
+        "runs_file",
+    },
     "sharing": {"errors", "printable"},
     "results": {"errors", "run", "judge"},
-    "runs_file": {"errors", "run", "storage"},
+    "runs_file": {"baselines", "errors", "run"},
 }
 
 
@@ -80,7 +91,7 @@ def parts(path: Path) -> set[str]:
 
 
 def test_the_modules_are_found() -> None:
-    assert {"trace/reader.py", "judge/timing.py", "plugin.py", "storage.py"} <= set(MODULES)
+    assert {"trace/reader.py", "judge/timing.py", "plugin.py", "baselines.py"} <= set(MODULES)
     assert len(GROUND) > 10
 
 
@@ -147,7 +158,7 @@ def test_only_measuring_code_imports_torch(name: str) -> None:
     ("modules", "absent"),
     [
         ("kernelgauge.trace, kernelgauge.judge", {"torch", "pytest", "triton", "rich", "numpy", "scipy", "pynvml"}),
-        ("kernelgauge.report, kernelgauge.storage", {"torch", "pytest", "triton", "pynvml"}),
+        ("kernelgauge.report, kernelgauge.baselines", {"torch", "pytest", "triton", "pynvml"}),
         ("kernelgauge", {"torch", "pytest", "triton", "rich"}),
         ("kernelgauge.plugin", {"torch", "triton"}),  # a session that measures nothing does not wait for it
     ],

@@ -10,10 +10,10 @@ from gzip import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .baselines import write_atomically
 from .errors import ResultsError, StorageError
 from .fleet.folders import is_folder_of
 from .results_file import NAME, read_results
-from .storage import write_atomically
 
 if TYPE_CHECKING:
     from .workload import Workload

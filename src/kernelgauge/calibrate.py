@@ -8,15 +8,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 
+from .baselines import BaselineStore
 from .errors import KernelgaugeError, MeasurementError
-from .judge import Action, Baseline, PlannedChange, Recorded, calibrated, descended, joined
-from .run import Run
+from .judge import Action, Baseline, PlannedChange, Recorded, calibrated, joined
+from .run import Run, Timer
 from .runs_file import RunsFile, read_runs
-from .storage import BaselineStore
 
 __all__ = ["Calibration", "calibrate", "compile_caches", "draw", "planned", "store"]
 
@@ -32,6 +32,7 @@ class Calibration:
         baselines: of each workload that every process measured alike, by id.
         refused: why the others have none, by id.
         comparisons: how many a run of this suite makes.
+        sensitivities: that the suite asks for, by workload id.
     """
 
     baselines: dict[str, Baseline]
@@ -39,6 +40,7 @@ class Calibration:
     folder: Path
     device: str
     comparisons: int
+    sensitivities: dict[str, dict[Timer, float]] = field(default_factory=dict)
 
 
 def draw(
@@ -133,6 +135,7 @@ def calibrate(files: Sequence[RunsFile]) -> Calibration:
         folder=Path(files[0].baselines),
         device=first.fingerprint.device,
         comparisons=len(by_workload) * files[0].timers_per_workload,
+        sensitivities=files[0].sensitivities,
     )
 
 
@@ -156,8 +159,8 @@ def store(
 ) -> Calibration:
     """Show what is to be stored, write it, and return it.
 
-    The baselines of these workloads are replaced, and those that were there become ancestors. `add`: they are kept, and the
-    processes join them; those that cannot be joined are refused.
+    The baselines of these workloads are replaced. `add`: they are kept, and the processes join them; those that cannot
+    be joined are refused.
 
     Raises `StorageError` if they cannot be written.
     """
@@ -177,12 +180,13 @@ def _planned(calibration: Calibration, stored: Mapping[str, Baseline | None], *,
     for workload, new in calibration.baselines.items():
         old = stored.get(workload)
         if not add or workload not in stored:
-            baselines[workload] = new if old is None else descended(new, old)
+            baselines[workload] = new
         elif old is None:
             refused[workload] = "the stored file cannot be read"
         else:
             try:
-                baselines[workload] = joined(old, new, comparisons=calibration.comparisons)
+                asked = calibration.sensitivities.get(workload)
+                baselines[workload] = joined(old, new, comparisons=calibration.comparisons, sensitivity=asked)
             except ValueError as error:
                 refused[workload] = f"not as it was recorded: {error}"
     refused = {workload: f"{why}; without --add it is replaced" for workload, why in refused.items()}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from . import __version__
-from .commands import accepting, calibration, history, merging, reporting, sharing, traces
+from .commands import calibration, history, merging, reporting, review, sharing, traces
 from .commands.output import Exit
 from .errors import KernelgaugeError
 from .printable import printable
@@ -67,6 +67,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kernelgauge {__version__}")
     parser.set_defaults(passes_arguments_on=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (traces, sharing, reporting, history, calibration, merging, accepting):
+    for family in (traces, sharing, reporting, history, calibration, merging, review):
         family.add_commands(commands)
     return parser

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import platform
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import __version__
+from .concluding import shown
 from .errors import BaselineError
 from .results import SCHEMA_VERSION, Results, WorkloadResult
 
@@ -40,6 +42,7 @@ def collect(gauge: Gauge, *, started: datetime, ended: datetime, exit_status: in
         timers=tuple(gauge.observed.device.timers) if runs else (),
         comparisons=gauge.comparisons if runs else 0,
         declared=gauge.suites.declared(),
+        baselines=Path(shown(gauge.options.baselines, gauge.options.root)).as_posix(),
     )
 
 
@@ -59,6 +62,7 @@ def _workload(gauge: Gauge, identifier: str, run: Run | None) -> WorkloadResult:
         verdicts=tuple(verdict for verdict in gauge.verdicts if verdict.workload == identifier),
         unavailable=gauge.unavailable.get(identifier),
         trace=trace.relative_to(gauge.artifacts.folder).as_posix() if run and trace.exists() else None,
+        sensitivity=gauge.sensitivity(workload),
     )
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .baselines import BaselineStore
 from .errors import BaselineError
 from .judge import Baseline, Comparison, Reason, Status, Verdict, compare
 from .run import Run
-from .storage import BaselineStore
 
 __all__ = ["Judge", "Stored", "shown"]
 

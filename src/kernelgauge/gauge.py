@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .artifacts import Artifacts
+from .baselines import BaselineStore
 from .concluding import Judge, Stored, shown
 from .errors import (
     KernelgaugeError,
@@ -32,7 +33,6 @@ from .locks import FolderLock
 from .observing import CONFIRMED_WHERE_MEASURED, Observed
 from .results import Results, TestResult
 from .run import Run, Timer
-from .storage import BaselineStore
 from .suites import Options, Suites
 from .workload import Workload
 
@@ -134,8 +134,12 @@ class Gauge:
             baseline,
             comparison,
             comparisons=self.comparisons,
-            sensitivity=workload.sensitivity.get(timer.value, self.options.sensitivity.get(timer)),
+            sensitivity=self.sensitivity(workload).get(timer),
         )
+
+    def sensitivity(self, workload: Workload) -> dict[Timer, float]:
+        """Return the slowdown that a PASS may miss, as a fraction, by timer: the workload's, else the project's."""
+        return {**self.options.sensitivity, **{Timer(name): value for name, value in workload.sensitivity.items()}}
 
     @property
     def comparisons(self) -> int:
@@ -219,8 +223,8 @@ class Gauge:
         """Return the command that adds this run to the baselines."""
         options, latest = self.options, self.artifacts.folder
         places = [] if options.reports == options.root / "reports" else [shown(latest, options.root)]
-        if options.baselines != options.root / "baselines":
-            places += ["--baselines", shown(options.baselines, options.root)]
+        if not options.baselines.is_relative_to(options.root):  # the results record one in the project
+            places += ["--baselines", str(options.baselines)]
         return shlex.join(["kernelgauge", "accept", "--add", *places])
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from .errors import ResultsError
-from .judge import Baseline, Status, Verdict, worst
+from .judge import Baseline, Status, Verdict, check_integers, worst
 from .run import Fingerprint, Run, Timer
 
 __all__ = [
@@ -63,6 +63,7 @@ class WorkloadResult(msgspec.Struct, frozen=True):
     verdicts: tuple[Verdict, ...] = ()
     unavailable: str | None = None  # why it cannot run on this machine
     trace: str | None = None  # beside the results, with slashes
+    sensitivity: dict[Timer, float] = {}  # the slowdown that a PASS may miss, as a fraction, where one was asked for
 
     @property
     def status(self) -> Status | None:
@@ -92,6 +93,7 @@ class Results(msgspec.Struct, frozen=True):
     timers: tuple[Timer, ...] = ()  # those that this device has
     comparisons: int = 0  # times that the suites of the run have, selected or not; 0: not known
     declared: dict[str, tuple[str, ...]] = {}  # ids of all workloads of each suite, by its folder, selected or not
+    baselines: str = "baselines"  # their folder, with slashes, from the root of the project; absolute if not in it
 
     @property
     def was_cut_short(self) -> bool:
@@ -135,6 +137,7 @@ def decode_results(content: bytes, *, where: str) -> Results:
     try:
         version = msgspec.json.decode(content, type=_Header).schema_version
         if version == SCHEMA_VERSION:
+            check_integers(content)
             return msgspec.json.decode(content, type=Results)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         got = "an empty file" if not content.strip() else str(error)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from .baselines import write_atomically
 from .errors import StorageError
-from .run import Run
-from .storage import write_atomically
+from .run import Run, Timer
 
 __all__ = ["RunsFile", "read_runs", "write_runs"]
 
@@ -23,6 +23,7 @@ class RunsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     started_at: str = ""  # when the first of them was measured: UTC, ISO 8601
     commit: str | None = None  # as in the results of a run
     kernelgauge: str = ""  # the version that wrote it
+    sensitivities: dict[str, dict[Timer, float]] = {}  # by workload id: what was asked for, as in the results
 
 
 def write_runs(path: Path, content: RunsFile) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from .acceptance import refusals, save_runs, update
 from .artifacts import Artifacts
 from .collecting import collect
 from .errors import KernelgaugeError, StorageError
@@ -20,7 +21,6 @@ from .gathering import Gathered, gather
 from .judge import Action, PlannedChange, Status
 from .parallel import tell_controller
 from .printable import printable
-from .recording import refusals, save_runs, update
 from .report.github import github_annotations
 from .report.pull_request import summary_markdown
 from .report.summary import summary, unknown_machines

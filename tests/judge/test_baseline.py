@@ -8,12 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernelgauge.judge import Baseline, Observation, decode_baseline, encode_baseline, from_run
+from kernelgauge.judge import Baseline, Observation, Recorded, calibrated, decode_baseline, encode_baseline, from_run
 from kernelgauge.judge.configuration import Likeness
 from kernelgauge.run import ControlTime, Sample, Timer
 from tests.builders import (
     CONTROL_GEMM,
     ELSEWHERE,
+    H200,
+    HERE,
     OTHER_SOURCE,
     baseline,
     counts,
@@ -137,6 +139,20 @@ def test_encoding_twice_gives_the_same_bytes() -> None:
     assert encode_baseline(decoded(baseline())) == encode_baseline(baseline())
 
 
+def test_encode_of_long_names_is_json_of_the_same_value() -> None:
+    names = ("\u00e9\u4e2d" * 80, '"\\\n\x1b' * 40)
+    stored = baseline(kernels=tuple(launched(name, 1.0) for name in names), counts=counts(launches=2, kernels=2))
+    assert json.loads(encode_baseline(stored)) == json.loads(msgspec.json.encode(stored))
+    assert decoded(stored) == stored
+
+
+def test_encode_of_two_processes_adds_a_line_for_each_timer() -> None:
+    one, two = (encode_baseline(drawn({1024: count})).count(b'"mean_us"') for count in (1, 2))
+    lines = [encode_baseline(drawn({1024: count})).count(b"\n") for count in (1, 2, 3)]
+    assert (one, two) == (3, 6)
+    assert lines[2] - lines[1] == lines[1] - lines[0]
+
+
 def test_encode_writes_timers_in_one_order() -> None:
     measured = run()
     backwards = msgspec.structs.replace(measured, samples=dict(reversed(measured.samples.items())))
@@ -189,6 +205,23 @@ def test_the_autotuners_choice_and_the_source_are_stored() -> None:
     identity = entry["kernels"][2]["identity"]
     assert (identity["kernel_kwargs"], identity["num_warps"]) == ("XBLOCK=512", 8)
     assert identity["source_hash"].startswith("crp6dxk5")
+
+
+OLD_RECORDED = {"at": "2026-11-20T19:10:12+00:00", "commit": None, "kernelgauge": "0.1.0"}
+OLD_CONDITIONS = {"lowest_sm_clock_mhz": 1620, "max_temperature_c": 58, "max_power_watts": 700.0}
+OLD_ANCESTOR = {"at": None, "torch": "2.11.0", "launches": 4, "times_us": {"device_time": 205.1}}
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_decode_ignores_ancestors_and_conditions(version: int) -> None:
+    stored = json.loads(encode_baseline(baseline())) | {
+        "schema_version": version,
+        "recorded": {**OLD_RECORDED, "conditions": OLD_CONDITIONS},
+        "ancestors": [OLD_ANCESTOR],
+    }
+    read = decode_baseline(json.dumps(stored).encode(), where="x.json", workload=baseline().workload)
+    assert read == msgspec.structs.replace(baseline(), recorded=Recorded(**OLD_RECORDED))
+    assert not {b"ancestors", b"conditions"} & set(encode_baseline(read).split(b'"'))
 
 
 # -- which entry, and which of its processes ------------------------------------------------------------------------
@@ -258,3 +291,71 @@ def test_latency_is_by_host_where_the_gpu_mostly_idles(end_to_end: float, by_hos
         Timer.END_TO_END: by_host,
         Timer.HOST: True,
     }
+
+
+# -- many runs of unchanged code in one baseline ----------------------------------------------------------------------
+
+
+def test_of_one_run_it_is_the_baseline_of_that_run() -> None:
+    assert calibrated([run()], suite="perf") == from_run(run(), suite="perf")
+
+
+def test_every_process_is_kept_with_its_gpu_and_its_times() -> None:
+    runs = [run(device=(200.0, 201.0), gpu=HERE), run(device=(210.0, 211.0), gpu=ELSEWHERE)]
+    (entry,) = calibrated(runs, suite="perf").entries
+    assert entry.draws == 2
+    assert list(entry.processes) == [from_run(one, suite="perf").entries[0].processes[0] for one in runs]
+
+
+def test_calibrated_groups_by_configuration_most_frequent_first() -> None:
+    stored = drawn({512: 1, 1024: 3, 256: 2})
+    assert [(entry.draws, len(entry.processes)) for entry in stored.entries] == [(3, 3), (2, 2), (1, 1)]
+    tuned = [entry.kernels[2].identity.kernel_kwargs for entry in stored.entries]
+    assert tuned == ["XBLOCK=1024", "XBLOCK=256", "XBLOCK=512"]
+
+
+def test_another_source_of_the_same_configuration_is_no_group_of_its_own() -> None:
+    runs = [run(), run(kernels=mlp_kernels(source=OTHER_SOURCE))]
+    assert [entry.draws for entry in calibrated(runs, suite="perf").entries] == [2]
+
+
+def test_calibrated_kernel_time_is_the_mean_of_its_configuration() -> None:
+    runs = [run(kernels=mlp_kernels(us=us)) for us in (38.0, 38.5)]
+    runs.append(run(kernels=mlp_kernels(us=55.4, xblock=512)))
+    first, second = calibrated(runs, suite="perf").entries
+    assert [kernel.device_time_us for kernel in first.kernels] == [56.0, 58.0, 38.25, 53.0]
+    assert second.kernels[2].device_time_us == 55.4
+
+
+def test_calibrated_with_a_missing_timer_keeps_the_others() -> None:
+    stored = calibrated([run(host=None), run()], suite="perf")
+    assert len(stored.times(Timer.HOST, stored.entries[0])) == 1
+    assert len(stored.times(Timer.DEVICE, stored.entries[0])) == 2
+
+
+def test_the_same_runs_give_the_same_bytes() -> None:
+    runs = [run(kernels=mlp_kernels(xblock=xblock)) for xblock in (512, 1024, 1024)]
+    assert encode_baseline(calibrated(runs, suite="perf")) == encode_baseline(calibrated(runs, suite="perf"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"counts": counts(memsets=3)}, "counted differently"),
+        ({"kernels": mlp_kernels()[::-1]}, "ran different kernels"),
+        ({"machine": fingerprint(driver="590.1")}, "different machines or software"),
+        ({"machine": fingerprint(device="NVIDIA A100-SXM4-80GB")}, "different machines or software"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_processes_that_differ_in_what_is_exact_are_no_noise(place: int, changes: dict[str, Any], said: str) -> None:
+    runs = [run(), run()]
+    runs.insert(place, run(**changes))
+    with pytest.raises(ValueError, match=said):
+        calibrated(runs, suite="perf")
+
+
+def test_gpus_of_one_kind_may_have_a_little_less_memory() -> None:
+    """It moves with the driver, and with the rows that a GPU gave up: nothing that a time depends on."""
+    other = run(machine=fingerprint(memory_bytes=H200.memory_bytes - (2 << 20)), gpu=ELSEWHERE)
+    assert len(calibrated([run(), other], suite="perf").entries[0].processes) == 2

@@ -16,7 +16,6 @@ from kernelgauge.judge import (
     Recorded,
     Review,
     Reviewed,
-    descended,
     from_run,
     review,
 )
@@ -71,7 +70,7 @@ def test_a_workload_is_in_the_group_of_what_moved_most(changes: dict[str, Any], 
     assert found.waits == bool(changes)
 
 
-def test_a_configuration_that_a_baseline_has_drawn_is_compared_with_its_own() -> None:
+def test_a_known_configuration_is_compared_with_its_own_entry() -> None:
     old = drawn({1024: 3, 512: 2}, device=TIMES)
     for xblock in (1024, 512):
         assert reviewed(old, measured(kernels=mlp_kernels(xblock=xblock))).group is Group.SAME_SPEED
@@ -166,42 +165,6 @@ def test_accepting_that_forgets_processes_says_so() -> None:
     assert found.evidence == ("processes that it knows 3 -> 1 (kernelgauge calibrate records more)",)
 
 
-# -- since the first --------------------------------------------------------------------------------------------------
-
-
-def line(*center_us: float, **changes: Any) -> Baseline:
-    """A baseline that was accepted at these device times, one after the other."""
-    first, *later = (measured(at=str(number), device=(us,) * 4, **changes) for number, us in enumerate(center_us))
-    for each in later:
-        first = descended(each, first)
-    return first
-
-
-def test_steps_that_are_each_no_move_add_up_since_the_first() -> None:
-    """0.2 % a step: no verdict names it, nor does accepting one. The review does."""
-    steps = [200.0 * 1.002**number for number in range(11)]
-    found = reviewed(line(*steps[:-1]), measured(device=(steps[-1],) * 4))
-    assert found.group is Group.SAME_SPEED
-    since = found.since_first
-    assert since is not None
-    assert (since.first.at, since.accepted) == ("0", 9)
-    device = since.times[0]
-    assert (device.timer, device.before_us) == (Timer.DEVICE, 200.0)
-    assert device.after_us == pytest.approx(204.04, abs=0.01)
-    assert not since.other_configuration
-
-
-def test_a_first_of_other_kernels_is_told() -> None:
-    old = descended(measured(), measured(kernels=mlp_kernels()[:2], counts=counts(launches=2)))
-    since = reviewed(old, measured()).since_first
-    assert since is not None
-    assert (since.first.launches, since.launches, since.other_configuration) == (2, 4, True)
-
-
-def test_a_baseline_that_replaced_none_is_the_first_itself() -> None:
-    assert reviewed(measured(), measured(device=SLOWER)).since_first is None
-
-
 # -- reasons against it -----------------------------------------------------------------------------------------------
 
 
@@ -233,6 +196,7 @@ def test_what_cannot_be_decided_is_not_called_the_same_speed() -> None:
     found = reviewed(measured(), noisy)
     assert found.group is Group.SPEED
     assert found.doubts == ("device time: UNDECIDED  inconclusive",)
+    assert reviewed(measured(), noisy, sensitivity={Timer.DEVICE: 9.0}).refused == ()  # all that was asked for
     told = reviewed(measured(), noisy, doubts=("device time: UNDECIDED  as the run said it",))
     assert told.doubts == ("device time: UNDECIDED  as the run said it",)
 
@@ -289,10 +253,9 @@ def test_what_was_not_selected_settles_nothing_and_unsettles_nothing() -> None:
 
 def test_the_run_that_is_stored_is_settled_however_noisy_it_was() -> None:
     noisy = measured(device=(150.0, 250.0, 200.0, 260.0))
-    found = reviewed(descended(noisy, measured(at="first")), noisy, doubts=("device time: UNDECIDED  too noisy",))
+    found = reviewed(noisy, noisy, doubts=("device time: UNDECIDED  too noisy",))
     assert (found.group, found.refused, found.waits) == (Group.SAME_SPEED, (), False)
     assert found.evidence == ("accepted already",)
-    assert found.since_first is not None
     another = measured(at="another", device=(150.0, 250.0, 200.0, 260.0))
     assert reviewed(noisy, another).refused != ()
 

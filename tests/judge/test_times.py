@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kernelgauge.judge import Baseline, Status, Verdict, calibrated, compare, from_run, judge_time
-from kernelgauge.judge.calibration import entries_of
+from kernelgauge.judge.baseline import merge_entries
 from kernelgauge.run import Fingerprint, Run, Sample, Timer
 from tests.builders import ELSEWHERE, H200, HERE, counts, fingerprint, mlp_kernels, pair, reasons, run
 
@@ -315,7 +315,7 @@ def test_false_alarms_stay_below_the_level(spread: float, device: str, processes
     alarms = 0
     for _ in range(_SUITES):
         singles = [from_run(_suite(chance, spread, machine), suite="perf") for _ in range(processes)]
-        stored = msgspec.structs.replace(singles[0], entries=entries_of(singles))
+        stored = msgspec.structs.replace(singles[0], entries=merge_entries(singles))
         verdict = judge_time(Timer.DEVICE, _suite(chance, spread, machine), stored, compare(machine, machine))
         alarms += verdict.status is not Status.PASS
     assert alarms <= 0.04 * _SUITES  # one comparison at 1 % one-sided, with IMPROVED at 1 % too

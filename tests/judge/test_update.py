@@ -1,7 +1,8 @@
-"""The plan of an update: what is created, updated, kept and trimmed."""
+"""The plan of an update: what is created, updated, kept and trimmed; and calibrations that join."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,22 +13,24 @@ from kernelgauge.judge import (
     Action,
     Baseline,
     PlannedChange,
+    Recorded,
     Status,
     calibrated,
     compare,
     decode_baseline,
-    descended,
     encode_baseline,
     from_run,
+    joined,
     judge_time,
     plan_update,
 )
 from kernelgauge.judge.update import comparison_count
-from kernelgauge.run import ControlTime, Timer
+from kernelgauge.run import ControlTime, Run, Timer
 from tests.builders import (
     CONTROL_US,
     ELSEWHERE,
     H200,
+    HERE,
     OTHER_SOURCE,
     WORKLOAD,
     baseline,
@@ -40,6 +43,7 @@ from tests.builders import (
 )
 
 STEADY = (200.0, 200.0, 200.0, 200.0)
+COMPARISONS = 3  # of a calibration with one workload
 
 
 def steady(factor: float) -> tuple[float, ...]:
@@ -220,7 +224,7 @@ def test_plan_replaces_all_where_something_exact_differs(changes: dict[str, Any]
         PlannedChange(
             Action.UPDATE,
             WORKLOAD,
-            descended(new, old),
+            new,
             (detail, "processes that it knows 5 -> 1 (kernelgauge calibrate records more)"),
         )
     ]
@@ -330,9 +334,7 @@ def test_a_timer_that_the_stored_one_lacks_is_added() -> None:
 
 def test_plan_replaces_an_unreadable_file() -> None:
     new = baseline()
-    assert plan_one(None, new) == PlannedChange(
-        Action.UPDATE, WORKLOAD, new, ("the stored file cannot be read, nor what it remembered",)
-    )
+    assert plan_one(None, new) == PlannedChange(Action.UPDATE, WORKLOAD, new, ("the stored file cannot be read",))
 
 
 def test_an_unreadable_file_that_was_not_measured_is_left_alone() -> None:
@@ -392,23 +394,128 @@ def test_a_timer_that_would_be_lost_is_named() -> None:
     assert any("host dispatch" in detail for detail in change.details)
 
 
-# -- what is remembered ---------------------------------------------------------------------------------------------
+# -- two calibrations in one baseline ---------------------------------------------------------------------------------
 
 
-def test_plan_remembers_what_it_replaces_as_an_ancestor() -> None:
-    old = drawn({1024: 3, 512: 2}, device=STEADY)
-    for new in (
-        baseline(device=steady(1.1)),  # replaces an entry
-        baseline(kernels=mlp_kernels(xblock=256)),  # adds one
-        baseline(machine=fingerprint(driver="590.1")),  # replaces all
-    ):
-        change = plan_one(old, new)
-        assert change.baseline is not None
-        assert [ancestor.launches for ancestor in change.baseline.ancestors] == [4]
+def of_gpu(gpu: str, *xblocks: int, us: float = 38.0, **changes: Any) -> Baseline:
+    return calibrated(
+        [run(gpu=gpu, kernels=mlp_kernels(us=us, xblock=each), **changes) for each in xblocks], suite="perf"
+    )
 
 
-def test_what_is_kept_or_created_has_no_new_ancestor() -> None:
-    assert plan_one(drawn({1024: 3}), baseline()).baseline is None
-    (created,) = plan_update([baseline()], {}, {})
-    assert created.baseline is not None
-    assert created.baseline.ancestors == ()
+def together(*baselines: Baseline) -> Baseline:
+    first, *others = baselines
+    for other in others:
+        first = joined(first, other, comparisons=COMPARISONS)
+    return first
+
+
+def test_joined_processes_are_in_the_entry_of_their_configuration() -> None:
+    whole = together(of_gpu(HERE, 1024, 1024, 512), of_gpu(ELSEWHERE, 512, 512, 256))
+    tuned = [(entry.kernels[2].identity.kernel_kwargs, entry.draws) for entry in whole.entries]
+    assert tuned == [("XBLOCK=512", 3), ("XBLOCK=1024", 2), ("XBLOCK=256", 1)]
+    assert [process.gpu for process in whole.entries[0].processes] == [HERE, ELSEWHERE, ELSEWHERE]
+
+
+def test_a_kernels_time_is_then_the_mean_over_all_processes() -> None:
+    whole = together(of_gpu(HERE, 1024, 1024, 1024, us=40.0), of_gpu(ELSEWHERE, 1024, us=44.0))
+    assert whole.entries[0].kernels[2].device_time_us == 41.0
+
+
+def test_draws_that_nobody_measured_do_not_count_in_it() -> None:
+    """An update of a calibrated baseline keeps its draws, and one process."""
+    (entry,) = of_gpu(HERE, 1024, us=50.0).entries
+    updated = msgspec.structs.replace(of_gpu(HERE, 1024), entries=(msgspec.structs.replace(entry, draws=10),))
+    (whole,) = together(updated, of_gpu(ELSEWHERE, *[1024] * 4, us=40.0)).entries
+    assert (whole.draws, whole.kernels[2].device_time_us) == (14, 42.0)
+
+
+def test_one_after_the_other_is_all_at_once() -> None:
+    runs = [run(gpu=gpu, kernels=mlp_kernels(us=us)) for gpu, us in ((HERE, 38.0), (ELSEWHERE, 38.5), ("c", 39.0))]
+    assert together(*(calibrated([each], suite="perf") for each in runs)) == calibrated(runs, suite="perf")
+
+
+def test_joined_remembers_what_was_recorded_last() -> None:
+    recorded = Recorded("2026-11-22T10:00:00+00:00", "abc", "0.1.0")
+    old = of_gpu(HERE, 1024)
+    new = calibrated([run(gpu=ELSEWHERE)], suite="perf", recorded=recorded)
+    assert together(old, new).recorded == together(new, old).recorded == recorded
+
+
+def test_joined_takes_a_baseline_of_schema_2() -> None:
+    before = encode_baseline(of_gpu(HERE, 1024)).replace(b'"schema_version": 4', b'"schema_version": 2')
+    old = decode_baseline(before, where="", workload=WORKLOAD)
+    whole = together(old, of_gpu(ELSEWHERE, 1024))
+    assert decode_baseline(encode_baseline(whole), where="", workload=WORKLOAD) == whole
+    assert whole.entries[0].draws == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"counts": counts(memsets=3)}, r"^memsets 2 -> 3$"),
+        ({"machine": fingerprint(driver="590.1")}, r"^driver \S+ -> 590\.1$"),
+        ({"machine": fingerprint(power_limit_watts=500.0)}, r"^power_limit_watts 700\.0 -> 500\.0$"),
+    ],
+)
+def test_other_software_and_other_work_do_not_join_and_are_named(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        together(of_gpu(HERE, 1024), of_gpu(ELSEWHERE, 1024, **changes))
+
+
+def test_a_memory_that_moved_by_some_mebibytes_is_no_other_machine() -> None:
+    other = of_gpu(ELSEWHERE, 1024, machine=fingerprint(memory_bytes=150_100_000_000))
+    assert together(of_gpu(HERE, 1024), other).entries[0].draws == 2
+
+
+def test_kernels_of_another_source_are_other_code() -> None:
+    other = calibrated([run(gpu=ELSEWHERE, kernels=mlp_kernels(source=OTHER_SOURCE))], suite="perf")
+    with pytest.raises(ValueError, match=r"^generated source of triton_"):
+        together(of_gpu(HERE, 1024), other)
+
+
+def around(us: float) -> tuple[float, ...]:
+    return tuple(us * factor for factor in (0.9995, 1.0, 1.0005, 1.0)) * 4
+
+
+def processes(gpu: str, device: float = 205.0, host: float = 50.0) -> Sequence[Run]:
+    return [run(gpu=gpu, device=around(device), host=around(host), end_to_end=around(device + 20)) for _ in range(3)]
+
+
+@pytest.mark.parametrize(("gpu", "device"), [(HERE, 215.0), (HERE, 195.0), (ELSEWHERE, 225.0)])
+def test_a_device_time_that_moved_is_a_change_and_no_noise(gpu: str, device: float) -> None:
+    old = calibrated(processes(HERE), suite="perf")
+    with pytest.raises(ValueError, match=rf"^device time 205\.\d -> {device:.1f} us \([+-]"):
+        together(old, calibrated(processes(gpu, device), suite="perf"))
+
+
+def test_a_host_clock_that_moved_is_one_on_the_same_host_only() -> None:
+    old = calibrated(processes(HERE), suite="perf")
+    with pytest.raises(ValueError, match=r"^host dispatch 50\.0 -> 80\.0 us"):
+        together(old, calibrated(processes(HERE, host=80.0), suite="perf"))
+    assert together(old, calibrated(processes(ELSEWHERE, host=80.0), suite="perf")).entries[0].draws == 6
+
+
+def test_a_gpu_whose_copy_is_slower_as_copies_are_may_join() -> None:
+    new = [run(gpu=ELSEWHERE, device=around(206.0), controls=pair(copy=30.5)) for _ in range(3)]
+    assert together(calibrated(processes(HERE), suite="perf"), calibrated(new, suite="perf")).entries[0].draws == 6
+
+
+def test_another_configuration_of_another_source_is_other_code() -> None:
+    new = calibrated([run(gpu=ELSEWHERE, kernels=mlp_kernels(xblock=512, source=OTHER_SOURCE))], suite="perf")
+    with pytest.raises(ValueError, match=r"^generated source of triton_"):
+        together(of_gpu(HERE, 1024), new)
+
+
+def test_a_host_that_dispatches_slower_shows_in_another_configuration_too() -> None:
+    """Its GPU is known by another configuration, and the host's work is the same whatever was tuned."""
+    there = [run(gpu=ELSEWHERE, host=around(50.0), kernels=mlp_kernels(xblock=512)) for _ in range(3)]
+    old = calibrated([*processes(HERE), *there], suite="perf")
+    new = [run(gpu=ELSEWHERE, host=around(80.0), device=around(205.0)) for _ in range(3)]
+    with pytest.raises(ValueError, match=r"host dispatch 50\.0 -> 80\.0 us"):
+        together(old, calibrated(new, suite="perf"))
+
+
+def test_another_configuration_may_take_another_time() -> None:
+    new = calibrated([run(device=around(224.0), kernels=mlp_kernels(us=56.0, xblock=512))] * 2, suite="perf")
+    assert [entry.draws for entry in together(calibrated(processes(HERE), suite="perf"), new).entries] == [3, 2]

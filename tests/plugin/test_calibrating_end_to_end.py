@@ -56,7 +56,7 @@ def test_a_suite_is_calibrated_stored_and_judged_by_it(
     for workload in baselines:
         assert verdicts[workload, "test_structure_is_that_of_the_baseline"] == "PASS"
         # The times of a busy CPU may be any of these, but they are compared.
-        assert verdicts[workload, "test_device_time"] in ("PASS", "IMPROVED", "UNDECIDED", "REGRESSED")
+        assert verdicts[workload, "test_device_time"] in ("PASS", "IMPROVED", "UNDECIDED", "REGRESSED", "NOT_JUDGED")
 
 
 def test_a_suite_that_fails_is_told_with_what_pytest_said_and_stores_nothing(

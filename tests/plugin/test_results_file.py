@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from kernelgauge.cli import main
 from kernelgauge.judge import Status
 from kernelgauge.report.pull_request import summary_markdown
 from kernelgauge.results import Results
 from kernelgauge.results_file import read_results
+from kernelgauge.run import Timer
 from tests.plugin.inner_project import Project, told
 
 ID = "mlp-eager-bf16-4x8"
@@ -43,6 +45,35 @@ def left(project: Project) -> Results:
 
 
 # -- the files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("folder", "recorded"), [((), "baselines"), (("--perf-baselines", "known/there"), "known/there")]
+)
+def test_results_record_the_folder_of_their_baselines(
+    project: Project, monkeypatch: pytest.MonkeyPatch, folder: tuple[str, ...], recorded: str
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    project.run(*folder)
+    assert left(project).baselines == recorded
+    below = project.root / "perf" / "below"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert main(["accept"]) == 0
+    assert (project.root / recorded / "told-gpu" / f"{ID}.json").is_file()
+    assert list(below.iterdir()) == []
+
+
+def test_baselines_outside_of_the_project_are_recorded_in_full(project: Project, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    project.run("--perf-baselines", str(outside))
+    assert left(project).baselines == str(outside)
+
+
+def test_results_record_the_sensitivity_that_is_asked_for(project: Project) -> None:
+    project.pytester.makeini("[pytest]\nkernelgauge_sensitivity = device_time = 7 %\n")
+    project.run()
+    assert left(project).workloads[0].sensitivity == {Timer.DEVICE: 0.07}
 
 
 def test_a_session_leaves_what_it_observed_and_concluded(project: Project) -> None:

@@ -141,7 +141,7 @@ def _but_none_of(options: argparse.Namespace) -> str:
 
 
 def _write(options: argparse.Namespace, found: Trends) -> None:
-    from ..storage import write_atomically
+    from ..baselines import write_atomically
 
     made: list[tuple[str, bytes]] = []
     if options.html:

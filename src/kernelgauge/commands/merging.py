@@ -70,10 +70,10 @@ def _merge(options: argparse.Namespace) -> Exit:
 
 def _write_pages(together: Fleet, machines: Sequence[Written], destination: Path) -> None:
     """The reports of all machines, the fleet first. Raises `StorageError` if they cannot be written."""
+    from ..baselines import write_atomically
     from ..report.fleet import fleet_markdown
     from ..report.html import html
     from ..report.pull_request import summary_markdown
-    from ..storage import write_atomically
 
     results = [machine.linked for machine in machines]
     head = fleet_markdown(together)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from ..baselines import is_file_name, slug, write_atomically
 from ..errors import ResultsError
 from ..printable import printable
 from ..regular_file import regular_file
 from ..results import Results, WorkloadResult, encode_results
 from ..results_file import MOST_BYTES, NAME, find_results, is_of_something_else, read_results
-from ..storage import is_file_name, slug, write_atomically
 
 __all__ = ["Found", "Written", "bring_together", "found_parts", "is_folder_of", "machine_names"]
 

@@ -125,6 +125,7 @@ class _Group:
             timers=_once(timer for part in self.parts for timer in part.timers),
             comparisons=max(part.comparisons for part in self.parts),
             declared=declared,
+            baselines=first.baselines,
         )
 
 

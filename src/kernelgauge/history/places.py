@@ -106,7 +106,7 @@ class Folder:
         with suppress(OSError):
             if self._content(key) == content:
                 return False
-        from ..storage import write_atomically  # a reader does not wait for locks
+        from ..baselines import write_atomically  # a reader does not wait for locks
 
         try:
             write_atomically(path, content)

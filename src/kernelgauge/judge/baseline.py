@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import ControlTime, Counts, Fingerprint, Run, Sample, Timer
+from ..run import ControlTime, Counts, Fingerprint, Run, Sample, Timer, is_duration
 from ..trace.kernel import KernelRecord
-from .ancestry import Ancestor, Recorded, conditions_of
 from .configuration import Likeness, likeness
-from .contradictions import contradictions
-from .layout import laid_out
+from .fingerprint import compare
 from .observation import Observation, observe
 from .timing import ProcessTime
 
@@ -22,21 +24,29 @@ __all__ = [
     "Baseline",
     "Entry",
     "Process",
+    "Recorded",
+    "calibrated",
+    "check_integers",
     "decode_baseline",
     "encode_baseline",
     "from_run",
     "gemm_kernel",
+    "merge_entries",
     "references_us",
 ]
 
 SCHEMA_VERSION = 4
-# Read as well: schema 3 has no `host` in its processes, schema 2 neither that nor `recorded` and `ancestors`.
-_OLDER_VERSIONS = (2, 3)
+# Read as well: schema 3 has no `host` in its processes, schema 2 neither that nor `recorded`.
+_READABLE_VERSIONS = (2, 3, SCHEMA_VERSION)
 
 # Nanoseconds: finer than the profiler's own resolution (32 ns on an H200), so nothing is lost, and a re-record
 # of an unchanged machine does not differ in digits that mean nothing.
 _DECIMALS = 3
 _SPREAD_DECIMALS = 6
+_WIDTH = 120  # of a line of the file
+_LARGEST_SPREAD = 100.0  # of logarithms: between the shortest duration and the longest there are 35
+_LARGEST_COUNT = 10**9  # of replicates, iterations and draws
+_LARGEST_INTEGER = 2**63 - 1  # larger ones do not fit into a float, and arithmetic on them fails
 
 
 class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,10 +102,25 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return timer is Timer.HOST
 
 
-class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Recorded(msgspec.Struct, frozen=True):
+    """How the last acceptance of a baseline came about. Older files have `conditions` too; they are ignored.
+
+    Attributes:
+        at: when the accepted run began: UTC, ISO 8601.
+        commit: of the working tree that was measured, with ``+`` behind it if that had changes; None: not known.
+        kernelgauge: its version.
+    """
+
+    at: str
+    commit: str | None
+    kernelgauge: str
+
+
+class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file of `baselines/<gpu>/`. Field order is the order in the file.
 
-    `recorded`: None of one that was written in schema 2. `ancestors`: those that it replaced, the first one first.
+    Unknown fields are ignored here and in `recorded` only: older files have `ancestors`.
+    `recorded`: None if the file was written in schema 2.
     """
 
     schema_version: int
@@ -105,7 +130,6 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     counts: Counts
     entries: tuple[Entry, ...]
     recorded: Recorded | None = None
-    ancestors: tuple[Ancestor, ...] = ()
 
     def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
         """The entry to compare these kernels with: that of their own configuration, else the one chosen most often."""
@@ -153,9 +177,7 @@ class _Header(msgspec.Struct):
 
 
 def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Baseline:
-    """The baseline that accepting `run` would store. The conditions that were recorded are the run's own."""
-    if recorded is not None:
-        recorded = msgspec.structs.replace(recorded, conditions=conditions_of([run]))
+    """Return the baseline that accepting `run` would store."""
     kernels = tuple(KernelRecord(kernel.identity, round(kernel.device_time_us, _DECIMALS)) for kernel in run.kernels)
     device_us = sum(kernel.device_time_us for kernel in kernels)
     timers = {
@@ -193,9 +215,73 @@ def _rounded(observation: Observation) -> Observation:
     )
 
 
+def calibrated(runs: Sequence[Run], *, suite: str, recorded: Recorded | None = None) -> Baseline:
+    """Return the baseline of several runs of one workload, each from a process of its own.
+
+    It has one entry for each launch configuration. Raises `ValueError` if the runs ran other kernels, counted other
+    things or ran on other machines: such a difference is a change and no noise.
+    """
+    singles = [from_run(run, suite=suite, recorded=recorded) for run in runs]
+    first = singles[0]
+    for single in singles[1:]:
+        if single.counts != first.counts:
+            raise ValueError(f"the processes counted differently: {first.counts} and {single.counts}")
+        comparison = compare(first.fingerprint, single.fingerprint)
+        if not comparison.identical:
+            raise ValueError(f"the processes ran on different machines or software: {comparison}")
+        if likeness(first.entries[0].kernels, single.entries[0].kernels) is Likeness.OTHER_KERNELS:
+            raise ValueError("the processes ran different kernels")
+    return msgspec.structs.replace(first, entries=merge_entries(singles))
+
+
+def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
+    """Return one entry for each launch configuration, with all its processes. The most frequent one comes first."""
+    groups: list[list[Entry]] = []
+    for entry in (entry for baseline in baselines for entry in baseline.entries):
+        for group in groups:
+            if likeness(group[0].kernels, entry.kernels).same_configuration:
+                group.append(entry)
+                break
+        else:
+            groups.append([entry])
+    return tuple(sorted(map(_merged, groups), key=lambda entry: entry.draws, reverse=True))
+
+
+def _merged(group: Sequence[Entry]) -> Entry:
+    counts = [len(entry.processes) for entry in group]
+
+    def mean_us(places: Sequence[KernelRecord]) -> float:
+        return math.fsum(kernel.device_time_us * n for kernel, n in zip(places, counts, strict=True)) / sum(counts)
+
+    kernels = tuple(
+        KernelRecord(places[0].identity, round(mean_us(places), _DECIMALS))
+        for places in zip(*(entry.kernels for entry in group), strict=True)
+    )
+    processes = tuple(process for entry in group for process in entry.processes)
+    return Entry(draws=sum(entry.draws for entry in group), kernels=kernels, processes=processes)
+
+
+# -- the file -----------------------------------------------------------------------------------------------------------
+
+
 def encode_baseline(baseline: Baseline) -> bytes:
-    """JSON with a stable key order and a final newline, one line for each timer of each process and each ancestor."""
-    return laid_out(msgspec.to_builtins(baseline), a_line_each={"ancestors"}).encode() + b"\n"
+    """Return JSON with a stable key order, one line for each timer of each process, and a final newline."""
+    return _layout(msgspec.to_builtins(baseline)).encode() + b"\n"
+
+
+def _layout(value: Any, indent: str = "") -> str:
+    """Write JSON for a reader of diffs: an object or an array stands on one line if it fits."""
+    line = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, (dict, list, tuple)) or len(indent) + len(line) <= _WIDTH:
+        return line
+    inner = indent + "  "
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(name, ensure_ascii=False)}: {_layout(part, inner)}" for name, part in value.items()]
+        opening, closing = "{", "}"
+    else:
+        parts = [_layout(part, inner) for part in value]
+        opening, closing = "[", "]"
+    return f"{opening}\n" + ",\n".join(inner + part for part in parts) + f"\n{indent}{closing}"
 
 
 def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
@@ -206,11 +292,14 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
     """
     next_command = f"git checkout -- {where}   (or delete it and record again with --perf-update)"
     try:
-        header = msgspec.json.decode(content, type=_Header)
-        if header.schema_version in (*_OLDER_VERSIONS, SCHEMA_VERSION):
-            baseline = _decoded(content)
-            for field, wrong in contradictions(baseline):
+        version = msgspec.json.decode(content, type=_Header).schema_version
+        if version in _READABLE_VERSIONS:
+            baseline = msgspec.structs.replace(
+                msgspec.json.decode(content, type=Baseline), schema_version=SCHEMA_VERSION
+            )
+            for field, wrong in _contradictions(baseline):
                 raise ValueError(f"{wrong} - at `$.{field}`")
+            check_integers(content)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         conflict = b"<<<<<<<" in content
         raise BaselineError(
@@ -220,13 +309,13 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             expected=f"a kernelgauge baseline, schema_version {SCHEMA_VERSION}",
             next_command=next_command,
         ) from error
-    if header.schema_version not in (*_OLDER_VERSIONS, SCHEMA_VERSION):
-        newer = header.schema_version > SCHEMA_VERSION
+    if version not in _READABLE_VERSIONS:
+        newer = version > SCHEMA_VERSION
         kind = NewerBaselineError if newer else BaselineError
         raise kind(
             f"the baseline was written by {'a newer' if newer else 'another'} version of kernelgauge",
             where=f"{where}, field schema_version",
-            got=str(header.schema_version),
+            got=str(version),
             expected=str(SCHEMA_VERSION),
             next_command="pip install --upgrade kernelgauge"
             if newer
@@ -243,8 +332,66 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
     return baseline
 
 
-def _decoded(content: bytes) -> Baseline:
-    baseline = msgspec.json.decode(content, type=Baseline)
-    if baseline.schema_version == _OLDER_VERSIONS[0] and (baseline.recorded or baseline.ancestors):
-        raise ValueError("schema 2 has neither `recorded` nor `ancestors` - at `$.schema_version`")
-    return msgspec.structs.replace(baseline, schema_version=SCHEMA_VERSION)
+def check_integers(content: bytes) -> None:
+    """Raise `ValueError` for an integer of more than 64 bits anywhere in a JSON document, with its path."""
+    if not re.search(rb"[\[:,\s]-?[0-9]{19,}\s*[\],}]", content):  # far faster than a second decoding
+        return
+    waiting: list[tuple[str, Any]] = [("$", msgspec.json.decode(content))]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [(f"{path}.{name}", part) for name, part in value.items()]
+        elif isinstance(value, list):
+            waiting += [(f"{path}[{index}]", part) for index, part in enumerate(value)]
+        elif isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
+            raise ValueError(f"expected an integer of at most 64 bits, got {str(value)[:24]}... - at `{path}`")
+
+
+def _contradictions(baseline: Baseline) -> Iterator[tuple[str, str]]:
+    """Yield each field whose value the types allow and no measurement shows, with what is wrong."""
+    for name, value in msgspec.structs.asdict(baseline.counts).items():
+        if value and value < 0:
+            yield f"counts.{name}", f"negative: {value}"
+    if not baseline.entries:
+        yield "entries", "a baseline has at least one"
+    names = [[kernel.identity.name for kernel in entry.kernels] for entry in baseline.entries]
+    for index, entry in enumerate(baseline.entries):
+        if names[index] != names[0]:
+            yield f"entries[{index}].kernels", "kernels differ from those of the first entry"
+        if baseline.counts.launches != len(entry.kernels):
+            yield "counts.launches", f"{baseline.counts.launches}, but there are {len(entry.kernels)} kernels"
+        if baseline.counts.kernels != len(set(names[index])):
+            yield "counts.kernels", f"{baseline.counts.kernels}, but the kernels have {len(set(names[index]))} names"
+        yield from ((f"entries[{index}].{field}", wrong) for field, wrong in _entry_contradictions(entry))
+
+
+def _entry_contradictions(entry: Entry) -> Iterator[tuple[str, str]]:
+    if not entry.processes:
+        yield "processes", "an entry has at least one"
+    yield from _count("draws", entry.draws)
+    for index, kernel in enumerate(entry.kernels):
+        if kernel.device_time_us != 0:  # it may be rounded to 0
+            yield from _duration(f"kernels[{index}].device_time_us", kernel.device_time_us)
+    for index, process in enumerate(entry.processes):
+        for name, control in process.controls.items():
+            yield from _duration(f"processes[{index}].controls.{name}.device_time_us", control.device_time_us)
+        for timer, seen in process.timers.items():
+            path = f"processes[{index}].timers.{timer.value}"
+            yield from _duration(f"{path}.mean_us", seen.mean_us)
+            yield from _duration(f"{path}.control_us", seen.control_us)
+            yield from _count(f"{path}.replicates", seen.replicates)
+            yield from _count(f"{path}.iterations", seen.iterations)
+            if (seen.spread is None) != (seen.replicates < 2):
+                yield f"{path}.spread", f"{seen.spread} of {seen.replicates} replicates"
+            elif seen.spread is not None and not 0 <= seen.spread <= _LARGEST_SPREAD:
+                yield f"{path}.spread", f"no standard deviation: {seen.spread}"
+
+
+def _duration(path: str, us: float | None) -> Iterator[tuple[str, str]]:
+    if us is not None and not is_duration(us):
+        yield path, f"no duration: {us}"
+
+
+def _count(path: str, count: int) -> Iterator[tuple[str, str]]:
+    if not 1 <= count <= _LARGEST_COUNT:
+        yield path, f"expected 1 to {_LARGEST_COUNT}, got {count}"

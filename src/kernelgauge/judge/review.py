@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from statistics import geometric_mean
-
-import msgspec
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Timer
-from .ancestry import digest
 from .attribution import explain
-from .baseline import Baseline
+from .baseline import Baseline, Recorded
 from .configuration import Likeness
-from .fingerprint import compare
-from .reviewed import Candidate, Group, Review, Reviewed, SinceFirst
+from .fingerprint import FieldChange, compare
 from .update import (
     Action,
     PlannedChange,
@@ -30,9 +26,106 @@ from .update import (
 )
 from .verdict import Status
 
-__all__ = ["review"]
+__all__ = ["Candidate", "Group", "Review", "Reviewed", "review"]
 
 _OTHER_KERNELS = "other kernels"  # as the plan of an update says it; here the group does
+
+
+class Group(str, Enum):
+    """What became of a workload. The value is its name on the command line."""
+
+    SAME_SPEED = "same-speed"
+    SPEED = "speed"
+    CONFIGURATION = "configuration"
+    KERNELS = "kernels"
+    NEW = "new"
+    VANISHED = "vanished"
+    NOT_MEASURED = "not-measured"
+
+    @property
+    def heading(self) -> str:
+        return _HEADINGS[self]
+
+
+_HEADINGS = {
+    Group.SAME_SPEED: "same kernels, same speed",
+    Group.SPEED: "same kernels, slower or faster",
+    Group.CONFIGURATION: "same kernels, other launch configuration",
+    Group.KERNELS: "other kernels, or other counts",
+    Group.NEW: "new",
+    Group.VANISHED: "vanished",
+    Group.NOT_MEASURED: "not measured",
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A workload of saved results, as accepting it would store it.
+
+    Attributes:
+        observed: None: it was not measured, and `why_not` says why.
+        others: what other runs measured of it.
+        sensitivity: the slowdown that a PASS may miss, as a fraction, by timer; one that is missing has the default.
+        doubts: why it is not accepted unless that is forced.
+        shortcomings: what is wrong with any of its runs, whatever the baseline says.
+        never: why it cannot be accepted at all.
+    """
+
+    workload: str
+    suite: str
+    observed: Baseline | None
+    others: tuple[Baseline, ...] = ()
+    doubts: tuple[str, ...] = ()
+    shortcomings: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+    why_not: str = ""
+    sensitivity: Mapping[Timer, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """One workload. `change`: what accepting it does to its file; None: there is nothing to accept."""
+
+    workload: str
+    group: Group
+    change: PlannedChange | None
+    times: tuple[TimeChange, ...] = ()
+    evidence: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether accepting it would change a file."""
+        return self.change is not None and self.change.action is not Action.KEEP
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        return (*self.never, *self.doubts)
+
+
+@dataclass(frozen=True)
+class Review:
+    """All of one kind of machine.
+
+    Attributes:
+        recorded: how the baselines came about, each with its number of workloads. None: written in schema 2.
+        environment: what moved between the baselines and the run, likewise.
+    """
+
+    device: str
+    recorded: tuple[tuple[Recorded | None, int], ...]
+    environment: tuple[tuple[FieldChange, int], ...]
+    reviewed: tuple[Reviewed, ...]
+
+    def of(self, group: Group) -> list[Reviewed]:
+        return [each for each in self.reviewed if each.group is group]
+
+    @property
+    def settled(self) -> bool:
+        """Whether nobody has to look at it: whatever was measured ran the same kernels at the same speed."""
+        quiet = (Group.SAME_SPEED, Group.NOT_MEASURED)
+        return all(each.group in quiet and not each.refused for each in self.reviewed)
 
 
 def review(
@@ -73,9 +166,7 @@ def review(
         for before, each in compared
         for change in (*environment(before, each), *compare(before.fingerprint, each.fingerprint).recorded)
     )
-    recorded = Counter(
-        before.recorded and msgspec.structs.replace(before.recorded, conditions=None) for before, _ in compared
-    )
+    recorded = Counter(before.recorded for before, _ in compared)
     order = list(Group)
     reviewed.sort(key=lambda each: (order.index(each.group), each.workload))
     return Review(device, tuple(recorded.items()), tuple(moved.items()), tuple(reviewed))
@@ -113,16 +204,15 @@ def _reviewed(
     comparison = compare(old.fingerprint, new.fingerprint)
     if not comparison.comparable:
         return replace(found, evidence=("the stored baseline is of another kind of machine", *change.details))
-    times = tuple(time_changes(old, new, comparisons=comparisons))
+    times = tuple(time_changes(old, new, comparisons=comparisons, sensitivity=candidate.sensitivity))
     if change.action is Action.KEEP and _is_last_accepted(new, old):  # to be decided against itself is nothing
         said = ("accepted already",)
-        return Reviewed(new.workload, Group.SAME_SPEED, change, evidence=said, since_first=_since_first(old, new))
+        return Reviewed(new.workload, Group.SAME_SPEED, change, evidence=said)
     return replace(
         found,
         group=_group(old, new, times),
         times=times,
         evidence=tuple(_evidence(old, new, change, times)),
-        since_first=_since_first(old, new),
         doubts=(*doubts, *_undecided(times, doubts), *_forgotten(times, doubts)),
     )
 
@@ -182,21 +272,3 @@ def _disagreements(new: Baseline, others: Sequence[Baseline], comparisons: int) 
         details = ("other launch configuration",) if alike is Likeness.SAME_NAMES else change.details
         when = f" of {other.recorded.at}" if other.recorded else ""
         yield f"another run{when} disagrees: {'; '.join(details)}"
-
-
-def _since_first(old: Baseline, new: Baseline) -> SinceFirst | None:
-    if not old.ancestors:
-        return None
-    first, (entry,) = old.ancestors[0], new.entries
-    times = tuple(
-        TimeChange(timer, first.times_us[timer], geometric_mean(each.observation.mean_us for each in seen))
-        for timer in Timer
-        if timer in first.times_us and (seen := new.times(timer, entry))
-    )
-    return SinceFirst(
-        first,
-        len(old.ancestors),
-        times,
-        new.counts.launches,
-        other_configuration=digest(entry.kernels) != first.configuration,
-    )

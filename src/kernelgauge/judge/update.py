@@ -1,8 +1,8 @@
-"""What accepting a run would change: planned here, shown, then applied by the storage."""
+"""What storing a run would change: planned here, shown, then applied by the store."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import geometric_mean
@@ -10,8 +10,8 @@ from statistics import geometric_mean
 import msgspec
 
 from ..run import Timer
-from .ancestry import descended
-from .baseline import Baseline, Entry, gemm_kernel
+from ..trace.kernel import KernelIdentity
+from .baseline import Baseline, Entry, Recorded, gemm_kernel, merge_entries
 from .configuration import Likeness
 from .fingerprint import FieldChange, compare
 from .priors import prior_for
@@ -24,6 +24,7 @@ __all__ = [
     "TimeChange",
     "comparison_count",
     "environment",
+    "joined",
     "plan_one",
     "plan_update",
     "time_changes",
@@ -113,13 +114,11 @@ def plan_one(new: Baseline, stored: Mapping[str, Baseline | None], *, comparison
         return PlannedChange(Action.CREATE, new.workload, new, _summary(new))
     old = stored[new.workload]
     if old is None:
-        return PlannedChange(
-            Action.UPDATE, new.workload, new, ("the stored file cannot be read, nor what it remembered",)
-        )
+        return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
     details = tuple(exact_details(old, new))
     if details:
         details = (*details, *_time_details(old, new, comparisons), *_forgotten(old.entries))
-        return PlannedChange(Action.UPDATE, new.workload, descended(new, old), details)
+        return PlannedChange(Action.UPDATE, new.workload, new, details)
     entry, alike = old.entry_like(new.entries[0].kernels)
     if not alike.same_configuration:
         known = f"a launch configuration that was not known: {len(old.entries) + 1} now"
@@ -143,7 +142,6 @@ def _forgotten(entries: Sequence[Entry]) -> list[str]:
 def _with_entry(old: Baseline, replaced: Entry | None, new: Baseline) -> Baseline:
     """The stored baseline with the one entry of `new` added, or put where `replaced` was."""
     (fresh,) = new.entries
-    new = descended(new, old)
     if replaced is None:
         return msgspec.structs.replace(new, entries=(*old.entries, fresh))
     fresh = msgspec.structs.replace(fresh, draws=replaced.draws)
@@ -190,8 +188,13 @@ def time_detail(change: TimeChange) -> str:
     return f"{change.timer.label} {times} ({100 * change.decision.change.estimate:+.1f} %)"
 
 
-def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[TimeChange]:
-    """Each timer of `new`, a baseline of one process, against the entry of `old` that it is compared with."""
+def time_changes(
+    old: Baseline, new: Baseline, *, comparisons: int, sensitivity: Mapping[Timer, float] | None = None
+) -> list[TimeChange]:
+    """Compare each timer of `new`, a baseline of one process, with the entry of `old` of its configuration.
+
+    `sensitivity`: the slowdown that a PASS may miss, as a fraction, by timer; one that is missing has the prior's.
+    """
     found: list[TimeChange] = []
     entry, _ = old.entry_like(new.entries[0].kernels)
     (process,) = new.entries[0].processes
@@ -209,6 +212,7 @@ def time_changes(old: Baseline, new: Baseline, *, comparisons: int) -> list[Time
             prior_for(timer, new.fingerprint),
             comparisons=comparisons,
             kernels=new.counts.launches,
+            sensitivity=(sensitivity or {}).get(timer),
         )
         found.append(TimeChange(timer, decision.before_us, fresh[0].observation.mean_us, decision))
     return found
@@ -218,3 +222,64 @@ def environment(old: Baseline, new: Baseline) -> tuple[FieldChange, ...]:
     """What moved in the machine and its software."""
     comparison = compare(old.fingerprint, new.fingerprint)
     return (*comparison.foreign, *comparison.moved)
+
+
+# -- adding processes ---------------------------------------------------------------------------------------------------
+
+
+def joined(
+    stored: Baseline, new: Baseline, *, comparisons: int, sensitivity: Mapping[Timer, float] | None = None
+) -> Baseline:
+    """Return `stored` with the processes of `new`, such as those of another GPU.
+
+    Args:
+        comparisons: times that a run of the suite has: what moved is found by the rule that judges it.
+        sensitivity: see `time_changes`.
+
+    Raises `ValueError` with what differs: joining it would make noise of a change.
+    """
+    moved = _moved(stored, new, comparisons, sensitivity)
+    differs = [*exact_details(stored, new), *_other_source(stored, new), *moved]
+    if differs:
+        raise ValueError(", ".join(dict.fromkeys(differs)))
+    return msgspec.structs.replace(
+        stored, entries=merge_entries([stored, new]), recorded=_later(stored.recorded, new.recorded)
+    )
+
+
+def _later(one: Recorded | None, other: Recorded | None) -> Recorded | None:
+    known = [each for each in (one, other) if each is not None]
+    return max(known, key=lambda each: each.at, default=None)
+
+
+def _other_source(stored: Baseline, new: Baseline) -> Iterator[str]:
+    """Yield the kernels of another source: they are other code, also in a launch configuration that is new."""
+    known = {(each.name, each.source_hash) for each in _identities(stored)}
+    names = {name for name, source in known if source}
+    for each in _identities(new):
+        if each.source_hash and each.name in names and (each.name, each.source_hash) not in known:
+            yield f"generated source of {each.name}"
+
+
+def _identities(baseline: Baseline) -> Iterator[KernelIdentity]:
+    return (kernel.identity for entry in baseline.entries for kernel in entry.kernels)
+
+
+def _moved(
+    stored: Baseline, new: Baseline, comparisons: int, sensitivity: Mapping[Timer, float] | None
+) -> Iterator[str]:
+    """Yield the times that differ from those of the stored processes. Another launch configuration may take any time."""
+    comparisons *= sum(len(entry.processes) for entry in new.entries)
+    for entry in new.entries:
+        _, likeness = stored.entry_like(entry.kernels)
+        for process in entry.processes:
+            single = msgspec.structs.replace(entry, draws=1, processes=(process,))
+            alone = msgspec.structs.replace(new, entries=(single,))
+            for change in time_changes(stored, alone, comparisons=comparisons, sensitivity=sensitivity):
+                same = change.timer is Timer.HOST or likeness is Likeness.IDENTICAL
+                if change.moved and same:
+                    yield time_detail(change)
+                elif change.decision is not None and change.decision.machine:
+                    yield "the GPU's own speed (its reference kernels moved)"
+                elif change.decision is not None and change.decision.scattered and change.undecided:
+                    yield f"{change.timer.label}, measured on a disturbed machine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -10,14 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..judge import Ancestor, Group, Review, Reviewed, SinceFirst, TimeChange
+from ..judge import Group, Review, Reviewed, TimeChange
 from ..printable import printable
 from ..revision import short
-from .page import Column, Grid, Section, markdown, unlinked
 from .terminal import render
-from .wording import change_text, counted, us
+from .wording import counted, us
 
-__all__ = ["Source", "commit_text", "review_markdown", "review_text"]
+__all__ = ["Line", "commit_text", "review_markdown", "review_text"]
 
 _STYLES = {
     Group.SAME_SPEED: "green",
@@ -30,27 +30,21 @@ _STYLES = {
 }
 _MOST_LINES = 12  # of evidence: beyond, `kernelgauge diff` of the traces is the tool
 _MOST_RECORDED = 5
-_COLUMNS = (Column("workload"), Column("what"), Column("since the first accepted"), Column("refused"))
+_MARKDOWN_WIDTH = 100
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a review comes from: results and when they were measured, or what was left aside."""
+class Line:
+    """One line with a label: where a review comes from, and what it found."""
 
-    label: str
-    text: str
-
-
-@dataclass(frozen=True)
-class _Line:
     label: str
     text: str
     style: str = ""
 
 
-def review_text(review: Review, *, sources: Sequence[Source], width: int, color: bool) -> str:
+def review_text(review: Review, *, sources: Sequence[Line], width: int, color: bool) -> str:
     """For a terminal, or plain for a log."""
-    head = [_Line(each.label, each.text) for each in (*sources, *_recorded(review), *_environment(review))]
+    head = [*sources, *_recorded(review), *_environment(review)]
     parts = [_printed(Text(_title(review), style="bold"), width, color) + _rows(head, width, color, indent="")]
     for group in Group:
         found = review.of(group)
@@ -67,63 +61,49 @@ def review_text(review: Review, *, sources: Sequence[Source], width: int, color:
     return "\n".join(parts)
 
 
-def review_markdown(review: Review, *, sources: Sequence[Source]) -> str:
-    """For a pull request: nothing in it is markup, a link, or a mention."""
-    head = tuple(f"{each.label}: {each.text}" for each in (*sources, *_recorded(review), *_environment(review)))
-    sections = [Section(_title(review), head)]
-    for group in Group:
-        found = review.of(group)
-        if found:
-            rows = tuple(_cells(each) for each in found)
-            sections.append(Section(f"{group.heading}: {len(found)}", grid=Grid(_COLUMNS, rows)))
-    return unlinked(markdown(sections))
+def review_markdown(review: Review, *, sources: Sequence[Line]) -> str:
+    """For a pull request: the text as a block of code, in which nothing is markup, a link or a mention."""
+    text = review_text(review, sources=sources, width=_MARKDOWN_WIDTH, color=False)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}text\n{text}{fence}\n"
 
 
 def _title(review: Review) -> str:
     return f"{printable(review.device)}: {counted(len(review.reviewed), 'workload')}"
 
 
-def _environment(review: Review) -> Iterator[Source]:
+def _environment(review: Review) -> Iterator[Line]:
     for change, workloads in review.environment:
-        yield Source("moved", f"{change}   ({counted(workloads, 'workload')})")
+        yield Line("moved", f"{change}   ({counted(workloads, 'workload')})")
 
 
-def _recorded(review: Review) -> Iterator[Source]:
+def _recorded(review: Review) -> Iterator[Line]:
     """When the baselines were recorded, and from which commits."""
     for recorded, workloads in review.recorded[:_MOST_RECORDED]:
         commit = commit_text(recorded.commit if recorded else None)
         day = _day(recorded.at if recorded else None)
-        yield Source("recorded", f"{day}, commit {commit}   ({counted(workloads, 'workload')})")
+        yield Line("recorded", f"{day}, commit {commit}   ({counted(workloads, 'workload')})")
     if len(review.recorded) > _MOST_RECORDED:
-        yield Source("recorded", f"and {counted(len(review.recorded) - _MOST_RECORDED, 'other time')}")
+        yield Line("recorded", f"and {counted(len(review.recorded) - _MOST_RECORDED, 'other time')}")
 
 
-def _cells(each: Reviewed) -> tuple[str, ...]:
-    by_label: dict[str, list[str]] = {"": [], "since": [], "refused": []}
-    for line in _lines(each):
-        by_label[line.label if line.label in by_label else ""].append(line.text)
-    return (each.workload, *("\n".join(by_label[label]) for label in ("", "since", "refused")))
-
-
-def _lines(each: Reviewed) -> Iterator[_Line]:
+def _lines(each: Reviewed) -> Iterator[Line]:
     decided = [change for change in each.times if not (change.moved or change.undecided)]
     for change in each.times:
         if change not in decided:
-            yield _Line("time", _in_full(change))
+            yield Line("time", _in_full(change))
     if decided:
-        yield _Line(
+        yield Line(
             "time", ("as before: " if len(decided) < len(each.times) else "") + ", ".join(map(_briefly, decided))
         )
     for text in each.evidence[:_MOST_LINES]:
-        yield _Line("what", text)
+        yield Line("what", text)
     if len(each.evidence) > _MOST_LINES:
-        yield _Line("what", f"and {len(each.evidence) - _MOST_LINES} more")
+        yield Line("what", f"and {len(each.evidence) - _MOST_LINES} more")
     if each.change is not None and not each.waits:
-        yield _Line("file", "stays as it is")
-    if each.since_first is not None:
-        yield _Line("since", _since(each.since_first))
+        yield Line("file", "stays as it is")
     for text in each.refused:
-        yield _Line("refused", text, "red")
+        yield Line("refused", text, "red")
 
 
 def _briefly(change: TimeChange) -> str:
@@ -148,27 +128,6 @@ def _in_full(change: TimeChange) -> str:
     return f"{said} [{100 * measured.confidence:.2f} % CI {interval}]  {change.decision.status.value}"
 
 
-def _since(since: SinceFirst) -> str:
-    parts = [
-        f"{change.timer.label} {change_text(change.before_us, change.after_us)}"
-        for change in since.times
-        if change.before_us is not None and change.after_us is not None
-    ]
-    if since.first.launches != since.launches:
-        parts.append(f"launches {since.first.launches} -> {since.launches}")
-    if since.other_configuration:
-        parts.append("its kernels or launch configurations were others")
-    return f"{_when(since.first)}, {counted(since.accepted, 'acceptance')} ago: {'; '.join(parts)}"
-
-
-def _when(first: Ancestor) -> str:
-    """When the first was recorded, and with what."""
-    commit = [f"commit {commit_text(first.commit)}"] if first.commit else []
-    versions = (("driver", first.driver), ("CUDA", first.cuda), ("torch", first.torch), ("triton", first.triton))
-    known = [*commit, *(f"{name} {version}" for name, version in versions if version)]
-    return f"{_day(first.at)} ({', '.join(known)})"
-
-
 def commit_text(commit: str | None) -> str:
     return short(commit) if commit else "not known"
 
@@ -178,7 +137,7 @@ def _day(at: str | None) -> str:
     return at.partition("T")[0] if at else "a day that is not known"
 
 
-def _rows(lines: Sequence[_Line], width: int, color: bool, *, indent: str) -> str:
+def _rows(lines: Sequence[Line], width: int, color: bool, *, indent: str) -> str:
     if not lines:
         return ""
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))

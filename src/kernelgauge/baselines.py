@@ -1,14 +1,13 @@
-"""Baselines on disk: atomic, locked, validated. The only module that writes them."""
+"""The store of baselines: atomic, locked, validated. The only module that writes them."""
 
 from __future__ import annotations
 
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
@@ -18,14 +17,9 @@ from .judge.update import Action, PlannedChange
 from .locks import who_holds
 from .regular_file import regular_file
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 __all__ = ["BaselineStore", "is_file_name", "slug", "write_atomically"]
 
 _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
-
-
 # What a workload's id is made of. Results may come from a stranger: nothing else becomes a path.
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _MOST_BYTES = 16 << 20  # the largest of baselines/nvidia-h200 has 21 kB
@@ -123,21 +117,37 @@ class BaselineStore:
             lock.release()
 
     def apply(self, device: str, plan: Iterable[PlannedChange]) -> None:
-        """Carry out a plan, file by file. Each file is whole at every moment. Call it inside `locked`.
+        """Carry out the plan of one device. See `apply_all`."""
+        self.apply_all([(device, plan)])
 
-        Raises `StorageError` for the first file that cannot be written: those before it are, and the same plan made
-        again goes on from there.
+    def apply_all(self, plans: Iterable[tuple[str, Iterable[PlannedChange]]]) -> None:
+        """Carry out the plans of several devices together. Call it inside `locked`.
+
+        All contents are on the disk before the first file is replaced, so that a kill or a full disk leaves all of the
+        old files, and not some of each. Raises `StorageError` if one of them cannot be written.
         """
-        for change in plan:
-            path = self.path(device, change.workload)
-            if change.baseline is not None:
-                _sweep(path)
-                write_atomically(path, encode_baseline(change.baseline))
-            elif change.action is Action.TRIM:
-                try:
-                    path.unlink(missing_ok=True)
-                except OSError as error:
-                    raise _unwritable(path, error) from error
+        written: list[tuple[str, Path]] = []
+        removed: list[Path] = []
+        try:
+            for device, plan in plans:
+                for change in plan:
+                    path = self.path(device, change.workload)
+                    if change.baseline is not None:
+                        _sweep(path)
+                        written.append((_write_beside(path, encode_baseline(change.baseline)), path))
+                    elif change.action is Action.TRIM:
+                        removed.append(path)
+            for temporary, path in written:
+                _rename(temporary, path)
+        finally:
+            for temporary, _ in written:
+                with suppress(FileNotFoundError):  # gone once it was renamed
+                    os.unlink(temporary)
+        for path in removed:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise _unwritable(path, error) from error
 
 
 def _names(folder: Path) -> list[str]:
@@ -190,6 +200,16 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     Raises `StorageError` if the folder cannot be written.
     """
+    temporary = _write_beside(path, content)
+    try:
+        _rename(temporary, path)
+    finally:
+        with suppress(FileNotFoundError):  # gone once it was renamed
+            os.unlink(temporary)
+
+
+def _write_beside(path: Path, content: bytes) -> str:
+    """Write a temporary file in the folder of `path`, and return its name. Any interruption removes it again."""
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -199,13 +219,20 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)  # mkstemp makes it private; a baseline is for everybody
+    except BaseException as error:
+        if temporary is not None:
+            os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise _unwritable(path, error) from error
+        raise
+    return temporary
+
+
+def _rename(temporary: str, path: Path) -> None:
+    try:
         os.replace(temporary, path)
     except OSError as error:
         raise _unwritable(path, error) from error
-    finally:
-        if temporary is not None:
-            with suppress(FileNotFoundError):  # gone once it was renamed; left if anything, Ctrl-C too, came between
-                os.unlink(temporary)
 
 
 def _unwritable(path: Path, error: OSError) -> StorageError:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge import storage
+from kernelgauge import baselines
+from kernelgauge.baselines import BaselineStore, is_file_name, slug, write_atomically
 from kernelgauge.errors import BaselineError, NewerBaselineError, StorageError
 from kernelgauge.judge import Action, PlannedChange, encode_baseline
-from kernelgauge.storage import BaselineStore, is_file_name, slug, write_atomically
+from tests.baselines.changes import DEVICE, create, files
 from tests.builders import WORKLOAD, baseline, waits_for_a_writer
-from tests.storage.changes import DEVICE, create, files
 
 # -- names ----------------------------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ def test_a_file_is_replaced_and_readable_by_everybody(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit(1), OSError(28, "No space left on device")])
 @pytest.mark.parametrize("moment", ["fsync", "chmod", "replace"])
-def test_an_interruption_before_the_rename_leaves_the_old_file_and_nothing_else(
+def test_write_interrupted_before_the_rename_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interruption: BaseException, moment: str
 ) -> None:
     path = tmp_path / "x.json"
@@ -180,6 +180,30 @@ def test_a_renamed_baseline_is_an_error(store: BaselineStore) -> None:
         store.load(DEVICE, "mlp-eager-bf16-1")
 
 
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_apply_interrupted_between_files_replaces_none(
+    store: BaselineStore, monkeypatch: pytest.MonkeyPatch, interruption: BaseException
+) -> None:
+    names = ("a-x-bf16-1", "b-x-bf16-1", "c-x-bf16-1")
+    store.apply(DEVICE, [create(name) for name in names])
+    before = {name: store.path(DEVICE, name).read_bytes() for name in names}
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def third_fails(descriptor: int) -> None:
+        synced.append(descriptor)
+        if len(synced) == 3:
+            raise interruption
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", third_fails)
+    moved = [PlannedChange(Action.UPDATE, name, baseline(workload=name, device=(300.0, 301.0)), ()) for name in names]
+    with pytest.raises((StorageError, KeyboardInterrupt)):
+        store.apply(DEVICE, [*moved, PlannedChange(Action.TRIM, "a-x-bf16-1", None)])
+    assert {name: store.path(DEVICE, name).read_bytes() for name in names} == before
+    assert files(store.root) == [f"{name}.json" for name in names]
+
+
 def test_what_a_killed_writer_left_is_not_taken_for_a_baseline(store: BaselineStore) -> None:
     store.apply(DEVICE, [create(WORKLOAD)])
     (store.path(DEVICE, WORKLOAD).parent / f".{WORKLOAD}.json.abc123.tmp").write_bytes(b"half")
@@ -207,7 +231,7 @@ def test_what_is_wrong_with_a_file_comes_with_all_others(store: BaselineStore) -
     assert store.stored(DEVICE) == {"a-x-bf16-1": found["a-x-bf16-1"], "b-x-bf16-1": None, "c-x-bf16-1": None}
 
 
-def test_a_name_that_is_no_id_is_told_beside_all_others_and_what_is_hidden_is_left_alone(store: BaselineStore) -> None:
+def test_stored_names_foreign_files_and_ignores_hidden_ones(store: BaselineStore) -> None:
     store.apply(DEVICE, [create("a-x-bf16-1")])
     folder = store.path(DEVICE, "a-x-bf16-1").parent
     for name in ("copy of x (1).json", "\u202ex.json", "README.md"):
@@ -244,7 +268,7 @@ def test_a_folder_without_permission_is_an_error_and_not_empty(
     def refuses(path: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("kernelgauge.storage.os.scandir", refuses)  # root may list whatever there is
+    monkeypatch.setattr("kernelgauge.baselines.os.scandir", refuses)  # root may list whatever there is
     with pytest.raises(BaselineError, match="cannot be listed") as caught:
         store.stored(DEVICE)
     assert "Permission denied" in str(caught.value.got)
@@ -307,7 +331,7 @@ def test_the_lock_can_be_taken_again_after_it_was_given_back(store: BaselineStor
 def test_an_error_inside_gives_the_lock_back_and_comes_out_as_it_is(
     store: BaselineStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "_LOCK_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(baselines, "_LOCK_TIMEOUT_SECONDS", 0.2)
     with pytest.raises(ZeroDivisionError), store.locked():
         _ = 1 / 0
     with store.locked():

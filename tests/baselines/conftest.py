@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.storage import BaselineStore
+from kernelgauge.baselines import BaselineStore
 
 
 @pytest.fixture

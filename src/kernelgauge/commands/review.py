@@ -1,0 +1,234 @@
+"""`kernelgauge review` and `kernelgauge accept`: baselines from the results of a run that has ended."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from ..errors import KernelgaugeError, UpdateRefused
+from ..printable import printable
+from .output import Commands, Exit, say, terminal
+
+if TYPE_CHECKING:
+    from ..acceptance import Chosen, Loaded, Pending
+    from ..baselines import BaselineStore
+    from ..judge import Reviewed
+    from ..report.review import Line
+
+__all__ = ["add_commands"]
+
+_RESULTS = Path("reports", "latest")
+_GROUPS = ("same-speed", "speed", "configuration", "kernels", "new", "vanished")  # of what can be accepted
+# The root of a project has one of these: where pytest leaves its reports, or where it finds its configuration.
+_MARKS = (str(_RESULTS), "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", ".git")
+_MOST_SHOWN = 200  # characters of an expression
+
+
+def add_commands(commands: Commands) -> None:
+    reviewing = commands.add_parser(
+        "review",
+        help="what saved results would change in the baselines, in groups",
+        description="Compare the results of a run with the baselines of its machine: what moved in the environment, then "
+        "the workloads in groups, each with its evidence. Exits with 1 if anything waits for acceptance.",
+        allow_abbrev=False,
+    )
+    _add_places(reviewing)
+    reviewing.add_argument("--markdown", action="store_true", help="for a pull request")
+    reviewing.set_defaults(command=_review)
+    accepting = commands.add_parser(
+        "accept",
+        help="store saved results as the baselines: all, by group or by -k",
+        description="Store the results of a run as the baselines of its machine, without measuring again: all that can be "
+        "accepted, or what --group and -k select together. Exits with 1 if any of it is refused.",
+        allow_abbrev=False,
+    )
+    _add_places(accepting)
+    accepting.add_argument(
+        "--add",
+        action="store_true",
+        help="add the processes to those of the baselines instead of replacing them: for a GPU that they do not know",
+    )
+    accepting.add_argument("--group", action="append", choices=_GROUPS, metavar="GROUP", help=", ".join(_GROUPS))
+    accepting.add_argument("-k", dest="expression", metavar="EXPRESSION", help="as for pytest: 'mlp and not eager'")
+    accepting.add_argument("--dry-run", action="store_true", help="show, and store nothing")
+    accepting.add_argument(
+        "--force", action="store_true", help="what is refused too, as far as a baseline can be made of it; and under CI"
+    )
+    accepting.set_defaults(command=_accept)
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "results",
+        nargs="*",
+        type=Path,
+        metavar="RESULTS",
+        help=f"a results.json, or a folder that holds one, or folders that do (default: {_RESULTS} of this project)",
+    )
+    parser.add_argument(
+        "--baselines", type=Path, metavar="DIR", help="their folder (default: the one that the run was compared with)"
+    )
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Saved results, reviewed against the baselines of a folder."""
+
+    loaded: Loaded
+    waiting: list[Pending]
+    store: BaselineStore
+
+    def text(self) -> str:
+        from ..report.review import review_text
+
+        width, color = terminal()
+        return "\n".join(
+            review_text(each.review, sources=self._sources(each), width=width, color=color) for each in self.waiting
+        )
+
+    def markdown(self) -> str:
+        from ..report.review import review_markdown
+
+        return "\n".join(review_markdown(each.review, sources=self._sources(each)) for each in self.waiting)
+
+    def _sources(self, waiting: Pending) -> list[Line]:
+        from ..baselines import slug
+        from ..report.review import Line, commit_text
+
+        folder = slug(waiting.device)
+        measured = [
+            Line("results", f"{file}   {results.started_at}, commit {commit_text(results.commit)}")
+            for file, results in self.loaded.results
+            if results.fingerprint is not None and slug(results.fingerprint.device) == folder
+        ]
+        skipped = [Line("skipped", text) for text in self.loaded.skipped]
+        return [*measured, Line("stored", str(self.store.root / folder)), *skipped]
+
+
+def _read(options: argparse.Namespace) -> _Read:
+    from ..acceptance import load, pending
+    from ..baselines import BaselineStore
+
+    root = _project_root()
+    loaded = load(options.results or [root / _RESULTS])
+    store = BaselineStore(options.baselines or root / _recorded_baselines(loaded))
+    return _Read(loaded, pending([each for _, each in loaded.results], store, now=datetime.now(timezone.utc)), store)
+
+
+def _project_root() -> Path:
+    """Return the nearest folder from here upwards that looks like the root of a project, relative to here; else here."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if any((folder / mark).exists() for mark in _MARKS):
+            return Path(os.path.relpath(folder, here))
+    return Path()
+
+
+def _recorded_baselines(loaded: Loaded) -> PurePosixPath:
+    """Return the folder that the results were compared with, from the root of the project. It must lie in the project."""
+    folders = sorted({results.baselines for _, results in loaded.results})
+    folder = PurePosixPath(folders[0])
+    if len(folders) > 1 or folder.is_absolute() or ".." in folder.parts or "\0" in str(folder):
+        raise KernelgaugeError(
+            "the results do not say which baselines of this project they belong to",
+            got=printable(", ".join(folders)),
+            expected="one folder in the project",
+            next_command=printable(f"kernelgauge review --baselines {folders[0]}"),
+        )
+    return folder
+
+
+def _review(options: argparse.Namespace) -> Exit:
+    read = _read(options)
+    say(read.markdown() if options.markdown else read.text())
+    return Exit.YES if all(each.review.settled for each in read.waiting) else Exit.NO
+
+
+def _accept(options: argparse.Namespace) -> Exit:
+    from ..acceptance import choose, choose_to_add
+
+    if os.environ.get("CI") and not (options.force or options.dry_run):
+        raise UpdateRefused(
+            "accept is refused under CI: a job that accepts its own result gates nothing",
+            got="the environment variable CI is set",
+            next_command="kernelgauge accept --force ...   (in a job whose purpose is to record)",
+        )
+    matches = matcher(options.expression) if options.expression is not None else None
+    read = _read(options)
+    say(read.text())
+    names = [each.workload for one in read.waiting for each in one.review.reviewed]
+    if matches is not None and not any(map(matches, names)):
+        say(printable(f"no workload of this review matches -k {options.expression!r}"))
+        return Exit.NO
+
+    def wanted(each: Reviewed) -> bool:
+        in_group = not options.group or each.group.value in options.group
+        return in_group and (matches is None or matches(each.workload))
+
+    chooses = choose_to_add if options.add else choose
+    chosen = [chooses(each, wanted, force=options.force) for each in read.waiting]
+    return _apply(chosen, read.store, dry_run=options.dry_run)
+
+
+def _apply(chosen: Sequence[Chosen], store: BaselineStore, *, dry_run: bool) -> Exit:
+    from ..acceptance import store_all
+    from ..report.terminal import plan_text
+
+    width, color = terminal()
+    refused = [each for one in chosen for each in one.refused]
+    for each in refused:
+        say(printable(f"refused: {each.workload}: {'; '.join(each.refused)}"))
+    plan = [change for one in chosen for change in one.plan]
+    if not plan:
+        say("nothing to accept")
+    else:
+        say(plan_text(plan, width=width, color=color))
+        if dry_run:
+            say("nothing was written: a dry run")
+        else:
+            store_all(chosen, store)
+            say(printable(f"{len(plan)} written to {store.root}"))
+    return Exit.NO if refused else Exit.YES
+
+
+def matcher(expression: str) -> Callable[[str], bool]:
+    """Return whether a workload's id matches `-k`: substrings, `and`, `or`, `not`, parentheses.
+
+    Raises `KernelgaugeError` if the expression is invalid.
+    """
+    # Private, and the only implementation there is: one of our own would mean something else in some corner, and what
+    # is accepted is what `pytest perf -k` has measured. It is imported here, since pytest takes longer than the command.
+    from _pytest.mark import expression as pytest_expression
+
+    # pytest 8 has an error of its own, pytest 9 raises SyntaxError. What is nested too deep ends in one of the others.
+    errors = (SyntaxError, RecursionError, MemoryError, getattr(pytest_expression, "ParseError", SyntaxError))
+
+    def is_in(text: str, name: str, **values: object) -> bool:
+        if values:  # pytest's -m takes name(key=value), its -k does not
+            raise SyntaxError("call parameters are not supported")
+        return name.lower() in text.lower()  # substrings in any case, as pytest's KeywordMatcher
+
+    def matches(workload: str) -> bool:
+        return compiled.evaluate(lambda name, /, **values: is_in(workload, name, **values))
+
+    try:
+        compiled = pytest_expression.Expression.compile(expression)
+        matches("")  # so that what cannot be evaluated is found before anything is done
+    except errors as error:
+        raise KernelgaugeError(
+            "-k: invalid expression",
+            got=printable(f"{_clipped(expression)}: {str(error) or 'nested too deep'}"),
+            expected="as for pytest, for example -k 'mlp and not eager'",
+        ) from error
+    return matches
+
+
+def _clipped(expression: str) -> str:
+    if len(expression) <= _MOST_SHOWN:
+        return repr(expression)
+    return f"{expression[:_MOST_SHOWN]!r}... ({len(expression)} characters)"
