@@ -457,7 +457,7 @@ FROM read_json($path, format = 'newline_delimited', maximum_object_size = $longe
 _SERIES = f"""
 SELECT dense_rank() OVER (ORDER BY workload, series) AS place, workload, series, night, us,
   min(us) OVER same <> max(us) OVER same AS contradicts,
-  {", ".join(f"CASE WHEN {name} BETWEEN 1e-3 AND 1e12 THEN {name} ELSE 'nan' END::DOUBLE AS {name}" for name in _NUMBERS)},
+  {", ".join(f"CASE WHEN {name} BETWEEN 1e-3 AND 1e12 THEN {name} ELSE 'nan'::DOUBLE END AS {name}" for name in _NUMBERS)},
   {", ".join(f"(hash(coalesce({name}, '')) >> 1)::BIGINT AS {name}" for name in _NAMES)}
 FROM rows WHERE us BETWEEN 1e-3 AND 1e12 AND workload IS NOT NULL AND status IS DISTINCT FROM 'INVALID'
 WINDOW same AS (PARTITION BY series, run, workload)

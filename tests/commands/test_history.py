@@ -162,7 +162,8 @@ def test_pattern_shows_gpus_changes_and_change_points(command: Command, tmp_path
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["workload", "slow"]
-    assert lines[3][2:].startswith("▁") and lines[3].endswith("█")
+    assert lines[3].startswith("  ▁")
+    assert lines[3].endswith("█")
     assert lines[4].startswith(f"  GPU {HERE}: 40 runs, 2026-01-05 to 2026-02-13, last 2")
     assert "    2026-01-25  driver 580.1 -> 585.1  (2 GPUs)" in lines
     here, other = [at for at, line in enumerate(lines) if line.startswith("    2026-01-25  GPU ")]
