@@ -24,8 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from kernelgauge.history.changepoints import LEAST_NIGHTS, Segment, segment_series
-from kernelgauge.history.correction import Context, correct
+from kernelgauge.history import LEAST_NIGHTS, Context, Segment, correct, segment_series
 from kernelgauge.run import Timer
 
 NIGHTS = 365

@@ -2,7 +2,6 @@
 
     python benchmarks/history.py                     makes the year in a temporary folder, and times each command
     python benchmarks/history.py --keep FOLDER       makes it there, or takes the one that is there
-    python benchmarks/history.py --directly          also: the query of one timer, by DuckDB over the files themselves
 
 The times are made up: noise of 0.2 % from night to night, a step of 1 % in every tenth workload with a driver upgrade, one
 outlier in fifty nights. Needs `pip install 'kernelgauge[history]'`. Exits with 1 if a command takes more than 2 s: the median of
@@ -19,15 +18,16 @@ import sys
 import tempfile
 import time
 from datetime import datetime, timedelta, timezone
+from hashlib import sha256
 from pathlib import Path
 from statistics import median
+from typing import Any
+
+import msgspec
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from kernelgauge.history.file import encode_entry, file_name
-from kernelgauge.history.rows import SCHEMA_VERSION, Columns, Entry, Times
-from kernelgauge.judge import Status
 from kernelgauge.run import Fingerprint
 
 NIGHTS, WORKLOADS, GPUS = 365, 100, 4
@@ -41,20 +41,10 @@ NAMES = tuple(
     for variant in ("eager", "compiled", "liger", "hub")
 )
 
-DIRECTLY = """
-import sys, duckdb
-print(duckdb.sql(f'''
-    SELECT started_at, gpu, unnest(rows.workload) AS workload, unnest(rows.device_time.mean_us) AS us
-    FROM read_json('{sys.argv[1]}/*/*/*.json', format = 'newline_delimited', columns = {{
-      started_at: 'VARCHAR', gpu: 'VARCHAR',
-      rows: 'STRUCT(workload VARCHAR[], device_time STRUCT(mean_us DOUBLE[]))'}})''').fetchall()[:1])
-"""
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--keep", type=Path, metavar="FOLDER")
-    parser.add_argument("--directly", action="store_true")
     options = parser.parse_args()
     keep = options.keep
     with tempfile.TemporaryDirectory() as folder:
@@ -69,8 +59,6 @@ def main() -> int:
             slowest = max(slowest, seconds)
             shown = " ".join(["kernelgauge trend", *arguments[: 2 if "--timer" in arguments else 1]])
             print(f"{seconds:5.2f} s  {shown}")
-        if options.directly:
-            print(f"{timed([sys.executable, '-c', DIRECTLY, str(history)]):5.2f} s  DuckDB over the files")
     print(f"bar {BAR_S:g} s: {'ok' if slowest <= BAR_S else 'over'}")
     return int(slowest > BAR_S)
 
@@ -90,49 +78,75 @@ def make(history: Path) -> None:
     noise = random.Random(0)
     first = datetime(2025, 1, 1, 2, tzinfo=timezone.utc)
     for night in range(NIGHTS):
-        for gpu in range(GPUS):
-            entry = one(noise, first + timedelta(days=night), night, f"{gpu:08x}")
-            content = encode_entry(entry)
-            path = history / file_name(entry, content)
+        for number in range(GPUS):
+            started_at, gpu = first + timedelta(days=night), f"{number:08x}"
+            content = msgspec.json.encode(one(noise, started_at, night, gpu)) + b"\n"
+            name = f"{started_at:%Y%m%dT%H%M%SZ}-{gpu}-{sha256(content).hexdigest()[:16]}.v2.json"
+            path = history / f"{started_at:%Y/%m}" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
 
 
-def one(noise: random.Random, started_at: datetime, night: int, gpu: str) -> Entry:
+def one(noise: random.Random, started_at: datetime, night: int, gpu: str) -> dict[str, Any]:
+    """Return an entry as docs/history.md describes it."""
     driver = "580.159.04" if night < UPGRADE else "585.12.01"
     fingerprint = Fingerprint(
         *("NVIDIA H200", "sm_90", 132, 150109880320, 700.0, False),
         *(driver, "13.0", "2.11.0+cu130", "3.6.0", "0.8.5", "3.12.3"),
     )
     count = len(NAMES)
-    return Entry(
-        *(SCHEMA_VERSION, started_at, "0.1.0", "node-17", gpu, f"{night:040x}", 0, fingerprint),
-        Columns(
-            *(NAMES, ("perf",) * count, ("mlp",) * count, tuple(name.split("-")[1] for name in NAMES)),
-            *(("bf16",) * count, ("forward",) * count, (4,) * count),
-            *(("0a1b2c3d",) * count, tuple(noise.choice(("4e5f6a7b", "4e5f6a7b", "8c9d0e1f")) for _ in NAMES)),
-            *((round(noise.gauss(150, 0.15), 4),) * count, ("a0b1c2d3",) * count),
-            *((round(noise.gauss(30, 0.03), 4),) * count, ("b1c2d3e4",) * count),
-            *((Status.PASS,) * count, (Status.PASS,) * count, ("",) * count),
-            *(times(noise, night, us) for us in (200.0, 300.0, 50.0)),
-        ),
-    )
+    columns = {
+        "workload": NAMES,
+        "suite": ["perf"] * count,
+        "module": ["mlp"] * count,
+        "variant": [name.split("-")[1] for name in NAMES],
+        "dtype": ["bf16"] * count,
+        "pass": ["forward"] * count,
+        "launches": [4] * count,
+        "kernels": ["0a1b2c3d"] * count,
+        "configuration": [noise.choice(("4e5f6a7b", "4e5f6a7b", "8c9d0e1f")) for _ in NAMES],
+        "gemm_us": [round(noise.gauss(150, 0.15), 4)] * count,
+        "gemm_kernel": ["a0b1c2d3"] * count,
+        "copy_us": [round(noise.gauss(30, 0.03), 4)] * count,
+        "copy_kernel": ["b1c2d3e4"] * count,
+        "worst": ["PASS"] * count,
+        "structure": ["PASS"] * count,
+        "said": [""] * count,
+        "device_time": times(noise, night, 200.0),
+        "end_to_end": times(noise, night, 300.0),
+        "host_dispatch": times(noise, night, 50.0),
+    }
+    return {
+        "schema_version": 2,
+        "started_at": started_at,
+        "kernelgauge": "0.1.0",
+        "host": "node-17",
+        "gpu": gpu,
+        "commit": f"{night:040x}",
+        "exit_status": 0,
+        "fingerprint": fingerprint,
+        "rows": columns,
+    }
 
 
-def times(noise: random.Random, night: int, us: float) -> Times:
-    count = len(NAMES)
+def times(noise: random.Random, night: int, us: float) -> dict[str, Any]:
     means = []
-    for index in range(count):
+    for index in range(len(NAMES)):
         step = 1.01 if night >= UPGRADE and index % 10 == 0 else 1.0
         outlier = 1.2 if noise.random() < 0.02 else 1.0
         means.append(float(f"{us * step * outlier * (1 + noise.gauss(0, 0.002)):.7g}"))
-    spreads = tuple(float(f"{abs(noise.gauss(0, 0.002)):.7g}") for _ in NAMES)
-    host_us = tuple(float(f"{14 * (1 + noise.gauss(0, 0.015)):.7g}") for _ in NAMES)
-    return Times(
-        *(tuple(means), spreads, (12,) * count, (us,) * count),
-        *([tuple(round(spread, 6) for spread in spreads)] * 2),
-        *(host_us, (Status.PASS,) * count, ("",) * count),
-    )
+    spreads = [float(f"{abs(noise.gauss(0, 0.002)):.7g}") for _ in NAMES]
+    return {
+        "mean_us": means,
+        "spread": spreads,
+        "replicates": [12] * len(NAMES),
+        "baseline_us": [us] * len(NAMES),
+        "low": [round(spread, 6) for spread in spreads],
+        "high": [round(spread, 6) for spread in spreads],
+        "host_us": [float(f"{14 * (1 + noise.gauss(0, 0.015)):.7g}") for _ in NAMES],
+        "status": ["PASS"] * len(NAMES),
+        "said": [""] * len(NAMES),
+    }
 
 
 if __name__ == "__main__":

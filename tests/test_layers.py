@@ -49,7 +49,7 @@ ALLOWED = {
     "shares": {"workload"},
     "trace": {"errors", "regular_file"},
     "judge": {"errors", "printable", "run", "trace"},
-    "report": {"printable", "revision", "run", "judge", "trace", "results", "fleet"},
+    "report": {"printable", "revision", "run", "judge", "trace", "results", "fleet", "history"},
     "baselines": {"errors", "locks", "regular_file", "judge"},
     "acceptance": {
         "baselines",
@@ -63,6 +63,7 @@ ALLOWED = {
         "runs_file",
     },
     "sharing": {"errors", "printable"},
+    "history": {"errors", "printable", "regular_file", "results", "run", "judge", "baselines"},
     "results": {"errors", "run", "judge"},
     "runs_file": {"baselines", "errors", "run"},
 }

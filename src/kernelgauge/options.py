@@ -157,10 +157,10 @@ def _history(config: pytest.Config) -> str | None:
     location: str | None = config.getoption("--perf-history")
     if location is None:
         return None
-    from .history.places import place
+    from .history import open_history
 
     try:
-        place(location)
+        open_history(location)
     except KernelgaugeError as error:
         raise pytest.UsageError(f"--perf-history: {error}") from error
     return location if "://" in location else str(config.invocation_params.dir / location)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -9,17 +10,12 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.history import SetAside, add_to_history, whole_entries
-from kernelgauge.history.file import Stored
-from kernelgauge.history.places import place
-from kernelgauge.history.trend import trends
-from kernelgauge.report.trend import Trends
+from kernelgauge.history import Trends, add_to_history, read_trends
 from kernelgauge.results import Results, WorkloadResult
 from tests.builders import ELSEWHERE, H200, HERE, WORKLOAD, fingerprint, run
 from tests.test_results import results, verdict, workload
 
 ROOT = Path(__file__).parents[2]
-NOW = datetime(2026, 12, 1, tzinfo=timezone.utc)
 FIRST = datetime(2026, 1, 5, 2, 30, tzinfo=timezone.utc)
 
 
@@ -33,16 +29,18 @@ def night(number: int, *workloads: WorkloadResult, gpu: str | None = HERE, **cha
     return results(*workloads, started_at=when, gpu=gpu, fingerprint=machine, **({"host": "node"} | changes))
 
 
-def read(location: str | Path, **options: Any) -> tuple[dict[str, Stored], list[SetAside]]:
-    found = list(whole_entries(place(str(location)), **({"now": NOW} | options)))
-    return dict(each for each in found if not isinstance(each, SetAside)), [
-        each for each in found if isinstance(each, SetAside)
-    ]
+def stored(folder: Path) -> dict[str, Any]:
+    """Content of each file by key; what is hidden is not one."""
+    return {
+        path.relative_to(folder).as_posix(): json.loads(path.read_bytes())
+        for path in sorted(folder.rglob("*.json"))
+        if not path.name.startswith(".")
+    }
 
 
 def shown(location: str | Path, **options: Any) -> Trends:
     pytest.importorskip("duckdb")
-    return trends(str(location), **({"now": NOW} | options))
+    return read_trends(str(location), **options)
 
 
 def year(location: str | Path, *, nights: int = 40, gpus: tuple[str, ...] = (HERE, ELSEWHERE)) -> None:

@@ -56,20 +56,14 @@ def test_a_failure_on_one_kind_of_gpu_is_not_hidden_by_a_later_run_on_another() 
     assert len(page.all("details", class_="workload")) == 2
 
 
-def test_an_earlier_run_on_the_same_kind_of_gpu_is_history_and_no_verdict() -> None:
+def test_earlier_run_on_same_kind_of_gpu_is_no_verdict() -> None:
     page = Parsed(html([results(regressed("mlp-eager-bf16-8")), results(workload(), started_at="2026-11-21T00:00:00")]))
     assert page.one("h1").text == "PASS"
     assert len(page.all("details", class_="workload")) == 1
 
 
-def test_history_is_drawn_for_what_was_measured_twice_and_the_change_of_the_machine_is_said() -> None:
-    text = html(several())
-    page = Parsed(text)
-    lines = page.all("polyline")
-    assert [len(line.attributes["points"].split()) for line in lines] == [3, 3]  # in the table and below
-    assert "driver 580.159.04 -&gt; 590.1" in text
-    assert [each.attributes["x1"] for each in page.all("line", class_="upgrade")] == ["74.0%", "74.0%"]
-    assert not Parsed(html([results()])).all("polyline")
+def test_change_of_machine_between_runs_is_listed() -> None:
+    assert "driver 580.159.04 -&gt; 590.1" in html(several())
 
 
 def test_the_lanes_of_variants_that_compute_the_same_stand_together_to_scale() -> None:

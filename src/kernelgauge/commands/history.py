@@ -1,27 +1,21 @@
-"""`kernelgauge history` and `kernelgauge trend`: results of many runs, and what became of a workload's time."""
+"""`kernelgauge history add` and `kernelgauge trend`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ..argument_types import at_least
 from ..errors import KernelgaugeError, StorageError
 from ..printable import printable
-from .output import STDOUT, Commands, Exit, check_destinations, say, terminal
-
-if TYPE_CHECKING:
-    from ..report.trend import Trends
+from .output import Commands, Exit, check_destinations, say, terminal
 
 __all__ = ["add_commands"]
 
 _MOST_COLUMNS = 80
-_MOST_CHARTS = 20
 _TIMERS = {"device": "device_time", "latency": "end_to_end", "dispatch": "host_dispatch"}
+_LOCATION = "a folder, or s3://BUCKET/PREFIX, gs://..., ..."
 
 
 def add_commands(commands: Commands) -> None:
@@ -31,36 +25,25 @@ def add_commands(commands: Commands) -> None:
         "add",
         help="add results to a history",
         description="Add results to a history: a file for each run and GPU that is never changed. The same results again "
-        "add nothing. Histories are merged by copying them into one folder.",
+        "add nothing. Copy histories into one folder to merge them.",
         allow_abbrev=False,
     )
     adding.add_argument(
-        "results",
-        nargs="+",
-        type=Path,
-        metavar="RESULTS",
-        help="a results.json, or a folder that holds one, or folders that do",
+        "results", nargs="+", type=Path, metavar="RESULTS", help="a results.json, or a folder with some"
     )
-    adding.add_argument("--to", required=True, metavar="HISTORY", help="a folder, or s3://BUCKET/PREFIX, gs://..., ...")
+    adding.add_argument("--to", required=True, metavar="HISTORY", help=_LOCATION)
     adding.set_defaults(command=_add)
     trend = commands.add_parser(
         "trend",
         help="how workloads changed over a history, what changed around them, and when",
-        description="Without WORKLOAD, a table of all workloads; with it, a chart of each. Change points are advisory.",
+        description="A line for each workload; with WORKLOAD, also the details of each. Change points are advisory.",
         allow_abbrev=False,
     )
     trend.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="a glob, or a part of a workload's id")
-    trend.add_argument(
-        "--history", required=True, metavar="HISTORY", help="a folder, or s3://BUCKET/PREFIX, gs://..., ..."
-    )
+    trend.add_argument("--history", required=True, metavar="HISTORY", help=_LOCATION)
     trend.add_argument("--timer", choices=tuple(_TIMERS), default="device", help="default: device")
     trend.add_argument("--since", type=_date, metavar="DATE", help="such as 2026-11-01, in UTC")
-    trend.add_argument("--gpu", default="", metavar="DIGEST", help="one GPU: how its digest starts; or cpu")
-    trend.add_argument("--html", metavar="FILE", help="one page that needs no other file")
-    trend.add_argument("--json", metavar="FILE", help="all values; - is the standard output")
-    trend.add_argument(
-        "--limit", type=at_least(1), metavar="N", help=f"workloads to print; default: all, {_MOST_CHARTS} charts"
-    )
+    trend.add_argument("--html", metavar="FILE", help="also write one page that needs no other file")
     trend.set_defaults(command=_trend)
 
 
@@ -72,16 +55,19 @@ def _date(text: str) -> datetime:
 
 
 def _add(options: argparse.Namespace) -> Exit:
-    from ..history import add_to_history
-    from ..history.places import place
+    from ..history import add_to_history, open_history
     from ..results_file import find_results, read_results
 
-    place(options.to)  # an address that is none is not the results' fault: it would be told of each
+    open_history(options.to)  # an invalid address is not the fault of any of the results
     refused = False
     for path in options.results:
         for file in find_results(path):
             try:
-                say("\n".join(add_to_history(read_results(file), options.to).lines))
+                added = add_to_history(read_results(file), options.to)
+                for key in added.written:
+                    say(f"added: {printable(key)}")
+                for key in added.there:
+                    say(f"was there: {printable(key)}")
             except StorageError:  # what cannot be written now cannot be written for the next either
                 raise
             except KernelgaugeError as error:
@@ -93,69 +79,23 @@ def _add(options: argparse.Namespace) -> Exit:
 
 
 def _trend(options: argparse.Namespace) -> Exit:
-    from ..history.trend import trends
+    from ..baselines import write_atomically
+    from ..history import read_trends
+    from ..report.trend import trend_html, trend_lines
+    from ..report.wording import counted
     from ..run import Timer
 
-    check_destinations([where for where in (options.html, options.json) if where])
-    found = trends(
-        options.history,
-        now=datetime.now(timezone.utc),
-        timer=Timer(_TIMERS[options.timer]),
-        patterns=options.workloads,
-        since=options.since,
-        gpu=options.gpu,
-    )
-    _write(options, found)
-    if options.json != STDOUT:
-        say("\n".join(_lines(options, found)))
-    return Exit.YES if found.charts else Exit.NO
-
-
-def _lines(options: argparse.Namespace, found: Trends) -> Iterator[str]:
-    from ..report.trend_text import chart_lines, letters, set_aside_lines, table_lines
-    from ..report.wording import counted
-
-    shown = letters(sys.stdout.encoding or "utf-8")
-    width = min(_MOST_COLUMNS, terminal()[0])
-    limit = options.limit or (_MOST_CHARTS if options.workloads else len(found.charts))
-    some = found.charts[:limit]
-    if not found.charts:
-        yield f"no workload to show: {counted(found.entries, 'file')} of the history read{_but_none_of(options)}"
-    elif not options.workloads:
-        yield from table_lines(some, width=width, letters=shown)
-    for chart in some if options.workloads else ():
-        yield from chart_lines(chart, found.timer.label, width=width, letters=shown)
-        yield ""
-    if len(found.charts) > limit:
-        yield f"and {len(found.charts) - limit} more   (--limit {len(found.charts)})"
-    yield from set_aside_lines(found)
-
-
-def _but_none_of(options: argparse.Namespace) -> str:
-    """What was asked for, where nothing is of it; empty if all was."""
-    asked = [f"{pattern!r}" for pattern in options.workloads]
-    asked += [f"--gpu {options.gpu}"] if options.gpu else []
-    asked += [f"--since {options.since:%Y-%m-%d}"] if options.since else []
-    asked += [f"--timer {options.timer}"] if options.timer != "device" else []
-    return printable(f", and nothing of {', '.join(asked)}") if asked else ""
-
-
-def _write(options: argparse.Namespace, found: Trends) -> None:
-    from ..baselines import write_atomically
-
-    made: list[tuple[str, bytes]] = []
+    check_destinations([options.html] if options.html else [])
+    timer = Timer(_TIMERS[options.timer])
+    found = read_trends(options.history, timer=timer, patterns=options.workloads, since=options.since)
     if options.html:
-        from ..report.trend_html import trend_html
-
-        made.append((options.html, trend_html(found).encode()))
-    if options.json:
-        from ..report.trend_json import trend_json
-
-        made.append((options.json, trend_json(found)))
-    for where, content in made:
-        if where == STDOUT:
-            sys.stdout.buffer.write(content)
-            sys.stdout.flush()
-            continue
-        write_atomically(Path(where), content)
-        print(f"written: {printable(where)}", file=sys.stderr)  # noqa: T201
+        write_atomically(Path(options.html), trend_html(found).encode())
+        print(f"written: {printable(options.html)}", file=sys.stderr)  # noqa: T201
+    width, encoding = min(_MOST_COLUMNS, terminal()[0]), sys.stdout.encoding or "utf-8"
+    lines = [*trend_lines(found, with_details=bool(options.workloads), width=width, encoding=encoding)]
+    if not found.charts:
+        asked = [*map(repr, options.workloads), *([f"--since {options.since:%Y-%m-%d}"] if options.since else [])]
+        nothing = f", and nothing of {', '.join(asked)}" if asked else ""
+        lines.insert(0, printable(f"no workload to show: {counted(found.files, 'file')} of the history read{nothing}"))
+    say("\n".join(line.rstrip() for line in lines))
+    return Exit.YES if found.charts else Exit.NO

@@ -39,7 +39,7 @@ _MOST_MARKS = 16
 def html(results: Sequence[Results], *, title: str = _TITLE) -> str:
     """The report of one run, or of several: runs or kinds of GPU, the newest last.
 
-    Of each kind of machine the newest run is shown in full; earlier ones are the history of its workloads. Links lead
+    Of each kind of machine the newest run is shown in full; earlier ones are in a list. Links lead
     to files beside the newest run's `results.json`: the page belongs into the same folder.
     """
     style, script = (asset(name) for name in ("report.css", "report.js"))

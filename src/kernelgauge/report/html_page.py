@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..judge import Status
 from ..results import Results, TestResult
 from ..run import Timer
-from .html_history import histories, moment
-from .html_runs import RunView, environment, machine, run_views
+from .html_runs import RunView, environment, machine, moment, run_views
 from .html_status import overall, rank, sentence
 from .html_table import Group, TableRow, groups, table_rows
 from .html_tests import TestView, clipped, lines_of, test_views
@@ -47,17 +46,14 @@ class Page:
     warnings: tuple[tuple[str, ...], ...]
     environment: tuple[tuple[str, tuple[str, ...]], ...]
     runs: tuple[RunView, ...]
-    has_history: bool
     several_machines: bool
 
 
 def page(results: Sequence[Results], *, title: str) -> Page:
-    """`results`: the newest last. Of each kind of machine the newest is shown in full, the others are its history."""
-    by_machine: dict[str, list[Results]] = {}
-    for one in results:
-        by_machine.setdefault(machine(one), []).append(one)
-    shown = sorted((runs[-1] for runs in by_machine.values()), key=lambda one: -_index(results, one))
-    entries = _entries(shown, by_machine, newest=results[-1] if results else None)
+    """`results`: the newest last. Of each kind of machine the newest is shown in full."""
+    newest = {machine(one): one for one in results}
+    shown = sorted(newest.values(), key=lambda one: -_index(results, one))
+    entries = _entries(shown, newest=results[-1] if results else None)
     rows = table_rows(entries)
     views = [view for _, view in entries]
     loose = [test for one in shown for test in _of_no_workload(one)]
@@ -83,7 +79,6 @@ def page(results: Sequence[Results], *, title: str) -> Page:
         warnings=tuple(lines_of(warning) for one in shown for warning in one.warnings),
         environment=environment(shown),
         runs=tuple(run_views(results)) if len(results) > 1 else (),
-        has_history=any(view.history for view in views),
         several_machines=len(shown) > 1,
     )
 
@@ -98,15 +93,12 @@ def _index(results: Sequence[Results], wanted: Results) -> int:
     return next(index for index, one in enumerate(results) if one is wanted)
 
 
-def _entries(
-    shown: Sequence[Results], by_machine: Mapping[str, Sequence[Results]], *, newest: Results | None
-) -> list[tuple[str, WorkloadView]]:
+def _entries(shown: Sequence[Results], *, newest: Results | None) -> list[tuple[str, WorkloadView]]:
     """Machine and view of every workload. Links are made for the newest run only: beside it lies the report."""
     found: list[tuple[str, WorkloadView]] = []
     taken: set[str] = set()
     for one in shown:
         kind = machine(one)
-        past = histories(by_machine[kind])
         tests: dict[str | None, list[TestResult]] = {}
         for test in one.tests:
             tests.setdefault(test.workload, []).append(test)
@@ -114,7 +106,6 @@ def _entries(
             view = workload_view(
                 source,
                 tests.get(source.id, ()),
-                past.get(source.id),
                 anchor=_anchor(source.id, taken),
                 linked=one is newest,
             )

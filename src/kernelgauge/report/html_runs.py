@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..judge import compare
 from ..results import Results
-from .html_history import changed, moment
+from ..run import Fingerprint
 from .html_status import overall
 from .html_tests import clipped
 
-__all__ = ["RunView", "environment", "machine", "run_views"]
+__all__ = ["RunView", "environment", "machine", "moment", "run_views"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ def _value(name: str, value: object) -> str:
     return clipped(str(value))
 
 
+def moment(started_at: str) -> str:
+    """``2026-11-20 19:10`` of an ISO time, which is UTC."""
+    return started_at[:16].replace("T", " ")
+
+
 def run_views(results: Sequence[Results]) -> Iterator[RunView]:
     last: dict[str, Results] = {}
     for one in results:
@@ -61,6 +67,14 @@ def run_views(results: Sequence[Results]) -> Iterator[RunView]:
             clipped(one.gpu or "", 60),
             overall([one]),
             len(one.workloads),
-            clipped(", ".join(changed(before.fingerprint, one.fingerprint)) if before else "", 400),
+            clipped(", ".join(_changed(before.fingerprint, one.fingerprint)) if before else "", 400),
         )
         last[kind] = one
+
+
+def _changed(old: Fingerprint | None, new: Fingerprint | None) -> list[str]:
+    """``driver 580.1 -> 580.2``: what differs between two machines; nothing where one is not known."""
+    if old is None or new is None:
+        return []
+    comparison = compare(old, new)
+    return [str(change).replace("_", " ") for change in (*comparison.foreign, *comparison.moved)]

@@ -9,7 +9,6 @@ from ..judge import RelativeChange, Status, Verdict, observe
 from ..results import TestResult, WorkloadResult
 from ..run import Run, Timer
 from .html_charts import Distribution, Interval, distribution, interval
-from .html_history import History
 from .html_kernels import KernelRow, Lanes, against_baseline, kernel_changes, kernel_rows, limit_texts, stored_kernels
 from .html_links import Artifact, artifacts
 from .html_problems import Problem, problems
@@ -55,7 +54,6 @@ class WorkloadView:
     counts: tuple[tuple[str, str, str], ...]  # what, baseline, now
     tests: tuple[TestView, ...]
     links: tuple[Artifact, ...]
-    history: History | None
 
     @property
     def moved(self) -> bool:
@@ -71,7 +69,6 @@ class WorkloadView:
 def workload_view(
     source: WorkloadResult,
     tests: Sequence[TestResult],
-    history: History | None,
     *,
     anchor: str,
     linked: bool,
@@ -99,7 +96,6 @@ def workload_view(
         counts=_counts(source),
         tests=tuple(test_views(tests, source.verdicts, unavailable=source.unavailable)),
         links=artifacts(source.trace) if linked else (),
-        history=history,
     )
 
 

@@ -1,155 +1,227 @@
-"""A workload over its history, as plain data: what `report/trend_text.py` and `report/trend_html.py` show."""
+"""Trends as text for a terminal, and as one HTML page that needs no network and no script."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median
+from typing import Any, TypeVar
 
-from ..judge.fingerprint import compare
-from ..run import Fingerprint, Timer
+from markupsafe import Markup
 
-__all__ = ["Chart", "Environment", "Mark", "Moment", "Series", "Shift", "Trends", "changes", "marks"]
+from ..history import Chart, Series, Shift, Trends
+from ..printable import printable
+from ..revision import short
+from .html import asset, environment, source
+from .html_charts import shown_us
+from .wording import counted
 
+__all__ = ["trend_html", "trend_lines"]
 
-@dataclass(frozen=True)
-class Environment:
-    """What times depend on beside the code under test."""
-
-    fingerprint: Fingerprint
-    host: str
-    kernelgauge: str
-
-
-@dataclass(frozen=True)
-class Moment:
-    """One run of pytest on one GPU. `started_at` is in UTC."""
-
-    started_at: datetime
-    commit: str | None
-    environment: Environment  # the same object for the same environment
+_T = TypeVar("_T")
+_LEAST_SPAN = 0.02  # of the value: noise of a tenth of a percent is drawn flat
+_SPARKS = 8
+_MOST_LINES = 12  # of one kind under a chart, and of what is not shown
+_MOST_POINTS = 150  # of a line: 100 workloads on 4 GPUs are a page of 1 MB
+_COLOURS = 8
 
 
-@dataclass(frozen=True)
-class Mark:
-    """The environment changed: `index` is the first of the series after it."""
+def trend_lines(trends: Trends, *, with_details: bool, width: int, encoding: str) -> Iterator[str]:
+    """Yield a line for each workload, under the kind of machine. An id that leaves no room has a line of its own.
 
-    index: int
-    changes: tuple[str, ...]  # "driver 580.1 -> 580.2"
-
-
-@dataclass(frozen=True)
-class Shift:
-    """A change point: at `index` a new level starts, or a drift of so many `nights`. Levels are in microseconds."""
-
-    index: int
-    before_us: float
-    after_us: float
-    nights: int = 0  # of a drift; 0: a step
-
-    @property
-    def change(self) -> float:
-        """As a fraction."""
-        return self.after_us / self.before_us - 1
-
-    @property
-    def per_night(self) -> float:
-        """Change of a drift from one night to the next, as a fraction."""
-        return math.expm1(math.log1p(self.change) / (self.nights - 1))
-
-
-@dataclass(frozen=True)
-class Series:
-    """Times of one workload on one GPU, in order of time. At least one. `gpu`: its digest; of a CPU, the host.
-
-    `corrected_us`: the times that the change points were looked for in; `corrected_for`: what differs from `values_us`.
+    `with_details`: below each, its GPUs, what changed in the environment and when, and its change points.
     """
-
-    gpu: str
-    moments: tuple[Moment, ...]
-    values_us: tuple[float, ...]
-    marks: tuple[Mark, ...]
-    corrected_us: tuple[float, ...]
-    corrected_for: tuple[str, ...]
-    shifts: tuple[Shift, ...]
-
-    @property
-    def noun(self) -> str:
-        """What `gpu` is the name of."""
-        return "host" if self.moments[0].environment.fingerprint.arch == "cpu" else "GPU"
-
-    @property
-    def named(self) -> str:
-        return f"{self.noun} {self.gpu}"
-
-    def changes_beside(self, shift: Shift) -> tuple[str, ...]:
-        """What changed in the environment with it. A change point may be a night too early or too late."""
-        near = [mark.changes for mark in self.marks if abs(mark.index - shift.index) <= 1]
-        return tuple(change for changes in near for change in changes)
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A workload on one kind of machine: a series for each GPU."""
-
-    workload: str
-    machine: str
-    series: tuple[Series, ...]
-
-    @property
-    def noun(self) -> str:
-        """What each of the series is of: machines of one kind have one."""
-        return self.series[0].noun
-
-    @property
-    def corrected_for(self) -> list[str]:
-        """What any of the series is corrected for."""
-        return sorted({name for each in self.series for name in each.corrected_for}, reverse=True)
-
-    @property
-    def latest_shifts(self) -> list[tuple[Series, Shift]]:
-        """Of the GPUs whose last change point is as late as any's, to the day."""
-        last = [(each, each.shifts[-1]) for each in self.series if each.shifts]
-        days = [each.moments[shift.index].started_at.date() for each, shift in last]
-        return [pair for pair, day in zip(last, days, strict=True) if day == max(days)]
-
-    @property
-    def last_us(self) -> float:
-        """Median over the GPUs."""
-        return median(each.values_us[-1] for each in self.series)
-
-    @property
-    def change(self) -> float:
-        """From the first to the last value, as a fraction: the median over the GPUs."""
-        return median(each.values_us[-1] / each.values_us[0] - 1 for each in self.series)
+    heights = "▁▂▃▄▅▆▇█"
+    try:
+        heights.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        heights = "_.,-=+*#"
+    room = max(20, width - 47)
+    for machine in sorted({chart.machine for chart in trends.charts}):
+        yield printable(f"{machine}, {trends.timer.label}")
+        yield f"{'workload':<{room}} {'history':<{_SPARKS}} {'last us':>7} {'change':>7} change point"
+        for chart in (each for each in trends.charts if each.machine == machine):
+            name = printable(chart.workload)
+            if len(name) > room:
+                yield name
+                name = ""
+            spark = _spark(chart.series, _SPARKS, heights)
+            change = f"{100 * chart.change:+.1f} %"
+            yield f"{name:<{room}} {spark:<{_SPARKS}} {shown_us(chart.last_us):>7} {change:>7} {_latest(chart)}"
+            if with_details:
+                yield from _details(chart, width - 2, heights)
+                yield ""
+    for line in trends.not_shown[:_MOST_LINES]:
+        yield f"not shown: {line}"
+    if len(trends.not_shown) > _MOST_LINES:
+        yield f"not shown: and {len(trends.not_shown) - _MOST_LINES} more"
 
 
-@dataclass(frozen=True)
-class Trends:
-    """What was asked of a history. `entries`: the files that were read; `set_aside`: what is not shown, and why."""
+def _latest(chart: Chart) -> str:
+    """Date and size of the latest change point, or the size of the latest drift; how many GPUs have it where not all do."""
+    last = [(_day(each, each.shifts[-1].index), each.shifts[-1]) for each in chart.series if each.shifts]
+    if not last:
+        return "-"
+    day = max(day for day, _ in last)
+    shifts = [shift for each, shift in last if each == day]
+    change = f"{100 * median(shift.change for shift in shifts):+.1f} %"
+    part = "" if len(shifts) == len(chart.series) else f" {len(shifts)}/{len(chart.series)}"
+    return f"{'drift' if shifts[0].nights else day} {change}{part}"
 
-    timer: Timer
-    charts: tuple[Chart, ...]
-    entries: int
-    set_aside: tuple[str, ...]
+
+def _spark(series: Sequence[Series], parts: int, heights: str) -> str:
+    """Each GPU's nights in so many parts, as a fraction of its median: the median over the GPUs."""
+    rows = []
+    for each in series:
+        middle = median(each.values_us)
+        rows.append([median(part) / middle for part in _parts(each.values_us, parts)])
+    longest = max(map(len, rows))
+    levels = [median(row[index] for row in rows if index < len(row)) for index in range(longest)]
+    low, span = _scale(levels)
+    return "".join(heights[round((len(heights) - 1) * (level - low) / span)] for level in levels)
 
 
-def marks(moments: Sequence[Moment]) -> tuple[Mark, ...]:
-    """Where the environment changed. Pure."""
-    return tuple(
-        Mark(index, changes(before.environment, after.environment))
-        for index, (before, after) in enumerate(pairwise(moments), start=1)
-        if before.environment is not after.environment
+def _parts(values: Sequence[_T], most: int) -> list[Sequence[_T]]:
+    """Return neighbours together, in at most so many parts."""
+    count = min(most, len(values))
+    edges = [len(values) * index // count for index in range(count + 1)]
+    return [values[start:end] for start, end in pairwise(edges)]
+
+
+def _scale(values: Sequence[float]) -> tuple[float, float]:
+    """Return the lower end and the length of an axis that has all values."""
+    middle = (min(values) + max(values)) / 2
+    span = max(max(values) - min(values), _LEAST_SPAN * middle)
+    return middle - span / 2, span
+
+
+def _details(chart: Chart, width: int, heights: str) -> Iterator[str]:
+    for each in chart.series:
+        yield f"  {_spark([each], width, heights)}"
+        runs, days = counted(len(each.nights), "run"), f"{_day(each, 0)} to {_day(each, -1)}"
+        yield printable(f"  {each.gpu}: {runs}, {days}, last {shown_us(each.values_us[-1])} us")
+    changes = _environment_changes(chart)
+    if changes:
+        yield "  The environment changed:"
+        yield from _latest_lines([[f"{day}  {_line(change)}  ({_line(gpus)})"] for day, change, gpus in changes])
+    found = [_shift_lines(each, shift) for each in chart.series for shift in each.shifts]
+    if found:
+        yield "  Change points (advisory):"
+        ordered = sorted(found, key=lambda lines: (lines[0][:10], lines[1:], lines[0]))
+        same = [list(group) for _, group in groupby(ordered, key=lambda lines: lines[1:])]
+        yield from _latest_lines(
+            [[*(first for first, *_ in group), *(f"  {more}" for more in group[0][1:])] for group in same]
+        )
+    if correction := _correction(chart):
+        yield f"  {correction}"
+
+
+def _latest_lines(blocks: Sequence[Sequence[str]]) -> Iterator[str]:
+    if len(blocks) > _MOST_LINES:
+        yield f"    and {len(blocks) - _MOST_LINES} earlier"
+    for block in blocks[-_MOST_LINES:]:
+        yield from (printable(f"    {line}") for line in block)
+
+
+def _environment_changes(chart: Chart) -> list[tuple[str, str, str]]:
+    """Return day, change, and GPUs, in order of time: the same change of a day once."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for series in chart.series:
+        for index, changes in series.marks.items():
+            for change in changes:
+                found.setdefault((_day(series, index), change), []).append(series.gpu)
+    return [
+        (day, change, gpus[0] if len(gpus) == 1 else counted(len(gpus), gpus[0].partition(" ")[0]))
+        for (day, change), gpus in sorted(found.items())
+    ]
+
+
+def _shift_lines(series: Series, shift: Shift) -> list[str]:
+    """``2026-03-01  GPU 0f1e2d3c  205.1 -> 221.8 us (+8.1 %)``, the commits, and what changed beside it; or the drift."""
+    change = f"({100 * shift.change:+.1f} %)"
+    where = f"{_day(series, shift.index)}  {_line(series.gpu)}"
+    if shift.nights:
+        per_night = f"{100 * shift.per_night:+#.2g}".rstrip(".")
+        return [f"{where}  drift: {per_night} % a night for {shift.nights} nights {change}"]
+    before, after = (short(night.commit or "(not known)") for night in series.nights[shift.index - 1 : shift.index + 1])
+    near = [series.marks.get(index, ()) for index in (shift.index - 1, shift.index, shift.index + 1)]
+    beside = _line(", ".join(each for changes in near for each in changes))  # it may be a night too early or too late
+    return [
+        f"{where}  {shown_us(shift.before_us)} -> {shown_us(shift.after_us)} us {change}",
+        f"commit {before} -> {after}",
+        *([f"with {beside}"] if beside else []),
+    ]
+
+
+def _correction(chart: Chart) -> str:
+    """``Change points are corrected for launch configuration and GPU speed.``"""
+    reasons = sorted({reason for each in chart.series for reason in each.corrected_for}, reverse=True)
+    return f"Change points are corrected for {' and '.join(reasons)}." if reasons else ""
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _day(series: Series, index: int) -> str:
+    return series.nights[index].started_at.date().isoformat()
+
+
+def trend_html(trends: Trends) -> str:
+    """Return one page with a chart of each workload. `report/html.py` says how it is escaped and guarded."""
+    style = asset("report.css") + asset("trend.css")
+    template = environment().get_template("trend.html")
+    return template.render(
+        figures=[_figure(chart, trends.timer.label) for chart in trends.charts],
+        sentence=f"{counted(len(trends.charts), 'workload')}, {trends.timer.label}, "
+        f"{counted(trends.files, 'file')} of the history",
+        not_shown=trends.not_shown,
+        style=Markup(style),
+        policy=f"default-src 'none'; style-src {source(style)}; base-uri 'none'; form-action 'none'",
     )
 
 
-def changes(before: Environment, after: Environment) -> tuple[str, ...]:
-    """``driver 580.1 -> 580.2``: what moved between two environments of one kind of machine."""
-    moved = [str(change).replace("_", "-") for change in compare(before.fingerprint, after.fingerprint).moved]
-    for name in ("kernelgauge", "host"):
-        old, new = getattr(before, name), getattr(after, name)
-        moved += [f"{name} {old or '(not known)'} -> {new or '(not known)'}"] if old != new else []
-    return tuple(moved)
+def _figure(chart: Chart, timer: str) -> dict[str, Any]:
+    """Places are in percent."""
+    first = min(each.nights[0].started_at for each in chart.series)
+    last = max(each.nights[-1].started_at for each in chart.series)
+    low, span = _scale([value for each in chart.series for value in _thinned(each)])
+
+    def x(when: datetime) -> float:
+        return round(1 + 98 * ((when - first) / (last - first)), 1) if last > first else 50.0
+
+    lines = []
+    for number, each in enumerate(chart.series):
+        moments = [part[len(part) // 2].started_at for part in _parts(each.nights, _MOST_POINTS)]
+        points = zip(map(x, moments), _thinned(each), strict=True)
+        drawn = " ".join(f"{place:.1f},{95 - 90 * (us - low) / span:.1f}" for place, us in points)
+        lines.append(
+            {"gpu": each.gpu, "colour": number % _COLOURS, "points": drawn, "last": shown_us(each.values_us[-1])}
+        )
+    uprights: dict[tuple[float, str], list[str]] = {}
+    for each in chart.series:
+        for index, changes in each.marks.items():
+            uprights.setdefault((x(each.nights[index].started_at), "upgrade"), []).extend(changes)
+        for shift in each.shifts:
+            title = ", ".join(_shift_lines(each, shift))
+            uprights.setdefault((x(each.nights[shift.index].started_at), "shift"), []).append(title)
+    return {
+        "chart": chart,
+        "lines": lines,
+        "uprights": [(*place, "; ".join(dict.fromkeys(titles))) for place, titles in sorted(uprights.items())],
+        "highest": shown_us(max(value for each in chart.series for value in _thinned(each))),
+        "lowest": shown_us(min(value for each in chart.series for value in _thinned(each))),
+        "first": first.date(),
+        "last": last.date(),
+        "spoken": f"{timer} of {chart.workload}, from {first:%Y-%m-%d} to {last:%Y-%m-%d}: "
+        f"last {shown_us(chart.last_us)} us, {100 * chart.change:+.1f} % since the first",
+        "changes": _environment_changes(chart),
+        "shifts": sorted(", ".join(_shift_lines(each, shift)) for each in chart.series for shift in each.shifts),
+        "correction": _correction(chart),
+    }
+
+
+def _thinned(series: Series) -> list[float]:
+    """Return the times; of very many, medians of neighbours."""
+    return [median(part) for part in _parts(series.values_us, _MOST_POINTS)]

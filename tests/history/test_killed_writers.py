@@ -1,8 +1,8 @@
-"""No file of a history is half written or lost, whoever is killed and whatever is full."""
+"""Killed writers: no file is half written or lost, and no temporary file stays."""
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.errors import StorageError
 from kernelgauge.history import add_to_history
-from tests.history.nights import ROOT, night, read, timed
+from tests.history.nights import ROOT, night, shown, stored, timed
+
+
+def temporary_files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob(".*") if path.is_file()]
+
 
 WRITERS = """
 import os, random, signal, sys, time
@@ -59,7 +63,7 @@ print(sum(os.WIFSIGNALED(end) for end in ends), sum(end == 0 for end in ends))
 """
 
 
-def test_of_200_writers_at_once_killed_at_any_moment_no_file_is_half_written_or_lost(tmp_path: Path) -> None:
+def test_200_writers_killed_at_random_lose_no_file(tmp_path: Path) -> None:
     history, acknowledged = tmp_path / "history", tmp_path / "acknowledged"
     done = subprocess.run(
         [sys.executable, "-c", WRITERS, history, acknowledged, ROOT / "src", ROOT],
@@ -70,12 +74,15 @@ def test_of_200_writers_at_once_killed_at_any_moment_no_file_is_half_written_or_
     assert done.stderr == ""
     assert done.stdout == "150 50\n"
     told = acknowledged.read_text().splitlines()
-    found, aside = read(history)
-    assert aside == []  # every file that has a name is whole
-    assert set(told) <= set(found)  # and every one that was acknowledged is there
+    found = shown(history)
+    assert found.not_shown == ()  # every file that has a name is whole
+    files = stored(history)
+    assert found.files == len(files)
+    assert set(told) <= set(files)  # and every one that was acknowledged is there
     assert len(told) >= 50 * 3
-    assert any(int(str(entry.gpu), 16) < 150 for entry in found.values())  # those that were killed had written
-    assert {str(path.relative_to(history)) for path in history.rglob("[!.]*.json")} == set(found)
+    assert any(int(entry["gpu"], 16) < 150 for entry in files.values())  # those that were killed had written
+    add_to_history(night(301, timed()), str(history))
+    assert temporary_files(history) == []
 
 
 WITHIN_A_WRITE = """
@@ -98,11 +105,9 @@ except StorageError as error:
 
 @pytest.mark.parametrize("written_bytes", [0, 1, 700])
 @pytest.mark.parametrize("how", ["kill", "fail"])
-def test_a_write_that_the_system_ends_at_any_byte_leaves_the_history_as_it_was(
-    tmp_path: Path, written_bytes: int, how: str
-) -> None:
+def test_write_ended_at_any_byte_leaves_history_as_it_was(tmp_path: Path, written_bytes: int, how: str) -> None:
     add_to_history(night(0, timed()), str(tmp_path))
-    before, _ = read(tmp_path)
+    before = stored(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", WITHIN_A_WRITE, tmp_path, str(written_bytes), how, ROOT / "src", ROOT],
         capture_output=True,
@@ -111,22 +116,20 @@ def test_a_write_that_the_system_ends_at_any_byte_leaves_the_history_as_it_was(
     )
     ended = (-signal.SIGXFSZ, "") if how == "kill" else (0, "cannot add to the history\n")
     assert (done.returncode, done.stdout) == ended
-    assert read(tmp_path) == (before, [])
-    left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name.startswith(".")]
-    assert len(left) == (1 if how == "kill" else 0)
-    assert len(add_to_history(night(1, timed()), str(tmp_path)).written) == 1
+    assert (stored(tmp_path), shown(tmp_path).not_shown) == (before, ())
+    assert len(temporary_files(tmp_path)) == (1 if how == "kill" else 0)
+    assert len(add_to_history(night(0, timed()), str(tmp_path)).there) == 1
+    assert temporary_files(tmp_path) == []
 
 
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_disk_that_is_full_at_the_last_moment_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, call, full)
-        with pytest.raises(StorageError, match="cannot add") as caught:
-            add_to_history(night(0, timed()), str(tmp_path))
-    assert "No space left" in (caught.value.got or "")
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+def test_temporary_file_of_another_writer_at_work_stays(tmp_path: Path) -> None:
+    add_to_history(night(0, timed()), str(tmp_path))
+    left = tmp_path / "2026" / "01" / ".20260105T023000Z-aa-0123456789abcdef.v2.json.x.tmp"
+    left.touch()
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # as a writer holds it
+    add_to_history(night(1, timed()), str(tmp_path))
+    assert temporary_files(tmp_path) == [left]
+    os.close(descriptor)
+    add_to_history(night(2, timed()), str(tmp_path))
+    assert temporary_files(tmp_path) == []
