@@ -17,9 +17,8 @@ import msgspec
 from .configuration import configuration_change, was_autotuned
 from .diff import Block, KernelChange, blocks
 from .kernel import KernelIdentity
-from .kernel_name import Kind
 from .lane import Lane, LaneKernel
-from .names import decode
+from .names import Kind, decode
 from .summary import HostLane
 
 __all__ = ["Difference", "HostDifference", "What", "differences", "host_difference"]

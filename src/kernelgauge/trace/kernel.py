@@ -7,10 +7,9 @@ from functools import lru_cache
 
 import msgspec
 
-from .kernel_name import Kind
 from .memory_work import kind_of_op
 from .model import DeviceRecord, Launch, Op
-from .names import decode
+from .names import Kind, decode
 
 __all__ = ["KernelIdentity", "KernelRecord", "identity_of", "identity_of_op", "identity_of_record"]
 

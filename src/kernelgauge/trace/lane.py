@@ -14,8 +14,8 @@ from typing import Any
 
 from .host import computing_ops
 from .kernel import KernelIdentity, identity_of_op, identity_of_record
-from .kernel_name import Kind
 from .model import REGION, WHOLE, ApiCall, DeviceRecord, Op, Trace, Window
+from .names import Kind
 
 __all__ = ["Execution", "Lane", "LaneKernel", "executions", "lane_of"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from .kernel_name import Kind
+from .names import Kind
 from .operands import Input, Work, broadcast, total, written
 from .result_types import is_floating, promoted
 
