@@ -1,5 +1,7 @@
 """The events of a Chrome trace out of its bytes, piece by piece: a trace of any size is never in memory as a whole.
 
+Decoding in one go would be simpler, at five times the memory (docs/design/trace-reader.md).
+
 A piece ends behind an event. Where that is is guessed from the right, and a guess is proved: "[" + piece + "]" is JSON
 only where an event ends, because a JSON parser that has come that far is in one state. Inside a string or an event the
 parser refuses it. Where the first guesses are wrong, as in an event with many objects inside, the brackets are counted.
@@ -8,17 +10,29 @@ parser refuses it. Where the first guesses are wrong, as in an event with many o
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any
 
 import msgspec
 
-from .blocks import BLOCK_BYTES, of_one_size
-from .brackets import Brackets
+from ..errors import TraceError
 
-__all__ = ["Args", "Event", "Piece", "TraceParser", "in_utf8"]
+__all__ = ["GZIP_BYTES", "Args", "Event", "Piece", "TraceParser", "in_utf8", "inflate"]
+
+# Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
+BLOCK_BYTES = 1 << 18
+# Compressed bytes read at once. Small, because zlib copies what stands behind a member, and a file may have a member in
+# every 20 bytes.
+GZIP_BYTES = 1 << 14
+_GZIP = b"\x1f\x8b"
+_GZIP_WINDOW = 31  # zlib: the largest window, and gzip's own header
+# The profiler's JSON shrinks 10 to 40 times (the recorded ones: 14 to 27); deflate can reach 1030. What claims more
+# than this is no trace, and is refused before it fills the memory.
+_MOST_RATIO = 200
+_RATIO_FROM = 64 << 20
 
 _MOST_GUESSES = 4
 # One event is at most this long, and so is what stands before the events and behind them: what has no end in so many
@@ -88,6 +102,68 @@ _decode_loose = msgspec.json.Decoder(_Loose).decode
 _decode_rest = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
+def inflate(blocks: Iterator[bytes], where: str) -> Iterator[bytes]:
+    """Yield the content of a file, decompressed if it is gzip, in blocks of at most `BLOCK_BYTES`.
+
+    A file is one gzip member after another; zeros between and behind them are padding. Raises `TraceError` if a member
+    is damaged or incomplete, or holds far more than a trace would.
+    """
+    start = next(blocks, b"")
+    blocks = chain([start], blocks)
+    return _inflated(blocks, where) if start.startswith(_GZIP) else blocks
+
+
+def _inflated(blocks: Iterable[bytes], where: str) -> Iterator[bytes]:
+    engine = zlib.decompressobj(_GZIP_WINDOW)
+    read = made = 0
+    for block in blocks:
+        read += len(block)
+        left = block
+        while True:
+            if engine.eof:
+                left = left.lstrip(b"\0")
+                if not left:
+                    break
+                engine = zlib.decompressobj(_GZIP_WINDOW)
+            try:
+                piece = engine.decompress(left, BLOCK_BYTES)
+            except zlib.error as error:
+                raise _damaged(where, f"damaged gzip: {error}", "a whole gzip file") from error
+            made += len(piece)
+            if made > max(_RATIO_FROM, _MOST_RATIO * read):
+                most = f"at most {_MOST_RATIO} times as many: this is no trace"
+                raise _damaged(where, f"{made} bytes out of {read} compressed ones", most)
+            left = engine.unused_data if engine.eof else engine.unconsumed_tail
+            if piece:
+                yield piece
+            elif not left:  # with no input left, what it still holds comes out first
+                break
+    if not engine.eof:
+        raise _damaged(where, "the gzip stream ends in the middle", "a whole gzip file")
+
+
+def _damaged(where: str, got: str, expected: str) -> TraceError:
+    return TraceError("cannot read the trace", where=where, got=got, expected=expected)
+
+
+def _of_one_size(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Yield the same bytes in blocks of `size`, but for the last: a gzip member may hold a single byte."""
+    held: list[bytes] = []
+    room = size
+    for block in blocks:
+        start = 0
+        while len(block) - start >= room:
+            held.append(block[start : start + room])
+            yield b"".join(held)
+            start += room
+            held, room = [], size
+        if start < len(block):
+            held.append(block[start:])
+            room -= len(block) - start
+    if held:
+        yield b"".join(held)
+
+
 class TraceParser:
     """Takes a trace apart while it is read.
 
@@ -104,9 +180,9 @@ class TraceParser:
         self._offset = 0  # where it begins in the file
 
     def pieces(self, blocks: Iterable[bytes]) -> Iterator[Piece]:
-        source = of_one_size(blocks, BLOCK_BYTES)
+        source = _of_one_size(blocks, BLOCK_BYTES)
         buffer, bare = self._head(source)
-        brackets, any_phase = Brackets(), False
+        brackets, any_phase = _Brackets(), False
         for block in source:
             buffer += block
             found = None if brackets.at else self._guess(buffer, _ends_of_events(buffer))
@@ -118,7 +194,7 @@ class TraceParser:
                 continue
             any_phase = any_phase or any(event.ph for event in events)
             yield self._piece(events, end)
-            buffer, brackets = buffer[end:], Brackets()
+            buffer, brackets = buffer[end:], _Brackets()
         last = self._last(buffer, bare, brackets)
         if bare and not any_phase and not any(event.ph for event in last.events):
             raise msgspec.ValidationError("a list without an event")
@@ -126,7 +202,7 @@ class TraceParser:
 
     def _head(self, source: Iterator[bytes]) -> tuple[bytes, bool]:
         """(what follows the bracket that opens the events, whether nothing but the events is there)."""
-        buffer, brackets, seen = b"", Brackets(), 0
+        buffer, brackets, seen = b"", _Brackets(), 0
         for block in source:
             if not buffer:
                 buffer = block.lstrip(_SPACE)
@@ -171,7 +247,7 @@ class TraceParser:
                 continue
         return None
 
-    def _counted(self, buffer: bytes, brackets: Brackets) -> tuple[list[Event], int]:
+    def _counted(self, buffer: bytes, brackets: _Brackets) -> tuple[list[Event], int]:
         """The events before the last that begins, and where that is. None if it is the first, or the list is closed."""
         brackets.count(buffer, len(buffer))
         before = buffer[: brackets.begin].rstrip(_SPACE)
@@ -182,7 +258,7 @@ class TraceParser:
             raise msgspec.DecodeError(self._place("events are not parted by commas"))
         return events, brackets.begin
 
-    def _last(self, buffer: bytes, bare: bool, brackets: Brackets) -> Piece:
+    def _last(self, buffer: bytes, bare: bool, brackets: _Brackets) -> Piece:
         """The events before the bracket that closes their list. Little stands behind it: it is one of the last."""
         found = None if brackets.at else self._guess(buffer, _ends_of_list(buffer))
         if found is None:
@@ -270,3 +346,56 @@ def _ends_of_list(text: bytes) -> Iterator[tuple[int, int]]:
 
 class _NotTheEndError(Exception):
     """The bytes are no sequence of whole JSON values."""
+
+
+# Of text without escapes: a string, or what there is of it; brackets in a row.
+_QUOTE, _OPENING = ord('"'), b"{["
+_TOKEN = re.compile(rb'"[^"]*"?|[{\[]+|[}\]]+')
+
+
+class _Brackets:
+    """Counts the brackets of JSON from its start: slower than a guess, but it finds every end.
+
+    Of what is no JSON it may say anything: the decoder refuses that.
+    """
+
+    def __init__(self) -> None:
+        self.at = 0  # counted up to here
+        self.depth = 0
+        self.quoted = False
+        self.begin = 0  # of the last object or list that is in no other
+        self.closed: int | None = None  # where one is closed that was opened before
+
+    def count(self, text: bytes, end: int) -> None:
+        """`text` begins as it did the last time."""
+        if self.closed is not None:
+            return
+        new = text[self.at : end]
+        if (len(new) - len(new.rstrip(b"\\"))) % 2:  # what the last one escapes is still to come
+            new = new[:-1]
+        begin, self.at = self.at, self.at + len(new)
+        new = new.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
+        self._count(new, begin)
+
+    def _count(self, new: bytes, begin: int) -> None:
+        start = 0
+        if self.quoted:
+            start = new.find(b'"') + 1
+            self.quoted = not start
+            if self.quoted:
+                return
+        depth = self.depth
+        for token in _TOKEN.finditer(new, start):
+            at, end = token.span()
+            if new[at] == _QUOTE:
+                self.quoted = end == len(new) and (end == at + 1 or new[end - 1] != _QUOTE)
+            elif new[at] in _OPENING:
+                if depth == 0:
+                    self.begin = begin + at
+                depth += end - at
+            elif end - at > depth:
+                self.closed = begin + at + depth
+                return
+            else:
+                depth -= end - at
+        self.depth = depth
