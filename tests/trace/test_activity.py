@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelgauge.trace import Window
-from kernelgauge.trace.activity import activity_of, host_time_us
+from kernelgauge.trace.lane import activity_of, host_time_us
 from tests.builders import Event, call, kernel, op, recorded, step, trace_of
 
 

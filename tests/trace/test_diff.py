@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kernelgauge.trace import KernelRecord, align
-from kernelgauge.trace import diff as module
+from kernelgauge.trace import difference as module
 from tests.builders import launched
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelgauge.trace import METADATA_OPS, Window, computing_ops, dispatcher_ops, is_compile_op
-from kernelgauge.trace.host import metadata_ops_that_launched
+from kernelgauge.trace.lane import metadata_ops_that_launched
 from tests.builders import BACKWARD_THREAD, Event, call, kernel, op, recorded, step, trace_of
 
 

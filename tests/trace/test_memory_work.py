@@ -11,8 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kernelgauge.trace.operands import ELEMENT_BYTES
-from kernelgauge.trace.work import Work, work_of
+from kernelgauge.trace.work import ELEMENT_BYTES, Work, work_of
 from tests.trace.rows import BF16, FP32, NONE, NUMBER, Argument, recorded_work, tupled, work
 
 LIST: Argument = ((), "ScalarList")

@@ -7,8 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from kernelgauge.trace.operands import Input
-from kernelgauge.trace.result_types import promoted
+from kernelgauge.trace.work import Input, promoted
 
 NAMES = {
     torch.bool: "bool",

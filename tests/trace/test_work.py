@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.trace.attention_work import ATTENTIONS
-from kernelgauge.trace.gemm_work import GEMMS
-from kernelgauge.trace.work import Work, work_of
+from kernelgauge.trace.work import ATTENTIONS, GEMMS, Work, work_of
 from tests.builders import RECORDED
 from tests.trace.rows import BF16, FP32, NUMBER, recorded_work, work
 
