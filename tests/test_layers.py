@@ -33,7 +33,6 @@ KNOW_PYTEST = {
 TOP = {"plugin", "cli"}
 # Those of the ground floor that open a file, to read it.
 READERS = {
-    "trace/blocks.py": {"os", "pathlib"},
     "trace/reader.py": {"pathlib"},
 }
 # What each floor may import of the package itself; each part may also import itself.

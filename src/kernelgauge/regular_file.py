@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["IrregularFileError", "regular_file"]
+__all__ = ["ChangedFileError", "IrregularFileError", "blocks_of_file", "regular_file"]
 
 # Not blocking: a FIFO that nobody writes to would be waited for. Not all systems have all of them.
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_RDONLY", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
@@ -16,6 +16,10 @@ _FLAGS = sum(getattr(os, name, 0) for name in ("O_RDONLY", "O_NONBLOCK", "O_NOCT
 
 class IrregularFileError(OSError):
     """A folder, a FIFO, a device: there is something, and it is no file."""
+
+
+class ChangedFileError(OSError):
+    """The file was written to while it was read."""
 
 
 @contextmanager
@@ -32,3 +36,19 @@ def regular_file(path: Path | str) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def blocks_of_file(path: Path | str, size: int) -> Iterator[bytes]:
+    """Yield the content of a regular file in blocks of at most `size` bytes.
+
+    Raises what `regular_file` raises, and at the end `ChangedFileError` if the file is not what was opened.
+    """
+    with regular_file(path) as descriptor:
+        before = os.fstat(descriptor)
+        left = before.st_size  # a file that grows all the time would never end
+        while block := os.read(descriptor, min(left, size)):
+            left -= len(block)
+            yield block
+        after = os.fstat(descriptor)
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise ChangedFileError(f"{before.st_size} bytes when it was opened, {after.st_size} at the end")

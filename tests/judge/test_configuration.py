@@ -6,7 +6,7 @@ import pytest
 
 from kernelgauge.judge.configuration import Likeness, likeness
 from kernelgauge.trace import KernelIdentity, KernelRecord
-from kernelgauge.trace.configuration import configuration_change, was_autotuned
+from kernelgauge.trace.kernel import configuration_change, was_autotuned
 from tests.builders import GEMM, OTHER_SOURCE, fused, launched, mlp_kernels
 
 # -- alike or not ---------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import gzip
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -14,9 +14,9 @@ import pytest
 
 import kernelgauge
 from kernelgauge.errors import TraceError
-from kernelgauge.trace import events, parse, read
-from kernelgauge.trace.blocks import BLOCK_BYTES, file_blocks, of_one_size
-from kernelgauge.trace.events import TraceParser
+from kernelgauge.regular_file import ChangedFileError, blocks_of_file
+from kernelgauge.trace import events, parse, read, reader
+from kernelgauge.trace.events import BLOCK_BYTES, TraceParser
 from tests.builders import call, chrome, kernel, op, step, waits_for_a_writer
 
 CONTENT = chrome(step(1, 0, 9), op("aten::mm", 1, 2), call(1, 2), kernel(1, 5), traceName="x")
@@ -156,34 +156,36 @@ def rewrite(file: IO[bytes]) -> None:
 
 
 @pytest.mark.parametrize("change", [append, shorten, rewrite])
-def test_a_file_that_changes_while_it_is_read_is_refused(path: Path, change: Callable[[IO[bytes]], None]) -> None:
-    blocks = file_blocks(written(path, bytes(3 * BLOCK_BYTES)))
+def test_file_changed_while_read_is_refused(path: Path, change: Callable[[IO[bytes]], None]) -> None:
+    blocks = blocks_of_file(written(path, bytes(3 * BLOCK_BYTES)), BLOCK_BYTES)
     next(blocks)
     with path.open("r+b") as file:
         change(file)
-    with pytest.raises(TraceError, match="changed while it was read") as caught:
+    with pytest.raises(ChangedFileError):
         list(blocks)
-    assert caught.value.where == str(path)
 
 
-def test_a_file_that_grows_faster_than_it_is_read_is_not_read_for_ever(path: Path) -> None:
-    blocks = file_blocks(written(path, bytes(3 * BLOCK_BYTES)))
+def test_growing_file_is_read_once(path: Path) -> None:
+    blocks = blocks_of_file(written(path, bytes(3 * BLOCK_BYTES)), BLOCK_BYTES)
     with path.open("ab") as file:
         for _ in range(3):
             file.write(next(blocks) * 2)
             file.flush()
-    with pytest.raises(TraceError, match="changed"):
+    with pytest.raises(ChangedFileError):
         next(blocks)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-@pytest.mark.parametrize("lengths", [[], [0], [0, 0, 5], [1] * 20, [100], [3, 0, 7, 1, 1, 50], [2, 2, 2]])
-def test_blocks_of_any_size_become_blocks_of_one(lengths: list[int], size: int) -> None:
-    given = [bytes(range(length)) for length in lengths]
-    made = list(of_one_size(given, size))
-    assert b"".join(made) == b"".join(given)
-    assert all(len(block) == size for block in made[:-1])
-    assert all(0 < len(block) <= size for block in made[-1:])
+def test_changed_trace_is_refused_with_both_sizes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(path: Path, size: int) -> Iterator[bytes]:
+        blocks = blocks_of_file(path, size)
+        yield next(blocks)
+        path.write_bytes(CONTENT * 2)
+        yield from blocks
+
+    monkeypatch.setattr(reader, "blocks_of_file", changed)
+    error = refusal(written(path, CONTENT))
+    assert error.what == "the trace changed while it was read"
+    assert error.got == f"{len(CONTENT)} bytes when it was opened, {2 * len(CONTENT)} at the end"
 
 
 # -- bombs ----------------------------------------------------------------------------------------------------------
@@ -274,7 +276,6 @@ def test_what_is_longer_than_the_longest_event_is_refused(monkeypatch: pytest.Mo
 OBJECT = b'{"a":{}},'
 HEAD, REST = b'{"traceEvents":[', CONTENT.removeprefix(b'{"traceEvents": [')
 SLOW = [
-    pytest.param(b'{"a":{' + b'"traceEvents":[],' * 400_000 + b'"b":0},' + CONTENT[1:], id="lists that are not it"),
     pytest.param(b'{"a":"' + b"x" * (12 * MEBIBYTE) + b'",' + CONTENT[1:], id="a text before the events"),
     pytest.param(b" " * (60 * MEBIBYTE) + CONTENT, id="spaces"),
     pytest.param(HEAD + (b'{"args":[' + OBJECT * 1000 + b"0]},") * 1000 + REST, id="events of many objects"),
@@ -288,6 +289,17 @@ SLOW = [
 @pytest.mark.parametrize("content", SLOW)
 def test_a_long_file_is_read_in_a_time_like_its_length(content: bytes) -> None:
     assert parse(content) == TRACE
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("lists", "is_read"), [(3, True), (4, False), (400_000, False)])
+def test_lists_of_events_in_something_else_are_limited(lists: int, is_read: bool) -> None:
+    content = b'{"a":{' + b'"traceEvents":[],' * lists + b'"b":0},' + CONTENT[1:]
+    if is_read:
+        assert parse(content) == TRACE
+    else:
+        with pytest.raises(TraceError, match="in something else"):
+            parse(content)
 
 
 @pytest.mark.timeout(60)

@@ -1,16 +1,66 @@
-"""What became of the kernels of one trace in another, and of the host's ops."""
+"""Two traces compared: which launch is which, and what happened to it."""
 
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
-from kernelgauge.trace import KernelIdentity, decode
+from kernelgauge.trace import KernelIdentity, KernelRecord, align, decode
+from kernelgauge.trace import difference as module
 from kernelgauge.trace.difference import Difference, What, differences, host_difference
 from kernelgauge.trace.lane import Lane, LaneKernel, lane_of
 from kernelgauge.trace.summary import HostLane
-from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, SOURCE, recorded
+from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, SOURCE, launched, recorded
+
+
+def sequence(generator: random.Random, length: int, names: str = "abcde") -> list[KernelRecord]:
+    return [launched(generator.choice(names), generator.uniform(0.5, 80)) for _ in range(length)]
+
+
+@pytest.mark.parametrize("most_pairs", [0, 2_000_000], ids=["long", "short"])
+@pytest.mark.parametrize("seed", range(20))
+def test_every_launch_is_in_one_pair_whichever_way_they_are_paired(
+    monkeypatch: pytest.MonkeyPatch, seed: int, most_pairs: int
+) -> None:
+    monkeypatch.setattr(module, "_MOST_PAIRS", most_pairs)
+    generator = random.Random(seed)
+    before, after = sequence(generator, generator.randrange(30)), sequence(generator, generator.randrange(30))
+    changes = align(before, after)
+    old = [change.before for change in changes if change.before]
+    new = [change.after for change in changes if change.after]
+    assert sorted(map(id, old)) == sorted(map(id, before))
+    assert sorted(map(id, new)) == sorted(map(id, after))
+    assert all(
+        change.before.identity.name == change.after.identity.name
+        for change in changes
+        if change.before and change.after
+    )
+
+
+def test_two_long_sequences_of_few_names_are_paired_in_seconds() -> None:
+    generator = random.Random(1)
+    before, after = sequence(generator, 20_000), sequence(generator, 20_000)
+    start = time.perf_counter()
+    changes = align(before, after)
+    assert time.perf_counter() - start < 5  # difflib alone takes minutes
+    paired = sum(change.before is not None and change.after is not None for change in changes)
+    assert paired > 19_000
+
+
+def test_common_ends_of_long_sequences_are_paired_directly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MOST_PAIRS", 0)
+    same = [launched("a", 1.0) for _ in range(5)]
+    changes = align([*same, launched("b", 2.0), *same], [*same, launched("c", 3.0), *same])
+    told = [(c.before and c.before.identity.name, c.after and c.after.identity.name) for c in changes]
+    assert told == [("a", "a")] * 5 + [("b", None), (None, "c")] + [("a", "a")] * 5
+
+
+# --- what happened ---------------------------------------------------------------------------------------------------
+
 
 GELU, MUL, ADD = (
     f"void at::native::vectorized_elementwise_kernel<8, at::native::{functor}, std::array<char*, 2ul>>"
@@ -39,7 +89,7 @@ def changes(before: str, after: str) -> list[Difference]:
 # -- the recorded traces --------------------------------------------------------------------------------------------
 
 
-def test_compile_fused_the_two_pointwise_kernels_of_the_mlp_and_nothing_else() -> None:
+def test_compile_fused_two_pointwise_kernels_of_the_mlp() -> None:
     (fused,) = changes("mlp-eager", "mlp-compiled")
     assert fused.what is What.FUSED
     assert [kernel.identity.shown for kernel in fused.before] == [
@@ -74,7 +124,7 @@ def test_compiling_a_linear_changed_no_kernel() -> None:
     assert changes("linear-eager", "linear-compiled") == []
 
 
-def test_a_training_step_lost_a_copy_and_got_another_layout_for_one_product() -> None:
+def test_training_step_lost_a_copy_and_changed_a_layout() -> None:
     found = {difference.what: difference for difference in changes("mlp-eager-train", "mlp-compiled-train")}
     assert found[What.TEMPLATE].details == "layout NNT -> NTT"
     assert [kernel.identity.kind for kernel in found[What.VANISHED].before] == ["copy"]

@@ -1,13 +1,18 @@
-"""Windows and their launches: on traces of an H200, and on small ones made by hand."""
+"""Windows of a trace, their launches, and how launches and records pair."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+import msgspec
 import pytest
 
-from kernelgauge.trace import Launch, Window, decode
+from kernelgauge.trace import DeviceRecord, Launch, Trace, Window, decode
 from tests.builders import (
     BACKWARD_THREAD,
     MAIN_THREAD,
+    Event,
     call,
     kernel,
     op,
@@ -82,7 +87,7 @@ def test_every_recorded_launch_has_its_kernel(name: str) -> None:
     assert recorded(name).pairing_problems() == ()
 
 
-def test_work_that_was_launched_before_the_session_is_an_orphan_and_in_no_step() -> None:
+def test_record_launched_before_the_session_is_an_orphan() -> None:
     trace = recorded(WITH_EARLIER_WORK)
     problems = trace.pairing_problems()
     assert len(problems) == 4
@@ -102,7 +107,7 @@ def test_device_time_leaves_memsets_out() -> None:
     assert window.device_time_us == pytest.approx(55.84 + 58.432 + 36.8 + 51.872)
 
 
-def test_the_calls_behind_the_eager_mlp_are_those_of_the_driver_and_of_the_runtime() -> None:
+def test_eager_mlp_calls_the_driver_and_the_runtime() -> None:
     driver, runtime = "cuLaunchKernelEx", "cudaLaunchKernel"
     for window in recorded("mlp-eager").steps():
         assert apis(window) == [driver, driver, runtime, runtime, driver]
@@ -132,7 +137,7 @@ def test_one_graph_launch_is_behind_several_kernels() -> None:
         assert len({launch.record.correlation for launch in window.launches[1:]}) == 1
 
 
-def test_kernels_belong_to_the_step_that_launched_them_and_not_to_the_one_they_ran_in() -> None:
+def test_kernels_belong_to_the_step_that_launched_them() -> None:
     steps = recorded("mlp-cudagraph").steps()
     first, second = steps[:2]
     late = [launch.record for launch in first.launches if launch.record.start_us > second.start_us]
@@ -290,3 +295,103 @@ def test_a_launch_outside_of_any_op_has_none() -> None:
     )
     assert isinstance(launch, Launch)
     assert launch.op is None
+
+
+# --- pairing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_launch_without_a_record_is_lost() -> None:
+    trace = trace_of(step(1, 0, 9), call(1, 1), call(2, 2), kernel(2, 5))
+    assert trace.pairing_problems() == ("lost: cudaLaunchKernel (correlation 1) has no device record",)
+
+
+def test_every_lost_record_of_a_recorded_trace_is_noticed() -> None:
+    trace = recorded("mlp-eager")
+    for index, record in enumerate(trace.records):
+        cut = replace(trace, records=trace.records[:index] + trace.records[index + 1 :])
+        (problem,) = cut.pairing_problems()
+        assert problem.startswith("lost: ")
+        assert str(record.correlation) in problem
+
+
+def test_every_lost_launch_of_a_recorded_trace_is_noticed() -> None:
+    trace = recorded("mlp-eager")
+    launching = [index for index, call in enumerate(trace.calls) if call.is_launch or call.is_transfer]
+    assert len(launching) == 21
+    for index in launching:
+        cut = replace(trace, calls=trace.calls[:index] + trace.calls[index + 1 :])
+        (problem,) = cut.pairing_problems()
+        assert problem.startswith("orphan: ")
+
+
+def test_a_lost_memset_or_copy_is_noticed_as_well() -> None:
+    trace = trace_of(call(1, 1, name="cudaMemsetAsync"), call(2, 2, name="cudaMemcpyAsync"))
+    assert [problem.split(":")[0] for problem in trace.pairing_problems()] == ["lost", "lost"]
+
+
+def test_a_graph_launch_without_any_record_is_lost() -> None:
+    (problem,) = trace_of(call(7, 1, name="cudaGraphLaunch")).pairing_problems()
+    assert problem == "lost: cudaGraphLaunch (correlation 7) has no device record"
+
+
+def test_a_record_without_a_launch_is_an_orphan() -> None:
+    trace = trace_of(call(1, 1), kernel(1, 5), kernel(9, 6, name="stranger"))
+    assert trace.pairing_problems() == ("orphan: stranger (correlation 9) has no launch",)
+
+
+def test_a_record_of_a_call_that_launches_nothing_is_an_orphan() -> None:
+    trace = trace_of(call(1, 1, name="cudaEventRecord"), kernel(1, 5))
+    assert trace.pairing_problems() == ("orphan: gemm (correlation 1) has no launch",)
+
+
+def test_two_records_of_one_launch_are_duplicated() -> None:
+    (problem,) = trace_of(call(1, 1), kernel(1, 5, name="a"), kernel(1, 6, name="b")).pairing_problems()
+    assert problem == "duplicated: cudaLaunchKernel (correlation 1) has 2 records: a, b"
+
+
+def test_without_a_correlation_neither_side_is_believed() -> None:
+    problems = trace_of(call(None, 1), kernel(5, 2)).pairing_problems()
+    assert [problem.split(":")[0] for problem in problems] == ["lost", "orphan"]
+
+
+def test_a_negative_duration_is_named() -> None:
+    (problem,) = trace_of(call(1, 1), kernel(1, 5, duration=-0.5)).pairing_problems()
+    assert problem == "bad duration: gemm took -0.5 us"
+
+
+def test_a_duration_of_zero_is_possible() -> None:
+    assert trace_of(call(1, 1), kernel(1, 5, duration=0)).pairing_problems() == ()
+
+
+def with_duration(duration_us: float) -> Trace:
+    trace = trace_of(call(1, 1), kernel(1, 5))
+    (record,) = trace.records
+    assert isinstance(record, DeviceRecord)
+    return replace(trace, records=(msgspec.structs.replace(record, duration_us=duration_us),))
+
+
+def test_a_duration_that_is_no_number_is_named() -> None:
+    assert with_duration(math.nan).pairing_problems() == ("bad duration: gemm took nan us",)
+
+
+def test_several_problems_are_all_named() -> None:
+    trace = trace_of(call(1, 1), call(2, 2), kernel(2, 5), kernel(2, 6), kernel(3, 7, duration=-1))
+    kinds = sorted(problem.split(":")[0] for problem in trace.pairing_problems())
+    assert kinds == ["bad duration", "duplicated", "lost", "orphan"]
+
+
+def test_two_launches_with_one_record_are_a_problem() -> None:
+    trace = trace_of(step(1, 0, 9), call(1, 1), call(1, 2), kernel(1, 5))
+    assert trace.pairing_problems()
+
+
+def test_start_between_two_steps_is_in_one_of_them() -> None:
+    events: list[Event] = [step(1, 0, 10), step(2, 10, 10), op("aten::mm", 10, 1), call(1, 10), kernel(1, 30)]
+    steps = trace_of(*events).steps()
+    assert sum(len(window.launches) for window in steps) == 1
+    assert sum(len(window.ops) for window in steps) == 1
+
+
+@pytest.mark.parametrize("name", ["cudaLaunchHostFunc", "cuLaunchHostFunc", "hipLaunchHostFunc"])
+def test_a_host_function_is_no_launch(name: str) -> None:
+    assert trace_of(call(1, 1, name=name)).pairing_problems() == ()

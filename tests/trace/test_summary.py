@@ -43,7 +43,7 @@ def test_each_kernel_of_the_lane_has_its_own_share() -> None:
     assert len(of_mlp.shares) == len(of_mlp.lane.kernels)
 
 
-def test_a_split_product_has_the_work_of_its_op_and_what_adds_it_up_has_none() -> None:
+def test_work_of_a_split_product_is_on_its_gemm() -> None:
     gemm, reduce = summary("linear-eager-splitk").groups
     assert gemm.work is not None
     assert gemm.work.flops == 2 * 16 * 4096 * 4096
@@ -93,9 +93,7 @@ def test_the_pre_ops_of_a_compiled_call_are_listed() -> None:
 @pytest.mark.parametrize(
     ("name", "by", "waiting"), [("mlp-compiled", "compute", 0.029), ("mlp-eager-train", "overhead", 0.46)]
 )
-def test_who_makes_a_step_long_is_told_by_how_long_the_gpu_waited_for_launches(
-    name: str, by: str, waiting: float
-) -> None:
+def test_bound_follows_from_the_wait_for_launches(name: str, by: str, waiting: float) -> None:
     bound = summary(name).bound
     assert bound is not None
     assert bound.by == by

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 
 from ..run import Run, Timer
-from ..trace.configuration import configuration_change, was_autotuned
-from ..trace.diff import KernelChange, align
-from ..trace.kernel import KernelIdentity, KernelRecord
+from ..trace.difference import KernelChange, align
+from ..trace.kernel import KernelIdentity, KernelRecord, configuration_change, was_autotuned
 from .baseline import Baseline, Entry, gemm_kernel, references_us
 from .observation import observe
 from .timing import Decision, reference_moves

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from ..trace.configuration import was_autotuned
-from ..trace.kernel import KernelRecord
+from ..trace.kernel import KernelRecord, was_autotuned
 
 __all__ = ["Likeness", "is_other_choice", "likeness"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..run import Run
-from ..trace.configuration import configuration_change
-from ..trace.diff import align
+from ..trace.difference import align
+from ..trace.kernel import configuration_change
 from .baseline import Baseline, Entry
 from .fingerprint import Comparison
 from .verdict import Reason, Status, Verdict

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ..trace import KernelIdentity
-from ..trace.configuration import configuration_text
+from ..trace.kernel import configuration_text
 
 __all__ = ["are_alike", "listed", "told_apart", "without"]
 

@@ -24,7 +24,7 @@ from ..judge import (
 from ..printable import printable
 from ..run import Timer
 from ..trace import KernelIdentity
-from ..trace.configuration import configuration_text
+from ..trace.kernel import configuration_text
 from .terminal import render
 
 __all__ = ["calibration_text", "choices_text"]

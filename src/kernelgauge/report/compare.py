@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ..trace.configuration import configuration_text
 from ..trace.difference import Difference, HostDifference, What
+from ..trace.kernel import configuration_text
 from ..trace.lane import LaneKernel
 from ..trace.summary import Summary
 from .conclusion import Comparison, conclusion

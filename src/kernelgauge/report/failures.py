@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..judge import Verdict
 from ..printable import printable
 from ..results import Results, TestResult, WorkloadResult
-from ..trace.configuration import configuration_text
+from ..trace.kernel import configuration_text
 from .endings import ended_with, error_lines, shown_reasons
 from .wording import counted
 

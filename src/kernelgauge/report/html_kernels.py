@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from ..results import WorkloadResult
 from ..run import Timer
-from ..trace.configuration import configuration_change, configuration_text
-from ..trace.diff import KernelChange, align
-from ..trace.kernel import KernelRecord
+from ..trace.difference import KernelChange, align
+from ..trace.kernel import KernelRecord, configuration_change, configuration_text
 from ..trace.limits import Limits, share_of_limit
 from .html_charts import Lane, Tick, lane, shown_us, ticks
 from .html_tests import clipped

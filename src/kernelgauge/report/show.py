@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ..trace.configuration import configuration_text
-from ..trace.kernel import KernelIdentity
+from ..trace.kernel import KernelIdentity, configuration_text
 from ..trace.lane import LaneKernel
 from ..trace.limits import Share
 from ..trace.model import WHOLE

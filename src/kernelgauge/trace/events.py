@@ -1,26 +1,42 @@
 """The events of a Chrome trace out of its bytes, piece by piece: a trace of any size is never in memory as a whole.
 
+Decoding in one go would be simpler, at five times the memory (docs/design/trace-reader.md).
+
 A piece ends behind an event. Where that is is guessed from the right, and a guess is proved: "[" + piece + "]" is JSON
 only where an event ends, because a JSON parser that has come that far is in one state. Inside a string or an event the
-parser refuses it. Where the first guesses are wrong, as in an event with many objects inside, the brackets are counted.
+parser refuses it. Where all guesses are wrong, more is read. The list of events is found and ended in the same way.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any
 
 import msgspec
 
-from .blocks import BLOCK_BYTES, of_one_size
-from .brackets import Brackets
+from ..errors import TraceError
 
-__all__ = ["Args", "Event", "Piece", "TraceParser", "in_utf8"]
+__all__ = ["GZIP_BYTES", "Args", "Event", "Piece", "TraceParser", "in_utf8", "inflate"]
 
+# Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
+BLOCK_BYTES = 1 << 18
+# Compressed bytes read at once. Small, because zlib copies what stands behind a member, and a file may have a member in
+# every 20 bytes.
+GZIP_BYTES = 1 << 14
+_GZIP = b"\x1f\x8b"
+_GZIP_WINDOW = 31  # zlib: the largest window, and gzip's own header
+# The profiler's JSON shrinks 10 to 40 times (the recorded ones: 14 to 27); deflate can reach 1030. What claims more
+# than this is no trace, and is refused before it fills the memory.
+_MOST_RATIO = 200
+_RATIO_FROM = 64 << 20
+
+# Of objects in a row, which only lists of objects inside an event have too.
 _MOST_GUESSES = 4
+_MOST_LISTS_BEHIND = 64  # of objects, behind the list of events
 # One event is at most this long, and so is what stands before the events and behind them: what has no end in so many
 # bytes is not read on to find out.
 _LONGEST = 16 << 20
@@ -28,7 +44,8 @@ _LONGEST = 16 << 20
 _SPACE = b" \t\r\n"
 _KEY = b'"traceEvents"'
 _EVENTS = re.compile(_KEY + rb"[ \t\r\n]*:[ \t\r\n]*\[")
-_END = re.compile(rb"\}[ \t\r\n]*,")
+_END_OF_EVENT = re.compile(rb"\}[ \t\r\n]*(,)(?=[ \t\r\n]*\{)")
+_END_OF_LIST = re.compile(rb"\}[ \t\r\n]*(\])")
 # Python's integers have no bound, but their hashes have: keys of a dict that are chosen to collide would stop it.
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -88,6 +105,68 @@ _decode_loose = msgspec.json.Decoder(_Loose).decode
 _decode_rest = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
+def inflate(blocks: Iterator[bytes], where: str) -> Iterator[bytes]:
+    """Yield the content of a file, decompressed if it is gzip, in blocks of at most `BLOCK_BYTES`.
+
+    A file is one gzip member after another; zeros between and behind them are padding. Raises `TraceError` if a member
+    is damaged or incomplete, or holds far more than a trace would.
+    """
+    start = next(blocks, b"")
+    blocks = chain([start], blocks)
+    return _inflated(blocks, where) if start.startswith(_GZIP) else blocks
+
+
+def _inflated(blocks: Iterable[bytes], where: str) -> Iterator[bytes]:
+    engine = zlib.decompressobj(_GZIP_WINDOW)
+    read = made = 0
+    for block in blocks:
+        read += len(block)
+        left = block
+        while True:
+            if engine.eof:
+                left = left.lstrip(b"\0")
+                if not left:
+                    break
+                engine = zlib.decompressobj(_GZIP_WINDOW)
+            try:
+                piece = engine.decompress(left, BLOCK_BYTES)
+            except zlib.error as error:
+                raise _damaged(where, f"damaged gzip: {error}", "a whole gzip file") from error
+            made += len(piece)
+            if made > max(_RATIO_FROM, _MOST_RATIO * read):
+                most = f"at most {_MOST_RATIO} times as many: this is no trace"
+                raise _damaged(where, f"{made} bytes out of {read} compressed ones", most)
+            left = engine.unused_data if engine.eof else engine.unconsumed_tail
+            if piece:
+                yield piece
+            elif not left:  # with no input left, what it still holds comes out first
+                break
+    if not engine.eof:
+        raise _damaged(where, "the gzip stream ends in the middle", "a whole gzip file")
+
+
+def _damaged(where: str, got: str, expected: str) -> TraceError:
+    return TraceError("cannot read the trace", where=where, got=got, expected=expected)
+
+
+def _of_one_size(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Yield the same bytes in blocks of `size`, but for the last: a gzip member may hold a single byte."""
+    held: list[bytes] = []
+    room = size
+    for block in blocks:
+        start = 0
+        while len(block) - start >= room:
+            held.append(block[start : start + room])
+            yield b"".join(held)
+            start += room
+            held, room = [], size
+        if start < len(block):
+            held.append(block[start:])
+            room -= len(block) - start
+    if held:
+        yield b"".join(held)
+
+
 class TraceParser:
     """Takes a trace apart while it is read.
 
@@ -104,29 +183,32 @@ class TraceParser:
         self._offset = 0  # where it begins in the file
 
     def pieces(self, blocks: Iterable[bytes]) -> Iterator[Piece]:
-        source = of_one_size(blocks, BLOCK_BYTES)
+        source = _of_one_size(blocks, BLOCK_BYTES)
         buffer, bare = self._head(source)
-        brackets, any_phase = Brackets(), False
+        tried, again, any_phase = 0, 0, False
         for block in source:
             buffer += block
-            found = None if brackets.at else self._guess(buffer, _ends_of_events(buffer))
-            events, end = found or self._counted(buffer, brackets)
-            if not events:
-                if len(buffer) > _LONGEST:
-                    what = "an event that does not end" if brackets.closed is None else "text behind the list of events"
-                    raise msgspec.DecodeError(self._place(f"{what} in {_LONGEST} bytes"))
+            if len(buffer) < again:
                 continue
+            found = self._guess(buffer, islice(_ends(buffer, _END_OF_EVENT, tried), _MOST_GUESSES))
+            if found is None:
+                if len(buffer) > _LONGEST:
+                    raise msgspec.DecodeError(self._place(f"an event that does not end in {_LONGEST} bytes"))
+                tried = max(0, len(buffer.rstrip(_SPACE + b",")) - 1)
+                again = len(buffer) * 5 // 4  # a long event is not parsed again for each block of it
+                continue
+            events, end = found
             any_phase = any_phase or any(event.ph for event in events)
             yield self._piece(events, end)
-            buffer, brackets = buffer[end:], Brackets()
-        last = self._last(buffer, bare, brackets)
+            buffer, tried, again = buffer[end:], 0, 0
+        last = self._last(buffer, bare)
         if bare and not any_phase and not any(event.ph for event in last.events):
             raise msgspec.ValidationError("a list without an event")
         yield last
 
     def _head(self, source: Iterator[bytes]) -> tuple[bytes, bool]:
-        """(what follows the bracket that opens the events, whether nothing but the events is there)."""
-        buffer, brackets, seen = b"", Brackets(), 0
+        """Return what follows the bracket that opens the events, and whether nothing but the events is there."""
+        buffer, seen, guesses = b"", 0, 0
         for block in source:
             if not buffer:
                 buffer = block.lstrip(_SPACE)
@@ -136,14 +218,14 @@ class TraceParser:
             if buffer[:1] == b"[":  # Chrome's other form: the events alone
                 self._offset += 1
                 return buffer[1:], True
-            for match in _EVENTS.finditer(buffer, seen):
-                brackets.count(buffer, match.start())
-                if brackets.depth == 1 and not brackets.quoted:  # else in something else, of which it is a part
-                    self._take_rest(buffer[: match.end()] + b"]}")
-                    del self.rest["traceEvents"]
+            for match in islice(_EVENTS.finditer(buffer, seen), _MOST_GUESSES - guesses):
+                if self._is_head(buffer[: match.end()]):
                     self._offset += match.end()
                     return buffer[match.end() :], False
+                guesses += 1  # it was in something else, of which it is a part
                 seen = match.end()
+            if guesses == _MOST_GUESSES:
+                raise msgspec.DecodeError(f"the first {guesses} lists `traceEvents` are in something else")
             begun = buffer.rfind(_KEY, seen)
             seen = begun if begun >= 0 else max(seen, len(buffer) - len(_KEY))
             if len(buffer) > _LONGEST:
@@ -155,6 +237,14 @@ class TraceParser:
             raise msgspec.ValidationError("Expected `array` - at `$.traceEvents`")
         raise msgspec.ValidationError("Object missing required field `traceEvents`")
 
+    def _is_head(self, text: bytes) -> bool:
+        try:
+            self._take_rest(text + b"]}")
+        except msgspec.DecodeError:
+            return False
+        del self.rest["traceEvents"]
+        return True
+
     def _take_rest(self, text: bytes) -> None:
         try:
             rest = _decode_rest(text)
@@ -164,33 +254,23 @@ class TraceParser:
 
     def _guess(self, buffer: bytes, ends: Iterable[tuple[int, int]]) -> tuple[list[Event], int] | None:
         """`ends`: where events may end, and where it goes on."""
-        for end, next_one in islice(ends, _MOST_GUESSES):
+        for end, next_one in ends:
             try:
                 return self._events(buffer[:end]), next_one
             except _NotTheEndError:
                 continue
         return None
 
-    def _counted(self, buffer: bytes, brackets: Brackets) -> tuple[list[Event], int]:
-        """The events before the last that begins, and where that is. None if it is the first, or the list is closed."""
-        brackets.count(buffer, len(buffer))
-        before = buffer[: brackets.begin].rstrip(_SPACE)
-        if not before or brackets.closed is not None:
-            return [], 0
-        events = self._proved(before[:-1]) if before.endswith(b",") else []
-        if not events:
-            raise msgspec.DecodeError(self._place("events are not parted by commas"))
-        return events, brackets.begin
-
-    def _last(self, buffer: bytes, bare: bool, brackets: Brackets) -> Piece:
-        """The events before the bracket that closes their list. Little stands behind it: it is one of the last."""
-        found = None if brackets.at else self._guess(buffer, _ends_of_list(buffer))
+    def _last(self, buffer: bytes, bare: bool) -> Piece:
+        """Return the events before the bracket that closes their list. Little stands behind it: it is one of the last."""
+        start = len(buffer) - len(buffer.lstrip(_SPACE))
+        if buffer[start : start + 1] == b"]":
+            found: tuple[list[Event], int] | None = ([], start + 1)
+        else:
+            found = self._guess(buffer, islice(_ends(buffer, _END_OF_LIST), _MOST_LISTS_BEHIND))
         if found is None:
-            brackets.count(buffer, len(buffer))
-            if brackets.closed is None or buffer[brackets.closed : brackets.closed + 1] != b"]":
-                self._proved(buffer)  # says what is wrong, if it is more than this
-                raise msgspec.DecodeError(self._place("the file ends within the list of events"))
-            found = self._proved(buffer[: brackets.closed]), brackets.closed + 1
+            self._proved(buffer)  # says what is wrong, if it is more than this
+            raise msgspec.DecodeError(self._place("the file ends within the list of events"))
         events, end = found
         if self._first and not events:
             raise msgspec.DecodeError(self._place("a comma behind the last event"))
@@ -255,17 +335,12 @@ def in_utf8(text: bytes) -> bytes:
     return text.decode(errors="replace").encode()
 
 
-def _ends_of_events(text: bytes) -> Iterator[tuple[int, int]]:
+def _ends(text: bytes, pattern: re.Pattern[bytes], start: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield where events may end and where it goes on behind the group of `pattern`, from the right up to `start`."""
     at = len(text)
-    while (at := text.rfind(b"}", 0, at)) >= 0:
-        if end := _END.match(text, at):
-            yield at + 1, end.end()
-
-
-def _ends_of_list(text: bytes) -> Iterator[tuple[int, int]]:
-    at = len(text)
-    while (at := text.rfind(b"]", 0, at)) >= 0:
-        yield at, at + 1
+    while (at := text.rfind(b"}", start, at)) >= 0:
+        if match := pattern.match(text, at):
+            yield match.start(1), match.end(1)
 
 
 class _NotTheEndError(Exception):

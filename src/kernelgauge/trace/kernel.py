@@ -1,4 +1,4 @@
-"""What a launch is, beside when it happened: its kernel's name, its launch configuration and its source."""
+"""What a launch is, beside when it happened: the name, launch configuration and source of its kernel."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from functools import lru_cache
 
 import msgspec
 
-from .kernel_name import Kind
-from .memory_work import kind_of_op
 from .model import DeviceRecord, Launch, Op
-from .names import decode
+from .names import Kind, decode
+from .work import kind_of_op
 
-__all__ = ["KernelIdentity", "KernelRecord", "identity_of", "identity_of_op", "identity_of_record"]
+__all__ = [
+    "KernelIdentity",
+    "KernelRecord",
+    "configuration_change",
+    "configuration_text",
+    "identity_of",
+    "identity_of_op",
+    "identity_of_record",
+    "was_autotuned",
+]
+
 
 _GEMM_OPS = frozenset(f"aten::{name}" for name in "mm addmm bmm baddbmm _addmm_activation".split())
 _REDUCTION_OPS = frozenset(f"aten::{name}" for name in "sum mean amax amin max min".split())
@@ -107,3 +116,62 @@ def _kind_of_op(name: str) -> str:
     if op.startswith(("scaled_dot_product", "_scaled_dot_product")):
         return Kind.ATTENTION.value
     return (kind_of_op(op) or Kind.OTHER).value
+
+
+# --- launch configurations: what differs between two, and whether the autotuner chose it -----------------------------
+
+_CHOSEN = ("kernel_kwargs", "num_warps", "num_stages")  # what Inductor's autotuner chooses
+
+
+def configuration_text(identity: KernelIdentity) -> str:
+    """The launch configuration: ``grid 24576x1x1 block 128x1x1 XBLOCK=1024 num_warps=4``."""
+    parts = [
+        f"{label} {'x'.join(map(str, value))}"
+        for label, value in (("grid", identity.grid), ("block", identity.block))
+        if value is not None
+    ]
+    parts += [identity.kernel_kwargs] if identity.kernel_kwargs else []
+    parts += [
+        f"{label}={value}"
+        for label, value in (("num_warps", identity.num_warps), ("num_stages", identity.num_stages))
+        if value is not None
+    ]
+    return " ".join(parts)
+
+
+def was_autotuned(before: KernelIdentity, after: KernelIdentity) -> bool:
+    """Whether two kernels of one source differ in what Inductor's autotuner chooses."""
+    known = before.source_hash is not None and before.kernel_kwargs is not None
+    moved = any(getattr(before, field) != getattr(after, field) for field in _CHOSEN)
+    return known and moved and before.source_hash == after.source_hash
+
+
+def configuration_change(before: KernelIdentity, after: KernelIdentity) -> str:
+    """What differs between two kernels of one name, for example ``XBLOCK 1024 -> 512, num_warps 4 -> 8``."""
+    differences = [
+        f"{key} {old} -> {new}"
+        for key, old, new in _zip_kwargs(before.kernel_kwargs, after.kernel_kwargs)
+        if old != new
+    ]
+    # Grid and block follow from the rest where the autotuner's choice is known, and tell it where it is not.
+    fields = ("num_warps", "num_stages") if differences else ("num_warps", "num_stages", "grid", "block")
+    for field in fields:
+        old, new = getattr(before, field), getattr(after, field)
+        if old != new:
+            differences.append(f"{field} {_shown(old)} -> {_shown(new)}")
+    return ", ".join(differences)
+
+
+def _zip_kwargs(before: str | None, after: str | None) -> list[tuple[str, str, str]]:
+    old, new = _parse_kwargs(before), _parse_kwargs(after)
+    return [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])]
+
+
+def _parse_kwargs(text: str | None) -> dict[str, str]:
+    # "XBLOCK=1024,YBLOCK=16": as Inductor writes it on the op (torch/_inductor/runtime/triton_heuristics.py).
+    pairs = (part.partition("=") for part in (text or "").split(",") if part.strip())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _shown(value: object) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)

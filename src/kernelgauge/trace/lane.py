@@ -1,4 +1,4 @@
-"""What a trace ran, as one sequence: the launches of a profiler step, each with its time in every step.
+"""What a trace ran: the launches of a profiler step in order, the host ops behind them, and when the device waited.
 
 Steps that launched the same kernels are one measurement repeated. Where they differ, those that launched what most of
 the steps did stand for the trace.
@@ -6,18 +6,119 @@ the steps did stand for the trace.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from .host import computing_ops
 from .kernel import KernelIdentity, identity_of_op, identity_of_record
-from .kernel_name import Kind
 from .model import REGION, WHOLE, ApiCall, DeviceRecord, Op, Trace, Window
+from .names import Kind
 
-__all__ = ["Execution", "Lane", "LaneKernel", "executions", "lane_of"]
+__all__ = [
+    "METADATA_OPS",
+    "Activity",
+    "Execution",
+    "Lane",
+    "LaneKernel",
+    "activity_of",
+    "computing_ops",
+    "dispatcher_ops",
+    "executions",
+    "host_time_us",
+    "is_compile_op",
+    "lane_of",
+    "metadata_ops_that_launched",
+]
+
+
+# --- host ops as a tree: which compute, which only rewrite metadata, which belong to the compiler --------------------
+
+# Ops that return a view or rewrite sizes and strides: no data is read or written (aten/src/ATen/native/TensorShape.cpp,
+# each is declared as a view or alias in native_functions.yaml).
+METADATA_OPS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "t transpose as_strided view reshape _unsafe_view expand detach alias squeeze unsqueeze permute select slice "
+        "narrow split chunk unbind resolve_conj resolve_neg _reshape_alias numpy_T flatten unflatten"
+    ).split()
+)
+# Ops that only obtain memory.
+_ALLOCATION_OPS = frozenset(
+    f"aten::{name}" for name in "empty empty_like empty_strided new_empty new_empty_strided".split()
+)
+# Ops that only choose which other op does the work (CompositeImplicitAutograd in native_functions.yaml).
+_COMPOSITE_OPS = frozenset(
+    f"aten::{name}" for name in "linear matmul to _to_copy zeros ones ones_like reshape flatten".split()
+)  # reshape and flatten are metadata ops on what is contiguous, and copy what is not: what they call tells which
+# Rows that torch.compile adds to the host lane (torch/_dynamo, torch/_functorch; seen with torch 2.11 and 2.13).
+_COMPILE_PREFIXES = (
+    "TorchDynamo Cache Lookup",
+    "Torch-Compiled Region",
+    "Pregraph bytecode",
+    "AOTDispatcher Runtime Wrapper",
+    "## Call CompiledFxGraph",
+    "CompiledFunction",
+    "CompiledAutograd",
+)
+# Autograd's own rows wrap the ops of the backward pass.
+_AUTOGRAD_PREFIXES = ("autograd::engine", "torch::autograd")
+
+
+def is_compile_op(name: str) -> bool:
+    return name.startswith(_COMPILE_PREFIXES)
+
+
+def dispatcher_ops(window: Window) -> list[Op]:
+    """The ops that went through the dispatcher (`namespace::name`), in order, nested ones too."""
+    return [op for op in window.ops if "::" in op.name and not op.name.startswith(_AUTOGRAD_PREFIXES)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    op: Op
+    hidden: bool  # inside an op that is already counted, or that computes nothing
+
+
+def computing_ops(window: Window) -> list[Op]:
+    """The outermost ops that compute, in order: what takes the place of kernels on a machine without a GPU."""
+    found: list[Op] = []
+    stacks: dict[int | str, list[_Open]] = {}
+    for op in window.ops:
+        stack = stacks.setdefault(op.thread, [])
+        while stack and op.start_us >= stack[-1].op.end_us:
+            stack.pop()
+        inside_hidden = bool(stack) and stack[-1].hidden
+        if not inside_hidden and _only_wraps(op.name):
+            stack.append(_Open(op, hidden=False))
+        elif inside_hidden or op.name in METADATA_OPS or op.name in _ALLOCATION_OPS:
+            stack.append(_Open(op, hidden=True))
+        else:
+            found.append(op)
+            stack.append(_Open(op, hidden=True))
+    return found
+
+
+def _only_wraps(name: str) -> bool:
+    if name in _COMPOSITE_OPS or is_compile_op(name) or name.startswith(_AUTOGRAD_PREFIXES):
+        return True
+    # "MmBackward0" and "LigerGELUMulFunction" wrap the ops they call; a generated C++ kernel does not.
+    return "::" not in name and "cpp_" not in name and "triton_" not in name
+
+
+def metadata_ops_that_launched(window: Window) -> list[str]:
+    """Names of metadata ops during which something was launched: a `reshape` that had to copy, for example."""
+    starts = sorted(launch.call.start_us for launch in window.launches)
+    return [
+        op.name
+        for op in window.ops
+        if op.name in METADATA_OPS and bisect_left(starts, op.start_us) < bisect_right(starts, op.end_us)
+    ]
+
+
+# --- the launch sequence ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -124,4 +225,112 @@ def _kernels(ran: Sequence[Sequence[Execution]]) -> tuple[LaneKernel, ...]:
             does_the_op=launched[id(execution.op)] == 1 and execution.identity.kind != Kind.SPLITK_REDUCE.value,
         )
         for place, execution in enumerate(last)
+    )
+
+
+# --- when the device worked and when it waited, and for whom ---------------------------------------------------------
+
+_STILL_RUNNING = 128  # records before a window that are looked at: as many as a device has streams
+
+
+@dataclass(frozen=True)
+class Activity:
+    """One device, from the start of its first record of a window to the end of its last.
+
+    `waiting_us` is that part of the idle time in which the next record's launch had not returned yet: the device
+    waited for the host. The rest is the launch's way to the device, or a wait for another stream.
+    """
+
+    device: int
+    streams: int
+    span_us: float
+    busy_us: float  # at least one record running
+    waiting_us: float
+
+    @property
+    def idle_us(self) -> float:
+        return self.span_us - self.busy_us
+
+
+def activity_of(windows: Sequence[Window], records: Sequence[DeviceRecord] = ()) -> list[Activity]:
+    """One for each device that ran something for these windows, mean over them.
+
+    `records`: all of the trace, by start. What was launched before a window may still run in it.
+    """
+    lanes = {device: _DeviceRecords.of(device, records) for device in {record.device for record in records}}
+    found: dict[int, list[Activity]] = {}
+    for window in windows:
+        for activity in _of_window(window, lanes):
+            found.setdefault(activity.device, []).append(activity)
+    return [_mean(activities, len(windows)) for _, activities in sorted(found.items())]
+
+
+@dataclass(frozen=True)
+class _DeviceRecords:
+    """The records of one device, by start."""
+
+    records: Sequence[DeviceRecord]
+    starts: Sequence[float]
+
+    @classmethod
+    def of(cls, device: int, records: Sequence[DeviceRecord]) -> _DeviceRecords:
+        own = [record for record in records if record.device == device and record.duration_us >= 0]  # NaN fails too
+        return cls(own, [record.start_us for record in own])
+
+    def between(self, start_us: float, end_us: float) -> Sequence[DeviceRecord]:
+        """Those that start there, and those that started shortly before and still ran."""
+        first, last = bisect_left(self.starts, start_us), bisect_left(self.starts, end_us)
+        running = self.records[max(0, first - _STILL_RUNNING) : first]
+        return [*(r for r in running if r.start_us + r.duration_us > start_us), *self.records[first:last]]
+
+
+def host_time_us(window: Window) -> float:
+    """From the first op or call of a window to the end of its last launch, less what the host spent in waiting."""
+    launching = [call for call in window.calls if call.is_launch or call.is_transfer]
+    if not launching:
+        return 0.0
+    start = min([op.start_us for op in window.ops[:1]] + [call.start_us for call in window.calls[:1]])
+    end = max(call.start_us + call.duration_us for call in launching)
+    waited = sum(
+        min(call.start_us + call.duration_us, end) - call.start_us
+        for call in window.calls
+        if call.is_synchronization and call.start_us < end
+    )
+    return max(0.0, end - start - waited)
+
+
+def _of_window(window: Window, lanes: Mapping[int, _DeviceRecords]) -> Iterable[Activity]:
+    by_device: dict[int, dict[int, tuple[DeviceRecord, ApiCall | None]]] = {}
+    for record, call in window.executed:
+        if record.duration_us >= 0:  # NaN fails too
+            by_device.setdefault(record.device, {})[id(record)] = (record, call)
+    for device, launched in by_device.items():
+        own = [record for record, _ in launched.values()]
+        first = min(record.start_us for record in own)
+        last = max(record.start_us + record.duration_us for record in own)
+        ran = lanes[device].between(first, last) if device in lanes else sorted(own, key=lambda r: r.start_us)
+        busy = waiting = 0.0
+        end = first
+        for record in ran:
+            call = launched.get(id(record), (record, None))[1]
+            if record.start_us > end and call is not None:
+                returned = call.start_us + call.duration_us
+                waiting += max(0.0, min(record.start_us, returned) - end)
+            until = min(record.start_us + record.duration_us, last)
+            busy += max(0.0, until - max(end, record.start_us))
+            end = max(end, until)
+        streams = len({record.stream for record in ran})
+        yield Activity(device, streams, last - first, busy, waiting)
+
+
+def _mean(activities: Sequence[Activity], windows: int) -> Activity:
+    def mean(values: Iterable[float]) -> float:
+        return sum(values) / windows
+
+    return Activity(
+        device=activities[0].device,
+        streams=max(activity.streams for activity in activities),
+        span_us=mean(activity.span_us for activity in activities),
+        busy_us=mean(activity.busy_us for activity in activities),
+        waiting_us=mean(activity.waiting_us for activity in activities),
     )

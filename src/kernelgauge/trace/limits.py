@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
 
-from .operands import Work
+from .work import Work
 
 __all__ = ["Limits", "Share", "limits_of", "share_of_limit"]
 

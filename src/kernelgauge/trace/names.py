@@ -1,28 +1,399 @@
-"""A GPU kernel's name decoded: what it does, who made it, and a name short enough to print.
+"""A GPU kernel's name decoded: what the kernel does, which library it is from, and a name short enough to print.
 
-Names come from traces, so they are untrusted: `decode` accepts any string, in time linear in its length, and only
-`raw` keeps what is unprintable. A rule that matches nothing more specific says `Kind.OTHER`: nothing is guessed.
+A rule about names is one row of `RULES`. Names come from traces and are untrusted: `decode` accepts any string, in time
+linear in its length, and only `raw` keeps unprintable characters. A name without a rule is `Kind.OTHER`.
+
+C++ names reach a trace demangled. All that is needed of them is the qualified name and the template arguments, which
+`_parse_name` finds by counting brackets.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import Any, NamedTuple
 
-from .aten_names import aten_functor
-from .cpp_names import Build, Parsed, base_name, clip, cpp, parse_name, plain
-from .inductor_names import inductor_autotuned, inductor_cpp, inductor_template, inductor_triton
-from .kernel_name import KernelName, Kind
-from .library_names import cutlass3, flash, library, mem_efficient, nccl, nvjet, splitk_reduce, tensile
-from .triton_names import triton_kernel
+from .inductor_ops import ATTENTION_OPS, CONVOLUTION_OPS, MATMUL_OPS, REDUCING_OPS, split_ops
 
 __all__ = ["RULES", "KernelName", "Kind", "Rule", "decode"]
 
 
+class Kind(str, Enum):
+    """What a kernel does, whoever wrote it."""
+
+    GEMM = "gemm"
+    SPLITK_REDUCE = "splitk_reduce"
+    POINTWISE = "pointwise"
+    REDUCTION = "reduction"
+    NORM = "norm"
+    ATTENTION = "attention"
+    CONVOLUTION = "convolution"
+    INDEX = "index"
+    COPY = "copy"
+    FILL = "fill"
+    COMMUNICATION = "communication"
+    MEMSET = "memset"
+    MEMCPY = "memcpy"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class KernelName:
+    """A decoded name. A field is None, empty or False where the name does not say: absence is no statement."""
+
+    raw: str  # byte for byte as in the trace: the only field to compare kernels by
+    kind: Kind
+    backend: str  # the library
+    short: str  # to print; never empty, at most 60 characters, all printable
+    ops: tuple[str, ...] = ()
+    dtype: str | None = None  # of the inputs
+    tile: str | None = None  # MxN of one thread block
+    stages: str | None = None  # depth in K x number of pipeline stages
+    layout: str | None = None  # t(ransposed) or n(ot) of A and B, and of C where there is a third letter
+    split_k: bool = False
+    bias_epilogue: bool = False
+    graph_id: int | None = None  # Inductor's number of the kernel within its graph
+
+
+# --- the parts of a name ---------------------------------------------------------------------------------------------
+
+
+class _Parsed(NamedTuple):
+    """The parts of a name that patterns are matched with and details are read from."""
+
+    raw: str
+    text: str  # printable, without anonymous namespaces
+    head: str  # the qualified name, without return type, template arguments and parameters
+    base: str  # the last part of `head` where that is an identifier, else ""
+    args: str  # the template arguments
+
+
+_SHORT_LENGTH = 60
+_ANONYMOUS = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\{anonymous\})::")
+_CAST = re.compile(r"\((?:unsigned )?(?:int|bool|long|char)\)(?=[\w-])")  # Nsight writes `(int)4` for Kineto's `4`
+_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_CPP_DTYPES = {
+    "BFloat16": "bf16", "__nv_bfloat16": "bf16", "bfloat16_t": "bf16", "__hip_bfloat16": "bf16", "hip_bfloat16": "bf16",
+    "Half": "fp16", "__half": "fp16", "half_t": "fp16", "half": "fp16", "float": "fp32", "double": "fp64",
+    "Float8_e4m3fn": "fp8", "Float8_e5m2": "fp8", "__nv_fp8_e4m3": "fp8", "__nv_fp8_e5m2": "fp8",
+    "float_e4m3_t": "fp8", "float_e5m2_t": "fp8", "tfloat32_t": "tf32", "complex": None,
+}  # fmt: skip
+
+
+def _parse_name(raw: str) -> _Parsed:
+    """Split any string into its parts; what is not printable becomes "?" everywhere but in `raw`."""
+    text = raw if raw.isprintable() else "".join(c if c.isprintable() else "?" for c in raw)
+    text = text.strip().removesuffix(" [clone .kd]").removesuffix(".kd")  # ROCm's suffix of a code object's symbol
+    text = _CAST.sub("", _ANONYMOUS.sub("", text))
+    head, args = _split_function(text) if "<" in text or "(" in text else (text.removeprefix("void "), "")
+    base = head.rsplit("::", 1)[-1]
+    return _Parsed(raw, text, head, base if _WORD.fullmatch(base) else "", args)
+
+
+def _split_function(text: str) -> tuple[str, str]:
+    """Return a C++ function's qualified name and its last template arguments, up to a bracket that stays open."""
+    depth = start = args_at = 0
+    heads: list[str] = []
+    args = ""
+    for at, char in enumerate(text):
+        if char in "<(":
+            if depth == 0:
+                heads.append(text[start:at])
+                if char == "(" and not heads[-1].endswith("operator"):
+                    return "".join(heads), args
+                args_at = at + 1
+            depth += 1
+        elif char in ">)" and depth:
+            depth -= 1
+            if depth == 0:
+                start, args = at + 1, text[args_at:at]
+        elif char == " " and depth == 0:
+            start, heads, args = at + 1, [], ""  # what precedes was the return type
+    if depth:
+        return "".join(heads), text[args_at:]
+    return "".join(heads) + text[start:], args
+
+
+def _clip(text: str) -> str:
+    """Keep both ends of a long name: the end has Inductor's number, a GEMM's layout, a library's version."""
+    text = text or "(no name)"
+    return text if len(text) <= _SHORT_LENGTH else f"{text[:38]}...{text[-19:]}"
+
+
+def _base_name(name: _Parsed) -> str:
+    """Return the last part of the qualified name; one part more where that alone says nothing."""
+    if name.base in ("kernel", "globalKernel"):
+        return "::".join(name.head.rsplit("::", 2)[-2:])
+    return name.base or name.head or name.text
+
+
+def _cpp_dtype(name: _Parsed) -> str | None:
+    """Return the first element type among the template arguments."""
+    return next((_CPP_DTYPES[word] for word in _WORD.findall(name.args) if word in _CPP_DTYPES), None)
+
+
+def _snake_case(text: str) -> str:
+    """Spell `ReduceScatter` as ops are written: `reduce_scatter`."""
+    return _CAMEL.sub("_", text).lower()
+
+
+# --- the details of a name -------------------------------------------------------------------------------------------
+# Each function returns fields of `KernelName`, and replaces those that its rule gives. The default of `short` is the
+# whole name.
+
+_Details = Callable[[_Parsed, "re.Match[str]"], dict[str, Any]]
+
+
+def _whole(_name: _Parsed, _match: re.Match[str]) -> dict[str, Any]:
+    return {}
+
+
+def _cpp(name: _Parsed, match: re.Match[str]) -> dict[str, Any]:
+    """Read a C++ name; a group `op` of the pattern is the op."""
+    op = match.groupdict().get("op")
+    fields: dict[str, Any] = {"short": _base_name(name), "dtype": _cpp_dtype(name)}
+    return {**fields, "ops": (_snake_case(op),)} if op else fields
+
+
+# The first three letters of the heuristic (codegen/triton.py: define_kernel, wrapper_benchmark.py: its choices).
+# "unk" is any other heuristic: upstream the cooperative reductions, elsewhere whole backends.
+_INDUCTOR_CATEGORIES = {
+    "poi": Kind.POINTWISE, "for": Kind.POINTWISE, "red": Kind.REDUCTION, "per": Kind.REDUCTION, "spl": Kind.REDUCTION,
+}  # fmt: skip
+_SPECIALISATION = re.compile(r"_(?:\d+[cde]+)+$", re.ASCII)  # `_0d1d2de`: appended to names by Triton 2.x
+_TRAILING_ID = re.compile(r"(?:^|_)(?P<id>\d{1,9})$", re.ASCII)
+_KINDS_OF_OPS = ((Kind.ATTENTION, ATTENTION_OPS), (Kind.CONVOLUTION, CONVOLUTION_OPS), (Kind.GEMM, MATMUL_OPS))
+
+
+def _merged_ops(merged: str) -> dict[str, Any]:
+    """Read the ops that Inductor merged into one kernel, and the kernel's number in its graph."""
+    number = _TRAILING_ID.search(merged)
+    ops = split_ops(merged[: number.start()] if number else merged)
+    return {"ops": ops, "graph_id": int(number["id"]) if number else None}
+
+
+def _kind_of_template(ops: tuple[str, ...]) -> Kind:
+    return next((kind for kind, names in _KINDS_OF_OPS if names.intersection(ops)), Kind.OTHER)
+
+
+def _inductor_triton(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
+    fields = _merged_ops(_SPECIALISATION.sub("", match["rest"]))
+    category = match["category"]
+    kind = _INDUCTOR_CATEGORIES.get(category, Kind.OTHER)
+    if category == "tem":
+        kind = _kind_of_template(fields["ops"])
+    elif category == "unk" and REDUCING_OPS.intersection(fields["ops"]):
+        kind = Kind.REDUCTION
+    return {**fields, "kind": kind}
+
+
+def _inductor_cpp(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
+    fields = _merged_ops(match["rest"])
+    kind = Kind.REDUCTION if REDUCING_OPS.intersection(fields["ops"]) else Kind.POINTWISE
+    # `graph_N_` is left out of `short`: N counts the graphs of the process and says nothing of the kernel.
+    return {**fields, "kind": kind, "short": match["name"]}
+
+
+def _inductor_autotuned(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
+    ops = split_ops(_TRAILING_ID.sub("", match["rest"]))
+    return {"kind": _kind_of_template(ops), "ops": ops}
+
+
+def _inductor_template(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
+    ops = split_ops(match["rest"] or "")
+    backend = f"inductor-{match['backend'].replace('_', '-')}"
+    return {"kind": _kind_of_template(ops), "ops": ops, "backend": backend}
+
+
+_TILE = re.compile(r"(?:tilesize)?(?P<mn>\d{1,5}x\d{1,5})(?:x(?P<k>\d{1,5}))?", re.ASCII)
+_STAGE_COUNT = re.compile(r"_stage(\d{1,3})_|_\d+x\d+x\d+_(\d{1,3})_[tn]{3}_", re.ASCII)
+_TOKEN_DTYPES = {
+    "bf16": "bf16", "fp16": "fp16", "f16": "fp16", "f32": "fp32", "fp32": "fp32", "tf32": "tf32", "f64": "fp64",
+    "bf16bf16": "bf16", "f16f16": "fp16", "f32f32": "fp32", "tf32f32": "tf32", "e4m3e4m3": "fp8", "e4m3bf16": "fp8",
+    "e4m3f16": "fp8", "e4m3f32": "fp8", "i8i8": "int8",
+}  # fmt: skip
+_LETTER_DTYPES = {"s": "fp32", "d": "fp64", "h": "fp16"}  # BLAS: sgemm, dgemm, hgemm
+# The first letters are those of A and B: `tst` ran on bf16 (seen on H200, torch 2.11), `hss` and `hsh` on fp16 with
+# fp32 and fp16 outputs, `qqtst` on fp8 with a bf16 output (public profiles of cuBLASLt). Others are not decoded.
+_NVJET_DTYPES = {"t": "bf16", "h": "fp16", "qq": "fp8"}
+_NVJET_TYPES = re.compile(r"(?P<inputs>qq|[a-z])(?:s[a-z]|[a-z]s[a-z])")
+_ARITHMETIC = re.compile(r"(?P<letter>[a-z]?)\d*(?P<types>bf16|tf32|f16)?(?:gemm|cudnn|fprop|dgrad|wgrad)", re.ASCII)
+_CONVOLUTION = re.compile(r"fprop|dgrad|wgrad|cudnn|convolve")
+_SPLIT_K = re.compile(r"split_?k(?!reduce)", re.IGNORECASE)
+_SPLIT_WORD = re.compile(r"[_<>()\s,:]+")
+
+
+def _gemm_shape(text: str) -> dict[str, Any]:
+    """Read tile, stages, layout, split-K and bias from the tokens of a library's GEMM or convolution name."""
+    tokens = _SPLIT_WORD.split(text)
+    tile = stages = layout = None
+    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
+        shape = _TILE.fullmatch(token)
+        if shape and tile is None:
+            tile, depth = shape["mn"], shape["k"]
+            count = _STAGE_COUNT.search(text) if depth else None
+            following_shape = _TILE.fullmatch(following)
+            if count:
+                stages = f"{depth}x{count[1] or count[2]}"
+            elif following_shape and not following_shape["k"]:
+                stages = following
+        elif token == "stages" and _TILE.fullmatch(following):
+            stages = following
+        elif layout is None and re.fullmatch(r"[tn]{2,3}|[NT]{3}", token):
+            layout = token
+    fields: dict[str, Any] = {"tile": tile, "stages": stages, "layout": layout}
+    return {**fields, "split_k": bool(_SPLIT_K.search(text)), "bias_epilogue": "bias" in tokens}
+
+
+def _token_dtype(text: str) -> str | None:
+    """Return the type of the inputs: CUTLASS and cuBLAS write [output] arithmetic [inputs].
+
+    `s1688gemm` alone is TF32 or an emulation of fp32, so it has no answer here.
+    """
+    tokens = _SPLIT_WORD.split(text)
+    at = next((i for i, token in enumerate(tokens) if _ARITHMETIC.fullmatch(token)), -1)
+    arithmetic = _ARITHMETIC.fullmatch(tokens[at]) if at >= 0 else None
+    types = [_TOKEN_DTYPES[token] for token in tokens[at + 1 :] + tokens[: at + 1] if token in _TOKEN_DTYPES]
+    if "tf32" in types or (arithmetic and arithmetic["types"] == "tf32"):
+        return "tf32"
+    if types:
+        return types[0]
+    if arithmetic and arithmetic["types"]:
+        return _TOKEN_DTYPES[arithmetic["types"]]
+    letter = arithmetic["letter"] if arithmetic else ""
+    tensor_core = arithmetic is not None and any(c.isdigit() for c in tokens[at])
+    return None if tensor_core and letter != "h" else _LETTER_DTYPES.get(letter)
+
+
+def _tokens(name: _Parsed, match: re.Match[str]) -> dict[str, Any]:
+    """Read a name of cuBLAS, cuDNN or CUTLASS; a group `name` of the pattern is the part that counts."""
+    text = match.groupdict().get("name") or name.text
+    fields = {**_gemm_shape(text), "short": text, "dtype": _token_dtype(text)}
+    return {**fields, "kind": Kind.CONVOLUTION} if _CONVOLUTION.search(text) else fields
+
+
+def _nvjet(name: _Parsed, match: re.Match[str]) -> dict[str, Any]:
+    types = _NVJET_TYPES.fullmatch(match["types"])
+    return {**_gemm_shape(name.text), "dtype": _NVJET_DTYPES.get(types["inputs"]) if types else None}
+
+
+def _splitk_reduce(name: _Parsed, _: re.Match[str]) -> dict[str, Any]:
+    return {"short": _base_name(name), "split_k": True}  # no dtype: the first of its types is the accumulator's
+
+
+def _tensile(name: _Parsed, match: re.Match[str]) -> dict[str, Any]:
+    tile = re.search(r"_MT([0-9]{1,5}x[0-9]{1,5})x[0-9]", name.text)
+    split = re.search(r"_GSU([0-9]{1,3})_", name.text)  # GlobalSplitU
+    return {
+        "dtype": {"B": "bf16", "H": "fp16", "S": "fp32", "D": "fp64"}.get(match["types"][:1]),
+        "tile": tile[1] if tile else None,
+        "layout": ("n" if match["a"] == "Ailk" else "t") + ("n" if match["b"] == "Bljk" else "t"),
+        "split_k": bool(split and int(split[1]) > 1),
+    }
+
+
+def _cutlass3(name: _Parsed, _: re.Match[str]) -> dict[str, Any]:
+    """Read the template argument: `device_kernel` is CUTLASS 3's one entry point."""
+    marks = ("Universal", "FlashAttn", "Fmha")
+    what = next((word for word in _WORD.findall(name.args) if any(mark in word for mark in marks)), "")
+    fields: dict[str, Any] = {"short": f"device_kernel<{what}>" if what else "device_kernel", "dtype": _cpp_dtype(name)}
+    if "FlashAttn" in what or "Fmha" in what or "fmha" in name.args:
+        return {**fields, "kind": Kind.ATTENTION, "backend": "flash" if "FlashAttn" in what else "cutlass"}
+    if "ConvUniversal" in what:
+        return {**fields, "kind": Kind.CONVOLUTION}
+    return {**fields, "kind": Kind.GEMM if "gemm" in name.args.lower() else Kind.OTHER}
+
+
+def _flash(name: _Parsed, _: re.Match[str]) -> dict[str, Any]:
+    # head dim, kBlockM, kBlockN
+    traits = re.search(r"kernel_traits<[0-9]{1,5}, ([0-9]{1,5}), ([0-9]{1,5})\b", name.args)
+    tile = f"{traits[1]}x{traits[2]}" if traits else None
+    return {"short": _base_name(name), "dtype": _cpp_dtype(name), "tile": tile}
+
+
+def _mem_efficient(name: _Parsed, match: re.Match[str]) -> dict[str, Any]:
+    return {"short": name.head, "dtype": _TOKEN_DTYPES.get(match["dtype"]), "tile": match["tile"]}
+
+
+def _nccl(name: _Parsed, match: re.Match[str]) -> dict[str, Any]:
+    types = {**_TOKEN_DTYPES, "float": "fp32", "half": "fp16", "double": "fp64"}
+    dtype = next((types[token] for token in name.head.split("_") if token in types), None)
+    return {"short": name.head, "ops": (_snake_case(match["op"]),), "dtype": dtype}
+
+
+_FUNCTOR = re.compile(
+    r"CUDAFunctor(?:OnSelf|OnOther)?_(?P<cuda>\w+)|launch_(?P<launch>\w+)"
+    r"|(?P<functor>\w+?)_?[Ff]unctor|(?P<ops>\w+?)Ops|(?P<kernel>\w+?)_?(?:CUDA)?[Kk]ernel(?:_?[Ii]mpl)?(?:_cuda)?"
+    r"|(?P<host>\w+?)_cuda(?:_out|_)?",
+    re.ASCII,
+)
+_WRAPPER = re.compile(r"[AB]?(?:Unary|Binary|Ternary|Pointwise)(?:Op\w*)?|gpu(?:_index)?|opmath\w*", re.ASCII)
+_PLAIN_FUNCTORS = {"plus": "add", "minus": "sub", "multiplies": "mul", "divides": "div", "Copy": "copy"}
+_SAME_OP = {
+    "arg_max": "argmax", "arg_min": "argmin", "welford": "var", "norm_two": "norm", "lp_norm": "norm", "max_nan": "max",
+    "min_nan": "min", "pow_tensor_scalar": "pow", "pow_tensor_tensor": "pow", "clamp_scalar": "clamp",
+    "compare_eq": "eq", "fused_adam_math": "fused_adam", "fused_sgd_math": "fused_sgd",
+}  # fmt: skip
+_KINDS_OF_FUNCTORS = {"copy": Kind.COPY, "fill": Kind.FILL, "norm": Kind.REDUCTION}
+
+
+def _functor_op(args: str) -> str | None:
+    """Return the op that the first functor among ATen's template arguments names; wrappers are passed over."""
+    for word in _WORD.findall(args):
+        if word in _PLAIN_FUNCTORS:
+            return _PLAIN_FUNCTORS[word]
+        match = _FUNCTOR.fullmatch(word)
+        stem = next((group for group in match.groups() if group), "") if match else ""
+        if stem and not _WRAPPER.fullmatch(stem):
+            op = _snake_case(stem)
+            return "copy" if op.endswith("_copy") and not op.startswith("index") else _SAME_OP.get(op, op)
+    return None
+
+
+def _functor(name: _Parsed, _: re.Match[str]) -> dict[str, Any]:
+    """Read the op of an ATen kernel template from its functor; the op may say another kind than the template."""
+    fields: dict[str, Any] = {"short": _base_name(name), "dtype": _cpp_dtype(name)}
+    op = _functor_op(name.args)
+    if op:
+        fields |= {"short": f"{fields['short']}<{op}>", "ops": (op,)}
+        kind = Kind.INDEX if op.startswith("index") else _KINDS_OF_FUNCTORS.get(op)
+        fields |= {"kind": kind} if kind else {}
+    return fields
+
+
+_WORDS_OF_KINDS = tuple(
+    (re.compile(rf"(?:^|_)(?:{words})(?:_|$)"), kind)
+    for kind, words in (
+        (Kind.ATTENTION, r"attn|attention|flash|mla|sdpa"),
+        (Kind.GEMM, r"matmul|gemm|mm|bmm|linear"),
+        (Kind.NORM, r"norm|rmsnorm|layernorm"),
+        (Kind.REDUCTION, r"softmax|sparsemax|ce|entropy|loss|kldiv|jsd|distance|sum|reduce"),
+        (Kind.POINTWISE, r"geglu|swiglu|gelu|silu|relu|rope|mrope|dyt|mul|add"),
+        (Kind.INDEX, r"embedding|gather|scatter"),
+    )
+)
+_PASS = re.compile(r"_(?P<pass>forward|backward|fwd|bwd)(?=_|$)")
+
+
+def _triton(name: _Parsed, _: re.Match[str]) -> dict[str, Any]:
+    """Read the words of a hand-written kernel. Its op is what stands before the pass; a backward says so."""
+    kind = next((kind for words, kind in _WORDS_OF_KINDS if words.search(name.text)), Kind.OTHER)
+    passed = _PASS.search(name.text)
+    op = (name.text[: passed.start()] if passed else re.sub(r"_kernel.*", "", name.text)).strip("_")
+    if op and passed and passed["pass"].startswith("b"):
+        op += "_backward"
+    return {"kind": kind, "ops": (op,) if op else ()}
+
+
+# --- the rules -------------------------------------------------------------------------------------------------------
+
+
 class _Scope(Enum):
-    """What a rule's pattern is held against. On identifiers alone, `\\w*word\\w*` needs no more than linear time."""
+    """The part of a name that a pattern is matched with. On identifiers alone, `\\w*word\\w*` takes linear time."""
 
     TEXT = "searched for in the whole name"
     HEAD = "searched for in the qualified name"
@@ -30,17 +401,19 @@ class _Scope(Enum):
     BARE = "all of a name that is one identifier"
 
 
-@dataclass(frozen=True)
-class Rule:
-    """One way to recognise names; the first rule of the table that matches wins."""
+class Rule(NamedTuple):
+    """One row of the table. The details that the name itself gives replace `backend`, `kind` and `op`."""
 
     scope: _Scope
     pattern: re.Pattern[str]
+    backend: str  # the library
+    kind: Kind
     source: str  # where the rule comes from
-    build: Build
+    details: _Details
+    op: str
 
-    def match(self, name: Parsed) -> re.Match[str] | None:
-        """Hold the pattern against the part of the name that `scope` says."""
+    def match(self, name: _Parsed) -> re.Match[str] | None:
+        """Match the pattern with the part of the name that `scope` says."""
         if self.scope is _Scope.TEXT:
             return self.pattern.search(name.text)
         if self.scope is _Scope.HEAD:
@@ -50,8 +423,10 @@ class Rule:
         return self.pattern.fullmatch(name.base)
 
 
-def _rule(scope: _Scope, pattern: str, source: str, build: Build) -> Rule:
-    return Rule(scope, re.compile(pattern, re.ASCII), source, build)
+def _rule(
+    scope: _Scope, pattern: str, backend: str, kind: Kind, source: str, details: _Details = _cpp, op: str = ""
+) -> Rule:
+    return Rule(scope, re.compile(pattern, re.ASCII), backend, kind, source, details, op)
 
 
 _TEXT, _HEAD, _BASE, _BARE = _Scope.TEXT, _Scope.HEAD, _Scope.BASE, _Scope.BARE
@@ -64,135 +439,138 @@ _LIGER = (
 _ARCH = r"(?:trt_)?(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)"
 _H200 = "seen on H200, torch 2.11"
 _PUBLIC = "public profiles"
+_MANGLED = "public profiles, not demangled"
 _ATEN = "aten/src/ATen/native/cuda"
 _INDUCTOR = "torch/_inductor"
 _RESNET = "cuDNN 7 and 8, in traces of HolisticTraceAnalysis: tests/data"
 _FBGEMM = "FBGEMM: fbgemm_gpu/src; traces of HolisticTraceAnalysis: tests/data"
 
+# The first row that matches wins.
 # fmt: off
 RULES: tuple[Rule, ...] = (
     # Rows of the profiler that are no kernels, and the kernels that ROCm runs in their place.
-    _rule(_TEXT, r"^(?:Memset\b|\[CUDA memset|__amd_rocclr_fillBuffer)", _H200, plain(Kind.MEMSET, "runtime")),
-    _rule(_TEXT, r"^(?:Memcpy\b|\[CUDA memcpy|__amd_rocclr_copyBuffer)", _PUBLIC, plain(Kind.MEMCPY, "runtime")),
+    _rule(_TEXT, r"^(?:Memset\b|\[CUDA memset|__amd_rocclr_fillBuffer)", "runtime", Kind.MEMSET, _H200, _whole),
+    _rule(_TEXT, r"^(?:Memcpy\b|\[CUDA memcpy|__amd_rocclr_copyBuffer)", "runtime", Kind.MEMCPY, _PUBLIC, _whole),
 
     # Inductor. Anything may precede "triton_": AOTInductor puts the model's name there.
     _rule(_BARE, r"(?:\w*?_)??triton_(?P<category>for|per|poi|red|spl|tem|unk)_(?:fused(?:_|$))?(?P<rest>\w*)",
-          f"{_INDUCTOR}/codegen/triton.py: define_kernel", inductor_triton),
+          "inductor-triton", Kind.OTHER, f"{_INDUCTOR}/codegen/triton.py: define_kernel", _inductor_triton),
     _rule(_BARE, r"(?:graph_\d+_)?(?P<name>(?:\w*?_)??cpp_fused(?:_|$)(?P<rest>\w*))",
-          f"{_INDUCTOR}/codegen/cpp.py: define_kernel, codegen_group", inductor_cpp),
+          "inductor-cpp", Kind.POINTWISE, f"{_INDUCTOR}/codegen/cpp.py: define_kernel, codegen_group", _inductor_cpp),
     _rule(_BARE, r"(?P<backend>cutlass|cutedsl|nv_universal_gemm|pallas|rocm)_(?:fused_(?P<rest>\w+)_)?[0-9a-f]{8}",
-          f"{_INDUCTOR}/codegen: define_kernel of the template backends", inductor_template),
-    _rule(_BARE, r"triton_(?P<rest>\w*mm\w*|flex_\w+|convolution\w*)",
-          f"{_INDUCTOR}/select_algorithm.py: a template while it is autotuned", inductor_autotuned),
-    _rule(_BARE, r"triton_(?:_[0-9cde]+)?",
-          f"{_INDUCTOR}/config.py: triton.unique_kernel_names = False", plain(Kind.OTHER, "inductor-triton")),
+          "inductor", Kind.OTHER, f"{_INDUCTOR}/codegen: define_kernel of the template backends", _inductor_template),
+    _rule(_BARE, r"triton_(?P<rest>\w*mm\w*|flex_\w+|convolution\w*)", "inductor-triton", Kind.OTHER,
+          f"{_INDUCTOR}/select_algorithm.py: a template while it is autotuned", _inductor_autotuned),
+    _rule(_BARE, r"triton_(?:_[0-9cde]+)?", "inductor-triton", Kind.OTHER,
+          f"{_INDUCTOR}/config.py: triton.unique_kernel_names = False", _whole),
 
     # Communication.
-    _rule(_BASE, r"nccl(?:Sym|Symk)?(?:Dev)?Kernel_(?P<op>[A-Za-z]+)\w*", "NCCL: src/device/generate.py", nccl),
-    _rule(_BASE, r"multimem_\w+|\w*(?:one|two)_?shot_\w+|cross_device_reduce\w*|nvshmem\w*", _PUBLIC,
-          cpp(Kind.COMMUNICATION, "other")),
+    _rule(_BASE, r"nccl(?:Sym|Symk)?(?:Dev)?Kernel_(?P<op>[A-Za-z]+)\w*", "nccl", Kind.COMMUNICATION,
+          "NCCL: src/device/generate.py", _nccl),
+    _rule(_BASE, r"multimem_\w+|\w*(?:one|two)_?shot_\w+|cross_device_reduce\w*|nvshmem\w*", "other",
+          Kind.COMMUNICATION, _PUBLIC),
 
     # Attention, before the libraries that its kernels are built with.
-    _rule(_BASE, r"flash_(?:fwd|bwd)\w*", "flash-attention: flash_fwd_launch_template.h", flash),
-    _rule(_BASE, r"fmha_cutlass[FB]_(?P<dtype>[a-z0-9]+)_(?:[a-z]+_)?(?P<tile>\d{1,5}x\d{1,5})\w*",
-          f"{_ATEN}: transformers/cuda/mem_eff_attention/kernels", mem_efficient),
-    _rule(_BASE, r"attention_kernel\w*", f"{_ATEN}: mem_eff_attention", cpp(Kind.ATTENTION, "mem-efficient")),
-    _rule(_BARE, r"(?:kernel_cutlass_kernel_|flash_)\w*(?:flash_attn|[Ff]lash_?[Aa]ttention)\w*", _PUBLIC,
-          plain(Kind.ATTENTION, "flash")),
-    _rule(_BARE, r"cudnn_generated_\w*sdpa\w*", _PUBLIC, plain(Kind.ATTENTION, "cudnn")),
+    _rule(_BASE, r"flash_(?:fwd|bwd)\w*", "flash", Kind.ATTENTION, "flash-attention: flash_fwd_launch_template.h",
+          _flash),
+    _rule(_BASE, r"fmha_cutlass[FB]_(?P<dtype>[a-z0-9]+)_(?:[a-z]+_)?(?P<tile>\d{1,5}x\d{1,5})\w*", "mem-efficient",
+          Kind.ATTENTION, f"{_ATEN}: transformers/cuda/mem_eff_attention/kernels", _mem_efficient),
+    _rule(_BASE, r"attention_kernel\w*", "mem-efficient", Kind.ATTENTION, f"{_ATEN}: mem_eff_attention"),
+    _rule(_BARE, r"(?:kernel_cutlass_kernel_|flash_)\w*(?:flash_attn|[Ff]lash_?[Aa]ttention)\w*", "flash",
+          Kind.ATTENTION, _PUBLIC, _whole),
+    _rule(_BARE, r"cudnn_generated_\w*sdpa\w*", "cudnn", Kind.ATTENTION, _PUBLIC, _whole),
 
     # cuDNN, before the libraries that its kernels are built with.
-    _rule(_BARE, r"cudnn_generated_\w*conv\w*", _PUBLIC, library(Kind.CONVOLUTION, "cudnn")),
-    _rule(_BARE, r"cudnn_generated_\w*(?:matMul|gemm)\w*", _PUBLIC, library(Kind.GEMM, "cudnn")),
-    _rule(_TEXT, r"\bcutlass__5x_cudnn::Kernel<(?P<name>cutlass_\w+)", _PUBLIC, library(Kind.CONVOLUTION, "cudnn")),
-    _rule(_BARE, r"_ZN17cutlass__5x_cudnn\d+KernelI\d+(?P<name>cutlass_\w+?_align\d+)\w*", f"{_PUBLIC}, not demangled",
-          library(Kind.CONVOLUTION, "cudnn")),
-    _rule(_TEXT, r"^(?:void )?cutlass_cudnn\w*::Kernel<cutlass_cudnn\w*::reduction::kernel::ReduceSplitK", _RESNET,
-          cpp(Kind.SPLITK_REDUCE, "cudnn")),
-    _rule(_TEXT, r"^(?:void )?cutlass_cudnn\w*::Kernel<(?P<name>cutlass_\w+)", _RESNET,
-          library(Kind.CONVOLUTION, "cudnn")),
-    _rule(_BARE, r"_ZN\d+cutlass_cudnn\w*ImplicitGemmConvolution\w*", f"{_RESNET}, not demangled",
-          plain(Kind.CONVOLUTION, "cudnn")),
-    _rule(_BARE, rf"cudnn_(?:infer|train)_{_ARCH}_(?P<name>\w*cudnn_\w*)", _RESNET, library(Kind.CONVOLUTION, "cudnn")),
-    _rule(_BARE, rf"sm\d+_xmma_\w*(?:fprop|dgrad|wgrad)\w*|(?:cudnn_)?{_ARCH}_\w*cudnn_\w*", _PUBLIC,
-          library(Kind.CONVOLUTION, "cudnn")),
-    _rule(_BASE, r"(?:im|ex)plicit_convolve\w*|\w*winograd\w*|[dw]grad\w*|conv\w*_grouped_direct\w*", _PUBLIC,
-          cpp(Kind.CONVOLUTION, "cudnn")),
-    _rule(_BASE, r"(?:nchwToNhwc|nhwcToNchw|nhwcToFoldedNhwc|nchwAddPadding)\w*", _PUBLIC, cpp(Kind.COPY, "cudnn")),
-    _rule(_HEAD, r"^cudnn::(?:\w+::)*(?:bn_|batchnorm)", _PUBLIC, cpp(Kind.NORM, "cudnn", "batch_norm")),
-    _rule(_BASE, r"compute_dot_do_o\w*", _PUBLIC, cpp(Kind.ATTENTION, "cudnn")),
-    _rule(_BASE, r"reduce_wgrad_\w+", _RESNET, cpp(Kind.REDUCTION, "cudnn")),
-    _rule(_HEAD, r"^cudnn::winograd::", _RESNET, cpp(Kind.CONVOLUTION, "cudnn")),
-    _rule(_HEAD, r"^(?:cask_|cutlass_)?cudnn\w*(?:::|_)", _RESNET, cpp(Kind.OTHER, "cudnn")),
+    _rule(_BARE, r"cudnn_generated_\w*conv\w*", "cudnn", Kind.CONVOLUTION, _PUBLIC, _tokens),
+    _rule(_BARE, r"cudnn_generated_\w*(?:matMul|gemm)\w*", "cudnn", Kind.GEMM, _PUBLIC, _tokens),
+    _rule(_TEXT, r"\bcutlass__5x_cudnn::Kernel<(?P<name>cutlass_\w+)", "cudnn", Kind.CONVOLUTION, _PUBLIC, _tokens),
+    _rule(_BARE, r"_ZN17cutlass__5x_cudnn\d+KernelI\d+(?P<name>cutlass_\w+?_align\d+)\w*", "cudnn", Kind.CONVOLUTION,
+          _MANGLED, _tokens),
+    _rule(_TEXT, r"^(?:void )?cutlass_cudnn\w*::Kernel<cutlass_cudnn\w*::reduction::kernel::ReduceSplitK", "cudnn",
+          Kind.SPLITK_REDUCE, _RESNET),
+    _rule(_TEXT, r"^(?:void )?cutlass_cudnn\w*::Kernel<(?P<name>cutlass_\w+)", "cudnn", Kind.CONVOLUTION, _RESNET,
+          _tokens),
+    _rule(_BARE, r"_ZN\d+cutlass_cudnn\w*ImplicitGemmConvolution\w*", "cudnn", Kind.CONVOLUTION,
+          f"{_RESNET}, not demangled", _whole),
+    _rule(_BARE, rf"cudnn_(?:infer|train)_{_ARCH}_(?P<name>\w*cudnn_\w*)", "cudnn", Kind.CONVOLUTION, _RESNET, _tokens),
+    _rule(_BARE, rf"sm\d+_xmma_\w*(?:fprop|dgrad|wgrad)\w*|(?:cudnn_)?{_ARCH}_\w*cudnn_\w*", "cudnn", Kind.CONVOLUTION,
+          _PUBLIC, _tokens),
+    _rule(_BASE, r"(?:im|ex)plicit_convolve\w*|\w*winograd\w*|[dw]grad\w*|conv\w*_grouped_direct\w*", "cudnn",
+          Kind.CONVOLUTION, _PUBLIC),
+    _rule(_BASE, r"(?:nchwToNhwc|nhwcToNchw|nhwcToFoldedNhwc|nchwAddPadding)\w*", "cudnn", Kind.COPY, _PUBLIC),
+    _rule(_HEAD, r"^cudnn::(?:\w+::)*(?:bn_|batchnorm)", "cudnn", Kind.NORM, _PUBLIC, op="batch_norm"),
+    _rule(_BASE, r"compute_dot_do_o\w*", "cudnn", Kind.ATTENTION, _PUBLIC),
+    _rule(_BASE, r"reduce_wgrad_\w+", "cudnn", Kind.REDUCTION, _RESNET),
+    _rule(_HEAD, r"^cudnn::winograd::", "cudnn", Kind.CONVOLUTION, _RESNET),
+    _rule(_HEAD, r"^(?:cask_|cutlass_)?cudnn\w*(?:::|_)", "cudnn", Kind.OTHER, _RESNET),
 
     # cuBLAS and cuBLASLt.
-    _rule(_BARE, r"nvjet_(?:sm\d+[a-z]?_)?(?P<types>[a-z]+)_\w*", _H200, nvjet),
-    _rule(_BASE, r"splitKreduce_kernel", _H200, splitk_reduce),
-    _rule(_HEAD, r"^(?:cublasLt::)?epilogue::", _PUBLIC, cpp(Kind.POINTWISE, "cublaslt")),
-    _rule(_BARE, rf"{_ARCH}_\w*gemm\w*", f"seen on A100; {_PUBLIC}", library(Kind.GEMM, "cublas")),
-    _rule(_BARE, r"sm\d+_xmma_gemm_\w*", _H200, library(Kind.GEMM, "cublas")),
-    _rule(_HEAD, r"\bgemvx::kernel$|^cublasLt::", _PUBLIC, cpp(Kind.GEMM, "cublas")),
-    _rule(_BASE, r"gemv\w*|gemm(?:SN|k1)_\w+|magma_\w*gemm\w*", _PUBLIC, cpp(Kind.GEMM, "cublas")),
+    _rule(_BARE, r"nvjet_(?:sm\d+[a-z]?_)?(?P<types>[a-z]+)_\w*", "cublaslt", Kind.GEMM, _H200, _nvjet),
+    _rule(_BASE, r"splitKreduce_kernel", "cublaslt", Kind.SPLITK_REDUCE, _H200, _splitk_reduce),
+    _rule(_HEAD, r"^(?:cublasLt::)?epilogue::", "cublaslt", Kind.POINTWISE, _PUBLIC),
+    _rule(_BARE, rf"{_ARCH}_\w*gemm\w*", "cublas", Kind.GEMM, f"seen on A100; {_PUBLIC}", _tokens),
+    _rule(_BARE, r"sm\d+_xmma_gemm_\w*", "cublas", Kind.GEMM, _H200, _tokens),
+    _rule(_HEAD, r"\bgemvx::kernel$|^cublasLt::", "cublas", Kind.GEMM, _PUBLIC),
+    _rule(_BASE, r"gemv\w*|gemm(?:SN|k1)_\w+|magma_\w*gemm\w*", "cublas", Kind.GEMM, _PUBLIC),
 
     # CUTLASS. A 2.x kernel carries its name as template argument; cuBLAS ships some without that wrapper.
-    _rule(_TEXT, r"\bcutlass::Kernel2?<(?P<name>cutlass_\w+)", _PUBLIC, library(Kind.GEMM, "cutlass")),
-    _rule(_BARE, r"cutlass(?:3x)?_\w*(?:gemm|fprop|dgrad|wgrad)\w*", "cutlass: media/docs/profiler.md",
-          library(Kind.GEMM, "cutlass")),
-    _rule(_BARE, r"_ZN7cutlass\d+Kernel2?I\d+(?P<name>cutlass_\w+?_align\d+)\w*", f"{_PUBLIC}, not demangled",
-          library(Kind.GEMM, "cutlass")),
-    _rule(_HEAD, r"\bcutlass::device_kernel$", "cutlass: include/cutlass/device_kernel.h", cutlass3),
+    _rule(_TEXT, r"\bcutlass::Kernel2?<(?P<name>cutlass_\w+)", "cutlass", Kind.GEMM, _PUBLIC, _tokens),
+    _rule(_BARE, r"cutlass(?:3x)?_\w*(?:gemm|fprop|dgrad|wgrad)\w*", "cutlass", Kind.GEMM,
+          "cutlass: media/docs/profiler.md", _tokens),
+    _rule(_BARE, r"_ZN7cutlass\d+Kernel2?I\d+(?P<name>cutlass_\w+?_align\d+)\w*", "cutlass", Kind.GEMM, _MANGLED,
+          _tokens),
+    _rule(_HEAD, r"\bcutlass::device_kernel$", "cutlass", Kind.OTHER, "cutlass: include/cutlass/device_kernel.h",
+          _cutlass3),
 
     # ROCm.
-    _rule(_BARE, r"(?:Custom_)?Cijk_(?P<a>Ailk|Alik)_(?P<b>Bljk|Bjlk)_(?P<types>[A-Z0-9]+)_\w*",
-          "ROCm/Tensile wiki: Kernel Parameters", tensile),
-    _rule(_HEAD, r"^ck(?:_tile)?::(?:\w+::)*kernel_\w*gemm", _PUBLIC, cpp(Kind.GEMM, "composable-kernel")),
+    _rule(_BARE, r"(?:Custom_)?Cijk_(?P<a>Ailk|Alik)_(?P<b>Bljk|Bjlk)_(?P<types>[A-Z0-9]+)_\w*", "tensile", Kind.GEMM,
+          "ROCm/Tensile wiki: Kernel Parameters", _tensile),
+    _rule(_HEAD, r"^ck(?:_tile)?::(?:\w+::)*kernel_\w*gemm", "composable-kernel", Kind.GEMM, _PUBLIC),
 
-    # ATen.
-    _rule(_BASE, r"multi_tensor_apply_kernel", _H200, aten_functor(Kind.POINTWISE)),
-    _rule(_BASE, r"reduce_kernel", _H200, aten_functor(Kind.REDUCTION)),
-    _rule(_BASE, r"\w*scatter_gather_elementwise_kernel", _ATEN, cpp(Kind.INDEX, "aten", "scatter_gather")),
-    _rule(_BASE, r"index_elementwise_kernel", _ATEN, aten_functor(Kind.INDEX)),
-    _rule(_BASE, r"\w*elementwise_kernel\w*|distribution_elementwise\w+", _H200, aten_functor(Kind.POINTWISE)),
-    _rule(_BASE, r"CatArrayBatchedCopy\w*", _ATEN, cpp(Kind.COPY, "aten", "cat")),
-    _rule(_BASE, r"split_with_sizes_copy\w*", _ATEN, cpp(Kind.COPY, "aten", "split_with_sizes_copy")),
+    # ATen: one kernel template per access pattern; the op is the functor among its template arguments.
+    _rule(_BASE, r"multi_tensor_apply_kernel", "aten", Kind.POINTWISE, _H200, _functor),
+    _rule(_BASE, r"reduce_kernel", "aten", Kind.REDUCTION, _H200, _functor),
+    _rule(_BASE, r"\w*scatter_gather_elementwise_kernel", "aten", Kind.INDEX, _ATEN, op="scatter_gather"),
+    _rule(_BASE, r"index_elementwise_kernel", "aten", Kind.INDEX, _ATEN, _functor),
+    _rule(_BASE, r"\w*elementwise_kernel\w*|distribution_elementwise\w+", "aten", Kind.POINTWISE, _H200, _functor),
+    _rule(_BASE, r"CatArrayBatchedCopy\w*", "aten", Kind.COPY, _ATEN, op="cat"),
+    _rule(_BASE, r"split_with_sizes_copy\w*", "aten", Kind.COPY, _ATEN, op="split_with_sizes_copy"),
     _rule(_BASE, r"index(?:Select|Func)(?:Large|Small)Index|indexing_backward\w*|vectorized_gather_kernel"
-          r"|embedding_backward_feature_kernel|EmbeddingBag_\w+|compute_grad_weight\w*", _ATEN,
-          cpp(Kind.INDEX, "aten")),
-    _rule(_BASE, r"cunn_(?:Spatial)?SoftMax\w*|softmax_warp_(?:forward|backward)", _ATEN,
-          cpp(Kind.REDUCTION, "aten", "softmax")),
-    _rule(_HEAD, r"^at::(?:\w+::)*\w*(?:layer_norm|LayerNorm|cuCompute|GammaBeta|RowwiseMoments)", _ATEN,
-          cpp(Kind.NORM, "aten")),
-    _rule(_HEAD, r"^at::(?:\w+::)*batch_norm_", _ATEN, cpp(Kind.NORM, "aten", "batch_norm")),
-    _rule(_BASE, r"(?P<op>nll_loss)\w*|tensor_kernel_scan_\w+", _ATEN, cpp(Kind.REDUCTION, "aten")),
-    _rule(_BASE, r"fused_dropout_kernel\w*", _ATEN, cpp(Kind.POINTWISE, "aten", "dropout")),
-    _rule(_BASE, r"(?P<op>triu_tril)_kernel", _ATEN, cpp(Kind.POINTWISE, "aten")),
-    _rule(_BASE, r"(?P<op>im2col|col2im|vol2col|conv_depthwise[23]d)_\w*", _ATEN, cpp(Kind.CONVOLUTION, "aten")),
-    _rule(_HEAD, r"^(?:at|c10)::", _ATEN, cpp(Kind.OTHER, "aten")),
-    _rule(_BASE, r"Device(?:Segmented)?Reduce\w*", "CUB: device/dispatch/dispatch_reduce.cuh", cpp(Kind.REDUCTION, "cub")),
-    _rule(_HEAD, r"^(?:at_cuda_detail::)?(?:cub|thrust|rocprim|hipcub)::", _PUBLIC, cpp(Kind.OTHER, "cub")),
+          r"|embedding_backward_feature_kernel|EmbeddingBag_\w+|compute_grad_weight\w*", "aten", Kind.INDEX, _ATEN),
+    _rule(_BASE, r"cunn_(?:Spatial)?SoftMax\w*|softmax_warp_(?:forward|backward)", "aten", Kind.REDUCTION, _ATEN,
+          op="softmax"),
+    _rule(_HEAD, r"^at::(?:\w+::)*\w*(?:layer_norm|LayerNorm|cuCompute|GammaBeta|RowwiseMoments)", "aten", Kind.NORM,
+          _ATEN),
+    _rule(_HEAD, r"^at::(?:\w+::)*batch_norm_", "aten", Kind.NORM, _ATEN, op="batch_norm"),
+    _rule(_BASE, r"(?P<op>nll_loss)\w*|tensor_kernel_scan_\w+", "aten", Kind.REDUCTION, _ATEN),
+    _rule(_BASE, r"fused_dropout_kernel\w*", "aten", Kind.POINTWISE, _ATEN, op="dropout"),
+    _rule(_BASE, r"(?P<op>triu_tril)_kernel", "aten", Kind.POINTWISE, _ATEN),
+    _rule(_BASE, r"(?P<op>im2col|col2im|vol2col|conv_depthwise[23]d)_\w*", "aten", Kind.CONVOLUTION, _ATEN),
+    _rule(_HEAD, r"^(?:at|c10)::", "aten", Kind.OTHER, _ATEN),
+    _rule(_BASE, r"Device(?:Segmented)?Reduce\w*", "cub", Kind.REDUCTION, "CUB: device/dispatch/dispatch_reduce.cuh"),
+    _rule(_HEAD, r"^(?:at_cuda_detail::)?(?:cub|thrust|rocprim|hipcub)::", "cub", Kind.OTHER, _PUBLIC),
 
     # FBGEMM's embedding tables and the sparse features that index them.
     _rule(_HEAD, r"^fbgemm_gpu::|^split_embedding_|^(?:permute_pooled_embs|bounds_check_indices|linearize_index)\w*kernel",
-          _FBGEMM, cpp(Kind.INDEX, "fbgemm")),
+          "fbgemm", Kind.INDEX, _FBGEMM),
 
     # Hand-written Triton: bare identifiers, as `extern "C"` kernels are too; the leading "_" is Triton's custom alone.
-    _rule(_BARE, _LIGER, "Liger-Kernel: src/liger_kernel/ops", triton_kernel("liger")),
-    _rule(_BARE, r"_(?![A-Z])\w*(?:kernel|fwd|bwd|forward|backward)\w*", _PUBLIC, triton_kernel("triton")),
-    _rule(_BARE, r"triton_\w+", _PUBLIC, triton_kernel("triton")),
+    _rule(_BARE, _LIGER, "liger", Kind.OTHER, "Liger-Kernel: src/liger_kernel/ops", _triton),
+    _rule(_BARE, r"_(?![A-Z])\w*(?:kernel|fwd|bwd|forward|backward)\w*", "triton", Kind.OTHER, _PUBLIC, _triton),
+    _rule(_BARE, r"triton_\w+", "triton", Kind.OTHER, _PUBLIC, _triton),
 )
 # fmt: on
-
-
-def _other(name: Parsed) -> KernelName:
-    return KernelName(name.raw, Kind.OTHER, "other", clip(base_name(name)))
 
 
 @lru_cache(maxsize=4096)
 def decode(raw: str) -> KernelName:
     """Decode a kernel's name. Never raises; a name that no rule knows is `Kind.OTHER` of backend "other"."""
-    name = parse_name(raw)
+    name = _parse_name(raw)
     for rule in RULES:
         match = rule.match(name)
         if match:
-            return rule.build(name, match)
-    return _other(name)
+            fields: dict[str, Any] = {"kind": rule.kind, "backend": rule.backend, "short": name.text}
+            fields |= {"ops": (rule.op,)} if rule.op else {}
+            fields |= rule.details(name, match)
+            return KernelName(**{**fields, "raw": raw, "short": _clip(fields["short"])})
+    return KernelName(raw, Kind.OTHER, "other", _clip(_base_name(name)))

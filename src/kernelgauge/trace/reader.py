@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,10 +11,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..errors import TraceError
-from .blocks import file_blocks
-from .events import Args, Event, Piece, TraceParser, in_utf8
-from .model import ApiCall, DeviceRecord, Op, Trace
-from .overlap import MOST_STEPS_AT_ONCE, too_many_steps_at
+from ..regular_file import ChangedFileError, IrregularFileError, blocks_of_file
+from .events import GZIP_BYTES, Args, Event, Piece, TraceParser, in_utf8, inflate
+from .model import STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
 __all__ = ["parse", "read"]
 
@@ -26,6 +26,9 @@ _NOT_READ = frozenset(
     {"Kernel", "Memset", "Memcpy", "Runtime", "mtia_ccp_events", "mtia_runtime", "mtia_workloadd", "hpu_op",
      "xpu_runtime", "xpu_driver", "privateuse1_runtime", "privateuse1_driver"}
 )  # fmt: skip
+
+# Steps follow one another. Each holds what happened in it: if all were open at once, the square of the trace.
+_MOST_STEPS_AT_ONCE = 64
 
 _Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
 _NO_ARGS = Args()
@@ -40,9 +43,19 @@ _decode_devices = msgspec.json.Decoder(list[dict[str, Any]]).decode
 def read(path: Path | str) -> Trace:
     """Read a trace of torch.profiler.
 
-    Raises `TraceError` if the file is missing, is not gzip or JSON, or is JSON of something else.
+    Raises `TraceError` if the file is missing, changes while it is read, is not gzip or JSON, or is JSON of something
+    else.
     """
-    return _read(file_blocks(path), where=str(path))
+    where, what = str(path), "cannot read the trace"
+    try:
+        return _read(inflate(blocks_of_file(path, GZIP_BYTES), where), where)
+    except ChangedFileError as error:
+        what, got, expected = "the trace changed while it was read", str(error), "a file that nobody writes to"
+        raise TraceError(what, where=where, got=got, expected=expected) from error
+    except IrregularFileError as error:
+        raise TraceError(what, where=where, got=str(error), expected="a file") from error
+    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+        raise TraceError(what, where=where, got=str(error), expected="a file that can be read") from error
 
 
 def parse(content: bytes, *, where: str = "<bytes>") -> Trace:
@@ -113,9 +126,7 @@ class _Rows:
 
     def trace(self, devices: tuple[dict[str, object], ...]) -> Trace:
         annotations = _by_start(self._annotations)
-        crowded = too_many_steps_at((each.name, each.start_us, each.end_us) for each in annotations)
-        if crowded is not None:
-            raise msgspec.ValidationError(f"more than {MOST_STEPS_AT_ONCE} steps at once, at {crowded} us")
+        _refuse_crowded_steps(annotations)
         return Trace(
             ops=_by_start(self._ops),
             annotations=annotations,
@@ -212,3 +223,15 @@ def _by_start(rows: list[_Timed]) -> tuple[_Timed, ...]:
             rows[start:end] = sorted(rows[start:end], key=lambda row: -row.duration_us)
         start = end
     return tuple(rows)
+
+
+def _refuse_crowded_steps(annotations: Iterable[Op]) -> None:
+    """Raise where more steps are open at once than a profiler writes. `annotations`: in order of start."""
+    ends: list[float] = []  # a heap
+    for mark in annotations:
+        if mark.name.startswith(STEP_PREFIX):
+            while ends and ends[0] <= mark.start_us:
+                heappop(ends)
+            heappush(ends, mark.end_us)
+            if len(ends) > _MOST_STEPS_AT_ONCE:
+                raise msgspec.ValidationError(f"more than {_MOST_STEPS_AT_ONCE} steps at once, at {mark.start_us} us")

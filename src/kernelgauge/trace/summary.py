@@ -8,10 +8,19 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeAlias
 
-from .activity import Activity, activity_of, host_time_us
-from .host import METADATA_OPS, dispatcher_ops, is_compile_op, metadata_ops_that_launched
 from .kernel import KernelIdentity
-from .lane import Lane, LaneKernel, lane_of
+from .lane import (
+    METADATA_OPS,
+    Activity,
+    Lane,
+    LaneKernel,
+    activity_of,
+    dispatcher_ops,
+    host_time_us,
+    is_compile_op,
+    lane_of,
+    metadata_ops_that_launched,
+)
 from .limits import Limits, Share, limits_of, share_of_limit
 from .model import DeviceRecord, Trace, Window
 from .names import decode

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
 from typing import Any
 
-from .attention_work import ATTENTIONS, attention_work
-from .gemm_work import GEMMS, gemm_work
-from .memory_work import memory_work
-from .operands import Input, Work, read_inputs, total
+from .names import Kind
 
-__all__ = ["Work", "work_of"]
+__all__ = ["ATTENTIONS", "ELEMENT_BYTES", "GEMMS", "Input", "Work", "kind_of_op", "promoted", "work_of"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much an op has to do. A field is None where the recorded shapes and types do not say."""
+
+    flops: float | None  # a multiply-add counts 2; None for ops that only move data too
+    bytes: float | None  # to and from memory, each operand read once and the result written once
 
 
 def work_of(name: str, input_shapes: tuple[Any, ...], input_types: tuple[str, ...]) -> Work | None:
-    """The work of one call of the op `name`; None for an op that is not known, or for shapes that fit none.
+    """Return the work of one call of the op `name`; None for an op that is not known, or for shapes that fit none.
 
     `input_shapes` and `input_types` are "Input Dims" and "Input type", lists as tuples. They are untrusted: this never
     raises.
@@ -29,18 +40,459 @@ def work_of(name: str, input_shapes: tuple[Any, ...], input_types: tuple[str, ..
 
     A convolution is not known: its stride and padding are not in the shapes, so neither is the size of its output.
     """
-    inputs = read_inputs(input_shapes, input_types)
+    inputs = _read_inputs(input_shapes, input_types)
     if inputs is None:
         return None
     if name in GEMMS:
-        return gemm_work(name, GEMMS[name], inputs)
+        return _gemm_work(name, GEMMS[name], inputs)
     if name in ATTENTIONS:
-        return attention_work(ATTENTIONS[name], inputs)
+        return _attention_work(ATTENTIONS[name], inputs)
     if name.startswith("triton_"):
-        return _generated_work(inputs)
-    return memory_work(name, inputs)
+        tensors = [given for given in inputs if given.is_tensor]
+        return Work(None, _total(tensor.bytes for tensor in tensors)) if tensors else None
+    return _memory_work(name, inputs)
 
 
-def _generated_work(inputs: tuple[Input, ...]) -> Work | None:
-    tensors = [given for given in inputs if given.is_tensor]
-    return Work(None, total(tensor.bytes for tensor in tensors)) if tensors else None
+# --- inputs ----------------------------------------------------------------------------------------------------------
+
+# "Input type" holds names of C++ types as the compiler of torch spells them. Seen with torch 2.11 and 2.13 (GCC); the
+# short spellings are Clang's.
+ELEMENT_BYTES = {
+    "bool": 1, "unsigned char": 1, "signed char": 1,
+    "short int": 2, "short": 2, "int": 4, "long int": 8, "long": 8, "long long": 8,
+    "short unsigned int": 2, "unsigned short": 2, "unsigned int": 4, "long unsigned int": 8, "unsigned long": 8,
+    "c10::Half": 2, "c10::BFloat16": 2, "float": 4, "double": 8,
+    "c10::complex<c10::Half>": 4, "c10::complex<float>": 8, "c10::complex<double>": 16,
+    "c10::Float8_e4m3fn": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2": 1, "c10::Float8_e5m2fnuz": 1,
+    "c10::Float8_e8m0fnu": 1, "c10::Float4_e2m1fn_x2": 1,
+}  # fmt: skip
+# What the profiler writes in place of a type where an argument is no tensor; "" is also a tensor that was not given.
+_NO_TENSOR = frozenset({"", "Scalar", "ScalarList"})
+_TENSOR_LIST = "TensorList"
+_MOST_DIMENSIONS = 64
+_MOST_ELEMENTS = 2**63 - 1  # torch counts in int64
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One argument: a tensor, or `shape` () with the profiler's word for what it is instead.
+
+    A list of tensors is a tensor of an unknown type: the types of its tensors are not recorded.
+    """
+
+    shape: Shape
+    type: str
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.type not in _NO_TENSOR
+
+    @property
+    def bytes(self) -> int | None:
+        return _tensor_bytes(self.shape, self.type)
+
+
+def _read_inputs(shapes: object, types: object) -> tuple[Input, ...] | None:
+    """Return the arguments in order; None if anything in them is not as the profiler writes it."""
+    if not isinstance(shapes, tuple) or not isinstance(types, tuple) or len(shapes) != len(types):
+        return None
+    inputs = []
+    for shape, type_name in zip(shapes, types, strict=True):
+        if type_name == _TENSOR_LIST:
+            inputs.append(Input((), _TENSOR_LIST))
+        elif isinstance(type_name, str) and _is_shape(shape) and (type_name not in _NO_TENSOR or shape == ()):
+            inputs.append(Input(shape, type_name))
+        else:
+            return None
+    return tuple(inputs)
+
+
+def _is_shape(shape: object) -> bool:
+    return (
+        isinstance(shape, tuple)
+        and len(shape) <= _MOST_DIMENSIONS
+        and all(type(size) is int and size >= 0 for size in shape)  # a bool is no size
+        and prod(max(size, 1) for size in shape) <= _MOST_ELEMENTS
+    )
+
+
+def _broadcast(*shapes: Shape) -> Shape | None:
+    """Return the shape that all of `shapes` expand to (PyTorch, "Broadcasting semantics"); None if there is none."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    result: list[int] = []
+    for sizes in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True):
+        wide = {size for size in sizes if size != 1}
+        if len(wide) > 1:
+            return None
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
+
+
+def _tensor_bytes(shape: Shape, type_name: str | None) -> int | None:
+    """Return the bytes of a tensor; None if the size of its elements is not known."""
+    size = ELEMENT_BYTES.get(type_name) if type_name is not None else None
+    return None if size is None else prod(shape) * size
+
+
+def _total(parts: Iterable[int | None]) -> float | None:
+    """Return the sum in bytes; None if a part is not known."""
+    known = list(parts)
+    return None if None in known else float(sum(part for part in known if part is not None))
+
+
+def _multiply_adds(type_name: str) -> int:
+    """Return real multiply-adds for one step of a product: a complex one takes 4, a pair of fp4 values 2."""
+    if type_name.startswith("c10::complex<"):
+        return 4
+    return 2 if type_name.endswith("_x2") else 1
+
+
+# --- matrix products -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Gemm:
+    """Where a product's operands stand among its arguments (aten/src/ATen/native/native_functions.yaml)."""
+
+    a: int = 0
+    b: int = 1
+    added: int | None = None  # what is added to the product: a bias, or C
+    scales: tuple[int, ...] = ()
+    ranks: tuple[int, int] | None = None  # None: any, as matmul takes them
+    transposed: bool = False  # B is [N, K]
+    summed: bool = False  # the batch is summed up
+    numbers: int = 0  # numbers among its arguments; one more is a type for the result
+    result: str | None = None  # the result's type where it is not that of A and B
+
+    @property
+    def tensors(self) -> tuple[int, ...]:
+        added = () if self.added is None else (self.added,)
+        return (self.a, self.b, *added, *self.scales)
+
+
+GEMMS = {
+    "aten::mm": _Gemm(ranks=(2, 2)),
+    "aten::bmm": _Gemm(ranks=(3, 3)),
+    **dict.fromkeys(("aten::addmm", "aten::addmm_"), _Gemm(1, 2, 0, ranks=(2, 2), numbers=2)),
+    **dict.fromkeys(("aten::baddbmm", "aten::baddbmm_"), _Gemm(1, 2, 0, ranks=(3, 3), numbers=2)),
+    **dict.fromkeys(("aten::addbmm", "aten::addbmm_"), _Gemm(1, 2, 0, ranks=(3, 3), numbers=2, summed=True)),
+    **dict.fromkeys(("aten::addmv", "aten::addmv_"), _Gemm(1, 2, 0, ranks=(2, 1), numbers=2)),
+    "aten::mv": _Gemm(ranks=(2, 1)),
+    "aten::dot": _Gemm(ranks=(1, 1)),
+    "aten::matmul": _Gemm(),
+    "aten::linear": _Gemm(added=2, transposed=True),
+    "aten::_int_mm": _Gemm(ranks=(2, 2), result="int"),
+    # One number, use_fast_accum; 5 is a scale of the result.
+    "aten::_scaled_mm": _Gemm(added=4, scales=(2, 3, 5), ranks=(2, 2), numbers=1),
+}
+
+
+def _gemm_work(name: str, gemm: _Gemm, inputs: tuple[Input, ...]) -> Work | None:
+    """Return FLOPs of the product, as torch.utils.flop_counter counts; bytes of A, B, what is added, and the result."""
+    if len(inputs) <= gemm.b or not (inputs[gemm.a].is_tensor and inputs[gemm.b].is_tensor):
+        return None
+    a, b = inputs[gemm.a], inputs[gemm.b]
+    product = _product(gemm, a.shape, b.shape)
+    if product is None:
+        return None
+    shape, depth = product
+    steps = prod(shape) * depth
+    shape = shape[1:] if gemm.summed else shape
+    operands = [inputs[at] for at in gemm.tensors if at < len(inputs) and inputs[at].is_tensor]
+    added = inputs[gemm.added].shape if gemm.added is not None and gemm.added < len(inputs) else ()
+    if _broadcast(added, shape) != shape:
+        return None
+    result = _tensor_bytes(shape, _gemm_result_type(name, gemm, inputs))
+    return Work(2.0 * steps * _multiply_adds(a.type), _total([*(operand.bytes for operand in operands), result]))
+
+
+def _product(gemm: _Gemm, a: Shape, b: Shape) -> tuple[Shape, int] | None:
+    """Return shape and depth (K) of A times B, with torch.matmul's rules for vectors and batches."""
+    if gemm.transposed:
+        if len(b) > 2:
+            return None
+        b = b[::-1]
+    if gemm.ranks is not None:
+        batch = max(0, len(a) - 2)
+        if (len(a), len(b)) != gemm.ranks or a[:batch] != b[:batch]:
+            return None
+    if not a or not b:
+        return None
+    rows, columns = a[-2:-1], b[-1:] if len(b) > 1 else ()
+    batches = _broadcast(a[:-2], b[:-2])
+    if batches is None or a[-1] != b[-2:][0]:
+        return None
+    return (*batches, *rows, *columns), a[-1]
+
+
+def _gemm_result_type(name: str, gemm: _Gemm, inputs: tuple[Input, ...]) -> str | None:
+    last = max(gemm.tensors)
+    out = next((given.type for given in inputs[last + 1 :] if given.is_tensor), None)
+    if out is not None:
+        return out
+    if name.endswith("_"):
+        return inputs[0].type
+    if sum(given.type == "Scalar" for given in inputs) > gemm.numbers:
+        return None
+    a, b = inputs[gemm.a], inputs[gemm.b]
+    return gemm.result or (a.type if a.type == b.type else None)
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """How an op lays out its arguments (native_functions.yaml; transformers/cuda/attention.cu).
+
+    Query, key and value come first, after the gradient of the output in a backward.
+    """
+
+    heads_first: bool = True  # [batch, heads, length, size]; else [batch, length, heads, size]
+    backward: bool = False
+    lengths: int | None = None  # where the lengths of packed sequences stand: with them, shapes do not say the work
+
+
+_FUSED = tuple(
+    f"aten::_scaled_dot_product_{library}"
+    for library in (
+        "flash_attention flash_attention_for_cpu efficient_attention cudnn_attention fused_attention_overrideable"
+    ).split()
+)
+ATTENTIONS = {
+    "aten::scaled_dot_product_attention": _Attention(),
+    **dict.fromkeys(_FUSED, _Attention()),
+    **{f"{name}_backward": _Attention(backward=True) for name in _FUSED},
+    "aten::_flash_attention_forward": _Attention(heads_first=False, lengths=3),
+    "aten::_efficient_attention_forward": _Attention(heads_first=False, lengths=4),
+    "aten::_cudnn_attention_forward": _Attention(lengths=4),
+    "aten::_flash_attention_backward": _Attention(heads_first=False, backward=True, lengths=6),
+    "aten::_efficient_attention_backward": _Attention(heads_first=False, backward=True, lengths=6),
+    "aten::_cudnn_attention_backward": _Attention(backward=True, lengths=9),
+}
+
+
+def _attention_work(attention: _Attention, inputs: tuple[Input, ...]) -> Work | None:
+    """Count the full square of scores: whether a mask is causal is not recorded. A causal kernel does half of it.
+
+    A forward is two products (scores, output), a backward five (scores again, and one for each of the gradients of the
+    weights, value, query and key), as torch.utils.flop_counter counts them. Bytes are those of query, key, value and
+    output, and in a backward also of the output's gradient and of three more results. A mask is left out, for it is
+    often one row expanded, and so is the logarithm of the softmax's sum, at most 1 value for each row of the output.
+    """
+    first = 1 if attention.backward else 0
+    tensors = inputs[: first + 3]
+    if len(tensors) < first + 3 or any(len(tensor.shape) != 4 or not tensor.is_tensor for tensor in tensors):
+        return None
+    lengths = () if attention.lengths is None else inputs[attention.lengths :][:2]
+    if any(given.is_tensor and given.shape != (0,) for given in lengths):
+        return None
+    query, key, value = tensors[first:]
+    shapes = [t.shape if attention.heads_first else (t.shape[0], t.shape[2], t.shape[1], t.shape[3]) for t in tensors]
+    (batch, heads, rows, size), (_, groups, columns, _), (*_, value_size) = shapes[first:]
+    fits = (
+        shapes[first + 1] == (batch, groups, columns, size)
+        and shapes[first + 2] == (batch, groups, columns, value_size)
+        and (heads == groups or (groups > 0 and heads % groups == 0))
+        and (not attention.backward or shapes[0] == (batch, heads, rows, value_size))
+    )
+    if not fits:
+        return None
+    output = (batch, heads, rows, value_size)
+    # From fp8 inputs the output is of a wider type, which is not recorded.
+    same_types = len({tensor.type for tensor in tensors}) == 1 and "Float8" not in query.type
+    moved = [query.bytes, key.bytes, value.bytes, _tensor_bytes(output, query.type if same_types else None)]
+    width = size + value_size
+    if attention.backward:
+        moved = [*moved, *moved]  # the gradients, of the same shapes
+        width = 3 * size + 2 * value_size
+    steps = prod((batch, heads, rows, columns)) * width
+    return Work(2.0 * steps * _multiply_adds(query.type), _total(moved))
+
+
+# --- ops that are bound by memory: pointwise ops, reductions, normalisations -----------------------------------------
+
+
+class _Result(Enum):
+    """The type of a pointwise result."""
+
+    PROMOTED = "the type that the operands promote to"
+    FLOATING = "that, if it is a floating type: what integers and complex numbers give is another"
+    FIRST = "that of the first operand"
+    BOOL = "bool"
+
+
+# Result, and how many of the first arguments are operands; a tensor after them is `out`.
+_POINTWISE = {
+    name: (result, operands)
+    for result, operands, names in (
+        (_Result.PROMOTED, 1, "clone neg relu relu6 sign square ceil floor round trunc bitwise_not threshold"),
+        (_Result.FLOATING, 1, "abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tanh erf"),
+        (_Result.FLOATING, 1, "sigmoid gelu silu mish softplus elu celu selu leaky_relu hardtanh hardswish"),
+        (_Result.FLOATING, 1, "hardsigmoid"),
+        (_Result.BOOL, 1, "logical_not isnan isinf isfinite"),
+        (_Result.PROMOTED, 2, "add sub rsub mul maximum minimum fmod remainder pow"),
+        (_Result.PROMOTED, 2, "bitwise_and bitwise_or bitwise_xor"),
+        (_Result.FLOATING, 2, "div true_divide atan2 threshold_backward gelu_backward silu_backward mish_backward"),
+        (_Result.FLOATING, 2, "sigmoid_backward tanh_backward leaky_relu_backward hardtanh_backward"),
+        (_Result.FLOATING, 2, "hardswish_backward"),
+        (_Result.BOOL, 2, "eq ne lt le gt ge logical_and logical_or logical_xor"),
+        (_Result.PROMOTED, 3, "where clamp lerp addcmul addcdiv"),
+        (_Result.FIRST, 3, "masked_fill"),
+    )
+    for name in names.split()
+}
+# These overwrite their first argument and read nothing of it.
+_OVERWRITING = frozenset({"fill_", "zero_", "normal_", "uniform_", "exponential_", "random_"})
+# The result is a part of the input whose size the shapes do not say, unless there is an `out`.
+_REDUCTIONS = frozenset(
+    "sum nansum mean amax amin prod argmax argmin any all logsumexp var std norm linalg_vector_norm".split()
+)
+# Where a type for the result may stand.
+_SOFTMAX = {"softmax": 2, "log_softmax": 2, "_softmax": None, "_log_softmax": None}
+_NORMS = frozenset({"layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"})  # weight at 2, bias at 3
+
+
+def kind_of_op(op: str) -> Kind | None:
+    """Return what a memory-bound op does (`gelu`, `add_`); None for another op."""
+    plain = op.removesuffix("_")
+    if plain in _POINTWISE:
+        return Kind.POINTWISE
+    if op in _OVERWRITING:
+        return Kind.FILL
+    if plain in _REDUCTIONS or op in _SOFTMAX:
+        return Kind.REDUCTION
+    return Kind.NORM if op in _NORMS else None
+
+
+def _memory_work(name: str, inputs: tuple[Input, ...]) -> Work | None:
+    """Return None for an op that is not known here. FLOPs are not counted: memory is what bounds these ops."""
+    op = name.removeprefix("aten::")
+    if op == name or not any(given.is_tensor for given in inputs):
+        return None
+    in_place = op.endswith("_") and op[:-1] in _POINTWISE
+    rule = _POINTWISE.get(op[:-1] if in_place else op)
+    if rule is not None:
+        return _pointwise(*rule, inputs, in_place)
+    if not inputs[0].is_tensor:
+        return None
+    if op == "copy_":
+        return _copy(inputs)
+    if op in _OVERWRITING:
+        return Work(None, _total([inputs[0].bytes]))
+    if op in _REDUCTIONS:
+        return Work(None, _total(given.bytes for given in inputs if given.is_tensor))
+    if op in _SOFTMAX:
+        return _softmax(_SOFTMAX[op], inputs)
+    return _norm(inputs) if op in _NORMS else None
+
+
+def _copy(inputs: tuple[Input, ...]) -> Work | None:
+    if len(inputs) < 2 or not inputs[1].is_tensor:
+        return None
+    target, source = inputs[0], inputs[1]
+    if _broadcast(target.shape, source.shape) != target.shape:
+        return None
+    return Work(None, _total([source.bytes, target.bytes]))
+
+
+def _pointwise(result: _Result, count: int, inputs: tuple[Input, ...], in_place: bool) -> Work | None:
+    operands = inputs[:count]
+    tensors = [operand for operand in operands if operand.is_tensor]
+    shape = _broadcast(*(tensor.shape for tensor in tensors))
+    if len(inputs) < count or not tensors or shape is None:
+        return None
+    if in_place and (not inputs[0].is_tensor or shape != inputs[0].shape):
+        return None
+    out = next((given.type for given in inputs[count:] if given.is_tensor), None)
+    type_name = inputs[0].type if in_place else out or _pointwise_type(result, operands)
+    return Work(None, _total([*(tensor.bytes for tensor in tensors), _tensor_bytes(shape, type_name)]))
+
+
+def _pointwise_type(result: _Result, operands: tuple[Input, ...]) -> str | None:
+    if result is _Result.BOOL:
+        return "bool"
+    if result is _Result.FIRST:
+        return operands[0].type
+    type_name = promoted(operands)
+    return None if result is _Result.FLOATING and type_name not in _FLOATING else type_name
+
+
+def _softmax(type_at: int | None, inputs: tuple[Input, ...]) -> Work:
+    """Count the least: `_softmax` may widen a 16-bit input to fp32, by a flag that is not recorded."""
+    given = inputs[0]
+    typed = type_at is not None and len(inputs) > type_at and inputs[type_at].type == "Scalar"
+    return Work(None, _total([given.bytes, _tensor_bytes(given.shape, None if typed else given.type)]))
+
+
+def _norm(inputs: tuple[Input, ...]) -> Work | None:
+    """Count input, weight, bias and output; the means and deviations, one for each row, are left out."""
+    given = inputs[0]
+    parameters = [parameter for parameter in inputs[2:4] if parameter.is_tensor]
+    if any(_broadcast(given.shape, parameter.shape) != given.shape for parameter in parameters):
+        return None
+    same = all(parameter.type == given.type for parameter in parameters)
+    result = _tensor_bytes(given.shape, given.type if same else None)
+    return Work(None, _total([given.bytes, *(parameter.bytes for parameter in parameters), result]))
+
+
+# --- the type of a pointwise result, by PyTorch's rules of promotion, as far as a trace says it ----------------------
+
+# Categories, lowest first (PyTorch, "Tensor Attributes": type promotion). fp8 takes part in none of this.
+_SIGNED = ("signed char", "short", "short int", "int", "long", "long int", "long long")
+_FLOATING = ("c10::BFloat16", "c10::Half", "float", "double")
+_COMPLEX = ("c10::complex<c10::Half>", "c10::complex<float>", "c10::complex<double>")
+_CATEGORIES = {
+    "bool": 0,
+    "unsigned char": 1,
+    **dict.fromkeys(_SIGNED, 1),
+    **dict.fromkeys(_FLOATING, 2),
+    **dict.fromkeys(_COMPLEX, 3),
+}
+# A Python float becomes a tensor without dimensions of type double, and then counts as the default type instead: from a
+# row alone it cannot be told from a tensor that is one. What a complex one gives depends on the other's width too.
+_UNDECIDED = frozenset({"double", *_COMPLEX})
+
+
+def promoted(operands: Sequence[Input]) -> str | None:
+    """Return the type that these operands are computed in; None if the trace does not say.
+
+    Tensors without dimensions count only where they are of a higher category than all others. A "Scalar" is a Python
+    number: it changes no floating type, and what it does to others depends on its value's type, which is not recorded.
+    """
+    wide = {operand.type for operand in operands if operand.is_tensor and operand.shape}
+    single = {operand.type for operand in operands if operand.is_tensor and not operand.shape}
+    if not wide and len(single) > 1:
+        return None  # a tensor or a Python number, each of them
+    result = _common_type(wide or single)
+    if result is None:
+        return None
+    if any(operand.type == "Scalar" for operand in operands) and result not in _FLOATING:
+        return None
+    return _raised(result, single) if wide else result
+
+
+def _common_type(types: set[str]) -> str | None:
+    if len(types) == 1:
+        return next(iter(types))
+    if not types or not types <= _CATEGORIES.keys():
+        return None
+    highest = max(_CATEGORIES[name] for name in types)
+    top = {name for name in types if _CATEGORIES[name] == highest}
+    if highest == 3 or (highest == 1 and "unsigned char" in top and len(top) > 1):
+        return None  # mixed with complex, or signed with unsigned: rare, and the rules are long
+    if top == {"c10::BFloat16", "c10::Half"}:
+        return "float"
+    return max(top, key=lambda name: ELEMENT_BYTES[name])
+
+
+def _raised(result: str, single: set[str]) -> str | None:
+    """Return `result`, raised by tensors without dimensions of a higher category."""
+    if not single:
+        return result
+    if result not in _CATEGORIES or not single <= _CATEGORIES.keys():
+        return None
+    higher = {name for name in single if _CATEGORIES[name] > _CATEGORIES[result]}
+    if not higher:
+        return result
+    return None if higher & _UNDECIDED else _common_type(higher)
