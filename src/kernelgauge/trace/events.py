@@ -4,7 +4,7 @@ Decoding in one go would be simpler, at five times the memory (docs/design/trace
 
 A piece ends behind an event. Where that is is guessed from the right, and a guess is proved: "[" + piece + "]" is JSON
 only where an event ends, because a JSON parser that has come that far is in one state. Inside a string or an event the
-parser refuses it. Where all guesses are wrong, more is read. The list of events is found and ended in the same way.
+parser refuses it. Where the first guesses are wrong, as in an event with many objects inside, the brackets are counted.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ _GZIP_WINDOW = 31  # zlib: the largest window, and gzip's own header
 _MOST_RATIO = 200
 _RATIO_FROM = 64 << 20
 
-# Of objects in a row, which only lists of objects inside an event have too.
 _MOST_GUESSES = 4
-_MOST_LISTS_BEHIND = 64  # of objects, behind the list of events
 # One event is at most this long, and so is what stands before the events and behind them: what has no end in so many
 # bytes is not read on to find out.
 _LONGEST = 16 << 20
@@ -44,8 +42,7 @@ _LONGEST = 16 << 20
 _SPACE = b" \t\r\n"
 _KEY = b'"traceEvents"'
 _EVENTS = re.compile(_KEY + rb"[ \t\r\n]*:[ \t\r\n]*\[")
-_END_OF_EVENT = re.compile(rb"\}[ \t\r\n]*(,)(?=[ \t\r\n]*\{)")
-_END_OF_LIST = re.compile(rb"\}[ \t\r\n]*(\])")
+_END = re.compile(rb"\}[ \t\r\n]*,")
 # Python's integers have no bound, but their hashes have: keys of a dict that are chosen to collide would stop it.
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -185,30 +182,27 @@ class TraceParser:
     def pieces(self, blocks: Iterable[bytes]) -> Iterator[Piece]:
         source = _of_one_size(blocks, BLOCK_BYTES)
         buffer, bare = self._head(source)
-        tried, again, any_phase = 0, 0, False
+        brackets, any_phase = _Brackets(), False
         for block in source:
             buffer += block
-            if len(buffer) < again:
-                continue
-            found = self._guess(buffer, islice(_ends(buffer, _END_OF_EVENT, tried), _MOST_GUESSES))
-            if found is None:
+            found = None if brackets.at else self._guess(buffer, _ends_of_events(buffer))
+            events, end = found or self._counted(buffer, brackets)
+            if not events:
                 if len(buffer) > _LONGEST:
-                    raise msgspec.DecodeError(self._place(f"an event that does not end in {_LONGEST} bytes"))
-                tried = max(0, len(buffer.rstrip(_SPACE + b",")) - 1)
-                again = len(buffer) * 5 // 4  # a long event is not parsed again for each block of it
+                    what = "an event that does not end" if brackets.closed is None else "text behind the list of events"
+                    raise msgspec.DecodeError(self._place(f"{what} in {_LONGEST} bytes"))
                 continue
-            events, end = found
             any_phase = any_phase or any(event.ph for event in events)
             yield self._piece(events, end)
-            buffer, tried, again = buffer[end:], 0, 0
-        last = self._last(buffer, bare)
+            buffer, brackets = buffer[end:], _Brackets()
+        last = self._last(buffer, bare, brackets)
         if bare and not any_phase and not any(event.ph for event in last.events):
             raise msgspec.ValidationError("a list without an event")
         yield last
 
     def _head(self, source: Iterator[bytes]) -> tuple[bytes, bool]:
-        """Return what follows the bracket that opens the events, and whether nothing but the events is there."""
-        buffer, seen, guesses = b"", 0, 0
+        """(what follows the bracket that opens the events, whether nothing but the events is there)."""
+        buffer, brackets, seen = b"", _Brackets(), 0
         for block in source:
             if not buffer:
                 buffer = block.lstrip(_SPACE)
@@ -218,14 +212,14 @@ class TraceParser:
             if buffer[:1] == b"[":  # Chrome's other form: the events alone
                 self._offset += 1
                 return buffer[1:], True
-            for match in islice(_EVENTS.finditer(buffer, seen), _MOST_GUESSES - guesses):
-                if self._is_head(buffer[: match.end()]):
+            for match in _EVENTS.finditer(buffer, seen):
+                brackets.count(buffer, match.start())
+                if brackets.depth == 1 and not brackets.quoted:  # else in something else, of which it is a part
+                    self._take_rest(buffer[: match.end()] + b"]}")
+                    del self.rest["traceEvents"]
                     self._offset += match.end()
                     return buffer[match.end() :], False
-                guesses += 1  # it was in something else, of which it is a part
                 seen = match.end()
-            if guesses == _MOST_GUESSES:
-                raise msgspec.DecodeError(f"the first {guesses} lists `traceEvents` are in something else")
             begun = buffer.rfind(_KEY, seen)
             seen = begun if begun >= 0 else max(seen, len(buffer) - len(_KEY))
             if len(buffer) > _LONGEST:
@@ -237,14 +231,6 @@ class TraceParser:
             raise msgspec.ValidationError("Expected `array` - at `$.traceEvents`")
         raise msgspec.ValidationError("Object missing required field `traceEvents`")
 
-    def _is_head(self, text: bytes) -> bool:
-        try:
-            self._take_rest(text + b"]}")
-        except msgspec.DecodeError:
-            return False
-        del self.rest["traceEvents"]
-        return True
-
     def _take_rest(self, text: bytes) -> None:
         try:
             rest = _decode_rest(text)
@@ -254,23 +240,33 @@ class TraceParser:
 
     def _guess(self, buffer: bytes, ends: Iterable[tuple[int, int]]) -> tuple[list[Event], int] | None:
         """`ends`: where events may end, and where it goes on."""
-        for end, next_one in ends:
+        for end, next_one in islice(ends, _MOST_GUESSES):
             try:
                 return self._events(buffer[:end]), next_one
             except _NotTheEndError:
                 continue
         return None
 
-    def _last(self, buffer: bytes, bare: bool) -> Piece:
-        """Return the events before the bracket that closes their list. Little stands behind it: it is one of the last."""
-        start = len(buffer) - len(buffer.lstrip(_SPACE))
-        if buffer[start : start + 1] == b"]":
-            found: tuple[list[Event], int] | None = ([], start + 1)
-        else:
-            found = self._guess(buffer, islice(_ends(buffer, _END_OF_LIST), _MOST_LISTS_BEHIND))
+    def _counted(self, buffer: bytes, brackets: _Brackets) -> tuple[list[Event], int]:
+        """The events before the last that begins, and where that is. None if it is the first, or the list is closed."""
+        brackets.count(buffer, len(buffer))
+        before = buffer[: brackets.begin].rstrip(_SPACE)
+        if not before or brackets.closed is not None:
+            return [], 0
+        events = self._proved(before[:-1]) if before.endswith(b",") else []
+        if not events:
+            raise msgspec.DecodeError(self._place("events are not parted by commas"))
+        return events, brackets.begin
+
+    def _last(self, buffer: bytes, bare: bool, brackets: _Brackets) -> Piece:
+        """The events before the bracket that closes their list. Little stands behind it: it is one of the last."""
+        found = None if brackets.at else self._guess(buffer, _ends_of_list(buffer))
         if found is None:
-            self._proved(buffer)  # says what is wrong, if it is more than this
-            raise msgspec.DecodeError(self._place("the file ends within the list of events"))
+            brackets.count(buffer, len(buffer))
+            if brackets.closed is None or buffer[brackets.closed : brackets.closed + 1] != b"]":
+                self._proved(buffer)  # says what is wrong, if it is more than this
+                raise msgspec.DecodeError(self._place("the file ends within the list of events"))
+            found = self._proved(buffer[: brackets.closed]), brackets.closed + 1
         events, end = found
         if self._first and not events:
             raise msgspec.DecodeError(self._place("a comma behind the last event"))
@@ -335,13 +331,71 @@ def in_utf8(text: bytes) -> bytes:
     return text.decode(errors="replace").encode()
 
 
-def _ends(text: bytes, pattern: re.Pattern[bytes], start: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield where events may end and where it goes on behind the group of `pattern`, from the right up to `start`."""
+def _ends_of_events(text: bytes) -> Iterator[tuple[int, int]]:
     at = len(text)
-    while (at := text.rfind(b"}", start, at)) >= 0:
-        if match := pattern.match(text, at):
-            yield match.start(1), match.end(1)
+    while (at := text.rfind(b"}", 0, at)) >= 0:
+        if end := _END.match(text, at):
+            yield at + 1, end.end()
+
+
+def _ends_of_list(text: bytes) -> Iterator[tuple[int, int]]:
+    at = len(text)
+    while (at := text.rfind(b"]", 0, at)) >= 0:
+        yield at, at + 1
 
 
 class _NotTheEndError(Exception):
     """The bytes are no sequence of whole JSON values."""
+
+
+# Of text without escapes: a string, or what there is of it; brackets in a row.
+_QUOTE, _OPENING = ord('"'), b"{["
+_TOKEN = re.compile(rb'"[^"]*"?|[{\[]+|[}\]]+')
+
+
+class _Brackets:
+    """Counts the brackets of JSON from its start: slower than a guess, but it finds every end.
+
+    Of what is no JSON it may say anything: the decoder refuses that.
+    """
+
+    def __init__(self) -> None:
+        self.at = 0  # counted up to here
+        self.depth = 0
+        self.quoted = False
+        self.begin = 0  # of the last object or list that is in no other
+        self.closed: int | None = None  # where one is closed that was opened before
+
+    def count(self, text: bytes, end: int) -> None:
+        """`text` begins as it did the last time."""
+        if self.closed is not None:
+            return
+        new = text[self.at : end]
+        if (len(new) - len(new.rstrip(b"\\"))) % 2:  # what the last one escapes is still to come
+            new = new[:-1]
+        begin, self.at = self.at, self.at + len(new)
+        new = new.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
+        self._count(new, begin)
+
+    def _count(self, new: bytes, begin: int) -> None:
+        start = 0
+        if self.quoted:
+            start = new.find(b'"') + 1
+            self.quoted = not start
+            if self.quoted:
+                return
+        depth = self.depth
+        for token in _TOKEN.finditer(new, start):
+            at, end = token.span()
+            if new[at] == _QUOTE:
+                self.quoted = end == len(new) and (end == at + 1 or new[end - 1] != _QUOTE)
+            elif new[at] in _OPENING:
+                if depth == 0:
+                    self.begin = begin + at
+                depth += end - at
+            elif end - at > depth:
+                self.closed = begin + at + depth
+                return
+            else:
+                depth -= end - at
+        self.depth = depth
