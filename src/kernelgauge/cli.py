@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from .commands import accepting, calibration, history, merging, reporting, sharing, traces
+from . import merge
+from .commands import accepting, calibration, history, reporting, sharing, traces
 from .commands.output import Exit
 from .errors import KernelgaugeError
 from .printable import printable
@@ -65,6 +66,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(passes_arguments_on=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (traces, sharing, reporting, history, calibration, merging, accepting):
+    for family in (traces, sharing, reporting, history, calibration, merge, accepting):
         family.add_commands(commands)
     return parser

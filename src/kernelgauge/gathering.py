@@ -12,8 +12,6 @@ import msgspec
 
 from .artifacts import Artifacts
 from .errors import ResultsError
-from .fleet.folders import machine_names
-from .fleet.merging import merge
 from .results import Results, TestResult, WorkloadResult
 from .results_file import NAME, read_results
 
