@@ -314,7 +314,9 @@ def gather(gauge: Gauge, *, begun: datetime, ended: datetime) -> Gathered:
     """
     if gauge.session.exitstatus == pytest.ExitCode.INTERRUPTED:
         for path in sorted(gauge.artifacts.workers.glob(f"*/{_RUNNING}")):
-            gauge.warnings.append(f"worker {path.parent.name} was in the tests of {path.read_text()} when the run ended")
+            gauge.warnings.append(
+                f"worker {path.parent.name} was in the tests of {path.read_text()} when the run ended"
+            )
     parts = sorted(_parts(gauge), key=started)
     every_gpu = gauge.session.config.getoption("dist") == "each"
     machines: dict[object, list[Results]] = {}
