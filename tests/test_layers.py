@@ -24,11 +24,11 @@ KNOW_PYTEST = {
     "fixtures.py",
     "hookspec.py",
     "options.py",
-    "parallel.py",
     "plugin.py",
     "selecting.py",
     "standard.py",
     "summary.py",
+    "workers.py",
 }
 TOP = {"plugin", "cli"}
 # Those of the ground floor that open a file, to read it.
@@ -49,7 +49,7 @@ ALLOWED = {
     "shares": {"workload"},
     "trace": {"errors", "regular_file"},
     "judge": {"errors", "printable", "run", "trace"},
-    "report": {"printable", "revision", "run", "judge", "trace", "results", "fleet"},
+    "report": {"printable", "revision", "run", "judge", "trace", "results"},
     "storage": {"errors", "locks", "regular_file", "run", "judge"},
     "serving": {"errors", "perfetto", "printable", "regular_file"},
     "publishing": {"errors", "printable", "perfetto"},

@@ -73,10 +73,6 @@ def pytest_runtest_call(item):
     if item.name == "test_structure_is_that_of_the_baseline[linear-eager-bf16-4x8]":
         (FOLDER / "hangs").touch()
         time.sleep(600)
-
-def pytest_runtest_logfinish(nodeid, location):
-    if "latency[mlp-compiled" in nodeid:
-        (FOLDER / "mlp is done").touch()
 """
 
 SPOIL_A_PART = """
@@ -335,12 +331,11 @@ def test_what_a_dead_worker_measured_before_is_kept(project: Project) -> None:
 def test_sigterm_reports_what_was_measured(project: Project) -> None:
     project.tell(*two_modules())
     add_to_conftest(project, HANG_IN_ONE_TEST)
-    command = [sys.executable, "-m", "pytest", "perf", "-n", "2"]
+    command = [sys.executable, "-m", "pytest", "perf", "-n", "1"]
     process = subprocess.Popen(
         command, cwd=project.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ)
     )
-    wanted = [project.root / "perf" / name for name in ("hangs", "mlp is done")]
-    while process.poll() is None and not all(path.exists() for path in wanted):
+    while process.poll() is None and not (project.root / "perf" / "hangs").exists():
         time.sleep(0.1)
     process.terminate()
     output, _ = process.communicate()
