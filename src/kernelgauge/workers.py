@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -129,8 +130,9 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)  # before the workers are started
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         if has_suite(session.config):
-            # The end of a job's time: what was measured until then is still reported.
-            self._before = signal.signal(signal.SIGTERM, _end_at_sigterm)
+            if threading.current_thread() is threading.main_thread():  # no other may set a handler
+                # The end of a job's time: what was measured until then is still reported.
+                self._before = signal.signal(signal.SIGTERM, _end_at_sigterm)
             with _ending_the_run():
                 self._gauge.prepare_folders()
 
@@ -225,9 +227,10 @@ class Worker:
         }
         self._gauge.observed.selected = self._gauge.suites.in_order(workloads.values())
         for path in self._running.parent.parent.glob(f"*/{_RUNNING}"):
-            if path != self._running and path.read_text() == group:
-                self._lost = f"worker {path.parent.name} died in the tests of {group}: they are not run again"
-                return
+            with suppress(FileNotFoundError):  # another worker has just come to the end of its group
+                if path != self._running and path.read_text() == group:
+                    self._lost = f"worker {path.parent.name} died in the tests of {group}: they are not run again"
+                    return
         self._running.write_text(group)
 
     def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> None:
