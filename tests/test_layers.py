@@ -24,11 +24,11 @@ KNOW_PYTEST = {
     "fixtures.py",
     "hookspec.py",
     "options.py",
-    "parallel.py",
     "plugin.py",
     "selecting.py",
     "standard.py",
     "summary.py",
+    "workers.py",
 }
 TOP = {"plugin", "cli"}
 # Those of the ground floor that open a file, to read it.
@@ -48,7 +48,7 @@ ALLOWED = {
     "shares": {"workload"},
     "trace": {"errors", "regular_file"},
     "judge": {"errors", "printable", "run", "trace"},
-    "report": {"printable", "revision", "run", "judge", "trace", "results", "fleet", "history"},
+    "report": {"printable", "revision", "run", "judge", "trace", "results", "history"},
     "baselines": {"errors", "locks", "regular_file", "judge"},
     "acceptance": {
         "baselines",

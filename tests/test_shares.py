@@ -1,4 +1,4 @@
-"""Which part of a suite one worker or machine measures."""
+"""Which part of a suite one machine measures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kernelgauge import Workload
 from kernelgauge.shares import Share, divided
-from kernelgauge.suites import Options, WorkerPlace
+from kernelgauge.suites import Options
 
 
 def workload(module: str = "mlp", variant: str = "eager", **fields: Any) -> Workload:
@@ -55,14 +55,10 @@ def test_a_share_is_its_part(workloads: list[Workload], count: int) -> None:
     assert shares == [{each.id for each in part} for part in divided(workloads, count)]
 
 
-@given(st.integers(1, 4), st.integers(1, 4), st.text(min_size=1))
-def test_one_process_of_one_machine_has_what_is_no_workload(machines: int, workers: int, node: str) -> None:
+@given(st.integers(1, 4), st.text(min_size=1))
+def test_one_machine_has_a_test_of_no_workload(machines: int, node: str) -> None:
     here = Path()
-    kept = [
-        Options(here, here, here, share=Share(machine, machines), worker=WorkerPlace("gw", Share(worker, workers), 0))
-        for machine in range(1, machines + 1)
-        for worker in range(1, workers + 1)
-    ]
+    kept = [Options(here, here, here, share=Share(machine, machines)) for machine in range(1, machines + 1)]
     assert sum(options.keeps(node) for options in kept) == 1
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from gzip import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .baselines import write_atomically
+from .baselines import slug, write_atomically
 from .errors import ResultsError, StorageError
-from .fleet.folders import is_folder_of
+from .results import Results
 from .results_file import NAME, read_results
 
 if TYPE_CHECKING:
     from .workload import Workload
 
-__all__ = ["Artifacts"]
+__all__ = ["Artifacts", "folder_names"]
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,24 @@ class Artifacts:
 def _is_of_its_machine(path: Path) -> bool:
     """Whether results lie where a run leaves a machine's. A copy that somebody keeps under another name is his."""
     try:
-        return is_folder_of(read_results(path), path.parent.name)
+        own = _name(read_results(path))
     except ResultsError:
         return False
+    return path.parent.name == own or path.parent.name.startswith(f"{own}--")  # a slug has no double dash
+
+
+def folder_names(several: Sequence[Results]) -> list[str]:
+    """Return a folder's name for the results of each machine; "" for the only one."""
+    if len(several) == 1:
+        return [""]
+    names = [_name(results) for results in several]
+    twins = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name}--{before + 1}" if before else name for name, before in zip(names, twins, strict=True)]
+
+
+def _name(results: Results) -> str:
+    device = results.fingerprint.device if results.fingerprint is not None else "nothing measured"
+    return slug(" ".join([device, results.gpu or results.host]))[:100]
 
 
 def _remove(how: Callable[[Path], object], path: Path) -> None:

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from . import __version__
-from .commands import calibration, history, merging, reporting, review, sharing, traces
+from . import __version__, merge
+from .commands import calibration, history, reporting, review, sharing, traces
 from .commands.output import Exit
 from .errors import KernelgaugeError
 from .printable import printable
@@ -67,6 +67,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kernelgauge {__version__}")
     parser.set_defaults(passes_arguments_on=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (traces, sharing, reporting, history, calibration, merging, review):
+    for family in (traces, sharing, reporting, history, calibration, merge, review):
         family.add_commands(commands)
     return parser

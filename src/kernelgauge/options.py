@@ -11,10 +11,10 @@ import pytest
 
 from .argument_types import at_least
 from .errors import KernelgaugeError, UpdateRefused
-from .parallel import arguments_of, place_of
 from .run import Timer
 from .shares import Share
 from .suites import Options
+from .workers import arguments_of, place_of
 
 __all__ = ["add_ini", "add_options", "options_of"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from . import hookspec, parallel
+from . import hookspec, workers
 from .errors import KernelgaugeError
 
 # pytest finds the fixtures in the module that it knows as the plugin.
@@ -65,8 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "(a tuple: one of them, or all of it, as a shape is); several marks add up",
     )
     gauge = config.stash[GAUGE_KEY] = _new_gauge(config)
-    if parallel.is_controller(config):
-        config.pluginmanager.register(parallel.Controller(gauge), "kernelgauge-controller")
+    if workers.is_controller(config):
+        config.pluginmanager.register(workers.Controller(gauge), "kernelgauge-controller")
+    elif gauge.options.worker is not None and gauge.options.worker.dist != "each":
+        config.pluginmanager.register(workers.Worker(gauge), "kernelgauge-worker")
 
 
 def _new_gauge(config: pytest.Config) -> Gauge:
@@ -171,7 +173,7 @@ def _suite_folder(plugin: Any, config: pytest.Config) -> Path:
 
 @pytest.hookimpl(wrapper=True)  # outermost: pytest-xdist looks at the number of workers in its own
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    said = parallel.limit_workers(config)
+    said = workers.limit_workers(config)
     if said is not None and config.getoption("verbose") >= 0:
         print(said)  # noqa: T201  # there is no terminal reporter yet
     return (yield)
@@ -179,7 +181,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    return parallel.workers_for(config)
+    return workers.workers_for(config)
 
 
 @pytest.hookimpl(trylast=True)
@@ -190,7 +192,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gauge = config.stash[GAUGE_KEY]
     full = config.getoption("--perf-matrix") == "full"
     gauge.planned_workloads = gauge.suites.count(full=full) * gauge.options.repeats
-    parallel.tell_division(config, items)
     keep(config, items, are_ours(items, gauge.options))
 
     sort_by_workload(items, gauge.suites.in_order(workloads_of(items)))
@@ -201,18 +202,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gauge = session.config.stash[GAUGE_KEY]
     chosen = workloads_of(session.items)
     if gauge.suites.error is not None:
-        parallel.refuse(session, gauge.suites.error)
+        workers.refuse(session, gauge.suites.error)
     elif chosen and _cannot_collect(session):
         session.items.clear()  # pytest's own loop would run nothing either; that of pytest-xdist does not look
     elif chosen and _runs_tests(session.config):
         gauge.observed.selected = gauge.suites.in_order(chosen)
         gauge.to_judge = {workload.id for workload in workloads_of(that_may_judge_times(session.items))}
         try:
-            parallel.require_share(gauge.options)
+            workers.require_suite(gauge.options)
             gauge.prepare_folders()
             gauge.artifacts.empty()
+            workers.tell_groups(gauge, session.items)
         except KernelgaugeError as error:
-            parallel.refuse(session, error)
+            workers.refuse(session, error)
 
 
 def _runs_tests(config: pytest.Config) -> bool:
@@ -241,13 +243,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     if report.when == "call" or not report.passed:  # what was skipped or failed before its call has none
         gauge.add_test(test_result(item, report))
     if report.failed and gauge.options.worker is not None:
-        keep_part(gauge)  # should it die in its next test, this failure is known
+        keep_part(gauge)  # a failure of the teardown comes after it
 
 
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+def pytest_runtest_teardown(item: pytest.Item) -> None:
     gauge = item.config.stash[GAUGE_KEY]
-    if gauge.options.worker is not None and (nextitem is None or workload_of(item) != workload_of(nextitem)):
-        keep_part(gauge)
+    if gauge.options.worker is not None and workload_of(item) is not None:
+        keep_part(gauge)  # should it hang or die in its next test, what it measured is known
 
 
 @pytest.hookimpl(trylast=True)
@@ -272,5 +274,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             gauge,
             terminalreporter,
             collected_only=config.option.collectonly,
-            controls_workers=parallel.is_controller(config),
+            controls_workers=workers.is_controller(config),
         )

@@ -5,8 +5,9 @@ Plain data, the same in memory and in `reports/latest/results.json` (docs/result
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -21,10 +22,15 @@ __all__ = [
     "WorkloadResult",
     "decode_results",
     "encode_results",
+    "join",
     "moment",
+    "started",
 ]
 
 SCHEMA_VERSION = 1
+_T = TypeVar("_T")
+_WORST_FIRST = (3, 2, 1, 4)  # pytest.ExitCode: internal error, interrupted, tests failed, usage error
+_NOTHING_COLLECTED = 5
 _CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
 
 Outcome = Literal["passed", "failed", "skipped"]
@@ -121,6 +127,108 @@ def moment(text: str) -> datetime | None:
         return read.astimezone(timezone.utc) if read.tzinfo else read.replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError):
         return None
+
+
+def started(results: Results) -> datetime:
+    """Return the start in UTC; the earliest time there is if it cannot be read."""
+    return moment(results.started_at) or datetime.min.replace(tzinfo=timezone.utc)
+
+
+def join(parts: Sequence[Results]) -> Results:
+    """Return several parts of one run, in order of their starts, as one.
+
+    Where two have the same, the later part counts: the run of a workload, the verdict on a subject, a test. A failure that
+    a later part replaced is named in a warning, and the exit status is the worst of all.
+    """
+    first = parts[0]
+    suites = _once(suite for part in parts for suite in part.declared)
+    declared = {suite: _once(name for part in parts for name in part.declared.get(suite, ())) for suite in suites}
+    warnings = [warning for part in parts for warning in part.warnings]
+    workloads = _joined_workloads(parts, warnings)
+    order = {name: place for place, name in enumerate(name for names in declared.values() for name in names)}
+    gpus = {part.gpu for part in parts if part.fingerprint is not None}
+    for what, values in (
+        ("hosts", _once(part.host or "(not known)" for part in parts)),
+        ("commits", _once(part.commit or "(not known)" for part in parts)),
+        ("versions of kernelgauge", _once(part.kernelgauge for part in parts)),
+    ):
+        if len(values) > 1:
+            warnings.append(f"merged from {len(values)} {what}: {', '.join(values)}")
+    return msgspec.structs.replace(
+        first,
+        seconds=_seconds(parts),
+        fingerprint=next((part.fingerprint for part in parts if part.fingerprint is not None), None),
+        gpu=gpus.pop() if len(gpus) == 1 else None,
+        not_watched="; ".join(_once(part.not_watched for part in parts if part.not_watched)),
+        workloads=tuple(sorted(workloads, key=lambda workload: order.get(workload.id, len(order)))),
+        tests=_joined_tests(parts, warnings),
+        warnings=_once(warnings),
+        exit_status=_exit_status([part.exit_status for part in parts]),
+        host=first.host if len({part.host for part in parts}) == 1 else "",
+        # That with the "+" of local changes, if there is one.
+        commit=max((part.commit for part in parts if part.commit is not None), key=len, default=None),
+        timers=_once(timer for part in parts for timer in part.timers),
+        comparisons=max(part.comparisons for part in parts),
+        declared=declared,
+    )
+
+
+def _joined_workloads(parts: Sequence[Results], warnings: list[str]) -> list[WorkloadResult]:
+    joined: dict[str, WorkloadResult] = {}
+    for new in (workload for part in parts for workload in part.workloads):
+        old = joined.get(new.id, new)
+        statuses = {subject: _subject_status(new, subject) for subject in _once(each.subject for each in new.verdicts)}
+        for verdict in old.verdicts:
+            now = statuses.get(verdict.subject)
+            if verdict.status.fails and now is not None and not now.fails:
+                was = f"{new.id}: {verdict.subject} was {verdict.status.value} ({verdict.headline})"
+                warnings.append(f"{was}, and {now.value} in a later part, which counts")
+        kept = tuple(verdict for verdict in old.verdicts if verdict.subject not in statuses)
+        counts = new if new.run is not None or old.run is None else old
+        joined[new.id] = msgspec.structs.replace(counts, verdicts=(*kept, *new.verdicts))
+    return list(joined.values())
+
+
+def _subject_status(workload: WorkloadResult, subject: str) -> Status | None:
+    return worst([verdict.status for verdict in workload.verdicts if verdict.subject == subject])
+
+
+def _joined_tests(parts: Sequence[Results], warnings: list[str]) -> tuple[TestResult, ...]:
+    joined: dict[str, list[TestResult]] = {}
+    for part in parts:
+        new: dict[str, list[TestResult]] = {}  # a test whose teardown failed is there twice
+        for test in part.tests:
+            new.setdefault(test.node, []).append(test)
+        for node, tests in new.items():
+            if _failed(joined.get(node, ())) and not _failed(tests):
+                warnings.append(f"{node} failed, and did not in a later part, which counts")
+        joined.update(new)
+    return tuple(test for tests in joined.values() for test in tests)
+
+
+def _failed(tests: Iterable[TestResult]) -> bool:
+    return any(test.outcome == "failed" for test in tests)
+
+
+def _seconds(parts: Sequence[Results]) -> float:
+    """Return the time from the earliest start to the latest end; without any start, the longest."""
+    spans = [(begun, max(0.0, part.seconds)) for part in parts if (begun := moment(part.started_at)) is not None]
+    if not spans:
+        return max(part.seconds for part in parts)
+    first = min(begun for begun, _ in spans)
+    return max((begun - first) / timedelta(seconds=1) + seconds for begun, seconds in spans)
+
+
+def _exit_status(statuses: Sequence[int]) -> int:
+    """Return the worst; "nothing was collected" only if it is that of all parts."""
+    some = [status for status in statuses if status != _NOTHING_COLLECTED]
+    if not some:
+        return _NOTHING_COLLECTED
+    return next((status for status in (*_WORST_FIRST, *some) if status and status in some), 0)
+
+
+def _once(items: Iterable[_T]) -> tuple[_T, ...]:
+    return tuple(dict.fromkeys(items))
 
 
 class _Header(msgspec.Struct):

@@ -1,64 +1,64 @@
-"""A scheduler of pytest-xdist: every worker runs its own share, and whoever replaces it the rest of that one."""
+"""A scheduler of pytest-xdist: each group of workloads on one worker, and one worker on each GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from xdist.scheduler import EachScheduling  # type: ignore[import-untyped]
+from xdist.scheduler import (  # type: ignore[import-untyped]
+    LoadFileScheduling,
+    LoadGroupScheduling,
+    LoadScopeScheduling,
+)
 
-from .errors import KernelgaugeError
+from .gpus import VISIBLE
 
-__all__ = ["ShareScheduling"]
+__all__ = ["OneWorkerOnEachGpu"]
 
 
-class ShareScheduling(EachScheduling):  # type: ignore[misc]
-    """`EachScheduling` takes two workers for twins whose specifications are spelt alike, as all of one host are: the one
-    that replaces a dead worker would wait for, or begin, another's part. Here the share tells them apart.
+class OneWorkerOnEachGpu(LoadScopeScheduling):  # type: ignore[misc]
+    """The first worker that gets work on a GPU keeps that GPU while it lives: two would disturb each other.
+
+    The other workers run the other tests, in the order and the scopes that ``--dist`` asks for.
+
+    Args:
+        groups: by pytest's id of a test; complete when the first worker has collected.
     """
 
-    collection_is_completed: bool
+    workqueue: Any
+    assigned_work: Any
 
-    def __init__(self, config: Any, log: Any, share_key: str) -> None:
+    def __init__(self, config: Any, log: Any, groups: Mapping[str, str]) -> None:
         super().__init__(config, log)
-        self._share_key = share_key
-        self._left: dict[str, tuple[list[str], list[int]]] = {}  # by share: what was collected, what is not run yet
+        self._groups = groups
+        self._timing: dict[object, Any] = {}  # workers, by GPU
+        of_others = {"loadfile": LoadFileScheduling, "loadscope": LoadScopeScheduling}
+        self._of_others = of_others.get(config.getoption("dist"), LoadGroupScheduling)
 
-    def _share(self, node: Any) -> str:
-        return str(node.gateway.spec.env[self._share_key])
+    def _split_scope(self, nodeid: str) -> str:
+        return self._groups.get(nodeid) or str(self._of_others._split_scope(self, nodeid))
 
-    @property
-    def tests_finished(self) -> bool:
-        return (
-            self.collection_is_completed
-            and not any(pending for _, pending in self._left.values())
-            and all(len(pending) < 2 for pending in self.node2pending.values())
-        )
+    def _gpu(self, node: Any) -> object:
+        spec = node.gateway.spec
+        return spec.env.get(VISIBLE) if spec.popen else spec.id
 
-    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
-        ids = list(collection)
-        self.node2collection[node] = ids
-        before, pending = self._left.pop(self._share(node), (ids, list(range(len(ids)))))
-        if ids != before:
-            raise KernelgaugeError(
-                "the worker that replaces a dead one has collected other tests", got=self._share(node)
-            )
-        self.node2pending[node] = pending
-        if not self.collection_is_completed:
-            self.collection_is_completed = len({self._share(each) for each in self.node2collection}) >= self.numnodes
+    def _assign_work_unit(self, node: Any) -> None:
+        # A worker begins a test when it knows the next one, so one test alone would never begin.
+        while self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
+            if self._timing.setdefault(self._gpu(node), node) is not node:
+                groups = set(self._groups.values())
+                other = next((scope for scope in self.workqueue if scope not in groups), None)
+                if other is None:
+                    node.shutdown()
+                    return
+                self.workqueue.move_to_end(other, last=False)
+            super()._assign_work_unit(node)
 
     def remove_node(self, node: Any) -> str | None:
-        pending = self.node2pending.pop(node)
-        if node not in self._started:  # it was given nothing yet: whoever replaces it runs all
-            return None
-        crashed = self.node2collection[node][pending.pop(0)] if pending else None
-        self._left[self._share(node)] = (self.node2collection[node], pending)
+        if self._timing.get(self._gpu(node)) is node:
+            del self._timing[self._gpu(node)]
+        # What is complete would be assigned again, as work without a test, which never ends.
+        left = {scope: tests for scope, tests in self.assigned_work[node].items() if not all(tests.values())}
+        self.assigned_work[node] = left
+        crashed: str | None = super().remove_node(node)
         return crashed
-
-    def schedule(self) -> None:
-        for node, pending in self.node2pending.items():
-            if node in self.node2collection and node not in self._started:
-                self._started.append(node)
-                if pending:
-                    node.send_runtest_some(pending)
-                node.shutdown()

@@ -63,7 +63,7 @@ def that_may_judge_times(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 
 def are_ours(items: Sequence[pytest.Item], options: Options) -> list[bool]:
-    """Of each test: whether it is this process's, and not another worker's or another machine's."""
+    """Of each test: whether it is in this machine's share."""
     ids = options.kept(workloads_of(items))
     return [workload.id in ids if (workload := workload_of(item)) else options.keeps(item.nodeid) for item in items]
 

@@ -1,4 +1,4 @@
-"""Which part of a suite one worker, or one machine, measures. Pure: everybody computes the same, and asks nobody."""
+"""Which part of a suite one machine measures. Pure: every machine computes the same, and asks nobody."""
 
 from __future__ import annotations
 

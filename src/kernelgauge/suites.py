@@ -23,10 +23,14 @@ __all__ = ["Options", "Suites", "WorkerPlace"]
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """One of the processes that measure a suite together. `others`: how many there are beside it."""
+    """One of the processes that measure a suite together.
+
+    `dist`: how tests are distributed, as pytest-xdist calls it; None: nobody knew of a suite. `others`: how many processes
+    there are beside it.
+    """
 
     id: str
-    share: Share | None
+    dist: str | None
     others: int
 
 
@@ -54,32 +58,19 @@ class Options:
     worker: WorkerPlace | None = None  # of pytest-xdist; None: the only process
 
     @property
-    def shares(self) -> list[Share]:
-        """This machine's part of the suite, and this process's part of that."""
-        return [share for share in (self.share, self.worker.share if self.worker else None) if share is not None]
-
-    @property
     def repeats(self) -> int:
-        """How many processes of this run measure the same: all workers where each has all of its machine's part."""
-        worker = self.worker
-        return worker.others + 1 if worker and worker.share and worker.share.count == 1 else 1
+        """Return how many processes of this run measure the same: all workers under ``--dist each``."""
+        return self.worker.others + 1 if self.worker and self.worker.dist == "each" else 1
 
     def kept(self, workloads: Sequence[Workload]) -> set[str]:
-        """Ids of those that this process measures. Everybody divides them in one order, whatever they were collected in."""
-        left = sorted(workloads, key=lambda workload: workload.id)
-        for share in self.shares:
-            ids = share.of(left)
-            left = [workload for workload in left if workload.id in ids]
-        return {workload.id for workload in left}
+        """Return the ids of those in this run's share. Every machine divides them in one order, however they come."""
+        ordered = sorted(workloads, key=lambda workload: workload.id)
+        return self.share.of(ordered) if self.share else {workload.id for workload in ordered}
 
     def keeps(self, node: str) -> bool:
-        """The same for a test of no workload, by pytest's id."""
+        """Return the same for a test of no workload, by pytest's id."""
         number = zlib.crc32(node.encode(errors="surrogateescape"))
-        for share in self.shares:
-            if number % share.count != share.index - 1:
-                return False
-            number //= share.count
-        return True
+        return self.share is None or number % self.share.count == self.share.index - 1
 
     @property
     def accepts(self) -> bool:

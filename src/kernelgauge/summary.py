@@ -17,15 +17,14 @@ from .artifacts import Artifacts
 from .collecting import collect
 from .errors import KernelgaugeError, StorageError
 from .fixtures import workload_of
-from .gathering import Gathered, gather
 from .judge import Action, PlannedChange, Status
-from .parallel import tell_controller
 from .printable import printable
 from .report.github import github_annotations
 from .report.pull_request import summary_markdown
 from .report.summary import summary, unknown_machines
 from .report.terminal import plan_text
 from .results import Results, TestResult, encode_results
+from .workers import Gathered, gather, tell_controller
 
 if TYPE_CHECKING:
     from .gauge import Gauge
@@ -79,7 +78,7 @@ def _correct_exit_status(gauge: Gauge, found: Gathered, reporter: pytest.Termina
 def keep_part(gauge: Gauge) -> None:
     """Write what a worker of pytest-xdist has so far: if it dies, what it measured is not lost. Never raises."""
     for results, artifacts in _observed(gauge):
-        # One that replaces a dead worker measures the whole share again, and has tests for the rest of it alone.
+        # A workload that was only measured to compare another one with is another worker's.
         tested = {test.workload for test in results.tests}
         part = msgspec.structs.replace(
             results, workloads=tuple(workload for workload in results.workloads if workload.id in tested)
@@ -103,7 +102,7 @@ def _gathered(gauge: Gauge, reporter: pytest.TerminalReporter) -> Gathered:
     """By the workers of pytest-xdist."""
     started, ended = _from_to(gauge)
     try:
-        return gather(gauge, started=started, ended=ended)
+        return gather(gauge, begun=started, ended=ended)
     except OSError as error:
         where = str(gauge.artifacts.workers)
         lost = StorageError("what the workers left cannot be brought together", where=where, got=str(error))

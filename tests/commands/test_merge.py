@@ -17,9 +17,10 @@ from kernelgauge.cli import main
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
 from kernelgauge.results_file import find_results, read_results
+from tests.builders import run
 from tests.commands.conftest import Command
-from tests.fleet.builders import ids, machine, measured, part
-from tests.test_results import HOSTILE, hostile
+from tests.parts import ended, ids, machine, measured, part
+from tests.test_results import HOSTILE, hostile, workload
 
 PASSED = {"one": Status.PASS, "two": Status.PASS}
 SLOW = dict.fromkeys(PASSED, Status.REGRESSED)
@@ -27,7 +28,7 @@ SLOW = dict.fromkeys(PASSED, Status.REGRESSED)
 
 @pytest.fixture
 def command(kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "200")
     return partial(kernelgauge, "merge")
 
 
@@ -46,7 +47,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def test_shards_become_one_folder_with_their_traces_and_reports(command: Command, tmp_path: Path) -> None:
+def test_shards_become_one_folder_with_traces_and_reports(command: Command, tmp_path: Path) -> None:
     shards = tmp_path / "artifacts"
     left(shards / "shard1", part("one", gpu="aa", arguments=("perf", "--perf-shard=1/2")))
     left(shards / "shard2", part("two", gpu="bb", second=1, arguments=("perf", "--perf-shard=2/2")))
@@ -73,7 +74,11 @@ def test_several_machines_have_a_folder_each(command: Command, tmp_path: Path) -
         left(tmp_path / name, machine(name, statuses))
     code, out, _ = command(tmp_path / "aa", tmp_path / "bb" / "results.json", tmp_path / "cc", "--to", tmp_path / "all")
     assert code == 1
-    assert "where to look: this GPU" in out
+    passed = "PASS on NVIDIA H200 aa on node1 (+8.0 %), NVIDIA H200 cc on node1 (+8.0 %)"
+    assert out.splitlines()[:2] == [
+        "FAILED  3 machines, 2 workloads (2 REGRESSED)",
+        f"one: REGRESSED on NVIDIA H200 bb on node1 (+8.0 %); {passed}",
+    ]
     folders = [f"nvidia-h200-{gpu}" for gpu in ("aa", "bb", "cc")]
     assert [path for path in files(tmp_path / "all") if path.endswith(".json")] == [
         f"{f}/results.json" for f in folders
@@ -83,7 +88,7 @@ def test_several_machines_have_a_folder_each(command: Command, tmp_path: Path) -
     assert (tmp_path / "all" / folders[1] / str(slow.workloads[0].trace)).read_text() == "trace of one in bb"
     assert f'href="{folders[2]}/traces/one.json.gz"' in (tmp_path / "all" / "report.html").read_text()
     page = (tmp_path / "all" / "report.md").read_text()
-    assert page.index("where to look: this GPU") < page.index("**REGRESSED**  3 runs")
+    assert page.index("**FAILED  3 machines") < page.index("**REGRESSED**  3 runs")
 
 
 def test_merging_what_was_merged_gives_the_same(command: Command, tmp_path: Path) -> None:
@@ -96,18 +101,12 @@ def test_merging_what_was_merged_gives_the_same(command: Command, tmp_path: Path
         assert (tmp_path / "once" / name).read_bytes() == (tmp_path / "twice" / name).read_bytes()
 
 
-def test_without_traces_none_is_copied_or_named(command: Command, tmp_path: Path) -> None:
-    command(left(tmp_path / "a", part("one")), "--to", tmp_path / "all", "--no-traces")
-    assert files(tmp_path / "all") == ["report.html", "report.md", "results.json"]
-    assert read_results(tmp_path / "all" / "results.json").workloads[0].trace is None
-
-
 def test_equal_results_in_two_folders_count_once(command: Command, tmp_path: Path) -> None:
     for name in ("a", "b"):
         left(tmp_path / "in" / name, part("one"))
     code, _, err = command(tmp_path / "in", "--to", tmp_path / "all")
     assert code == 0
-    assert "warning: the results that started at 2026-11-20T19:10:00+00:00 were given 2 times: counted once" in err
+    assert f"skipped: {tmp_path / 'in' / 'b' / 'results.json'}: the same results as in another folder" in err
 
 
 def test_a_missing_shard_fails(command: Command, tmp_path: Path) -> None:
@@ -117,9 +116,37 @@ def test_a_missing_shard_fails(command: Command, tmp_path: Path) -> None:
     assert "shard 2/2 is missing" in out
 
 
-def test_what_was_not_decided_is_no_success(command: Command, tmp_path: Path) -> None:
-    left(tmp_path / "a", machine("aa", {"one": Status.NO_BASELINE}))
-    assert command(tmp_path / "a", "--to", tmp_path / "all")[0] == 1
+@pytest.mark.parametrize(
+    ("told", "word"),
+    [
+        (machine("aa", {"one": Status.NO_BASELINE}), "UNDECIDED"),
+        (part("one", workload(name="two", run=run(workload="two"))), "UNDECIDED"),
+        (part(), "NOTHING JUDGED"),
+        (machine("aa", PASSED, exit_status=3), "FAILED"),
+        (part("one", tests=(ended("one", "failed"),)), "FAILED"),
+        (part("one", workload(name="two", run=None, unavailable="not installed")), "PASS"),
+    ],
+)
+def test_first_word_is_the_verdict(command: Command, tmp_path: Path, told: Results, word: str) -> None:
+    left(tmp_path / "a", told)
+    code, out, _ = command(tmp_path / "a", "--to", tmp_path / "all")
+    assert out.startswith(f"{word}  ")
+    assert (tmp_path / "all" / "report.md").read_text().startswith(f"**{word}  ")
+    assert (code == 0) == (word == "PASS")
+
+
+@pytest.mark.parametrize(("count", "lines"), [(3, 2), (10**15, 21)])
+def test_missing_shards_are_listed_up_to_a_limit(command: Command, tmp_path: Path, count: int, lines: int) -> None:
+    left(tmp_path / "a", part("one", arguments=("perf", "--perf-shard", f"1/{count}")))
+    _, out, _ = command(tmp_path / "a", "--to", tmp_path / "all")
+    assert sum(line.startswith("failed: ") for line in out.splitlines()) == lines
+
+
+def test_shards_on_machines_that_do_not_join_are_all_there(command: Command, tmp_path: Path) -> None:
+    for gpu, name, driver, shard in (("aa", "one", "580", "1/2"), ("bb", "two", "590", "2/2")):
+        told = machine(gpu, {name: Status.PASS}, driver=driver, arguments=("perf", f"--perf-shard={shard}"))
+        left(tmp_path / "in" / gpu, told)
+    assert command(tmp_path / "in", "--to", tmp_path / "all")[0] == 0
 
 
 # -- what is no results file ------------------------------------------------------------------------------------------
@@ -156,7 +183,7 @@ def newer() -> bytes:
     ],
     ids=["newer", "truncated", "empty", "incomplete"],
 )
-def test_results_that_cannot_be_read_are_refused_and_the_others_merged(
+def test_unreadable_results_are_refused_and_the_others_merged(
     command: Command, tmp_path: Path, content: bytes, said: str
 ) -> None:
     left(tmp_path / "in" / "a", part("one"))
@@ -193,9 +220,7 @@ def test_a_folder_that_is_not_empty_is_not_written_to(command: Command, tmp_path
 
 
 @pytest.mark.parametrize("target", ["nowhere", "results.json"], ids=["dangling", "loop"])
-def test_a_link_to_nothing_in_the_place_of_results_is_refused_and_the_others_merged(
-    command: Command, tmp_path: Path, target: str
-) -> None:
+def test_link_to_nothing_is_refused_and_the_others_merged(command: Command, tmp_path: Path, target: str) -> None:
     left(tmp_path / "in" / "a", part("one"))
     link = tmp_path / "in" / "broken" / "results.json"
     link.parent.mkdir()
@@ -207,7 +232,7 @@ def test_a_link_to_nothing_in_the_place_of_results_is_refused_and_the_others_mer
 
 
 @pytest.mark.parametrize(("owner", "call"), [(os, "scandir"), (Path, "lstat")], ids=["not listed", "not entered"])
-def test_a_folder_that_cannot_be_read_is_refused_and_the_others_merged(
+def test_unreadable_folder_is_refused_and_the_others_merged(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, call: str
 ) -> None:
     for name in ("a", "b", "locked"):
@@ -228,7 +253,7 @@ def test_a_folder_that_cannot_be_read_is_refused_and_the_others_merged(
     assert out.startswith("FAILED  1 machine, 2 workloads (2 PASS)\n")
 
 
-def test_a_path_that_is_too_long_is_refused_and_the_others_merged(command: Command, tmp_path: Path) -> None:
+def test_too_long_path_is_refused_and_the_others_merged(command: Command, tmp_path: Path) -> None:
     code, _, err = command(left(tmp_path / "a", part("one")), "x" * 10_000, "--to", tmp_path / "all")
     assert code == 2
     assert "File name too long" in err
@@ -244,38 +269,19 @@ def test_a_place_whose_path_is_too_long_cannot_be_written(command: Command, tmp_
 # -- traces -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["../secret.json.gz", "/etc/hostname", "traces/../../secret.json.gz", "link.json.gz", "out/secret.json.gz", "fifo"],
-)
-def test_a_trace_outside_of_its_folder_is_not_taken(command: Command, tmp_path: Path, path: str) -> None:
+@pytest.mark.parametrize("identifier", ["one", "../../secret", "a\x1b[31m", "k" * 242])
+def test_trace_is_taken_from_the_traces_folder_only(command: Command, tmp_path: Path, identifier: str) -> None:
+    (tmp_path / "traces").mkdir()
     (tmp_path / "secret.json.gz").write_text("secret")
     folder = tmp_path / "a"
     folder.mkdir()
-    (folder / "link.json.gz").symlink_to(tmp_path / "secret.json.gz")
-    (folder / "out").symlink_to(tmp_path)
-    os.mkfifo(folder / "fifo")
-    (folder / "results.json").write_bytes(encode_results(part(measured("one", trace=path))))
+    told = part(measured(identifier, trace="../secret.json.gz"))
+    (folder / "results.json").write_bytes(encode_results(told))
     code, _, err = command(folder, "--to", tmp_path / "all")
     assert code == 0
-    assert "warning: one: its trace was not found beside its results" in err
+    assert "its trace was not found beside its results" in err
     assert files(tmp_path / "all") == ["report.html", "report.md", "results.json"]
     assert read_results(tmp_path / "all" / "results.json").workloads[0].trace is None
-
-
-def test_two_traces_of_one_name_are_not_mixed_up(command: Command, tmp_path: Path) -> None:
-    folder = tmp_path / "a"
-    for sub in ("x", "y"):
-        (folder / sub).mkdir(parents=True)
-        (folder / sub / "t.json.gz").write_text(sub)
-    told = part(measured("one", trace="x/t.json.gz"), measured("two", trace="y/t.json.gz"))
-    (folder / "results.json").write_bytes(encode_results(told))
-    command(folder, "--to", tmp_path / "all")
-    assert [each.trace for each in read_results(tmp_path / "all" / "results.json").workloads] == [
-        "traces/t.json.gz",
-        None,
-    ]
-    assert (tmp_path / "all" / "traces" / "t.json.gz").read_text() == "x"
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -300,37 +306,9 @@ def test_machines_of_one_name_have_folders_of_their_own(command: Command, tmp_pa
     ]
 
 
-@pytest.mark.parametrize(
-    "name", ["k" * 242, "a\x1b[31m", "a b", "-a", "\u202e"], ids=["long", "escape", "blank", "option", "bidirectional"]
-)
-def test_a_trace_whose_name_is_none_is_left_out_and_named(command: Command, tmp_path: Path, name: str) -> None:
-    folder = left(tmp_path / "a", part("one", "two"))
-    strange = folder / "traces" / f"{name}.json.gz"
-    (folder / "traces" / "one.json.gz").rename(strange)
-    told = json.loads((folder / "results.json").read_bytes())
-    told["workloads"][0]["trace"] = f"traces/{strange.name}"
-    (folder / "results.json").write_text(json.dumps(told))
-    code, _, err = command(folder, "--to", tmp_path / "all")
-    assert code == 0
-    assert "warning: one: its trace is left out: its name is too long, or has other characters than " in err
-    assert [path for path in files(tmp_path / "all") if path.startswith("traces/")] == [
-        "traces/two.json.gz",
-        "traces/two.txt",
-    ]
-
-
 def test_the_longest_name_of_a_workload_is_a_name_of_a_trace(command: Command, tmp_path: Path) -> None:
     command(left(tmp_path / "a", part("k" * 200)), "--to", tmp_path / "all")
     assert (tmp_path / "all" / "traces" / f"{'k' * 200}.json.gz").is_file()
-
-
-def test_a_trace_of_no_name_was_not_found(command: Command, tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "results.json").write_bytes(encode_results(part(measured("one", trace=""))))
-    code, _, err = command(tmp_path / "a", "--to", tmp_path / "all")
-    assert code == 0
-    assert "warning: one: its trace was not found beside its results" in err
-    assert read_results(tmp_path / "all" / "results.json").workloads[0].trace is None
 
 
 # -- finding ----------------------------------------------------------------------------------------------------------

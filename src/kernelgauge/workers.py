@@ -1,0 +1,392 @@
+"""Under pytest-xdist: a GPU for each worker, a worker for each group of workloads, and one result of all workers.
+
+Variants that a suite compares are one group, so that one GPU measures them. Tests of anything else are distributed as
+without us. The groups are no `xdist_group` marks: pytest-xdist 3.8 puts those into the ids of tests, and pytest 9.2
+ignores what it writes there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+import pytest
+
+from .artifacts import Artifacts, folder_names
+from .baselines import write_atomically
+from .errors import KernelgaugeError, ResultsError
+from .fixtures import not_run, workload_of
+from .gpus import VISIBLE, visible_gpus
+from .judge import Status, Verdict
+from .results import Results, TestResult, WorkloadResult, join, started
+from .results_file import NAME, read_results
+from .suites import Options, WorkerPlace
+
+if TYPE_CHECKING:
+    from .gauge import Gauge
+
+__all__ = [
+    "Controller",
+    "Gathered",
+    "Worker",
+    "arguments_of",
+    "gather",
+    "is_controller",
+    "limit_workers",
+    "place_of",
+    "refuse",
+    "require_suite",
+    "tell_controller",
+    "tell_groups",
+    "workers_for",
+]
+
+# Keys of what controller and worker tell each other.
+_DIST = "kernelgauge_dist"
+_ARGUMENTS = "kernelgauge_arguments"
+_ERROR = "kernelgauge_error"
+
+# Files of a worker.
+_GROUPS = "groups.json"  # of each test of a workload, by pytest's id
+_RUNNING = "running"  # the group that it is at
+
+# Results, and where their files and traces are: one for each kind of machine.
+Gathered = list[tuple[Results, Artifacts]]
+
+
+# -- before the workers start -----------------------------------------------------------------------------------------
+
+
+def is_controller(config: pytest.Config) -> bool:
+    """Return whether this process starts workers, and measures nothing itself."""
+    distributes = config.getoption("dist", "no") != "no" and config.getoption("tx", None)
+    return bool(distributes and not config.option.collectonly and not hasattr(config, "workerinput"))
+
+
+def limit_workers(config: pytest.Config) -> str | None:
+    """Take back workers that would find every GPU taken; return what to say of it.
+
+    Where tests of anything else are asked for, no worker is taken from them.
+    """
+    wanted = getattr(config.option, "numprocesses", None)
+    places = workers_for(config)
+    if not isinstance(wanted, int) or places is None or wanted <= places:
+        return None
+    config.option.numprocesses = places
+    why = "one worker times on each GPU" if _gpus(config) else "there is one device to time on"
+    return f"kernelgauge: {why}: -n {wanted} -> {places}"
+
+
+def workers_for(config: pytest.Config) -> int | None:
+    """Return how many workers ``-n auto`` starts: one for each GPU. None: there are tests of something else."""
+    return max(1, len(_gpus(config))) if has_suite(config) and _only_suites(config) else None
+
+
+def has_suite(config: pytest.Config) -> bool:
+    """Return whether a `conftest.py` that pytest has loaded declares workloads: before collection, that of a named folder."""
+    return bool(config.hook.pytest_kernelgauge_workloads.get_hookimpls())
+
+
+def _only_suites(config: pytest.Config) -> bool:
+    declaring = config.hook.pytest_kernelgauge_workloads.get_hookimpls()
+    folders = [Path(file).parent for each in declaring if (file := getattr(each.plugin, "__file__", None))]
+    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return all(any(path.resolve().is_relative_to(folder) for folder in folders) for path in paths)
+
+
+def _gpus(config: pytest.Config) -> tuple[str, ...]:
+    return () if config.getoption("--perf-device") == "cpu" else visible_gpus()
+
+
+# -- the controller ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _ending_the_run() -> Iterator[None]:
+    """An error of ours ends pytest with its text alone, where a raised one would be an internal error."""
+    try:
+        yield
+    except KernelgaugeError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+class Controller:
+    """Hooks of the process that starts the workers."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._errors: list[str] = []  # of workers, each once
+        self._gauge = gauge
+        self._groups: dict[str, str] = {}
+        self._before: Any = None  # the handler of SIGTERM
+
+    @pytest.hookimpl(tryfirst=True)  # before the workers are started
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        if has_suite(session.config):
+            if threading.current_thread() is threading.main_thread():  # no other may set a handler
+                # The end of a job's time: what was measured until then is still reported.
+                self._before = signal.signal(signal.SIGTERM, _end_at_sigterm)
+            with _ending_the_run():
+                self._gauge.prepare_folders()
+
+    def pytest_unconfigure(self) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[Any]) -> None:
+        """Before the worker imports anything of a suite: CUDA reads the variable once."""
+        gpus = _gpus(config) if has_suite(config) else ()
+        for place, spec in enumerate(specs):
+            if gpus and spec.popen:  # a worker on another machine has GPUs of its own
+                spec.env[VISIBLE] = gpus[place % len(gpus)]
+
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput[_DIST] = node.config.getoption("dist") if has_suite(node.config) else None
+        node.workerinput[_ARGUMENTS] = [str(argument) for argument in node.config.invocation_params.args]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        if not has_suite(config) or config.getoption("dist") == "each":
+            return None
+        from .scheduling import OneWorkerOnEachGpu
+
+        return OneWorkerOnEachGpu(config, log, self._groups)
+
+    def pytest_xdist_node_collection_finished(self, node: Any) -> None:
+        artifacts = self._gauge.artifacts
+        groups = artifacts.of_worker(node.gateway.id).folder / _GROUPS
+        if not self._groups and groups.exists():  # it has workloads to measure
+            self._groups.update(msgspec.json.decode(groups.read_bytes(), type=dict[str, str]))
+            with _ending_the_run():
+                artifacts.empty()
+
+    def pytest_testnodedown(self, node: Any) -> None:
+        error = getattr(node, "workeroutput", {}).get(_ERROR)
+        if error and error not in self._errors:
+            self._errors.append(error)
+
+    def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
+        self._gauge.add_test(
+            TestResult(crashitem, None, "failed", 0.0, said=str(report.longrepr))  # its worker's part lacks it
+        )
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for error in self._errors:
+            terminalreporter.write_line(f"ERROR: {error}", red=True)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._errors and session.exitstatus not in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+
+def _end_at_sigterm(*_: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not end the report
+    pytest.exit("SIGTERM")
+
+
+# -- a worker ---------------------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """Hooks of a worker: it measures one group at a time, and none in which another worker died."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+        self._group = ""
+        self._lost = ""  # why the group is not run
+
+    @property
+    def _running(self) -> Path:
+        return self._gauge.artifacts.folder / _RUNNING
+
+    @pytest.hookimpl(tryfirst=True)  # before a fixture of the suite, which may be what kills the worker
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        workload, group = workload_of(item), _group_of(item)
+        if workload is None or not group:
+            return
+        if group != self._group:
+            self._begin(group, item.session)
+        if self._lost:
+            lost = Verdict(Status.INVALID, workload.id, "measurement", self._lost)
+            if lost not in self._gauge.verdicts:
+                self._gauge.conclude(lost)
+            not_run(item, self._gauge, self._lost)
+
+    def _begin(self, group: str, session: pytest.Session) -> None:
+        self._group, self._lost = group, ""
+        workloads = {
+            each.id: each for item in session.items if _group_of(item) == group and (each := workload_of(item))
+        }
+        self._gauge.observed.selected = self._gauge.suites.in_order(workloads.values())
+        for path in self._running.parent.parent.glob(f"*/{_RUNNING}"):
+            with suppress(FileNotFoundError):  # another worker has just come to the end of its group
+                if path != self._running and path.read_text() == group:
+                    self._lost = f"worker {path.parent.name} died in the tests of {group}: they are not run again"
+                    return
+        self._running.write_text(group)
+
+    def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> None:
+        if self._group and _group_of(nextitem) != self._group:
+            self._running.unlink(missing_ok=True)
+            self._group = ""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+        """A controller that has ended hears no more. Its own last words are not to be followed by ours."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pluggy's, of the exception
+            try:
+                return (yield)
+            except OSError:
+                return None
+
+
+def place_of(config: pytest.Config) -> WorkerPlace | None:
+    """Return which worker this process is; None: none."""
+    told: dict[str, Any] | None = getattr(config, "workerinput", None)
+    return None if told is None else WorkerPlace(told["workerid"], told.get(_DIST), told["workercount"] - 1)
+
+
+def tell_groups(gauge: Gauge, items: Sequence[pytest.Item]) -> None:
+    """Write the group of each test where the controller reads it. Raises `StorageError` if it cannot be written."""
+    if gauge.options.worker is not None:
+        groups = {item.nodeid: group for item in items if (group := _group_of(item))}
+        write_atomically(gauge.artifacts.folder / _GROUPS, msgspec.json.encode(groups))
+
+
+def _group_of(item: pytest.Item | None) -> str:
+    """Return the name of what is measured on one GPU; empty: this is a test of something else."""
+    workload = workload_of(item) if item is not None else None
+    if workload is None:
+        return ""
+    shape = "x".join(map(str, workload.shape))
+    pass_ = "" if workload.pass_ == "forward" else workload.pass_
+    return "-".join(filter(None, (workload.module, workload.dtype, pass_, shape)))
+
+
+def arguments_of(config: pytest.Config) -> tuple[str, ...]:
+    """Return pytest's, as they were given to the controller: a worker's own are made up by pytest-xdist."""
+    told: dict[str, Any] = getattr(config, "workerinput", {})
+    return tuple(told.get(_ARGUMENTS) or map(str, config.invocation_params.args))
+
+
+def require_suite(options: Options) -> None:
+    """Raises `KernelgaugeError` in a worker whose controller knew of no suite: it would share the GPU with the others."""
+    if options.worker is not None and options.worker.dist is None:
+        raise KernelgaugeError(
+            "several workers found workloads that nobody had divided among them",
+            got="a suite below the folders that pytest was given",
+            expected="the suite's own folder",
+            next_command="pytest perf -n 2   (name the folder whose conftest.py declares the workloads)",
+        )
+
+
+def refuse(session: pytest.Session, error: KernelgaugeError) -> None:
+    """Run nothing, and say why. Raises `pytest.UsageError`, which of a worker would be taken for a crash."""
+    if not tell_controller(session.config, error):
+        raise pytest.UsageError(str(error)) from error
+    session.items.clear()
+
+
+def tell_controller(config: pytest.Config, error: KernelgaugeError) -> bool:
+    """Return whether there is one. It says the error, and the run has failed."""
+    output: dict[str, Any] | None = getattr(config, "workeroutput", None)
+    if output is not None:
+        output.setdefault(_ERROR, str(error))
+    return output is not None
+
+
+# -- what the workers have left ---------------------------------------------------------------------------------------
+
+
+def gather(gauge: Gauge, *, begun: datetime, ended: datetime) -> Gathered:
+    """Return what all workers measured and judged, one result for each GPU model, or with ``--dist each`` for each GPU.
+
+    Empty if there is nothing. What a worker that died has left counts as far as it goes. The workers' parts stay: until
+    what was made of them is written, they are all that there is.
+
+    Raises `OSError` if a trace cannot be moved.
+    """
+    if gauge.session.exitstatus == pytest.ExitCode.INTERRUPTED:
+        for path in sorted(gauge.artifacts.workers.glob(f"*/{_RUNNING}")):
+            gauge.warnings.append(
+                f"worker {path.parent.name} was in the tests of {path.read_text()} when the run ended"
+            )
+    parts = sorted(_parts(gauge), key=started)
+    every_gpu = gauge.session.config.getoption("dist") == "each"
+    machines: dict[object, list[Results]] = {}
+    for part in parts:
+        if part.fingerprint is not None:
+            machines.setdefault((part.fingerprint.device, part.gpu if every_gpu else None), []).append(part)
+    unmeasured = [part for part in parts if part.fingerprint is None]
+    machines.setdefault(next(iter(machines), None), []).extend(unmeasured)
+    joined = [join(each) for each in machines.values() if each]
+    crashed = [_of_its_workload(test, joined[0]) for test in gauge.tests] if joined else []  # all declare the same
+    found: Gathered = []
+    for place, (results, name) in enumerate(zip(joined, folder_names(joined), strict=True)):
+        artifacts = Artifacts(gauge.artifacts.folder / name)
+        its_own = [test for test in crashed if _place_of(test, joined) == place]
+        nodes = {test.node for test in its_own}
+        whole = msgspec.structs.replace(
+            results,
+            started_at=begun.isoformat(timespec="seconds"),
+            seconds=(ended - begun).total_seconds(),
+            arguments=gauge.options.arguments,
+            exit_status=int(gauge.session.exitstatus),
+            workloads=tuple(_moved(workload, gauge.artifacts.folder, artifacts) for workload in results.workloads),
+            tests=(*(test for test in results.tests if test.node not in nodes), *its_own),
+            warnings=(*results.warnings, *(() if place else gauge.warnings)),  # the controller's, once
+        )
+        found.append((whole, artifacts))
+    return found
+
+
+def _place_of(test: TestResult, joined: Sequence[Results]) -> int:
+    """Return which machine has the test's workload; where none has, the first."""
+    has = (place for place, each in enumerate(joined) if any(test.workload == one.id for one in each.workloads))
+    return next(has, 0)
+
+
+def _of_its_workload(test: TestResult, results: Results) -> TestResult:
+    """Return a test whose worker died in it, with the workload that its parameters name."""
+    parameters = test.node.partition("[")[2].removesuffix("]")
+    ids = [each for names in results.declared.values() for each in names if f"-{each}-" in f"-{parameters}-"]
+    return msgspec.structs.replace(test, workload=max(ids, key=len)) if ids else test
+
+
+def _parts(gauge: Gauge) -> Iterator[Results]:
+    """Yield each worker's results, trace paths relative to the reports folder."""
+    for path in sorted(gauge.artifacts.workers.glob(f"*/{NAME}")):
+        try:
+            part = read_results(path)
+        except ResultsError as error:
+            gauge.warnings.append(f"{path.parent.name}: {error.one_line}")
+            gauge.session.exitstatus = gauge.session.exitstatus or 1  # what it measured is lost
+            continue
+        inside = PurePosixPath(gauge.artifacts.workers.name, path.parent.name)
+        workloads = tuple(
+            msgspec.structs.replace(workload, trace=str(inside / workload.trace)) if workload.trace else workload
+            for workload in part.workloads
+        )
+        yield msgspec.structs.replace(part, workloads=workloads)
+
+
+def _moved(workload: WorkloadResult, folder: Path, artifacts: Artifacts) -> WorkloadResult:
+    """Move a workload's trace and table to where those of all are."""
+    if workload.trace is None:
+        return workload
+    trace = folder / workload.trace
+    artifacts.traces.mkdir(parents=True, exist_ok=True)
+    for path in (trace, trace.with_name(f"{workload.id}.txt")):
+        if path.exists():
+            os.replace(path, artifacts.traces / path.name)
+    moved = (artifacts.traces / trace.name).relative_to(artifacts.folder)
+    return msgspec.structs.replace(workload, trace=moved.as_posix())
