@@ -143,7 +143,7 @@ def test_versions_are_plain_strings() -> None:
     versions = software()
     assert versions["torch"] == torch.__version__
     assert type(versions["torch"]) is str
-    assert set(versions) == {"torch", "triton", "liger_kernel", "python"}
+    assert set(versions) == {"torch", "triton", "liger_kernel", "python", "fp32_matmul"}
 
 
 def test_a_patch_release_of_python_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
