@@ -11,7 +11,7 @@ import pytest
 from kernelgauge import Expectation, Run, Timer, Workload
 from kernelgauge.conditions import Reading
 from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
-from kernelgauge.plugin import GAUGE_KEY
+from kernelgauge.hooks import GAUGE_KEY
 from kernelgauge.run import Counts, Fingerprint, Sample
 from kernelgauge.trace import KernelIdentity, KernelRecord
 
