@@ -22,6 +22,7 @@ KNOW_PYTEST = {
     "cli.py",
     "commands/review.py",  # -k, as pytest reads it
     "fixtures.py",
+    "hooks.py",
     "hookspec.py",
     "options.py",
     "plugin.py",
@@ -30,7 +31,7 @@ KNOW_PYTEST = {
     "summary.py",
     "workers.py",
 }
-TOP = {"plugin", "cli"}
+TOP = {"plugin", "hooks", "cli"}
 # Those of the ground floor that open a file, to read it.
 READERS = {
     "trace/reader.py": {"pathlib"},

@@ -1,4 +1,4 @@
-"""The hook by which a suite declares its workloads."""
+"""The hook by which a suite declares its workloads, and names that `plugin.py` shares with what it loads later."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from .workload import Workload
+
+
+__all__ = ["SENSITIVITY", "SESSION_KEY", "pytest_kernelgauge_workloads"]
+
+SENSITIVITY = "kernelgauge_sensitivity"  # an ini option
+SESSION_KEY = pytest.StashKey[pytest.Session]()
 
 
 @pytest.hookspec

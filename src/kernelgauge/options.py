@@ -1,110 +1,27 @@
-"""The options of the plugin, and what they ask for together."""
+"""What the options ask for together."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 from collections.abc import Sequence
 
 import pytest
 
-from .argument_types import at_least
 from .errors import KernelgaugeError, UpdateRefused
+from .hookspec import SENSITIVITY
 from .run import Timer
-from .shares import Share
 from .suites import Options
 from .workers import arguments_of, place_of
 
-__all__ = ["add_ini", "add_options", "options_of"]
-
-_SENSITIVITY = "kernelgauge_sensitivity"
-
-
-def add_options(group: pytest.OptionGroup) -> None:
-    group.addoption(
-        "--perf-matrix",
-        choices=("default", "full"),
-        default="default",
-        help="workloads to run: the default ones, or all of them",
-    )
-    group.addoption(
-        "--perf-device",
-        choices=("auto", "cuda", "cpu"),
-        default="auto",
-        help="auto: a GPU if there is one, else the CPU",
-    )
-    group.addoption(
-        "--perf-update",
-        nargs="?",
-        const="yes",
-        choices=("yes", "force"),
-        help="store what was measured as the baselines of this machine; under CI only with =force",
-    )
-    group.addoption(
-        "--perf-require-baseline", action="store_true", help="a missing baseline fails its tests instead of skipping"
-    )
-    group.addoption(
-        "--perf-strict",
-        action="store_true",
-        help="for nightly jobs: whatever was not decided (no baseline, inconclusive, variant skipped) is a failure",
-    )
-    _add_measuring(group)
-    group.addoption(
-        "--perf-runs",
-        metavar="FILE",
-        help="only measure, and write what was measured to FILE: what kernelgauge calibrate asks of its processes",
-    )
-    group.addoption(
-        "--perf-shard",
-        type=_share,
-        metavar="I/N",
-        help="run part I of N of the suite: for N machines, say. kernelgauge merge brings their results together",
-    )
-    group.addoption(
-        "--perf-history",
-        metavar="DIR",
-        help="add this run to a history: a folder, or a URL that fsspec knows (s3://...); kernelgauge trend reads it",
-    )
-    group.addoption("--perf-baselines", metavar="DIR", help="folder of the baselines (default: <rootdir>/baselines)")
-    group.addoption("--perf-reports", metavar="DIR", help="folder of the reports (default: <rootdir>/reports)")
-
-
-def add_ini(parser: pytest.Parser) -> None:
-    parser.addini(
-        _SENSITIVITY,
-        type="linelist",
-        help="the slowdown that a PASS may miss, a line for each timer: device_time = 2 %",
-    )
-
-
-def _add_measuring(group: pytest.OptionGroup) -> None:
-    """How it is measured."""
-    group.addoption(
-        "--perf-replicates",
-        type=at_least(2, "of one replicate no noise is known"),
-        metavar="N",
-        help="fresh allocations for each time (default: 12 to 32, as many as it takes)",
-    )
-    group.addoption(
-        "--perf-deterministic",
-        action="store_true",
-        help="let Inductor choose launch configurations without timing them, where this torch can",
-    )
-
-
-def _share(text: str) -> Share:
-    try:
-        return Share.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+__all__ = ["options_of"]
 
 
 def options_of(config: pytest.Config) -> Options:
     """Raises `pytest.UsageError` for what does not go together."""
     root = config.rootpath
     folder = config.invocation_params.dir
-    sensitivity = _sensitivity(config.getini(_SENSITIVITY))
+    sensitivity = _sensitivity(config.getini(SENSITIVITY))
     update = config.getoption("--perf-update")
     if update == "yes" and os.environ.get("CI"):
         raise pytest.UsageError(str(_refused_under_ci()))
@@ -148,7 +65,7 @@ def _sensitivity(lines: Sequence[str]) -> dict[Timer, float]:
             if 0 < found[Timer(name.strip())] < math.inf:
                 continue
         names = ", ".join(timer.value for timer in Timer)
-        raise pytest.UsageError(f"{_SENSITIVITY}: got {line!r}, expected a line such as 'device_time = 2 %' ({names})")
+        raise pytest.UsageError(f"{SENSITIVITY}: got {line!r}, expected a line such as 'device_time = 2 %' ({names})")
     return found
 
 

@@ -11,7 +11,7 @@ import pytest
 from kernelgauge import Expectation, Run, Timer, Workload
 from kernelgauge.conditions import Reading
 from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
-from kernelgauge.plugin import GAUGE_KEY
+from kernelgauge.hooks import GAUGE_KEY
 from kernelgauge.run import Counts, Fingerprint, Sample
 from kernelgauge.trace import KernelIdentity, KernelRecord
 
@@ -172,6 +172,15 @@ def pytest_kernelgauge_workloads():
 
 @pytest.hookimpl(trylast=True)  # after the plugin's own
 def pytest_configure(config):
+    if GAUGE_KEY in config.stash:  # else this suite is found while collecting, and the plugin's hooks after it
+        tell(config)
+
+
+def pytest_collection_modifyitems(config):
+    tell(config)
+
+
+def tell(config):
     gauge = config.stash[GAUGE_KEY]
     gauge.observed.measurer, gauge.observed.choose = measure, choose
     gauge.observed.settings = replace(gauge.observed.settings, latency_replicates=4)
