@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,7 +138,11 @@ def load(path: Path) -> list[Process]:
 
 
 def load_all(paths: Iterable[Path]) -> list[Process]:
-    return sorted((process for path in paths for process in load(path)), key=lambda process: process.number)
+    """Load the processes of several files. Those of several recordings, which have the same numbers, get new ones."""
+    found = [process for path in paths for process in load(path)]
+    if len({process.number for process in found}) < len(found):
+        found = [replace(process, number=number) for number, process in enumerate(found)]
+    return sorted(found, key=lambda process: process.number)
 
 
 def replicate_times_us(device_us: Values) -> list[float]:

@@ -222,7 +222,7 @@ class TestCollecting:
     def test_injections_are_recorded(self) -> None:
         collected, _ = self.collected()
         assert collected.injected[f"{LINEAR.id}/device+0.5%"] == {"turns": 27, "loops": 0}
-        assert collected.injected[f"{LINEAR.id}/host+10%"] == {"turns": 0, "loops": 400}
+        assert collected.injected[f"{LINEAR.id}/host+10%"] == {"turns": 0, "loops": 4000}
         assert collected.calibration[LINEAR.id]["spun_us"] == 43
 
     def test_ours_goes_round_all_levels(self) -> None:
