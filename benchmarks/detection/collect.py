@@ -180,7 +180,7 @@ class Collector:
         return entries
 
     def _own_times(self, workload: Workload, unslowed: Injection) -> OwnTimes:
-        """Measure the workload and the same behind a loop in turns: what a turn costs depends on what runs around it."""
+        """Measure the workload alone and behind a loop, in turns: the cost of a loop depends on the work around it."""
         made = [slowed(workload, injection) for injection in (unslowed, replace(unslowed, loops=_PROBE_LOOPS))]
         instances = [ready(each, self.device) for each in made]
         plain, behind_a_loop = taken = [self._of(each) for each in made]

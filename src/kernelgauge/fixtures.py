@@ -22,7 +22,6 @@ __all__ = [
     "bare_name",
     "conclude",
     "gauge",
-    "is_told",
     "not_run",
     "run",
     "workload",
@@ -47,11 +46,6 @@ def bare_name(item: pytest.Item) -> str:
 
 def attach_verdict(item: pytest.Item, status: Status) -> None:
     item.user_properties.append((_VERDICT, status.value))
-
-
-def is_told(item: pytest.Item) -> bool:
-    """Whether a test's properties say how it ended: with a verdict, or that it was not run."""
-    return any(name in (_VERDICT, _NOT_RUN) for name, _ in item.user_properties)
 
 
 def not_run(item: pytest.Item, gauge: Gauge, why: str, *, told: str | None = None) -> NoReturn:
