@@ -22,7 +22,7 @@ from statistics import fmean, stdev
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("src", "perf")]
 
 from kernelgauge import Workload
-from kernelgauge.conditions import summarize
+from kernelgauge.measure.conditions import conditions_of
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.preparing import prepare
@@ -70,7 +70,7 @@ def measured(subject: Subject, device: Device, index: int, calls: Calls) -> Repl
 
 
 def capped_ms(one: Replicate) -> float:
-    conditions = summarize(one.readings)
+    conditions = conditions_of(one.readings)
     return sum((conditions.throttled_ms or {}).values()) if conditions else 0.0
 
 

@@ -714,7 +714,7 @@ def test_store_all_on_a_full_disk_replaces_no_file(store: BaselineStore, monkeyp
         if len(written) == 2:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("kernelgauge.baselines.os.fsync", full)
+    monkeypatch.setattr("kernelgauge.files.os.fsync", full)
     with pytest.raises(StorageError, match="cannot write"):
         store_all([choose(each, wanted, force=False) for each in pending(machines, store, now=NOW)], store)
     monkeypatch.undo()

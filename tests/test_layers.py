@@ -40,17 +40,14 @@ READERS = {
 ALLOWED = {
     "errors": set(),
     "printable": set(),
-    "conditions": set(),
-    "run": {"conditions", "trace"},
-    "regular_file": set(),
-    "gpus": set(),
-    "locks": {"errors"},
+    "run": {"trace"},
+    "files": {"errors"},
     "revision": set(),
     "shares": {"workload"},
-    "trace": {"errors", "regular_file"},
+    "trace": {"errors", "files"},
     "judge": {"errors", "printable", "run", "trace"},
     "report": {"printable", "revision", "run", "judge", "trace", "results", "history"},
-    "baselines": {"errors", "locks", "regular_file", "judge"},
+    "baselines": {"errors", "files", "judge"},
     "acceptance": {
         "baselines",
         "errors",
@@ -63,9 +60,9 @@ ALLOWED = {
         "runs_file",
     },
     "sharing": {"errors", "printable"},
-    "history": {"errors", "printable", "regular_file", "results", "run", "judge", "baselines"},
+    "history": {"errors", "files", "printable", "results", "run", "judge", "baselines"},
     "results": {"errors", "run", "judge"},
-    "runs_file": {"baselines", "errors", "run"},
+    "runs_file": {"errors", "files", "run"},
 }
 
 

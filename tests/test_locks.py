@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from kernelgauge.errors import MeasurementError, StorageError
-from kernelgauge.locks import LOCKS, FolderLock, GpuLock
+from kernelgauge.files import LOCKS, FolderLock, GpuLock
 
 pytestmark = pytest.mark.timeout(120)
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from kernelgauge.locks import GpuLock
+from kernelgauge.files import GpuLock
 lock = GpuLock(Path(sys.argv[1]))
 lock.hold(sys.argv[2])
 print("held", flush=True)
@@ -31,7 +31,7 @@ sys.stdin.read()
 TAKE_TURNS = """
 import sys, time
 from pathlib import Path
-from kernelgauge.locks import GpuLock
+from kernelgauge.files import GpuLock
 lock = GpuLock(Path(sys.argv[1]))
 lock.hold("a")
 with open(sys.argv[3], "a", buffering=1) as log:

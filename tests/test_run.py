@@ -8,8 +8,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from kernelgauge.conditions import Conditions
-from kernelgauge.run import Run, Sample, Statistic, Timer, is_duration, summarize
+from kernelgauge.run import Conditions, Run, Sample, Statistic, Timer, is_duration, summarize
 from kernelgauge.trace import KernelIdentity
 from tests.builders import run
 

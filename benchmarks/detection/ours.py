@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from kernelgauge.conditions import Reading
 from kernelgauge.judge import ProcessTime, Status, observe, prior_for
 from kernelgauge.judge import decide as decide_times
+from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import Instance
 from kernelgauge.measure.profile import profile_session

@@ -10,8 +10,9 @@ from gzip import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .baselines import slug, write_atomically
+from .baselines import slug
 from .errors import ResultsError, StorageError
+from .files import write_atomically
 from .results import Results
 from .results_file import NAME, read_results
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,12 +11,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from .errors import BaselineError, StorageError
+from .files import regular_file, rename, unwritable, who_holds, write_beside
 from .judge.baseline import Baseline, decode_baseline, encode_baseline
 from .judge.update import Action, PlannedChange
-from .locks import who_holds
-from .regular_file import regular_file
 
-__all__ = ["BaselineStore", "is_file_name", "slug", "write_atomically"]
+__all__ = ["BaselineStore", "is_file_name", "slug"]
 
 _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
 # What a workload's id is made of. Results may come from a stranger: nothing else becomes a path.
@@ -110,7 +108,7 @@ class BaselineStore:
                 next_command=who_holds(path),
             ) from error
         except OSError as error:
-            raise _unwritable(self.root, error) from error
+            raise unwritable(self.root, error) from error
         try:
             yield
         finally:
@@ -134,11 +132,11 @@ class BaselineStore:
                     path = self.path(device, change.workload)
                     if change.baseline is not None:
                         _sweep(path)
-                        written.append((_write_beside(path, encode_baseline(change.baseline)), path))
+                        written.append((write_beside(path, encode_baseline(change.baseline)), path))
                     elif change.action is Action.TRIM:
                         removed.append(path)
             for temporary, path in written:
-                _rename(temporary, path)
+                rename(temporary, path)
         finally:
             for temporary, _ in written:
                 with suppress(FileNotFoundError):  # gone once it was renamed
@@ -147,7 +145,7 @@ class BaselineStore:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
-                raise _unwritable(path, error) from error
+                raise unwritable(path, error) from error
 
 
 def _names(folder: Path) -> list[str]:
@@ -193,53 +191,3 @@ def _sweep(path: Path) -> None:
     with suppress(OSError):
         for left in path.parent.glob(f".{path.name}.*.tmp"):
             left.unlink(missing_ok=True)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the target, then rename: a reader sees the old file or the new one, never a part.
-
-    Raises `StorageError` if the folder cannot be written.
-    """
-    temporary = _write_beside(path, content)
-    try:
-        _rename(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):  # gone once it was renamed
-            os.unlink(temporary)
-
-
-def _write_beside(path: Path, content: bytes) -> str:
-    """Write a temporary file in the folder of `path`, and return its name. Any interruption removes it again."""
-    temporary: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes it private; a baseline is for everybody
-    except BaseException as error:
-        if temporary is not None:
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise _unwritable(path, error) from error
-        raise
-    return temporary
-
-
-def _rename(temporary: str, path: Path) -> None:
-    try:
-        os.replace(temporary, path)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        "cannot write",
-        where=str(path),
-        got=str(error),
-        expected="a folder that can be written",
-        next_command=f"ls -ld {path} {path.parent}; df -h {path.parent}   (who may write there? is there room?)",
-    )

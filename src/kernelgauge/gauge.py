@@ -19,6 +19,7 @@ from .errors import (
     StorageError,
     WorkloadUnavailable,
 )
+from .files import FolderLock
 from .judge import (
     Baseline,
     Comparison,
@@ -29,7 +30,6 @@ from .judge import (
     judge_time,
     not_measured,
 )
-from .locks import FolderLock
 from .observing import CONFIRMED_WHERE_MEASURED, Observed
 from .results import Results, TestResult
 from .run import Run, Timer

@@ -26,12 +26,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from .baselines import write_atomically
 from .errors import ResultsError, StorageError
+from .files import regular_file, write_atomically
 from .judge import Verdict, observe
 from .judge.fingerprint import compare
 from .printable import printable
-from .regular_file import regular_file
 from .results import Results, WorkloadResult, moment
 from .run import Fingerprint, Timer
 

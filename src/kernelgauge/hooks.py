@@ -15,6 +15,7 @@ import pytest
 
 from . import workers
 from .errors import KernelgaugeError
+from .files import FolderLock, GpuLock
 
 # pytest finds the fixtures in the module that is registered.
 from .fixtures import (
@@ -28,7 +29,6 @@ from .fixtures import (
 )
 from .gauge import Gauge
 from .hookspec import SESSION_KEY
-from .locks import FolderLock, GpuLock
 from .measure.settings import Settings
 from .observing import Observed
 from .options import options_of

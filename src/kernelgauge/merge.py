@@ -13,9 +13,10 @@ from pathlib import Path
 import msgspec
 
 from .artifacts import folder_names
-from .baselines import is_file_name, write_atomically
+from .baselines import is_file_name
 from .commands.output import Commands, Exit, say, terminal
 from .errors import ResultsError, StorageError
+from .files import write_atomically
 from .judge import Status, compare, worst
 from .printable import printable
 from .results import Results, WorkloadResult, encode_results, join, started

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .errors import KernelgaugeError, OtherKernelsError
-from .gpus import digest_of, visible_gpus
-from .locks import GpuLock
+from .files import GpuLock
+from .measure.nvml import digest_of, visible_gpus
 from .revision import revision
 from .run import Fingerprint, Run, Sample, Timer
 from .suites import Options

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from .errors import ResultsError
+from .files import regular_file
 from .printable import printable
-from .regular_file import regular_file
 from .results import Results, decode_results
 
 __all__ = ["MOST_BYTES", "NAME", "find_results", "is_of_something_else", "read_results"]

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from .conditions import Conditions
 from .trace.kernel import KernelRecord
 from .trace.work import Work
 
 __all__ = [
+    "Conditions",
     "ControlTime",
     "Counts",
     "Fingerprint",
@@ -153,6 +153,19 @@ class Roof(msgspec.Struct, frozen=True):
 
     memory_gb_per_s: float  # 10^9 bytes, read and written
     gemm_tflop_per_s: float
+
+
+class Conditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A summary over one measurement. None: not known."""
+
+    lowest_sm_clock_mhz: int | None = None  # of the readings that found the GPU busy
+    median_sm_clock_mhz: float | None = None  # likewise
+    max_temperature_c: int | None = None
+    max_power_watts: float | None = None
+    event_reasons: tuple[str, ...] = ()  # seen at least once
+    throttled_ms: dict[str, float] | None = None  # by cause, without those that cost nothing
+    other_processes: int | None = None  # most at once
+    other_utilization_percent: int | None = None  # of the SMs, by the busiest other process
 
 
 class Run(msgspec.Struct, frozen=True):

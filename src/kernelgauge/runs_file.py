@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from .baselines import write_atomically
 from .errors import StorageError
+from .files import write_atomically
 from .run import Run, Timer
 
 __all__ = ["RunsFile", "read_runs", "write_runs"]

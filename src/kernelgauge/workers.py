@@ -21,11 +21,11 @@ import msgspec
 import pytest
 
 from .artifacts import Artifacts, folder_names
-from .baselines import write_atomically
 from .errors import KernelgaugeError, ResultsError
+from .files import write_atomically
 from .fixtures import not_run, workload_of
-from .gpus import VISIBLE, visible_gpus
 from .judge import Status, Verdict
+from .measure.nvml import VISIBLE, visible_gpus
 from .results import Results, TestResult, WorkloadResult, join, started
 from .results_file import NAME, read_results
 from .suites import Options, WorkerPlace

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from kernelgauge import baselines
-from kernelgauge.baselines import BaselineStore, is_file_name, slug, write_atomically
+from kernelgauge.baselines import BaselineStore, is_file_name, slug
 from kernelgauge.errors import BaselineError, NewerBaselineError, StorageError
+from kernelgauge.files import write_atomically
 from kernelgauge.judge import Action, PlannedChange, encode_baseline
 from tests.baselines.changes import DEVICE, create, files
 from tests.builders import WORKLOAD, baseline, waits_for_a_writer

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from kernelgauge import Workload
-from kernelgauge.conditions import Reading
+from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.replicate import Replicate
 

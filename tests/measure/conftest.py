@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from kernelgauge import Workload
-from kernelgauge.conditions import Reading
 from kernelgauge.errors import KernelgaugeError
-from kernelgauge.measure import conditions, passes
+from kernelgauge.measure import nvml as nvml_module, passes
 from kernelgauge.measure.compiler import reset_compiler
-from kernelgauge.measure.conditions import Monitor
+from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.device.cuda import CudaDevice
+from kernelgauge.measure.nvml import Monitor
 from kernelgauge.measure.profile import Session
 from kernelgauge.measure.replicate import Replicate
 from kernelgauge.measure.runner import Measured, Result, measure
@@ -236,7 +236,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
-    monkeypatch.setattr(conditions, "time", fake)
+    monkeypatch.setattr(nvml_module, "time", fake)
     return fake
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from kernelgauge import Timer, Workload
-from kernelgauge.conditions import HARDWARE_THERMAL, Reading
 from kernelgauge.errors import MeasurementError
+from kernelgauge.measure.conditions import HARDWARE_THERMAL, Reading
 from kernelgauge.measure.runner import Measured, Result
 from kernelgauge.measure.settings import Settings
 from tests.measure.conftest import Fake, ToldMonitor, ToldReplicates

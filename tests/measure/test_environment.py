@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from kernelgauge.measure import environment
-from kernelgauge.measure.environment import GpuSettings, cpu_name, gpu_settings, software
+from kernelgauge.measure.environment import cpu_name, software
+from kernelgauge.measure.nvml import GpuSettings, gpu_settings
 
 UUID = "8d2c2c9a-0000-1111-2222-333344445555"
 

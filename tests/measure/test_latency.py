@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from kernelgauge import Workload
-from kernelgauge.conditions import Reading
 from kernelgauge.errors import OtherKernelsError, WorkloadError
 from kernelgauge.measure import latency
+from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.host import HostSpeed
 from kernelgauge.measure.instance import Instance, build

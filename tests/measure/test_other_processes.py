@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from kernelgauge.conditions import (
+from kernelgauge.measure.conditions import (
     Reading,
 )
-from kernelgauge.measure.conditions import Monitor
+from kernelgauge.measure.nvml import Monitor
 from tests.measure.fake_nvml import ANOTHER, OTHER, OWN, Clock, FakeNvml
 
 # -- other processes ------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kernelgauge import Timer, Workload
-from kernelgauge.conditions import Reading
 from kernelgauge.errors import WorkloadError
 from kernelgauge.measure import replicate
+from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device import Execution
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.device.cuda import CudaDevice

@@ -79,7 +79,7 @@ def test_a_latency_that_the_machine_spoilt_is_timed_again_and_then_invalid(timed
     (timed.root / "perf" / "test_perf.py").write_text(
         f"""
 from kernelgauge import Timer
-from kernelgauge.conditions import Reading
+from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.latency import Rounds
 
 def test_latency(workload, run, gauge, available):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import kernelgauge.observing
-from kernelgauge.locks import LOCKS, GpuLock
+from kernelgauge.files import LOCKS, GpuLock
 from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.settings import Settings
 from kernelgauge.observing import Observed
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(120)
 def test_two_runs_on_one_gpu_wait_for_each_other(project: Project) -> None:
     lock = GpuLock(Path(os.environ[LOCKS]))
     lock.hold("told")
-    impatient = "import kernelgauge.locks\nkernelgauge.locks.GpuLock.__init__.__kwdefaults__['patience_s'] = 0.3\n"
+    impatient = "import kernelgauge.files\nkernelgauge.files.GpuLock.__init__.__kwdefaults__['patience_s'] = 0.3\n"
     add_to_conftest(project, impatient, first=True)
     result = run(project)
     assert result.ret == pytest.ExitCode.TESTS_FAILED

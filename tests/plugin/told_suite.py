@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from kernelgauge import Expectation, Run, Timer, Workload
-from kernelgauge.conditions import Reading
 from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
 from kernelgauge.hooks import GAUGE_KEY
+from kernelgauge.measure.conditions import Reading
 from kernelgauge.run import Counts, Fingerprint, Sample
 from kernelgauge.trace import KernelIdentity, KernelRecord
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from kernelgauge.conditions import Conditions
 from kernelgauge.judge import Action, PlannedChange, Reason, RelativeChange, Status, Verdict
 from kernelgauge.report.rows import Row
 from kernelgauge.report.terminal import conditions_text, describe, plan_text, remarks, summary_text
-from kernelgauge.run import Run
+from kernelgauge.run import Conditions, Run
 from tests.builders import H200, baseline, fingerprint, run
 
 SLOWER = RelativeChange(0.081, 0.079, 0.084, 0.95)

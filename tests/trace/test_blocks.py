@@ -14,7 +14,7 @@ import pytest
 
 import kernelgauge
 from kernelgauge.errors import TraceError
-from kernelgauge.regular_file import ChangedFileError, blocks_of_file
+from kernelgauge.files import ChangedFileError, blocks_of_file
 from kernelgauge.trace import events, parse, read, reader
 from kernelgauge.trace.events import BLOCK_BYTES, TraceParser
 from tests.builders import call, chrome, kernel, op, step, waits_for_a_writer

@@ -79,7 +79,7 @@ def _add(options: argparse.Namespace) -> Exit:
 
 
 def _trend(options: argparse.Namespace) -> Exit:
-    from ..baselines import write_atomically
+    from ..files import write_atomically
     from ..history import read_trends
     from ..report.trend import trend_html, trend_lines
     from ..report.wording import counted

@@ -49,7 +49,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _report(options: argparse.Namespace) -> Exit:
-    from ..baselines import write_atomically
+    from ..files import write_atomically
     from ..results_file import find_results, read_results
 
     files = [file for path in options.results for file in find_results(path)]

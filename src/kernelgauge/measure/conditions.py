@@ -1,195 +1,206 @@
-"""The state of a GPU while it is measured, as NVML tells it. It is only read: nothing is ever set."""
+"""What the GPU went through while it was measured, and what of it spoils the measurement. Readings in, reasons out."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import time
-import weakref
-from collections.abc import Collection, Mapping
-from typing import Any, final
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import TypeVar
 
-from ..conditions import (
-    HARDWARE_POWER_BRAKE,
-    HARDWARE_THERMAL,
-    POWER_CAP,
-    SOFTWARE_THERMAL,
-    SYNC_BOOST,
-    Reading,
-)
-from .environment import _handle
+import msgspec
 
-__all__ = ["Monitor"]
+from ..run import Conditions
 
-# Nanoseconds since the driver was loaded. An older pynvml lacks some of the names, an older driver some of the values.
-_COUNTERS = {
-    POWER_CAP: "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP",
-    SYNC_BOOST: "NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST",
-    SOFTWARE_THERMAL: "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
-    HARDWARE_THERMAL: "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
-    HARDWARE_POWER_BRAKE: "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
+__all__ = [
+    "HARDWARE_POWER_BRAKE",
+    "HARDWARE_SLOWDOWN",
+    "HARDWARE_THERMAL",
+    "POWER_CAP",
+    "SOFTWARE_THERMAL",
+    "SYNC_BOOST",
+    "Reading",
+    "conditions_of",
+    "conditions_of_all",
+    "disturbances",
+    "highest_clock_mhz",
+]
+
+POWER_CAP = "power cap"
+HARDWARE_SLOWDOWN = "hardware slowdown"
+SYNC_BOOST = "sync boost"
+SOFTWARE_THERMAL = "software thermal slowdown"
+HARDWARE_THERMAL = "hardware thermal slowdown"
+HARDWARE_POWER_BRAKE = "hardware power brake"
+
+_Number = TypeVar("_Number", int, float)
+
+_IDLE = 0x1
+# NVML's bits: nvmlClocksEventReasons in nvml.h.
+_REASONS = {
+    _IDLE: "idle",
+    0x2: "application clocks",
+    0x4: POWER_CAP,
+    0x8: HARDWARE_SLOWDOWN,
+    0x10: SYNC_BOOST,
+    0x20: SOFTWARE_THERMAL,
+    0x40: HARDWARE_THERMAL,
+    0x80: HARDWARE_POWER_BRAKE,
+    0x100: "display clocks",
+    0x200: "board limit",
+    0x400: "reliability",
 }
-# Of nvml.h, and part of its binary interface.
-_SM_CLOCK, _MEMORY_CLOCK, _GPU_SENSOR = 1, 2, 0
 
-# NVML samples who uses the SMs "between 1 second and 1/6 second" (nvml.h): no sample in less time is no news. On an
-# H200 a process that took 99 % of the SMs was missing from a window of 60 ms.
-_SAMPLING_PERIOD_S = 1.0
+# Heat, a failing power supply, and the hardware halving its clock to protect itself: never usual, however short.
+_NEVER_USUAL = frozenset({HARDWARE_SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL, HARDWARE_POWER_BRAKE})
+# The power cap is a workload's own doing: an H200 under MLPs of 200 us is capped most of the time, at 1620 to 1905 MHz of
+# 1980, and was when the baseline was recorded. The reference kernels shows whether the machine is another one; what the cap
+# did is told (`Conditions`), and explains a slow clock.
+
+# A share of the usual clock. An H200's moves in steps of 15 MHz (0.8 % of 1980), and one or two of them are nothing
+# unusual; 3 % is more. A kernel that computes is slower by what the clock is, and 3 % would pass for a regression.
+_TOLERATED_CLOCK = 0.97
 
 
-@final
-class Monitor:
-    """One GPU, found by UUID. Where there is no NVML, the monitor is there all the same, and knows nothing.
+class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One look at the GPU. None: not known. "Other" is every compute process that is not ours."""
 
-    NVML stays initialised until `close`, or until the monitor is gone.
-    """
-
-    def __init__(self, nvml: Any = None, handle: Any = None, *, why_not: str = "") -> None:
-        self.why_not = why_not  # empty if it is available
-        self._nvml = nvml  # the module, which has no types
-        self._handle = handle
-        self._shut_down = weakref.finalize(self, _shut_down, nvml)
-        self._counters = {cause: field for cause, name in _COUNTERS.items() if (field := getattr(nvml, name, None))}
-        self._seen_until_us = 0  # the newest sample of utilisation: NVML's clock
-        self._asked_s: float | None = None  # when that was: ours
-        self._max_sm_clock_mhz = self._ask("nvmlDeviceGetMaxClockInfo", _SM_CLOCK)  # 1 ms, and always the same
-        self.read()  # the first query of each kind takes 1 to 2 ms, the later ones some us
-
-    @classmethod
-    def open(cls, uuid: str) -> Monitor:
-        """Never raises: see `available` and `why_not`."""
-        try:
-            import pynvml
-        except ImportError as error:
-            return cls(why_not=f"no NVML: {error}")
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            return cls(why_not=f"no NVML: {error}")
-        try:
-            handle, _is_mig = _handle(pynvml, uuid)
-        except pynvml.NVMLError as error:
-            _shut_down(pynvml)
-            return cls(why_not=f"NVML does not know the GPU {uuid}: {error}")
-        return cls(pynvml, handle)
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    max_sm_clock_mhz: int | None = None
+    event_reasons: int | None = None  # NVML's bits
+    power_watts: float | None = None
+    temperature_c: int | None = None
+    other_processes: int | None = None
+    other_pids: tuple[int, ...] = ()  # of those, the ones whose pid is known: the busiest first
+    other_utilization_percent: int | None = None  # of the SMs, by the busiest other, since the last reading
+    throttled_ns: dict[str, int] | None = None  # by cause, counted since the driver was loaded
 
     @property
-    def available(self) -> bool:
-        return self._nvml is not None
-
-    def read(self, *, processes: bool = False) -> Reading:
-        """A look at the GPU. What it does not tell is None.
-
-        Takes 50 to 130 us on an H200, whose driver refreshes these values about every 100 ms; power is a mean over
-        the last second. So what has just begun is not in them yet.
-
-        `processes` adds the counters of throttling and who else computes here: 2 to 3 ms, for before and after a
-        measurement. Utilisation is that since the last such reading, and unknown in the first. This process must
-        have begun to use the GPU: in a container, where NVML may not know it by its number, it else takes another
-        for itself.
-        """
-        power_milliwatts = self._ask("nvmlDeviceGetPowerUsage")
-        others, pids, utilization = _others(self._processes(), self._utilization()) if processes else (None, (), None)
-        return Reading(
-            sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", _SM_CLOCK),
-            memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
-            max_sm_clock_mhz=self._max_sm_clock_mhz,
-            event_reasons=self._event_reasons(),
-            power_watts=None if power_milliwatts is None else power_milliwatts / 1000,
-            temperature_c=self._ask("nvmlDeviceGetTemperature", _GPU_SENSOR),
-            other_processes=others,
-            other_pids=pids,
-            other_utilization_percent=utilization,
-            throttled_ns=self._throttled_ns() if processes else None,
-        )
-
-    def close(self) -> None:
-        """Shut NVML down, once. A closed monitor knows nothing."""
-        if self.available:
-            self._shut_down()
-            self._nvml, self._max_sm_clock_mhz, self.why_not = None, None, "closed"
-
-    def __enter__(self) -> Monitor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _ask(self, query: str, *arguments: Any) -> Any:
-        """One query. None: this GPU, driver or library does not answer it."""
-        if self._nvml is None:
-            return None
-        try:
-            return getattr(self._nvml, query)(self._handle, *arguments)
-        except self._refusals:
-            return None
+    def busy_clock_mhz(self) -> int | None:
+        """The SM clock, unless the GPU says that it is idle: then it saves power, and is not slow."""
+        return None if (self.event_reasons or 0) & _IDLE else self.sm_clock_mhz
 
     @property
-    def _refusals(self) -> tuple[type[Exception], ...]:
-        # A library without the function; NVML's own; and a driver older than the library, which is no NVMLError.
-        mismatch = getattr(self._nvml, "NVMLLibraryMismatchError", AttributeError)
-        return AttributeError, self._nvml.NVMLError, mismatch
-
-    def _event_reasons(self) -> Any:
-        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
-        # Its name until driver 535.
-        return self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") if reasons is None else reasons
-
-    def _throttled_ns(self) -> dict[str, int] | None:
-        if not self._counters:
-            return None
-        values = self._ask("nvmlDeviceGetFieldValues", list(self._counters.values())) or ()
-        counted = zip(self._counters, values, strict=False)
-        return {cause: int(value.value.ullVal) for cause, value in counted if value.nvmlReturn == 0} or None
-
-    def _processes(self) -> set[int] | None:
-        processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
-        return None if processes is None else {process.pid for process in processes}
-
-    def _utilization(self) -> dict[int, int] | None:
-        """Percent of the SMs, by process, since it was last asked for. It also has processes that the list lacks."""
-        if self._nvml is None:
-            return None
-        try:
-            samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen_until_us)
-        except getattr(self._nvml, "NVMLError_NotFound", ()):  # there is none
-            samples = []
-        except self._refusals:
-            return None
-        last_s, self._asked_s = self._asked_s, time.monotonic()
-        # Some drivers add samples that nobody took: old, or of 4294967295 % (nvtop#110).
-        taken = [sample for sample in samples if sample.timeStamp > self._seen_until_us and sample.smUtil <= 100]
-        self._seen_until_us = max((sample.timeStamp for sample in taken), default=self._seen_until_us)
-        if last_s is None or (not taken and self._asked_s - last_s < _SAMPLING_PERIOD_S):
-            return None
-        return {sample.pid: sample.smUtil for sample in sorted(taken, key=lambda sample: int(sample.smUtil))}
+    def reasons(self) -> tuple[str, ...]:
+        """Names of `event_reasons`."""
+        bits = self.event_reasons or 0
+        known = tuple(name for bit, name in _REASONS.items() if bits & bit)
+        unknown = bits & ~sum(_REASONS)
+        return (*known, f"reason {unknown:#x}") if unknown else known
 
 
-def _others(
-    listed: Collection[int] | None, used: Mapping[int, int] | None
-) -> tuple[int | None, tuple[int, ...], int | None]:
-    """How many processes are not ours, which, and the percentage that the busiest of them has used."""
-    percent = {**dict.fromkeys(listed or (), 0), **(used or {})}
-    own = os.getpid()
-    if own not in percent and listed is not None and len(listed) == 1:
-        (own,) = listed  # in a container: NVML counts as the host does, and we are the one that is here
-    if own in percent:
-        others = sorted((pid for pid in percent if pid != own), key=lambda pid: -percent[pid])
-        shares = [percent[pid] for pid in others]
-        pids = tuple(others) if all(others) else ()  # 0: somebody without a number here
-    else:
-        # One of them is ours, and most likely the busiest. What the second has used, another has used at least.
-        shares = sorted(percent.values(), reverse=True)[1:]
-        pids = ()
-    return (
-        None if listed is None else len(shares),
-        pids,
-        None if used is None else max(shares, default=0),
+def conditions_of(readings: Sequence[Reading]) -> Conditions | None:
+    """What `readings` say together: in order of time, from before to after. None: nothing."""
+    if all(reading == Reading() for reading in readings):
+        return None
+    before, after = readings[0], readings[-1]
+    clocks = [clock for reading in readings if (clock := reading.busy_clock_mhz) is not None]
+    seen = {name: None for reading in readings for name in reading.reasons}  # a set that keeps its order
+    throttled = _throttled_ms(before, after)
+    return Conditions(
+        lowest_sm_clock_mhz=min(clocks, default=None),
+        median_sm_clock_mhz=float(median(clocks)) if clocks else None,
+        max_temperature_c=_most(reading.temperature_c for reading in readings),
+        max_power_watts=_most(reading.power_watts for reading in readings),
+        event_reasons=tuple(seen),
+        throttled_ms=None if throttled is None else {cause: ms for cause, ms in throttled.items() if ms > 0},
+        other_processes=_most(reading.other_processes for reading in readings),
+        # What the first reading says of the time before it is not of this measurement.
+        other_utilization_percent=_most(reading.other_utilization_percent for reading in readings[1:]),
     )
 
 
-def _shut_down(nvml: Any) -> None:
-    if nvml is None:
+def conditions_of_all(windows: Sequence[Sequence[Reading]]) -> Conditions | None:
+    """Sum up several measurements with gaps between them: what was throttled in the gaps is not theirs."""
+    whole = conditions_of([reading for window in windows for reading in window])
+    if whole is None or whole.throttled_ms is None:
+        return whole
+    throttled: dict[str, float] = {}
+    for each in map(conditions_of, windows):
+        for cause, milliseconds in ((each and each.throttled_ms) or {}).items():
+            throttled[cause] = throttled.get(cause, 0.0) + milliseconds
+    return msgspec.structs.replace(whole, throttled_ms=throttled)
+
+
+def highest_clock_mhz(readings: Iterable[Reading]) -> int | None:
+    """The highest SM clock of a busy GPU: what is usual, once a session has seen enough readings."""
+    return _most(reading.busy_clock_mhz for reading in readings)
+
+
+def disturbances(
+    before: Reading,
+    during: Sequence[Reading],
+    after: Reading,
+    *,
+    duration_s: float,
+    usual_clock_mhz: float | None,
+) -> tuple[str, ...]:
+    """Why a measurement that took `duration_s` from `before` to `after` cannot be trusted. Empty: nothing speaks
+    against it, be it that all was well or that nothing is known.
+
+    Each reason is a fragment of a sentence. `usual_clock_mhz`: None if not known yet.
+    """
+    window = (before, *during, after)
+    throttled = _throttled_ms(before, after) or {}
+    seen = {name for reading in window for name in reading.reasons}
+    return (
+        *_throttling(seen, throttled, duration_ms=duration_s * 1e3),
+        *_slow_clock(during, usual_clock_mhz, capped=POWER_CAP in seen or throttled.get(POWER_CAP, 0) > 0),
+        *_company(before, (*during, after)),
+    )
+
+
+def _throttling(seen: Collection[str], throttled_ms: Mapping[str, float], *, duration_ms: float) -> Iterator[str]:
+    for cause in _REASONS.values():
+        ms = throttled_ms.get(cause, 0.0)
+        if cause in _NEVER_USUAL and (cause in seen or ms > 0):
+            yield (
+                f"throttled for {_shown(min(ms, duration_ms))} ms of {_shown(duration_ms)} by {cause}"
+                if ms
+                else f"throttled by {cause}"
+            )
+
+
+def _slow_clock(during: Sequence[Reading], usual_mhz: float | None, *, capped: bool) -> Iterator[str]:
+    slowest = min((clock for reading in during if (clock := reading.busy_clock_mhz) is not None), default=None)
+    if slowest is None or usual_mhz is None or capped:
         return
-    with contextlib.suppress(nvml.NVMLError):  # the end of the process does the same
-        nvml.nvmlShutdown()
+    if slowest < _TOLERATED_CLOCK * usual_mhz:
+        yield f"SM clock {slowest} MHz where {usual_mhz:.0f} is usual, and no power cap explains it"
+
+
+def _company(before: Reading, window: Sequence[Reading]) -> Iterator[str]:
+    """Other processes on the GPU, since `before`.
+
+    One that only holds memory there takes no time from us: a notebook left open, a server without requests.
+    """
+    busiest = max(window, key=lambda reading: reading.other_utilization_percent or 0)
+    if used := busiest.other_utilization_percent:
+        yield f"another process{_pid(busiest.other_pids)} used the GPU: {used} % of its SMs"
+        return
+    # Where nobody says what the others do, only a new one counts: it loads its data and its kernels now. Those that
+    # were there before have been in every measurement so far, often for days.
+    silent = [reading for reading in window if reading.other_utilization_percent is None]
+    most = max(silent, key=lambda reading: reading.other_processes or 0, default=Reading())
+    if before.other_processes is not None and (most.other_processes or 0) > before.other_processes:
+        new = tuple(pid for pid in most.other_pids if pid not in before.other_pids)
+        yield f"another process{_pid(new)} has come to the GPU, and what it uses of it is not known"
+
+
+def _throttled_ms(before: Reading, after: Reading) -> dict[str, float] | None:
+    """By cause: those that both readings have counted. A counter that fell has begun again, and says nothing."""
+    if before.throttled_ns is None or after.throttled_ns is None:
+        return None
+    rose = {cause: after.throttled_ns.get(cause, -1) - ns for cause, ns in before.throttled_ns.items()}
+    return {cause: ns / 1e6 for cause, ns in rose.items() if ns >= 0}
+
+
+def _most(values: Iterable[_Number | None]) -> _Number | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _shown(ms: float) -> str:
+    return f"{ms:.0f}" if ms >= 10 else f"{ms:.2g}"
+
+
+def _pid(pids: tuple[int, ...]) -> str:
+    return f" (pid {pids[0]})" if pids else ""

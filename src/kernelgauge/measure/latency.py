@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from ..conditions import Reading, disturbances
 from ..errors import DisturbedError, OtherKernelsError, WorkloadError
 from ..run import Sample, Timer, summarize
 from ..trace import KernelIdentity
 from ..workload import Workload
 from .chosen import are_alike, listed, without
 from .compiler import reset_compiler
+from .conditions import Reading, disturbances
 from .device import Device
 from .instance import Instance, build, grad_mode, reporting
 from .profile import profile_session

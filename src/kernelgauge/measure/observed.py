@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..conditions import summarize_all
 from ..errors import KernelgaugeError
-from ..gpus import digest
 from ..run import ControlTime, Counts, Fingerprint, OpRecord, Run, Sample, Timer
 from ..trace import KernelRecord, dispatcher_ops, metadata_ops_that_launched
 from ..trace.lane import lane_of
 from ..trace.summary import kernel_work
+from .conditions import conditions_of_all
 from .controls import roof
 from .device import Device
+from .nvml import digest
 from .settings import Settings
 from .subject import DeviceLost, Subject
 
@@ -67,7 +67,7 @@ def observed(
             gpu=device.gpu,
             host=digest(platform.node()) if platform.node() else None,
             controls=dict(controls),
-            conditions=summarize_all([each.readings for each in subject.replicates]),
+            conditions=conditions_of_all([each.readings for each in subject.replicates]),
             ops=tuple(OpRecord(op.name, op.input_shapes) for op in window.ops),
             launch_apis=tuple(launch.call.name for launch in window.launches),
             occupancy_queries=window.occupancy_queries,

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
-from ..conditions import highest_clock_mhz
 from ..errors import DisturbedError, KernelgaugeError, MeasurementError
 from ..run import ControlTime
 from ..workload import Workload
 from .compiler import compile_counts
+from .conditions import highest_clock_mhz
 from .device import Device
 from .instance import build
 from .preparing import prepare

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from ..conditions import Reading, disturbances, highest_clock_mhz
 from ..errors import WorkloadError
 from ..run import Timer, summarize
 from ..workload import Workload
 from .chosen import told_apart
+from .conditions import Reading, disturbances, highest_clock_mhz
 from .device import Device
 from .instance import Instance, build, reporting
 from .profile import Session, profile_session

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..errors import TraceError
-from ..regular_file import ChangedFileError, IrregularFileError, blocks_of_file
+from ..files import ChangedFileError, IrregularFileError, blocks_of_file
 from .events import GZIP_BYTES, Args, Event, Piece, TraceParser, in_utf8, inflate
 from .model import STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 

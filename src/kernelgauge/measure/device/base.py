@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...run import Fingerprint, Timer
 from ...trace import KernelIdentity, Window
-from ..conditions import Monitor
 from ..host import HostSpeed
+from ..nvml import Monitor
 
 if TYPE_CHECKING:
     import torch

@@ -12,9 +12,9 @@ from ...errors import WorkloadUnavailable
 from ...run import Fingerprint, Timer
 from ...trace import Window, computing_ops, identity_of_op
 from ...workload import Workload
-from ..conditions import Monitor
 from ..environment import cpu_name, software
 from ..host import HostSpeed
+from ..nvml import Monitor
 from .base import Execution
 
 __all__ = ["CpuDevice"]

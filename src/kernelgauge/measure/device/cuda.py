@@ -13,14 +13,13 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from ...errors import WorkloadUnavailable
-from ...gpus import digest
 from ...run import Fingerprint, Timer
 from ...trace import Window, identity_of
 from ...workload import Workload
-from ..conditions import Monitor
 from ..controls import control_pair
-from ..environment import gpu_settings, software
+from ..environment import software
 from ..host import HostSpeed
+from ..nvml import Monitor, digest, gpu_settings
 from .base import Execution
 
 __all__ = ["CudaDevice"]

@@ -1,18 +1,134 @@
-"""One run at a time, on a GPU and in a folder of reports: by lock files, across processes and users of a machine."""
+"""Files and locks: read what is regular, replace files whole, and let one run at a time use a GPU or a folder."""
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from .errors import MeasurementError, StorageError
 
-__all__ = ["LOCKS", "FolderLock", "GpuLock", "who_holds"]
+__all__ = [
+    "LOCKS",
+    "ChangedFileError",
+    "FolderLock",
+    "GpuLock",
+    "IrregularFileError",
+    "blocks_of_file",
+    "regular_file",
+    "rename",
+    "unwritable",
+    "who_holds",
+    "write_atomically",
+    "write_beside",
+]
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+# Not blocking: a FIFO that nobody writes to would be waited for. Not all systems have all of them.
+_FLAGS = sum(getattr(os, name, 0) for name in ("O_RDONLY", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
+
+
+class IrregularFileError(OSError):
+    """A folder, a FIFO, a device: there is something, and it is no file."""
+
+
+class ChangedFileError(OSError):
+    """The file was written to while it was read."""
+
+
+@contextmanager
+def regular_file(path: Path | str) -> Iterator[int]:
+    """A descriptor of a regular file, through links too: what is put at the path later is not what is read.
+
+    Raises `OSError` if it cannot be opened, `IrregularFileError` if it is something else, and `ValueError` for a path
+    with a NUL.
+    """
+    descriptor = os.open(path, _FLAGS)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise IrregularFileError("not a regular file")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def blocks_of_file(path: Path | str, size: int) -> Iterator[bytes]:
+    """Yield the content of a regular file in blocks of at most `size` bytes.
+
+    Raises what `regular_file` raises, and at the end `ChangedFileError` if the file is not what was opened.
+    """
+    with regular_file(path) as descriptor:
+        before = os.fstat(descriptor)
+        left = before.st_size  # a file that grows all the time would never end
+        while block := os.read(descriptor, min(left, size)):
+            left -= len(block)
+            yield block
+        after = os.fstat(descriptor)
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise ChangedFileError(f"{before.st_size} bytes when it was opened, {after.st_size} at the end")
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside the target, then rename: a reader sees the old file or the new one, never a part.
+
+    Raises `StorageError` if the folder cannot be written.
+    """
+    temporary = write_beside(path, content)
+    try:
+        rename(temporary, path)
+    finally:
+        with suppress(FileNotFoundError):  # gone once it was renamed
+            os.unlink(temporary)
+
+
+def write_beside(path: Path, content: bytes) -> str:
+    """Write a temporary file in the folder of `path`, and return its name. Any interruption removes it again."""
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp makes it private; a baseline is for everybody
+    except BaseException as error:
+        if temporary is not None:
+            os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise unwritable(path, error) from error
+        raise
+    return temporary
+
+
+def rename(temporary: str, path: Path) -> None:
+    try:
+        os.replace(temporary, path)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        "cannot write",
+        where=str(path),
+        got=str(error),
+        expected="a folder that can be written",
+        next_command=f"ls -ld {path} {path.parent}; df -h {path.parent}   (who may write there? is there room?)",
+    )
+
+
+# -- locks ------------------------------------------------------------------------------------------------------------
 
 LOCKS = "KERNELGAUGE_LOCKS"  # folder of the lock files, to share it between containers
 _PATIENCE_S = 3600.0  # of a nightly job: a suite takes minutes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.gpus import VISIBLE, digest, digest_of, visible_gpus
+from kernelgauge.measure.nvml import VISIBLE, digest, digest_of, visible_gpus
 
 UUIDS = ["GPU-0f9bcc5d-e367", "GPU-0f61ecf9-10f2", "GPU-bf353cdb-676b"]
 
