@@ -24,11 +24,12 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
+from runs_file import RunsFile, write_runs
+
 from kernelgauge.calibrate import compile_caches
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, decode_results
 from kernelgauge.run import Timer
-from kernelgauge.runs_file import RunsFile, write_runs
 
 
 def main() -> None:
@@ -54,7 +55,17 @@ def one(options: argparse.Namespace, number: int) -> bool:
             "SLOWER_PERCENT": str(options.slower),
         }
         plugin = ["-p", "slower_mlps", "-k", "mlp and test_device_time"] if options.slower else []
-        command = [sys.executable, "-m", "pytest", "perf", "--perf-strict", "-q", f"--perf-reports={folder}", *plugin]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "perf",
+            "--perf-strict",
+            "-q",
+            "-o",
+            f"kernelgauge_reports={folder}",
+            *plugin,
+        ]
         started = time.perf_counter()
         done = subprocess.run(
             [*command, *options.arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -83,7 +94,7 @@ def is_slower(workload: object) -> bool:
 
 
 def keep(results: Results, path: Path) -> None:
-    """Write the runs as `--perf-runs` does, without what only reports need."""
+    """Write the runs, without what only reports need."""
     runs = [
         msgspec.structs.replace(each.run, ops=(), work=(), launch_apis=(), metadata_ops_that_launched=(), roof=None)
         for each in results.workloads

@@ -14,10 +14,11 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
+from runs_file import read_runs
+
 from kernelgauge.judge import Baseline, Entry, Observation, Process, decode_baseline, from_run
 from kernelgauge.judge.baseline import merge_entries
 from kernelgauge.run import ControlTime, Run, Sample, Timer, summarize
-from kernelgauge.runs_file import read_runs
 
 __all__ = ["DATA", "Suite", "archived_suites", "baseline_of", "busy_suites", "read_suites", "recorded_suites"]
 
@@ -108,7 +109,7 @@ def archived_suites() -> list[Suite]:
 
 
 def read_suites(files: Sequence[Path], host: str | None = None) -> Iterator[Suite]:
-    """Yield the suites of files that `pytest perf --perf-runs=FILE` wrote: one for each GPU in a file."""
+    """Yield the suites of files of runs, as benchmarks/nights.py leaves them: one for each GPU in a file."""
     for path in files:
         by_gpu: dict[str, dict[str, Run]] = {}
         for run in read_runs(path).runs:

@@ -1,7 +1,7 @@
 """How often unchanged code is red, and which slowdowns are caught, over every recorded suite. Needs no GPU.
 
     python benchmarks/unchanged.py                                  every design
-    python benchmarks/unchanged.py --against baselines FILE.json... files of `pytest perf --perf-runs=FILE`
+    python benchmarks/unchanged.py --against baselines FILE.json... files of benchmarks/nights.py
     python benchmarks/unchanged.py --without gemm                   an ablation: one piece of information removed
     python benchmarks/unchanged.py --spread                         the spreads behind the priors
 
@@ -203,7 +203,7 @@ def is_short(run: Run) -> bool:
 
 
 def judge_files(store: BaselineStore, suites: Sequence[Suite], *, show: bool) -> None:
-    """Judge files of `--perf-runs` against stored baselines."""
+    """Judge files of runs against stored baselines."""
     counts: Counter[str] = Counter()
     for suite in suites:
         device = next(iter(suite.runs.values())).fingerprint.device

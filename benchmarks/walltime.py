@@ -112,7 +112,10 @@ def cost_of_suite(what: str, bar_s: float | None) -> Cost:
     """One run of the suite with nothing cached, from the start of the process to its end."""
     with tempfile.TemporaryDirectory(prefix="kernelgauge-walltime-") as name:
         folder = Path(name)
-        outputs = [f"--perf-baselines={folder / 'baselines'}", f"--perf-reports={folder / 'reports'}"]
+        outputs = [
+            *("-o", f"kernelgauge_baselines={folder / 'baselines'}"),
+            *("-o", f"kernelgauge_reports={folder / 'reports'}"),
+        ]
         start = time.perf_counter()
         done = fresh_python(
             *("-m", "pytest", "-q", "-p", "no:cacheprovider"),

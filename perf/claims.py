@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-from kernelgauge import Run, Timer
-from kernelgauge.judge import observe
-from kernelgauge.trace import Kind
+from kernelgauge import Run, Workload
 
-Available = Callable[[Callable[[], Any]], Any]
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def claim(module: str, *variants: str) -> pytest.MarkDecorator:
@@ -20,26 +19,48 @@ def claim(module: str, *variants: str) -> pytest.MarkDecorator:
 
 
 gpu_only = pytest.mark.skipif(
-    "not __import__('torch').cuda.is_available() or config.getoption('--perf-device') == 'cpu'",
+    "not __import__('torch').cuda.is_available() or 'cpu' in (config.getoption('--perf-device'), config.getini('kernelgauge_device'))",
     reason="this claim is about kernels on a GPU and has no meaning on a CPU",
 )
 
 
 def only(names: list[str], wanted: set[str]) -> list[str]:
-    """The wanted names, in order."""
+    """Return the wanted names, in order."""
     return [name for name in names if name in wanted]
 
 
 def gemm_names(run: Run) -> list[str]:
-    """Names of the GEMM kernels, in launch order."""
-    return [kernel.identity.name for kernel in run.kernels if kernel.identity.kind == Kind.GEMM.value]
+    """Return the names of the GEMM kernels, in launch order."""
+    return [kernel.identity.name for kernel in run.kernels if kernel.identity.kind == "gemm"]
+
+
+def gemm_layouts(run: Run) -> list[str | None]:
+    """Return how each GEMM kernel's name says that its operands lie in memory, in launch order."""
+    return [kernel.identity.decoded.layout for kernel in run.kernels if kernel.identity.kind == "gemm"]
 
 
 def pointwise_us(run: Run) -> float:
-    """Device time of the pointwise kernels of one call."""
-    return sum(kernel.device_time_us for kernel in run.kernels if kernel.identity.kind == Kind.POINTWISE.value)
+    """Return the GPU time of the pointwise kernels of one call, in microseconds."""
+    return sum(kernel.device_time_us for kernel in run.kernels if kernel.identity.kind == "pointwise")
 
 
-def typical_us(run: Run, timer: Timer) -> float:
-    """What stands for all replicates of a timer."""
-    return observe(run.samples[timer]).mean_us
+def compile_ops(run: Run) -> list[str]:
+    """Return the rows that a compiled region adds to the host's lane."""
+    added = ("Torch-Compiled Region", "TorchDynamo Cache Lookup", "Pregraph bytecode", "AOTDispatcher Runtime Wrapper")
+    return [name for name in run.op_names() if name.startswith(added)]
+
+
+def build(workload: Workload, run: Run) -> tuple[Any, torch.Tensor]:
+    """Build the workload's module and its input once more, on the device of the run."""
+    device = torch.device("cpu" if run.fingerprint.arch == "cpu" else "cuda")
+    dtype = DTYPES[workload.dtype or "fp32"]
+    with device:
+        module, (x,) = workload.build(), workload.inputs()
+    return module.to(device, dtype) if isinstance(module, nn.Module) else module, x.to(device, dtype)
+
+
+def graph_count() -> int:
+    """Return how many graphs Dynamo has compiled since the last reset (torch/_dynamo/utils.py)."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"].get("unique_graphs", 0))

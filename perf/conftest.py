@@ -1,12 +1,11 @@
 """This suite's workloads. All that it needs to be measured, judged and reported comes from the plugin."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+import torch
 
-from kernelgauge import Run, Workload
-from kernelgauge.gauge import Gauge
-from kernelgauge.measure.compiler import reset_compiler
+from kernelgauge import Run, Sibling, Workload
 from workloads import WORKLOADS
 
 
@@ -17,12 +16,19 @@ def pytest_kernelgauge_workloads() -> list[Workload]:
 @pytest.fixture
 def clean_compiler() -> Iterator[None]:
     """Compile from nothing, and leave nothing that another test could run or time instead of its own graph."""
-    reset_compiler()
+    _reset_compiler()
     yield
-    reset_compiler()
+    _reset_compiler()
+
+
+def _reset_compiler() -> None:
+    from torch._dynamo.utils import counters
+
+    torch.compiler.reset()
+    counters.clear()
 
 
 @pytest.fixture
-def eager(workload: Workload, gauge: Gauge, available: Callable[[Callable[[], Run]], Run]) -> Run:
+def eager(sibling: Sibling) -> Run:
     """The run of the same workload in eager mode."""
-    return available(lambda: gauge.observed.run(gauge.suites.sibling(workload, variant="eager")))
+    return sibling(variant="eager")

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from kernelgauge.errors import WorkloadError, WorkloadUnavailable
+from kernelgauge import WorkloadError, WorkloadUnavailable
 
 __all__ = ["load_liger_geglu_mlp"]
 

@@ -60,7 +60,7 @@ def liger_geglu_mlp(dim: int, hidden: int) -> nn.Module:
     """The same layer with Liger's Triton kernel. Raises `WorkloadUnavailable` if it is not installed."""
     from types import SimpleNamespace
 
-    from kernelgauge.errors import WorkloadUnavailable
+    from kernelgauge import WorkloadUnavailable
 
     try:
         with without_import("peft"):

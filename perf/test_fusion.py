@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from claims import Available, claim, gemm_names, gpu_only, only, pointwise_us, typical_us
-from kernelgauge import Run, Timer, Workload
-from kernelgauge.gauge import Gauge
-from kernelgauge.measure.compiler import compile_counts
-from kernelgauge.measure.instance import build
-from kernelgauge.trace import decode, is_compile_op, read
+from claims import (
+    build,
+    claim,
+    compile_ops,
+    gemm_layouts,
+    gemm_names,
+    gpu_only,
+    graph_count,
+    only,
+    pointwise_us,
+)
+from kernelgauge import Run, Sibling, Timer, Workload
 
 MODULE = "mlp"
 LIGER = ("liger", "liger-hub")
@@ -93,7 +102,7 @@ def test_c16_compiled_gemms_have_the_names_of_the_eager_ones(run: Run, eager: Ru
 
 @claim(MODULE, "compiled")
 def test_c17_the_name_of_the_fused_kernel_says_what_was_merged(run: Run) -> None:
-    name = decode(run.kernel_names()[2])
+    name = run.kernels[2].identity.decoded
     assert name.backend == ("inductor-cpp" if run.fingerprint.arch == "cpu" else "inductor-triton")
     assert name.kind.value == "pointwise"
     assert name.ops == ("_unsafe_view", "gelu", "mul")
@@ -119,6 +128,7 @@ def test_c18_the_fused_kernel_moves_three_of_them(run: Run) -> None:
 
 
 @gpu_only
+@pytest.mark.timing
 @claim(MODULE, "compiled")
 def test_c18_fusion_saves_device_time(run: Run, eager: Run) -> None:
     assert pointwise_us(run) < pointwise_us(eager)
@@ -134,7 +144,7 @@ def test_c19_compiled_pays_pre_ops_before_the_first_gemm(run: Run) -> None:
 
 @claim(MODULE, "eager", *LIGER)
 def test_c19_what_is_not_compiled_pays_no_pre_ops(run: Run) -> None:
-    assert not any(is_compile_op(name) for name in run.op_names())
+    assert not compile_ops(run)
 
 
 # -- Liger ----------------------------------------------------------------------------------------------------------
@@ -158,47 +168,43 @@ def test_c21_liger_launches_one_row_a_program_with_its_own_settings(run: Run) ->
 
 
 @claim(MODULE, "compiled")
-@pytest.mark.usefixtures("run", "clean_compiler")
-def test_c22_inductor_traces_again_for_another_shape_and_then_no_more(workload: Workload, gauge: Gauge) -> None:
-    instance = build(workload, gauge.observed.device)
-    (x,) = instance.inputs
-    compiled = torch.compile(instance.module)
+@pytest.mark.usefixtures("clean_compiler")
+def test_c22_inductor_traces_again_for_another_shape_and_then_no_more(workload: Workload, run: Run) -> None:
+    module, x = build(workload, run)
+    compiled = torch.compile(module)
     graphs = []
     with torch.no_grad():
         for batch in (64, 32, 16, 8):
             compiled(x[:batch])
-            graphs.append(compile_counts().graphs)
+            graphs.append(graph_count())
     assert graphs == [1, 2, 2, 2]  # 64: compiled for it; 32: once more, with a dynamic batch; 16 and 8: free
 
 
 @claim(MODULE, "liger")
-@pytest.mark.usefixtures("run", "clean_compiler")
-def test_c22_liger_runs_any_shape_without_compiling(workload: Workload, gauge: Gauge) -> None:
+@pytest.mark.usefixtures("clean_compiler")
+def test_c22_liger_runs_any_shape_without_compiling(workload: Workload, run: Run) -> None:
     from liger_kernel.ops.geglu import _geglu_tanh_forward_kernel as kernel
 
     def binaries() -> int:
         return sum(len(cache[0]) for cache in kernel.device_caches.values())
 
-    instance = build(workload, gauge.observed.device)
-    (x,) = instance.inputs
+    module, x = build(workload, run)
     with torch.no_grad():
-        instance.module(x)
+        module(x)
         compiled = binaries()
         for batch in (32, 16, 8):
-            assert instance.module(x[:batch]).shape[0] == batch
-    assert compile_counts().graphs == 0
+            assert module(x[:batch]).shape[0] == batch
+    assert graph_count() == 0
     assert binaries() == compiled
 
 
 @gpu_only
+@pytest.mark.timing
 @claim(MODULE, "liger")
-def test_c23_both_fused_kernels_beat_the_two_that_they_replace(
-    workload: Workload, run: Run, eager: Run, gauge: Gauge, available: Available
-) -> None:
+def test_c23_both_fused_kernels_beat_the_two_that_they_replace(run: Run, eager: Run, sibling: Sibling) -> None:
     # Which of the two wins depends on what Inductor's autotuner chose: 38 or 55 us against Liger's 45 on an H200.
-    compiled = available(lambda: gauge.observed.run(gauge.suites.sibling(workload, variant="compiled")))
     assert pointwise_us(run) < pointwise_us(eager)
-    assert pointwise_us(compiled) < pointwise_us(eager)
+    assert pointwise_us(sibling(variant="compiled")) < pointwise_us(eager)
 
 
 # -- every variant --------------------------------------------------------------------------------------------------
@@ -216,27 +222,30 @@ def test_c24_the_schedule_gives_three_profiler_steps(run: Run) -> None:
 @claim("linear", "eager", "compiled")
 @claim("matmul_add", "eager", "compiled")
 def test_c25_every_gemm_name_tells_its_layout(run: Run) -> None:
-    assert gemm_names(run)
-    assert all(decode(name).layout for name in gemm_names(run))
+    assert gemm_layouts(run)
+    assert all(gemm_layouts(run))
 
 
 @gpu_only
+@pytest.mark.timing
 @claim("linear", "eager")
 def test_c26_one_small_gemm_is_overhead_bound(run: Run) -> None:
-    assert typical_us(run, Timer.DEVICE) < typical_us(run, Timer.HOST)
+    assert run.time_us(Timer.DEVICE) < run.time_us(Timer.HOST)
 
 
 @gpu_only
+@pytest.mark.timing
 @claim(MODULE, "eager", "liger")
 def test_c26_large_gemms_are_compute_bound(run: Run) -> None:
-    assert typical_us(run, Timer.DEVICE) > typical_us(run, Timer.HOST)
+    assert run.time_us(Timer.DEVICE) > run.time_us(Timer.HOST)
 
 
 @claim(MODULE, *EVERY)
 @claim("linear", "eager", "compiled")
 @claim("matmul_add", "eager", "compiled")
-def test_c27_a_trace_and_a_table_are_left(workload: Workload, run: Run, gauge: Gauge) -> None:
-    trace = read(gauge.artifacts.trace(workload))
-    assert len(trace.steps()) == run.steps
-    table = gauge.artifacts.table(workload).read_text()
+def test_c27_a_trace_and_a_table_are_left(run: Run, trace_file: Path) -> None:
+    events = json.loads(gzip.decompress(trace_file.read_bytes()))["traceEvents"]
+    steps = {event["name"] for event in events if event["name"].startswith("ProfilerStep#")}
+    assert len(steps) == run.steps
+    table = trace_file.with_name(f"{run.workload}.txt").read_text()
     assert all(name in table for name in only(run.op_names(), {"aten::mm", "aten::addmm"}))

@@ -122,6 +122,7 @@ H200 = Fingerprint(
     cudnn="91300",
     fp32_matmul="highest",
     cudnn_tf32=True,
+    deterministic=False,
 )
 
 

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge import standard
 from kernelgauge.acceptance import (
-    _BY_BASELINE,
     Chosen,
     Pending,
     acceptable,
@@ -21,7 +19,6 @@ from kernelgauge.acceptance import (
     load,
     pending,
     refusals,
-    save_runs,
     store_all,
     undecided,
     update,
@@ -31,6 +28,7 @@ from kernelgauge.errors import ResultsError, StorageError, UpdateRefused
 from kernelgauge.judge import (
     Action,
     Group,
+    Limits,
     PlannedChange,
     Recorded,
     Reviewed,
@@ -41,7 +39,6 @@ from kernelgauge.judge import (
 )
 from kernelgauge.results import Results, TestResult, WorkloadResult, encode_results
 from kernelgauge.run import Counts, Timer
-from kernelgauge.runs_file import read_runs
 from tests.builders import WORKLOAD, baseline, counts, fingerprint, launched, mlp_kernels, pair, run
 from tests.test_results import one_test, results, verdict, workload
 
@@ -81,8 +78,8 @@ def refused(store: BaselineStore, each: WorkloadResult, tests: Sequence[TestResu
 
 
 def ended(verdict: Verdict, name: str = "test_device_time") -> TestResult:
-    """A test that failed with a verdict, in its words."""
-    return one_test(name, "failed", workload=verdict.workload, said=str(verdict))
+    """A test that failed with a verdict."""
+    return one_test(name, "failed", workload=verdict.workload, said=str(verdict), subject=verdict.subject)
 
 
 # -- what may be stored -----------------------------------------------------------------------------------------------
@@ -132,8 +129,7 @@ def test_a_test_that_failed_otherwise_is_a_reason(store: BaselineStore) -> None:
 
 def test_a_test_that_fails_twice_is_named_once(store: BaselineStore) -> None:
     broke = [one_test("test_x", "failed", said=said) for said in ("setup", "teardown")]
-    claim = Verdict(Status.REGRESSED, WORKLOAD, "test_x", "the test failed")
-    assert refused(store, passing(claim), broke) == ["test_x failed"]
+    assert refused(store, passing(), broke) == ["test_x failed"]
 
 
 def test_a_failure_of_another_workload_is_no_reason(store: BaselineStore) -> None:
@@ -147,17 +143,10 @@ def test_what_it_declares_must_have_passed(store: BaselineStore, status: Status)
     assert refused(store, each) == [f"{DECLARED}: {status.value}  who knows"]
 
 
-@pytest.mark.parametrize("outcome", ["failed", "skipped", "passed"])
-def test_a_claim_that_imitates_the_verdict_of_a_standard_test_is_a_claim(store: BaselineStore, outcome: str) -> None:
+def test_own_test_without_a_subject_is_a_claim(store: BaselineStore) -> None:
     missing = verdict(Status.NO_BASELINE, headline="no baseline")
-    own = one_test("test_device_time", outcome, said=str(missing))
-    claim = ended(missing, "test_c08_fewer_launches")
-    assert refused(store, passing(missing), [own, claim]) == ["test_c08_fewer_launches failed"]
-    assert refused(store, passing(missing), [own]) == []
-
-
-def test_the_standard_test_of_every_verdict_that_can_be_accepted_exists() -> None:
-    assert set(_BY_BASELINE.values()) < set(standard.__all__)
+    claim = one_test("test_c08_fewer_launches", "failed", said=str(missing))
+    assert refused(store, passing(missing), [claim]) == ["test_c08_fewer_launches failed"]
 
 
 @pytest.mark.parametrize(
@@ -342,25 +331,6 @@ def test_nothing_is_written_before_the_plan_is_shown(store: BaselineStore) -> No
     with pytest.raises(KeyboardInterrupt):
         update(told(passing()), store, interrupted, next_command=COMMAND)
     assert store.stored(DEVICE) == {}
-
-
-# -- what a calibration collects --------------------------------------------------------------------------------------
-
-
-def test_the_runs_of_a_calibration_are_those_that_may_be_stored(store: BaselineStore, tmp_path: Path) -> None:
-    claim = verdict(Status.REGRESSED, "numerics", "wrong", workload="b-x-bf16-1")
-    save_runs(told(passing(), passing(claim, name="b-x-bf16-1")), store, tmp_path / "runs.json")
-    file = read_runs(tmp_path / "runs.json")
-    assert [each.workload for each in file.runs] == [WORKLOAD]
-    assert file.suites == {WORKLOAD: "perf"}
-    assert (file.baselines, file.timers_per_workload) == (str(store.root), 3)
-    assert (file.started_at, file.commit, file.kernelgauge) == ("2026-11-20T19:10:12+00:00", "4e3642b", "0.1.0")
-
-
-def test_a_place_where_runs_cannot_be_written_is_named(store: BaselineStore, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot write"):
-        save_runs(told(passing()), store, tmp_path / "file" / "runs.json")
 
 
 # -- a review of saved results ----------------------------------------------------------------------------------------
@@ -730,7 +700,7 @@ def test_review_asks_for_the_sensitivity_of_the_workload(
     store: BaselineStore, sensitivity: dict[Timer, float], doubts: list[str]
 ) -> None:
     accept(store, told(passing(), started_at=BEFORE))
-    noisy = passing(run=run(device=(150.0, 250.0, 200.0, 260.0)), sensitivity=sensitivity)
+    noisy = passing(run=run(device=(150.0, 250.0, 200.0, 260.0)), limits=Limits(sensitivity=sensitivity))
     assert list(one(review_of(store, told(noisy, started_at=AFTER))).refused) == doubts
 
 
@@ -739,7 +709,7 @@ def test_choose_to_add_asks_for_the_sensitivity_of_the_workload(
     store: BaselineStore, sensitivity: dict[Timer, float], accepted: int
 ) -> None:
     accept(store, told(passing(), started_at=BEFORE))
-    noisy = passing(run=run(device=(150.0, 250.0, 200.0, 260.0)), sensitivity=sensitivity)
+    noisy = passing(run=run(device=(150.0, 250.0, 200.0, 260.0)), limits=Limits(sensitivity=sensitivity))
     chosen = choose_to_add(review_of(store, told(noisy, started_at=AFTER)), wanted, force=False)
     assert len(chosen.accepted) == accepted
 

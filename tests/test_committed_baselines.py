@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.baselines import slug
+from kernelgauge.files import slug
 from kernelgauge.judge import decode_baseline, encode_baseline
 
 ROOT = Path(__file__).parents[1]

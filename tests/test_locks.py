@@ -158,7 +158,7 @@ def test_two_runs_never_write_to_one_folder_of_reports_at_once(tmp_path: Path) -
     said: list[str] = []
     with pytest.raises(StorageError, match="cannot write") as caught:
         second.hold(said.append)
-    assert "--perf-reports=DIR" in str(caught.value)
+    assert "kernelgauge_reports=DIR" in str(caught.value)
     assert said
     assert said[0].startswith(f"another run writes to {tmp_path / 'reports'}: waiting for it (0 s so far")
     first.release()

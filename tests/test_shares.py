@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelgauge import Workload
-from kernelgauge.shares import Share, divided
-from kernelgauge.suites import Options
+from kernelgauge.plugin.options import Options
+from kernelgauge.workload import Share, divided
 
 
 def workload(module: str = "mlp", variant: str = "eager", **fields: Any) -> Workload:

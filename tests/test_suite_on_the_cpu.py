@@ -18,7 +18,10 @@ WORKLOADS = [
 def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_"))}
     command = [sys.executable, "-m", "pytest", "perf", "--perf-device", "cpu", "-k", "matmul_add or linear", *arguments]
-    folders = ["--perf-baselines", str(folder / "baselines"), "--perf-reports", str(folder / "reports")]
+    folders = [
+        *("-o", f"kernelgauge_baselines={folder / 'baselines'}"),
+        *("-o", f"kernelgauge_reports={folder / 'reports'}"),
+    ]
     return subprocess.run(
         [*command, *folders], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600
     )

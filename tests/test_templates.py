@@ -84,7 +84,7 @@ if [[ -n $wait ]]; then exit "$code"; fi
 """,
     "srun": 'if [[ $SLURM_ARRAY_TASK_ID == 2 ]]; then kill -KILL "$PPID"; exit 1; fi\nexec "$@"\n',
     "nvidia-smi": "",
-    "pytest": 'while [[ $1 != --perf-reports ]]; do shift; done\nmkdir -p "$2/latest"\n',
+    "pytest": 'while [[ $1 != kernelgauge_reports=* ]]; do shift; done\nmkdir -p "${1#*=}/latest"\n',
     "kernelgauge": 'echo "shard 2/3 is missing"\nexit 1\n',
 }
 

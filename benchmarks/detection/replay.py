@@ -2,7 +2,7 @@
 
     python benchmarks/detection/replay.py benchmarks/data/nine_processes/*.json [--out DIR]
 
-These are runs of the suite as `pytest perf --perf-runs=FILE` writes them, one file for each process: GPU time and, where
+These are runs of the suite as benchmarks/nights.py leaves them, one file for each process: GPU time and, where
 it was measured, host dispatch time, one value for each replicate. A slowed process is the recorded one times
 (1 + level): the same slowdown in every iteration, which real work is not. The peers here read the same values.
 """
@@ -19,13 +19,14 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2] / "src")]
 
+from runs_file import read_runs
+
 from detection.data import OURS, TIMERS, Key, Process, Values
 from detection.evaluate import Decide, Evaluation, evaluate
 from detection.judge_peers import kernel_peers
 from detection.levels import NONE, Level
 from detection.table import markdown, plot
 from kernelgauge.run import Run
-from kernelgauge.runs_file import read_runs
 
 LEVELS = tuple(Level("device", percent) for percent in (0.25, 0.5, 1, 2, 3, 5))
 HOST_LEVELS = tuple(Level("host", percent) for percent in (5, 10, 20))

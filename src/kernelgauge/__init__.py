@@ -6,11 +6,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
     from .judge.expectation import Expectation
+    from .plugin.fixtures import Sibling
     from .run import Run, Timer
     from .workload import Dtype, Matrix, Pass, Workload
 
-__all__ = ["Dtype", "Expectation", "Matrix", "Pass", "Run", "Timer", "Workload", "__version__"]
+__all__ = [
+    "Dtype",
+    "Expectation",
+    "KernelgaugeError",
+    "Matrix",
+    "Pass",
+    "Run",
+    "Sibling",
+    "Timer",
+    "Workload",
+    "WorkloadError",
+    "WorkloadUnavailable",
+    "__version__",
+]
 
 __version__ = "0.1.0"
 
@@ -18,11 +33,15 @@ __version__ = "0.1.0"
 _HOMES = {
     "Dtype": "workload",
     "Expectation": "judge.expectation",
+    "KernelgaugeError": "errors",
     "Matrix": "workload",
     "Pass": "workload",
     "Run": "run",
+    "Sibling": "plugin.fixtures",
     "Timer": "run",
     "Workload": "workload",
+    "WorkloadError": "errors",
+    "WorkloadUnavailable": "errors",
 }
 
 

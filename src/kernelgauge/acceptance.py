@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from .baselines import BaselineStore, is_file_name, slug
+from .baselines import BaselineStore
 from .errors import BaselineError, NewerBaselineError, ResultsError, UpdateRefused
+from .files import is_file_name, slug
 from .judge import (
     DECLARED,
     Action,
@@ -32,11 +33,8 @@ from .judge import (
     review,
 )
 from .printable import printable
-from .report.endings import printed_verdict
-from .results import Results, TestResult, WorkloadResult, moment
-from .results_file import find_results, read_results
-from .run import Run, Timer
-from .runs_file import RunsFile, write_runs
+from .results import Results, TestResult, WorkloadResult, find_results, moment, read_results
+from .run import Run
 
 __all__ = [
     "Chosen",
@@ -48,19 +46,10 @@ __all__ = [
     "load",
     "pending",
     "refusals",
-    "save_runs",
     "store_all",
     "update",
 ]
 
-# What a baseline says of a run: accepting the run overrules it. Whatever else fails is a claim of the suite. Each with
-# the standard test that ends with it.
-_BY_BASELINE = {
-    "structure": "test_structure_is_that_of_the_baseline",
-    Timer.DEVICE.label: "test_device_time",
-    Timer.END_TO_END.label: "test_end_to_end_latency",
-    Timer.HOST.label: "test_host_dispatch_time",
-}
 _ACCEPTABLE = frozenset({Status.REGRESSED, Status.NO_BASELINE, Status.INCOMPARABLE})
 # Clocks of two machines may differ by seconds, and a run is reviewed as soon as it has ended.
 _CLOCK_TOLERANCE = timedelta(minutes=1)
@@ -187,7 +176,7 @@ def _candidate(
         others=tuple(observed_baseline(*each) for each in measured[:-1] if not impossible(*each[:2])),
         doubts=(*wrong[-1], *undecided(workload), *_clocks(results, old, now)),
         shortcomings=tuple(reason for reasons in wrong for reason in reasons),
-        sensitivity=workload.sensitivity,
+        limits=workload.limits,
     )
 
 
@@ -261,7 +250,7 @@ def _joined(old: Baseline | None, candidate: Candidate, comparisons: int) -> Bas
     for new in others:
         (process,) = new.entries[0].processes
         if not any(process in entry.processes for entry in first.entries):
-            first = joined(first, new, comparisons=comparisons, sensitivity=candidate.sensitivity)
+            first = joined(first, new, comparisons=comparisons, limits=candidate.limits)
     return first
 
 
@@ -308,7 +297,9 @@ def update(
                 "nothing to store: no workload was measured in full and passed its claims", next_command=next_command
             )
         device = results.fingerprint.device
-        plan = plan_update(observed, store.stored(device), results.declared, comparisons=results.comparisons)
+        limits = {workload.id: workload.limits for workload in results.workloads}
+        stored = store.stored(device)
+        plan = plan_update(observed, stored, results.declared, comparisons=results.comparisons, limits=limits)
         show(plan)
         store.apply(device, plan)
     return plan
@@ -338,13 +329,15 @@ def refusals(results: Results, workload: WorkloadResult, store: BaselineStore) -
 def shortcomings(results: Results, workload: WorkloadResult, run: Run) -> list[str]:
     """What speaks against a run that a baseline can be made of; empty if nothing does."""
     reasons = ["the run was cut short"] if results.was_cut_short else []
-    tests = [test for test in results.tests if test.outcome == "failed" and _is_of(test, workload)]
-    reasons += dict.fromkeys(f"{test.name} failed" for test in tests if not _only_differs(test, workload, results))
-    told = {verdict for test in tests if (verdict := _ended_with(test, workload)) is not None}
+    failed = [test for test in results.tests if test.outcome == "failed" and _is_of(test, workload)]
+    ends = [(test, None if test.subject is None else workload.verdict(test.subject)) for test in failed]
+    reasons += dict.fromkeys(
+        f"{test.name} failed" for test, verdict in ends if verdict is None or not _is_acceptable(verdict)
+    )
     reasons += [
         f"{verdict.subject}: {verdict.status.value}  {verdict.headline}"
         for verdict in workload.verdicts
-        if verdict.status.fails and verdict not in told and not _is_acceptable(verdict)
+        if verdict.status.fails and not _is_acceptable(verdict) and not any(end is verdict for _, end in ends)
     ]
     declared = [verdict for verdict in workload.verdicts if verdict.subject == DECLARED]
     if not declared:
@@ -362,14 +355,8 @@ def undecided(workload: WorkloadResult) -> list[str]:
     return [
         f"{verdict.subject}: {verdict.status.value}  {verdict.headline}"
         for verdict in workload.verdicts
-        if verdict.subject in _BY_BASELINE and verdict.status is Status.UNDECIDED
+        if verdict.is_by_baseline and verdict.status is Status.UNDECIDED
     ]
-
-
-def _ended_with(test: TestResult, workload: WorkloadResult) -> Verdict | None:
-    """The verdict that a failed test printed, or that was concluded because it failed otherwise."""
-    printed = printed_verdict(test.said, workload.verdicts)
-    return printed or workload.verdict(test.name)
 
 
 def _is_of(test: TestResult, workload: WorkloadResult) -> bool:
@@ -380,22 +367,8 @@ def _is_of(test: TestResult, workload: WorkloadResult) -> bool:
     return re.search(rf"(^|-){re.escape(workload.id)}(-|\]|$)", parameters) is not None
 
 
-def _only_differs(test: TestResult, workload: WorkloadResult, results: Results) -> bool:
-    """Whether a failed test says no more than that the run differs from its baseline, in its own words.
-
-    Where the standard test of a verdict is in the results, no other test ends with it: what says so is a claim.
-    A suite may have a test of another name instead.
-    """
-    verdict = printed_verdict(test.said, workload.verdicts)
-    if verdict is None or not _is_acceptable(verdict):
-        return False
-    standard = _BY_BASELINE[verdict.subject]
-    names = {each.name for each in results.tests if _is_of(each, workload)}
-    return test.name == standard or standard not in names
-
-
 def _is_acceptable(verdict: Verdict) -> bool:
-    return verdict.subject in _BY_BASELINE and verdict.status in _ACCEPTABLE
+    return verdict.is_by_baseline and verdict.status in _ACCEPTABLE
 
 
 def _not_measured(results: Results, run: Run) -> Iterator[str]:
@@ -444,21 +417,3 @@ def observed_baseline(results: Results, workload: WorkloadResult, run: Run) -> B
     """The baseline that accepting a run would store, with what it remembers of the run of pytest."""
     recorded = Recorded(results.started_at, results.commit, results.kernelgauge)
     return from_run(run, suite=workload.suite, recorded=recorded)
-
-
-def save_runs(results: Results, store: BaselineStore, path: Path) -> None:
-    """Write what was measured and may be stored. Raises `StorageError`."""
-    kept = list(acceptable(results, store))
-    write_runs(
-        path,
-        RunsFile(
-            baselines=str(store.root),
-            suites={workload.id: workload.suite for workload, _ in kept},
-            runs=tuple(run for _, run in kept),
-            timers_per_workload=len(results.timers),
-            started_at=results.started_at,
-            commit=results.commit,
-            kernelgauge=results.kernelgauge,
-            sensitivities={workload.id: workload.sensitivity for workload, _ in kept if workload.sensitivity},
-        ),
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,27 +10,14 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from .errors import BaselineError, StorageError
-from .files import regular_file, rename, unwritable, who_holds, write_beside
+from .files import LONGEST_NAME, is_file_name, regular_file, rename, slug, unwritable, who_holds, write_beside
 from .judge.baseline import Baseline, decode_baseline, encode_baseline
 from .judge.update import Action, PlannedChange
 
-__all__ = ["BaselineStore", "is_file_name", "slug"]
+__all__ = ["BaselineStore"]
 
 _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
-# What a workload's id is made of. Results may come from a stranger: nothing else becomes a path.
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _MOST_BYTES = 16 << 20  # the largest of baselines/nvidia-h200 has 21 kB
-_LONGEST_NAME = 200  # of 255 bytes that a file system takes, for what a temporary file adds
-
-
-def is_file_name(workload: str) -> bool:
-    """Whether an id can name a file of the baselines."""
-    return len(workload) <= _LONGEST_NAME and _FILE_NAME.fullmatch(workload) is not None
-
-
-def slug(device: str) -> str:
-    """Folder name of a device: ``NVIDIA H200`` -> ``nvidia-h200``."""
-    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")[:_LONGEST_NAME] or "unknown"
 
 
 class BaselineStore:
@@ -46,7 +32,7 @@ class BaselineStore:
             raise StorageError(
                 "a workload's id becomes a file name",
                 got=repr(workload),
-                expected=f"at most {_LONGEST_NAME} letters, digits, '_', '-' and '.'",
+                expected=f"at most {LONGEST_NAME} letters, digits, '_', '-' and '.'",
             )
         return self.root / slug(device) / f"{workload}.json"
 

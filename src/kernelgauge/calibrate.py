@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 
+from .acceptance import acceptable
 from .baselines import BaselineStore
 from .errors import KernelgaugeError, MeasurementError
-from .judge import Action, Baseline, PlannedChange, Recorded, calibrated, joined
-from .run import Run, Timer
-from .runs_file import RunsFile, read_runs
+from .judge import Action, Baseline, Limits, PlannedChange, Recorded, calibrated, joined
+from .results import NAME, WAITING, Results, read_results
+from .run import Run
 
 __all__ = ["Calibration", "calibrate", "compile_caches", "draw", "planned", "store"]
 
-_PROCESS_TIMEOUT_SECONDS = 1800.0
 _SHOWN_LINES = 15  # of the output of a process that failed
 
 
@@ -32,7 +32,7 @@ class Calibration:
         baselines: of each workload that every process measured alike, by id.
         refused: why the others have none, by id.
         comparisons: how many a run of this suite makes.
-        sensitivities: that the suite asks for, by workload id.
+        limits: gates and sensitivity that the suite asks for, by workload id.
     """
 
     baselines: dict[str, Baseline]
@@ -40,7 +40,7 @@ class Calibration:
     folder: Path
     device: str
     comparisons: int
-    sensitivities: dict[str, dict[Timer, float]] = field(default_factory=dict)
+    limits: dict[str, Limits] = field(default_factory=dict)
 
 
 def draw(
@@ -49,7 +49,7 @@ def draw(
     processes: int,
     gpus: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
-) -> list[RunsFile]:
+) -> list[Results]:
     """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner chooses anew in each.
 
     Every second one on each GPU compiles with memory to spare: it may choose otherwise there.
@@ -61,13 +61,13 @@ def draw(
     for gpu in places:
         free.put(gpu)
 
-    def one(number: int) -> RunsFile:
+    def one(number: int) -> Results:
         gpu = free.get()
         try:
             progress(f"process {number + 1} of {processes}" + ("" if gpu is None else f" on GPU {gpu}"))
             # One that is not there would leave its process with a CPU to measure.
             on_it = ["--perf-device", "cuda"] if gpu is not None else []
-            return _one_process([*arguments, *on_it], gpu)
+            return _one_process([*arguments, *on_it], gpu, progress)
         finally:
             free.put(gpu)
 
@@ -80,73 +80,72 @@ def compile_caches(folder: str) -> dict[str, str]:
     return {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
 
 
-def _one_process(arguments: Sequence[str], gpu: str | None) -> RunsFile:
+def _one_process(arguments: Sequence[str], gpu: str | None, progress: Callable[[str], None]) -> Results:
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
-        runs = Path(folder) / "runs.json"
         environment = {
             **os.environ,
             **compile_caches(folder),
             **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
         }
-        command = [sys.executable, "-m", "pytest", *arguments, "-q", f"--perf-runs={runs}", f"--perf-reports={folder}"]
-        try:
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=_PROCESS_TIMEOUT_SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise MeasurementError(
-                "a process of the calibration did not end", got=f"{error.timeout:g} s", where=" ".join(command)
-            ) from error
-        if done.returncode != 0 or not runs.exists():
-            output = (done.stdout + done.stderr).strip().splitlines()
+        command = [sys.executable, "-m", "pytest", *arguments, "-q", f"--perf-calibrate={folder}"]
+        output: list[str] = []
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                output.append(line.rstrip())
+                if line.startswith(WAITING):
+                    progress(line.strip())
+        results = Path(folder) / "latest" / NAME
+        if process.returncode != 0 or not results.exists():
             raise MeasurementError(
                 "a process of the calibration failed",
                 got="\n".join(output[-_SHOWN_LINES:]),
                 expected="every test to pass: only unchanged code that works says what is noise",
                 next_command=" ".join(["pytest", *arguments]),
             )
-        return read_runs(runs)
+        return read_results(results)
 
 
-def calibrate(files: Sequence[RunsFile]) -> Calibration:
-    """Put the processes' runs together, workload by workload."""
+def calibrate(processes: Sequence[Results]) -> Calibration:
+    """Put the runs of all processes together, workload by workload."""
     by_workload: dict[str, list[Run]] = {}
     suites: dict[str, str] = {}
-    for file in files:
-        suites |= file.suites
-        for run in file.runs:
-            by_workload.setdefault(run.workload, []).append(run)
+    limits: dict[str, Limits] = {}
+    for results in processes:
+        for workload, run in acceptable(results, BaselineStore(Path(results.baselines))):
+            by_workload.setdefault(workload.id, []).append(run)
+            suites[workload.id], limits[workload.id] = workload.suite, workload.limits
     if not by_workload:
         raise KernelgaugeError("nothing to calibrate: no workload was measured")
     baselines: dict[str, Baseline] = {}
     refused: dict[str, str] = {}
-    for workload, runs in by_workload.items():
-        if len(runs) < len(files):
-            refused[workload] = f"only {len(runs)} of {len(files)} processes measured it"
+    for name, runs in by_workload.items():
+        if len(runs) < len(processes):
+            refused[name] = f"only {len(runs)} of {len(processes)} processes measured it"
             continue
         try:
-            baselines[workload] = calibrated(runs, suite=suites[workload], recorded=_recorded(files))
+            baselines[name] = calibrated(runs, suite=suites[name], recorded=_recorded(processes))
         except ValueError as error:
-            refused[workload] = str(error)
+            refused[name] = str(error)
     first = next(iter(by_workload.values()))[0]
     return Calibration(
         baselines=baselines,
         refused=refused,
-        folder=Path(files[0].baselines),
+        folder=Path(processes[0].baselines),
         device=first.fingerprint.device,
-        comparisons=len(by_workload) * files[0].timers_per_workload,
-        sensitivities=files[0].sensitivities,
+        comparisons=len(by_workload) * len(processes[0].timers),
+        limits=limits,
     )
 
 
-def _recorded(files: Sequence[RunsFile]) -> Recorded | None:
-    """When the first process began, and what they have in common. None: they do not say."""
-    starts = [file.started_at for file in files if file.started_at]
-    if not starts:
-        return None
-    commits = {file.commit for file in files}
+def _recorded(processes: Sequence[Results]) -> Recorded:
+    """Return when the first process began, and the commit if they have it in common."""
+    commits = {results.commit for results in processes}
     # All of them are of this machine's clock, in UTC and in one form: the first in order is the earliest.
-    return Recorded(min(starts), commits.pop() if len(commits) == 1 else None, files[0].kernelgauge)
+    start = min(results.started_at for results in processes)
+    return Recorded(start, commits.pop() if len(commits) == 1 else None, processes[0].kernelgauge)
 
 
 def planned(calibration: Calibration, *, add: bool = False) -> Calibration:
@@ -185,8 +184,8 @@ def _planned(calibration: Calibration, stored: Mapping[str, Baseline | None], *,
             refused[workload] = "the stored file cannot be read"
         else:
             try:
-                asked = calibration.sensitivities.get(workload)
-                baselines[workload] = joined(old, new, comparisons=calibration.comparisons, sensitivity=asked)
+                asked = calibration.limits.get(workload)
+                baselines[workload] = joined(old, new, comparisons=calibration.comparisons, limits=asked)
             except ValueError as error:
                 refused[workload] = f"not as it was recorded: {error}"
     refused = {workload: f"{why}; without --add it is replaced" for workload, why in refused.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 import time
@@ -16,18 +17,38 @@ from .errors import MeasurementError, StorageError
 
 __all__ = [
     "LOCKS",
+    "LONGEST_NAME",
     "ChangedFileError",
     "FolderLock",
     "GpuLock",
     "IrregularFileError",
     "blocks_of_file",
+    "is_file_name",
     "regular_file",
     "rename",
+    "slug",
     "unwritable",
     "who_holds",
     "write_atomically",
     "write_beside",
 ]
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+# What a workload's id is made of. Results may come from a stranger: nothing else becomes a path.
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+LONGEST_NAME = 200  # of 255 bytes that a file system takes, for what a temporary file adds
+
+
+def is_file_name(workload: str) -> bool:
+    """Whether an id can name a file of the baselines."""
+    return len(workload) <= LONGEST_NAME and _FILE_NAME.fullmatch(workload) is not None
+
+
+def slug(device: str) -> str:
+    """Folder name of a device: ``NVIDIA H200`` -> ``nvidia-h200``."""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")[:LONGEST_NAME] or "unknown"
+
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
@@ -209,7 +230,7 @@ class FolderLock:
 
     def hold(self, waiting: Callable[[str], None] = lambda _: None) -> None:
         """Wait until no other run writes there. Raises `StorageError` after an hour, or where there can be no lock."""
-        elsewhere = "--perf-reports=DIR writes elsewhere"
+        elsewhere = "-o kernelgauge_reports=DIR writes elsewhere"
 
         def say(waited_s: float) -> None:
             where = self._path.parent
@@ -227,7 +248,7 @@ class FolderLock:
             where=str(self._path.parent),
             got=got,
             expected="a folder that can be written, by one run at a time",
-            next_command=f"pytest perf --perf-reports=DIR   ({elsewhere})",
+            next_command="pytest perf -o kernelgauge_reports=DIR   (writes elsewhere)",
         )
 
     def release(self) -> None:

@@ -12,16 +12,24 @@ from pathlib import Path
 
 import msgspec
 
-from .artifacts import folder_names
-from .baselines import is_file_name
 from .commands.output import Commands, Exit, say, terminal
 from .errors import ResultsError, StorageError
-from .files import write_atomically
+from .files import is_file_name, write_atomically
 from .judge import Status, compare, worst
 from .printable import printable
-from .results import Results, WorkloadResult, encode_results, join, started
-from .results_file import NAME, find_results, is_of_something_else, read_results
-from .shares import Share
+from .results import (
+    NAME,
+    Results,
+    WorkloadResult,
+    encode_results,
+    find_results,
+    folder_names,
+    is_of_something_else,
+    join,
+    read_results,
+    started,
+)
+from .workload import Share
 
 __all__ = ["add_commands", "merge"]
 

@@ -1,33 +1,45 @@
-"""What one run of pytest observed and concluded: the one thing that every report is made from.
+"""The results of one run of pytest: the one thing that every report is made from.
 
 Plain data, the same in memory and in `reports/latest/results.json` (docs/results.md).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from .errors import ResultsError
-from .judge import Baseline, Status, Verdict, check_integers, worst
+from .files import regular_file, slug
+from .judge import Baseline, Limits, Status, Verdict, check_integers, worst
+from .printable import printable
 from .run import Fingerprint, Run, Timer
 
 __all__ = [
+    "MOST_BYTES",
+    "NAME",
     "SCHEMA_VERSION",
+    "WAITING",
     "Results",
     "TestResult",
     "WorkloadResult",
     "decode_results",
     "encode_results",
+    "find_results",
+    "folder_name",
+    "folder_names",
+    "is_of_something_else",
     "join",
     "moment",
+    "read_results",
     "started",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # version 1 is read as well: it has no subjects of tests, and no gates
 _T = TypeVar("_T")
 _WORST_FIRST = (3, 2, 1, 4)  # pytest.ExitCode: internal error, interrupted, tests failed, usage error
 _NOTHING_COLLECTED = 5
@@ -37,7 +49,13 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 
 class TestResult(msgspec.Struct, frozen=True):
-    """One test. `said`: why it failed or was skipped; `claim`: the first line of its docstring."""
+    """One test.
+
+    Attributes:
+        claim: the first line of its docstring.
+        said: why it failed or was skipped.
+        subject: of the verdict of its workload that it ended with; None: it ended without one.
+    """
 
     __test__ = False  # no test of pytest's
 
@@ -47,6 +65,7 @@ class TestResult(msgspec.Struct, frozen=True):
     seconds: float
     claim: str = ""
     said: str = ""
+    subject: str | None = None
 
     @property
     def name(self) -> str:
@@ -69,7 +88,7 @@ class WorkloadResult(msgspec.Struct, frozen=True):
     verdicts: tuple[Verdict, ...] = ()
     unavailable: str | None = None  # why it cannot run on this machine
     trace: str | None = None  # beside the results, with slashes
-    sensitivity: dict[Timer, float] = {}  # the slowdown that a PASS may miss, as a fraction, where one was asked for
+    limits: Limits = Limits()  # gates and sensitivity that the suite asks for
 
     @property
     def status(self) -> Status | None:
@@ -231,6 +250,24 @@ def _once(items: Iterable[_T]) -> tuple[_T, ...]:
     return tuple(dict.fromkeys(items))
 
 
+def folder_names(several: Sequence[Results]) -> list[str]:
+    """Return a folder's name for the results of each machine; "" for the only one."""
+    if len(several) == 1:
+        return [""]
+    names = [folder_name(results) for results in several]
+    twins = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name}--{before + 1}" if before else name for name, before in zip(names, twins, strict=True)]
+
+
+def folder_name(results: Results) -> str:
+    """Return the folder's name for results among those of several machines."""
+    device = results.fingerprint.device if results.fingerprint is not None else "nothing measured"
+    return slug(" ".join([device, results.gpu or results.host]))[:100]
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------
+
+
 class _Header(msgspec.Struct):
     schema_version: int
 
@@ -240,13 +277,16 @@ def encode_results(results: Results) -> bytes:
 
 
 def decode_results(content: bytes, *, where: str) -> Results:
-    """Raises `ResultsError` if it is anything but results in this schema."""
+    """Parse results, of schema 1 too. Raises `ResultsError` for anything else."""
     expected = f"results of kernelgauge, schema_version {SCHEMA_VERSION}"
     try:
         version = msgspec.json.decode(content, type=_Header).schema_version
         if version == SCHEMA_VERSION:
             check_integers(content)
             return msgspec.json.decode(content, type=Results)
+        if version == 1:
+            check_integers(content)
+            return _of_schema_1(msgspec.json.decode(content))
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         got = "an empty file" if not content.strip() else str(error)
         raise ResultsError("the results cannot be read", where=where, got=got, expected=expected) from error
@@ -256,4 +296,107 @@ def decode_results(content: bytes, *, where: str) -> Results:
         got=str(version),
         expected=str(SCHEMA_VERSION),
         next_command="pip install --upgrade kernelgauge" if version > SCHEMA_VERSION else None,
+    )
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def _of_schema_1(document: Any) -> Results:
+    """Convert results of schema 1. A test has the subject of the verdict that it printed."""
+    for workload in document.get("workloads", ()):
+        workload["limits"] = {"sensitivity": workload.pop("sensitivity", {})}
+    results = msgspec.convert(document | {"schema_version": SCHEMA_VERSION}, Results)
+    printed = {
+        (workload.id, str(verdict).partition("\n")[0]): verdict.subject
+        for workload in results.workloads
+        for verdict in workload.verdicts
+    }
+    tests = (
+        msgspec.structs.replace(
+            test, subject=printed.get((test.workload or "", test.said.lstrip("\n").partition("\n")[0]))
+        )
+        for test in results.tests
+    )
+    return msgspec.structs.replace(results, tests=tuple(tests))
+
+
+NAME = "results.json"
+WAITING = "kernelgauge: "  # so begins what a process without a terminal says on its standard error
+# The whole suite of this repository makes 0.3 MB. Decoded, a file takes about ten times its size in memory.
+MOST_BYTES = 256 << 20
+# Folders in folders: of machines in the reports of a shard, in the folder of its artifact.
+_DEEPEST = 3
+
+
+def find_results(path: Path) -> list[Path]:
+    """The results at a path: the file itself, that in the folder, or those in its subfolders, sorted.
+
+    Links to folders are not followed. Where a folder has none, the file that it should have: reading says so. A folder
+    that cannot be listed stands for itself, and a link to nothing is a file: reading says what is wrong with them.
+    """
+    if not os.path.isdir(path):  # that of a Path fails where a folder above cannot be read, or a name is too long
+        return [path]
+    return _below(path, _DEEPEST) or [path / NAME]
+
+
+def _below(folder: Path, depth: int) -> list[Path]:
+    if _may_be_there(folder / NAME):
+        return [folder / NAME]
+    if not depth:
+        return []
+    try:
+        with os.scandir(folder) as listed:
+            inside = sorted(Path(each.path) for each in listed if each.is_dir(follow_symlinks=False))
+    except OSError:  # a folder of somebody else's: there may be results in it
+        return [folder]
+    return [found for each in inside for found in _below(each, depth - 1)]
+
+
+def _may_be_there(file: Path) -> bool:
+    """Whether there is a file, a link to nowhere, or what cannot be told."""
+    try:
+        file.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def is_of_something_else(path: Path) -> bool:
+    """Whether a file is whole JSON without what all results say of themselves, in any version."""
+    try:
+        document = msgspec.json.decode(_content(path, printable(str(path))))
+    except (OSError, ValueError, msgspec.DecodeError, RecursionError, ResultsError):
+        return False
+    return not (isinstance(document, dict) and {"schema_version", "kernelgauge"} <= document.keys())
+
+
+def read_results(path: Path) -> Results:
+    """The results in a regular file of at most `MOST_BYTES`. Raises `ResultsError`."""
+    where = printable(str(path))
+    try:
+        content = _content(path, where)
+    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+        missing = isinstance(error, FileNotFoundError)
+        raise _unreadable(where, "there is no such file" if missing else printable(str(error))) from error
+    return decode_results(content, where=where)
+
+
+def _content(path: Path, where: str) -> bytes:
+    with regular_file(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise _unreadable(where, f"more than {MOST_BYTES} bytes")
+    return content
+
+
+def _unreadable(where: str, got: str) -> ResultsError:
+    return ResultsError(
+        "the results cannot be read",
+        where=where,
+        got=got,
+        expected="the results.json that a run has left, such as reports/latest/results.json",
+        next_command="pytest perf",
     )

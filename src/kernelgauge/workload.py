@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 
-__all__ = ["Dtype", "Matrix", "Pass", "Workload"]
+__all__ = ["Dtype", "Matrix", "Pass", "Share", "Workload", "divided"]
 
 Dtype = Literal["bf16", "fp16", "fp32"]
 Pass = Literal["forward", "train"]
@@ -40,7 +40,8 @@ class Workload:
             for each replicate; where CUDA graphs are replayed, once for all of one measurement.
         inputs: returns the positional arguments. Called like ``build``; floating-point tensors are cast to ``dtype``.
         shape: the numbers that tell this workload from its siblings; part of the id.
-        dtype: ``bf16``, ``fp16`` or ``fp32``.
+        dtype: ``bf16``, ``fp16`` or ``fp32``; None leaves the module and its inputs as they are built: mixed precision, fp8,
+            int8.
         pass_: ``forward`` (without autograd), or ``train``: forward, sum and backward.
         compile: keyword arguments for ``torch.compile``; None runs ``build()``'s result as it is.
         reference: builds the module that numerics are compared with, in float64, with this module's parameters. None:
@@ -51,6 +52,7 @@ class Workload:
         needs_gpu: why it cannot run on a CPU; None if it can.
         sensitivity: the slowdown that a PASS may miss, as a fraction, by timer: ``{"device_time": 0.02}``. A timer that is
             not named has that of the project (ini option ``kernelgauge_sensitivity``).
+        gate: a smaller change is no finding; likewise (``kernelgauge_gate``).
     """
 
     module: str
@@ -58,7 +60,7 @@ class Workload:
     build: Callable[[], Any]
     inputs: Callable[[], tuple[torch.Tensor, ...]]
     shape: tuple[int, ...] = ()
-    dtype: Dtype = "bf16"
+    dtype: Dtype | None = "bf16"
     pass_: Pass = "forward"
     compile: Mapping[str, Any] | None = None
     reference: Callable[[], Any] | None = None
@@ -67,6 +69,7 @@ class Workload:
     matrix: Matrix = "default"
     needs_gpu: str | None = None
     sensitivity: Mapping[str, float] = field(default_factory=dict)
+    gate: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, text in (("module", self.module), ("variant", self.variant)):
@@ -87,29 +90,96 @@ class Workload:
                 got=repr(self.compile),
                 expected="a dict, {} for the defaults, or None",
             )
-        for timer, fraction in self.sensitivity.items():
-            if timer not in [each.value for each in Timer] or not 0 < fraction < math.inf:
-                raise WorkloadError(
-                    "invalid sensitivity",
-                    where=where,
-                    got=f"{timer!r}: {fraction!r}",
-                    expected=f"a positive fraction for {', '.join(each.value for each in Timer)}",
-                )
+        for what, fractions in (("sensitivity", self.sensitivity), ("gate", self.gate)):
+            for timer, fraction in fractions.items():
+                if timer not in [each.value for each in Timer] or not 0 < fraction < math.inf:
+                    raise WorkloadError(
+                        f"invalid {what}",
+                        where=where,
+                        got=f"{timer!r}: {fraction!r}",
+                        expected=f"a positive fraction for {', '.join(each.value for each in Timer)}",
+                    )
         for what, value, allowed in (
-            ("dtype", self.dtype, get_args(Dtype)),
+            ("dtype", self.dtype, (*get_args(Dtype), None)),
             ("pass_", self.pass_, get_args(Pass)),
             ("matrix", self.matrix, get_args(Matrix)),
         ):
             if value not in allowed:
-                raise WorkloadError(f"unknown {what}", where=where, got=repr(value), expected=", ".join(allowed))
+                raise WorkloadError(
+                    f"unknown {what}", where=where, got=repr(value), expected=", ".join(map(str, allowed))
+                )
 
     @property
     def id(self) -> str:
         """For example ``mlp-compiled-bf16-64x128x768x3072``; stable, and unique within a suite."""
-        parts = [self.module, self.variant, self.dtype, "x".join(map(str, self.shape))]
+        parts = [self.module, self.variant, self.dtype or "", "x".join(map(str, self.shape))]
         if self.pass_ != "forward":
             parts.insert(2, self.pass_)  # before the shape: the id of one workload is no substring of another's
         return "-".join(part for part in parts if part)
 
     def __str__(self) -> str:
         return self.id
+
+
+# -- parts of a suite -------------------------------------------------------------------------------------------------
+
+# What measuring costs beside an eager workload, roughly (full matrix on an H200): compiling it, tuning every template
+# of its GEMMs, and a backward pass.
+_COMPILED, _MAX_AUTOTUNE, _TRAIN = 2.0, 6.0, 1.5
+
+
+@dataclass(frozen=True)
+class Share:
+    """Part `index` of `count`, from 1: ``2/4``."""
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.index <= self.count:
+            raise ValueError(f"a share is I/N with 1 <= I <= N, got {self.index}/{self.count}")
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> Share:
+        """Raises `ValueError` for what is not I/N."""
+        index, slash, count = text.partition("/")
+        if not slash or not index.isdecimal() or not count.isdecimal():
+            raise ValueError(f"a share is I/N, for example 2/4, got {text!r}")
+        return cls(int(index), int(count))
+
+    def of(self, workloads: Sequence[Workload]) -> set[str]:
+        """Ids of this part's workloads."""
+        return {workload.id for workload in divided(workloads, self.count)[self.index - 1]}
+
+
+def divided(workloads: Sequence[Workload], count: int) -> list[list[Workload]]:
+    """`count` parts that take about as long; a part may be empty.
+
+    Variants of one module, shape, dtype and pass stay together: the claims of a suite compare them with each other, and
+    the times of one GPU with the times of another would be no comparison. The largest group goes first, each to the
+    part that has least (Graham, "Bounds on multiprocessing timing anomalies", 1969); among equals to the part that
+    has most of its module, then to the first.
+    """
+    groups: dict[tuple[object, ...], list[Workload]] = {}
+    for workload in workloads:
+        groups.setdefault((workload.module, workload.shape, workload.dtype, workload.pass_), []).append(workload)
+    parts: list[list[Workload]] = [[] for _ in range(count)]
+    for group in sorted(groups.values(), key=_cost, reverse=True):  # stable: in order of declaration among equals
+        module = group[0].module
+        least = min(parts, key=lambda part: (_cost(part), -sum(workload.module == module for workload in part)))
+        least.extend(group)
+    return parts
+
+
+def _cost(workloads: Sequence[Workload]) -> float:
+    return sum(_cost_of(workload) for workload in workloads)
+
+
+def _cost_of(workload: Workload) -> float:
+    cost = 1.0
+    if workload.compile is not None:
+        cost = _MAX_AUTOTUNE if workload.compile.get("mode") == "max-autotune" else _COMPILED
+    return cost * (_TRAIN if workload.pass_ == "train" else 1.0)

@@ -10,9 +10,9 @@ from detection import replay
 from detection.data import OURS, Measured
 from detection.evaluate import alarms_of, our_detector
 from detection.levels import Level
+from runs_file import RunsFile, write_runs
 
 from kernelgauge.run import ControlTime
-from kernelgauge.runs_file import RunsFile, write_runs
 from tests.benchmarks.processes import FIVE, TEN
 from tests.builders import run
 

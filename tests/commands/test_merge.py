@@ -15,8 +15,7 @@ import pytest
 
 from kernelgauge.cli import main
 from kernelgauge.judge import Status
-from kernelgauge.results import Results, encode_results
-from kernelgauge.results_file import find_results, read_results
+from kernelgauge.results import Results, encode_results, find_results, read_results
 from tests.builders import run
 from tests.commands.conftest import Command
 from tests.parts import ended, ids, machine, measured, part

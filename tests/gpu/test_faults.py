@@ -95,7 +95,7 @@ def neighbour() -> Iterator[None]:
 
 @pytest.mark.usefixtures("neighbour")
 def test_a_gpu_that_another_process_uses_is_invalid(tmp_path: Path) -> None:
-    said = pytest_in(ROOT, "perf", "-k", "mlp-eager and test_device_time", f"--perf-reports={tmp_path}")
+    said = pytest_in(ROOT, "perf", "-k", "mlp-eager and test_device_time", "-o", f"kernelgauge_reports={tmp_path}")
     assert "INVALID" in said
     assert "another process" in said or "the machine" in said
 

@@ -75,13 +75,13 @@ def test_every_field_is_looked_at_and_makes_a_baseline_foreign_older_or_neither(
         "foreign": {"device", "arch", "sm_count", "power_limit_watts", "mig"},
         "moved": {
             *("driver", "cuda", "cudnn", "torch", "triton", "liger_kernel", "python"),
-            *("fp32_matmul", "cudnn_tf32"),
+            *("fp32_matmul", "cudnn_tf32", "deterministic"),
         },
         "recorded": {"memory_bytes"},  # moves with the driver by a few MiB on one and the same device
     }
 
 
-@pytest.mark.parametrize("field", ["cudnn", "fp32_matmul", "cudnn_tf32"])
+@pytest.mark.parametrize("field", ["cudnn", "fp32_matmul", "cudnn_tf32", "deterministic"])
 def test_field_that_an_older_baseline_lacks_is_no_change(field: str) -> None:
     assert compare(fingerprint(**{field: None}), H200).identical
 

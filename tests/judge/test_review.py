@@ -13,6 +13,7 @@ from kernelgauge.judge import (
     Baseline,
     Candidate,
     Group,
+    Limits,
     Recorded,
     Review,
     Reviewed,
@@ -196,7 +197,9 @@ def test_what_cannot_be_decided_is_not_called_the_same_speed() -> None:
     found = reviewed(measured(), noisy)
     assert found.group is Group.SPEED
     assert found.doubts == ("device time: UNDECIDED  inconclusive",)
-    assert reviewed(measured(), noisy, sensitivity={Timer.DEVICE: 9.0}).refused == ()  # all that was asked for
+    assert (
+        reviewed(measured(), noisy, limits=Limits(sensitivity={Timer.DEVICE: 9.0})).refused == ()
+    )  # all that was asked for
     told = reviewed(measured(), noisy, doubts=("device time: UNDECIDED  as the run said it",))
     assert told.doubts == ("device time: UNDECIDED  as the run said it",)
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernelgauge.judge import Baseline, Status, Verdict, calibrated, compare, from_run, judge_time
+from kernelgauge.judge import Baseline, Limits, Status, Verdict, calibrated, compare, from_run, judge_time
 from kernelgauge.judge.baseline import merge_entries
 from kernelgauge.run import Fingerprint, Run, Sample, Timer
 from tests.builders import ELSEWHERE, H200, HERE, counts, fingerprint, mlp_kernels, pair, reasons, run
@@ -81,11 +81,16 @@ def test_sensitivity_beyond_what_is_asked_is_undecided() -> None:
     change = judged().change
     assert change is not None
     assert change.sensitivity is not None
-    asked = judged(rule={"sensitivity": 0.9 * change.sensitivity})
+    asked = judged(rule={"limits": Limits(sensitivity={Timer.DEVICE: 0.9 * change.sensitivity})})
     assert asked.status is Status.UNDECIDED
     assert "inconclusive" in asked.headline
     assert reasons(asked, "next")[0].startswith("kernelgauge calibrate")
-    assert judged(rule={"sensitivity": 1.1 * change.sensitivity}).status is Status.PASS
+    assert judged(rule={"limits": Limits(sensitivity={Timer.DEVICE: 1.1 * change.sensitivity})}).status is Status.PASS
+
+
+def test_gate_of_the_suite_decides_what_is_a_finding() -> None:
+    assert judged(1.01, rule={"limits": Limits(gate={Timer.DEVICE: 0.02})}).status is Status.PASS
+    assert judged(1.01, rule={"limits": Limits(gate={Timer.HOST: 0.02})}).status is Status.REGRESSED
 
 
 def test_single_replicate_is_undecided() -> None:

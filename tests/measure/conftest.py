@@ -16,7 +16,8 @@ from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.errors import KernelgaugeError
-from kernelgauge.measure import nvml as nvml_module, passes
+from kernelgauge.measure import nvml as nvml_module
+from kernelgauge.measure import passes
 from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device.cpu import CpuDevice

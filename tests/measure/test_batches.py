@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernelgauge.observing import Observed
 from torch import nn
 
 from kernelgauge import Workload
@@ -16,8 +17,7 @@ from kernelgauge.errors import WorkloadError
 from kernelgauge.measure import runner
 from kernelgauge.measure.runner import Measured, Result, measure
 from kernelgauge.measure.settings import Settings
-from kernelgauge.observing import Observed
-from kernelgauge.suites import Options
+from kernelgauge.plugin.options import Options
 from tests.measure.conftest import Diary, Fake, ToldReplicates
 
 Tiny = Callable[..., Workload]

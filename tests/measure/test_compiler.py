@@ -39,7 +39,7 @@ def test_a_torch_without_the_switch_is_an_error_that_names_it_and_the_way_withou
     with pytest.raises(KernelgaugeError) as raised:
         take_deterministic_choices()
     error = raised.value
-    assert "--perf-deterministic" in error.what
+    assert "kernelgauge_deterministic" in error.what
     assert str(torch.__version__) in (error.got or "")
     assert error.expected == "torch 2.10 or newer"
     assert "kernelgauge calibrate" in (error.next_command or "")

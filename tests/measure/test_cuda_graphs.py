@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernelgauge.observing import Observed
 from torch import nn
 
 from kernelgauge import Timer, Workload
@@ -18,8 +19,7 @@ from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.profile import Session
 from kernelgauge.measure.runner import Measured, measure
 from kernelgauge.measure.settings import Settings
-from kernelgauge.observing import Observed
-from kernelgauge.suites import Options
+from kernelgauge.plugin.options import Options
 from kernelgauge.trace import Trace
 from tests.measure.conftest import Fake
 

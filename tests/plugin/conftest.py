@@ -30,7 +30,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
 def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Processes:
     told = Processes(tmp_path / "baselines")
     told.runs = [(measured(place=place), measured(SECOND, place=place)) for place in range(3)]
-    monkeypatch.setattr(calibrating.subprocess, "run", told)
+    monkeypatch.setattr(calibrating.subprocess, "Popen", told)
     return told
 
 

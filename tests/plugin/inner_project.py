@@ -35,15 +35,19 @@ FINGERPRINT = {
 
 # The standard tests that need no torch, and one that times end-to-end latency without a clock.
 TESTS = """
+import pytest
+
 from kernelgauge import Timer
 from kernelgauge.run import Sample
 from kernelgauge.standard import test_device_time, test_host_dispatch_time
 from kernelgauge.standard import test_kernels_and_graphs_are_as_declared, test_structure_is_that_of_the_baseline
 
 
-def test_end_to_end_latency(workload, run, gauge, conclude):
-    gauge.observed.add_sample(workload, Timer.END_TO_END, Sample((200.0, 201.0, 202.0, 200.5), 40, (20.0,) * 4))
-    conclude(gauge.judge_time(workload, Timer.END_TO_END))
+@pytest.mark.timing
+def test_end_to_end_latency(workload, run, kernelgauge_test):
+    session = kernelgauge_test.session
+    session.set_latency(workload, Sample((200.0, 201.0, 202.0, 200.5), 40, (20.0,) * 4))
+    kernelgauge_test.conclude(session.judge_time(workload, Timer.END_TO_END))
 """
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kernelgauge import calibrate as calibrating
+from kernelgauge.baselines import BaselineStore
 from kernelgauge.calibrate import calibrate, draw, store
 from kernelgauge.errors import KernelgaugeError, MeasurementError
+from kernelgauge.judge import Recorded
+from kernelgauge.results import Results
 from kernelgauge.run import Run
-from kernelgauge.runs_file import RunsFile
 from tests.builders import counts, mlp_kernels
-from tests.plugin.told_processes import FIRST, SECOND, Command, Processes, measured, stored
+from tests.plugin.told_processes import FIRST, SECOND, Command, Processes, ToldProcess, measured, results_of, stored
 
 # -- the processes --------------------------------------------------------------------------------------------------
 
@@ -31,7 +33,7 @@ def test_each_process_measures_only_with_the_arguments_and_empty_caches_of_its_o
         assert environment["PATH"] == os.environ["PATH"]
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         assert len({environment[name] for _, environment in processes.seen}) == 3
-    assert len({part for command, _ in processes.seen for part in command if part.startswith("--perf-reports=")}) == 3
+    assert len({part for command, _ in processes.seen for part in command if part.startswith("--perf-calibrate=")}) == 3
 
 
 def test_nothing_is_left_of_their_folders(processes: Processes) -> None:
@@ -59,41 +61,32 @@ def test_on_each_gpu_one_process_runs_at_a_time_and_all_gpus_at_once(processes: 
     assert sorted(line[:14] for line in said) == [f"process {number} of 6" for number in range(1, 7)]
 
 
-@pytest.mark.parametrize(
-    ("returncode", "stdout", "stderr"),
-    [(1, "FAILED perf/test_perf.py::test_device_time\n", ""), (4, "", "ERROR: file or directory not found: prf\n")],
-)
-def test_a_process_that_fails_is_an_error_with_its_output_and_the_command_that_shows_it(
-    processes: Processes, returncode: int, stdout: str, stderr: str
-) -> None:
-    processes.ends[1] = subprocess.CompletedProcess([], returncode, "line\n" * 50 + stdout, stderr)
+def test_process_that_fails_is_an_error_with_its_output_and_command(processes: Processes) -> None:
+    processes.ends[1] = 4, "line\n" * 50 + "ERROR: file or directory not found: prf\n"
     with pytest.raises(MeasurementError, match="a process of the calibration failed") as raised:
         draw(["perf", "-x"], processes=3)
     got = (raised.value.got or "").splitlines()
-    assert got[-1] == (stdout + stderr).strip()
+    assert got[-1] == "ERROR: file or directory not found: prf"
     assert len(got) == 15
     assert raised.value.next_command == "pytest perf -x"
 
 
-def test_a_process_that_measured_nothing_is_an_error_too(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        calibrating.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, "5 skipped", "")
-    )
+def test_process_that_measured_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrating.subprocess, "Popen", lambda *_, **__: ToldProcess(0, "5 skipped"))
     with pytest.raises(MeasurementError, match="failed") as raised:
         draw(["perf"], processes=2)
     assert raised.value.got == "5 skipped"
 
 
-def test_a_process_that_does_not_end_is_an_error(processes: Processes) -> None:
-    processes.ends[0] = subprocess.TimeoutExpired(["pytest"], 1800.0)
-    with pytest.raises(MeasurementError, match="did not end") as raised:
-        draw(["perf"], processes=2)
-    assert "1800 s" in (raised.value.got or "")
-    assert "pytest perf" in (raised.value.where or "")
+def test_process_that_waits_for_the_gpu_says_so(processes: Processes) -> None:
+    processes.ends[0] = 0, "a warning\nkernelgauge: another run times on GPU a1\n1 passed\n"
+    said: list[str] = []
+    draw(["perf"], processes=1, progress=said.append)
+    assert said == ["process 1 of 1", "kernelgauge: another run times on GPU a1"]
 
 
 def test_after_a_failure_the_rest_is_not_started(processes: Processes) -> None:
-    processes.ends[0] = subprocess.CompletedProcess([], 1, "failed", "")
+    processes.ends[0] = 1, "failed"
     with pytest.raises(MeasurementError):
         draw(["perf"], processes=50)
     assert len(processes.seen) < 50
@@ -102,8 +95,8 @@ def test_after_a_failure_the_rest_is_not_started(processes: Processes) -> None:
 # -- what they give together ----------------------------------------------------------------------------------------
 
 
-def files(*sessions: Sequence[Run], suite: str = "perf") -> list[RunsFile]:
-    return [RunsFile("/b", {each.workload: suite for each in runs}, tuple(runs), 3) for runs in sessions]
+def files(*sessions: Sequence[Run], baselines: Path = Path("/b")) -> list[Results]:
+    return [results_of(tuple(runs), baselines) for runs in sessions]
 
 
 def test_a_workload_that_every_process_measured_alike_gets_a_baseline_of_them_all() -> None:
@@ -114,7 +107,7 @@ def test_a_workload_that_every_process_measured_alike_gets_a_baseline_of_them_al
     assert baseline.suite == "perf"
     assert calibration.refused == {}
     assert calibration.device == "NVIDIA H200"
-    assert calibration.comparisons == 3  # one workload, three timers
+    assert calibration.comparisons == 1  # one workload, one timer
 
 
 def test_each_configuration_that_was_drawn_is_an_entry_with_its_odds() -> None:
@@ -129,7 +122,8 @@ def test_each_configuration_that_was_drawn_is_an_entry_with_its_odds() -> None:
     [
         (None, "only 1 of 2 processes measured it"),
         (measured(counts=counts(copies=3)), "counted differently"),
-        (measured(kernels=mlp_kernels()[:2]), "different kernels"),
+        (measured(kernels=mlp_kernels()[:2], counts=counts(launches=2, kernels=1)), "counted differently"),
+        (measured(kernels=mlp_kernels()[1:]), "only 1 of 2 processes measured it"),  # it contradicts its own counts
     ],
 )
 def test_a_workload_that_was_not_the_same_in_each_process_is_refused_alone(other: Run | None, why: str) -> None:
@@ -144,13 +138,11 @@ def test_of_nothing_there_is_no_calibration() -> None:
 
 
 def test_storing_replaces_these_baselines_and_no_others(tmp_path: Path) -> None:
-    sessions = files([measured(), measured(SECOND)], [measured(place=1), measured(SECOND, place=1)])
-    both = calibrate([RunsFile(str(tmp_path), each.suites, each.runs, 3) for each in sessions])
-    store(both)
+    two = [measured(), measured(SECOND)], [measured(place=1), measured(SECOND, place=1)]
+    store(calibrate(files(*two, baselines=tmp_path)))
     before = {path.stem: path.read_bytes() for path in tmp_path.glob("*/*.json")}
     assert set(before) == {FIRST, SECOND}
-    sessions = files([measured(center=300.0)], [measured(center=300.0, place=1)])
-    store(calibrate([RunsFile(str(tmp_path), each.suites, each.runs, 3) for each in sessions]))
+    store(calibrate(files([measured(center=300.0)], [measured(center=300.0, place=1)], baselines=tmp_path)))
     after = {path.stem: path.read_bytes() for path in tmp_path.glob("*/*.json")}
     assert after[FIRST] != before[FIRST]
     assert after[SECOND] == before[SECOND]
@@ -158,10 +150,29 @@ def test_storing_replaces_these_baselines_and_no_others(tmp_path: Path) -> None:
 
 def test_what_is_stored_is_shown_before_it_is_written(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[bool] = []
-    draws = [RunsFile(str(processes.baselines), {FIRST: "perf"}, (measured(place=place),), 3) for place in range(2)]
+    draws = files([measured()], [measured(place=1)], baselines=processes.baselines)
     store(calibrate(draws), show=lambda _: shown.append(bool(stored(processes))))
     assert shown == [False]
     assert set(stored(processes)) == {FIRST}
+
+
+@pytest.mark.parametrize(("other", "commit"), [("4e3642b", "4e3642b"), ("4e3642b+", None), (None, None)])
+def test_calibration_records_its_start_and_the_common_commit(
+    tmp_path: Path, other: str | None, commit: str | None
+) -> None:
+    first, second = files([measured()], [measured(place=1)], baselines=tmp_path)
+    first = msgspec.structs.replace(first, commit="4e3642b", started_at="2026-11-21T10:05:00+00:00")
+    second = msgspec.structs.replace(second, commit=other, started_at="2026-11-21T10:00:00+00:00")
+    (baseline,) = store(calibrate([first, second])).baselines.values()
+    assert baseline.recorded == Recorded("2026-11-21T10:00:00+00:00", commit, "0.1.0")
+
+
+def test_unreadable_baseline_is_replaced(tmp_path: Path) -> None:
+    path = BaselineStore(tmp_path).path("NVIDIA H200", FIRST)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"<<<<<<< HEAD\n")
+    store(calibrate(files([measured()], [measured(place=1)], baselines=tmp_path)))
+    assert BaselineStore(tmp_path).load("NVIDIA H200", FIRST) is not None
 
 
 # -- the command ----------------------------------------------------------------------------------------------------
@@ -214,7 +225,7 @@ def test_under_ci_it_can_be_forced_and_may_always_look(
 
 
 def test_a_process_that_fails_fails_the_command_and_nothing_is_stored(processes: Processes, command: Command) -> None:
-    processes.ends[1] = subprocess.CompletedProcess([], 1, "FAILED perf/test_perf.py::test_device_time[mlp]", "")
+    processes.ends[1] = 1, "FAILED perf/test_perf.py::test_device_time[mlp]"
     code, _, err = command("calibrate", "perf", "--processes", "2")
     assert code == 2
     assert "FAILED perf/test_perf.py::test_device_time[mlp]" in err

@@ -72,8 +72,8 @@ def test_what_is_asked_of_the_baseline_twice_is_confirmed_once(recorded: Project
         """
 from kernelgauge import Timer
 
-def test_again(workload, run, gauge, conclude):
-    conclude(gauge.judge_time(workload, Timer.DEVICE))
+def test_again(workload, run, kernelgauge_test):
+    kernelgauge_test.conclude(kernelgauge_test.session.judge_time(workload, Timer.DEVICE))
 """
     )
     recorded.tell(told(gelu_us=5.5))
@@ -98,24 +98,33 @@ def test_confirmation_is_only_for_what_looks_slower(
     assert recorded.confirmed() == []
 
 
-@pytest.mark.parametrize("option", ["--perf-update", "--perf-runs=runs.json"])
+@pytest.mark.parametrize("option", ["--perf-update", "--perf-calibrate=c"])
 def test_what_is_accepted_as_it_is_needs_no_confirmation(recorded: Project, option: str) -> None:
     recorded.tell(told(gelu_us=5.5))
     assert recorded.run(option).ret == pytest.ExitCode.OK
     assert recorded.confirmed() == []
 
 
-@pytest.mark.parametrize("test", ["structure", "declared", "end_to_end"])
-def test_where_no_test_judges_such_a_time_nothing_is_measured_again(recorded: Project, test: str) -> None:
+def test_nothing_is_timed_where_no_test_is_marked_timing(recorded: Project) -> None:
     recorded.tell(told(gelu_us=5.5, host_us=200.0))
-    recorded.run("-k", test).assert_outcomes(passed=1, deselected=4)
+    (recorded.root / "perf" / "test_own.py").write_text(
+        "from kernelgauge import Timer\ndef test_own(workload, run): run.time_us(Timer.DEVICE)"
+    )
+    result = recorded.run("-m", "not timing")
+    result.assert_outcomes(passed=2, failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["*device time was not measured*", "*no test of a time was selected*", "*the mark timing*"]
+    )
     assert recorded.confirmed() == []
 
 
-def test_a_test_of_the_suite_s_own_may_judge_it(recorded: Project) -> None:
-    (recorded.root / "perf" / "test_own.py").write_text("def test_own(workload, run, gauge): pass")
-    recorded.tell(told(gelu_us=5.5))
-    recorded.run("-k", "own")
+def test_own_test_marked_timing_reads_times(recorded: Project) -> None:
+    (recorded.root / "perf" / "test_own.py").write_text(
+        "import pytest\nfrom kernelgauge import Timer\n"
+        "@pytest.mark.timing\ndef test_own(workload, run): assert 15 < run.time_us(Timer.DEVICE)"
+    )
+    recorded.tell(told(gelu_us=9.5))
+    recorded.run("-k", "own").assert_outcomes(passed=1, deselected=5)
     assert recorded.confirmed() == [ID]
 
 

@@ -31,7 +31,7 @@ def test_a_wrong_workload_within_the_hook_is_told_without_a_traceback(pytester: 
     wrong = ONE.replace("return WORKLOADS", "return [Workload('mlp', 'eager', object, tuple, dtype='float32')]")
     result = collect(pytester, wrong, "def test_it(workload):\n    pass\n")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*unknown dtype", "*'float32'", "*bf16, fp16, fp32"])
+    result.stderr.fnmatch_lines(["*unknown dtype", "*'float32'", "*bf16, fp16, fp32, None"])
 
 
 def test_a_test_that_asks_for_a_workload_where_none_is_declared(pytester: pytest.Pytester) -> None:

@@ -1,9 +1,8 @@
-"""--perf-deterministic: Inductor chooses launch configurations without timing them, where this torch can."""
+"""kernelgauge_deterministic: Inductor chooses launch configurations without timing them, where this torch can."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -12,26 +11,20 @@ import torch._inductor.config as inductor
 
 SUITE = """
 import torch
+import torch._inductor.config
 from kernelgauge import Workload
 
+def build():
+    print("deterministic:", torch._inductor.config.deterministic)
+    return torch.nn.Linear(4, 4)
+
 def pytest_kernelgauge_workloads():
-    return [Workload("tiny", "eager", build=lambda: torch.nn.Linear(4, 4), inputs=lambda: (torch.randn(2, 4),))]
+    return [Workload("tiny", "eager", build=build, inputs=lambda: (torch.randn(2, 4),))]
 """
 TEST = """
-import torch._inductor.config
-
 def test_choices(workload, run):
-    print("deterministic:", torch._inductor.config.deterministic)
+    print("deterministic:", run.fingerprint.deterministic)
 """
-
-
-@pytest.fixture(autouse=True)
-def as_it_was() -> Iterator[None]:
-    """Inductor's switch is one of the whole process."""
-    was = getattr(inductor, "deterministic", None)
-    yield
-    if was is not None:
-        inductor.deterministic = was
 
 
 def measure(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
@@ -44,10 +37,10 @@ def measure(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
 def test_the_switch_is_set_before_anything_is_measured_and_only_on_demand(
     pytester: pytest.Pytester, asked: bool
 ) -> None:
-    result = measure(pytester, *(["--perf-deterministic"] if asked else []))
+    result = measure(pytester, *(["-o", "kernelgauge_deterministic=true"] if asked else []))
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines([f"deterministic: {asked}"])
-    assert inductor.deterministic is asked
+    result.stdout.fnmatch_lines([f"deterministic: {asked}"] * 2)
+    assert not inductor.deterministic  # after the session, as before it
 
 
 def test_a_torch_that_cannot_is_told_so_and_measures_nothing(
@@ -56,12 +49,12 @@ def test_a_torch_that_cannot_is_told_so_and_measures_nothing(
     older = SimpleNamespace()
     monkeypatch.setattr(torch._inductor, "config", older)
     monkeypatch.setitem(sys.modules, "torch._inductor.config", older)
-    result = measure(pytester, "--perf-deterministic")
+    result = measure(pytester, "-o", "kernelgauge_deterministic=true")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
     result.stdout.fnmatch_lines(
         [
-            "*--perf-deterministic: this torch cannot choose without timing",
+            "*kernelgauge_deterministic: this torch cannot choose without timing",
             f"*got *torch {torch.__version__}*",
             "*expected *torch 2.10 or newer",
             "*next *kernelgauge calibrate*",

@@ -101,9 +101,9 @@ def test_no_baseline_skips_with_the_command_that_records_one(project: Project) -
     project.run().assert_outcomes(passed=5)
 
 
-@pytest.mark.parametrize("option", ["--perf-require-baseline", "--perf-strict"])
-def test_no_baseline_fails_where_one_is_required(project: Project, option: str) -> None:
-    result = project.run(option)
+@pytest.mark.parametrize("option", [("--perf-strict",), ("-o", "kernelgauge_strict=true")])
+def test_no_baseline_fails_if_strict(project: Project, option: tuple[str, ...]) -> None:
+    result = project.run(*option)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=1, failed=4)
     result.stdout.fnmatch_lines([f"{ID}: NO_BASELINE*", f"*pytest perf*{ID}*--perf-update"])

@@ -18,7 +18,7 @@ def test_each_run_adds_one_file_with_its_workloads(project: Project) -> None:
     project.tell(told(), told(variant="compiled"))
     project.record("--perf-history=nights")
     (first,) = entries(project)
-    result = project.run("--perf-history=nights", "--perf-replicates=9")
+    result = project.run("--perf-history=nights", "-o", "kernelgauge_replicates=9")
     (second,) = set(entries(project)) - {first}  # in order of name: of one second, whichever
     for path in entries(project):
         assert "mlp-compiled-bf16-4x8" in path.read_text()

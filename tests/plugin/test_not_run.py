@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch._dynamo  # noqa: F401  (an inner run forgets what it imported, and torch and triton load only once)
 
-from kernelgauge.results_file import read_results
+from kernelgauge.results import read_results
 from tests.plugin.inner_project import Project, table_verdict, told
 
 ID = "mlp-eager-bf16-4x8"
@@ -65,8 +65,8 @@ def test_a_workload_is_not_unavailable_because_the_one_beside_it_is(project: Pro
 import pytest
 
 @pytest.mark.workloads(variant="compiled")
-def test_against_eager(workload, run, gauge, available):
-    available(lambda: gauge.observed.run(gauge.suites.sibling(workload, variant="eager")))
+def test_against_eager(workload, run, sibling):
+    sibling(variant="eager")
 """
     )
     result = project.run("--perf-strict")

@@ -95,8 +95,8 @@ import pytest
 
 @pytest.mark.workloads(variant="compiled")
 @pytest.mark.parametrize("time", [1, 2])
-def test_fewer(workload, run, gauge, time):
-    eager = gauge.observed.run(gauge.suites.sibling(workload, variant="eager"))
+def test_fewer(workload, run, sibling, time):
+    eager = sibling(variant="eager")
     assert len(run.kernels) == len(eager.kernels)
 """
     )
@@ -127,7 +127,7 @@ def pytest_collection_modifyitems(items):
 """
 
 
-@pytest.mark.parametrize("arguments", [(), ("--perf-runs=runs.json",), ("-k", "mlp or conv")], ids=str)
+@pytest.mark.parametrize("arguments", [(), ("--perf-calibrate=c",), ("-k", "mlp or conv")], ids=str)
 def test_workloads_are_measured_as_they_are_declared_whichever_has_the_first_test(
     project: Project, arguments: tuple[str, ...]
 ) -> None:
@@ -322,11 +322,10 @@ def test_traces_and_tables_of_an_earlier_session_do_not_pass_for_this_ones(proje
     assert {path.name for path in traces.iterdir()} == {"linear-eager-bf16-4x8.json.gz", "linear-eager-bf16-4x8.txt"}
 
 
-@pytest.mark.parametrize(
-    ("count", "said"),
-    [("1", "at least 2: of one replicate no noise is known, got 1"), ("-3", "got -3"), ("many", "number, got 'many'")],
-)
-def test_of_one_replicate_no_noise_is_known(pytester: pytest.Pytester, count: str, said: str) -> None:
-    result = pytester.runpytest(f"--perf-replicates={count}")
+@pytest.mark.parametrize("count", ["1", "-3", "many"])
+def test_invalid_number_of_replicates_is_a_usage_error(project: Project, count: str) -> None:
+    result = project.run("-o", f"kernelgauge_replicates={count}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*--perf-replicates*{said}"])
+    result.stderr.fnmatch_lines(
+        [f"*kernelgauge_replicates: expected a whole number from 2: of one replicate no noise is known, got '{count}'"]
+    )

@@ -12,8 +12,7 @@ import pytest
 from kernelgauge.cli import main
 from kernelgauge.judge import Status
 from kernelgauge.report.pull_request import summary_markdown
-from kernelgauge.results import Results
-from kernelgauge.results_file import read_results
+from kernelgauge.results import Results, read_results
 from kernelgauge.run import Timer
 from tests.plugin.inner_project import Project, told
 
@@ -48,7 +47,7 @@ def left(project: Project) -> Results:
 
 
 @pytest.mark.parametrize(
-    ("folder", "recorded"), [((), "baselines"), (("--perf-baselines", "known/there"), "known/there")]
+    ("folder", "recorded"), [((), "baselines"), (("-o", "kernelgauge_baselines=known/there"), "known/there")]
 )
 def test_results_record_the_folder_of_their_baselines(
     project: Project, monkeypatch: pytest.MonkeyPatch, folder: tuple[str, ...], recorded: str
@@ -66,14 +65,14 @@ def test_results_record_the_folder_of_their_baselines(
 
 def test_baselines_outside_of_the_project_are_recorded_in_full(project: Project, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
-    project.run("--perf-baselines", str(outside))
+    project.run("-o", f"kernelgauge_baselines={outside}")
     assert left(project).baselines == str(outside)
 
 
 def test_results_record_the_sensitivity_that_is_asked_for(project: Project) -> None:
     project.pytester.makeini("[pytest]\nkernelgauge_sensitivity = device_time = 7 %\n")
     project.run()
-    assert left(project).workloads[0].sensitivity == {Timer.DEVICE: 0.07}
+    assert left(project).workloads[0].limits.sensitivity == {Timer.DEVICE: 0.07}
 
 
 def test_a_session_leaves_what_it_observed_and_concluded(project: Project) -> None:
@@ -130,10 +129,10 @@ from kernelgauge.judge import Status, Verdict
 
 attempts = []
 
-def test_flaky(workload, run, gauge):
+def test_flaky(workload, run, kernelgauge_test):
     attempts.append(1)
     status = Status.REGRESSED if len(attempts) == 1 else Status.PASS
-    gauge.conclude(Verdict(status, workload.id, "structure", f"attempt {len(attempts)}"))
+    kernelgauge_test.session.conclude(Verdict(status, workload.id, "structure", f"attempt {len(attempts)}"))
     assert status is Status.PASS
 """
 
@@ -338,7 +337,7 @@ def test_a_process_of_a_calibration_tells_nothing(
     project: Project, step: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    result = project.run("--perf-runs=runs.json")
+    result = project.run("--perf-calibrate=c")
     assert (project.root / "runs.json").exists()
     assert not step.exists()
     assert "::error" not in result.stdout.str()

@@ -55,15 +55,18 @@ def test_slower_latency_is_measured_again_and_all_counts(timed: Project) -> None
     timed.record("-k", "not float64")
     (timed.root / "perf" / "test_perf.py").write_text(
         """
+import pytest
 from kernelgauge import Timer
 from kernelgauge.run import Sample
 
-def test_latency(workload, run, gauge, conclude):
+@pytest.mark.timing
+def test_latency(workload, run, kernelgauge_test):
+    session = kernelgauge_test.session
     first = Sample((9e6, 9e6, 9e6), 3, (20.0,) * 3)
-    gauge.observed.add_sample(workload, Timer.END_TO_END, first)
+    session.set_latency(workload, first)
     for _ in range(2):
-        gauge.judge_time(workload, Timer.END_TO_END)
-        sample = gauge.observed.run(workload).samples[Timer.END_TO_END]
+        session.judge_time(workload, Timer.END_TO_END)
+        sample = session.run(workload).samples[Timer.END_TO_END]
         assert sample.replicates_us[:3] == first.replicates_us
         assert len(sample.replicates_us) == len(sample.controls_us) == 3 + 2 * 3  # twice as many, once
         assert all(1000 <= time < 100_000 for time in sample.replicates_us[3:])
@@ -78,11 +81,14 @@ def test_a_latency_that_the_machine_spoilt_is_timed_again_and_then_invalid(timed
     timed.record("-k", "not float64")
     (timed.root / "perf" / "test_perf.py").write_text(
         f"""
+import pytest
 from kernelgauge import Timer
 from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.latency import Rounds
 
-def test_latency(workload, run, gauge, available):
+@pytest.mark.timing
+def test_latency(workload, run, kernelgauge_test):
+    session = kernelgauge_test.session
     left = {hot}
     real = Rounds.disturbed_by
     def told(rounds):
@@ -91,15 +97,15 @@ def test_latency(workload, run, gauge, available):
         return ("throttled by heat",) if left >= 0 else real(rounds)
     Rounds.disturbed_by = told
     try:
-        rounds = gauge.observed.rounds(workload)
-        with rounds.grad_mode():
+        rounds = session.rounds(workload)
+        with rounds.torch_set_up():
             for _ in range(rounds.total):
                 rounds.setup()
                 rounds.call()
-        available(lambda: gauge.observed.keep_latency(workload, rounds, [9.0] * rounds.total))
+        kernelgauge_test.ask(session.keep_latency, workload, rounds, [9.0] * rounds.total, subject="end to end")
     finally:
         Rounds.disturbed_by = real
-    assert all(time < 1e6 for time in gauge.observed.run(workload).samples[Timer.END_TO_END].replicates_us)  # the second ones
+    assert all(time < 1e6 for time in session.run(workload).samples[Timer.END_TO_END].replicates_us)  # the second ones
 """
     )
     result = timed.run()
@@ -148,14 +154,17 @@ def test_a_latency_of_other_kernels_is_no_baseline(timed: Project, looks: list[b
 
 
 TWICE = """
+import pytest
 from kernelgauge import Timer
 
-def test_latency(workload, run, gauge, conclude):
+@pytest.mark.timing
+def test_latency(workload, run, kernelgauge_test):
+    session = kernelgauge_test.session
     for expected in {expected}:
-        gauge.observed.time_latency(workload)
-        verdict = gauge.judge_time(workload, Timer.END_TO_END)
+        session.time_latency(workload)
+        verdict = session.judge_time(workload, Timer.END_TO_END)
         assert ("not compared" in verdict.headline) == (not expected)
-        run = gauge.observed.run(workload)
+        run = session.run(workload)
         assert (Timer.END_TO_END in run.samples) == (run.incomplete is None) == expected
 """
 
@@ -175,12 +184,15 @@ def test_confirmation_by_other_kernels_is_not_judged(timed: Project, looks: list
     looks += [False]
     (timed.root / "perf" / "test_perf.py").write_text(
         """
+import pytest
 from kernelgauge import Timer
 from kernelgauge.run import Sample
 
-def test_latency(workload, run, gauge, conclude):
-    gauge.observed.add_sample(workload, Timer.END_TO_END, Sample((9e6, 9e6, 9e6), 3, (20.0,) * 3))
-    conclude(gauge.judge_time(workload, Timer.END_TO_END))
+@pytest.mark.timing
+def test_latency(workload, run, kernelgauge_test):
+    session = kernelgauge_test.session
+    session.set_latency(workload, Sample((9e6, 9e6, 9e6), 3, (20.0,) * 3))
+    kernelgauge_test.conclude(session.judge_time(workload, Timer.END_TO_END))
 """
     )
     result = timed.run("-rs")

@@ -232,7 +232,7 @@ def test_a_folder_that_cannot_be_written_is_a_usage_error_before_anything_is_mea
 
 
 def test_the_folders_can_be_put_elsewhere(project: Project) -> None:
-    project.record("--perf-baselines", "elsewhere/stored", "--perf-reports", "elsewhere/reports")
+    project.record("-o", "kernelgauge_baselines=elsewhere/stored", "-o", "kernelgauge_reports=elsewhere/reports")
     assert (project.root / "elsewhere" / "stored" / "told-gpu" / f"{EAGER}.json").exists()
     assert (project.root / "elsewhere" / "reports" / "latest" / "traces" / f"{EAGER}.txt").exists()
     assert not (project.root / "baselines").exists()
@@ -246,7 +246,7 @@ def test_the_folders_can_be_put_elsewhere(project: Project) -> None:
         ("perf/test_perf.py", ()),
         (f"perf/test_perf.py::test_device_time[{EAGER}]", ()),
         ("perf", ("--perf-matrix", "full")),
-        ("perf", ("--perf-baselines", "elsewhere")),
+        ("perf", ("-o", "kernelgauge_baselines=elsewhere")),
     ],
     ids=["a folder", "a file", "one test", "the full matrix", "baselines elsewhere"],
 )

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import kernelgauge.observing
 from kernelgauge.files import LOCKS, GpuLock
 from kernelgauge.measure.device import CpuDevice
-from kernelgauge.measure.settings import Settings
-from kernelgauge.observing import Observed
-from kernelgauge.suites import Options
+from kernelgauge.plugin.options import Options
+from kernelgauge.plugin.session import Session
 from tests.plugin.inner_project import Project
 from tests.plugin.two_modules import add_to_conftest, run
 
@@ -38,10 +36,10 @@ def test_who_measures_on_the_processor_after_all_keeps_no_gpu_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A torch without CUDA beside a driver: what there is to measure on is known after a GPU was held."""
-    monkeypatch.setattr(kernelgauge.observing, "visible_gpus", lambda: ("0",))
-    monkeypatch.setattr(kernelgauge.observing, "digest_of", lambda _: "a gpu")
-    lock, other = GpuLock(tmp_path), GpuLock(tmp_path, patience_s=0.1)
-    options = Options(root=tmp_path, baselines=tmp_path, reports=tmp_path)
-    observed = Observed(options, dict, lambda _: CpuDevice(), Settings(), lock=lock)
-    assert isinstance(observed.device, CpuDevice)
-    other.hold("a gpu")
+    monkeypatch.setattr("kernelgauge.plugin.session.visible_gpus", lambda: ("0",))
+    monkeypatch.setattr("kernelgauge.plugin.session.digest_of", lambda _: "a gpu")
+    monkeypatch.setenv(LOCKS, str(tmp_path))
+    session = Session(Options(root=tmp_path, baselines=tmp_path, reports=tmp_path))
+    session.choose_device = lambda _: CpuDevice()
+    assert isinstance(session.device, CpuDevice)
+    GpuLock(tmp_path, patience_s=0.1).hold("a gpu")

@@ -33,7 +33,9 @@ def test_suite_in_a_folder_below_is_found_while_collecting(pytester: pytest.Pyte
         "def pytest_kernelgauge_workloads():\n"
         "    return [Workload('mlp', 'eager', build=object, inputs=tuple, shape=(4,))]\n"
     )
-    (folder / "test_perf.py").write_text("def test_it(workload, gauge): assert gauge.session is not None\n")
+    (folder / "test_perf.py").write_text(
+        "def test_it(workload, kernelgauge_test): assert kernelgauge_test.session.pytest is not None\n"
+    )
     result = pytester.runpytest_subprocess("-p", "kernelgauge.plugin", "-v")
     result.assert_outcomes(passed=1)
 

@@ -13,7 +13,7 @@ import pytest
 
 from kernelgauge.cli import main
 from kernelgauge.judge import Status
-from kernelgauge.results_file import read_results
+from kernelgauge.results import read_results
 from tests.plugin.inner_project import Project, told
 from tests.plugin.two_modules import IDS, add_to_conftest, results, run, two_modules
 
@@ -253,9 +253,9 @@ def test_update_on_every_gpu_is_refused(project: Project) -> None:
 
 @pytest.mark.parametrize("workers", [("-n", "2"), ("--dist", "load", "--tx", "2*popen")], ids=["-n", "--tx"])
 def test_runs_of_a_calibration_are_refused(project: Project, workers: tuple[str, ...]) -> None:
-    result = run(project, "--perf-runs=runs.json", *workers)
+    result = run(project, "--perf-calibrate=c", *workers)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--perf-runs is written by one process: run it without*"])
+    result.stderr.fnmatch_lines(["*each process of a calibration measures alone: run it without*"])
     assert not (project.root / "runs.json").exists()
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernelgauge.judge import Baseline, decode_baseline
+from kernelgauge.judge import DECLARED, Baseline, Status, Verdict, decode_baseline
+from kernelgauge.results import SCHEMA_VERSION, Results, WorkloadResult, encode_results
 from kernelgauge.run import Run
-from kernelgauge.runs_file import RunsFile, write_runs
 from tests.builders import run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -18,8 +17,20 @@ Command = Callable[..., tuple[int, str, str]]
 FIRST, SECOND = "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8"
 
 
+class ToldProcess:
+    """One that has ended."""
+
+    def __init__(self, returncode: int, output: str) -> None:
+        self.returncode, self.stdout = returncode, output.splitlines(keepends=True)
+
+    def __enter__(self) -> ToldProcess:  # noqa: PYI034
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 class Processes:
-    """Stands in for `subprocess.run`: each process writes the runs that were told, or ends as it was told.
+    """Stands in for `subprocess.Popen`: each process writes the runs that were told, or ends as it was told.
 
     `seen`: command and environment of each, in order of start. `most_at_once`: on one GPU, and in all.
     """
@@ -27,7 +38,7 @@ class Processes:
     def __init__(self, baselines: Path) -> None:
         self.baselines = baselines
         self.runs: list[tuple[Run, ...]] = []
-        self.ends: dict[int, Any] = {}  # by place: a CompletedProcess, or an exception
+        self.ends: dict[int, tuple[int, str]] = {}  # by place: exit status, and what it printed
         self.seen: list[tuple[list[str], dict[str, str]]] = []
         self.folders: list[Path] = []
         self.at_once: dict[str, int] = {}
@@ -35,7 +46,7 @@ class Processes:
         self._lock = threading.Lock()
         self.meet: threading.Barrier | None = None  # so that processes that may run at once do
 
-    def __call__(self, command: list[str], *, env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+    def __call__(self, command: list[str], *, env: dict[str, str], **_: object) -> ToldProcess:
         gpu = env.get("CUDA_VISIBLE_DEVICES", "")
         with self._lock:
             place = len(self.seen)
@@ -48,14 +59,39 @@ class Processes:
         with self._lock:
             for name in (gpu, "all"):
                 self.at_once[name] -= 1
-        end = self.ends.get(place)
-        if isinstance(end, Exception):
-            raise end
-        target = Path(next(part for part in command if part.startswith("--perf-runs=")).partition("=")[2])
-        self.folders.append(target.parent)
+        end = self.ends.get(place, (0, ""))
+        target = Path(next(part for part in command if part.startswith("--perf-calibrate=")).partition("=")[2])
+        self.folders.append(target)
         runs = self.runs[place % len(self.runs)]  # one that fails writes what it has, too
-        write_runs(target, RunsFile(str(self.baselines), {each.workload: "perf" for each in runs}, runs, 3))
-        return end or subprocess.CompletedProcess(command, 0, "", "")
+        (target / "latest").mkdir()
+        (target / "latest" / "results.json").write_bytes(encode_results(results_of(runs, self.baselines)))
+        return ToldProcess(*end)
+
+
+def results_of(runs: tuple[Run, ...], baselines: Path) -> Results:
+    """The results of one process."""
+    return Results(
+        SCHEMA_VERSION,
+        "0.1.0",
+        "2026-11-01T02:00:00+00:00",
+        60.0,
+        (),
+        runs[0].fingerprint if runs else None,
+        runs[0].gpu if runs else None,
+        "",
+        tuple(
+            WorkloadResult(
+                each.workload,
+                "perf",
+                *("mlp", "eager", "bf16", "forward", (4, 8)),
+                run=each,
+                verdicts=(Verdict(Status.PASS, each.workload, DECLARED, "as declared"),),
+            )
+            for each in runs
+        ),
+        timers=tuple(runs[0].samples) if runs else (),
+        baselines=str(baselines),
+    )
 
 
 def measured(workload: str = FIRST, *, center: float = 205.0, place: int = 0, **fields: Any) -> Run:

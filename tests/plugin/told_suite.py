@@ -10,8 +10,8 @@ import pytest
 
 from kernelgauge import Expectation, Run, Timer, Workload
 from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
-from kernelgauge.hooks import GAUGE_KEY
 from kernelgauge.measure.conditions import Reading
+from kernelgauge.plugin.fixtures import SESSION
 from kernelgauge.run import Counts, Fingerprint, Sample
 from kernelgauge.trace import KernelIdentity, KernelRecord
 
@@ -88,18 +88,27 @@ def told_error(kind):
     return ERRORS[kind]("the told error", got="what was told", next_command="tell another")
 
 
-def measure(workloads, device, fingerprint, settings, progress, suspects):
+class Group:
+    """All workloads are one group."""
+
+    def __init__(self, workloads, fingerprint, progress, timed):
+        self.workloads, self.progress = workloads, progress
+        self.results = {each.id: measure_one(each, told_of(each), fingerprint, timed) for each in workloads}
+
+    def confirm(self, slower):
+        named = set(slower)
+        for workload in self.workloads:
+            if workload.id in named:
+                self.results[workload.id] = confirm(workload, self.results[workload.id], self.progress)
+
+
+def measure_groups(workloads, device, fingerprint, settings, progress, *, timed, deterministic):
     write_down("measured.txt", workloads)
     progress("compiling")
-    results = {workload.id: measure_one(workload, told_of(workload), fingerprint) for workload in workloads}
-    named = suspects({name: result.run for name, result in results.items() if hasattr(result, "run")})
-    for workload in workloads:
-        if workload.id in named:
-            results[workload.id] = confirm(workload, results[workload.id], progress)
-    return results
+    yield Group(workloads, fingerprint, progress, timed)
 
 
-def measure_one(workload, told, fingerprint):
+def measure_one(workload, told, fingerprint, timed):
     if told["error"]:
         return told_error(told["error"])
     kernels = tuple(KernelRecord(KernelIdentity(**identity), us) for identity, us in told["kernels"])
@@ -110,8 +119,8 @@ def measure_one(workload, told, fingerprint):
         fingerprint=fingerprint,
         kernels=kernels,
         counts=Counts(**counts | told["counts"]),
-        samples={} if told["incomplete"] else told_samples(told["samples"]),
-        incomplete=told["incomplete"],
+        samples={} if told["incomplete"] or not timed else told_samples(told["samples"]),
+        incomplete=told["incomplete"] if timed else "no test of a time was selected",
         gpu=TOLD["gpu"],
     )
     return SimpleNamespace(
@@ -172,7 +181,7 @@ def pytest_kernelgauge_workloads():
 
 @pytest.hookimpl(trylast=True)  # after the plugin's own
 def pytest_configure(config):
-    if GAUGE_KEY in config.stash:  # else this suite is found while collecting, and the plugin's hooks after it
+    if SESSION in config.stash:  # else this suite is found while collecting, and the plugin's hooks after it
         tell(config)
 
 
@@ -181,6 +190,6 @@ def pytest_collection_modifyitems(config):
 
 
 def tell(config):
-    gauge = config.stash[GAUGE_KEY]
-    gauge.observed.measurer, gauge.observed.choose = measure, choose
-    gauge.observed.settings = replace(gauge.observed.settings, latency_replicates=4)
+    session = config.stash[SESSION]
+    session.measure_groups, session.choose_device = measure_groups, choose
+    session.settings = replace(session.settings, latency_replicates=4)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.results import Results
-from kernelgauge.results_file import read_results
+from kernelgauge.results import Results, read_results
 from tests.plugin.inner_project import Project, told
 
 

@@ -56,7 +56,7 @@ def _date(text: str) -> datetime:
 
 def _add(options: argparse.Namespace) -> Exit:
     from ..history import add_to_history, open_history
-    from ..results_file import find_results, read_results
+    from ..results import find_results, read_results
 
     open_history(options.to)  # an invalid address is not the fault of any of the results
     refused = False

@@ -50,7 +50,7 @@ def add_commands(commands: Commands) -> None:
 
 def _report(options: argparse.Namespace) -> Exit:
     from ..files import write_atomically
-    from ..results_file import find_results, read_results
+    from ..results import find_results, read_results
 
     files = [file for path in options.results for file in find_results(path)]
     read = sorted(((read_results(file), file) for file in files), key=lambda each: each[0].started_at)

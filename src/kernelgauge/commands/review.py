@@ -97,7 +97,7 @@ class _Read:
         return "\n".join(review_markdown(each.review, sources=self._sources(each)) for each in self.waiting)
 
     def _sources(self, waiting: Pending) -> list[Line]:
-        from ..baselines import slug
+        from ..files import slug
         from ..report.review import Line, commit_text
 
         folder = slug(waiting.device)

@@ -1,5 +1,6 @@
 """What to conclude from what ran. Pure: no torch, no pytest, no GPU, no disk, no clock."""
 
+from ..run import Observation, observe
 from .baseline import (
     SCHEMA_VERSION,
     Baseline,
@@ -16,19 +17,21 @@ from .baseline import (
 )
 from .expectation import Expectation, applicable, mismatches
 from .fingerprint import Comparison, FieldChange, compare
-from .observation import Observation, observe
-from .priors import FALSE_ALARMS_PER_RUN, Prior, prior_for
+from .priors import FALSE_ALARMS_PER_RUN, Limits, Prior, prior_for
 from .review import Candidate, Group, Review, Reviewed, review
 from .structure import judge_structure
 from .time_verdict import judge_time, not_measured
 from .timing import Decision, ProcessTime, decide, on_same_host, variance_between_processes
 from .update import Action, PlannedChange, TimeChange, comparison_count, joined, plan_update
-from .verdict import DECLARED, Reason, RelativeChange, Status, Verdict, worst
+from .verdict import DECLARED, MEASUREMENT, NUMERICS, STRUCTURE, Reason, RelativeChange, Status, Verdict, worst
 
 __all__ = [
     "DECLARED",
     "FALSE_ALARMS_PER_RUN",
+    "MEASUREMENT",
+    "NUMERICS",
     "SCHEMA_VERSION",
+    "STRUCTURE",
     "Action",
     "Baseline",
     "Candidate",
@@ -38,6 +41,7 @@ __all__ = [
     "Expectation",
     "FieldChange",
     "Group",
+    "Limits",
     "Observation",
     "PlannedChange",
     "Prior",

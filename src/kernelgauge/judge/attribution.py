@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from ..run import Run, Timer
+from ..run import Run, Timer, observe
 from ..trace.difference import KernelChange, align
 from ..trace.kernel import KernelIdentity, KernelRecord, configuration_change, was_autotuned
 from .baseline import Baseline, Entry, gemm_kernel, references_us
-from .observation import observe
 from .timing import Decision, reference_moves
 from .verdict import Reason, Status
 
@@ -112,7 +111,7 @@ def time_reasons(compared: ComparedTime) -> list[Reason]:
         others = f"{count} other worker{'s' if count > 1 else ''}"
         reasons.append(Reason("host", f"{others} of this run measured on this host at the same time"))
     if decision.change.low is None and decision.status is Status.UNDECIDED:
-        reasons.append(Reason("next", "measure at least two replicates: --perf-replicates 2"))
+        reasons.append(Reason("next", "measure at least two replicates: pytest -o kernelgauge_replicates=2"))
     elif decision.status is Status.UNDECIDED and not decision.scattered and not decision.machine:
         reasons.append(Reason("next", "kernelgauge calibrate   (more processes make the verdict sharper)"))
     return reasons

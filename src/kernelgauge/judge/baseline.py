@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import ControlTime, Counts, Fingerprint, Run, Sample, Timer, is_duration
+from ..run import ControlTime, Counts, Fingerprint, Observation, Run, Sample, Timer, is_duration, observe
 from ..trace.kernel import KernelRecord
 from .configuration import Likeness, likeness
 from .fingerprint import compare
-from .observation import Observation, observe
 from .timing import ProcessTime
 
 __all__ = [

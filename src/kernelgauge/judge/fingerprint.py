@@ -11,7 +11,12 @@ __all__ = ["SOFTWARE_FIELDS", "Comparison", "FieldChange", "compare"]
 # Another device, or the same one cut or capped differently: its times answer another question (INCOMPARABLE).
 _FOREIGN_FIELDS = ("device", "arch", "sm_count", "power_limit_watts", "mig")
 # Software: times stay comparable, and the change is named in every verdict.
-_ADDED_FIELDS = ("cudnn", "fp32_matmul", "cudnn_tf32")  # unknown in a baseline from before them: then no change
+_ADDED_FIELDS = (
+    "cudnn",
+    "fp32_matmul",
+    "cudnn_tf32",
+    "deterministic",
+)  # unknown in a baseline from before them: then no change
 SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python", *_ADDED_FIELDS)
 # Kept for a reader: it moves with the driver by a few MiB on one and the same device.
 _RECORDED_FIELDS = ("memory_bytes",)

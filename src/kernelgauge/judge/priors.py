@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from ..run import Fingerprint, Timer
 
-__all__ = ["FALSE_ALARMS_PER_RUN", "POWER", "UNKNOWN_FACTOR", "Prior", "prior_for"]
+__all__ = ["FALSE_ALARMS_PER_RUN", "POWER", "UNKNOWN_FACTOR", "Limits", "Prior", "prior_for"]
 
 FALSE_ALARMS_PER_RUN = 0.01  # at most one run in a hundred may call unchanged code slower, however large its suite
 POWER = 0.95  # the sensitivity of a verdict is the slowdown that would fail in this share of runs
@@ -51,10 +53,30 @@ _DISPATCH = Prior(gate=0.05, sensitivity=_HOST_SENSITIVITY, process=0.015, dof=_
 _LATENCY = Prior(gate=0.25, sensitivity=_HOST_SENSITIVITY, process=0.05, dof=_HOST_DOF)
 
 
-def prior_for(timer: Timer, fingerprint: Fingerprint) -> Prior:
-    """Return what to expect of a timer on this machine."""
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a suite asks of verdicts on times, as fractions by timer. A timer that is missing has the default.
+
+    Attributes:
+        gate: a smaller change is no finding.
+        sensitivity: the largest slowdown that a PASS may miss.
+    """
+
+    gate: dict[Timer, float] = {}
+    sensitivity: dict[Timer, float] = {}
+
+
+def prior_for(timer: Timer, fingerprint: Fingerprint, limits: Limits | None = None) -> Prior:
+    """Return what to expect of a timer on this machine, with the limits that a suite asks for."""
     if timer is Timer.HOST:
-        return _DISPATCH
-    if timer is Timer.END_TO_END or fingerprint.arch == "cpu":
-        return _LATENCY
-    return _MEASURED.get(fingerprint.device, _UNKNOWN_GPU)
+        prior = _DISPATCH
+    elif timer is Timer.END_TO_END or fingerprint.arch == "cpu":
+        prior = _LATENCY
+    else:
+        prior = _MEASURED.get(fingerprint.device, _UNKNOWN_GPU)
+    if limits is None:
+        return prior
+    return replace(
+        prior,
+        gate=limits.gate.get(timer, prior.gate),
+        sensitivity=limits.sensitivity.get(timer, prior.sensitivity),
+    )

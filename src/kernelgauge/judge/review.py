@@ -13,6 +13,7 @@ from .attribution import explain
 from .baseline import Baseline, Recorded
 from .configuration import Likeness
 from .fingerprint import FieldChange, compare
+from .priors import Limits
 from .update import (
     Action,
     PlannedChange,
@@ -65,7 +66,7 @@ class Candidate:
     Attributes:
         observed: None: it was not measured, and `why_not` says why.
         others: what other runs measured of it.
-        sensitivity: the slowdown that a PASS may miss, as a fraction, by timer; one that is missing has the default.
+        limits: gates and sensitivity that the suite asks for.
         doubts: why it is not accepted unless that is forced.
         shortcomings: what is wrong with any of its runs, whatever the baseline says.
         never: why it cannot be accepted at all.
@@ -79,7 +80,7 @@ class Candidate:
     shortcomings: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
     why_not: str = ""
-    sensitivity: Mapping[Timer, float] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,11 @@ def review(
     """
     observed = [each.observed for each in candidates if each.observed is not None]
     readable = {name: old if isinstance(old, Baseline) else None for name, old in stored.items()}
-    plan = {change.workload: change for change in plan_update(observed, readable, declared, comparisons=comparisons)}
+    limits = {each.workload: each.limits for each in candidates}
+    plan = {
+        change.workload: change
+        for change in plan_update(observed, readable, declared, comparisons=comparisons, limits=limits)
+    }
     comparisons = comparisons or comparison_count(observed)
     reviewed = [_reviewed(each, stored.get(each.workload), plan, comparisons) for each in candidates]
     done = {each.workload for each in candidates}
@@ -193,7 +198,7 @@ def _reviewed(
         said = () if candidate.never else (candidate.why_not,)
         return Reviewed(candidate.workload, Group.NOT_MEASURED, None, evidence=said, never=candidate.never)
     change = plan[new.workload]
-    doubts = (*candidate.doubts, *_disagreements(new, candidate.others, comparisons))
+    doubts = (*candidate.doubts, *_disagreements(new, candidate, comparisons))
     found = Reviewed(new.workload, Group.NEW, change, evidence=change.details, doubts=doubts, never=candidate.never)
     if old is None:
         return found
@@ -204,7 +209,7 @@ def _reviewed(
     comparison = compare(old.fingerprint, new.fingerprint)
     if not comparison.comparable:
         return replace(found, evidence=("the stored baseline is of another kind of machine", *change.details))
-    times = tuple(time_changes(old, new, comparisons=comparisons, sensitivity=candidate.sensitivity))
+    times = tuple(time_changes(old, new, comparisons=comparisons, limits=candidate.limits))
     if change.action is Action.KEEP and _is_last_accepted(new, old):  # to be decided against itself is nothing
         said = ("accepted already",)
         return Reviewed(new.workload, Group.SAME_SPEED, change, evidence=said)
@@ -262,10 +267,10 @@ def _forgotten(times: Sequence[TimeChange], doubts: Sequence[str]) -> Iterator[s
             yield f"{said}, and the baseline has it"
 
 
-def _disagreements(new: Baseline, others: Sequence[Baseline], comparisons: int) -> Iterator[str]:
+def _disagreements(new: Baseline, candidate: Candidate, comparisons: int) -> Iterator[str]:
     """Two runs of a workload agree if an update would keep the one for the other."""
-    for other in others:
-        change = plan_one(new, {new.workload: other}, comparisons=comparisons)
+    for other in candidate.others:
+        change = plan_one(new, {new.workload: other}, comparisons=comparisons, limits=candidate.limits)
         if change.action is Action.KEEP:
             continue
         _, alike = other.entry_like(new.entries[0].kernels)

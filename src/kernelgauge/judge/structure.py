@@ -7,11 +7,12 @@ from ..trace.difference import align
 from ..trace.kernel import configuration_change
 from .baseline import Baseline, Entry
 from .fingerprint import Comparison
-from .verdict import Reason, Status, Verdict
+from .verdict import STRUCTURE, Reason, Status, Verdict
 
 __all__ = ["judge_structure"]
 
-_SUBJECT = "structure"
+# Counts that belong to torch as much as to the code: another version of torch may count otherwise for the same work.
+_COUNTS_OF_TORCH = ("dispatcher_ops", "peak_allocated_bytes")
 
 
 def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
@@ -19,10 +20,11 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
 
     So is the launch configuration, except for Inductor's kernels: its autotuner chooses theirs anew for each compile, and
     the device time's verdict names it. More of anything counted is REGRESSED, less is IMPROVED; other kernels are
-    REGRESSED until they are accepted, fewer or not.
+    REGRESSED until they are accepted, fewer or not. Where torch is another version than in the baseline, dispatcher ops
+    and the peak of memory are shown and not judged.
     """
     if not comparison.comparable:
-        return Verdict(Status.INCOMPARABLE, run.workload, _SUBJECT, f"structure not compared: {comparison}")
+        return Verdict(Status.INCOMPARABLE, run.workload, STRUCTURE, f"structure not compared: {comparison}")
     reasons: list[Reason] = []
     status, headline = Status.PASS, ""
     entry, _ = baseline.entry_like(run.kernels)
@@ -36,14 +38,19 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
         headline = headline or "other launch configurations than in the baseline"
         reasons += [Reason("kernels", line) for line in configurations]
     more, less = _count_changes(run, baseline)
+    if any(change.field == "torch" for change in comparison.moved):
+        of_torch = tuple(field.replace("_", " ") for field in _COUNTS_OF_TORCH)
+        shown = [line for line in (*more, *less) if line.startswith(of_torch)]
+        more, less = ([line for line in lines if line not in shown] for lines in (more, less))
+        reasons += [Reason("counts", f"{line}, not judged: another version of torch") for line in shown]
     reasons += [Reason("counts", line) for line in (*more, *less)]
     if more:
         status = Status.REGRESSED
     elif less and status is Status.PASS:
         status = Status.IMPROVED
     if status is Status.PASS:
-        return Verdict(status, run.workload, _SUBJECT, "same kernels, same counts")
-    return Verdict(status, run.workload, _SUBJECT, headline or "other counts", tuple(reasons))
+        return Verdict(status, run.workload, STRUCTURE, "same kernels, same counts", tuple(reasons))
+    return Verdict(status, run.workload, STRUCTURE, headline or "other counts", tuple(reasons))
 
 
 def _kernel_diff(run: Run, entry: Entry) -> list[str]:

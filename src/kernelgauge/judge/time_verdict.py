@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..run import Run, Timer
+from ..run import Run, Timer, observe
 from .attribution import ComparedTime, time_reasons
 from .baseline import Baseline, gemm_kernel, references_us
 from .configuration import Likeness, is_other_choice
 from .fingerprint import Comparison
-from .observation import observe
-from .priors import prior_for
+from .priors import Limits, prior_for
 from .timing import ProcessTime, decide
 from .verdict import Status, Verdict
 
@@ -24,14 +23,14 @@ def judge_time(
     comparison: Comparison,
     *,
     comparisons: int = 1,
-    sensitivity: float | None = None,
+    limits: Limits | None = None,
 ) -> Verdict:
     """Judge one time of a run by the rule of docs/verdicts.md.
 
     Args:
         comparison: of the two fingerprints.
         comparisons: times that the suite has.
-        sensitivity: the slowdown that a PASS may miss, as a fraction; None: the default of the timer.
+        limits: gates and sensitivity that the suite asks for; None: the defaults.
     """
     if not comparison.comparable:
         return Verdict(Status.INCOMPARABLE, run.workload, timer.label, f"{timer.label} not compared: {comparison}")
@@ -60,10 +59,9 @@ def judge_time(
     decision = decide(
         before,
         after,
-        prior_for(timer, run.fingerprint),
+        prior_for(timer, run.fingerprint, limits),
         comparisons=comparisons,
         kernels=len(run.kernels),
-        sensitivity=sensitivity,
     )
     if other_choice and decision.status is Status.IMPROVED:  # another choice than the slowest is no change of the code
         decision = replace(decision, status=Status.PASS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, geometric_mean
 from typing import NamedTuple
 
-from .observation import Observation
+from ..run import Observation
 from .priors import FALSE_ALARMS_PER_RUN, POWER, UNKNOWN_FACTOR, Prior
 from .verdict import RelativeChange, Status
 
@@ -95,16 +95,14 @@ def decide(
     *,
     comparisons: int = 1,
     kernels: int = 1,
-    sensitivity: float | None = None,
 ) -> Decision:
     """Compare a run with the processes of its baseline.
 
     Args:
         before: at least one.
-        prior: the noise to expect, and the gate.
+        prior: the noise to expect, the gate, and the sensitivity that is asked for.
         comparisons: how many times the suite has: false alarms are controlled over all of them (Bonferroni).
         kernels: launches in a call.
-        sensitivity: the slowdown that a PASS may miss, as a fraction; None: the prior's.
     """
     same = [each for each in before if each.place == after.place]
     if after.is_host_clock:
@@ -124,7 +122,6 @@ def decide(
     if not math.isfinite(error):
         change = RelativeChange(math.expm1(delta), None, None, 1 - 2 * level)
         return Decision(Status.UNDECIDED, change, same or before, before_us, reason="one replicate shows no spread")
-    asked = prior.sensitivity if sensitivity is None else sensitivity
     margin = _quantile(variances, 1 - level) * error
     slower, faster = max(machine, 0.0), min(machine, 0.0)
     needed = max(margin, math.log1p(prior.gate))
@@ -142,8 +139,11 @@ def decide(
         status = Status.REGRESSED
     elif delta - faster < -needed:
         status = Status.IMPROVED
-    elif change.sensitivity is None or change.sensitivity > asked:
-        status, reason = Status.UNDECIDED, f"{_noise(abs(machine) > needed, scattered)} hides +{100 * asked:g} %"
+    elif change.sensitivity is None or change.sensitivity > prior.sensitivity:
+        status, reason = (
+            Status.UNDECIDED,
+            f"{_noise(abs(machine) > needed, scattered)} hides +{100 * prior.sensitivity:g} %",
+        )
     return Decision(status, change, same or before, before_us, machine, scattered, reason)
 
 

@@ -14,7 +14,7 @@ from ..trace.kernel import KernelIdentity
 from .baseline import Baseline, Entry, Recorded, gemm_kernel, merge_entries
 from .configuration import Likeness
 from .fingerprint import FieldChange, compare
-from .priors import prior_for
+from .priors import Limits, prior_for
 from .timing import Decision, decide
 from .verdict import Status
 
@@ -84,6 +84,7 @@ def plan_update(
     declared: Mapping[str, Collection[str]],
     *,
     comparisons: int = 0,
+    limits: Mapping[str, Limits] | None = None,
 ) -> list[PlannedChange]:
     """Plan the update.
 
@@ -92,8 +93,11 @@ def plan_update(
         stored: what the folder of this GPU holds now, by workload id; None: a file that cannot be read.
         declared: ids that each suite of this run declares, selected or not, by the suite's folder.
         comparisons: times that the suite has; 0: not known, and those that were measured count.
+        limits: gates and sensitivity that the suite asks for, by workload id.
     """
-    plan = [plan_one(new, stored, comparisons=comparisons or comparison_count(observed)) for new in observed]
+    comparisons = comparisons or comparison_count(observed)
+    asked = limits or {}
+    plan = [plan_one(new, stored, comparisons=comparisons, limits=asked.get(new.workload)) for new in observed]
     alive = {workload for suite in declared.values() for workload in suite}  # it may have moved to another suite
     alive |= {new.workload for new in observed}
     for workload, old in stored.items():
@@ -108,7 +112,9 @@ def comparison_count(observed: Sequence[Baseline]) -> int:
     return max(1, sum(len(process.timers) for new in observed for process in new.entries[0].processes))
 
 
-def plan_one(new: Baseline, stored: Mapping[str, Baseline | None], *, comparisons: int) -> PlannedChange:
+def plan_one(
+    new: Baseline, stored: Mapping[str, Baseline | None], *, comparisons: int, limits: Limits | None = None
+) -> PlannedChange:
     """Plan one file. `new`: a baseline of one process."""
     if new.workload not in stored:
         return PlannedChange(Action.CREATE, new.workload, new, _summary(new))
@@ -116,18 +122,18 @@ def plan_one(new: Baseline, stored: Mapping[str, Baseline | None], *, comparison
     if old is None:
         return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
     details = tuple(exact_details(old, new))
+    changes = time_changes(old, new, comparisons=comparisons, limits=limits)
     if details:
-        details = (*details, *_time_details(old, new, comparisons), *_forgotten(old.entries))
+        details = (*details, *_time_details(changes), *_forgotten(old.entries))
         return PlannedChange(Action.UPDATE, new.workload, new, details)
     entry, alike = old.entry_like(new.entries[0].kernels)
     if not alike.same_configuration:
         known = f"a launch configuration that was not known: {len(old.entries) + 1} now"
         return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, None, new), (known,))
-    details = tuple(_time_details(old, new, comparisons))
+    details = tuple(_time_details(changes))
     if alike is not Likeness.IDENTICAL:
         details = ("generated source of its kernels", *details)
     if not details:
-        changes = time_changes(old, new, comparisons=comparisons)
         return PlannedChange(Action.KEEP, new.workload, None, tuple(time_detail(c) for c in changes if c.not_judged))
     details = (*details, *_forgotten([entry]))
     return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, entry, new), details)
@@ -171,10 +177,9 @@ def exact_details(old: Baseline, new: Baseline) -> list[str]:
     return details
 
 
-def _time_details(old: Baseline, new: Baseline, comparisons: int) -> list[str]:
-    """Times that moved, by the rule that judges them. What did not stays as it was, so that slow drift adds up
-    against one baseline until it shows."""
-    return [time_detail(change) for change in time_changes(old, new, comparisons=comparisons) if change.moved]
+def _time_details(changes: Sequence[TimeChange]) -> list[str]:
+    """Return the times that moved. A time that did not stays as it is stored, so that slow drift adds up until it shows."""
+    return [time_detail(change) for change in changes if change.moved]
 
 
 def time_detail(change: TimeChange) -> str:
@@ -188,12 +193,10 @@ def time_detail(change: TimeChange) -> str:
     return f"{change.timer.label} {times} ({100 * change.decision.change.estimate:+.1f} %)"
 
 
-def time_changes(
-    old: Baseline, new: Baseline, *, comparisons: int, sensitivity: Mapping[Timer, float] | None = None
-) -> list[TimeChange]:
+def time_changes(old: Baseline, new: Baseline, *, comparisons: int, limits: Limits | None = None) -> list[TimeChange]:
     """Compare each timer of `new`, a baseline of one process, with the entry of `old` of its configuration.
 
-    `sensitivity`: the slowdown that a PASS may miss, as a fraction, by timer; one that is missing has the prior's.
+    `limits`: gates and sensitivity that the suite asks for; None: the defaults.
     """
     found: list[TimeChange] = []
     entry, _ = old.entry_like(new.entries[0].kernels)
@@ -209,10 +212,9 @@ def time_changes(
         decision = decide(
             before,
             replace(fresh[0], is_by_host=before[0].is_by_host),
-            prior_for(timer, new.fingerprint),
+            prior_for(timer, new.fingerprint, limits),
             comparisons=comparisons,
             kernels=new.counts.launches,
-            sensitivity=(sensitivity or {}).get(timer),
         )
         found.append(TimeChange(timer, decision.before_us, fresh[0].observation.mean_us, decision))
     return found
@@ -227,18 +229,16 @@ def environment(old: Baseline, new: Baseline) -> tuple[FieldChange, ...]:
 # -- adding processes ---------------------------------------------------------------------------------------------------
 
 
-def joined(
-    stored: Baseline, new: Baseline, *, comparisons: int, sensitivity: Mapping[Timer, float] | None = None
-) -> Baseline:
+def joined(stored: Baseline, new: Baseline, *, comparisons: int, limits: Limits | None = None) -> Baseline:
     """Return `stored` with the processes of `new`, such as those of another GPU.
 
     Args:
         comparisons: times that a run of the suite has: what moved is found by the rule that judges it.
-        sensitivity: see `time_changes`.
+        limits: see `time_changes`.
 
     Raises `ValueError` with what differs: joining it would make noise of a change.
     """
-    moved = _moved(stored, new, comparisons, sensitivity)
+    moved = _moved(stored, new, comparisons, limits)
     differs = [*exact_details(stored, new), *_other_source(stored, new), *moved]
     if differs:
         raise ValueError(", ".join(dict.fromkeys(differs)))
@@ -265,9 +265,7 @@ def _identities(baseline: Baseline) -> Iterator[KernelIdentity]:
     return (kernel.identity for entry in baseline.entries for kernel in entry.kernels)
 
 
-def _moved(
-    stored: Baseline, new: Baseline, comparisons: int, sensitivity: Mapping[Timer, float] | None
-) -> Iterator[str]:
+def _moved(stored: Baseline, new: Baseline, comparisons: int, limits: Limits | None) -> Iterator[str]:
     """Yield the times that differ from those of the stored processes. Another launch configuration may take any time."""
     comparisons *= sum(len(entry.processes) for entry in new.entries)
     for entry in new.entries:
@@ -275,7 +273,7 @@ def _moved(
         for process in entry.processes:
             single = msgspec.structs.replace(entry, draws=1, processes=(process,))
             alone = msgspec.structs.replace(new, entries=(single,))
-            for change in time_changes(stored, alone, comparisons=comparisons, sensitivity=sensitivity):
+            for change in time_changes(stored, alone, comparisons=comparisons, limits=limits):
                 same = change.timer is Timer.HOST or likeness is Likeness.IDENTICAL
                 if change.moved and same:
                     yield time_detail(change)

@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from ..printable import printable
+from ..run import Timer
 
-__all__ = ["DECLARED", "Reason", "RelativeChange", "Status", "Verdict", "worst"]
+__all__ = ["DECLARED", "MEASUREMENT", "NUMERICS", "STRUCTURE", "Reason", "RelativeChange", "Status", "Verdict", "worst"]
 
-# Subject of the verdict about what a workload declares: without one, nothing may be stored.
-DECLARED = "declared structure"
+# Subjects of verdicts, beside the labels of the timers.
+DECLARED = "declared structure"  # what the workload declares: without this verdict, nothing may be stored
+STRUCTURE = "structure"  # against the baseline
+NUMERICS = "numerics"
+MEASUREMENT = "measurement"  # it failed
 
 
 class Status(str, Enum):
@@ -103,6 +107,11 @@ class Verdict:
     before_us: float | None = None
     after_us: float | None = None
     change: RelativeChange | None = None
+
+    @property
+    def is_by_baseline(self) -> bool:
+        """Whether a baseline is what the run differs from: accepting the run overrules it. The rest is declared in code."""
+        return self.subject in {STRUCTURE, *(timer.label for timer in Timer)}
 
     def only(self, label: str) -> Verdict:
         """Return it with the reasons of one label."""

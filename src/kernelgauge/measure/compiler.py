@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +16,13 @@ from ..errors import KernelgaugeError
 __all__ = [
     "CompileCounts",
     "compile_counts",
-    "kernel_profile_on_cpu",
     "reset_compiler",
     "silence_structured_trace",
-    "take_deterministic_choices",
+    "torch_set_up",
 ]
+
+
+_structured_trace = logging.getLogger("torch.__trace")
 
 
 @dataclass(frozen=True)
@@ -43,28 +47,44 @@ def compile_counts() -> CompileCounts:
     )
 
 
-def kernel_profile_on_cpu() -> None:
-    """Let Inductor's C++ kernels show up in the profiler, as its Triton kernels do."""
-    import torch._inductor.config as inductor
+@contextmanager
+def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
+    """Set torch up for measuring, and restore what that changes for all of the process.
 
-    inductor.cpp.enable_kernel_profile = True
+    Inductor's C++ kernels show in the profiler, as its Triton kernels do. Random numbers and a logger are kept as they were.
+    Compiled code of the process is lost all the same (`reset_compiler`).
 
-
-def take_deterministic_choices() -> None:
-    """Let Inductor choose launch configurations without timing them (torch 2.10 and newer).
-
-    Raises `KernelgaugeError` if this torch has no switch for it.
+    `deterministic`: let Inductor choose launch configurations without timing them. Raises `KernelgaugeError` if this torch
+    has no switch for that (it is older than 2.10).
     """
     import torch._inductor.config as inductor
 
-    if not hasattr(inductor, "deterministic"):
+    has_switch = hasattr(inductor, "deterministic")
+    if deterministic and not has_switch:
         raise KernelgaugeError(
-            "--perf-deterministic: this torch cannot choose without timing",
+            "kernelgauge_deterministic: this torch cannot choose without timing",
             got=f"torch {torch.__version__}, without torch._inductor.config.deterministic",
             expected="torch 2.10 or newer",
             next_command="kernelgauge calibrate   (so that the baseline knows every choice)",
         )
-    inductor.deterministic = True
+    cuda: Any = torch.cuda
+    numbers = torch.get_rng_state()
+    gpu_numbers = cuda.get_rng_state() if cuda.is_initialized() else None
+    was_profiled, was_deterministic = inductor.cpp.enable_kernel_profile, has_switch and inductor.deterministic
+    was_disabled = _structured_trace.disabled
+    inductor.cpp.enable_kernel_profile = True
+    if deterministic:
+        inductor.deterministic = True
+    try:
+        yield
+    finally:
+        torch.set_rng_state(numbers)
+        if gpu_numbers is not None:
+            cuda.set_rng_state(gpu_numbers)
+        inductor.cpp.enable_kernel_profile = was_profiled
+        if deterministic:
+            inductor.deterministic = was_deterministic
+        _structured_trace.disabled = was_disabled
 
 
 def silence_structured_trace() -> None:
@@ -74,7 +94,7 @@ def silence_structured_trace() -> None:
     too, so one compile writes thousands of empty lines into every failure report.
     """
     if "TORCH_TRACE" not in os.environ:
-        logging.getLogger("torch.__trace").disabled = True
+        _structured_trace.disabled = True
 
 
 def _counters() -> Any:  # Dynamo's own type is a private alias

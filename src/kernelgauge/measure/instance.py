@@ -66,7 +66,7 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
     """
     device.check(workload)
     silence_structured_trace()
-    target, dtype = device.torch_device, TORCH_DTYPES[workload.dtype]
+    target, dtype = device.torch_device, None if workload.dtype is None else TORCH_DTYPES[workload.dtype]
     with reporting(workload, "building"):
         device.forget_peak()
         steps = 1 + 2 * _PADDING_STEP * (replicate % _PLACES)
@@ -79,7 +79,7 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
             raise TypeError(f"inputs() returned {type(arguments).__name__}, expected a tuple of arguments")
         inputs = tuple(_cast(value, target, dtype) for value in arguments)
         if isinstance(module, nn.Module):
-            module = module.to(device=target, dtype=dtype)
+            module = module.to(target) if dtype is None else module.to(target, dtype)
         if not callable(module):
             raise TypeError(f"build() returned {type(module).__name__}, expected something to call")
         function = module if workload.compile is None else torch.compile(module, **workload.compile)
@@ -112,11 +112,12 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
         raise _failed(workload, doing, error) from error
 
 
-def _cast(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
+def _cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     # A leaf: what is computed of a caller's tensor by casting it would keep its gradient to itself.
-    cast = value.detach().to(device=device, dtype=dtype if value.is_floating_point() else value.dtype)
+    wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
+    cast = value.detach().to(device=device, dtype=wanted)
     return cast.requires_grad_(value.requires_grad)
 
 

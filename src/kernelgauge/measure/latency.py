@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from ..errors import DisturbedError, OtherKernelsError, WorkloadError
 from ..run import Sample, Timer, summarize
 from ..trace import KernelIdentity
 from ..workload import Workload
 from .chosen import are_alike, listed, without
-from .compiler import reset_compiler
+from .compiler import reset_compiler, torch_set_up
 from .conditions import Reading, disturbances
 from .device import Device
 from .instance import Instance, build, grad_mode, reporting
@@ -26,7 +26,7 @@ class Rounds:
     """`replicates` x `iterations` rounds: each round on a cold cache, each replicate on fresh allocations as a rule.
 
     `profiled`: the kernels of the run that the latency belongs to. `one_instance`: all replicates are made on one
-    (`Subject.only_instance`).
+    (`Subject.only_instance`). `deterministic`: see `torch_set_up`.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class Rounds:
         first: int = 0,
         profiled: Sequence[KernelIdentity] = (),
         one_instance: bool = False,
+        deterministic: bool = False,
     ) -> None:
         self.total = replicates * iterations
         self._workload = workload
@@ -48,15 +49,18 @@ class Rounds:
         self._first = first  # replicates before it had other addresses
         self._profiled = profiled
         self._one_instance = one_instance
+        self._deterministic = deterministic
         reset_compiler()  # a graph that another test left behind, for a dynamic batch say, would be timed instead
         self._instance: Instance | None = None
         self._controls_us: list[float] = []
         self._timed_s = 0.0
         self._before = Reading()
 
-    def grad_mode(self) -> AbstractContextManager[None]:
-        """Autograd as the workload's pass wants it, entered around all rounds."""
-        return grad_mode(self._workload)
+    @contextmanager
+    def torch_set_up(self) -> Iterator[None]:
+        """Set torch up as the workload's pass wants it. Enter it around all rounds."""
+        with torch_set_up(deterministic=self._deterministic), grad_mode(self._workload):
+            yield
 
     def setup(self) -> None:
         """Before each round, untimed."""
@@ -104,7 +108,7 @@ class Rounds:
         if self._workload.compile is None or all(identity.grid is None for identity in self._profiled):
             return  # nothing chooses: no compiler, or that of a CPU
         assert self._instance is not None  # a round comes first
-        with reporting(self._workload, "profiling"), self.grad_mode():
+        with reporting(self._workload, "profiling"), grad_mode(self._workload):
             session = profile_session(self._device, self._instance, iterations=1, record_shapes=True)
         timed = [execution.identity for execution in session.executions[0]]
         if are_alike(timed, self._profiled):
@@ -127,7 +131,7 @@ class Rounds:
     def durations_s(self) -> list[float]:
         """Of all rounds, timed here instead of by pytest-benchmark."""
         durations_s: list[float] = []
-        with self.grad_mode(), collector_paused():
+        with self.torch_set_up(), collector_paused():
             for _ in range(self.total):
                 self.setup()
                 start = time.perf_counter()

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..errors import WorkloadError
+from ..errors import KernelgaugeError, WorkloadError
 from ..workload import Dtype, Workload
-from .compiler import reset_compiler
+from .compiler import reset_compiler, torch_set_up
 from .device import Device
-from .instance import Instance, build, first_call, reporting, total_of
+from .instance import TORCH_DTYPES, Instance, build, first_call, reporting, total_of
 
-__all__ = ["BOUNDS", "RelativeError", "compare_with_float64"]
+__all__ = ["BOUNDS", "RelativeError", "UnknownBoundError", "compare_with_float64"]
 
 # ||out - ref|| / ||ref||. The unit roundoffs are 2^-9, 2^-12 and 2^-24 for bf16, fp16 and fp32; intermediates are
 # rounded a few times on the way and sums run over thousands of terms in fp32, so the bounds are a few roundoffs
 # (docs/measuring.md has the errors that were seen). A dropped term, a wrong bias or tf32 (3e-4) lies far beyond.
 BOUNDS: dict[Dtype, float] = {"bf16": 1e-2, "fp16": 1.5e-3, "fp32": 1e-5}
+
+
+class UnknownBoundError(KernelgaugeError):
+    """A workload without a dtype has tensors of a dtype that no bound is known for, such as fp8."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +45,23 @@ class RelativeError:
         return f"{self.tensor}: relative error {self.error:.2e}, bound {self.bound:.0e}"
 
 
-def compare_with_float64(workload: Workload, device: Device, *, seed: int) -> list[RelativeError]:
+def compare_with_float64(
+    workload: Workload, device: Device, *, seed: int, deterministic: bool = False
+) -> list[RelativeError]:
     """Run the workload and its reference on the same fresh random input and parameters.
 
     Returns one error for each output tensor, and under a `train` pass for the gradient of each parameter and of each input
     that asks for one.
-    Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its reference fails.
+    A workload without a dtype has the bound of the coarsest dtype among its parameters, inputs and results.
+
+    Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its reference fails, and
+    `UnknownBoundError`.
     """
+    with torch_set_up(deterministic=deterministic):
+        return _compare(workload, device, seed)
+
+
+def _compare(workload: Workload, device: Device, seed: int) -> list[RelativeError]:
     reset_compiler()  # else a module of the ninth shape silently runs eager, and is compared with itself
     instance = build(workload, device, seed=seed)
     # Copies, because a module may write to its input.
@@ -72,8 +86,22 @@ def compare_with_float64(workload: Workload, device: Device, *, seed: int) -> li
         )
     if not expected:
         raise WorkloadError(f"{workload.id}: nothing to compare: the result holds no floating-point tensor")
-    bound = BOUNDS[workload.dtype]
+    bound = _bound(instance, got)
     return [RelativeError(name, _relative_error(got[name], expected[name]), bound) for name in expected]
+
+
+def _bound(instance: Instance, results: Mapping[str, torch.Tensor]) -> float:
+    workload, module = instance.workload, instance.module
+    if workload.dtype is not None:
+        return BOUNDS[workload.dtype]
+    parameters = module.parameters() if isinstance(module, nn.Module) else ()
+    tensors = (each for each in (*parameters, *instance.inputs, *results.values()) if isinstance(each, torch.Tensor))
+    dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()} - {torch.float64}
+    bounds = {TORCH_DTYPES[name]: bound for name, bound in BOUNDS.items()}
+    unknown = sorted(str(dtype) for dtype in dtypes if dtype not in bounds)
+    if unknown:
+        raise UnknownBoundError(f"no bound is known for the error of {', '.join(unknown)}")
+    return max((bounds[dtype] for dtype in dtypes), default=BOUNDS["fp32"])
 
 
 def _reference(instance: Instance, device: Device) -> Any:

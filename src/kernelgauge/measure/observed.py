@@ -55,6 +55,8 @@ def observed(
         return subject.error
     # What was measured before the device fell off is sound: the structure in any case, the times if there are enough.
     incomplete = None if kept or subject.error is None else subject.error.what
+    if not subject.replicates and incomplete is None:
+        incomplete = "no test of a time was selected"
     session, window = subject.structure, subject.structure.windows[-1]
     return Measured(
         run=Run(

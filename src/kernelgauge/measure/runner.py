@@ -6,25 +6,88 @@ between workloads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ..errors import KernelgaugeError
-from ..run import Fingerprint, Run
+from ..run import Fingerprint
 from ..workload import Workload
-from .compiler import kernel_profile_on_cpu
+from .compiler import torch_set_up
 from .device import Device
 from .observed import Measured, Result, observed
 from .passes import Passes
 from .preparing import prepare_together
 from .settings import Settings
-from .subject import Subject
 
-__all__ = ["Measured", "Result", "Suspects", "measure"]
+__all__ = ["Group", "Measured", "Result", "measure", "measure_groups"]
 
 Progress = Callable[[str], None]
-# Of the runs by id, which ones a larger measurement should confirm.
-Suspects = Callable[[Mapping[str, Run]], Collection[str]]
+
+
+@dataclass
+class Group:
+    """Workloads whose compiled code is there together, so that they can be measured further.
+
+    `results`: by workload id, each with its run or with why there is none: a `WorkloadUnavailable` if it cannot run here,
+    a `WorkloadError` if it fails, a `MeasurementError` if what was seen cannot be trusted.
+    """
+
+    results: dict[str, Result]
+    _passes: Passes
+    _fingerprint: Fingerprint
+
+    def confirm(self, slower: Iterable[str]) -> None:
+        """Measure these workloads further, three times as long in all: what was measured before counts as well."""
+        named = set(slower)
+        passes = self._passes
+        subjects = [each for each in passes.subjects if each.workload.id in named and each.error is None]
+        for subject in subjects:
+            passes.progress(f"{subject.workload.id}: looks slower: measuring again, twice as long")
+        if subjects:
+            passes.confirm(subjects)
+        for subject in subjects:
+            name = subject.workload.id
+            before = self.results[name]
+            if subject.error is None:
+                self.results[name] = _observed(passes, name, self._fingerprint)
+            elif isinstance(before, Measured):
+                passes.progress(f"{name}: not measured again: {subject.error.what}")
+                self.results[name] = replace(before, not_confirmed=subject.error)
+
+
+def measure_groups(
+    workloads: Sequence[Workload],
+    device: Device,
+    fingerprint: Fingerprint,
+    settings: Settings,
+    progress: Progress = lambda _: None,
+    *,
+    timed: bool = True,
+    deterministic: bool = False,
+) -> Iterator[Group]:
+    """Profile and time workloads, interleaved, as many at once as can share compiled code.
+
+    A group's compiled code is gone when the next one is asked for.
+
+    Args:
+        timed: whether to time them; else only their structure is measured.
+        deterministic: let Inductor choose launch configurations without timing them.
+    """
+    settings = settings.limited(device.most_replicates, device.most_busy_seconds)
+    waiting = list(workloads)
+    with torch_set_up(deterministic=deterministic):
+        while waiting:
+            failed: dict[str, KernelgaugeError] = {}
+            subjects, waiting = prepare_together(waiting, device, failed, progress)
+            passes = Passes(subjects, device, settings, progress)
+            if subjects and timed:
+                passes.make()
+            results: dict[str, Result] = {
+                subject.workload.id: _observed(passes, subject.workload.id, fingerprint) for subject in subjects
+            }
+            yield Group({**results, **failed}, passes, fingerprint)
+            for subject in subjects:
+                subject.only_instance = None  # the next ones are built before these subjects are gone
 
 
 def measure(
@@ -33,54 +96,12 @@ def measure(
     fingerprint: Fingerprint,
     settings: Settings,
     progress: Progress = lambda _: None,
-    suspects: Suspects = lambda _: (),
-) -> Mapping[str, Result]:
-    """Profile and time workloads, interleaved; by id, each with its run or with why there is none.
-
-    Those that `suspects` names are measured further at once, in more replicates and three times as long in all: what was
-    measured before counts as well.
-
-    The error is a `WorkloadUnavailable` if it cannot run here, a `WorkloadError` if it fails, a `MeasurementError` if
-    what was seen cannot be trusted.
-    """
-    settings = settings.limited(device.most_replicates, device.most_busy_seconds)
-    kernel_profile_on_cpu()
-    results: dict[str, Result] = {}
-    failed: dict[str, KernelgaugeError] = {}
-    waiting = list(workloads)
-    while waiting:
-        subjects, waiting = prepare_together(waiting, device, failed, progress)
-        if subjects:
-            passes = Passes(subjects, device, settings, progress)
-            passes.make()
-            first = {subject.workload.id: _observed(passes, subject, fingerprint) for subject in subjects}
-            results |= first | _confirmed(passes, fingerprint, first, suspects)
-            for subject in subjects:
-                subject.only_instance = None  # the next ones are built before these subjects are gone
-    return {**results, **failed}
-
-
-def _observed(passes: Passes, subject: Subject, fingerprint: Fingerprint) -> Result:
-    return observed(subject, passes.controls, passes.device, fingerprint, passes.settings)
-
-
-def _confirmed(
-    passes: Passes, fingerprint: Fingerprint, first: Mapping[str, Result], suspects: Suspects
 ) -> dict[str, Result]:
-    """Measure the workloads that look slower further and return their results, by id."""
-    named = suspects({identifier: result.run for identifier, result in first.items() if isinstance(result, Measured)})
-    slower = [subject for subject in passes.subjects if subject.workload.id in named and subject.error is None]
-    if not slower:
-        return {}
-    for subject in slower:
-        passes.progress(f"{subject.workload.id}: looks slower: measuring again, twice as long")
-    passes.confirm(slower)
-    again: dict[str, Result] = {}
-    for subject in slower:
-        before = first[subject.workload.id]
-        if subject.error is None:
-            again[subject.workload.id] = _observed(passes, subject, fingerprint)
-        elif isinstance(before, Measured):
-            passes.progress(f"{subject.workload.id}: not measured again: {subject.error.what}")
-            again[subject.workload.id] = replace(before, not_confirmed=subject.error)
-    return again
+    """Measure workloads, and nothing twice; by id. See `Group`."""
+    groups = measure_groups(workloads, device, fingerprint, settings, progress)
+    return {name: result for group in groups for name, result in group.results.items()}
+
+
+def _observed(passes: Passes, name: str, fingerprint: Fingerprint) -> Result:
+    subject = next(each for each in passes.subjects if each.workload.id == name)
+    return observed(subject, passes.controls, passes.device, fingerprint, passes.settings)

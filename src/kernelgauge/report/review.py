@@ -13,9 +13,8 @@ from rich.text import Text
 
 from ..judge import Group, Review, Reviewed, TimeChange
 from ..printable import printable
-from ..revision import short
 from .terminal import render
-from .wording import counted, us
+from .wording import counted, short_commit, us
 
 __all__ = ["Line", "commit_text", "review_markdown", "review_text"]
 
@@ -129,7 +128,7 @@ def _in_full(change: TimeChange) -> str:
 
 
 def commit_text(commit: str | None) -> str:
-    return short(commit) if commit else "not known"
+    return short_commit(commit) if commit else "not known"
 
 
 def _day(at: str | None) -> str:

@@ -12,10 +12,9 @@ from markupsafe import Markup
 
 from ..history import Chart, Series, Shift, Trends
 from ..printable import printable
-from ..revision import short
 from .html import asset, environment, source
 from .html_charts import shown_us
-from .wording import counted
+from .wording import counted, short_commit
 
 __all__ = ["trend_html", "trend_lines"]
 
@@ -144,7 +143,9 @@ def _shift_lines(series: Series, shift: Shift) -> list[str]:
     if shift.nights:
         per_night = f"{100 * shift.per_night:+#.2g}".rstrip(".")
         return [f"{where}  drift: {per_night} % a night for {shift.nights} nights {change}"]
-    before, after = (short(night.commit or "(not known)") for night in series.nights[shift.index - 1 : shift.index + 1])
+    before, after = (
+        short_commit(night.commit or "(not known)") for night in series.nights[shift.index - 1 : shift.index + 1]
+    )
     near = [series.marks.get(index, ()) for index in (shift.index - 1, shift.index, shift.index + 1)]
     beside = _line(", ".join(each for changes in near for each in changes))  # it may be a night too early or too late
     return [

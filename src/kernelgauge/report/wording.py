@@ -20,6 +20,7 @@ __all__ = [
     "kinds_text",
     "percent",
     "shapes_text",
+    "short_commit",
     "status_text",
     "times",
     "us",
@@ -29,6 +30,7 @@ __all__ = [
 NOT_RUN, NO_VERDICT = "NOT RUN", "NO VERDICT"
 
 _LONGEST_SHAPES = 100
+_SHOWN_DIGITS = 10  # of a commit
 _MOST_KINDS = 4
 _NOUNS = {"gemm": "GEMM", "other": "kernel that no rule knows", "splitk_reduce": "split-K reduction"}
 
@@ -100,3 +102,9 @@ def _shape_text(shape: Any) -> str:
     if not isinstance(shape, tuple):
         return str(shape)
     return "[" + ",".join(_shape_text(item) if isinstance(item, tuple) else str(item) for item in shape) + "]"
+
+
+def short_commit(commit: str) -> str:
+    """As reports show it, with the mark of local changes."""
+    sha = commit.removesuffix("+")
+    return sha[:_SHOWN_DIGITS] + commit[len(sha) :]

@@ -8,7 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from .model import DeviceRecord, Launch, Op
-from .names import Kind, decode
+from .names import KernelName, Kind, decode
 from .work import kind_of_op
 
 __all__ = [
@@ -46,6 +46,11 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     num_warps: int | None = None
     num_stages: int | None = None
     source_hash: str | None = None
+
+    @property
+    def decoded(self) -> KernelName:
+        """What the name says: library, kind, dtype, layout, fused ops."""
+        return decode(self.name)
 
     @property
     def shown(self) -> str:

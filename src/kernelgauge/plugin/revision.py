@@ -5,9 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-__all__ = ["revision", "short"]
-
-_SHOWN_DIGITS = 10
+__all__ = ["revision"]
 
 _TIMEOUT_S = 5.0  # of a working tree on a slow network file system: then it is not known
 
@@ -40,9 +38,3 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def short(commit: str) -> str:
-    """As reports show it, with the mark of local changes."""
-    sha = commit.removesuffix("+")
-    return sha[:_SHOWN_DIGITS] + commit[len(sha) :]

@@ -1,4 +1,4 @@
-"""The hooks and fixtures of a session that has a suite (`plugin.py` loads them). What they mean is decided elsewhere."""
+"""The hooks of a session that has a suite (the package loads them). They wire; what they mean is decided elsewhere."""
 
 from __future__ import annotations
 
@@ -7,88 +7,43 @@ import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from . import workers
-from .errors import KernelgaugeError
-from .files import FolderLock, GpuLock
+from ..errors import KernelgaugeError
+from ..results import WAITING
+from . import SESSION_KEY, workers
 
 # pytest finds the fixtures in the module that is registered.
-from .fixtures import (
-    GAUGE_KEY,
-    available,
-    conclude,
-    gauge,
-    run,
-    workload,
-    workload_of,
-)
-from .gauge import Gauge
-from .hookspec import SESSION_KEY
-from .measure.settings import Settings
-from .observing import Observed
+from .fixtures import SESSION, kernelgauge_test, run, sibling, trace_file, workload
 from .options import options_of
-from .selecting import (
-    are_ours,
-    keep,
-    matches,
-    measure_something,
-    sort_by_workload,
-    that_may_judge_times,
-    workloads_of,
-    wrong_mark,
-)
-from .summary import keep_part, summarize, test_result
+from .record import keep_part, summarize, test_result
+from .session import Session
+from .suites import is_in_share, is_timed, keep, matches, sort_by_workload, workload_of, workloads_of, wrong_mark
 
 if TYPE_CHECKING:
-    from .workload import Workload
+    from ..workload import Workload
 
-__all__ = ["GAUGE_KEY", "available", "conclude", "gauge", "run", "workload"]
+__all__ = ["kernelgauge_test", "run", "sibling", "trace_file", "workload"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    gauge = config.stash[GAUGE_KEY] = _new_gauge(config)
-    gauge.session, gauge.started = config.stash.get(SESSION_KEY, None), datetime.now(timezone.utc)
+    options = options_of(config, arguments=workers.arguments_of(config), worker=workers.place_of(config))
+    # A worker of pytest-xdist and a process of a calibration have no terminal, but the standard error of the one that
+    # started them.
+    show = _shown(config)
+    aside = options.worker is not None or options.calibrating
+    session = Session(options, progress=show, waiting=_said(config) if aside else show)
+    config.stash[SESSION], session.pytest = session, config.stash.get(SESSION_KEY, None)
     if workers.is_controller(config):
-        config.pluginmanager.register(workers.Controller(gauge), "kernelgauge-controller")
-    elif gauge.options.worker is not None and gauge.options.worker.dist != "each":
-        config.pluginmanager.register(workers.Worker(gauge), "kernelgauge-worker")
+        config.pluginmanager.register(workers.Controller(session), "kernelgauge-controller")
+    elif options.worker is not None and options.worker.dist != "each":
+        config.pluginmanager.register(workers.Worker(session), "kernelgauge-worker")
 
 
-def _new_gauge(config: pytest.Config) -> Gauge:
-    options = options_of(config)
-
-    # These import torch: only when something is measured.
-    def measure(*arguments: Any) -> Any:
-        from .measure.compiler import take_deterministic_choices
-        from .measure.runner import measure as measure_workloads
-
-        if config.getoption("--perf-deterministic"):
-            take_deterministic_choices()
-        return measure_workloads(*arguments)
-
-    def choose(choice: Any) -> Any:
-        from .measure.device import choose_device
-
-        return choose_device(choice)
-
-    observed = Observed(
-        options=options,
-        measurer=measure,
-        choose=choose,
-        settings=Settings.of(config.getoption("--perf-replicates")),
-        progress=_progress(config),
-        waiting=_waiting(config),
-        lock=GpuLock(),
-    )
-    return Gauge(options, observed, FolderLock(options.reports) if options.worker is None else None)
-
-
-def _progress(config: pytest.Config) -> Callable[[str], None]:
+def _shown(config: pytest.Config) -> Callable[[str], None]:
     def show(what: str) -> None:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None or config.getoption("verbose") < 0:
@@ -101,20 +56,17 @@ def _progress(config: pytest.Config) -> Callable[[str], None]:
     return show
 
 
-def _waiting(config: pytest.Config) -> Callable[[str], None]:
-    """A worker of pytest-xdist has no terminal, but it has the controller's standard error."""
-    if not hasattr(config, "workerinput"):
-        return _progress(config)
+def _said(config: pytest.Config) -> Callable[[str], None]:
+    def say(what: str) -> None:
+        capture = config.pluginmanager.get_plugin("capturemanager")
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
+            os.write(2, f"{WAITING}{what}\n".encode(errors="backslashreplace"))
 
-    def show(what: str) -> None:
-        if config.getoption("verbose") >= 0:
-            os.write(2, f"{what}\n".encode(errors="backslashreplace"))
-
-    return show
+    return say
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    session.config.stash[GAUGE_KEY].session = session
+    session.config.stash[SESSION].pytest = session
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -124,19 +76,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if not declaring:  # another project's fixture of the same name
         return
     config = metafunc.config
-    gauge = config.stash[GAUGE_KEY]
+    suites = config.stash[SESSION].suites
     workloads: list[Workload] = []
     for implementation in declaring:
         plugin = implementation.plugin
         named = {"config": config} if "config" in implementation.argnames else {}
         declaration = functools.partial(implementation.function, **named)
-        workloads += gauge.suites.declare(plugin, _suite_folder(plugin, config), declaration)
-    full = config.getoption("--perf-matrix") == "full"
+        workloads += suites.declare(plugin, _suite_folder(plugin, config), declaration)
+    full = config.stash[SESSION].options.full_matrix
     marks = list(metafunc.definition.iter_markers("workloads"))
     for mark in marks:
         wrong = wrong_mark(mark, workloads)
-        if wrong and gauge.suites.error is None:
-            gauge.suites.error = KernelgaugeError(
+        if wrong and suites.error is None:
+            suites.error = KernelgaugeError(
                 wrong,
                 where=metafunc.definition.nodeid,
                 got=f"args {mark.args}, fields {mark.kwargs}",
@@ -174,32 +126,35 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run all tests of one workload together, in the order that they are measured in."""
-    if config.getoption("--perf-runs"):
-        keep(config, items, measure_something(items))
-    gauge = config.stash[GAUGE_KEY]
-    full = config.getoption("--perf-matrix") == "full"
-    gauge.planned_workloads = gauge.suites.count(full=full) * gauge.options.repeats
-    keep(config, items, are_ours(items, gauge.options))
+    session = config.stash[SESSION]
+    if session.options.calibrating:
+        keep(config, items, [workload_of(item) is not None and _calibrates(item) for item in items])
+    session.planned = session.suites.count(full=session.options.full_matrix) * session.options.repeats
+    keep(config, items, is_in_share(items, session.options))
+    sort_by_workload(items, session.suites.in_order(workloads_of(items)))
 
-    sort_by_workload(items, gauge.suites.in_order(workloads_of(items)))
+
+def _calibrates(item: pytest.Item) -> bool:
+    """Whether a calibration needs a test: those of timers, and those that say whether a workload is what it declares."""
+    return is_timed(item) or item.get_closest_marker("structure") is not None
 
 
 @pytest.hookimpl(tryfirst=True)  # before a worker tells what it has collected
 def pytest_collection_finish(session: pytest.Session) -> None:
-    gauge = session.config.stash[GAUGE_KEY]
+    ours = session.config.stash[SESSION]
     chosen = workloads_of(session.items)
-    if gauge.suites.error is not None:
-        workers.refuse(session, gauge.suites.error)
+    if ours.suites.error is not None:
+        workers.refuse(session, ours.suites.error)
     elif chosen and _cannot_collect(session):
         session.items.clear()  # pytest's own loop would run nothing either; that of pytest-xdist does not look
     elif chosen and _runs_tests(session.config):
-        gauge.observed.selected = gauge.suites.in_order(chosen)
-        gauge.to_judge = {workload.id for workload in workloads_of(that_may_judge_times(session.items))}
+        ours.selected = ours.suites.in_order(chosen)
+        ours.is_timed = any(is_timed(item) for item in session.items if workload_of(item))
         try:
-            workers.require_suite(gauge.options)
-            gauge.prepare_folders()
-            gauge.artifacts.empty()
-            workers.tell_groups(gauge, session.items)
+            workers.require_suite(ours.options)
+            ours.prepare()
+            ours.artifacts.empty()
+            workers.tell_groups(ours, session.items)
         except KernelgaugeError as error:
             workers.refuse(session, error)
 
@@ -224,41 +179,40 @@ def _cannot_collect(session: pytest.Session) -> bool:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     report = (yield).get_result()
-    gauge = item.config.stash[GAUGE_KEY]
+    session = item.config.stash[SESSION]
     if report.when == "setup":
-        gauge.forget(item.nodeid)  # an attempt before this one
+        session.forget_test(item.nodeid)  # an attempt before this one
     if report.when == "call" or not report.passed:  # what was skipped or failed before its call has none
-        gauge.add_test(test_result(item, report))
-    if report.failed and gauge.options.worker is not None:
-        keep_part(gauge)  # a failure of the teardown comes after it
+        session.add_test(test_result(item, report))
+    if report.failed and session.options.worker is not None:
+        keep_part(session)  # a failure of the teardown comes after it
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    gauge = item.config.stash[GAUGE_KEY]
-    if gauge.options.worker is not None and workload_of(item) is not None:
-        keep_part(gauge)  # should it hang or die in its next test, what it measured is known
+    session = item.config.stash[SESSION]
+    if session.options.worker is not None and workload_of(item) is not None:
+        keep_part(session)  # should it hang or die in its next test, what it measured is known
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    gauge = session.config.stash[GAUGE_KEY]
-    if gauge.options.worker is not None:
-        keep_part(gauge)
-    if gauge.observed.lock is not None:
-        gauge.observed.lock.release()
+    ours = session.config.stash[SESSION]
+    if ours.options.worker is not None:
+        keep_part(ours)
+    ours.release_gpu()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    gauge = config.stash.get(GAUGE_KEY, None)
-    if gauge is not None and gauge.folder_lock is not None:  # the summary comes after the session
-        gauge.folder_lock.release()
+    session = config.stash.get(SESSION, None)
+    if session is not None:  # the summary comes after the session
+        session.release_folder()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    gauge = config.stash[GAUGE_KEY]
-    if gauge.options.worker is None:  # a worker has a reporter too, which nobody sees
+    session = config.stash[SESSION]
+    if session.options.worker is None:  # a worker has a reporter too, which nobody sees
         summarize(
-            gauge,
+            session,
             terminalreporter,
             collected_only=config.option.collectonly,
             controls_workers=workers.is_controller(config),

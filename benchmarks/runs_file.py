@@ -1,4 +1,4 @@
-"""The runs of one session as a file: what `kernelgauge calibrate` collects from its processes."""
+"""The runs of one process as a file: how benchmarks keep their data. An earlier version of pytest perf wrote such files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from .errors import StorageError
-from .files import write_atomically
-from .run import Run, Timer
+from kernelgauge.errors import StorageError
+from kernelgauge.files import write_atomically
+from kernelgauge.run import Run, Timer
 
 __all__ = ["RunsFile", "read_runs", "write_runs"]
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from gzip import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .baselines import slug
-from .errors import ResultsError, StorageError
-from .files import write_atomically
-from .results import Results
-from .results_file import NAME, read_results
+from ..errors import ResultsError, StorageError
+from ..files import write_atomically
+from ..results import NAME, folder_name, read_results
 
 if TYPE_CHECKING:
-    from .workload import Workload
+    from ..workload import Workload
 
-__all__ = ["Artifacts", "folder_names"]
+__all__ = ["Artifacts"]
 
 
 @dataclass(frozen=True)
@@ -112,24 +110,10 @@ class Artifacts:
 def _is_of_its_machine(path: Path) -> bool:
     """Whether results lie where a run leaves a machine's. A copy that somebody keeps under another name is his."""
     try:
-        own = _name(read_results(path))
+        own = folder_name(read_results(path))
     except ResultsError:
         return False
     return path.parent.name == own or path.parent.name.startswith(f"{own}--")  # a slug has no double dash
-
-
-def folder_names(several: Sequence[Results]) -> list[str]:
-    """Return a folder's name for the results of each machine; "" for the only one."""
-    if len(several) == 1:
-        return [""]
-    names = [_name(results) for results in several]
-    twins = [names[:place].count(name) for place, name in enumerate(names)]
-    return [f"{name}--{before + 1}" if before else name for name, before in zip(names, twins, strict=True)]
-
-
-def _name(results: Results) -> str:
-    device = results.fingerprint.device if results.fingerprint is not None else "nothing measured"
-    return slug(" ".join([device, results.gpu or results.host]))[:100]
 
 
 def _remove(how: Callable[[Path], object], path: Path) -> None:

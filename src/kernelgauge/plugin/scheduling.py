@@ -11,7 +11,7 @@ from xdist.scheduler import (  # type: ignore[import-untyped]
     LoadScopeScheduling,
 )
 
-from .measure.nvml import VISIBLE
+from ..measure.nvml import VISIBLE
 
 __all__ = ["OneWorkerOnEachGpu"]
 

@@ -1,4 +1,4 @@
-"""What is written at the end of a session: results, and what was asked to be stored."""
+"""What a session writes when it ends: results, reports, and the baselines or the history that were asked for."""
 
 from __future__ import annotations
 
@@ -6,28 +6,25 @@ import os
 import stat
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
-from .acceptance import refusals, save_runs, update
+from ..acceptance import refusals, update
+from ..errors import KernelgaugeError, StorageError
+from ..judge import Action, PlannedChange, Status
+from ..printable import printable
+from ..report.github import github_annotations
+from ..report.pull_request import summary_markdown
+from ..report.summary import summary, unknown_machines
+from ..report.terminal import plan_text
+from ..results import Results, TestResult, encode_results
 from .artifacts import Artifacts
-from .collecting import collect
-from .errors import KernelgaugeError, StorageError
-from .fixtures import workload_of
-from .judge import Action, PlannedChange, Status
-from .printable import printable
-from .report.github import github_annotations
-from .report.pull_request import summary_markdown
-from .report.summary import summary, unknown_machines
-from .report.terminal import plan_text
-from .results import Results, TestResult, encode_results
+from .fixtures import SUBJECT
+from .session import Session
+from .suites import workload_of
 from .workers import Gathered, gather, tell_controller
-
-if TYPE_CHECKING:
-    from .gauge import Gauge
 
 __all__ = ["keep_part", "summarize", "test_result"]
 
@@ -36,15 +33,15 @@ _STEP_SUMMARY_BYTES = 1 << 20  # GitHub refuses the whole summary of a step that
 
 
 def summarize(
-    gauge: Gauge, reporter: pytest.TerminalReporter, *, collected_only: bool, controls_workers: bool = False
+    session: Session, reporter: pytest.TerminalReporter, *, collected_only: bool, controls_workers: bool = False
 ) -> None:
     """Write the results, their summary, and the update or the runs that were asked for."""
-    updates = gauge.options.update and (gauge.suites or controls_workers) and not collected_only
+    updates = session.options.update and (session.suites or controls_workers) and not collected_only
     found: Gathered = []
     if not collected_only:
-        found = _gathered(gauge, reporter) if controls_workers else _observed(gauge)
+        found = _gathered(session, reporter) if controls_workers else _observed(session)
     if not (found or updates):
-        if gauge.suites and not collected_only and _was_cut_short(gauge):
+        if session.suites and not collected_only and _was_cut_short(session):
             reporter.write_sep("=", "kernelgauge", bold=True)
             reporter.write_line(
                 "the session was cut short before anything was measured: there are no results", yellow=True
@@ -54,30 +51,29 @@ def summarize(
     terminal = reporter._tw  # the only way to the width and the colour that pytest itself uses
     style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
     if found:
-        _write_results(gauge, found, reporter, style)
-        _save_reports(gauge, [results for results, _ in found], reporter)
-        if gauge.options.history is not None:
+        _write_results(session, found, reporter, style)
+        if not session.options.calibrating:  # that measures only, and many times
+            _save_reports(session, [results for results, _ in found], reporter)
+        if session.options.history is not None:
             for results, _ in found:
-                _add_to_history(gauge, results, gauge.options.history, reporter)
-    if gauge.options.update:
-        for results in [results for results, _ in found] or [_collected(gauge)]:
-            _update(gauge, results, reporter, style)
-    if gauge.options.runs is not None:
-        _write_runs(gauge, gauge.options.runs, reporter)
-    _correct_exit_status(gauge, found, reporter)
+                _add_to_history(session, results, session.options.history, reporter)
+    if session.options.update:
+        for results in [results for results, _ in found] or [session.results()]:
+            _update(session, results, reporter, style)
+    _correct_exit_status(session, found, reporter)
 
 
-def _correct_exit_status(gauge: Gauge, found: Gathered, reporter: pytest.TerminalReporter) -> None:
+def _correct_exit_status(session: Session, found: Gathered, reporter: pytest.TerminalReporter) -> None:
     """Write results again whose session failed after them: the history or the baselines could not be written."""
-    status = int(gauge.session.exitstatus)
+    status = int(session.pytest.exitstatus)
     for results, artifacts in found:
         if results.exit_status != status:
-            _save_results(gauge, msgspec.structs.replace(results, exit_status=status), artifacts, reporter)
+            _save_results(session, msgspec.structs.replace(results, exit_status=status), artifacts, reporter)
 
 
-def keep_part(gauge: Gauge) -> None:
+def keep_part(session: Session) -> None:
     """Write what a worker of pytest-xdist has so far: if it dies, what it measured is not lost. Never raises."""
-    for results, artifacts in _observed(gauge):
+    for results, artifacts in _observed(session):
         # A workload that was only measured to compare another one with is another worker's.
         tested = {test.workload for test in results.tests}
         part = msgspec.structs.replace(
@@ -86,58 +82,47 @@ def keep_part(gauge: Gauge) -> None:
         try:
             artifacts.write_results(encode_results(part))
         except StorageError as error:
-            gauge.warnings.append(str(error))
-            tell_controller(gauge.session.config, error)
+            session.warnings.append(str(error))
+            tell_controller(session.pytest.config, error)
 
 
-def _observed(gauge: Gauge) -> Gathered:
-    """By this process. Empty if there is nothing to tell: a part of a suite tells that it is there, even if it is empty."""
-    a_part = gauge.options.share is not None and gauge.suites
-    if not (gauge.verdicts or gauge.observed.runs() or gauge.unavailable or a_part):
-        return []
-    return [(_collected(gauge), gauge.artifacts)]
+def _observed(session: Session) -> Gathered:
+    """Return the results of this process; none if there is nothing to record."""
+    return [] if session.is_empty else [(session.results(), session.artifacts)]
 
 
-def _gathered(gauge: Gauge, reporter: pytest.TerminalReporter) -> Gathered:
+def _gathered(session: Session, reporter: pytest.TerminalReporter) -> Gathered:
     """By the workers of pytest-xdist."""
-    started, ended = _from_to(gauge)
     try:
-        return gather(gauge, begun=started, ended=ended)
+        return gather(session, begun=session.started, ended=datetime.now(timezone.utc))
     except OSError as error:
-        where = str(gauge.artifacts.workers)
+        where = str(session.artifacts.workers)
         lost = StorageError("what the workers left cannot be brought together", where=where, got=str(error))
         reporter.write_line(str(lost), red=True)
-        gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.pytest.exitstatus = pytest.ExitCode.TESTS_FAILED
         return []
 
 
-def _collected(gauge: Gauge) -> Results:
-    started, ended = _from_to(gauge)
-    return collect(gauge, started=started, ended=ended, exit_status=int(gauge.session.exitstatus))
-
-
-def _from_to(gauge: Gauge) -> tuple[datetime, datetime]:
-    now = datetime.now(timezone.utc)
-    return gauge.started or now, now
-
-
-def _write_summary(gauge: Gauge, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
+def _write_summary(
+    session: Session, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]
+) -> None:
     for block in summary(results, **style, failures=False):
         for line in block.text.split("\n"):
             reporter.write_line(line, yellow=block.warns)
     verdicts = [verdict for workload in results.workloads for verdict in workload.verdicts]
-    if any(verdict.status is Status.NO_BASELINE for verdict in verdicts) and not gauge.options.update:
-        reporter.write_line(gauge.how_to_record(results), yellow=True)
-    unknown = unknown_machines(results) if not gauge.options.accepts else []
+    if any(verdict.status is Status.NO_BASELINE for verdict in verdicts) and not session.options.update:
+        reporter.write_line(session.how_to_record(results), yellow=True)
+    unknown = unknown_machines(results) if not session.options.accepts else []
     if unknown:
         what = "GPU" if results.fingerprint is not None and results.fingerprint.arch != "cpu" else "host"
         reporter.write_line(f"the baselines do not know this {what}: {printable(', '.join(unknown))}")
-        reporter.write_line(f"  to add this run to them: {gauge.how_to_add()}")
+        reporter.write_line(f"  to add this run to them: {session.how_to_add()}")
 
 
 def test_result(item: pytest.Item, report: Any) -> TestResult:
-    """One test as the results keep it."""
+    """Return one test as the results keep it. A failure of its teardown is not the verdict that its call ended with."""
     workload = workload_of(item)
+    subject, item.stash[SUBJECT] = item.stash.get(SUBJECT, None), None
     said = ""
     if report.skipped and isinstance(report.longrepr, tuple):
         said = str(report.longrepr[2]).removeprefix("Skipped: ")
@@ -151,45 +136,45 @@ def test_result(item: pytest.Item, report: Any) -> TestResult:
         seconds=report.duration,
         claim=documentation.strip().partition("\n")[0],
         said=said[:_LONGEST_SAID].encode(errors="backslashreplace").decode(),  # JSON has no half of a character
+        subject=subject,
     )
 
 
-def _write_results(gauge: Gauge, found: Gathered, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
+def _write_results(session: Session, found: Gathered, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
     """Write the results, with their summary. What of them cannot be written, the workers' parts alone still have."""
     saved: list[bool] = []
     for results, artifacts in found:
-        _write_summary(gauge, results, reporter, style)
+        _write_summary(session, results, reporter, style)
         reporter.write_line(f"traces and tables: {artifacts.traces}")
-        saved.append(_save_results(gauge, results, artifacts, reporter))
-    workers = gauge.artifacts.workers
+        saved.append(_save_results(session, results, artifacts, reporter))
+    workers = session.artifacts.workers
     if all(saved):
-        gauge.artifacts.remove_workers()
+        session.artifacts.remove_workers()
     elif workers.exists():
         kept = f"what the workers measured stays in {workers} until the next run"
         reporter.write_line(f"{kept}: kernelgauge merge {workers} --to DIR", red=True)
 
 
-def _save_results(gauge: Gauge, results: Results, artifacts: Artifacts, reporter: pytest.TerminalReporter) -> bool:
+def _save_results(session: Session, results: Results, artifacts: Artifacts, reporter: pytest.TerminalReporter) -> bool:
     """Whether they could be written."""
     try:
         artifacts.write_results(encode_results(results))
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
-        gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.pytest.exitstatus = pytest.ExitCode.TESTS_FAILED
         return False
     return True
 
 
-def _save_reports(gauge: Gauge, results: Sequence[Results], reporter: pytest.TerminalReporter) -> None:
-    from .report.html import html  # jinja2: only where something was measured
+def _save_reports(session: Session, results: Sequence[Results], reporter: pytest.TerminalReporter) -> None:
+    from ..report.html import html  # jinja2: only where something was measured
 
     try:
-        gauge.artifacts.write_markdown(summary_markdown(results))
-        gauge.artifacts.write_html(html(results))
+        session.artifacts.write_markdown(summary_markdown(results))
+        session.artifacts.write_html(html(results))
     except KernelgaugeError as error:
         reporter.write_line(f"warning: {error}", yellow=True)
-    if gauge.options.runs is None:  # what calibrates measures only, and many times
-        _tell_github(results, reporter)
+    _tell_github(results, reporter)
 
 
 def _tell_github(results: Sequence[Results], reporter: pytest.TerminalReporter) -> None:
@@ -221,54 +206,47 @@ def _add_to_step_summary(results: Sequence[Results], path: str) -> None:
         file.write(break_ + summary_markdown(results, limit_bytes=left).encode())
 
 
-def _write_runs(gauge: Gauge, path: Path, reporter: pytest.TerminalReporter) -> None:
-    try:
-        save_runs(_collected(gauge), gauge.store, path)
-    except KernelgaugeError as error:
-        reporter.write_line(str(error), red=True)
-        gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _add_to_history(gauge: Gauge, results: Results, location: str, reporter: pytest.TerminalReporter) -> None:
-    from .history import add_to_history
+def _add_to_history(session: Session, results: Results, location: str, reporter: pytest.TerminalReporter) -> None:
+    from ..history import add_to_history
 
     try:
         added = add_to_history(results, location)
     except KernelgaugeError as error:  # the verdicts stand, but a nightly job must not lose its nights unnoticed
         reporter.write_line(str(error), red=True)
-        reporter.write_line(f"add it later: kernelgauge history add {gauge.artifacts.folder} --to {location}", red=True)
-        gauge.session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        reporter.write_line(
+            f"add it later: kernelgauge history add {session.artifacts.folder} --to {location}", red=True
+        )
+        session.pytest.exitstatus = pytest.ExitCode.TESTS_FAILED
         return
     for name in added.written:
         reporter.write_line(f"history: {printable(f'{location}/{name}')}")
 
 
-def _was_cut_short(gauge: Gauge) -> bool:
-    return gauge.session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+def _was_cut_short(session: Session) -> bool:
+    return session.pytest.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
 
 
-def _update(gauge: Gauge, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
+def _update(session: Session, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
     def show(plan: Sequence[PlannedChange]) -> None:
         reporter.write_sep("-", "baselines: what changes")
         reporter.write(plan_text(plan, **style))
 
-    session = gauge.session
-    if _was_cut_short(gauge):
+    if _was_cut_short(session):
         reporter.write_line("the session was cut short: no baseline was written", yellow=True)
         return
     tested = {test.workload for test in results.tests}
     for measured in results.workloads:
         if measured.run is None or measured.id not in tested:  # it was only measured to compare another one with
             continue
-        for reason in refusals(results, measured, gauge.store):
+        for reason in refusals(results, measured, session.store):
             reporter.write_line(f"not stored: {measured.id}: {reason}", yellow=True)
     try:
-        plan = update(results, gauge.store, show, next_command=gauge.suites.command(suites=results.declared))
+        plan = update(results, session.store, show, next_command=session.suites.command(suites=results.declared))
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.pytest.exitstatus = pytest.ExitCode.TESTS_FAILED
         return
     assert results.fingerprint is not None  # of what was not measured nothing is stored
     written = sum(change.action is not Action.KEEP for change in plan)
-    folder = gauge.store.path(results.fingerprint.device, "x").parent
+    folder = session.store.path(results.fingerprint.device, "x").parent
     reporter.write_line(f"{written} written to {folder}", green=True)

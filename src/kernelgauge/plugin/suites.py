@@ -1,81 +1,33 @@
-"""What is asked of one session: its options, and the workloads that its suites declare."""
+"""The workloads that the suites of a session declare, the commands that select them, and the tests that run for them."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .errors import KernelgaugeError
-from .run import Timer
-from .shares import Share
-from .workload import Workload
+import pytest
 
-if TYPE_CHECKING:
-    from .measure.device import DeviceChoice
+from ..errors import KernelgaugeError
+from ..workload import Workload
+from .options import Options
 
-__all__ = ["Options", "Suites", "WorkerPlace"]
-
-
-@dataclass(frozen=True)
-class WorkerPlace:
-    """One of the processes that measure a suite together.
-
-    `dist`: how tests are distributed, as pytest-xdist calls it; None: nobody knew of a suite. `others`: how many processes
-    there are beside it.
-    """
-
-    id: str
-    dist: str | None
-    others: int
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the command line asked for. `invoked_from`, `measuring_arguments`: for commands in messages.
-
-    `arguments`: all of pytest's, as they were given. `sensitivity`: the slowdown that a PASS may miss, as a fraction.
-    """
-
-    root: Path
-    baselines: Path
-    reports: Path
-    device: DeviceChoice = "auto"
-    update: bool = False
-    runs: Path | None = None  # where to write what was measured; then nothing is compared
-    history: str | None = None  # where to add what was found: a folder, or a URL
-    require_baseline: bool = False
-    strict: bool = False
-    invoked_from: Path = Path()
-    arguments: tuple[str, ...] = ()
-    measuring_arguments: tuple[str, ...] = ()
-    sensitivity: Mapping[Timer, float] = field(default_factory=dict)
-    share: Share | None = None  # of the suite, for this run; None: all of it
-    worker: WorkerPlace | None = None  # of pytest-xdist; None: the only process
-
-    @property
-    def repeats(self) -> int:
-        """Return how many processes of this run measure the same: all workers under ``--dist each``."""
-        return self.worker.others + 1 if self.worker and self.worker.dist == "each" else 1
-
-    def kept(self, workloads: Sequence[Workload]) -> set[str]:
-        """Return the ids of those in this run's share. Every machine divides them in one order, however they come."""
-        ordered = sorted(workloads, key=lambda workload: workload.id)
-        return self.share.of(ordered) if self.share else {workload.id for workload in ordered}
-
-    def keeps(self, node: str) -> bool:
-        """Return the same for a test of no workload, by pytest's id."""
-        number = zlib.crc32(node.encode(errors="surrogateescape"))
-        return self.share is None or number % self.share.count == self.share.index - 1
-
-    @property
-    def accepts(self) -> bool:
-        """Whether what is measured is taken as it is: what differs from the baseline fails nothing."""
-        return self.update or self.runs is not None
+__all__ = [
+    "Suites",
+    "is_in_share",
+    "is_timed",
+    "keep",
+    "matches",
+    "sort_by_workload",
+    "workload_of",
+    "workloads_of",
+    "wrong_mark",
+]
 
 
 @dataclass(frozen=True)
@@ -190,3 +142,86 @@ class Suites:
         """What `-k` must say to select this workload and no other."""
         begins_another = any(workload.id in other and workload.id != other for other in self._workloads)
         return f"{workload.id}]" if begins_another else workload.id
+
+
+# -- tests ------------------------------------------------------------------------------------------------------------
+
+
+def workload_of(item: pytest.Item) -> Workload | None:
+    """Return the workload that a test runs for; None for a test of something else."""
+    callspec = getattr(item, "callspec", None)
+    value = callspec.params.get("workload") if callspec else None
+    return value if isinstance(value, Workload) else None
+
+
+def workloads_of(items: Sequence[pytest.Item]) -> list[Workload]:
+    """Return each workload once, in order of their first test."""
+    return list({workload.id: workload for item in items if (workload := workload_of(item))}.values())
+
+
+def is_timed(item: pytest.Item) -> bool:
+    """Whether a test judges or reads times."""
+    return item.get_closest_marker("timing") is not None
+
+
+def is_in_share(items: Sequence[pytest.Item], options: Options) -> list[bool]:
+    """Return of each test whether it is in this machine's share. Every machine divides the suite alike."""
+    share = options.share
+    if share is None:
+        return [True] * len(items)
+    ids = share.of(sorted(workloads_of(items), key=lambda workload: workload.id))
+
+    def is_in(item: pytest.Item) -> bool:
+        workload = workload_of(item)
+        if workload is not None:
+            return workload.id in ids
+        return zlib.crc32(item.nodeid.encode(errors="surrogateescape")) % share.count == share.index - 1
+
+    return [is_in(item) for item in items]
+
+
+def sort_by_workload(items: list[pytest.Item], workloads: Sequence[Workload]) -> None:
+    """Put all tests of a workload together, in the order of `workloads`.
+
+    Tests without a workload run first if the first test is one of them, else last.
+    """
+    others = -1 if items and workload_of(items[0]) is None else len(workloads)
+    places = {workload.id: place for place, workload in enumerate(workloads)}
+
+    def place(item: pytest.Item) -> int:
+        workload = workload_of(item)
+        return others if workload is None else places[workload.id]
+
+    items.sort(key=place)
+
+
+def keep(config: pytest.Config, items: list[pytest.Item], kept: Sequence[bool]) -> None:
+    """Deselect the others."""
+    others = [item for item, keep in zip(items, kept, strict=True) if not keep]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = itertools.compress(items, kept)
+
+
+# -- the mark `workloads` ---------------------------------------------------------------------------------------------
+
+
+def wrong_mark(mark: pytest.Mark, workloads: Sequence[Workload]) -> str | None:
+    """Return why a mark `workloads` cannot mean what it says; None if it can."""
+    if mark.args or not mark.kwargs:
+        return "the mark workloads takes fields by name, and at least one"
+    unknown = [name for name in mark.kwargs if workloads and not hasattr(workloads[0], name)]
+    if unknown:
+        return f"a workload has no field {', '.join(unknown)}"
+    if not any(matches(workload, mark.kwargs) for workload in workloads):
+        return "the mark selects no workload, so its test would never run"
+    return None
+
+
+def matches(workload: Workload, fields: Mapping[str, object]) -> bool:
+    """Whether all fields have the values. A tuple means one of its parts, or all of it, as a shape is."""
+
+    def is_one_of(value: object, wanted: object) -> bool:
+        return value == wanted or (isinstance(wanted, tuple) and value in wanted)
+
+    return all(is_one_of(getattr(workload, name, None), wanted) for name, wanted in fields.items())

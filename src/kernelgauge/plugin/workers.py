@@ -15,23 +15,21 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
 
-from .artifacts import Artifacts, folder_names
-from .errors import KernelgaugeError, ResultsError
-from .files import write_atomically
-from .fixtures import not_run, workload_of
-from .judge import Status, Verdict
-from .measure.nvml import VISIBLE, visible_gpus
-from .results import Results, TestResult, WorkloadResult, join, started
-from .results_file import NAME, read_results
-from .suites import Options, WorkerPlace
-
-if TYPE_CHECKING:
-    from .gauge import Gauge
+from ..errors import KernelgaugeError, ResultsError
+from ..files import write_atomically
+from ..judge import MEASUREMENT, Status, Verdict
+from ..measure.nvml import VISIBLE, visible_gpus
+from ..results import NAME, Results, TestResult, WorkloadResult, folder_names, join, read_results, started
+from .artifacts import Artifacts
+from .fixtures import skip_or_fail
+from .options import Options, WorkerPlace
+from .session import Session
+from .suites import workload_of
 
 __all__ = [
     "Controller",
@@ -103,7 +101,8 @@ def _only_suites(config: pytest.Config) -> bool:
 
 
 def _gpus(config: pytest.Config) -> tuple[str, ...]:
-    return () if config.getoption("--perf-device") == "cpu" else visible_gpus()
+    device = config.getoption("--perf-device") or config.getini("kernelgauge_device")
+    return () if device == "cpu" else visible_gpus()
 
 
 # -- the controller ---------------------------------------------------------------------------------------------------
@@ -121,9 +120,9 @@ def _ending_the_run() -> Iterator[None]:
 class Controller:
     """Hooks of the process that starts the workers."""
 
-    def __init__(self, gauge: Gauge) -> None:
+    def __init__(self, session: Session) -> None:
         self._errors: list[str] = []  # of workers, each once
-        self._gauge = gauge
+        self._session = session
         self._groups: dict[str, str] = {}
         self._before: Any = None  # the handler of SIGTERM
 
@@ -134,7 +133,7 @@ class Controller:
                 # The end of a job's time: what was measured until then is still reported.
                 self._before = signal.signal(signal.SIGTERM, _end_at_sigterm)
             with _ending_the_run():
-                self._gauge.prepare_folders()
+                self._session.prepare()
 
     def pytest_unconfigure(self) -> None:
         if self._before is not None:
@@ -160,7 +159,7 @@ class Controller:
         return OneWorkerOnEachGpu(config, log, self._groups)
 
     def pytest_xdist_node_collection_finished(self, node: Any) -> None:
-        artifacts = self._gauge.artifacts
+        artifacts = self._session.artifacts
         groups = artifacts.of_worker(node.gateway.id).folder / _GROUPS
         if not self._groups and groups.exists():  # it has workloads to measure
             self._groups.update(msgspec.json.decode(groups.read_bytes(), type=dict[str, str]))
@@ -173,7 +172,7 @@ class Controller:
             self._errors.append(error)
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
-        self._gauge.add_test(
+        self._session.add_test(
             TestResult(crashitem, None, "failed", 0.0, said=str(report.longrepr))  # its worker's part lacks it
         )
 
@@ -198,14 +197,14 @@ def _end_at_sigterm(*_: object) -> NoReturn:
 class Worker:
     """Hooks of a worker: it measures one group at a time, and none in which another worker died."""
 
-    def __init__(self, gauge: Gauge) -> None:
-        self._gauge = gauge
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._group = ""
         self._lost = ""  # why the group is not run
 
     @property
     def _running(self) -> Path:
-        return self._gauge.artifacts.folder / _RUNNING
+        return self._session.artifacts.folder / _RUNNING
 
     @pytest.hookimpl(tryfirst=True)  # before a fixture of the suite, which may be what kills the worker
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -215,17 +214,15 @@ class Worker:
         if group != self._group:
             self._begin(group, item.session)
         if self._lost:
-            lost = Verdict(Status.INVALID, workload.id, "measurement", self._lost)
-            if lost not in self._gauge.verdicts:
-                self._gauge.conclude(lost)
-            not_run(item, self._gauge, self._lost)
+            self._session.conclude(Verdict(Status.INVALID, workload.id, MEASUREMENT, self._lost))
+            skip_or_fail(item, self._session, self._lost)
 
     def _begin(self, group: str, session: pytest.Session) -> None:
         self._group, self._lost = group, ""
         workloads = {
             each.id: each for item in session.items if _group_of(item) == group and (each := workload_of(item))
         }
-        self._gauge.observed.selected = self._gauge.suites.in_order(workloads.values())
+        self._session.selected = self._session.suites.in_order(workloads.values())
         for path in self._running.parent.parent.glob(f"*/{_RUNNING}"):
             with suppress(FileNotFoundError):  # another worker has just come to the end of its group
                 if path != self._running and path.read_text() == group:
@@ -255,11 +252,11 @@ def place_of(config: pytest.Config) -> WorkerPlace | None:
     return None if told is None else WorkerPlace(told["workerid"], told.get(_DIST), told["workercount"] - 1)
 
 
-def tell_groups(gauge: Gauge, items: Sequence[pytest.Item]) -> None:
+def tell_groups(session: Session, items: Sequence[pytest.Item]) -> None:
     """Write the group of each test where the controller reads it. Raises `StorageError` if it cannot be written."""
-    if gauge.options.worker is not None:
+    if session.options.worker is not None:
         groups = {item.nodeid: group for item in items if (group := _group_of(item))}
-        write_atomically(gauge.artifacts.folder / _GROUPS, msgspec.json.encode(groups))
+        write_atomically(session.artifacts.folder / _GROUPS, msgspec.json.encode(groups))
 
 
 def _group_of(item: pytest.Item | None) -> str:
@@ -307,7 +304,7 @@ def tell_controller(config: pytest.Config, error: KernelgaugeError) -> bool:
 # -- what the workers have left ---------------------------------------------------------------------------------------
 
 
-def gather(gauge: Gauge, *, begun: datetime, ended: datetime) -> Gathered:
+def gather(session: Session, *, begun: datetime, ended: datetime) -> Gathered:
     """Return what all workers measured and judged, one result for each GPU model, or with ``--dist each`` for each GPU.
 
     Empty if there is nothing. What a worker that died has left counts as far as it goes. The workers' parts stay: until
@@ -315,13 +312,13 @@ def gather(gauge: Gauge, *, begun: datetime, ended: datetime) -> Gathered:
 
     Raises `OSError` if a trace cannot be moved.
     """
-    if gauge.session.exitstatus == pytest.ExitCode.INTERRUPTED:
-        for path in sorted(gauge.artifacts.workers.glob(f"*/{_RUNNING}")):
-            gauge.warnings.append(
+    if session.pytest.exitstatus == pytest.ExitCode.INTERRUPTED:
+        for path in sorted(session.artifacts.workers.glob(f"*/{_RUNNING}")):
+            session.warnings.append(
                 f"worker {path.parent.name} was in the tests of {path.read_text()} when the run ended"
             )
-    parts = sorted(_parts(gauge), key=started)
-    every_gpu = gauge.session.config.getoption("dist") == "each"
+    parts = sorted(_parts(session), key=started)
+    every_gpu = session.pytest.config.getoption("dist") == "each"
     machines: dict[object, list[Results]] = {}
     for part in parts:
         if part.fingerprint is not None:
@@ -329,21 +326,21 @@ def gather(gauge: Gauge, *, begun: datetime, ended: datetime) -> Gathered:
     unmeasured = [part for part in parts if part.fingerprint is None]
     machines.setdefault(next(iter(machines), None), []).extend(unmeasured)
     joined = [join(each) for each in machines.values() if each]
-    crashed = [_of_its_workload(test, joined[0]) for test in gauge.tests] if joined else []  # all declare the same
+    crashed = [_of_its_workload(test, joined[0]) for test in session.tests] if joined else []  # all declare the same
     found: Gathered = []
     for place, (results, name) in enumerate(zip(joined, folder_names(joined), strict=True)):
-        artifacts = Artifacts(gauge.artifacts.folder / name)
+        artifacts = Artifacts(session.artifacts.folder / name)
         its_own = [test for test in crashed if _place_of(test, joined) == place]
         nodes = {test.node for test in its_own}
         whole = msgspec.structs.replace(
             results,
             started_at=begun.isoformat(timespec="seconds"),
             seconds=(ended - begun).total_seconds(),
-            arguments=gauge.options.arguments,
-            exit_status=int(gauge.session.exitstatus),
-            workloads=tuple(_moved(workload, gauge.artifacts.folder, artifacts) for workload in results.workloads),
+            arguments=session.options.arguments,
+            exit_status=int(session.pytest.exitstatus),
+            workloads=tuple(_moved(workload, session.artifacts.folder, artifacts) for workload in results.workloads),
             tests=(*(test for test in results.tests if test.node not in nodes), *its_own),
-            warnings=(*results.warnings, *(() if place else gauge.warnings)),  # the controller's, once
+            warnings=(*results.warnings, *(() if place else session.warnings)),  # the controller's, once
         )
         found.append((whole, artifacts))
     return found
@@ -362,16 +359,16 @@ def _of_its_workload(test: TestResult, results: Results) -> TestResult:
     return msgspec.structs.replace(test, workload=max(ids, key=len)) if ids else test
 
 
-def _parts(gauge: Gauge) -> Iterator[Results]:
+def _parts(session: Session) -> Iterator[Results]:
     """Yield each worker's results, trace paths relative to the reports folder."""
-    for path in sorted(gauge.artifacts.workers.glob(f"*/{NAME}")):
+    for path in sorted(session.artifacts.workers.glob(f"*/{NAME}")):
         try:
             part = read_results(path)
         except ResultsError as error:
-            gauge.warnings.append(f"{path.parent.name}: {error.one_line}")
-            gauge.session.exitstatus = gauge.session.exitstatus or 1  # what it measured is lost
+            session.warnings.append(f"{path.parent.name}: {error.one_line}")
+            session.pytest.exitstatus = session.pytest.exitstatus or 1  # what it measured is lost
             continue
-        inside = PurePosixPath(gauge.artifacts.workers.name, path.parent.name)
+        inside = PurePosixPath(session.artifacts.workers.name, path.parent.name)
         workloads = tuple(
             msgspec.structs.replace(workload, trace=str(inside / workload.trace)) if workload.trace else workload
             for workload in part.workloads
