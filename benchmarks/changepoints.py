@@ -3,7 +3,7 @@
     python benchmarks/changepoints.py                20 series of 365 nights for each row: three minutes on one core
     python benchmarks/changepoints.py --series 2     a first look
 
-Every night, the script looks at the series so far as `kernelgauge trend` does. A change point or drift counts once: when it is
+Every night, the script looks at the series so far as `kernelgauge history show` does. A change point or drift counts once: when it is
 new, three nights or more from the earlier ones. The tables go to docs/history.md. All series are simulated, with lognormal noise
 of the size that was measured on H200s: 0.06 % from night to night for an MLP, 0.1 % for the reference GEMM, 1.5 % for dispatch
 and for the host reference.

@@ -239,7 +239,6 @@ def test_the_exit_status_is_the_worst(statuses: tuple[int, int], expected: int) 
         ),
         ((("perf", "--perf-shard=2/2"), ("perf",)), ("perf",)),
         ((("perf", "-k", "mlp"), ("perf",)), ("perf", "-k", "mlp")),
-        ((("perf", "--perf-shard", "x"), ("perf",)), ("perf", "--perf-shard", "x")),
     ],
 )
 def test_arguments_say_which_shards_there_are(

@@ -25,10 +25,10 @@ PERFETTO_UI = "https://ui.perfetto.dev"
 ADDRESS = ("127.0.0.1", 9001)
 
 
-def serve_trace(path: Path, *, announce: Callable[[str], object], browser: bool = True) -> None:
+def serve_trace(path: Path, *, announce: Callable[[str], object]) -> None:
     """Serve one trace file to the Perfetto UI, and return when the page has fetched it.
 
-    `announce` gets the link before a browser opens it; `browser` says whether one does.
+    `announce` gets the link, which a browser opens then, if there is one.
 
     Raises `TraceError` if there is no such file, and `SharingError` if the port is taken.
     """
@@ -39,8 +39,7 @@ def serve_trace(path: Path, *, announce: Callable[[str], object], browser: bool 
         threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
         try:
             announce(link)
-            if browser:
-                webbrowser.open(link)
+            webbrowser.open(link)
             server.fetched.wait()
         finally:
             server.shutdown()

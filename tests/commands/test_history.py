@@ -1,4 +1,4 @@
-"""`kernelgauge history` and `kernelgauge trend`, as they are typed."""
+"""`kernelgauge history`, as it is typed."""
 
 from __future__ import annotations
 
@@ -57,8 +57,10 @@ def test_add_prints_added_there_and_refused(command: Command, tmp_path: Path) ->
     )
     lines = out.splitlines()
     assert (code, err, len(lines)) == (1, "", 4)
-    assert lines[0].startswith("was there: 2026/01/")
-    assert lines[1].startswith(f"refused: {none}: there is nothing to add to a history (got: no workload")
+    assert lines[0].startswith("already there: 2026/01/")
+    assert lines[1].startswith(
+        f"refused: {none / 'results.json'}: there is nothing to add to a history (got: no workload"
+    )
     assert lines[2].startswith(f"refused: {tmp_path / 'nowhere'}: the results cannot be read (")
     assert "got: there is no such file" in lines[2]
     assert lines[3].startswith("added: 2026/01/20260106T023000Z-")
@@ -121,7 +123,7 @@ def test_history_asked_wrongly_is_trouble(command: Command, arguments: list[str]
 @pytest.mark.usefixtures("needs_engine")
 def test_without_a_pattern_there_is_a_line_for_each_workload(command: Command, tmp_path: Path) -> None:
     year(tmp_path)
-    code, out, err = command("trend", "--history", tmp_path)
+    code, out, err = command("history", "show", tmp_path)
     assert (code, err) == (0, "")
     machine, heading, same, slow = out.splitlines()
     assert machine == "NVIDIA H200, sm_90, 132 SMs, 700 W, device time"
@@ -139,14 +141,14 @@ def test_a_change_point_of_some_gpus_says_of_how_many(command: Command, tmp_path
         for gpu in (HERE, ELSEWHERE):
             us = 210.0 if number >= 10 and gpu == HERE else 200.0
             add_to_history(night(number, timed(us + number % 3 / 10, name="a", gpu=gpu), gpu=gpu), str(tmp_path))
-    assert "2026-01-15 +5.0 % 1/2" in command("trend", "--history", tmp_path)[1]
+    assert "2026-01-15 +5.0 % 1/2" in command("history", "show", tmp_path)[1]
 
 
 @pytest.mark.usefixtures("needs_engine")
 def test_an_id_that_leaves_no_room_has_a_line_of_its_own(command: Command, tmp_path: Path) -> None:
     name = "mlp-" + "x" * 60
     add_to_history(night(0, timed(name=name)), str(tmp_path))
-    lines = command("trend", "--history", tmp_path)[1].splitlines()
+    lines = command("history", "show", tmp_path)[1].splitlines()
     assert lines[2] == name
     assert lines[3].startswith(" " * 30)
     assert max(map(len, lines)) <= 80
@@ -158,7 +160,7 @@ def test_an_id_that_leaves_no_room_has_a_line_of_its_own(command: Command, tmp_p
 @pytest.mark.usefixtures("needs_engine")
 def test_pattern_shows_gpus_changes_and_change_points(command: Command, tmp_path: Path) -> None:
     year(tmp_path)
-    code, out, err = command("trend", "slow", "--history", tmp_path)
+    code, out, err = command("history", "show", tmp_path, "slow")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["workload", "slow"]
@@ -178,7 +180,7 @@ def test_pattern_shows_gpus_changes_and_change_points(command: Command, tmp_path
 @pytest.mark.usefixtures("needs_engine")
 def test_one_night_has_details_too(command: Command, tmp_path: Path) -> None:
     add_to_history(night(0, timed(name="a")), str(tmp_path))
-    code, out, _ = command("trend", "a", "--history", tmp_path)
+    code, out, _ = command("history", "show", tmp_path, "a")
     assert code == 0
     assert "  GPU 0f1e2d3c: 1 run, 2026-01-05 to 2026-01-05, last 205.0 us" in out.splitlines()
 
@@ -188,7 +190,7 @@ def test_ascii_terminal_gets_ascii_and_no_colour(tmp_path: Path) -> None:
     year(tmp_path, nights=8)
     for arguments in ([], ["slow"]):
         done = subprocess.run(
-            [sys.executable, "-m", "kernelgauge", "trend", *arguments, "--history", tmp_path],
+            [sys.executable, "-m", "kernelgauge", "history", "show", tmp_path, *arguments],
             capture_output=True,
             check=True,
             timeout=60,
@@ -202,11 +204,11 @@ def test_ascii_terminal_gets_ascii_and_no_colour(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("needs_engine")
 def test_missing_workload_is_no_and_missing_history_trouble(command: Command, tmp_path: Path) -> None:
     add_to_history(night(0, timed()), str(tmp_path))
-    code, out, _ = command("trend", "nothing", "--history", tmp_path)
-    assert (code, out) == (1, "no workload to show: 1 file of the history read, and nothing of 'nothing'\n")
-    code, out, _ = command("trend", "--since", "2026-11-01", "--history", tmp_path)
-    assert (code, out) == (1, "no workload to show: 0 files of the history read, and nothing of --since 2026-11-01\n")
-    code, out, err = command("trend", "--history", tmp_path / "nowhere")
+    code, out, _ = command("history", "show", tmp_path, "nothing")
+    assert (code, out) == (1, "no workload to show: 1 file of the history read\n")
+    code, out, _ = command("history", "show", tmp_path, "--since", "2026-11-01")
+    assert (code, out) == (1, "no workload to show: 0 files of the history read\n")
+    code, out, err = command("history", "show", tmp_path / "nowhere")
     assert (code, out) == (2, "")
     assert "kernelgauge history add RESULTS --to HISTORY" in err
 
@@ -216,14 +218,14 @@ def test_files_not_shown_are_named_then_counted(command: Command, tmp_path: Path
     add_to_history(night(0, timed()), str(tmp_path))
     for number in range(14):
         (tmp_path / f"{number:02}\x1b.txt").write_text("")
-    lines = command("trend", "--history", tmp_path)[1].splitlines()
+    lines = command("history", "show", tmp_path)[1].splitlines()
     assert lines[-13] == "not shown: 00\\x1b.txt: not a file of a history"
     assert lines[-1] == "not shown: and 2 more"
 
 
 @pytest.mark.parametrize("option", [["--since", "yesterday"], ["--timer", "gpu"]])
 def test_invalid_option_is_trouble(command: Command, option: list[str]) -> None:
-    code, out, err = command("trend", "--history", "x", *option)
+    code, out, err = command("history", "show", "x", *option)
     assert (code, out) == (2, "")
     assert option[0] in err
     assert "_" not in err.partition("error:")[2]  # no name of a function
@@ -238,10 +240,10 @@ def test_drift_is_one_sentence_in_both_forms(command: Command, tmp_path: Path) -
         us = 205 * 1.00104**number * (1 + random.Random(number).gauss(0, 0.0002))
         add_to_history(night(number, timed(us, name="a")), str(tmp_path / "history"))
     sentence = "drift: +0.10 % a night for 40 nights (+4.1 %)"
-    _, out, _ = command("trend", "a", "--history", tmp_path / "history", "--html", tmp_path / "x.html")
+    _, out, _ = command("history", "show", tmp_path / "history", "a", "--html", tmp_path / "x.html")
     assert f"    2026-01-05  GPU {HERE}  {sentence}" in out.splitlines()
     assert sentence in (tmp_path / "x.html").read_text()
-    assert command("trend", "--history", tmp_path / "history")[1].splitlines()[-1].endswith(" drift +4.1 %")
+    assert command("history", "show", tmp_path / "history")[1].splitlines()[-1].endswith(" drift +4.1 %")
 
 
 @pytest.mark.usefixtures("needs_engine")
@@ -251,7 +253,7 @@ def test_correction_is_named_in_both_forms(command: Command, tmp_path: Path) -> 
         chosen = timed(223.0 if other else 205.0, name="a", kernels=mlp_kernels(xblock=512 if other else 1024))
         add_to_history(night(number, chosen), str(tmp_path / "history"))
     sentence = "Change points are corrected for launch configuration."
-    _, out, _ = command("trend", "a", "--history", tmp_path / "history", "--html", tmp_path / "x.html")
+    _, out, _ = command("history", "show", tmp_path / "history", "a", "--html", tmp_path / "x.html")
     assert f"  {sentence}" in out.splitlines()
     assert sentence in (tmp_path / "x.html").read_text()
 
@@ -268,7 +270,7 @@ class _Page(HTMLParser):
 @pytest.mark.usefixtures("needs_engine")
 def test_page_has_line_for_each_gpu_and_needs_nothing(command: Command, tmp_path: Path) -> None:
     year(tmp_path / "history")
-    code, _, err = command("trend", "slow", "--history", tmp_path / "history", "--html", tmp_path / "x.html")
+    code, _, err = command("history", "show", tmp_path / "history", "slow", "--html", tmp_path / "x.html")
     assert (code, err) == (0, f"written: {tmp_path / 'x.html'}\n")
     text = (tmp_path / "x.html").read_text()
     page = _Page()
@@ -291,7 +293,7 @@ def test_hostile_names_steer_neither_terminal_nor_page(command: Command, tmp_pat
         (tmp_path / day / "results.json").write_text(json.dumps(stamped))
     assert command("history", "add", tmp_path / "20", tmp_path / "21", "--to", tmp_path / "history")[0] == 0
     for arguments in ((), ("*",)):
-        code, out, _ = command("trend", *arguments, "--history", tmp_path / "history", "--html", tmp_path / "x.html")
+        code, out, _ = command("history", "show", tmp_path / "history", *arguments, "--html", tmp_path / "x.html")
         # The two kinds of machine differ in their device, and are charts of their own.
         assert code == 0
         assert all(line.isprintable() and not line.startswith("::") for line in out.split("\n"))
@@ -304,7 +306,7 @@ def test_hostile_names_steer_neither_terminal_nor_page(command: Command, tmp_pat
 def test_a_page_is_not_written_over_a_device(command: Command, tmp_path: Path) -> None:
     add_to_history(night(0, timed()), str(tmp_path / "history"))
     os.mkfifo(tmp_path / "fifo")
-    code, _, err = command("trend", "--history", tmp_path / "history", "--html", tmp_path / "fifo")
+    code, _, err = command("history", "show", tmp_path / "history", "--html", tmp_path / "fifo")
     assert code == 2
     assert "not a regular file" in err
 
@@ -316,6 +318,6 @@ def test_without_utf_8_nothing_is_lost(
     year(tmp_path, nights=8)
     stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
     monkeypatch.setattr(sys, "stdout", stream)
-    assert main(["trend", "--history", str(tmp_path)]) == 0
+    assert main(["history", "show", str(tmp_path)]) == 0
     stream.seek(0)
     assert "____####" in stream.read()

@@ -104,9 +104,8 @@ def test_merging_what_was_merged_gives_the_same(command: Command, tmp_path: Path
 def test_equal_results_in_two_folders_count_once(command: Command, tmp_path: Path) -> None:
     for name in ("a", "b"):
         left(tmp_path / "in" / name, part("one"))
-    code, _, err = command(tmp_path / "in", "--to", tmp_path / "all")
-    assert code == 0
-    assert f"skipped: {tmp_path / 'in' / 'b' / 'results.json'}: the same results as in another folder" in err
+    code, out, _ = command(tmp_path / "in", "--to", tmp_path / "all")
+    assert (code, out.splitlines()[0]) == (0, "PASS  1 machine, 1 workload (1 PASS)")
 
 
 def test_a_missing_shard_fails(command: Command, tmp_path: Path) -> None:
@@ -215,7 +214,7 @@ def test_a_folder_that_is_not_empty_is_not_written_to(command: Command, tmp_path
     for place in (folder, folder / "results.json", tmp_path):
         code, _, err = command(folder, "--to", place)
         assert code == 2
-        assert "a folder that is new, or empty" in err
+        assert "a new or empty folder" in err
     assert files(tmp_path) == before
 
 
@@ -263,7 +262,7 @@ def test_too_long_path_is_refused_and_the_others_merged(command: Command, tmp_pa
 def test_a_place_whose_path_is_too_long_cannot_be_written(command: Command, tmp_path: Path) -> None:
     code, _, err = command(left(tmp_path / "a", part("one")), "--to", "x" * 10_000)
     assert code == 2
-    assert err.startswith("cannot write\n")
+    assert err.startswith("system error: ")
 
 
 # -- traces -----------------------------------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ def test_what_the_system_refuses_is_told_in_one_line_that_steers_no_terminal(
     monkeypatch.setattr("kernelgauge.results_file.find_results", refused)
     code, out, err = command(left(tmp_path / "a", told()), "--markdown", "-")
     assert (code, out) == (2, "")
-    assert err == "it could not be done: [Errno 13] Permission denied\\x1b[31m\n"
+    assert err == "system error: [Errno 13] Permission denied\\x1b[31m\n"
 
 
 def test_arguments_that_are_none_are_told_and_steer_no_terminal(command: Command, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_full_disk_is_trouble_in_one_line() -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr.startswith("it could not be done: ")
+    assert done.stderr.startswith("system error: ")
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 
