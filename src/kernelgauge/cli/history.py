@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -95,7 +94,7 @@ def _show(options: argparse.Namespace) -> Exit:
         note(f"written: {options.html}")
     if not trends.charts:
         say(f"no workload to show: {counted(trends.files, 'file')} of the history read")
-    width, encoding = min(_MOST_COLUMNS, terminal()[0]), sys.stdout.encoding or "utf-8"
-    for line in trend_lines(trends, with_details=bool(options.workloads), width=width, encoding=encoding):
+    width = min(_MOST_COLUMNS, terminal()[0])
+    for line in trend_lines(trends, with_details=bool(options.workloads), width=width):
         say(line.rstrip())
     return Exit.YES if trends.charts else Exit.NO
