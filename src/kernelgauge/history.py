@@ -557,7 +557,7 @@ def correct(series: Mapping[str, NDArray[Any]], timer: Timer) -> tuple[Values, t
         host = _relative(series["host_us"], np.zeros(len(logs), np.int64))
         return logs - host, ("host speed",) if host.any() else ()
     speed = _relative(series["gemm_us"], series["gemm_kernel"])
-    at_one_speed = _at_one_speed(logs, speed, np.stack([series["gemm_kernel"], series["configuration"]]))
+    at_one_speed = _at_one_speed(logs, speed, series["configuration"])
     corrected = _in_one_configuration(at_one_speed, series["kernels"], series["configuration"])
     reasons = ["launch configuration"] if corrected is not at_one_speed else []
     reasons += ["GPU speed"] if at_one_speed is not logs else []
@@ -573,17 +573,16 @@ def _relative(reference_us: Values, kernel: Codes) -> Values:
     return np.nan_to_num(logs)
 
 
-def _at_one_speed(logs: Values, speed: Values, names: Codes) -> Values:
+def _at_one_speed(logs: Values, speed: Values, configuration: Codes) -> Values:
     """Subtract the speed of the reference GEMM, at the slope that the series followed it with.
 
-    The slope is the median over all pairs of nights, one to three apart, between which the GPU's speed changed and no
-    name did. Pairs of neighbours alone leave ten times as many false change points (benchmarks/changepoints.py).
+    The slope is the median over all pairs of nights, one to three apart, between which the GPU's speed changed and the
+    configuration did not. Pairs of neighbours alone leave ten times as many false change points (benchmarks/changepoints.py).
     """
     slopes: list[float] = []
     for nights in range(1, LEAST_NIGHTS + 1):
-        is_same = (names[:, nights:] == names[:, :-nights]).all(axis=0)
         change, reference = logs[nights:] - logs[:-nights], speed[nights:] - speed[:-nights]
-        moved = is_same & (np.abs(reference) > _GPU_MOVED)
+        moved = (configuration[nights:] == configuration[:-nights]) & (np.abs(reference) > _GPU_MOVED)
         slopes.extend(change[moved] / reference[moved])
     slope = float(np.clip(np.median(slopes), 0, 1)) if slopes else 0.0
     return logs - slope * speed if slope else logs
