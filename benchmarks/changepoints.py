@@ -3,7 +3,7 @@
     python benchmarks/changepoints.py                20 series of 365 nights for each row: three minutes on one core
     python benchmarks/changepoints.py --series 2     a first look
 
-Every night, the script looks at the series so far as `kernelgauge trend` does. A change point or drift counts once: when it is
+Every night, the script looks at the series so far as `kernelgauge history show` does. A change point or drift counts once: when it is
 new, three nights or more from the earlier ones. The tables go to docs/history.md. All series are simulated, with lognormal noise
 of the size that was measured on H200s: 0.06 % from night to night for an MLP, 0.1 % for the reference GEMM, 1.5 % for dispatch
 and for the host reference.
@@ -14,94 +14,95 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from kernelgauge.history import LEAST_NIGHTS, Context, Segment, correct, segment_series
+from kernelgauge.history import LEAST_NIGHTS, Shift, correct, find_shifts
 from kernelgauge.run import Timer
 
 NIGHTS = 365
 MLP, GEMM, DISPATCH, HOST = 0.0006, 0.001, 0.015, 0.015  # standard deviations from night to night
 CHANGE = 100  # the night of a real change
+NAMES = ("gemm_kernel", "kernels", "configuration")
 
-Series: TypeAlias = "tuple[np.ndarray, Context, Timer]"  # logarithms of times
+Series: TypeAlias = "tuple[dict[str, np.ndarray[Any, Any]], Timer]"  # the columns of `correct`
 Make: TypeAlias = "Callable[[np.random.Generator], Series]"
 
 
 def quiet(random: np.random.Generator, noise: float = MLP) -> Series:
     """An MLP of 200 us on a steady machine."""
-    context = Context(
-        *(np.full(NIGHTS, 200.0), np.full(NIGHTS, 14.0)),
-        *(150 * np.exp(GEMM * random.normal(size=NIGHTS)), 30 * np.exp(GEMM * random.normal(size=NIGHTS))),
-        *[np.zeros(NIGHTS, dtype=np.int64)] * 4,
-    )
-    return np.log(200) + noise * random.normal(size=NIGHTS), context, Timer.DEVICE
+    same = np.zeros(NIGHTS, dtype=np.int64)
+    times = {
+        "device_us": np.full(NIGHTS, 200.0),
+        "host_us": np.full(NIGHTS, 14.0),
+        "gemm_us": 150 * np.exp(GEMM * random.normal(size=NIGHTS)),
+        "us": 200 * np.exp(noise * random.normal(size=NIGHTS)),
+    }
+    return {**times, "gemm_kernel": same, "kernels": same, "configuration": same}, Timer.DEVICE
 
 
 def two_speeds(random: np.random.Generator, nights: float = 10) -> Series:
     """The GPU changes its speed every `nights` nights on average: 0.67 % in the GEMM, 0.6 % in the MLP."""
-    times, context, timer = quiet(random)
+    series, timer = quiet(random)
     slow = np.cumsum(random.random(NIGHTS) < 1 / nights) % 2
-    return times + 0.006 * slow, replace(context, gemm_us=context.gemm_us * np.exp(0.0067 * slow)), timer
+    speeds = {"us": series["us"] * np.exp(0.006 * slow), "gemm_us": series["gemm_us"] * np.exp(0.0067 * slow)}
+    return series | speeds, timer
 
 
 def autotuner(random: np.random.Generator, share: float) -> Series:
     """205 us, or 223 us in this share of the nights."""
-    times, context, timer = quiet(random)
+    series, timer = quiet(random)
     other = random.random(NIGHTS) < share
-    return times + np.log(223 / 205) * other, replace(context, configuration=other.astype(np.int64)), timer
+    return series | {"us": series["us"] * (223 / 205) ** other, "configuration": other.astype(np.int64)}, timer
 
 
 def new_host_each_week(random: np.random.Generator) -> Series:
     """Dispatch on a host that changes its speed each week, sd 5 %; it follows the reference at a slope of 1.08."""
-    times, context, _ = quiet(random, DISPATCH)
+    series, _ = quiet(random, DISPATCH)
     speed = np.repeat(0.05 * random.normal(size=NIGHTS // 7 + 1), 7)[:NIGHTS]
     host_us = 14 * np.exp(speed + HOST * random.normal(size=NIGHTS))
-    return times + 1.08 * speed, replace(context, host_us=host_us), Timer.HOST
+    return series | {"us": series["us"] * np.exp(1.08 * speed), "host_us": host_us}, Timer.HOST
 
 
 def changed(make: Make, *, step: float = 0.0, drift: float = 0.0, nights: int = NIGHTS) -> Make:
     """A step in night 100, or a drift from there on for so many nights."""
 
     def made(random: np.random.Generator) -> Series:
-        times, context, timer = make(random)
+        series, timer = make(random)
         late = np.arange(NIGHTS) - CHANGE
-        return times + step * (late >= 0) + drift * np.clip(late, 0, nights), context, timer
+        return series | {"us": series["us"] * np.exp(step * (late >= 0) + drift * np.clip(late, 0, nights))}, timer
 
     return made
 
 
 def uncorrected(series: Series) -> Series:
-    times, _, timer = series
-    nothing, same = np.full(NIGHTS, np.nan), np.zeros(NIGHTS, dtype=np.int64)
-    return times, Context(*[nothing] * 4, *[same] * 4), timer
+    columns, timer = series
+    unknown, same = np.full(NIGHTS, np.nan), np.zeros(NIGHTS, dtype=np.int64)
+    return dict.fromkeys(columns, unknown) | {"us": columns["us"]} | dict.fromkeys(NAMES, same), timer
 
 
-def nightly_segments(series: Series) -> list[list[Segment]]:
-    """Return the segments that each night's look finds."""
-    times, context, timer = series
+def nightly_shifts(series: Series) -> list[list[Shift]]:
+    """Return the change points and drifts that each night's look finds."""
+    columns, timer = series
     so_far = [
-        correct(np.exp(times[:night]), Context(*(each[:night] for each in vars(context).values())), timer)[0]
-        for night in range(1, NIGHTS + 1)
+        correct({name: column[:night] for name, column in columns.items()}, timer)[0] for night in range(1, NIGHTS + 1)
     ]
-    return segment_series(so_far)
+    return find_shifts(so_far)
 
 
-def new_points(looked: list[list[Segment]]) -> list[tuple[int, int]]:
+def new_points(looked: list[list[Shift]]) -> list[tuple[int, int]]:
     """Return the night of the look, and the place, of each change point or drift that is new."""
     found: list[tuple[int, int]] = []
-    for night, segments in enumerate(looked):
-        for each in segments:
-            new = all(abs(each.start - place) >= LEAST_NIGHTS for _, place in found)
-            if (each.jumps or each.drifts) and new:
-                found.append((night, each.start))
+    for night, shifts in enumerate(looked):
+        for each in shifts:
+            if all(abs(each.index - place) >= LEAST_NIGHTS for _, place in found):
+                found.append((night, each.index))
     return found
 
 
@@ -113,7 +114,7 @@ def main() -> None:
     for name, make in QUIET.items():
         series = [make(np.random.default_rng(seed)) for seed in seeds]
         means = [
-            np.mean([len(new_points(nightly_segments(each))) for each in some])
+            np.mean([len(new_points(nightly_shifts(each))) for each in some])
             for some in (series, map(uncorrected, series))
         ]
         print(f"| {name} | {means[0]:.2f} | {means[1]:.1f} |", flush=True)
@@ -121,7 +122,7 @@ def main() -> None:
     for name, make in STEPS.items():
         delays, others = [], 0
         for seed in seeds:
-            found = new_points(nightly_segments(make(np.random.default_rng(seed))))
+            found = new_points(nightly_shifts(make(np.random.default_rng(seed))))
             right = [night for night, place in found if abs(place - CHANGE) < LEAST_NIGHTS]
             delays += [right[0] - CHANGE + 1] if right else []
             others += len(found) - bool(right)
@@ -132,11 +133,15 @@ def main() -> None:
     )
     print("|---|---|---|---|---|")
     for name, make in DRIFTS.items():
-        looked = [nightly_segments(make(np.random.default_rng(seed))) for seed in seeds]
+        looked = [nightly_shifts(make(np.random.default_rng(seed))) for seed in seeds]
         first = [min(night for night, _ in new_points(each)) - CHANGE + 1 for each in looked]
-        line = [next(night for night, some in enumerate(each) if some[-1].drifts) - CHANGE + 1 for each in looked]
+        line = [
+            next(night for night, some in enumerate(each) if some and some[-1].nights) - CHANGE + 1 for each in looked
+        ]
         many = np.mean([len(new_points(each)) for each in looked])
-        last = [(sum(some.drifts for some in each[-1]), sum(some.jumps for some in each[-1])) for each in looked]
+        last = [
+            (sum(some.nights > 0 for some in each[-1]), sum(some.nights == 0 for some in each[-1])) for each in looked
+        ]
         drifts, steps = np.mean(last, axis=0)
         print(
             f"| {name} | night {median(first):g} | night {median(line):g} | {many:.1f} "

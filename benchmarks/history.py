@@ -1,4 +1,4 @@
-"""How long `kernelgauge trend` takes over a year: 365 nights of 100 workloads on 4 GPUs, as a whole process.
+"""How long `kernelgauge history show` takes over a year: 365 nights of 100 workloads on 4 GPUs, as a whole process.
 
     python benchmarks/history.py                     makes the year in a temporary folder, and times each command
     python benchmarks/history.py --keep FOLDER       makes it there, or takes the one that is there
@@ -55,9 +55,9 @@ def main() -> int:
         print(f"{len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB, {os.cpu_count()} cores")
         slowest = 0.0
         for arguments in ((), (NAMES[0],), ("--timer", "latency"), ("--html", f"{folder}/trend.html")):
-            seconds = timed([sys.executable, "-m", "kernelgauge", "trend", *arguments, "--history", str(history)])
+            seconds = timed([sys.executable, "-m", "kernelgauge", "history", "show", str(history), *arguments])
             slowest = max(slowest, seconds)
-            shown = " ".join(["kernelgauge trend", *arguments[: 2 if "--timer" in arguments else 1]])
+            shown = " ".join(["kernelgauge history show HISTORY", *arguments[: 2 if "--timer" in arguments else 1]])
             print(f"{seconds:5.2f} s  {shown}")
     print(f"bar {BAR_S:g} s: {'ok' if slowest <= BAR_S else 'over'}")
     return int(slowest > BAR_S)

@@ -19,8 +19,7 @@ MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE
 GROUND = [name for name in MODULES if name.startswith(("trace/", "judge/"))]
 
 KNOW_PYTEST = {
-    "cli.py",
-    "commands/review.py",  # -k, as pytest reads it
+    "cli/baselines.py",  # -k, as pytest reads it
     "fixtures.py",
     "hooks.py",
     "hookspec.py",
@@ -129,7 +128,7 @@ def test_only_the_top_floor_imports_pytest(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name not in {*KNOW_PYTEST, "__main__.py"}])
 def test_nothing_imports_the_top_floor(name: str) -> None:
-    assert not parts(MODULES[name]) & TOP
+    assert not (parts(MODULES[name]) - {name.split("/")[0]}) & TOP
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.split("/")[0].removesuffix(".py") in ALLOWED])

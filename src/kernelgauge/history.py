@@ -6,22 +6,21 @@ name has a digest of its content, so copying several histories into one place me
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from importlib import import_module
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -30,7 +29,7 @@ from .errors import ResultsError, StorageError
 from .files import regular_file, write_atomically
 from .judge import Verdict, observe
 from .judge.fingerprint import compare
-from .printable import printable
+from .printable import printable, printable_url
 from .results import Results, WorkloadResult, moment
 from .run import Fingerprint, Timer
 
@@ -44,33 +43,29 @@ __all__ = [
     "LEAST_NIGHTS",
     "Added",
     "Chart",
-    "Context",
     "Night",
-    "Segment",
     "Series",
     "Shift",
     "Trends",
     "add_to_history",
     "correct",
+    "find_shifts",
     "open_history",
     "read_trends",
-    "segment_series",
 ]
 
 # -- files ------------------------------------------------------------------------------------------------------------
 
 _SCHEMA_VERSION = 2
-_READ_VERSIONS = ("1", "2")  # version 1 lacks the names and the times of references, and the interval
+_READ_VERSIONS = ("1", "2")  # version 1 lacks the columns that docs/history.md marks
 _NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-[a-z0-9]{1,40}-([0-9a-f]{16})\.v([0-9]{1,9})\.json")  # start, digest, schema
-_PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
 _MOST_BYTES = 64 << 20  # of a file; 100 workloads make 30 kB
 _AT_ONCE = 256  # files that are held in memory
-_LONGEST_SAID = 300  # characters
-_CLOCKS_DIFFER = timedelta(minutes=10)  # between two machines; more is a clock that is wrong
+_LONGEST_HEADLINE = 300  # characters
 
 
 class Added(NamedTuple):
-    """Files below the history. `there`: the history had them already, with the same content."""
+    """The keys of files, which are paths below the history. `there`: the history had them with the same content."""
 
     written: tuple[str, ...]
     there: tuple[str, ...]
@@ -79,26 +74,26 @@ class Added(NamedTuple):
 def add_to_history(results: Results, location: str) -> Added:
     """Add results to a folder or a URL of fsspec: one file for each GPU. The same results again add nothing.
 
-    In a folder, each file is whole at every moment, and on the disk once this returns. Any number of processes may add
-    at the same time.
+    In a folder, each file is whole at every moment. Any number of processes may add at the same time.
 
     Raises `ResultsError` for results without a workload or a time, `StorageError` if a file cannot be written.
     """
     place = open_history(location)
-    keys: dict[bool, list[str]] = {True: [], False: []}
+    written: list[str] = []
+    there: list[str] = []
     for key, content in _files(results):
         try:
-            keys[place.add(key, content)].append(key)
-        except Exception as error:  # each store has errors of its own: botocore's and google.auth's are no OSError
+            (written if place.add(key, content) else there).append(key)
+        except Exception as error:  # the errors of botocore or google.auth are no OSError
             reason = (error.got if isinstance(error, StorageError) else None) or f"{type(error).__name__}: {error}"
             raise StorageError(
                 "cannot add to the history",
-                where=_shown(f"{location.rstrip('/')}/{key}"),
-                got=_shown(reason),
+                where=printable_url(f"{location.rstrip('/')}/{key}"),
+                got=printable_url(reason),
                 expected="a place that can be written",
-                next_command="kernelgauge history add RESULTS --to HISTORY   (again: what is there already stays)",
+                next_command="kernelgauge history add RESULTS --to HISTORY   (run it again: it adds what is missing)",
             ) from error
-    return Added(tuple(keys[True]), tuple(keys[False]))
+    return Added(tuple(written), tuple(there))
 
 
 def _files(results: Results) -> Iterator[tuple[str, bytes]]:
@@ -108,7 +103,7 @@ def _files(results: Results) -> Iterator[tuple[str, bytes]]:
     started_at = moment(results.started_at)
     if started_at is None:
         raise ResultsError(
-            "it is not known when these results were measured",
+            "the results have no valid start time",
             where="field started_at",
             got=results.started_at[:100],
             expected="a time in UTC such as 2026-11-20T19:10:12+00:00",
@@ -147,10 +142,7 @@ def _row(workload: WorkloadResult) -> dict[str, Any]:
     worst = next((each for each in workload.verdicts if each.status is workload.status), None)
     return {
         "workload": workload.id,
-        "suite": workload.suite,
-        "module": workload.module,
-        "variant": workload.variant,
-        "dtype": workload.dtype,
+        **{name: getattr(workload, name) for name in ("suite", "module", "variant", "dtype")},
         "pass": workload.pass_,
         "launches": run.counts.launches if run else None,
         "kernels": _digest(run.kernel_names()) if run else None,
@@ -161,26 +153,26 @@ def _row(workload: WorkloadResult) -> dict[str, Any]:
         "copy_kernel": _digest(copy.kernel) if copy else None,
         "worst": workload.status,
         "structure": structure.status if structure else None,
-        "said": _said(worst) if workload.unavailable is None else _clipped(workload.unavailable),
+        "said": _headline(worst) if workload.unavailable is None else _clipped(workload.unavailable),
         **{timer.value: _times(workload, timer) for timer in Timer},
     }
 
 
 def _times(workload: WorkloadResult, timer: Timer) -> dict[str, Any]:
     sample = workload.run.sample(timer) if workload.run else None
-    seen = observe(sample) if sample else None
+    summary = observe(sample) if sample else None
     verdict = workload.verdict(timer.label)
     change = verdict.change if verdict else None
     return {
-        "mean_us": _rounded(seen.mean_us) if seen else None,
-        "spread": _rounded(seen.spread) if seen else None,
-        "replicates": seen.replicates if seen else None,
+        "mean_us": _rounded(summary.mean_us) if summary else None,
+        "spread": _rounded(summary.spread) if summary else None,
+        "replicates": summary.replicates if summary else None,
         "baseline_us": _rounded(verdict.before_us) if verdict else None,
         "low": None if change is None or change.low is None else round(change.low, 6),
         "high": None if change is None or change.high is None else round(change.high, 6),
-        "host_us": _rounded(seen.control_us) if seen else None,
+        "host_us": _rounded(summary.control_us) if summary else None,
         "status": verdict.status if verdict else None,
-        "said": _said(verdict),
+        "said": _headline(verdict),
     }
 
 
@@ -195,11 +187,12 @@ def _digest(value: Any) -> str:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Seven digits: more than any timer resolves, in half the bytes."""
+    """Round to seven digits: more than any timer resolves, in half the bytes."""
     return None if value is None else float(f"{value:.7g}")
 
 
-def _said(verdict: Verdict | None) -> str:
+def _headline(verdict: Verdict | None) -> str:
+    """Return the headline and the cause of a verdict that does not pass."""
     if verdict is None or verdict.status.passes:
         return ""
     cause = next((reason.text for reason in verdict.reasons if reason.label == "why"), "")
@@ -208,44 +201,39 @@ def _said(verdict: Verdict | None) -> str:
 
 def _clipped(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_SAID else line[: _LONGEST_SAID - 3] + "..."
+    return line if len(line) <= _LONGEST_HEADLINE else line[: _LONGEST_HEADLINE - 3] + "..."
 
 
 # -- folders and buckets ----------------------------------------------------------------------------------------------
 
 
 def open_history(location: str) -> _Folder | _Bucket:
-    """Return the folder or bucket at a local path or a URL of fsspec. Raises `ResultsError` if it can be neither."""
+    """Return the folder or bucket at a local path or a URL of fsspec. Raises `ResultsError` if the location is invalid."""
     protocol, separator, path = location.partition("://")
-    nowhere = not location or bool(separator and (not protocol or not path))  # else it is the current folder
-    if nowhere or "\x00" in location or "::" in location or re.match(r"(?i)https?://", location):
+    is_empty = not location or bool(separator and (not protocol or not path))  # fsspec would take the current folder
+    if is_empty or "\x00" in location or "::" in location or re.match(r"(?i)https?://", location):
         raise ResultsError(
             "invalid history location",
-            got=_shown(location) or "no location",
+            got=printable_url(location) or "no location",
             expected="a folder or the URL of a store: s3://BUCKET/PREFIX, gs://..., hf://buckets/OWNER/NAME",
         )
     if not separator or protocol in ("file", "local"):
         return _Folder(Path(path if separator else location))
-    with _reaching(location):
+    with _named_errors(location):
         return _Bucket(location)
 
 
-def _shown(text: str) -> str:
-    """For a terminal: without a password."""
-    return printable(_PASSWORD.sub("***", text))
-
-
 @contextmanager
-def _reaching(location: str) -> Iterator[None]:
-    """Raise `ResultsError` for any error of a store: each has errors of its own."""
+def _named_errors(location: str) -> Iterator[None]:
+    """Raise `ResultsError` for any error of a store or of DuckDB: each has errors of its own."""
     try:
         yield
     except Exception as error:
-        missing = isinstance(error, FileNotFoundError)
+        is_missing = isinstance(error, FileNotFoundError)
         raise ResultsError(
-            "the history cannot be reached",
-            where=_shown(location),
-            got="there is no such folder" if missing else _shown(f"{type(error).__name__}: {error}"),
+            "the history cannot be read",
+            where=printable_url(location),
+            got="there is no such folder" if is_missing else printable_url(f"{type(error).__name__}: {error}"),
             expected="a folder or a bucket that results were added to",
             next_command="kernelgauge history add RESULTS --to HISTORY",
         ) from error
@@ -275,38 +263,14 @@ class _Folder:
     def add(self, key: str, content: bytes) -> bool:
         """Write a file. Return False if it was there."""
         path = self.root / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _swept(self.root):
-            if path.is_file() and path.read_bytes() == content:
-                return False
-            write_atomically(path, content)
-        for folder in (path.parent, path.parent.parent, self.root):  # else a power failure may forget the name
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        if path.is_file() and path.read_bytes() == content:
+            return False
+        write_atomically(path, content)
         return True
 
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-@contextmanager
-def _swept(root: Path) -> Iterator[None]:
-    """Hold a lock that writers share. A writer that is alone first removes the temporary files of killed writers."""
-    descriptor = os.open(root, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # others are writing, or the file system has no locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for left in root.glob("*/*/.*.json.*.tmp"):
-                left.unlink(missing_ok=True)
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 class _Bucket:
@@ -344,21 +308,16 @@ class _Bucket:
 # -- trends -----------------------------------------------------------------------------------------------------------
 
 
-class Environment(NamedTuple):
-    """What times depend on beside the code under test."""
-
-    fingerprint: Fingerprint
-    host: str
-    kernelgauge: str
-
-
-@dataclass(frozen=True)
-class Night:
-    """One run of pytest on one GPU. `started_at` is in UTC."""
+class Night(NamedTuple):
+    """One run of pytest on one GPU. `started_at` is in UTC, without a time zone; `gpu` names the host of a CPU."""
 
     started_at: datetime
     commit: str | None
-    environment: Environment  # the same object for the same environment
+    machine: str
+    gpu: str
+    fingerprint: str  # JSON
+    kernelgauge: str
+    host: str
 
 
 @dataclass(frozen=True)
@@ -386,15 +345,13 @@ class Series:
     """Times of one workload on one GPU, in order of time. At least one.
 
     Attributes:
-        gpu: ``GPU 0f1e2d3c``; of a CPU, ``host node-17``.
-        corrected_us, corrected_for: the times that change points were looked for in, and why they differ.
+        corrected_for: the corrections of the times in which change points were searched.
         marks: how the environment changed, by the first night after it: ``driver 580.1 -> 580.2``.
     """
 
     gpu: str
     nights: tuple[Night, ...]
     values_us: tuple[float, ...]
-    corrected_us: tuple[float, ...]
     corrected_for: tuple[str, ...]
     shifts: tuple[Shift, ...]
     marks: Mapping[int, tuple[str, ...]]
@@ -429,39 +386,40 @@ class Trends:
     not_shown: tuple[str, ...]
 
 
-class _Header(msgspec.Struct):
-    started_at: Annotated[datetime, msgspec.Meta(tz=True)]
-    kernelgauge: str
-    host: str
-    gpu: str | None
-    commit: str | None
-    fingerprint: Fingerprint | None
-
-
-_HEADER = msgspec.json.Decoder(_Header)
-_NUMBERS = ("device_us", "host_us", "gemm_us", "copy_us")
-_NAMES = ("gemm_kernel", "copy_kernel", "kernels", "configuration")
 _TIMES = "STRUCT(mean_us DOUBLE[], status VARCHAR[], host_us DOUBLE[])"
-_ROWS = f"""
-CREATE TABLE rows AS SELECT night, series, run, schema_version, unnest(rows.workload) AS workload,
-  unnest(rows.$timer.mean_us) AS us, unnest(rows.$timer.status) AS status, unnest(rows.$timer.host_us) AS host_us,
-  unnest(rows.device_time.mean_us) AS device_us, unnest(rows.gemm_us) AS gemm_us, unnest(rows.copy_us) AS copy_us,
-  {", ".join(f"unnest(rows.{name}) AS {name}" for name in _NAMES)}
+_NUMBERS = ("device_us", "host_us", "gemm_us")
+_NAMES = ("gemm_kernel", "kernels", "configuration")
+# Times of two kinds of machine answer different questions (`judge.fingerprint`), so `machine` names the kind.
+_FILES = f"""
+CREATE TABLE files AS SELECT row_number() OVER () AS night, *,
+  concat_ws(', ', fingerprint->>'device', fingerprint->>'arch', (fingerprint->>'sm_count') || ' SMs',
+    printf('%g W', (fingerprint->>'power_limit_watts')::DOUBLE),
+    CASE WHEN (fingerprint->>'mig')::BOOLEAN THEN 'MIG' END) AS machine,
+  CASE WHEN fingerprint->>'arch' = 'cpu' THEN 'host ' || host ELSE 'GPU ' || coalesce(gpu, host) END AS series,
 FROM read_json($path, format = 'newline_delimited', maximum_object_size = $longest, columns = {{
-  night: 'BIGINT', series: 'BIGINT', run: 'BIGINT', schema_version: 'BIGINT', rows: 'STRUCT(workload VARCHAR[],
-  device_time {_TIMES}, end_to_end {_TIMES}, host_dispatch {_TIMES}, gemm_us DOUBLE[], copy_us DOUBLE[],
-  {", ".join(f"{name} VARCHAR[]" for name in _NAMES)})'}})
+  schema_version: 'BIGINT', started_at: 'TIMESTAMP', commit: 'VARCHAR', fingerprint: 'JSON', kernelgauge: 'VARCHAR',
+  host: 'VARCHAR', gpu: 'VARCHAR', rows: 'STRUCT(workload VARCHAR[], device_time {_TIMES}, end_to_end {_TIMES},
+  host_dispatch {_TIMES}, gemm_us DOUBLE[], {", ".join(f"{name} VARCHAR[]" for name in _NAMES)})'}})
+WHERE fingerprint IS NOT NULL
+"""
+_NIGHTS = "SELECT started_at, commit, machine, series, fingerprint, kernelgauge, host FROM files ORDER BY night"
+_ROWS = f"""
+CREATE TABLE rows AS SELECT night - 1 AS night, machine, series, started_at, host, schema_version,
+  unnest(rows.workload) AS workload, unnest(rows.$timer.mean_us) AS us, unnest(rows.$timer.status) AS status,
+  unnest(rows.$timer.host_us) AS host_us, unnest(rows.device_time.mean_us) AS device_us, unnest(rows.gemm_us) AS gemm_us,
+  {", ".join(f"unnest(rows.{name}) AS {name}" for name in _NAMES)}
+FROM files
 """
 # Files that have the same run of a workload count once; if their times differ, none does.
 _SERIES = f"""
-SELECT dense_rank() OVER (ORDER BY workload, series) AS place, workload, series, night, us,
+SELECT dense_rank() OVER (ORDER BY workload, machine, series) AS place, workload, night, us,
   min(us) OVER same <> max(us) OVER same AS contradicts,
   {", ".join(f"CASE WHEN {name} BETWEEN 1e-3 AND 1e12 THEN {name} ELSE 'nan'::DOUBLE END AS {name}" for name in _NUMBERS)},
   {", ".join(f"(hash(coalesce({name}, '')) >> 1)::BIGINT AS {name}" for name in _NAMES)}
 FROM rows WHERE us BETWEEN 1e-3 AND 1e12 AND workload IS NOT NULL AND status IS DISTINCT FROM 'INVALID'
-WINDOW same AS (PARTITION BY series, run, workload)
-QUALIFY row_number() OVER (PARTITION BY series, run, workload ORDER BY schema_version DESC, night) = 1
-ORDER BY place, night
+WINDOW same AS (PARTITION BY machine, series, started_at, host, workload)
+QUALIFY row_number() OVER (PARTITION BY machine, series, started_at, host, workload ORDER BY schema_version DESC, night) = 1
+ORDER BY place, started_at
 """
 _INVALID = "SELECT count(*) FROM rows WHERE us IS NOT NULL AND status = 'INVALID'"
 
@@ -475,121 +433,87 @@ def read_trends(
         patterns: globs, or parts of an id where there is no ``*?[`` in it; none: every workload.
         since: leave out runs before it; in UTC.
 
-    Raises `ResultsError` if there is no history, or duckdb is not installed.
+    Raises `ResultsError` if the history cannot be read, or duckdb is not installed.
     """
-    duckdb = _duckdb()
-    nights: list[Night] = []
-    environments: dict[Environment, Environment] = {}
-    series: dict[tuple[str, str], int] = {}  # kind of machine and GPU
-    runs: dict[tuple[Any, ...], int] = {}
     names: set[str] = set()
     not_shown: list[str] = []
     longest = 1 << 20
-    with NamedTemporaryFile(prefix="kernelgauge-", suffix=".json") as file, duckdb.connect() as connection:
-        for name, header, content in _whole_files(location, since, not_shown):
+    with NamedTemporaryFile(prefix="kernelgauge-", suffix=".json") as file, _connect() as connection:
+        for name, content in _read_files(location, since, not_shown):
             names.add(name)  # a file that was copied to several places is one
-            if header.fingerprint is None:  # nothing could be measured
-                continue
-            environment = Environment(header.fingerprint, header.host, header.kernelgauge)
-            environment = environments.setdefault(environment, environment)
-            is_cpu = header.fingerprint.arch == "cpu"
-            machine = _kind(header.fingerprint), f"host {header.host}" if is_cpu else f"GPU {header.gpu or header.host}"
-            number = series.setdefault(machine, len(series))
-            run = runs.setdefault((header.started_at, header.gpu, header.host), len(runs))
-            ids = b'{"night":%d,"series":%d,"run":%d,' % (len(nights), number, run)
-            nights.append(Night(header.started_at, header.commit, environment))
-            line = ids + content.strip()[1:].replace(b"\n", b" ") + b"\n"
+            line = content.strip().replace(b"\n", b" ") + b"\n"
             longest = max(longest, len(line) + 1)
             file.write(line)
         file.flush()
-        try:
-            connection.execute(_ROWS.replace("$timer", timer.value), {"path": file.name, "longest": longest})
+        with _named_errors(location):
+            connection.execute(_FILES, {"path": file.name, "longest": longest})
+            connection.execute(_ROWS.replace("$timer", timer.value))
+            nights = [Night(*row) for row in connection.execute(_NIGHTS).fetchall()]
             ((invalid,),) = connection.execute(_INVALID).fetchall()
-            columns = connection.execute(_SERIES).fetchnumpy()
-        except duckdb.Error as error:
-            raise ResultsError(
-                "the history cannot be read", where=_shown(location), got=printable(str(error))
-            ) from error
-    for row in np.flatnonzero(columns["contradicts"]):
-        when = nights[columns["night"][row]].started_at.isoformat(timespec="seconds")
-        workload = columns["workload"][row]
-        not_shown.append(f"{workload}: files differ in its time in the run that started at {when}")
+            rows = connection.execute(_SERIES).fetchnumpy()
+            contradicts = rows.pop("contradicts")
+            for row in np.flatnonzero(contradicts):
+                start = nights[rows["night"][row]].started_at.isoformat(timespec="seconds")
+                not_shown.append(
+                    f"{rows['workload'][row]}: files differ in its time in the run that started at {start}"
+                )
+            charts = _charts({name: column[~contradicts] for name, column in rows.items()}, nights, timer, patterns)
     if invalid:
         not_shown.append(f"{invalid} time{'s' if invalid > 1 else ''} whose verdict is INVALID")
-    columns = {name: column[~columns["contradicts"]] for name, column in columns.items()}
-    charts = _charts(columns, nights, list(series), timer, patterns)
     return Trends(timer, charts, len(names), tuple(map(printable, not_shown)))
 
 
-def _whole_files(location: str, since: datetime | None, not_shown: list[str]) -> Iterator[tuple[str, _Header, bytes]]:
-    """Yield name, header and content of each file in order of time. Append to `not_shown` which are left out, and why."""
+def _connect() -> Any:
+    try:
+        return import_module("duckdb").connect()
+    except ImportError as error:
+        raise ResultsError(
+            "a history cannot be queried without duckdb",
+            got=str(error),
+            next_command="pip install 'kernelgauge[history]'",
+        ) from error
+
+
+def _read_files(location: str, since: datetime | None, not_shown: list[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each whole file. Append the reasons why others are left out to `not_shown`."""
     place = open_history(location)
-    with _reaching(location):
-        keys = sorted(place.keys())
-    earliest = _stamp(since) if since else ""
-    latest = _stamp(datetime.now(timezone.utc) + _CLOCKS_DIFFER)
-    wanted: list[tuple[str, str]] = []
-    for key in keys:
-        name = key.rpartition("/")[2]
-        parts = _NAME.fullmatch(name)
-        if not name or name.startswith("."):  # what stands for a folder in a bucket, and files of a writer
-            continue
-        if parts is None:
-            not_shown.append(f"{key}: not a file of a history")
-        elif parts[3] not in _READ_VERSIONS:
-            not_shown.append(
-                f"{key}: written by another version of kernelgauge (schema {parts[3]}, this one reads 1 and 2)"
-            )
-        elif parts[1] > latest:
-            not_shown.append(f"{key}: it was measured in the future: a clock was wrong, there or here")
-        elif parts[1] >= earliest:
-            wanted.append((name, key))
-    with _reaching(location):
-        for key, content in place.read([key for _, key in sorted(wanted)]):
+    with _named_errors(location):
+        wanted: dict[str, str] = {}  # digests by key
+        for key in sorted(place.keys()):
             name = key.rpartition("/")[2]
-            try:
-                if isinstance(content, Exception):
-                    raise ValueError(f"it cannot be read: {content}")
-                yield name, _decode_header(name, content), content
-            except (ValueError, msgspec.DecodeError, RecursionError) as error:
-                not_shown.append(f"{key}: {error}")
-
-
-def _decode_header(name: str, content: bytes) -> _Header:
-    """Raise `ValueError` with the reason if it is not what was written."""
-    parts = _NAME.fullmatch(name)
-    if parts is None or not sha256(content).hexdigest().startswith(parts[2]):
-        raise ValueError("its content is not what was written: its digest differs from the one in its name")
-    return _HEADER.decode(content)
+            parts = _NAME.fullmatch(name)
+            if not name or name.startswith("."):  # what stands for a folder in a bucket, and files of a writer
+                continue
+            if parts is None:
+                not_shown.append(f"{key}: not a file of a history")
+            elif parts[3] not in _READ_VERSIONS:
+                not_shown.append(f"{key}: has schema {parts[3]}; this version of kernelgauge reads 1 and 2")
+            elif since is None or parts[1] >= _stamp(since):
+                wanted[key] = parts[2]
+        for key, content in place.read(list(wanted)):
+            if isinstance(content, Exception):
+                not_shown.append(f"{key}: it cannot be read: {content}")
+            elif not sha256(content).hexdigest().startswith(wanted[key]):
+                not_shown.append(f"{key}: its content changed: its digest differs from the one in its name")
+            else:
+                yield key.rpartition("/")[2], content
 
 
 def _charts(
-    columns: Mapping[str, NDArray[Any]],
-    nights: Sequence[Night],
-    machines: Sequence[tuple[str, str]],
-    timer: Timer,
-    patterns: Sequence[str],
+    rows: Mapping[str, NDArray[Any]], nights: Sequence[Night], timer: Timer, patterns: Sequence[str]
 ) -> tuple[Chart, ...]:
-    """`columns`: rows of all series, one after the other; `machines`: kind and GPU of each number of a series."""
-    edges = [*np.flatnonzero(np.diff(columns["place"], prepend=-1)), len(columns["place"])]
-    parts = [{name: column[start:end] for name, column in columns.items()} for start, end in pairwise(edges)]
+    """Return the charts of rows that are in order of series and time."""
+    edges = [*np.flatnonzero(np.diff(rows["place"], prepend=-1)), len(rows["place"])]
+    parts = [{name: column[start:end] for name, column in rows.items()} for start, end in pairwise(edges)]
     parts = [part for part in parts if _matches(part["workload"][0], patterns)]
-    corrected = [
-        correct(part["us"], Context(**{name: part[name] for name in (*_NUMBERS, *_NAMES)}), timer) for part in parts
-    ]
+    corrected = [correct(part, timer) for part in parts]
+    shifts = find_shifts([logs for logs, _ in corrected])
     charts: dict[tuple[str, str], list[Series]] = {}
-    for part, (logs, reasons), segments in zip(
-        parts, corrected, segment_series([logs for logs, _ in corrected]), strict=True
-    ):
-        machine, gpu = machines[part["series"][0]]
+    for part, (_, reasons), found in zip(parts, corrected, shifts, strict=True):
         own = tuple(nights[night] for night in part["night"])
-        us, corrected_us = tuple(part["us"].tolist()), tuple(np.exp(logs).tolist())
-        one = Series(gpu, own, us, corrected_us, reasons, tuple(_shifts(segments)), _marks(own))
-        charts.setdefault((part["workload"][0], machine), []).append(one)
-    return tuple(
-        Chart(workload, machine, tuple(sorted(series, key=lambda each: each.gpu)))
-        for (workload, machine), series in sorted(charts.items())
-    )
+        series = Series(own[0].gpu, own, tuple(part["us"].tolist()), reasons, tuple(found), _marks(own))
+        charts.setdefault((part["workload"][0], own[0].machine), []).append(series)
+    return tuple(Chart(workload, machine, tuple(series)) for (workload, machine), series in charts.items())
 
 
 def _matches(workload: str, patterns: Sequence[str]) -> bool:
@@ -600,47 +524,15 @@ def _matches(workload: str, patterns: Sequence[str]) -> bool:
 
 def _marks(nights: Sequence[Night]) -> dict[int, tuple[str, ...]]:
     """Return how the environment changed, by the index of the first night after it."""
-    return {
-        index: _changes(before.environment, after.environment)
-        for index, (before, after) in enumerate(pairwise(nights), start=1)
-        if before.environment is not after.environment
-    }
-
-
-def _changes(before: Environment, after: Environment) -> tuple[str, ...]:
-    moved = [str(change).replace("_", "-") for change in compare(before.fingerprint, after.fingerprint).moved]
-    for name in ("kernelgauge", "host"):
-        old, new = getattr(before, name), getattr(after, name)
-        moved += [f"{name} {old or '(not known)'} -> {new or '(not known)'}"] if old != new else []
-    return tuple(moved)
-
-
-def _shifts(segments: Sequence[Segment]) -> Iterator[Shift]:
-    for index, segment in enumerate(segments):
-        if segment.jumps:
-            yield Shift(segment.start, math.exp(segments[index - 1].last), math.exp(segment.first))
-        if segment.drifts:
-            nights = segment.end - segment.start
-            yield Shift(segment.start, math.exp(segment.first), math.exp(segment.last), nights)
-
-
-def _kind(fingerprint: Fingerprint) -> str:
-    """Name the kind of machine. Times of two kinds answer different questions (`judge.fingerprint`)."""
-    parts = [fingerprint.device, fingerprint.arch]
-    parts += [f"{fingerprint.sm_count} SMs"] if fingerprint.sm_count is not None else []
-    parts += [f"{fingerprint.power_limit_watts:g} W"] if fingerprint.power_limit_watts is not None else []
-    return ", ".join([*parts, *(["MIG"] if fingerprint.mig else [])])
-
-
-def _duckdb() -> Any:
-    try:
-        return import_module("duckdb")
-    except ImportError as error:
-        raise ResultsError(
-            "a history cannot be queried without duckdb",
-            got=str(error),
-            next_command="pip install 'kernelgauge[history]'",
-        ) from error
+    marks = {}
+    for index, (before, after) in enumerate(pairwise(nights), start=1):
+        if before[4:] != after[4:]:
+            prints = [msgspec.json.decode(each.fingerprint, type=Fingerprint) for each in (before, after)]
+            changes = [str(change).replace("_", "-") for change in compare(*prints).moved]
+            for name, old, new in zip(Night._fields[5:], before[5:], after[5:], strict=True):
+                changes += [f"{name} {old or '(unknown)'} -> {new or '(unknown)'}"] if old != new else []
+            marks[index] = tuple(changes)
+    return marks
 
 
 # -- correction -------------------------------------------------------------------------------------------------------
@@ -651,34 +543,24 @@ _GPU_MOVED = 0.004
 _IDLE = 0.5  # share of a latency: a GPU that computes for less than this waits for the host
 
 
-@dataclass(frozen=True)
-class Context:
-    """What else was measured with the times of a series. Each array has a value for each night; NaN: unknown."""
+def correct(series: Mapping[str, NDArray[Any]], timer: Timer) -> tuple[Values, tuple[str, ...]]:
+    """Return the logarithms of the times `us`, and what they were corrected for: GPU speed, launch configuration, host speed.
 
-    device_us: Values
-    host_us: Values  # of the host reference
-    gemm_us: Values  # of the reference kernels
-    copy_us: Values
-    gemm_kernel: Codes
-    copy_kernel: Codes
-    kernels: Codes
-    configuration: Codes
-
-
-def correct(times_us: Sequence[float] | Values, context: Context, timer: Timer) -> tuple[Values, tuple[str, ...]]:
-    """Return the logarithms of the times, corrected for GPU speed, launch configuration or host speed, and for which."""
-    logs = np.log(np.asarray(times_us, dtype=np.float64))
-    busy = (context.device_us / np.exp(logs))[np.isfinite(context.device_us)]
+    `series` has an array with a value for each night: times of the workload (`us`, `device_us`), of the host reference
+    (`host_us`) and of the reference GEMM (`gemm_us`), NaN where unknown; and a code for each `gemm_kernel`, for the names
+    of the `kernels` and for their `configuration`.
+    """
+    logs = np.log(series["us"])
+    busy = (series["device_us"] / series["us"])[np.isfinite(series["device_us"])]
     if timer is Timer.HOST or (timer is Timer.END_TO_END and (not len(busy) or np.median(busy) < _IDLE)):
-        host = _relative(context.host_us, np.zeros(len(logs), np.int64))
+        host = _relative(series["host_us"], np.zeros(len(logs), np.int64))
         return logs - host, ("host speed",) if host.any() else ()
-    uncorrected = logs
-    for reference_us, kernel in ((context.gemm_us, context.gemm_kernel), (context.copy_us, context.copy_kernel)):
-        logs = _at_one_speed(logs, _relative(reference_us, kernel), kernel, context.configuration)
-    at_one_speed = logs
-    logs = _in_one_configuration(logs, context.kernels, context.configuration)
-    found = {"launch configuration": logs is not at_one_speed, "GPU speed": at_one_speed is not uncorrected}
-    return logs, tuple(name for name, is_corrected in found.items() if is_corrected)
+    speed = _relative(series["gemm_us"], series["gemm_kernel"])
+    at_one_speed = _at_one_speed(logs, speed, series["configuration"])
+    corrected = _in_one_configuration(at_one_speed, series["kernels"], series["configuration"])
+    reasons = ["launch configuration"] if corrected is not at_one_speed else []
+    reasons += ["GPU speed"] if at_one_speed is not logs else []
+    return corrected, tuple(reasons)
 
 
 def _relative(reference_us: Values, kernel: Codes) -> Values:
@@ -690,16 +572,16 @@ def _relative(reference_us: Values, kernel: Codes) -> Values:
     return np.nan_to_num(logs)
 
 
-def _at_one_speed(logs: Values, speed: Values, kernel: Codes, configuration: Codes) -> Values:
-    """Subtract the reference's speed, at the slope that the series followed it with.
+def _at_one_speed(logs: Values, speed: Values, configuration: Codes) -> Values:
+    """Subtract the speed of the reference GEMM, at the slope that the series followed it with.
 
-    The slope is the median over all pairs of nights, one to three apart, between which the GPU's speed changed.
+    The slope is the median over all pairs of nights, one to three apart, between which the GPU's speed changed and the
+    configuration did not. Pairs of neighbours alone leave ten times as many false change points (benchmarks/changepoints.py).
     """
-    slopes = []
+    slopes: list[float] = []
     for nights in range(1, LEAST_NIGHTS + 1):
-        same = (kernel[nights:] == kernel[:-nights]) & (configuration[nights:] == configuration[:-nights])
         change, reference = logs[nights:] - logs[:-nights], speed[nights:] - speed[:-nights]
-        moved = same & (np.abs(reference) > _GPU_MOVED)
+        moved = (configuration[nights:] == configuration[:-nights]) & (np.abs(reference) > _GPU_MOVED)
         slopes.extend(change[moved] / reference[moved])
     slope = float(np.clip(np.median(slopes), 0, 1)) if slopes else 0.0
     return logs - slope * speed if slope else logs
@@ -729,7 +611,8 @@ def _in_one_configuration(logs: Values, kernels: Codes, configuration: Codes) ->
 # -- change points ----------------------------------------------------------------------------------------------------
 
 # Optimal partitioning (Jackson et al., "An algorithm for optimal partitioning of data on an interval", 2005) of logarithms
-# into constant levels and straight lines: a step of 1 % is the same at 3 and at 300 us.
+# into constant levels and straight lines: a step of 1 % is the same at 3 and at 300 us. Without lines, a drift of 40 nights
+# is reported as nine steps instead of one drift (benchmarks/changepoints.py).
 LEAST_NIGHTS = 3  # of one level: one or two bad nights are no new level
 _LEAST_DRIFT = 2 * LEAST_NIGHTS  # of one line: as many have a step
 # A neighbourhood of five nights, so that one or two outliers are left out and a level of three is kept (Hampel's
@@ -746,35 +629,14 @@ _PENALTY = 4.0
 _SHORT = 15.0
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Nights of one level or of one line.
-
-    Attributes:
-        start, end: first night, and the one after the last.
-        first, last: levels of the first and the last night as logarithms; equal unless the segment drifts.
-        jumps: whether it starts with a step. A drift mostly begins and ends without one.
-    """
-
-    start: int
-    end: int
-    first: float
-    last: float
-    jumps: bool = False
-
-    @property
-    def drifts(self) -> bool:
-        return self.first != self.last
-
-
-def segment_series(series: Sequence[Values]) -> list[list[Segment]]:
-    """Cut each series, logarithms in order of time, into segments. A series of too few nights is one segment."""
+def find_shifts(series: Sequence[Values]) -> list[list[Shift]]:
+    """Return the change points and drifts of each series. The series are logarithms of times, in order of time."""
     noises = [_noise(each) for each in series]
     inliers = [_inliers(each, noise) for each, noise in zip(series, noises, strict=True)]
     penalties = [_PENALTY * np.log(max(2, len(each))) * (1 + _SHORT / max(1, len(each))) ** 2 for each in series]
     scaled = [(each[kept] - np.median(each)) / noise for each, kept, noise in zip(series, inliers, noises, strict=True)]
-    cuts = _cut(scaled, np.asarray(penalties))
-    return [list(_fit_segments(*each)) for each in zip(series, inliers, cuts, noises, strict=True)]
+    segments = _cut(scaled, np.asarray(penalties))
+    return [list(_shifts(*each)) for each in zip(series, inliers, segments, noises, strict=True)]
 
 
 def _noise(values: Values) -> float:
@@ -789,7 +651,7 @@ def _noise(values: Values) -> float:
 def _inliers(values: Values, noise: float) -> NDArray[np.intp]:
     """Return the indices of all nights that are near the median of the five around them.
 
-    Outliers are left out and not replaced: the median of some good nights and two bad ones leans to the bad side.
+    Outliers are left out and not replaced: with three bad nights in five, the median is bad too.
     """
     if len(values) <= 2 * _REACH:
         return np.arange(len(values))
@@ -811,56 +673,48 @@ def _cut(series: Sequence[Values], penalties: Values) -> list[list[tuple[int, in
     cost = np.full((longest + 1, len(series)), np.inf)  # less the sum of squares, which is the same for all cuts
     cost[0] = 0.0
     start = np.zeros((longest + 1, len(series)), dtype=np.intp)
-    line = np.zeros((longest + 1, len(series)), dtype=bool)
+    is_line = np.zeros((longest + 1, len(series)), dtype=bool)
     columns = np.arange(len(series))
     for end in range(LEAST_NIGHTS, longest + 1):
         count = np.arange(end, LEAST_NIGHTS - 1, -1, dtype=np.float64)[:, None]  # nights of each candidate
         total = sums[end] - sums[: len(count)]
-        candidates = cost[: len(count)] - total**2 / count
-        lines = max(0, len(count) - (_LEAST_DRIFT - LEAST_NIGHTS))  # candidates that are long enough
-        long = count[:lines]
-        across = moments[end] - moments[:lines] - (end - (long + 1) / 2) * total[:lines]
-        gain = np.maximum(across**2 * (12 / (long * (long**2 - 1))) - penalties, 0)
-        candidates[:lines] -= gain
+        across = moments[end] - moments[: len(count)] - (end - (count + 1) / 2) * total
+        gain = across**2 * (12 / (count * (count**2 - 1))) - penalties  # of a line instead of a level
+        gain = np.where(count >= _LEAST_DRIFT, np.maximum(gain, 0), 0)
+        candidates = cost[: len(count)] - total**2 / count - gain
         start[end] = chosen = candidates.argmin(axis=0)
         cost[end] = candidates[chosen, columns] + penalties
-        if lines:
-            line[end] = (chosen < lines) & (gain[np.minimum(chosen, lines - 1), columns] > 0)
-    return [_trace_back(len(each), start[:, column], line[:, column]) for column, each in enumerate(series)]
+        is_line[end] = gain[chosen, columns] > 0
+    segments: list[list[tuple[int, int, bool]]] = []
+    for column, each in enumerate(series):
+        own, end = [], len(each)
+        while end > 0:
+            own.append((int(start[end, column]), end, bool(is_line[end, column])))
+            end = own[-1][0]
+        segments.append(own[::-1])
+    return segments
 
 
-def _trace_back(end: int, start: NDArray[np.intp], line: NDArray[np.bool_]) -> list[tuple[int, int, bool]]:
-    found = []
-    while end > 0:
-        found.append((int(start[end]), end, bool(line[end])))
-        end = int(start[end])
-    return found[::-1]
-
-
-def _fit_segments(
-    values: Values, inliers: NDArray[np.intp], cuts: Sequence[tuple[int, int, bool]], noise: float
-) -> Iterator[Segment]:
-    """Yield the segments of the whole series. An outlier between two levels belongs to the nearer one."""
-    fits = [(inliers[begin:end], *_fit(values, inliers[begin:end], is_line)) for begin, end, is_line in cuts]
-    start, jumps = 0, False
-    for (nights, slope, level), following in zip_longest(fits, fits[1:]):
-        stop, will_jump = len(values), False
-        if following is not None:
-            later, next_slope, next_level = following
-            stop = int(later[0])
-            while stop > nights[-1] + 1 and abs(values[stop - 1] - (next_level + next_slope * (stop - 1))) < abs(
-                values[stop - 1] - (level + slope * (stop - 1))
-            ):
-                stop -= 1
-            jump = abs(next_level + next_slope * stop - level - slope * (stop - 1))
-            will_jump = not (slope or next_slope) or jump > max(abs(slope), abs(next_slope)) + _OUTLIER * noise
-        yield Segment(start, stop, level + slope * start, level + slope * (stop - 1), jumps)
-        start, jumps = stop, will_jump
-
-
-def _fit(values: Values, nights: NDArray[np.intp], is_line: bool) -> tuple[float, float]:
-    """Return the slope, and the level at night 0."""
-    if not is_line:
-        return 0.0, float(np.median(values[nights]))
-    slope, level = np.polyfit(nights, values[nights], 1)
-    return float(slope), float(level)
+def _shifts(
+    values: Values, inliers: NDArray[np.intp], segments: Sequence[tuple[int, int, bool]], noise: float
+) -> Iterator[Shift]:
+    """Yield the steps and drifts of one series. A drift mostly begins and ends without a step."""
+    previous = before = before_slope = 0.0  # night, level and slope at the end of the segment before
+    for start, end, is_line in segments:
+        nights = inliers[start:end]
+        slope, level = np.polyfit(nights, values[nights], 1) if is_line else (0.0, np.median(values[nights]))
+        # The first and the last night of a drift look like outliers.
+        index = int(nights[0]) if start else 0
+        stop = int(nights[-1]) if end < len(inliers) else len(values) - 1
+        while start and index - 1 > previous:  # an outlier between two levels belongs to the nearer one
+            outlier = values[index - 1]
+            if abs(outlier - level - slope * (index - 1)) >= abs(outlier - before):
+                break
+            index -= 1
+        first, last = level + slope * index, level + slope * stop
+        steepest = max(abs(slope), abs(before_slope))
+        if start and (not steepest or abs(first - before) > steepest * (index - previous) + _OUTLIER * noise):
+            yield Shift(index, math.exp(before), math.exp(first))
+        if is_line:
+            yield Shift(index, math.exp(first), math.exp(last), stop - index + 1)
+        previous, before, before_slope = stop, last, slope

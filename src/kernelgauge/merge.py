@@ -1,47 +1,29 @@
-"""`kernelgauge merge`: the results of shards and machines in one folder, with the worst verdict of each workload."""
+"""Merge the results of workers, shards and machines: which parts join, where their traces go, and what they say together."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 
-from .commands.output import Commands, Exit, say, terminal
-from .errors import ResultsError, StorageError
 from .files import is_file_name, write_atomically
 from .judge import Status, compare, worst
-from .printable import printable
-from .results import (
-    NAME,
-    Results,
-    WorkloadResult,
-    encode_results,
-    find_results,
-    folder_names,
-    is_of_something_else,
-    join,
-    read_results,
-    started,
-)
+from .results import Results, WorkloadResult, join, started
 from .workload import Share
 
-__all__ = ["add_commands", "merge"]
+__all__ = ["copy_traces", "find_problems", "merge", "outcome", "summary_lines", "with_trace_prefix"]
 
 _SHARD_OPTION = "--perf-shard"
-_MOST_SHARDS = 20  # missing ones that are named
-_MOST_MACHINES = 4  # of one workload that are named
-_MOST_WORKLOADS = 200  # that are listed
-_LARGEST_PAGE_BYTES = 1_000_000  # GitHub takes a little more for the summary of a step
+_MOST_SHARDS = 20  # missing ones that are listed
+_MOST_MACHINES = 4  # listed for one workload
+_MOST_WORKLOADS = 200  # listed
 _QUIET = (Status.PASS, Status.IMPROVED)
 
-
-# -- which parts become one -------------------------------------------------------------------------------------------
+# -- which parts join -------------------------------------------------------------------------------------------------
 
 
 def merge(parts: Sequence[Results]) -> list[Results]:
@@ -49,52 +31,52 @@ def merge(parts: Sequence[Results]) -> list[Results]:
 
     Parts join if they have the same software, the same kind of device and the same commit, and no workload of theirs was
     measured on two GPUs. A part that measured nothing joins if there is only one machine. `results.join` says which part
-    counts where two have the same; merging merged results changes nothing.
+    counts where two have the same. Merging merged results changes nothing.
     """
     ordered = sorted(parts, key=started)
     measured = [[part] for part in ordered if part.fingerprint is not None]
-    for of_one_gpu in (True, False):  # first what one GPU measured, so that the order of shards changes nothing
-        measured = _grouped(measured, of_one_gpu=of_one_gpu)
-    empty = _grouped([[part] for part in ordered if part.fingerprint is None], of_one_gpu=False)
-    apart = []
+    # Parts of one GPU join first, so that the order of shards changes nothing.
+    measured = _group(_group(measured, of_one_gpu=True))
+    empty = _group([[part] for part in ordered if part.fingerprint is None])
+    apart = [group for group in empty if len(measured) != 1 or not _can_join(measured[0], group)]
     for group in empty:
-        if len(measured) == 1 and _fit(measured[0], group):
+        if group not in apart:
             measured[0] += group
-        else:
-            apart.append(group)
-    merged = []
-    for group in sorted([*measured, *apart], key=lambda group: min(map(started, group))):
-        group.sort(key=started)
-        arguments = _joined_arguments([part.arguments for part in group])
-        merged.append(msgspec.structs.replace(join(group), arguments=arguments) if len(group) > 1 else group[0])
-    return merged
+    groups = [sorted(group, key=started) for group in (*measured, *apart)]
+    return [_join(group) for group in sorted(groups, key=lambda group: started(group[0]))]
 
 
-def _grouped(groups: Sequence[list[Results]], *, of_one_gpu: bool) -> list[list[Results]]:
+def _join(group: Sequence[Results]) -> Results:
+    if len(group) == 1:
+        return group[0]
+    return msgspec.structs.replace(join(group), arguments=_join_arguments([part.arguments for part in group]))
+
+
+def _group(groups: Sequence[list[Results]], *, of_one_gpu: bool = False) -> list[list[Results]]:
     joined: list[list[Results]] = []
     for group in groups:
         candidates = (each for each in joined if not of_one_gpu or _places(each) & _places(group))
-        into = next((each for each in candidates if _fit(each, group)), None)
-        if into is None:
+        target = next((each for each in candidates if _can_join(each, group)), None)
+        if target is None:
             joined.append(list(group))
         else:
-            into += group
+            target += group
     return joined
 
 
-def _fit(one: Sequence[Results], other: Sequence[Results]) -> bool:
+def _can_join(one: Sequence[Results], other: Sequence[Results]) -> bool:
     """Return whether the two can be one, so that no measurement hides one of another machine."""
     prints = [part.fingerprint for part in (*one, *other) if part.fingerprint is not None]
     commits = {part.commit.removesuffix("+") for part in (*one, *other) if part.commit is not None}
     if len(commits) > 1 or not all(compare(prints[0], each).identical for each in prints[1:]):
         return False
-    theirs: dict[str, set[str | None]] = {}
+    places: dict[str, set[str | None]] = {}
     for part, workload in _workloads(other):
-        theirs.setdefault(workload.id, set()).add(_place(part, workload))
+        places.setdefault(workload.id, set()).add(_place(part, workload))
     return all(
-        (place := _place(part, workload)) is not None and theirs[workload.id] == {place}
+        (place := _place(part, workload)) is not None and places[workload.id] == {place}
         for part, workload in _workloads(one)
-        if workload.id in theirs
+        if workload.id in places
     )
 
 
@@ -107,7 +89,7 @@ def _places(parts: Sequence[Results]) -> set[str]:
 
 
 def _place(part: Results, workload: WorkloadResult) -> str | None:
-    """Return the GPU, or the host of a CPU. None is not known, and equals nothing."""
+    """Return the GPU, or the host of a CPU. None is unknown, and equals nothing."""
     host = f"host {part.host}" if part.host else None
     if part.fingerprint is None:
         return host
@@ -118,124 +100,112 @@ def _place(part: Results, workload: WorkloadResult) -> str | None:
 # -- shards -----------------------------------------------------------------------------------------------------------
 
 
-def _joined_arguments(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return those of the first part, with the option for each shard, and without it where all shards are there."""
-    rest, _ = _split(parts[0])
-    asked = [_split(arguments)[1] for arguments in parts]
-    shards = sorted({share for some in asked for share in some}, key=lambda share: (share.count, share.index))
-    if not all(asked) or not any(_missing(shards)):
+def _join_arguments(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the arguments of the first part with the option of each shard, or with none if all shards are there."""
+    rest, _ = _split_arguments(parts[0])
+    asked = [_split_arguments(arguments)[1] for arguments in parts]
+    shards = sorted({share for shares in asked for share in shares}, key=lambda share: (share.count, share.index))
+    if not all(asked) or not any(_missing_shards(shards)):
         return tuple(rest)
     return (*rest, *(text for share in shards for text in (_SHARD_OPTION, str(share))))
 
 
-def _missing(shards: Iterable[Share]) -> Iterator[str]:
+def _split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[Share]]:
+    """Return all other arguments, and the shards."""
+    rest: list[str] = []
+    shards: list[Share] = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        option, equals, value = argument.partition("=")
+        if option != _SHARD_OPTION:
+            rest.append(argument)
+            continue
+        with suppress(ValueError):  # pytest ended with a usage error, and measured nothing
+            shards.append(Share.parse(value if equals else next(remaining, "")))
+    return rest, shards
+
+
+def _missing_shards(shards: Iterable[Share]) -> Iterator[str]:
     known: dict[int, set[int]] = {}
     for share in shards:
         known.setdefault(share.count, set()).add(share.index)
     for count, there in sorted(known.items()):
         missing = (index for index in range(1, count + 1) if index not in there)
-        for index in islice(missing, _MOST_SHARDS):
-            yield f"shard {index}/{count} is missing: no part says that it measured it"
-        more = count - len(there) - _MOST_SHARDS
-        if more > 0:
+        yield from (f"shard {index}/{count} is missing" for index in islice(missing, _MOST_SHARDS))
+        if (more := count - len(there) - _MOST_SHARDS) > 0:
             yield f"{more} more of {count} shards are missing"
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[Share]]:
-    """Return (all other arguments, the shards)."""
-    rest: list[str] = []
-    shards: list[Share] = []
-    left = iter(arguments)
-    for argument in left:
-        option, equals, value = argument.partition("=")
-        if option != _SHARD_OPTION:
-            rest.append(argument)
-            continue
-        text = value if equals else next(left, "")
-        try:
-            shards.append(Share.parse(text))
-        except ValueError:
-            rest += [argument] if equals else [argument, text]
-    return rest, shards
+# -- the summary ------------------------------------------------------------------------------------------------------
 
 
-# -- what they say together -------------------------------------------------------------------------------------------
-
-
-def _seen(merged: Sequence[Results]) -> dict[str, list[tuple[Results, WorkloadResult]]]:
-    """Return each workload with every machine that was to measure it, by id."""
-    seen: dict[str, list[tuple[Results, WorkloadResult]]] = {}
-    for results, workload in _workloads(merged):
-        seen.setdefault(workload.id, []).append((results, workload))
-    return seen
-
-
-def _worst(seen: Sequence[tuple[Results, WorkloadResult]]) -> Status | None:
-    return worst([workload.status for _, workload in seen if workload.status is not None])
-
-
-def _problems(merged: Sequence[Results]) -> Iterator[str]:
-    """Yield what failed beside the workloads: shards that are missing, and runs that ended badly."""
-    yield from _missing(share for each in merged for share in _split(each.arguments)[1])
+def find_problems(merged: Sequence[Results]) -> Iterator[str]:
+    """Yield failures beside the workloads: missing shards, and runs that ended badly."""
+    yield from _missing_shards(share for each in merged for share in _split_arguments(each.arguments)[1])
     for each in merged:
         failed = sum(test.outcome == "failed" for test in each.tests)
-        if (each.exit_status or failed) and (each.status is None or not each.status.fails):
+        if (each.exit_status or failed) and not _fails(each.status):
             tests = f", {failed} of {len(each.tests)} tests failed" if failed else ""
             yield f"the run that started at {each.started_at} ended with exit status {each.exit_status}{tests}"
 
 
-def _word(merged: Sequence[Results], problems: Sequence[str]) -> str:
-    workloads = [workload for _, workload in _workloads(merged)]
-    statuses = [workload.status for workload in workloads if workload.status is not None]
+def outcome(merged: Sequence[Results], problems: Sequence[str]) -> str:
+    """Return ``FAILED``, ``UNDECIDED``, ``NOTHING JUDGED`` or ``PASS``."""
+    statuses = [workload.status for _, workload in _workloads(merged) if workload.status is not None]
     if problems or any(status.fails for status in statuses):
         return "FAILED"
     if not statuses:
         return "NOTHING JUDGED"
-    unjudged = any(workload.status is None and workload.unavailable is None for workload in workloads)
-    return "UNDECIDED" if unjudged or not all(status.decided for status in statuses) else "PASS"
+    is_judged = all(
+        workload.status is not None or workload.unavailable is not None for _, workload in _workloads(merged)
+    )
+    return "PASS" if is_judged and all(status.decided for status in statuses) else "UNDECIDED"
 
 
-def _lines(word: str, merged: Sequence[Results], problems: Sequence[str]) -> list[str]:
+def summary_lines(merged: Sequence[Results], problems: Sequence[str]) -> list[str]:
+    """Return the headline, the problems, and a line for each workload that did not pass everywhere."""
     from .report.failures import cut
     from .report.wording import counted
 
-    seen = _seen(merged)
-    counts = Counter(_worst(each) for each in seen.values())
-    said = [f"{counts[status]} {status.value}" for status in Status if counts[status]]
-    said += [f"{counts[None]} not judged"] if counts[None] else []
+    by_workload: dict[str, list[tuple[Results, WorkloadResult]]] = {}
+    for results, workload in _workloads(merged):
+        by_workload.setdefault(workload.id, []).append((results, workload))
+    counts = Counter(
+        worst([workload.status for _, workload in each if workload.status is not None]) for each in by_workload.values()
+    )
+    parts = [f"{counts[status]} {status.value}" for status in Status if counts[status]]
+    parts += [f"{counts[None]} not judged"] if counts[None] else []
     machines = len({_machine(results, workload) for results, workload in _workloads(merged)})
-    workloads = counted(len(seen), "workload") + (f" ({', '.join(said)})" if said else "")
-    told = [_verdicts(name, each) for name, each in seen.items() if _is_told(each)]
-    more = [f"and {len(told) - _MOST_WORKLOADS} more workloads"] if len(told) > _MOST_WORKLOADS else []
-    return [
-        f"{word}  {counted(machines, 'machine')}, {workloads}",
-        *(cut(f"failed: {problem}") for problem in problems),
-        *(cut(line) for line in told[:_MOST_WORKLOADS]),
-        *more,
-    ]
+    total = counted(len(by_workload), "workload") + (f" ({', '.join(parts)})" if parts else "")
+    shown = [_workload_line(name, each) for name, each in by_workload.items() if any(not _passes(w) for _, w in each)]
+    more = [f"and {counted(len(shown) - _MOST_WORKLOADS, 'more workload')}"] if len(shown) > _MOST_WORKLOADS else []
+    headline = f"{outcome(merged, problems)}  {counted(machines, 'machine')}, {total}"
+    return [headline, *(cut(f"failed: {each}") for each in problems), *map(cut, shown[:_MOST_WORKLOADS]), *more]
 
 
-def _is_told(seen: Sequence[tuple[Results, WorkloadResult]]) -> bool:
-    return any(each.status not in _QUIET and not (each.status is None and each.unavailable) for _, each in seen)
+def _fails(status: Status | None) -> bool:
+    return status is not None and status.fails
 
 
-def _verdicts(name: str, seen: Sequence[tuple[Results, WorkloadResult]]) -> str:
+def _passes(workload: WorkloadResult) -> bool:
+    return workload.status in _QUIET or (workload.status is None and bool(workload.unavailable))
+
+
+def _workload_line(name: str, results: Sequence[tuple[Results, WorkloadResult]]) -> str:
     """Return ``mlp: REGRESSED on NVIDIA H200 a1b2 (+8.1 %); PASS on NVIDIA H200 c3d4 (+0.1 %)``, the worst first."""
     from .report.wording import change_of_one, status_text
 
-    by_status: dict[str, list[str]] = {}
-    for results, workload in sorted(seen, key=lambda each: (each[1].status in _QUIET, not _fails(each[1]))):
-        timed = sorted(
-            (verdict for verdict in workload.verdicts if verdict.change is not None),
-            key=lambda verdict: (not verdict.status.fails, verdict.subject != "device time"),
-        )
+    machines: dict[str, list[str]] = {}
+    for part, workload in sorted(results, key=lambda each: (each[1].status in _QUIET, not _fails(each[1].status))):
+        timed = [verdict for verdict in workload.verdicts if verdict.change is not None]
+        timed.sort(key=lambda verdict: (not verdict.status.fails, verdict.subject != "device time"))
         change = f" ({change_of_one(timed[0].change)})" if timed else ""
-        by_status.setdefault(status_text(workload), []).append(_machine(results, workload) + change)
-    return f"{name}: " + "; ".join(f"{status} on {_some(names)}" for status, names in by_status.items())
-
-
-def _fails(workload: WorkloadResult) -> bool:
-    return workload.status is not None and workload.status.fails
+        machines.setdefault(status_text(workload), []).append(_machine(part, workload) + change)
+    texts = []
+    for status, names in machines.items():
+        more = f" and {len(names) - _MOST_MACHINES} more" if len(names) > _MOST_MACHINES else ""
+        texts.append(f"{status} on {', '.join(names[:_MOST_MACHINES])}{more}")
+    return f"{name}: {'; '.join(texts)}"
 
 
 def _machine(results: Results, workload: WorkloadResult) -> str:
@@ -244,142 +214,40 @@ def _machine(results: Results, workload: WorkloadResult) -> str:
     return " ".join(part for part in (device, gpu, f"on {results.host}" if results.host else "") if part)
 
 
-def _some(names: Sequence[str]) -> str:
-    left = len(names) - _MOST_MACHINES
-    return ", ".join(names[:_MOST_MACHINES]) + (f" and {left} more" if left > 0 else "")
+# -- traces -----------------------------------------------------------------------------------------------------------
 
 
-# -- the command ------------------------------------------------------------------------------------------------------
-
-
-def add_commands(commands: Commands) -> None:
-    merging = commands.add_parser(
-        "merge",
-        help="results of shards and machines as one",
-        description="Join the results of shards, and put those of other GPUs side by side. Writes results.json (one "
-        "machine) or MACHINE/results.json (several), with their traces, report.html and report.md. "
-        "Exit code: 0 if everything was decided and nothing failed, 1 if not, 2 if something could not be read.",
-        allow_abbrev=False,
-    )
-    merging.add_argument(
-        "results", nargs="+", type=Path, metavar="RESULTS", help="a results.json, or a folder of it, or of such folders"
-    )
-    merging.add_argument("--to", required=True, type=Path, metavar="DIR", help="a folder that is new, or empty")
-    merging.set_defaults(command=_merge)
-
-
-@dataclass
-class _Found:
-    """What was read. A trace in `parts` begins with the number of its folder in `folders`."""
-
-    parts: list[Results] = field(default_factory=list)
-    folders: list[Path] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)  # a run without one of its parts is no pass
-
-
-def _merge(options: argparse.Namespace) -> Exit:
-    from .report.html import html
-    from .report.page import Section, markdown, text, unlinked
-    from .report.pull_request import summary_markdown
-
-    _check_destination(options.to)
-    found = _read(options.results)
-    if not found.parts:
-        raise ResultsError(
-            "there is nothing to merge",
-            where=printable(", ".join(map(str, options.results))),
-            expected="a results.json that a run has left, or folders that hold some",
-            next_command="pytest perf",
-        )
-    merged = merge(found.parts)
-    linked: list[Results] = []
-    for place, (results, name) in enumerate(zip(merged, folder_names(merged), strict=True)):
-        merged[place] = whole = _with_traces(results, found.folders, options.to / name)
-        write_atomically(options.to / name / NAME, encode_results(whole))
-        linked.append(_traces_renamed(whole, f"{name}/" if name else ""))
-    problems = [*found.refused, *_problems(merged)]
-    word = _word(merged, problems)
-    page = [Section(lines=tuple(_lines(word, merged, problems)))]
-    head = unlinked(markdown([Section(page[0].lines[0], page[0].lines[1:])]))
-    rest = summary_markdown(linked, limit_bytes=_LARGEST_PAGE_BYTES - len(head.encode()))
-    write_atomically(options.to / "report.md", f"{head}\n{rest}".encode())
-    write_atomically(options.to / "report.html", html(linked).encode())
-    width, color = terminal()
-    say(text(page, width=width, color=color))
-    _tell(*(f"warning: {warning}" for each in merged for warning in each.warnings), f"written: {options.to}")
-    if found.refused:
-        return Exit.TROUBLE
-    return Exit.YES if word == "PASS" else Exit.NO
-
-
-def _read(paths: Sequence[Path]) -> _Found:
-    """Read all that is there, equal results once. What cannot be read is named, and the others are read all the same."""
-    found = _Found()
-    known: set[bytes] = set()
-    for path in paths:
-        for file in find_results(path):
-            try:
-                results = read_results(file)
-            except ResultsError as error:
-                foreign = file != path and is_of_something_else(file)
-                said = f"{printable(str(file))}: {error.what}" + (f" (got {error.got})" if error.got else "")
-                _tell(f"{'skipped' if foreign else 'refused'}: {said}")
-                found.refused += [] if foreign else [said]
-                continue
-            content = encode_results(results)
-            if content in known:
-                _tell(f"skipped: {file}: the same results as in another folder")
-                continue
-            known.add(content)
-            found.parts.append(_traces_renamed(results, f"{len(found.folders)}/"))
-            found.folders.append(file.parent)
-    return found
-
-
-def _traces_renamed(results: Results, before: str) -> Results:
+def with_trace_prefix(results: Results, prefix: str) -> Results:
+    """Return the results with the paths of their traces below another folder."""
     workloads = (
-        each if each.trace is None else msgspec.structs.replace(each, trace=before + each.trace)
+        each if each.trace is None else msgspec.structs.replace(each, trace=prefix + each.trace)
         for each in results.workloads
     )
     return msgspec.structs.replace(results, workloads=tuple(workloads))
 
 
-def _check_destination(folder: Path) -> None:
-    """Raises `StorageError` if there is anything: what another merge has left would pass for this one's."""
-    try:
-        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    except (OSError, ValueError) as error:
-        raise StorageError("cannot write", where=printable(str(folder)), got=printable(str(error))) from error
-    if taken:
-        raise StorageError(
-            "the folder is not empty", where=printable(str(folder)), expected="a folder that is new, or empty"
-        )
+def copy_traces(results: Results, folders: Sequence[Path], into: Path) -> Results:
+    """Copy the traces and their tables, and return the results with the new paths. Missing traces become warnings.
 
-
-def _tell(*lines: str) -> None:
-    for line in lines:
-        print(printable(line), file=sys.stderr)  # noqa: T201
-
-
-def _with_traces(results: Results, folders: Sequence[Path], into: Path) -> Results:
-    """Copy the traces that are there, with their tables, and name those that are not."""
-    lost: list[str] = []
+    The path of each trace starts with the number of its folder in `folders`.
+    """
+    warnings: list[str] = []
     workloads: list[WorkloadResult] = []
     for workload in results.workloads:
         trace = None
         if workload.trace is not None:
             folder = folders[int(workload.trace.partition("/")[0])]
             trace = f"traces/{workload.id}.json.gz"
-            if not is_file_name(workload.id) or not _copied(folder, trace, into):
-                lost.append(f"{workload.id}: its trace was not found beside its results")
-                trace = None
+            if is_file_name(workload.id) and _copy(folder, trace, into):
+                _copy(folder, f"traces/{workload.id}.txt", into)
             else:
-                _copied(folder, f"traces/{workload.id}.txt", into)
+                warnings.append(f"{workload.id}: its trace was not found beside its results")
+                trace = None
         workloads.append(msgspec.structs.replace(workload, trace=trace))
-    return msgspec.structs.replace(results, workloads=tuple(workloads), warnings=(*results.warnings, *lost))
+    return msgspec.structs.replace(results, workloads=tuple(workloads), warnings=(*results.warnings, *warnings))
 
 
-def _copied(folder: Path, name: str, into: Path) -> bool:
+def _copy(folder: Path, name: str, into: Path) -> bool:
     try:
         content = (folder / name).read_bytes()
     except OSError:

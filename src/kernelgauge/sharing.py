@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import threading
 import webbrowser
@@ -15,7 +14,7 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from .errors import SharingError, TraceError
-from .printable import printable
+from .printable import printable, printable_url
 
 __all__ = ["publish", "serve_trace"]
 
@@ -25,10 +24,10 @@ PERFETTO_UI = "https://ui.perfetto.dev"
 ADDRESS = ("127.0.0.1", 9001)
 
 
-def serve_trace(path: Path, *, announce: Callable[[str], object], browser: bool = True) -> None:
+def serve_trace(path: Path, *, announce: Callable[[str], object]) -> None:
     """Serve one trace file to the Perfetto UI, and return when the page has fetched it.
 
-    `announce` gets the link before a browser opens it; `browser` says whether one does.
+    `announce` gets the link, which a browser opens then, if there is one.
 
     Raises `TraceError` if there is no such file, and `SharingError` if the port is taken.
     """
@@ -39,8 +38,7 @@ def serve_trace(path: Path, *, announce: Callable[[str], object], browser: bool 
         threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
         try:
             announce(link)
-            if browser:
-                webbrowser.open(link)
+            webbrowser.open(link)
             server.fetched.wait()
         finally:
             server.shutdown()
@@ -62,8 +60,8 @@ def publish(source: Path, destination: str, *, public_url: str | None = None) ->
     if not destination:  # fsspec would take the current folder
         raise SharingError("no destination", expected="a folder, or a URL such as s3://BUCKET/PREFIX")
     if public_url is not None and not public_url.startswith("https://"):
-        raise SharingError("the Perfetto UI fetches from https:// only", got=_shown(public_url))
-    lines = [f"{len(files)} {'file' if len(files) == 1 else 'files'} -> {_shown(destination)}"]
+        raise SharingError("the Perfetto UI fetches from https:// only", got=printable_url(public_url))
+    lines = [f"{len(files)} {'file' if len(files) == 1 else 'files'} -> {printable_url(destination)}"]
     try:
         store, base = fsspec.core.url_to_fs(destination)
         targets = {key: f"{base.rstrip('/')}/{key}" for key in files}
@@ -79,8 +77,8 @@ def publish(source: Path, destination: str, *, public_url: str | None = None) ->
     except Exception as error:  # the errors of botocore or google.auth are no OSError
         raise SharingError(
             "cannot publish the reports",
-            where=_shown(destination),
-            got=_shown(f"{type(error).__name__}: {error}"),
+            where=printable_url(destination),
+            got=printable_url(f"{type(error).__name__}: {error}"),
             next_command="kernelgauge publish REPORTS DEST   (run it again: it overwrites the files already copied)",
         ) from error
     return lines
@@ -148,8 +146,3 @@ def _files(source: Path) -> dict[str, Path]:
 def _perfetto_link(url: str) -> str:
     """Return the address at which the Perfetto UI opens a trace. The page decodes `url` once."""
     return f"{PERFETTO_UI}/#!/?url={quote(url, safe=':/')}"
-
-
-def _shown(text: str) -> str:
-    """Return a URL, or a message with one, for a terminal: without its password."""
-    return printable(re.sub(r"//[^/@\s]*@", "//***@", text))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,3 +28,18 @@ def kernelgauge(capsys: pytest.CaptureFixture[str]) -> Command:
         return code, printed.out, printed.err
 
     return call
+
+
+def shell(script: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of bash, in which $KG is the command."""
+    variables = {**os.environ, "KG": f"{sys.executable} -m kernelgauge", **environment}
+    command = ["bash", "-c", script, "bash", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+
+
+def imported_modules(*arguments: str | Path) -> set[str]:
+    """Return the modules that are loaded when a command has ended."""
+    script = "import sys; from kernelgauge.cli import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stderr.split())

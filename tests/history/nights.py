@@ -1,16 +1,12 @@
-"""Results of made-up nights, and histories of them read again."""
+"""Results of made-up nights."""
 
 from __future__ import annotations
 
-import json
 import random
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from kernelgauge.history import Trends, add_to_history, read_trends
 from kernelgauge.results import Results, WorkloadResult
 from tests.builders import ELSEWHERE, H200, HERE, WORKLOAD, fingerprint, run
 from tests.test_results import results, verdict, workload
@@ -29,29 +25,17 @@ def night(number: int, *workloads: WorkloadResult, gpu: str | None = HERE, **cha
     return results(*workloads, started_at=when, gpu=gpu, fingerprint=machine, **({"host": "node"} | changes))
 
 
-def stored(folder: Path) -> dict[str, Any]:
-    """Content of each file by key; what is hidden is not one."""
-    return {
-        path.relative_to(folder).as_posix(): json.loads(path.read_bytes())
-        for path in sorted(folder.rglob("*.json"))
-        if not path.name.startswith(".")
-    }
-
-
-def shown(location: str | Path, **options: Any) -> Trends:
-    pytest.importorskip("duckdb")
-    return read_trends(str(location), **options)
-
-
-def year(location: str | Path, *, nights: int = 40, gpus: tuple[str, ...] = (HERE, ELSEWHERE)) -> None:
-    """A driver upgrade at half time that makes "slow" 5 % slower."""
+def year(nights: int = 40) -> list[Results]:
+    """Two GPUs, and a driver upgrade at half time that makes "slow" 5 % slower."""
+    measured = []
     for number in range(nights):
-        late = number >= nights // 2
-        machine = fingerprint(driver="585.1" if late else "580.1")
-        for gpu in gpus:
+        is_late = number >= nights // 2
+        machine = fingerprint(driver="585.1" if is_late else "580.1")
+        for gpu in (HERE, ELSEWHERE):
             wobble = 1 + random.Random(f"{gpu} {number}").gauss(0, 0.001)
             both = [
                 timed(us * wobble, name=name, gpu=gpu, machine=machine)
-                for name, us in (("slow", 210.0 if late else 200.0), ("same", 100.0))
+                for name, us in (("slow", 210.0 if is_late else 200.0), ("same", 100.0))
             ]
-            add_to_history(night(number, *both, gpu=gpu, commit=f"{number:040x}"), str(location))
+            measured.append(night(number, *both, gpu=gpu, commit=f"{number:040x}"))
+    return measured

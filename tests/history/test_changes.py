@@ -1,21 +1,37 @@
-"""Change points and drifts: which are found, and in times corrected for what. All random numbers come from fixed seeds."""
+"""Change points and drifts, and the corrections before they are searched. All random numbers have fixed seeds."""
 
 from __future__ import annotations
 
+import html
 import json
 import random
+import re
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
-from kernelgauge.history import LEAST_NIGHTS, Series, add_to_history, segment_series
-from kernelgauge.run import Timer
-from tests.builders import mlp_kernels, pair
-from tests.history.nights import night, shown, timed
+from kernelgauge.history import LEAST_NIGHTS, find_shifts
+from tests.builders import HERE, mlp_kernels, pair
+from tests.history.conftest import History
+from tests.history.nights import night, timed
+
+NIGHTS = 40
+Measured: TypeAlias = Callable[[int], dict[str, Any]]
+
+
+def fill(history: History, measured: Measured) -> None:
+    """Add what `measured` gives each night: the time in `us`, and arguments of `builders.run`."""
+    nights = []
+    for number in range(NIGHTS):
+        each = measured(number)
+        us = each.pop("us", 205.0) * noise(number, "us", 0.0002)
+        nights.append(night(number, timed(us, **each)))
+    assert history.add(*nights)[0] == 0
+
 
 # -- segments --------------------------------------------------------------------------------------------------------
 
@@ -30,7 +46,7 @@ def stepped(seed: int, step: float, noise: float, *, at: int = 60, count: int = 
 
 
 def steps(*series: np.ndarray) -> list[list[int]]:
-    return [[segment.start for segment in segments if segment.jumps] for segments in segment_series(series)]
+    return [[shift.index for shift in shifts] for shifts in find_shifts(series)]
 
 
 @pytest.mark.parametrize(("step", "noise"), [(0.005, 0.0015), (0.01, 0.003), (0.05, 0.015), (-0.01, 0.003)])
@@ -39,20 +55,19 @@ def test_step_of_three_times_noise_is_found(step: float, noise: float) -> None:
     assert sum(len(each) == 1 and abs(each[0] - 60) <= 1 for each in found) >= 45
 
 
-@pytest.mark.parametrize("count", [6, 8, 10, 12, 20, 30, 100, 365])
+@pytest.mark.parametrize("count", [6, 8, 12, 30, 100, 365])
 @pytest.mark.parametrize("noise", [0.0001, 0.002, 0.03])
 def test_noise_has_change_in_one_of_hundred_at_most(count: int, noise: float) -> None:
-    found = segment_series([noisy(seed, count, noise) for seed in range(1000)])
-    assert sum(len(each) > 1 or each[0].drifts for each in found) <= 10
+    found = steps(*(noisy(seed, count, noise) for seed in range(1000)))
+    assert sum(map(bool, found)) <= 10
 
 
-@pytest.mark.parametrize("outlier", [0.5, 0.95, 1.05, 1.3, 10.0])
-@pytest.mark.parametrize("at", [0, 1, 2, 30, 57, 58, 59])
-@pytest.mark.parametrize("bad_nights", [1, 2])
-def test_one_or_two_bad_nights_are_no_change(outlier: float, at: int, bad_nights: int) -> None:
+@pytest.mark.parametrize("outlier", [0.5, 0.95, 1.05, 10.0])
+@pytest.mark.parametrize("nights", [[0], [1, 2], [30], [30, 32], [57, 58], [58], [59]])
+def test_bad_nights_are_no_change(outlier: float, nights: list[int]) -> None:
     series = [noisy(seed, 60, 0.002) for seed in range(10)]
     for each in series:
-        each[at : at + bad_nights] += np.log(outlier)
+        each[nights] += np.log(outlier)
     assert steps(*series) == [[]] * 10
 
 
@@ -69,75 +84,59 @@ def test_several_steps_with_bad_night_are_found() -> None:
     assert steps(values) == [[50, 120]]
 
 
-@pytest.mark.parametrize(("bad_night", "first"), [(30, 30), (29, 29)])
-def test_bad_night_at_step_joins_nearer_level(bad_night: int, first: int) -> None:
+@pytest.mark.parametrize(("outlier", "first"), [({30: 0.3}, 30), ({29: 0.04}, 29), ({29: 0.3, 30: 0.3}, 29)])
+def test_bad_night_at_step_joins_nearer_level(outlier: dict[int, float], first: int) -> None:
     values = stepped(2, 0.05, 0.002, at=30, count=60)
-    values[bad_night] += 0.04
+    for bad_night, size in outlier.items():
+        values[bad_night] += size
     assert steps(values) == [[first]]
 
 
-def test_step_is_same_at_every_scale() -> None:
+def test_step_is_same_at_every_scale_and_in_any_company() -> None:
     values = stepped(1, 0.02, 0.002)
+    others = [stepped(seed, 0.005 * (seed % 4), 0.003, at=5 + seed, count=70 + seed) for seed in range(20)]
     assert steps(values, values - np.log(1e3), values + np.log(1e6)) == [[60]] * 3
+    assert find_shifts(others) == [find_shifts([each])[0] for each in others]
 
 
-def test_equal_values_have_no_step_and_one_rounded_step() -> None:
+def test_equal_values_have_no_step() -> None:
     assert steps(np.log([200.0] * 365), np.log([200.0] * 30 + [202.0] * 30)) == [[], [30]]
+    assert steps(*(np.log([100.0, 200.0, 300.0, 400.0, 500.0][:count]) for count in range(1, 6))) == [[]] * 5
 
 
-@pytest.mark.parametrize("count", range(1, 2 * LEAST_NIGHTS))
-def test_too_few_nights_have_no_step(count: int) -> None:
-    assert steps(np.log([100.0, 200.0, 300.0, 400.0, 500.0][:count])) == [[]]
-
-
-def test_series_cut_together_or_alone_are_the_same() -> None:
-    series = [stepped(seed, 0.005 * (seed % 4), 0.003, at=5 + seed, count=70 + seed) for seed in range(20)]
-    assert segment_series(series) == [segment_series([each])[0] for each in series]
-
-
-@pytest.mark.parametrize("slope", [0.001, -0.001, 0.0002])
-def test_ramp_between_levels_is_one_drift_without_step(slope: float) -> None:
+@pytest.mark.parametrize("slope", [0.001, -0.001, 0.0005])
+def test_ramp_between_levels_is_one_drift(slope: float) -> None:
     for seed in range(10):
         values = noisy(seed, 200, 0.0006) + slope * np.clip(np.arange(200) - 100, 0, 40)
-        before, drift, after = segment_series([values])[0]
-        assert [before.drifts, drift.drifts, after.drifts] == [False, True, False]
-        assert not any(segment.jumps for segment in (before, drift, after))
-        assert after.first - before.first == pytest.approx(40 * slope, rel=0.1)
+        (drift,) = find_shifts([values])[0]
+        assert drift.nights == pytest.approx(40, abs=12)
+        assert drift.change == pytest.approx(np.expm1(40 * slope), rel=0.3)
 
 
-def test_drift_over_all_nights_is_one_segment() -> None:
-    (drift,) = segment_series([noisy(0, 365, 0.0006) + 0.0001 * np.arange(365)])[0]
-    assert (drift.start, drift.end, drift.drifts) == (0, 365, True)
+def test_drift_over_all_nights_is_one_shift() -> None:
+    (drift,) = find_shifts([noisy(0, 365, 0.0006) + 0.0001 * np.arange(365)])[0]
+    assert (drift.index, drift.nights) == (0, 365)
+    assert drift.per_night == pytest.approx(0.0001, rel=0.05)
 
 
 def test_step_in_drift_is_both() -> None:
-    values = noisy(0, 100, 0.0006) + 0.001 * np.arange(100)
-    values[50:] += 0.02
-    first, second = segment_series([values])[0]
-    assert (first.drifts, second.drifts, second.start, second.jumps) == (True, True, 50, True)
+    values = noisy(0, 100, 0.0006) + 0.001 * np.arange(100) + 0.02 * (np.arange(100) >= 50)
+    assert [(shift.index, shift.nights) for shift in find_shifts([values])[0]] == [(0, 50), (50, 0), (50, 50)]
 
 
-# -- corrected series -------------------------------------------------------------------------------------------------
-
-NIGHTS = 40
+# -- corrected series, as the command shows them ----------------------------------------------------------------------
 
 
 def noise(number: int, part: str, deviation: float) -> float:
     return 1 + random.Random(f"{part} {number}").gauss(0, deviation)
 
 
-def series(folder: Path, measured: Callable[[int], dict[str, Any]], timer: Timer = Timer.DEVICE) -> Series:
-    """What `measured` gives each night: the time in `us`, and arguments of `builders.run`."""
-    for number in range(NIGHTS):
-        each = measured(number)
-        us = each.pop("us", 205.0) * noise(number, "us", 0.0006)
-        add_to_history(night(number, timed(us, **each)), str(folder))
-    (chart,) = shown(folder, timer=timer).charts
-    return chart.series[0]
-
-
 def is_slow(number: int) -> bool:
     return number // 8 % 2 == 1
+
+
+def steady(number: int) -> dict[str, Any]:
+    return {}
 
 
 def two_speeds(number: int) -> dict[str, Any]:
@@ -145,92 +144,94 @@ def two_speeds(number: int) -> dict[str, Any]:
     return {"us": 205 * (1 + 0.9 * (slow - 1)), "controls": pair(gemm=150 * slow * noise(number, "gemm", 0.001))}
 
 
+def unrelated_speed(number: int) -> dict[str, Any]:
+    return two_speeds(number) | {"us": 205.0}
+
+
+def other_gemm(number: int) -> dict[str, Any]:
+    late = number >= 20
+    return {"us": 207.0 if late else 205.0, "controls": pair(gemm=152 if late else 150, gemm_kernel=f"gemm_{late}")}
+
+
 def autotuned(number: int) -> dict[str, Any]:
     other = number % 12 in (3, 4, 5, 9)
     return {"us": 223.0 if other else 205.0, "kernels": mlp_kernels(xblock=512 if other else 1024)}
 
 
-def test_gpu_of_two_speeds_has_no_change_point(tmp_path: Path) -> None:
-    found = series(tmp_path, two_speeds)
-    assert (found.shifts, found.corrected_for) == ((), ("GPU speed",))
+def autotuned_step(number: int) -> dict[str, Any]:
+    each = autotuned(number)
+    return each | {"us": each["us"] * (1.005 if number >= 20 else 1)}
 
 
-def test_gpu_speed_is_ignored_where_series_does_not_follow(tmp_path: Path) -> None:
-    found = series(tmp_path, lambda number: two_speeds(number) | {"us": 205.0})
-    assert found.shifts == ()
-    assert found.corrected_us == pytest.approx(found.values_us, rel=0.002)
+def new_configuration(number: int) -> dict[str, Any]:
+    return {"us": 223.0, "kernels": mlp_kernels(xblock=512)} if number >= 20 else {}
 
 
-def test_gpu_speed_of_another_gemm_kernel_is_ignored(tmp_path: Path) -> None:
-    def upgraded(number: int) -> dict[str, Any]:
-        late = number >= 20
-        return {"us": 207.0 if late else 205.0, "controls": pair(gemm=152 if late else 150, gemm_kernel=f"gemm_{late}")}
-
-    assert [shift.index for shift in series(tmp_path, upgraded).shifts] == [20]
+def other_kernels(number: int) -> dict[str, Any]:
+    return {"us": 223.0, "kernels": mlp_kernels()[:3]} if 15 <= number < 25 else {}
 
 
-def test_autotuner_choice_has_no_change_point(tmp_path: Path) -> None:
-    found = series(tmp_path, autotuned)
-    assert (found.shifts, found.corrected_for) == ((), ("launch configuration",))
-
-
-def test_step_under_autotuner_choice_is_found(tmp_path: Path) -> None:
-    def stepped(number: int) -> dict[str, Any]:
-        each = autotuned(number)
-        return each | {"us": each["us"] * (1.005 if number >= 20 else 1)}
-
-    (shift,) = series(tmp_path, stepped).shifts
-    assert (shift.index, shift.change) == (20, pytest.approx(0.005, abs=0.001))
-
-
-def test_configuration_that_stays_is_a_step(tmp_path: Path) -> None:
-    found = series(tmp_path, lambda number: {"us": 223.0, "kernels": mlp_kernels(xblock=512)} if number >= 20 else {})
-    assert ([shift.index for shift in found.shifts], found.corrected_for) == ([20], ())
-
-
-def test_other_kernels_for_some_nights_are_two_steps(tmp_path: Path) -> None:
-    def reverted(number: int) -> dict[str, Any]:
-        return {"us": 223.0, "kernels": mlp_kernels()[:3]} if 15 <= number < 25 else {}
-
-    assert [shift.index for shift in series(tmp_path, reverted).shifts] == [15, 25]
-
-
-def drifting_host(number: int) -> dict[str, Any]:
+def new_host_each_week(number: int) -> dict[str, Any]:
     speed = noise(number // 7, "speed", 0.1)
-    return {
-        "host": (50 * speed,),
-        "end_to_end": (300 * speed,),
-        "host_control_us": 14 * speed * noise(number, "host", 0.01),
-    }
+    times = {"host": (50 * speed,), "end_to_end": (300 * speed,)}
+    return {"us": 100.0, "host_control_us": 14 * speed * noise(number, "host", 0.01)} | times
 
 
-@pytest.mark.parametrize("timer", [Timer.HOST, Timer.END_TO_END])
-def test_host_of_many_speeds_has_no_change_point(tmp_path: Path, timer: Timer) -> None:
-    found = series(tmp_path, lambda number: drifting_host(number) | {"us": 100.0}, timer)
-    assert (found.shifts, found.corrected_for) == ((), ("host speed",))
+def busy_gpu(number: int) -> dict[str, Any]:
+    return new_host_each_week(number) | {"us": 205.0, "end_to_end": (300.0,)}
 
 
-def test_latency_of_busy_gpu_is_not_corrected_for_host(tmp_path: Path) -> None:
-    found = series(tmp_path, lambda number: drifting_host(number) | {"end_to_end": (300.0,)}, Timer.END_TO_END)
-    assert (found.shifts, found.corrected_for) == ((), ())
+def drift(number: int) -> dict[str, Any]:
+    return {"us": 205 * 1.00104**number}
 
 
-def test_schema_1_is_read_and_not_corrected(tmp_path: Path) -> None:
-    series(tmp_path / "new", autotuned)
-    for path in (tmp_path / "new").rglob("*.json"):
-        told = json.loads(path.read_bytes()) | {"schema_version": 1}
+def point(day: str, before: float, after: float) -> str:
+    change = f"{100 * (after / before - 1):+.1f}"
+    return f"{day}  GPU {HERE}  {before} -> {after} us ({change} %), commit (unknown) -> (unknown)"
+
+
+@pytest.mark.parametrize(
+    ("measured", "timer", "corrected", "shifts"),
+    [
+        (steady, "device", "", []),
+        (two_speeds, "device", "GPU speed", ["none"]),
+        (unrelated_speed, "device", "", []),
+        (other_gemm, "device", "", [point("2026-01-25", 205.0, 207.0)]),
+        (autotuned, "device", "launch configuration", ["none"]),
+        (autotuned_step, "device", "launch configuration", [point("2026-01-25", 205.0, 206.0)]),
+        (new_configuration, "device", "", [point("2026-01-25", 205.0, 223.0)]),
+        (other_kernels, "device", "", [point("2026-01-30", 223.0, 205.0), point("2026-01-20", 205.0, 223.0)]),
+        (new_host_each_week, "dispatch", "host speed", ["none"]),
+        (new_host_each_week, "latency", "host speed", ["none"]),
+        (busy_gpu, "latency", "", []),
+        (drift, "device", "", [f"2026-01-05  GPU {HERE}  drift: +0.10 % a night for 40 nights (+4.1 %)"]),
+    ],
+)
+def test_changes_of_the_machine_are_corrected(
+    history: History, tmp_path: Path, measured: Measured, timer: str, corrected: str, shifts: list[str]
+) -> None:
+    fill(history, measured)
+    _, out, _ = history.show("mlp", "--timer", timer, "--html", str(tmp_path / "x.html"))
+    text = re.sub(r"\n {6}", " ", out)  # wrapped lines
+    found = re.search(r"Change points \(advisory(?:; corrected for (.*))?\):\n((?:    .*\n)*)", text)
+    assert [line.strip() for line in found[2].splitlines()] == shifts if found else shifts == []
+    assert (found[1] or "" if found else "") == corrected
+    assert all(each in html.unescape((tmp_path / "x.html").read_text()) for each in shifts)
+
+
+def test_schema_1_is_read_and_not_corrected(history: History) -> None:
+    fill(history, autotuned)
+    for key, told in list(history.entries().items()):
         for name in ("kernels", "configuration", "gemm_us", "gemm_kernel", "copy_us", "copy_kernel"):
             del told["rows"][name]
-        for timer in Timer:
+        for timer in ("device_time", "end_to_end", "host_dispatch"):
             for name in ("low", "high", "host_us"):
-                del told["rows"][timer.value][name]
-        content = json.dumps(told).encode()
-        stamp, gpu, _ = path.name.split("-")
-        (tmp_path / f"{stamp}-{gpu}-{sha256(content).hexdigest()[:16]}.v1.json").write_bytes(content)
-    both = shown(tmp_path)
-    assert (both.files, both.charts[0].series[0].corrected_for) == (2 * NIGHTS, ("launch configuration",))
-    for path in (tmp_path / "new").rglob("*.json"):
+                del told["rows"][timer][name]
+        content = json.dumps(told | {"schema_version": 1}).encode()
+        stamp, gpu, _ = Path(key).name.split("-")
+        (history.root / f"{stamp}-{gpu}-{sha256(content).hexdigest()[:16]}.v1.json").write_bytes(content)
+    assert "corrected for launch configuration" in history.show("mlp")[1]  # the newer schema counts
+    for path in history.root.rglob("*.v2.json"):
         path.unlink()
-    found = shown(tmp_path)
-    assert (found.files, found.charts[0].series[0].corrected_for) == (NIGHTS, ())
-    assert found.charts[0].series[0].shifts != ()
+    out = history.show("mlp")[1]
+    assert (f"{NIGHTS} runs" in out, "Change points (advisory):" in out) == (True, True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernelgauge.cli import main
-from kernelgauge.commands.output import Exit
+from kernelgauge.cli.output import Exit
 
 from .inner_project import Project, told
 

@@ -1,4 +1,4 @@
-"""`kernelgauge report`: what a run has left, in other forms."""
+"""`kernelgauge report`: the results of a run as HTML, Markdown, JSON or text."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from pathlib import Path
 from ..errors import ResultsError
 from ..printable import printable
 from ..results import Results
-from .output import STDOUT, Commands, Exit, check_destinations, say, terminal
+from .output import STDOUT, Commands, Exit, check_destinations, note, say, terminal
 
 __all__ = ["add_commands"]
 
 
 @dataclass(frozen=True)
 class _Form:
-    """One form of the report. `one`: it has room for a single run."""
+    """One form of the report. `is_of_one_run`: it has room for a single run."""
 
     option: str
-    what: str
-    made: Callable[[Sequence[Results]], bytes]
-    one: bool = False
+    help: str
+    make: Callable[[Sequence[Results]], bytes]
+    is_of_one_run: bool = False
 
 
 def add_commands(commands: Commands) -> None:
     report = commands.add_parser(
         "report",
-        help="results of a run as HTML, Markdown, JSON of pytest-benchmark, or text",
-        description="Make reports of results.json files, without a GPU. FILE may be -, for the standard output. Without an "
-        "option, report.html and report.md are written beside the newest of RESULTS.",
+        help="write results as HTML, Markdown, pytest-benchmark JSON or text",
+        description="Make reports of results.json files, without a GPU. FILE may be -, for standard output. Without an "
+        "option, write report.html and report.md beside the newest of RESULTS.",
         allow_abbrev=False,
     )
     report.add_argument(
@@ -40,11 +40,11 @@ def add_commands(commands: Commands) -> None:
         nargs="+",
         type=Path,
         metavar="RESULTS",
-        help="a results.json, or a folder that holds one, or folders that do",
+        help="a results.json, or a folder with one or with folders of them",
     )
     for form in _FORMS:
-        report.add_argument(f"--{form.option}", metavar="FILE", help=form.what + (", of one run" if form.one else ""))
-    report.add_argument("--print", action="store_true", help="the table that pytest ends with, on the standard output")
+        report.add_argument(f"--{form.option}", metavar="FILE", help=form.help)
+    report.add_argument("--print", action="store_true", help="print the summary that pytest ends with")
     report.set_defaults(command=_report)
 
 
@@ -58,14 +58,14 @@ def _report(options: argparse.Namespace) -> Exit:
     wanted = _wanted(options, read[-1][1].parent)
     _check([*(where for _, where in wanted), *([STDOUT] if options.print else [])], files)
     # All are made before any is written: an error leaves nothing half done.
-    made = [(where, _made(form, results)) for form, where in wanted]
-    for where, content in made:
+    contents = [(where, _make(form, results)) for form, where in wanted]
+    for where, content in contents:
         if where == STDOUT:
             sys.stdout.buffer.write(content)
             sys.stdout.flush()
         else:
             write_atomically(Path(where), content)
-            print(f"written: {printable(where)}", file=sys.stderr)  # noqa: T201
+            note(f"written: {where}")
     if options.print:
         say("\n\n".join(map(_summary, results)))
     return Exit.YES
@@ -79,25 +79,24 @@ def _wanted(options: argparse.Namespace, beside: Path) -> list[tuple[_Form, str]
 
 
 def _check(destinations: Sequence[str], results: Sequence[Path]) -> None:
-    """Raises `ResultsError` or `StorageError` for what would be written over something else."""
+    """Check that no report replaces its own results, another report, or a device. Raises `ResultsError`, `StorageError`."""
     check_destinations(destinations)
     for path in destinations:
         if any(os.path.exists(path) and os.path.exists(each) and os.path.samefile(path, each) for each in results):
             raise ResultsError("a report is not written over the results", where=printable(path))
 
 
-def _made(form: _Form, results: Sequence[Results]) -> bytes:
-    if form.one and len(results) > 1:
+def _make(form: _Form, results: Sequence[Results]) -> bytes:
+    if form.is_of_one_run and len(results) > 1:
         raise ResultsError(
             f"--{form.option} has room for one run",
             got=f"{len(results)} results",
             expected="one",
             next_command=f"kernelgauge report RESULTS --{form.option} FILE   (once for each)",
         )
-    return form.made(results)
+    return form.make(results)
 
 
-# Each form is imported when it is asked for: what one needs, another does not wait for.
 def _html(results: Sequence[Results]) -> bytes:
     from ..report.html import html
 
@@ -117,14 +116,14 @@ def _benchmark_json(results: Sequence[Results]) -> bytes:
 
 
 _FORMS = (
-    _Form("html", "one page that needs no other file", _html),
-    _Form("markdown", "for a pull request", _markdown),
-    _Form("benchmark-json", "for pytest-benchmark compare", _benchmark_json, one=True),
+    _Form("html", "write one self-contained page", _html),
+    _Form("markdown", "write Markdown for a pull request", _markdown),
+    _Form("benchmark-json", "write one run for pytest-benchmark compare", _benchmark_json, is_of_one_run=True),
 )
 
 
 def _summary(results: Results) -> str:
-    """What the run of pytest ended with, and every verdict that fails."""
+    """Return the summary that the run of pytest ended with, and every verdict that fails."""
     from ..report.summary import summary
 
     width, color = terminal()

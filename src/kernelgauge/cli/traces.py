@@ -1,4 +1,4 @@
-"""`kernelgauge show` and `kernelgauge diff`: any trace of torch.profiler, without a GPU."""
+"""`kernelgauge show`, `diff` and `publish`: traces of torch.profiler, without a GPU."""
 
 from __future__ import annotations
 
@@ -26,46 +26,75 @@ _TOP = 20
 def add_commands(commands: Commands) -> None:
     show = commands.add_parser(
         "show",
-        help="what a trace says: its kernels, who launched them, what the GPU waited for",
+        help="explain one trace: its kernels, what launched them, why the GPU was idle",
         description="Explain a trace of torch.profiler (.json or .json.gz): kernels in order and in groups, launch "
         "configurations, launching ops and shapes, idle time, the host's ops.",
         allow_abbrev=False,
     )
     show.add_argument("trace", metavar="TRACE")
-    _add_choices(show)
+    _add_selection(show)
+    forms = _add_forms(show)
+    forms.add_argument(
+        "--open",
+        action="store_true",
+        help="open the whole trace in the Perfetto UI instead: serve this one file on 127.0.0.1:9001, print the link, "
+        "and end when the page has fetched it, or on Ctrl-C. Nothing is uploaded",
+    )
     show.set_defaults(command=_show)
     diff = commands.add_parser(
         "diff",
-        help="what changed between two traces, and one sentence of conclusion",
-        description="Compare two traces of torch.profiler: kernels that were fused, exchanged, launched otherwise, that "
-        "vanished or appeared, what got slower or faster, and what the host's lane lost or gained.",
+        help="compare two traces",
+        description="Compare two traces of torch.profiler: kernels that were fused, replaced, added, removed or launched "
+        "with another configuration, changes of their times, and changes on the host. Ends with one sentence.",
         allow_abbrev=False,
     )
     diff.add_argument("before", metavar="BEFORE")
     diff.add_argument("after", metavar="AFTER")
-    _add_choices(diff)
-    diff.add_argument("--all", action="store_true", help="unchanged kernels one by one too")
+    _add_selection(diff)
+    _add_forms(diff)
+    diff.add_argument("--all", action="store_true", help="list unchanged kernels too")
     diff.add_argument(
         "--fail-on-change",
         action="store_true",
-        help="exit with 1 if other kernels ran, or the same ones were launched otherwise (times alone do not count); "
-        "with 2 if a trace lacks records or kernels, so that nobody can say",
+        help="exit with 1 if kernels or launch configurations changed (times do not count); with 2 if a trace is "
+        "incomplete or has no kernels",
     )
     diff.set_defaults(command=_diff)
+    publishing = commands.add_parser(
+        "publish",
+        help="copy reports to a bucket, and print Perfetto links for their traces",
+        description="Copy a folder of reports, or one trace, to a local path or any URL that fsspec knows (s3://, gs://, "
+        "hf://, ...). Existing files are overwritten; nothing is deleted. Hidden files and symbolic links are left out.",
+        allow_abbrev=False,
+    )
+    publishing.add_argument("reports", type=Path, metavar="REPORTS", help="for example reports/latest")
+    publishing.add_argument("destination", metavar="DEST")
+    publishing.add_argument(
+        "--public-url", metavar="URL", help="the public address of DEST, for the links; not needed for hf://"
+    )
+    publishing.set_defaults(command=_publish)
 
 
-def _add_choices(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--top", type=int, default=_TOP, metavar="N", help=f"rows of a table; 0: all (default: {_TOP})")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--step", type=int, metavar="N", help="only ProfilerStep#N")
-    what.add_argument("--region", metavar="NAME", help="only what ran inside record_function(NAME)")
-    what.add_argument("--whole", action="store_true", help="everything at once, profiler steps or not")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="for machines; times in microseconds, names whole")
-    form.add_argument("--markdown", action="store_true", help="for a pull request")
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--top", type=int, default=_TOP, metavar="N", help=f"rows of each table; 0 for all (default: {_TOP})"
+    )
+    selection = parser.add_mutually_exclusive_group()
+    selection.add_argument("--step", type=int, metavar="N", help="only ProfilerStep#N")
+    selection.add_argument("--region", metavar="NAME", help="only record_function(NAME)")
+    selection.add_argument("--whole", action="store_true", help="the whole trace, not each profiler step")
+
+
+def _add_forms(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--json", action="store_true", help="print JSON, with times in microseconds and full names")
+    forms.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
+    return forms
 
 
 def _show(options: argparse.Namespace) -> Exit:
+    if options.open:
+        return _open(Path(options.trace))
     from ..report.show import show_page
     from ..report.trace_data import json_text, show_data
 
@@ -74,6 +103,13 @@ def _show(options: argparse.Namespace) -> Exit:
         say(json_text(show_data(summary, name=printable(options.trace))))
     else:
         say(_formed(show_page(summary, name=Path(options.trace).name, top=_top(options)), options))
+    return Exit.YES
+
+
+def _open(trace: Path) -> Exit:
+    from ..sharing import serve_trace
+
+    serve_trace(trace, announce=say)
     return Exit.YES
 
 
@@ -94,12 +130,19 @@ def _diff(options: argparse.Namespace) -> Exit:
 
 
 def _verdict(comparison: Comparison) -> Exit:
-    """Fails closed: of a trace that lacks what it shows, nobody can say that nothing changed."""
+    """Return whether kernels changed. Fail closed: an incomplete trace cannot show that nothing changed."""
     if comparison.gpu_changed:
         return Exit.NO
     sides = (comparison.before, comparison.after)
-    blind = any(side.problems_inside or side.not_read or not side.lane.kernels for side in sides)
-    return Exit.TROUBLE if blind else Exit.YES
+    is_incomplete = any(side.problems_inside or side.not_read or not side.lane.kernels for side in sides)
+    return Exit.TROUBLE if is_incomplete else Exit.YES
+
+
+def _publish(options: argparse.Namespace) -> Exit:
+    from ..sharing import publish
+
+    say("\n".join(publish(options.reports, options.destination, public_url=options.public_url)))
+    return Exit.YES
 
 
 def _top(options: argparse.Namespace) -> int:
@@ -121,7 +164,7 @@ def _summary(path: str, options: argparse.Namespace) -> Summary:
 
 
 def _windows(trace: Trace, path: str, options: argparse.Namespace) -> list[Window] | None:
-    """What the options choose; None: all profiler steps, or the whole trace if there are none."""
+    """Return the selected windows. None means all profiler steps, or the whole trace if there are none."""
     if options.whole:
         return [trace.whole()]
     if options.region is not None:

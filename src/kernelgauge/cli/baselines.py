@@ -1,4 +1,4 @@
-"""`kernelgauge review` and `kernelgauge accept`: baselines from the results of a run that has ended."""
+"""`kernelgauge review` and `kernelgauge accept`: make baselines from saved results."""
 
 from __future__ import annotations
 
@@ -32,32 +32,34 @@ _MOST_SHOWN = 200  # characters of an expression
 def add_commands(commands: Commands) -> None:
     reviewing = commands.add_parser(
         "review",
-        help="what saved results would change in the baselines, in groups",
-        description="Compare the results of a run with the baselines of its machine: what moved in the environment, then "
+        help="compare saved results with the baselines",
+        description="Compare the results of a run with the baselines of its machine: changes of the environment, then "
         "the workloads in groups, each with its evidence. Exits with 1 if anything waits for acceptance.",
         allow_abbrev=False,
     )
     _add_places(reviewing)
-    reviewing.add_argument("--markdown", action="store_true", help="for a pull request")
+    reviewing.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
     reviewing.set_defaults(command=_review)
     accepting = commands.add_parser(
         "accept",
-        help="store saved results as the baselines: all, by group or by -k",
-        description="Store the results of a run as the baselines of its machine, without measuring again: all that can be "
-        "accepted, or what --group and -k select together. Exits with 1 if any of it is refused.",
+        help="store saved results as the baselines",
+        description="Store the results of a run as the baselines of its machine, without measuring again: all workloads, "
+        "or those that both --group and -k select. Exits with 1 if any of them is refused.",
         allow_abbrev=False,
     )
     _add_places(accepting)
     accepting.add_argument(
         "--add",
         action="store_true",
-        help="add the processes to those of the baselines instead of replacing them: for a GPU that they do not know",
+        help="add the measurements to the baselines instead of replacing them, for a GPU that they do not know",
     )
     accepting.add_argument("--group", action="append", choices=_GROUPS, metavar="GROUP", help=", ".join(_GROUPS))
-    accepting.add_argument("-k", dest="expression", metavar="EXPRESSION", help="as for pytest: 'mlp and not eager'")
-    accepting.add_argument("--dry-run", action="store_true", help="show, and store nothing")
     accepting.add_argument(
-        "--force", action="store_true", help="what is refused too, as far as a baseline can be made of it; and under CI"
+        "-k", dest="expression", metavar="EXPRESSION", help="as in pytest, for example 'mlp and not eager'"
+    )
+    accepting.add_argument("--dry-run", action="store_true", help="show the changes, and write nothing")
+    accepting.add_argument(
+        "--force", action="store_true", help="accept refused workloads too, where possible; also needed under CI"
     )
     accepting.set_defaults(command=_accept)
 
@@ -68,16 +70,19 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=Path,
         metavar="RESULTS",
-        help=f"a results.json, or a folder that holds one, or folders that do (default: {_RESULTS} of this project)",
+        help=f"a results.json, or a folder with one or with folders of them (default: {_RESULTS} of this project)",
     )
     parser.add_argument(
-        "--baselines", type=Path, metavar="DIR", help="their folder (default: the one that the run was compared with)"
+        "--baselines",
+        type=Path,
+        metavar="DIR",
+        help="folder of the baselines (default: the one that the run was compared with)",
     )
 
 
 @dataclass(frozen=True)
 class _Read:
-    """Saved results, reviewed against the baselines of a folder."""
+    """Hold saved results, and their review against the baselines of a folder."""
 
     loaded: Loaded
     waiting: list[Pending]

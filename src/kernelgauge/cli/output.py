@@ -1,4 +1,4 @@
-"""What all commands share: the terminal, where files may be written, and what an exit code means."""
+"""What all commands share: the terminal, where files may be written, and the exit codes."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 else:
     Commands = object
 
-__all__ = ["STDOUT", "Commands", "Exit", "check_destinations", "say", "terminal"]
+__all__ = ["STDOUT", "Commands", "Exit", "check_destinations", "note", "say", "terminal"]
 
 STDOUT = "-"  # in place of a file
 
 
 class Exit(IntEnum):
-    """As of grep and diff: 0 and 1 are answers, 2 is none."""
+    """Exit codes, as grep and diff have them: 0 and 1 are answers, 2 is none."""
 
     YES = 0
-    NO = 1  # what was asked for is not so: there are changes, or a workload is refused
-    TROUBLE = 2  # asked wrongly, or it could not be done
+    NO = 1  # there are changes, or a workload is refused
+    TROUBLE = 2  # wrong usage, or an error
     INTERRUPTED = 130
 
 
 def terminal() -> tuple[int, bool]:
-    """(columns, whether to use colours)."""
+    """Return the number of columns, and whether to use colours."""
     return shutil.get_terminal_size().columns, sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def check_destinations(destinations: Sequence[str]) -> None:
-    """Files that one command writes, or `STDOUT`, before it writes any.
+    """Check the files, or `STDOUT`, that one command writes, before it writes any.
 
-    Raises `ResultsError` if two are the same, however they are spelled, and `StorageError` for what is no file.
+    Raises `ResultsError` if two are the same, however they are spelled, and `StorageError` for anything but a file.
     """
     places = {where if where == STDOUT else os.path.realpath(where) for where in destinations}
     if len(places) < len(destinations):
@@ -55,7 +55,12 @@ def check_destinations(destinations: Sequence[str]) -> None:
             raise StorageError("cannot write", where=printable(where), got="not a regular file")
 
 
-def say(what: str) -> None:
-    """Print, at once: a name may have any character, a terminal not."""
+def say(text: str) -> None:
+    """Print to standard output, at once. Characters that its encoding lacks are escaped."""
     encoding = sys.stdout.encoding or "utf-8"
-    print(what.removesuffix("\n").encode(encoding, "backslashreplace").decode(encoding), flush=True)  # noqa: T201
+    print(text.removesuffix("\n").encode(encoding, "backslashreplace").decode(encoding), flush=True)  # noqa: T201
+
+
+def note(line: str) -> None:
+    """Print one line about the work itself to standard error."""
+    print(printable(line), file=sys.stderr)  # noqa: T201

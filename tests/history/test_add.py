@@ -1,0 +1,213 @@
+"""`kernelgauge history add`: what a file holds, and that every file is whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import msgspec
+import pytest
+
+from kernelgauge.judge import RelativeChange, Status
+from kernelgauge.results import Results
+from tests.builders import CONTROL_US, ELSEWHERE, HERE, OTHER_SOURCE, WORKLOAD, mlp_kernels, run
+from tests.history.conftest import History
+from tests.history.nights import ROOT, night, timed
+from tests.test_results import HOSTILE, hostile, results, verdict, workload
+
+
+def entry(history: History, told: Results) -> dict[str, Any]:
+    """Return the one file that is added."""
+    code, out, _ = history.add(told)
+    assert code == 0
+    added: dict[str, Any] = history.entries()[out.partition(": ")[2].strip()]
+    return added
+
+
+def test_entry_has_measurements_and_verdicts(history: History) -> None:
+    reasons = [("why", "XBLOCK\n 1024 -> 512")]
+    slow = verdict(Status.REGRESSED, headline="device time 205.1 -> 221.8 us", reasons=reasons)
+    slow = replace(slow, change=RelativeChange(0.02, 0.0151, None, confidence=0.999))
+    measured = workload(slow, verdict(Status.PASS, "structure", "4 launches"), run=run(device=(204.0, 206.0)))
+    invalid = workload(verdict(Status.INVALID, headline="throttled"), name="b", run=None)
+    absent = workload(name="c", run=None, unavailable="no liger")
+    added = entry(history, results(measured, invalid, absent, host="node-17", commit="abc+", exit_status=1))
+    rows, times = added["rows"], added["rows"]["device_time"]
+    assert (added["schema_version"], added["started_at"]) == (2, "2026-11-20T19:10:12Z")
+    assert (added["gpu"], added["host"], added["commit"], added["exit_status"]) == (HERE, "node-17", "abc+", 1)
+    assert added["fingerprint"]["device"] == "NVIDIA H200"
+    assert rows["workload"] == [WORKLOAD, "b", "c"]
+    assert [rows[name][0] for name in ("module", "variant", "dtype", "pass")] == ["mlp", "compiled", "bf16", "forward"]
+    assert [rows[name][0] for name in ("launches", "gemm_us", "copy_us", "structure")] == [4, 150.0, 30.0, "PASS"]
+    assert rows["worst"] == times["status"] == ["REGRESSED", "INVALID", None]
+    assert rows["said"] == ["device time 205.1 -> 221.8 us; XBLOCK 1024 -> 512", "throttled", "no liger"]
+    assert times["mean_us"] == [pytest.approx((204 * 206) ** 0.5), None, None]
+    assert [times[name][0] for name in ("replicates", "baseline_us", "low", "high")] == [2, 205.1, 0.0151, None]
+    assert (times["host_us"][0], rows["end_to_end"]["host_us"][0]) == (None, CONTROL_US)
+
+
+def test_digests_ignore_generated_source(history: History) -> None:
+    def digests(**fused: Any) -> tuple[str, str]:
+        rows = entry(history, results(timed(kernels=mlp_kernels(**fused))))["rows"]
+        return rows["kernels"][0], rows["configuration"][0]
+
+    one, other = digests(), digests(xblock=512, us=30.0)
+    assert digests(source=OTHER_SOURCE, us=31.0) == one
+    assert (other[0] == one[0], other[1] == one[1]) == (True, False)
+
+
+def test_each_gpu_has_a_file(history: History) -> None:
+    history.add(results(timed(name="a"), timed(name="b", gpu=ELSEWHERE), timed(name="c"), gpu=None))
+    found = {each["gpu"]: each["rows"]["workload"] for each in history.entries().values()}
+    assert found == {HERE: ["a", "c"], ELSEWHERE: ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("started_at", "stamp"),
+    [
+        ("2026-11-20T23:30:00-02:00", "2026/11/20261121T013000Z"),
+        ("2026-11-20T23:30:00", "2026/11/20261120T233000Z"),
+        ("0999-01-02T00:00:00.25+00:00", "0999/01/09990102T000000Z"),
+    ],
+)
+def test_name_starts_with_time_in_utc(history: History, started_at: str, stamp: str) -> None:
+    code, out, _ = history.add(results(timed(), started_at=started_at))
+    assert (code, out.startswith(f"added: {stamp}-{HERE}-")) == (0, True)
+
+
+@pytest.mark.parametrize("started_at", ["", "yesterday", "9999-12-31T23:59:59-10:00", *HOSTILE])
+def test_results_without_valid_start_are_refused(history: History, started_at: str) -> None:
+    code, out, _ = history.add(results(timed(), started_at=started_at), results())
+    first, second = out.splitlines()
+    assert (code, "no valid start time" in first, "nothing to add" in second) == (1, True, True)
+    assert not history.root.exists()
+
+
+def test_refused_results_do_not_stop_others(history: History) -> None:
+    empty, good, latest = history.save(results(), night(0, timed()), night(1, timed(gpu=ELSEWHERE), gpu=ELSEWHERE))
+    shutil.copytree(good, f"{latest}/inside")  # a run on several machines leaves a folder of each
+    Path(latest, "results.json").rename(Path(latest, "results.txt"))
+    code, out, err = history.add(empty, good, "nowhere", "x" * 10_000, latest)
+    words = [line.split(":")[0] for line in out.splitlines()]
+    assert (code, err, words) == (1, "", ["refused", "added", "refused", "refused", "already there"])
+    assert f"{empty}/results.json: there is nothing to add to a history (got: no workload" in out
+    assert "there is no such file" in out
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_stay_in_history(history: History, tmp_path: Path, text: str) -> None:
+    told = msgspec.structs.replace(hostile(text, Status.REGRESSED), started_at="2026-11-20T19:10:12+00:00")
+    code, out, _ = history.add(told)
+    assert (code, all(line.isprintable() for line in out.split("\n"))) == (0, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["history", "reports"]
+    assert max(len(said) for each in history.entries().values() for said in each["rows"]["said"]) <= 300
+
+
+# -- adding -----------------------------------------------------------------------------------------------------------
+
+
+def test_same_results_twice_add_nothing(any_history: History) -> None:
+    first = any_history.add(night(0, timed()))[1]
+    again = any_history.add(night(0, timed()), night(0, timed(205.001)))[1].splitlines()
+    assert again[0] == first.replace("added", "already there").strip()
+    assert again[1].startswith("added: ")
+
+
+def test_file_cut_short_is_mended_by_adding_again(any_history: History) -> None:
+    key = any_history.add(night(0, timed()))[1].removeprefix("added: ").strip()
+    with fsspec.open(f"{any_history.location}/{key}", "wb") as file:
+        file.write(b'{"schema_version":2')
+    code, out, _ = any_history.show()
+    assert (code, f"not shown: {key}: its content changed" in out) == (1, True)
+    assert any_history.add(night(0, timed()))[1] == f"added: {key}\n"
+    assert any_history.show()[0] == 0
+
+
+def test_histories_are_merged_by_copying(history: History) -> None:
+    for name, gpu in (("one", HERE), ("other", ELSEWHERE)):
+        history.location = str(history.root / name)
+        history.add(*(night(number, timed(gpu=gpu), gpu=gpu) for number in range(3)), night(0, timed()))
+    shutil.copytree(history.root / "one", history.root / "copied" / "twice")
+    history.location = str(history.root)
+    out = history.show("mlp")[1]
+    assert "not shown" not in out
+    runs = [line.split()[1:4] for line in out.splitlines() if " runs, " in line]
+    assert runs == [[f"{gpu}:", "3", "runs,"] for gpu in (HERE, ELSEWHERE)]
+
+
+@pytest.mark.parametrize("scheme", ["file://", "local://"])
+def test_url_of_local_folder_is_that_folder(history: History, scheme: str) -> None:
+    history.location = f"{scheme}{history.root}"
+    assert history.add(night(0, timed()))[0] == 0
+    assert len(history.entries()) == 1
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["", "HTTPS://host/x", "zip::file:///x", "a\0b", "file://", "://x", "memory://", "nosuch://user:word@host/x"],
+)
+def test_invalid_address_is_an_error(
+    history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str
+) -> None:
+    folder = history.save(night(0, timed()))[0]
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    history.location = location
+    code, out, err = history.add(folder, folder)
+    assert (code, out) == (2, "")
+    assert err.startswith(("invalid history location\n", "the history cannot be read\n"))
+    assert "word" not in err
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_bucket_that_fails_is_an_error(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ConnectionResetError("the network has gone")
+
+    history.location = "memory://broken/history"
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "pipe_file", broken)
+    code, out, err = history.add(night(0, timed()), night(1, timed()))
+    assert (code, out, err.count("cannot add to the history")) == (2, "", 1)
+    assert "ConnectionResetError: the network has gone" in err
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_full_disk_is_an_error_and_leaves_no_file(history: History, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = history.save(night(0, timed()))[0]
+    monkeypatch.setattr(os, call, full)
+    code, _, err = history.add(folder)
+    assert (code, "No space left" in err, "kernelgauge history add" in err) == (2, True, True)
+    assert [path for path in history.root.rglob("*") if path.is_file()] == []
+
+
+WITHIN_A_WRITE = """
+import resource, signal, sys
+from kernelgauge.cli import main
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+main(["history", "add", sys.argv[2], "--to", sys.argv[3]])
+"""
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 1, 700])
+def test_killed_writer_leaves_history_as_it_was(history: History, limit_bytes: int) -> None:
+    history.add(night(0, timed()))
+    before, folder = history.entries(), history.save(night(1, timed()))[0]
+    command = [sys.executable, "-c", WITHIN_A_WRITE, str(limit_bytes), folder, history.location]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, check=False)
+    assert done.returncode == -signal.SIGXFSZ
+    assert history.entries() == before
+    assert "not shown" not in history.show()[1]
+    assert history.add(folder)[1].startswith("added: ")

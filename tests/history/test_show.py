@@ -1,0 +1,339 @@
+"""`kernelgauge history show`: the charts, and what is left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from kernelgauge.judge import Status
+from kernelgauge.results import encode_results
+from tests.builders import ELSEWHERE, H200, HERE, fingerprint, run, waits_for_a_writer
+from tests.history.conftest import History
+from tests.history.nights import ROOT, night, timed, year
+from tests.test_results import HOSTILE, hostile, results, verdict, workload
+
+
+def rows(out: str) -> list[tuple[str, str]]:
+    """Return name and last time of each workload in a table."""
+    return re.findall(r"(?m)^(\S+) +[▁-█]+ +([0-9.]+) +[+-][0-9.]+ %", out)
+
+
+def not_shown(out: str) -> list[str]:
+    return re.findall(r"(?m)^not shown: (.*)", out)
+
+
+# -- the table and the details ----------------------------------------------------------------------------------------
+
+
+def test_table_has_a_line_for_each_workload(any_history: History) -> None:
+    any_history.add(*year())
+    code, out, err = any_history.show()
+    machine, heading, same, slow = out.splitlines()
+    assert (code, err) == (0, "")
+    assert machine == "NVIDIA H200, sm_90, 132 SMs, 700 W, device time"
+    assert heading.split() == ["workload", "history", "last", "us", "change", "change", "point"]
+    assert same.split()[2:] == ["100.1", "+0.1", "%", "-"]
+    assert slow.split() == ["slow", "▁▁▁▁████", "210.2", "+5.1", "%", "2026-01-25", "+5.0", "%"]
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_pattern_shows_details(history: History) -> None:
+    history.add(*year())
+    code, out, _ = history.show("slow")
+    lines = out.splitlines()
+    assert (code, [line.split()[0] for line in lines[1:3]]) == (0, ["workload", "slow"])
+    assert re.fullmatch(r"  ▁.*█", lines[3])
+    assert lines[4].startswith(f"  GPU {HERE}: 40 runs, 2026-01-05 to 2026-02-13, last 2")
+    assert "    2026-01-25  driver 580.1 -> 585.1  (2 GPUs)" in lines
+    assert "  Change points (advisory):" in lines
+    point = r"    2026-01-25  GPU {} +200\.\d -> 2(09|10)\.\d us \(\+[45]\.\d %\), commit 0+ -> 0+, with driver 580.1 -> 585.1"
+    text = re.sub(r"\n {6}", " ", out)
+    assert all(re.search(point.format(gpu), text) for gpu in (HERE, ELSEWHERE))
+    assert max(map(len, lines)) <= 80
+
+
+def test_change_point_of_some_gpus_says_how_many(history: History) -> None:
+    for number in range(20):
+        for gpu in (HERE, ELSEWHERE):
+            us = 210.0 if number >= 10 and gpu == HERE else 200.0
+            history.add(night(number, timed(us + number % 3 / 10, name="a", gpu=gpu), gpu=gpu))
+    assert "2026-01-15 +5.0 % 1/2" in history.show()[1]
+
+
+def test_long_id_has_its_own_line(history: History) -> None:
+    history.add(night(0, timed(name="mlp-" + "x" * 60)))
+    lines = history.show("mlp")[1].splitlines()
+    assert (lines[2], lines[3][:30]) == ("mlp-" + "x" * 60, " " * 30)
+    assert "  GPU 0f1e2d3c: 1 run, 2026-01-05 to 2026-01-05, last 205.0 us" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_pattern_is_a_glob_or_a_part_of_an_id(history: History) -> None:
+    history.add(night(0, timed(name="mlp-eager"), timed(name="mlp-liger"), timed(name="norm")))
+    for patterns, expected in {
+        (): ["mlp-eager", "mlp-liger", "norm"],
+        ("lp",): ["mlp-eager", "mlp-liger"],
+        ("mlp-*",): ["mlp-eager", "mlp-liger"],
+        ("liger", "no*"): ["mlp-liger", "norm"],
+        ("lp*",): [],
+        ("'; DROP TABLE rows; --",): [],
+    }.items():
+        assert [name for name, _ in rows(history.show(*patterns)[1])] == expected
+
+
+def test_since_leaves_out_earlier_runs(history: History) -> None:
+    for number in (40, 3, 7):
+        history.add(night(number, timed()))
+    assert "2 runs, 2026-01-12 to 2026-02-14" in history.show("mlp", "--since", "2026-01-12")[1]
+    code, out, _ = history.show("--since", "2026-11-01")
+    assert (code, out) == (1, "no workload to show: 0 files of the history read\n")
+
+
+@pytest.mark.parametrize(("timer", "us"), [("device", "205.0"), ("latency", "301.5"), ("dispatch", "50.7")])
+def test_each_timer_has_its_history(history: History, timer: str, us: str) -> None:
+    history.add(night(0, timed(name="a")))
+    assert rows(history.show("--timer", timer)[1]) == [("a", us)]
+
+
+def test_kinds_of_machine_are_apart(history: History) -> None:
+    machines = (H200, fingerprint(power_limit_watts=500.0), fingerprint(mig=True), fingerprint(sm_count=None))
+    for number, machine in enumerate(machines):
+        history.add(night(number, timed(machine=machine)))
+    assert re.findall(r"(?m)^NVIDIA.*", history.show()[1]) == [
+        "NVIDIA H200, sm_90, 132 SMs, 500 W, device time",
+        "NVIDIA H200, sm_90, 132 SMs, 700 W, device time",
+        "NVIDIA H200, sm_90, 132 SMs, 700 W, MIG, device time",
+        "NVIDIA H200, sm_90, 700 W, device time",
+    ]
+
+
+def test_cpu_is_named_by_its_host(history: History) -> None:
+    cpu = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, power_limit_watts=None, mig=None, driver=None)
+    for host in ("one", "other"):
+        assert "-cpu-" in history.add(night(0, timed(gpu=None, machine=cpu), gpu=None, host=host))[1]
+    out = history.show("mlp")[1]
+    assert "AMD EPYC, cpu, device time" in out
+    assert re.findall(r"  host \w+: 1 run", out) == ["  host one: 1 run", "  host other: 1 run"]
+
+
+def test_times_of_any_size_are_drawn(history: History, tmp_path: Path) -> None:
+    for number, us in enumerate((2e-3, 9e11, 2e-3, 9e11, 205.0, 1.0)):
+        history.add(night(number, timed(us, name="wide"), timed(1e-3, name="small")))
+    assert "▁█▁█▁▁" in history.show("--html", str(tmp_path / "x.html"))[1]
+    assert "nan" not in (tmp_path / "x.html").read_text()
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.text, self.tags = path.read_text(), list[tuple[str, dict[str, str | None]]]()
+        self.feed(self.text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def test_page_is_self_contained(history: History, tmp_path: Path) -> None:
+    history.add(*year())
+    code, _, err = history.show("slow", "--html", str(tmp_path / "x.html"))
+    page = Page(tmp_path / "x.html")
+    assert (code, err) == (0, f"written: {tmp_path / 'x.html'}\n")
+    assert sum(tag == "polyline" for tag, _ in page.tags) == 2
+    assert [found["class"] for tag, found in page.tags if tag == "line"] == ["shift", "upgrade"]
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
+    assert "http" not in page.text.replace("http-equiv", "")
+    assert "default-src 'none'" in page.text.replace("&#39;", "'")
+    assert "driver 580.1 -&gt; 585.1  (2 GPUs)" in page.text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_are_escaped(history: History, tmp_path: Path, text: str) -> None:
+    for day, name in (("20", text), ("21", f"{text}x")):
+        (folder,) = history.save(hostile(name, Status.REGRESSED))
+        told = json.loads(encode_results(hostile(name, Status.REGRESSED)))
+        told |= {"started_at": f"2026-11-{day}T19:10:12+00:00", "commit": text}
+        Path(folder, "results.json").write_text(json.dumps(told))
+        assert history.add(folder)[0] == 0
+    code, out, _ = history.show("*", "--html", str(tmp_path / "x.html"))
+    assert (code, not_shown(out)) == (0, [])
+    assert all(line.isprintable() and not line.startswith("::") for line in out.split("\n"))
+    assert not {"script", "img"} & {tag for tag, _ in Page(tmp_path / "x.html").tags}
+
+
+# -- what is not shown ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", [{}, {"commit": "b"}, {"kernelgauge": "9.9"}])
+def test_contradicting_files_are_not_shown(history: History, other: dict[str, Any]) -> None:
+    history.add(night(0, timed(205.0, name="a"), timed(100.0, name="b")), night(1, timed(206.0, name="a")))
+    history.add(night(0, timed(207.0, name="a"), timed(100.0, name="b"), **other))
+    out = history.show()[1]
+    assert rows(out) == [("a", "206.0"), ("b", "100.0")]
+    assert not_shown(out) == ["a: files differ in its time in the run that started at 2026-01-05T02:30:00"]
+
+
+def test_equal_times_of_one_run_are_one_night(history: History) -> None:
+    history.add(night(0, timed(name="a")), night(0, timed(name="a"), timed(name="b")))
+    out = history.show("a")[1]
+    assert ("1 run," in out, not_shown(out)) == (True, [])
+
+
+def test_invalid_times_are_counted_and_not_shown(history: History) -> None:
+    spoiled = workload(verdict(Status.INVALID, headline="throttled"), run=run(device=(999.0,)))
+    nothing = results(workload(verdict(Status.INVALID), run=None), fingerprint=None, gpu=None)
+    history.add(night(0, timed()), night(1, spoiled))
+    assert "-unknown-" in history.add(nothing)[1]
+    out = history.show("mlp")[1]
+    assert ("1 run," in out, not_shown(out)) == (True, ["1 time whose verdict is INVALID"])
+
+
+def test_foreign_files_are_named_then_counted(history: History) -> None:
+    key = history.add(night(0, timed()))[1].removeprefix("added: ").strip()
+    (history.root / key).rename(history.root / key.replace(".v2.", ".v3."))
+    for name in (".hidden", "2026/results.json", *(f"{number:02}\x1b.txt" for number in range(14))):
+        (history.root / name).write_text("{}")
+    (history.root / "loop").symlink_to(history.root)
+    code, out, _ = history.show()
+    assert (code, out.splitlines()[0]) == (1, "no workload to show: 0 files of the history read")
+    assert not_shown(out)[0] == "00\\x1b.txt: not a file of a history"
+    assert out.splitlines()[-1] == "and 4 more"
+    for path in history.root.glob("*.txt"):
+        path.unlink()
+    newer = key.replace(".v2.", ".v3.")
+    assert sorted(not_shown(history.show()[1])) == [
+        f"{newer}: has schema 3; this version of kernelgauge reads 1 and 2",
+        "2026/results.json: not a file of a history",
+    ]
+
+
+def test_damaged_file_is_named(history: History) -> None:
+    key = history.add(night(0, timed()))[1].removeprefix("added: ").strip()
+    whole = (history.root / key).read_bytes()
+    for content in (b"", whole[:100], whole[:-1], whole.replace(b"205.0", b"105.0")):
+        (history.root / key).write_bytes(content)
+        code, out, _ = history.show()
+        assert (code, "digest differs" in not_shown(out)[0]) == (1, True)
+
+
+def test_fifo_is_named_and_not_waited_for(history: History) -> None:
+    key = history.add(night(0, timed()))[1].removeprefix("added: ").strip()
+    (history.root / key).unlink()
+    os.mkfifo(history.root / key)
+    shown: list[str] = []
+    waits, _ = waits_for_a_writer(history.root / key, lambda: shown.append(history.show()[1]))
+    assert (waits, not_shown(shown[0])) == (False, [f"{key}: it cannot be read: not a regular file"])
+
+
+def forge(history: History, change: dict[str, Any], timer: dict[str, Any] | None = None) -> None:
+    """Change the one file, with the right digest."""
+    for key, told in list(history.entries().items()):
+        (history.root / key).unlink()
+        told.update({name: value for name, value in change.items() if name in told})
+        told["rows"].update({name: value for name, value in change.items() if name in told["rows"]})
+        told["rows"]["device_time"].update(timer or {})
+        content = json.dumps(told, indent=1).encode()
+        digest = sha256(content).hexdigest()[:16]
+        (history.root / re.sub(r"[0-9a-f]{16}(?=\.v2)", digest, key)).write_bytes(content)
+
+
+@pytest.mark.parametrize("us", [-1.0, 0.0009, 1.1e12, None])
+def test_impossible_time_is_not_shown(history: History, us: float | None) -> None:
+    history.add(night(0, timed()))
+    forge(history, {"gemm_us": [us]}, {"mean_us": [us]})
+    assert history.show()[0] == 1
+
+
+def test_impossible_reference_time_is_not_used(history: History) -> None:
+    history.add(night(0, timed(name="a")))
+    forge(history, {"gemm_us": [-1.0]})
+    assert rows(history.show()[1]) == [("a", "205.0")]
+
+
+@pytest.mark.parametrize(
+    "change", [{"workload": 7}, {"started_at": "yesterday"}, {"gemm_us": {"a": 1}}, {"fingerprint": {"mig": "x"}}]
+)
+def test_forged_column_is_an_error(history: History, change: dict[str, Any]) -> None:
+    history.add(night(0, timed()))
+    forge(history, change)
+    code, out, err = history.show()
+    assert (code, out, err.partition("\n")[0]) == (2, "", "the history cannot be read")
+
+
+# -- other errors -----------------------------------------------------------------------------------------------------
+
+
+def test_missing_history_is_an_error(history: History) -> None:
+    code, out, err = history.show()
+    assert (code, out, "there is no such folder" in err) == (2, "", True)
+    assert "kernelgauge history add RESULTS --to HISTORY" in err
+
+
+def test_folder_that_cannot_be_listed_is_an_error(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    history.add(night(0, timed()))
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name == "01":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    code, out, err = history.show()
+    assert (code, out, "Permission denied" in err) == (2, "", True)
+
+
+def test_object_that_stands_for_a_folder_is_not_a_file(history: History) -> None:
+    history.location = "memory://folders/history"
+    history.add(night(0, timed(name="a")))
+    store = fsspec.filesystem("memory").store
+    store["/folders/history/2027/"] = store[next(iter(store))]
+    out = history.show()[1]
+    store.clear()
+    assert (rows(out), not_shown(out)) == ([("a", "205.0")], [])
+
+
+def test_missing_duckdb_says_what_to_install(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    history.add(night(0, timed()))
+    history.show()
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    code, _, err = history.call("show", history.location)
+    assert (code, "pip install 'kernelgauge[history]'" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("", "ACTION"),
+        ("grow x", "invalid choice: 'grow'"),
+        ("add x", "--to"),
+        ("show", "HISTORY"),
+        ("show x --since yesterday", "--since: a date such as 2026-11-01, got 'yesterday'"),
+        ("show x --timer gpu", "--timer: invalid choice: 'gpu'"),
+        ("show x --html .", "not a regular file"),
+    ],
+)
+def test_wrong_usage_is_trouble(history: History, arguments: str, reason: str) -> None:
+    code, out, err = history.call(*arguments.split())
+    assert (code, out, reason in err) == (2, "", True)
+
+
+def test_query_of_the_documentation_reads_files(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    history.add(night(0, timed(name="a"), timed(206.0, name="b")))
+    query = (ROOT / "docs" / "history.md").read_text().split("```sql\n")[1].split("```")[0]
+    monkeypatch.chdir(history.root.parent)
+    with duckdb.connect() as connection:
+        found = connection.execute(f"SELECT gpu, workload, us FROM ({query})").fetchall()
+    assert found == [(HERE, "a", 205.0), (HERE, "b", 206.0)]
