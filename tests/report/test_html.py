@@ -15,6 +15,8 @@ import pytest
 from kernelgauge.judge import RelativeChange, Status, Verdict
 from kernelgauge.report.html import html
 from kernelgauge.results import Results, TestResult
+from kernelgauge.run import Roof
+from kernelgauge.trace.work import Work, work_of
 
 from ..builders import baseline, fingerprint, launched, mlp_kernels, run
 from .pages import HOSTILE, Parsed, everything, regressed, results, several, workload
@@ -107,6 +109,38 @@ def test_links_lead_to_the_trace_and_to_the_table_beside_the_page() -> None:
 def test_what_was_not_run_is_said_with_its_reason() -> None:
     missing = workload(run=None, baseline=None, verdicts=(), unavailable="needs a GPU", trace=None)
     assert "not run: mlp-eager-bf16-8: needs a GPU" in html([results(missing)])
+
+
+# -- the limit of each kernel ----------------------------------------------------------------------------------------
+
+MM = work_of("aten::mm", ((8192, 768), (768, 3072)), ("c10::BFloat16", "c10::BFloat16"))
+MOVED = Work(flops=None, bytes=150_994_944)
+ROOF = Roof(memory_gb_per_s=4280.0, gemm_tflop_per_s=756.0)
+
+
+def limits(**changes: Any) -> list[str]:
+    """The column of the limit; nothing where there is none."""
+    observed = run(**({"work": (MM, MM, MOVED, None), "roof": ROOF} | changes))
+    page = html([results(workload(observed=observed))])
+    return re.findall(r'<td class="num">((?:(?:&gt;= )?\d+ % \w+<br>.*)?)</td>\n<td class="code small">', page)
+
+
+def test_kernel_limit_is_of_the_gemm_or_the_copy() -> None:
+    gate, up, fused, down = limits()
+    assert gate == "91 % bf16<br>690 TFLOP/s"  # 38.65 GFLOP in 56.0 us
+    assert up == "88 % bf16<br>666 TFLOP/s"
+    assert fused == "&gt;= 93 % memory<br>&gt;= 3963 GB/s"  # Inductor's may write in place
+    assert down == ""
+
+
+@pytest.mark.parametrize("work", [(), (MM,)])
+def test_kernel_limit_without_the_work_is_empty(work: tuple[Work, ...]) -> None:
+    assert limits(work=work) == ["", "", "", ""]
+
+
+def test_kernel_limit_without_reference_has_no_column() -> None:
+    assert "4280 GB/s" in html([results(workload(observed=run(roof=ROOF)))])
+    assert "of the limit" not in html([results(workload(observed=run(work=(MM, MM, MOVED, None))))])
 
 
 # -- what it is -----------------------------------------------------------------------------------------------------

@@ -8,14 +8,11 @@ from itertools import groupby, pairwise
 from statistics import median
 from typing import Any, TypeVar
 
-from markupsafe import Markup
-
 from ..history import Chart, Series, Shift, Trends
 from ..printable import printable
 from ..revision import short
-from .html import asset, environment, source
-from .html_charts import shown_us
-from .wording import counted
+from .html import render_page
+from .wording import counted, kernel_us
 
 __all__ = ["trend_html", "trend_lines"]
 
@@ -48,7 +45,7 @@ def trend_lines(trends: Trends, *, with_details: bool, width: int, encoding: str
                 name = ""
             spark = _spark(chart.series, _SPARKS, heights)
             change = f"{100 * chart.change:+.1f} %"
-            yield f"{name:<{room}} {spark:<{_SPARKS}} {shown_us(chart.last_us):>7} {change:>7} {_latest(chart)}"
+            yield f"{name:<{room}} {spark:<{_SPARKS}} {kernel_us(chart.last_us):>7} {change:>7} {_latest(chart)}"
             if with_details:
                 yield from _details(chart, width - 2, heights)
                 yield ""
@@ -100,7 +97,7 @@ def _details(chart: Chart, width: int, heights: str) -> Iterator[str]:
     for each in chart.series:
         yield f"  {_spark([each], width, heights)}"
         runs, days = counted(len(each.nights), "run"), f"{_day(each, 0)} to {_day(each, -1)}"
-        yield printable(f"  {each.gpu}: {runs}, {days}, last {shown_us(each.values_us[-1])} us")
+        yield printable(f"  {each.gpu}: {runs}, {days}, last {kernel_us(each.values_us[-1])} us")
     changes = _environment_changes(chart)
     if changes:
         yield "  The environment changed:"
@@ -148,7 +145,7 @@ def _shift_lines(series: Series, shift: Shift) -> list[str]:
     near = [series.marks.get(index, ()) for index in (shift.index - 1, shift.index, shift.index + 1)]
     beside = _line(", ".join(each for changes in near for each in changes))  # it may be a night too early or too late
     return [
-        f"{where}  {shown_us(shift.before_us)} -> {shown_us(shift.after_us)} us {change}",
+        f"{where}  {kernel_us(shift.before_us)} -> {kernel_us(shift.after_us)} us {change}",
         f"commit {before} -> {after}",
         *([f"with {beside}"] if beside else []),
     ]
@@ -170,15 +167,13 @@ def _day(series: Series, index: int) -> str:
 
 def trend_html(trends: Trends) -> str:
     """Return one page with a chart of each workload. `report/html.py` says how it is escaped and guarded."""
-    style = asset("report.css") + asset("trend.css")
-    template = environment().get_template("trend.html")
-    return template.render(
+    return render_page(
+        "trend.html",
+        styles=["report.css", "trend.css"],
         figures=[_figure(chart, trends.timer.label) for chart in trends.charts],
         sentence=f"{counted(len(trends.charts), 'workload')}, {trends.timer.label}, "
         f"{counted(trends.files, 'file')} of the history",
         not_shown=trends.not_shown,
-        style=Markup(style),
-        policy=f"default-src 'none'; style-src {source(style)}; base-uri 'none'; form-action 'none'",
     )
 
 
@@ -197,7 +192,7 @@ def _figure(chart: Chart, timer: str) -> dict[str, Any]:
         points = zip(map(x, moments), _thinned(each), strict=True)
         drawn = " ".join(f"{place:.1f},{95 - 90 * (us - low) / span:.1f}" for place, us in points)
         lines.append(
-            {"gpu": each.gpu, "colour": number % _COLOURS, "points": drawn, "last": shown_us(each.values_us[-1])}
+            {"gpu": each.gpu, "colour": number % _COLOURS, "points": drawn, "last": kernel_us(each.values_us[-1])}
         )
     uprights: dict[tuple[float, str], list[str]] = {}
     for each in chart.series:
@@ -210,12 +205,12 @@ def _figure(chart: Chart, timer: str) -> dict[str, Any]:
         "chart": chart,
         "lines": lines,
         "uprights": [(*place, "; ".join(dict.fromkeys(titles))) for place, titles in sorted(uprights.items())],
-        "highest": shown_us(max(value for each in chart.series for value in _thinned(each))),
-        "lowest": shown_us(min(value for each in chart.series for value in _thinned(each))),
+        "highest": kernel_us(max(value for each in chart.series for value in _thinned(each))),
+        "lowest": kernel_us(min(value for each in chart.series for value in _thinned(each))),
         "first": first.date(),
         "last": last.date(),
         "spoken": f"{timer} of {chart.workload}, from {first:%Y-%m-%d} to {last:%Y-%m-%d}: "
-        f"last {shown_us(chart.last_us)} us, {100 * chart.change:+.1f} % since the first",
+        f"last {kernel_us(chart.last_us)} us, {100 * chart.change:+.1f} % since the first",
         "changes": _environment_changes(chart),
         "shifts": sorted(", ".join(_shift_lines(each, shift)) for each in chart.series for shift in each.shifts),
         "correction": _correction(chart),

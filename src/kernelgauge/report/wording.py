@@ -17,6 +17,7 @@ __all__ = [
     "change_of_one",
     "change_text",
     "counted",
+    "kernel_us",
     "kinds_text",
     "percent",
     "shapes_text",
@@ -28,6 +29,7 @@ __all__ = [
 
 NOT_RUN, NO_VERDICT = "NOT RUN", "NO VERDICT"
 
+_SHORT_US = 10.0
 _LONGEST_SHAPES = 100
 _MOST_KINDS = 4
 _NOUNS = {"gemm": "GEMM", "other": "kernel that no rule knows", "splitk_reduce": "split-K reduction"}
@@ -35,6 +37,11 @@ _NOUNS = {"gemm": "GEMM", "other": "kernel that no rule knows", "splitk_reduce":
 
 def us(value: float) -> str:
     return f"{value:.1f}" if abs(value) < 100_000 else f"{value:.0f}"
+
+
+def kernel_us(value: float) -> str:
+    """Return two decimals for a short kernel: a profiler tells 2.98 from 3.01 us, and so must its reader."""
+    return f"{value:.2f}" if abs(value) < _SHORT_US else us(value)
 
 
 def us_or_dash(value: float | None) -> str:
