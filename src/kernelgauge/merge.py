@@ -187,8 +187,7 @@ def _word(merged: Sequence[Results], problems: Sequence[str]) -> str:
 
 
 def _lines(word: str, merged: Sequence[Results], problems: Sequence[str]) -> list[str]:
-    from .report.failures import cut
-    from .report.wording import counted
+    from .report.wording import counted, cut
 
     seen = _seen(merged)
     counts = Counter(_worst(each) for each in seen.values())
@@ -270,8 +269,8 @@ class _Found:
 
 def _merge(options: argparse.Namespace) -> Exit:
     from .report.html import html
+    from .report.markdown import summary_markdown
     from .report.page import Section, markdown, text, unlinked
-    from .report.pull_request import summary_markdown
 
     _check_destination(options.to)
     found = _read(options.results)

@@ -19,10 +19,8 @@ from .errors import KernelgaugeError, StorageError
 from .fixtures import workload_of
 from .judge import Action, PlannedChange, Status
 from .printable import printable
-from .report.github import github_annotations
-from .report.pull_request import summary_markdown
-from .report.summary import summary, unknown_machines
-from .report.terminal import plan_text
+from .report.markdown import github_annotations, summary_markdown
+from .report.terminal import plan_text, summary, unknown_machines
 from .results import Results, TestResult, encode_results
 from .workers import Gathered, gather, tell_controller
 

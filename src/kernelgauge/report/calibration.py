@@ -25,7 +25,7 @@ from ..printable import printable
 from ..run import Timer
 from ..trace import KernelIdentity
 from ..trace.kernel import configuration_text
-from .terminal import render
+from .page import render
 
 __all__ = ["calibration_text", "choices_text"]
 

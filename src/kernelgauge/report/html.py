@@ -37,9 +37,18 @@ from ..trace.difference import KernelChange, align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
 from ..trace.limits import Limits, share_of_limit
 from .endings import printed_verdict, shown_reasons
-from .show import limit_text
-from .terminal import conditions_text, describe, notes
-from .wording import NO_VERDICT, NOT_RUN, counted, kernel_us, percent, status_text
+from .traces import limit_text
+from .wording import (
+    NO_VERDICT,
+    NOT_RUN,
+    conditions_text,
+    counted,
+    describe,
+    kernel_us,
+    notes,
+    percent,
+    status_text,
+)
 
 __all__ = ["html", "render_page"]
 

@@ -6,15 +6,16 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import zip_longest
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..printable import printable
-from .terminal import render
 
-__all__ = ["Column", "Grid", "Section", "markdown", "text", "unlinked"]
+__all__ = ["Column", "Grid", "Section", "markdown", "render", "text", "unlinked"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,16 @@ def text(sections: Sequence[Section], *, width: int, color: bool) -> str:
             body += render(_table(section.grid), width=width, color=color)
         parts.append(body)
     return "\n".join(parts)
+
+
+def render(content: Table | Text, *, width: int, color: bool) -> str:
+    """Return what rich prints of it, without spaces at the end of a line."""
+    stream = StringIO()
+    # legacy_windows off: the output is a string, no console is written to.
+    Console(
+        file=stream, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
+    ).print(content, overflow="fold")
+    return "".join(line.rstrip() + "\n" for line in stream.getvalue().split("\n")[:-1])
 
 
 def _wrapped(line: str, width: int) -> str:

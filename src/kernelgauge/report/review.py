@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from io import StringIO
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..judge import Group, Review, Reviewed, TimeChange
 from ..printable import printable
 from ..revision import short
-from .terminal import render
+from .page import render
 from .wording import counted, us
 
 __all__ = ["Line", "commit_text", "review_markdown", "review_text"]
@@ -45,7 +43,9 @@ class Line:
 def review_text(review: Review, *, sources: Sequence[Line], width: int, color: bool) -> str:
     """For a terminal, or plain for a log."""
     head = [*sources, *_recorded(review), *_environment(review)]
-    parts = [_printed(Text(_title(review), style="bold"), width, color) + _rows(head, width, color, indent="")]
+    parts = [
+        render(Text(_title(review), style="bold"), width=width, color=color) + _rows(head, width, color, indent="")
+    ]
     for group in Group:
         found = review.of(group)
         if not found:
@@ -53,9 +53,9 @@ def review_text(review: Review, *, sources: Sequence[Line], width: int, color: b
         waiting = any(each.waits for each in found)
         title = Text(f"{group.heading}: {len(found)}", style=f"bold {_STYLES[group]}")
         title.append(f"   (--group {group.value})" if waiting else "", style="not bold dim")
-        body = _printed(title, width, color)
+        body = render(title, width=width, color=color)
         for each in found:
-            body += _printed(Text(f"  {printable(each.workload)}"), width, color)
+            body += render(Text(f"  {printable(each.workload)}"), width=width, color=color)
             body += _rows(list(_lines(each)), width, color, indent="    ")
         parts.append(body)
     return "\n".join(parts)
@@ -147,11 +147,3 @@ def _rows(lines: Sequence[Line], width: int, color: bool, *, indent: str) -> str
         text = "\n".join(map(printable, line.text.split("\n")))
         table.add_row(Text(f"{indent}{line.label:<8}", style=line.style or "dim"), Text(text, style=line.style))
     return render(table, width=width, color=color)
-
-
-def _printed(text: Text, width: int, color: bool) -> str:
-    stream = StringIO()
-    Console(
-        file=stream, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
-    ).print(text, overflow="fold")
-    return stream.getvalue()
