@@ -165,6 +165,7 @@ def _environment() -> Environment:
         clip=_clip,
         configuration=configuration_text,
         css=_class_name,
+        distribution=_distribution,
         lines=_lines,
         percent=percent,
         place=_place,
@@ -322,7 +323,7 @@ def _runs(results: Sequence[Results]) -> Iterator[tuple[Results, str, str]]:
 class _Time(NamedTuple):
     """One of the times of a workload, as it was measured and judged."""
 
-    label: str
+    timer: Timer
     sample: Sample
     mean_us: float  # of the replicates that are judged
     verdict: Verdict | None
@@ -379,7 +380,7 @@ class _Workload:
     def times(self) -> dict[str, _Time]:
         run = self.result.run
         return {
-            timer.label: _Time(timer.label, sample, observe(sample).mean_us, self.result.verdict(timer.label))
+            timer.label: _Time(timer, sample, observe(sample).mean_us, self.result.verdict(timer.label))
             for timer in Timer
             if run is not None and (sample := run.sample(timer)) is not None
         }
@@ -471,22 +472,17 @@ class _Workload:
         after = [(each.after, each.mark if each.has_moved else "") for each in self.launches if each.after]
         return _figure([_Lane("baseline", before), _Lane("this run", after, status=self.status)])
 
-    def distribution(self, time: _Time) -> dict[str, Any]:
-        """Return the replicates of this run beside the processes of the baseline, on one axis of microseconds."""
-        return _distribution(time, self._processes(time.label))
-
-    def _processes(self, label: str) -> list[tuple[float, float, bool]]:
+    def processes(self, time: _Time) -> list[tuple[float, float, bool]]:
         """Return (mean, spread, whether on this GPU) of the processes that a time is compared with (`Baseline.seen`)."""
         run, baseline = self.result.run, self.result.baseline
         if run is None or baseline is None or not baseline.entries:
             return []
-        timer = next(timer for timer in Timer if timer.label == label)
-        entries = baseline.entries if timer is Timer.HOST else (baseline.entry_like(run.kernels)[0],)
+        entries = baseline.entries if time.timer is Timer.HOST else (baseline.entry_like(run.kernels)[0],)
         return [
             (seen.mean_us, min(seen.spread or 0.0, _LARGEST_SPREAD), process.gpu == run.gpu)
             for entry in entries
             for process in entry.processes
-            if (seen := process.timers.get(timer)) is not None and seen.mean_us > 0
+            if (seen := process.timers.get(time.timer)) is not None and seen.mean_us > 0
         ]
 
 
@@ -706,6 +702,7 @@ def _place(change: float, limit: float) -> float:
 
 
 def _distribution(time: _Time, processes: Sequence[tuple[float, float, bool]]) -> dict[str, Any]:
+    """Return the replicates of this run beside the processes of the baseline, on one axis of microseconds."""
     replicates = time.sample.replicates_us
     ends = [mean * math.exp(sign * spread) for mean, spread, _ in processes for sign in (-1, 1)]
     low, high = min([*replicates, *ends]), max([*replicates, *ends])
