@@ -13,7 +13,7 @@ from ..trace.kernel import configuration_text
 from .endings import ended_with, error_lines, shown_reasons
 from .page import Column, Grid, Section, markdown, unlinked
 from .terminal import Row, rows
-from .wording import change_of_one, conditions_text, counted, cut, describe, notes, us_or_dash
+from .wording import conditions_text, counted, cut, describe, notes
 
 __all__ = ["github_annotations", "summary_markdown"]
 
@@ -301,10 +301,7 @@ def _kind(row: Row) -> int:
 def _cells(row: Row) -> tuple[str, ...]:
     return (
         cut(row.workload),
-        "-" if row.launches is None else str(row.launches),
-        us_or_dash(row.device_time_us),
-        us_or_dash(row.baseline_us),
-        change_of_one(row.change),
+        *row.cells,
         "-" if row.status is None else row.status.value,
         cut(", ".join(row.subjects)),
     )

@@ -41,50 +41,44 @@ class Line:
 
 
 def review_text(review: Review, *, sources: Sequence[Line], width: int, color: bool) -> str:
-    """For a terminal, or plain for a log."""
-    head = [*sources, *_recorded(review), *_environment(review)]
-    parts = [
-        render(Text(_title(review), style="bold"), width=width, color=color) + _rows(head, width, color, indent="")
-    ]
+    """Return a review for a terminal, or plain for a log."""
+
+    def shown(*contents: Table | Text) -> str:
+        return "".join(render(content, width=width, color=color) for content in contents)
+
+    title = f"{printable(review.device)}: {counted(len(review.reviewed), 'workload')}"
+    parts = [shown(Text(title, style="bold"), _table([*sources, *_origins(review)]))]
     for group in Group:
         found = review.of(group)
         if not found:
             continue
-        waiting = any(each.waits for each in found)
-        title = Text(f"{group.heading}: {len(found)}", style=f"bold {_STYLES[group]}")
-        title.append(f"   (--group {group.value})" if waiting else "", style="not bold dim")
-        body = render(title, width=width, color=color)
+        heading = Text(f"{group.heading}: {len(found)}", style=f"bold {_STYLES[group]}")
+        if any(each.waits for each in found):
+            heading.append(f"   (--group {group.value})", style="not bold dim")
+        body = shown(heading)
         for each in found:
-            body += render(Text(f"  {printable(each.workload)}"), width=width, color=color)
-            body += _rows(list(_lines(each)), width, color, indent="    ")
+            body += shown(Text(f"  {printable(each.workload)}"), _table(list(_lines(each)), indent="    "))
         parts.append(body)
     return "\n".join(parts)
 
 
 def review_markdown(review: Review, *, sources: Sequence[Line]) -> str:
-    """For a pull request: the text as a block of code, in which nothing is markup, a link or a mention."""
+    """Return the text for a pull request, as a block of code: in it nothing is markup, a link or a mention."""
     text = review_text(review, sources=sources, width=_MARKDOWN_WIDTH, color=False)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}{fence}\n"
 
 
-def _title(review: Review) -> str:
-    return f"{printable(review.device)}: {counted(len(review.reviewed), 'workload')}"
-
-
-def _environment(review: Review) -> Iterator[Line]:
-    for change, workloads in review.environment:
-        yield Line("moved", f"{change}   ({counted(workloads, 'workload')})")
-
-
-def _recorded(review: Review) -> Iterator[Line]:
-    """When the baselines were recorded, and from which commits."""
+def _origins(review: Review) -> Iterator[Line]:
+    """Yield when the baselines were recorded, from which commits, and what changed in the environment since."""
     for recorded, workloads in review.recorded[:_MOST_RECORDED]:
         commit = commit_text(recorded.commit if recorded else None)
-        day = _day(recorded.at if recorded else None)
+        day = recorded.at.partition("T")[0] if recorded and recorded.at else "a day that is not known"
         yield Line("recorded", f"{day}, commit {commit}   ({counted(workloads, 'workload')})")
     if len(review.recorded) > _MOST_RECORDED:
         yield Line("recorded", f"and {counted(len(review.recorded) - _MOST_RECORDED, 'other time')}")
+    for change, workloads in review.environment:
+        yield Line("moved", f"{change}   ({counted(workloads, 'workload')})")
 
 
 def _lines(each: Reviewed) -> Iterator[Line]:
@@ -93,9 +87,8 @@ def _lines(each: Reviewed) -> Iterator[Line]:
         if change not in decided:
             yield Line("time", _in_full(change))
     if decided:
-        yield Line(
-            "time", ("as before: " if len(decided) < len(each.times) else "") + ", ".join(map(_briefly, decided))
-        )
+        others = "as before: " if len(decided) < len(each.times) else ""
+        yield Line("time", others + ", ".join(map(_briefly, decided)))
     for text in each.evidence[:_MOST_LINES]:
         yield Line("what", text)
     if len(each.evidence) > _MOST_LINES:
@@ -132,18 +125,11 @@ def commit_text(commit: str | None) -> str:
     return short(commit) if commit else "not known"
 
 
-def _day(at: str | None) -> str:
-    """Of a time in ISO 8601."""
-    return at.partition("T")[0] if at else "a day that is not known"
-
-
-def _rows(lines: Sequence[Line], width: int, color: bool, *, indent: str) -> str:
-    if not lines:
-        return ""
+def _table(lines: Sequence[Line], indent: str = "") -> Table:
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for line in lines:
         text = "\n".join(map(printable, line.text.split("\n")))
         table.add_row(Text(f"{indent}{line.label:<8}", style=line.style or "dim"), Text(text, style=line.style))
-    return render(table, width=width, color=color)
+    return table

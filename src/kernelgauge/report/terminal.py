@@ -50,6 +50,12 @@ class Row:
     status: Status | None
     subjects: tuple[str, ...]  # those that the status comes from: "device time", "structure", ...
 
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """Return kernels, time, baseline and change as text; a dash for what is not known."""
+        launches = "-" if self.launches is None else str(self.launches)
+        return launches, us_or_dash(self.device_time_us), us_or_dash(self.baseline_us), change_of_one(self.change)
+
 
 def rows(results: Results) -> list[Row]:
     """Return one row for each workload that was measured or judged."""
@@ -100,10 +106,7 @@ def _table(rows: Sequence[Row], *, width: int, color: bool) -> str:
     for row in rows:
         table.add_row(
             Text(printable(row.workload)),
-            "-" if row.launches is None else str(row.launches),
-            us_or_dash(row.device_time_us),
-            us_or_dash(row.baseline_us),
-            change_of_one(row.change),
+            *row.cells,
             "-" if row.status is None else Text(row.status.value, style=_STYLES[row.status]),
         )
     return render(table, width=width, color=color)
