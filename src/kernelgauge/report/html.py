@@ -126,8 +126,7 @@ def html(results: Sequence[Results]) -> str:
         workloads=sorted(workloads, key=lambda each: each.rank),
         groups=[(group, _figure(_lanes_of_variants(group))) for group in _groups(workloads)],
         other_tests=_failed_first(other_tests),
-        axis_limit=min(_WIDEST_AXIS, _axis_limit(changes)),
-        has_axis=bool(changes),
+        axis_limit=min(_WIDEST_AXIS, _axis_limit(changes)) if changes else None,
         notes=list(_notes(workloads, shown)),
         runs=list(_runs(results)) if len(results) > 1 else [],
     )

@@ -8,6 +8,8 @@ from itertools import groupby, pairwise
 from statistics import median
 from typing import Any, TypeVar
 
+from markupsafe import Markup
+
 from ..history import Chart, Series, Shift, Trends
 from ..printable import printable
 from ..revision import short
@@ -56,7 +58,10 @@ def trend_lines(trends: Trends, *, with_details: bool, width: int, encoding: str
 
 
 def _latest(chart: Chart) -> str:
-    """Date and size of the latest change point, or the size of the latest drift; how many GPUs have it where not all do."""
+    """Return the day and size of the latest change point, or the size of the latest drift.
+
+    Where not all GPUs have it, how many do.
+    """
     last = [(_day(each, each.shifts[-1].index), each.shifts[-1]) for each in chart.series if each.shifts]
     if not last:
         return "-"
@@ -68,7 +73,7 @@ def _latest(chart: Chart) -> str:
 
 
 def _spark(series: Sequence[Series], parts: int, heights: str) -> str:
-    """Each GPU's nights in so many parts, as a fraction of its median: the median over the GPUs."""
+    """Return the median over the GPUs of their nights in so many parts, each as a fraction of the GPU's median."""
     rows = []
     for each in series:
         middle = median(each.values_us)
@@ -135,7 +140,10 @@ def _environment_changes(chart: Chart) -> list[tuple[str, str, str]]:
 
 
 def _shift_lines(series: Series, shift: Shift) -> list[str]:
-    """``2026-03-01  GPU 0f1e2d3c  205.1 -> 221.8 us (+8.1 %)``, the commits, and what changed beside it; or the drift."""
+    """Return a change point with its commits and what changed beside it, or a drift.
+
+    The first line is ``2026-03-01  GPU 0f1e2d3c  205.1 -> 221.8 us (+8.1 %)``.
+    """
     change = f"({100 * shift.change:+.1f} %)"
     where = f"{_day(series, shift.index)}  {_line(series.gpu)}"
     if shift.nights:
@@ -152,7 +160,7 @@ def _shift_lines(series: Series, shift: Shift) -> list[str]:
 
 
 def _correction(chart: Chart) -> str:
-    """``Change points are corrected for launch configuration and GPU speed.``"""
+    """Return ``Change points are corrected for launch configuration and GPU speed.``"""
     reasons = sorted({reason for each in chart.series for reason in each.corrected_for}, reverse=True)
     return f"Change points are corrected for {' and '.join(reasons)}." if reasons else ""
 
@@ -178,7 +186,7 @@ def trend_html(trends: Trends) -> str:
 
 
 def _figure(chart: Chart, timer: str) -> dict[str, Any]:
-    """Places are in percent."""
+    """Return what the template draws of a chart; places are in percent."""
     first = min(each.nights[0].started_at for each in chart.series)
     last = max(each.nights[-1].started_at for each in chart.series)
     low, span = _scale([value for each in chart.series for value in _thinned(each)])
@@ -192,7 +200,12 @@ def _figure(chart: Chart, timer: str) -> dict[str, Any]:
         points = zip(map(x, moments), _thinned(each), strict=True)
         drawn = " ".join(f"{place:.1f},{95 - 90 * (us - low) / span:.1f}" for place, us in points)
         lines.append(
-            {"gpu": each.gpu, "colour": number % _COLOURS, "points": drawn, "last": kernel_us(each.values_us[-1])}
+            {
+                "gpu": each.gpu,
+                "colour": number % _COLOURS,
+                "points": Markup(drawn),  # numbers alone, and not to be cut as a text is
+                "last": kernel_us(each.values_us[-1]),
+            }
         )
     uprights: dict[tuple[float, str], list[str]] = {}
     for each in chart.series:
