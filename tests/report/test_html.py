@@ -21,7 +21,7 @@ from kernelgauge.results import Results, TestResult
 from kernelgauge.run import Roof
 from kernelgauge.trace.work import Work, work_of
 
-from ..builders import baseline, fingerprint, launched, mlp_kernels, run
+from ..builders import baseline, counts, fingerprint, launched, mlp_kernels, run
 from .pages import HOSTILE, Parsed, everything, regressed, results, several, workload
 
 A100 = fingerprint(device="NVIDIA A100-SXM4-80GB")
@@ -100,6 +100,23 @@ def test_new_kernel_is_marked_in_lane_and_table() -> None:
     page = Parsed(html([results(regressed())]))
     assert [each.text for each in page.all("b", class_="mark")] == ["new"]
     assert any("marked" in bar.attributes["class"] for bar in page.all("rect"))
+
+
+def test_kernel_row_has_time_baseline_change_and_share() -> None:
+    cells = [cell.text.strip() for cell in Parsed(html([results(regressed())])).all("td")]
+    place = next(place for place, text in enumerate(cells) if text.startswith("fill"))
+    assert cells[place - 1 : place + 6] == ["5", cells[place], "fill", "16.0", "", "+16.00", "7.2 %"]
+    gelu = next(place for place, text in enumerate(cells) if text.startswith("triton_poi"))
+    assert cells[gelu + 2 : gelu + 5] == ["38.1", "38.1", "+0.00"]
+
+
+def test_counts_mark_what_differs_from_the_baseline() -> None:
+    more = run(counts=counts(launches=5))
+    text = html([results(workload(observed=more))])
+    assert re.search(
+        r'class="marked"><th scope="row">launches</th>\s*<td class="num">4</td>\s*<td class="num">5</td>', text
+    )
+    assert '<tr><th scope="row">memsets</th>' in text
 
 
 MM = work_of("aten::mm", ((8192, 768), (768, 3072)), ("c10::BFloat16", "c10::BFloat16"))
