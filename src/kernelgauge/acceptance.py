@@ -330,7 +330,7 @@ def shortcomings(results: Results, workload: WorkloadResult, run: Run) -> list[s
     """What speaks against a run that a baseline can be made of; empty if nothing does."""
     reasons = ["the run was cut short"] if results.was_cut_short else []
     failed = [test for test in results.tests if test.outcome == "failed" and _is_of(test, workload)]
-    ends = [(test, None if test.subject is None else workload.verdict(test.subject)) for test in failed]
+    ends = [(test, workload.end_of(test)) for test in failed]
     reasons += dict.fromkeys(
         f"{test.name} failed" for test, verdict in ends if verdict is None or not _is_acceptable(verdict)
     )

@@ -164,8 +164,7 @@ def outcome(merged: Sequence[Results], problems: Sequence[str]) -> str:
 
 def summary_lines(merged: Sequence[Results], problems: Sequence[str]) -> list[str]:
     """Return the headline, the problems, and a line for each workload that did not pass everywhere."""
-    from .report.failures import cut
-    from .report.wording import counted
+    from .report.wording import counted, cut
 
     by_workload: dict[str, list[tuple[Results, WorkloadResult]]] = {}
     for results, workload in _workloads(merged):

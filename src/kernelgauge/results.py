@@ -97,6 +97,10 @@ class WorkloadResult(msgspec.Struct, frozen=True):
     def verdict(self, subject: str) -> Verdict | None:
         return next((verdict for verdict in self.verdicts if verdict.subject == subject), None)
 
+    def end_of(self, test: TestResult) -> Verdict | None:
+        """Return the verdict that a test of this workload ended with; None: it ended without one."""
+        return None if test.subject is None else self.verdict(test.subject)
+
 
 class Results(msgspec.Struct, frozen=True):
     """All of it. Times are UTC, as ISO 8601."""

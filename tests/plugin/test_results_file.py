@@ -11,7 +11,7 @@ import pytest
 
 from kernelgauge.cli import main
 from kernelgauge.judge import Status
-from kernelgauge.report.pull_request import summary_markdown
+from kernelgauge.report.markdown import summary_markdown
 from kernelgauge.results import Results, read_results
 from kernelgauge.run import Timer
 from tests.plugin.inner_project import Project, told

@@ -11,8 +11,8 @@ import msgspec
 from kernelgauge.judge import Reason, RelativeChange, Status, Verdict
 from kernelgauge.results import Results, TestResult, WorkloadResult, decode_results, encode_results
 from kernelgauge.run import Run
-
-from ..builders import H200, baseline, fingerprint, launched, mlp_kernels, run
+from tests import test_results as builders
+from tests.builders import baseline, fingerprint, launched, mlp_kernels, run
 
 VOID = frozenset("meta link br input hr img".split())
 HOSTILE = [
@@ -79,75 +79,51 @@ class Parsed(HTMLParser):
         return element
 
 
-def timed(status: Status, identifier: str, estimate: float, *, subject: str = "device time") -> Verdict:
+def timed(status: Status, name: str, estimate: float, *, subject: str = "device time") -> Verdict:
     change = RelativeChange(estimate, estimate - 0.01, estimate + 0.01, 0.999)
-    reasons = (
-        Reason("why", "the gelu is slower\nby a lot"),
-        Reason("accept", f"pytest perf -k {identifier} --perf-update"),
-    )
-    return Verdict(
+    reasons = [("why", "the gelu is slower\nby a lot"), ("accept", f"pytest perf -k {name} --perf-update")]
+    return builders.verdict(
         status,
-        identifier,
         subject,
         f"{subject} 205.0 -> 221.0 us  {100 * estimate:+.2f} %",
-        () if status is Status.PASS else reasons,
-        205.0,
-        221.0,
-        change,
+        workload=name,
+        reasons=[] if status is Status.PASS else reasons,
+        change=change,
     )
 
 
 def workload(
-    identifier: str = "mlp-eager-bf16-8", *, variant: str = "eager", observed: Run | None = None, **changes: Any
+    name: str = "mlp-eager-bf16-8", *, variant: str = "eager", observed: Run | None = None, **changes: Any
 ) -> WorkloadResult:
-    fields: dict[str, Any] = {
-        "id": identifier,
-        "suite": "perf",
-        "module": "mlp",
-        "variant": variant,
-        "dtype": "bf16",
-        "pass_": "forward",
-        "shape": (8,),
-        "run": observed or run(workload=identifier),
-        "baseline": baseline(workload=identifier),
-        "verdicts": tuple(
-            timed(Status.PASS, identifier, 0.001, subject=subject)
-            for subject in ("device time", "end to end", "host dispatch")
-        ),
-        "trace": f"traces/{identifier}.json.gz",
-    }
-    return WorkloadResult(**(fields | changes))
-
-
-def regressed(identifier: str = "mlp-compiled-bf16-8", **changes: Any) -> WorkloadResult:
-    kernels = (*mlp_kernels(), launched("void at::native::fill<float>", 16.0, kind="fill"))
+    passed = [
+        timed(Status.PASS, name, 0.001, subject=subject) for subject in ("device time", "end to end", "host dispatch")
+    ]
     fields = {
-        "variant": "compiled",
-        "observed": run(workload=identifier, kernels=kernels, device=(221.0, 221.2, 220.9)),
-        "verdicts": (timed(Status.REGRESSED, identifier, 0.08),),
+        "variant": variant,
+        "shape": (8,),
+        "run": observed or run(workload=name),
+        "baseline": baseline(workload=name),
+        "verdicts": tuple(passed),
+        "trace": f"traces/{name}.json.gz",
     }
-    return workload(identifier, **(fields | changes))
+    return msgspec.structs.replace(builders.workload(name=name), **(fields | changes))
+
+
+def regressed(name: str = "mlp-compiled-bf16-8") -> WorkloadResult:
+    kernels = (*mlp_kernels(), launched("void at::native::fill<float>", 16.0, kind="fill"))
+    slower = run(workload=name, kernels=kernels, device=(221.0, 221.2, 220.9))
+    return workload(name, variant="compiled", observed=slower, verdicts=(timed(Status.REGRESSED, name, 0.08),))
 
 
 def results(*workloads: WorkloadResult, **changes: Any) -> Results:
     """As they come from a file."""
-    fields: dict[str, Any] = {
-        "schema_version": 1,
-        "kernelgauge": "0.1.0",
-        "started_at": "2026-11-20T19:10:12+00:00",
-        "seconds": 33.4,
-        "arguments": ("perf",),
-        "fingerprint": H200,
-        "gpu": "0f1e2d3c",
-        "not_watched": "",
-        "workloads": workloads or (workload(),),
-    }
-    return decode_results(encode_results(Results(**(fields | changes))), where="a test")
+    made = builders.results(*(workloads or (workload(),)), **changes)
+    return decode_results(encode_results(made), where="a test")
 
 
 def several() -> list[Results]:
     """Three runs on one kind of GPU, the last of them after an upgrade of the driver, slower."""
-    passing = [results(workload(), started_at=f"2026-11-{day}T03:00:00+00:00") for day in (18, 19)]
+    passing = [results(started_at=f"2026-11-{day}T03:00:00+00:00") for day in (18, 19)]
     slower = regressed()
     tests = tuple(
         TestResult(f"perf/test_fusion.py::test_{name}[{slower.id}]", slower.id, outcome, 0.1)
@@ -158,29 +134,17 @@ def several() -> list[Results]:
 
 def everything(text: str) -> Results:
     """`text` in every field that is one."""
+    found = builders.hostile(text, Status.REGRESSED)
     kernels = tuple(launched(text, 10.0, kind=text[:40]) for _ in range(3))
-    verdict = Verdict(Status.REGRESSED, text, text, text, (Reason(text, text),))
-    one = workload(
-        text,
-        variant=text,
-        observed=run(workload=text, kernels=kernels, incomplete=text, gpu=text),
+    first = msgspec.structs.replace(
+        found.workloads[0],
+        run=run(workload=text, kernels=kernels, incomplete=text, gpu=text),
         baseline=baseline(workload=text, kernels=kernels[:2]),
-        module=text,
-        dtype=text,
-        pass_=text,
-        verdicts=(verdict, timed(Status.REGRESSED, text, 0.1)),
+        verdicts=(
+            Verdict(Status.REGRESSED, text, text, text, (Reason(text, text),)),
+            timed(Status.REGRESSED, text, 0.1),
+        ),
         trace=f"{text}.json.gz",
     )
-    tests = [TestResult(f"{text}::{text}[{text}]", owner, "failed", 0.1, text, text) for owner in (text, None)]
-    return results(
-        one,
-        msgspec.structs.replace(one, id=f"{text}2", run=None, unavailable=text),
-        tests=tuple(tests),
-        warnings=(text,),
-        arguments=(text,),
-        gpu=text,
-        not_watched=text,
-        kernelgauge=text,
-        started_at=text,
-        fingerprint=fingerprint(device=text, driver=text),
-    )
+    made = msgspec.structs.replace(found, workloads=(first, *found.workloads[1:]))
+    return decode_results(encode_results(made), where="a test")

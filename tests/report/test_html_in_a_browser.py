@@ -106,13 +106,6 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def picture(self, *, height: int | None = None, top: int = 0) -> bytes:
-        """PNG of the page; `height` in px, default all of it."""
-        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": top, "width": size["width"], "height": height or size["height"], "scale": 1}
-        answer = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
-        return base64.b64decode(answer["data"])
-
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
@@ -136,13 +129,14 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def complaints(browser: Browser) -> list[Any]:
-    """What a console would show: errors, violations of the policy, and every request but that for the page itself."""
+    """Errors, violations of the policy, and every request but that for the page itself."""
     browser.run("new Promise(resolve => setTimeout(resolve, 50))")
     told = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled", "Page.javascriptDialogOpening")
     requests = [event for event in browser.events if event.get("method") == "Network.requestWillBeSent"]
     return [event for event in browser.events if event.get("method") in told] + requests[1:]
 
 
+UNFOLD = "document.querySelectorAll('details').forEach(one => { one.open = true })"
 SHOWN = "Array.from(document.querySelectorAll('#table tbody tr:not([hidden]) th')).map(cell => cell.textContent)"
 OVERFLOWING = """
 Array.from(document.querySelectorAll('body *')).filter(element => {
@@ -154,15 +148,13 @@ Array.from(document.querySelectorAll('body *')).filter(element => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_report_opens_from_a_file_without_a_network_and_the_console_stays_empty(
-    browser: Browser, report: Path, scheme: str
-) -> None:
+def test_page_opens_without_network_and_without_complaints(browser: Browser, report: Path, scheme: str) -> None:
     browser.open(report, scheme=scheme)
     assert browser.run("document.querySelector('h1').textContent") == "REGRESSED"
     assert complaints(browser) == []
 
 
-def test_nothing_of_a_hostile_file_runs_or_loads(browser: Browser, hostile: Path) -> None:
+def test_hostile_page_runs_and_loads_nothing(browser: Browser, hostile: Path) -> None:
     browser.open(hostile)
     assert browser.run("document.querySelectorAll('script').length") == 1
     assert (
@@ -173,18 +165,14 @@ def test_nothing_of_a_hostile_file_runs_or_loads(browser: Browser, hostile: Path
 
 @pytest.mark.parametrize("width", [360, 1440])
 @pytest.mark.parametrize("page", ["report", "hostile"])
-def test_nothing_is_wider_than_the_screen(
-    browser: Browser, request: pytest.FixtureRequest, page: str, width: int
-) -> None:
+def test_page_fits_the_screen(browser: Browser, request: pytest.FixtureRequest, page: str, width: int) -> None:
     browser.open(request.getfixturevalue(page), width=width)
-    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    browser.run(UNFOLD)
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run(OVERFLOWING) == []
 
 
-def test_a_click_sorts_by_number_and_a_second_one_the_other_way_and_a_third_as_it_was(
-    browser: Browser, report: Path
-) -> None:
+def test_table_clicks_sort_up_then_down_then_not(browser: Browser, report: Path) -> None:
     browser.open(report)
     before = browser.run(SHOWN)
     click = (
@@ -202,7 +190,7 @@ def test_a_click_sorts_by_number_and_a_second_one_the_other_way_and_a_third_as_i
     assert browser.run(SHOWN) == before
 
 
-def test_the_filter_hides_rows_and_their_sections_and_says_how_many_are_left(browser: Browser, report: Path) -> None:
+def test_filter_hides_rows_and_sections_and_counts(browser: Browser, report: Path) -> None:
     browser.open(report)
     browser.run("{const i = document.getElementById('filter'); i.focus(); i.value = ''}")
     browser.send("Input.insertText", text="COMPILED mlp")
@@ -212,20 +200,20 @@ def test_the_filter_hides_rows_and_their_sections_and_says_how_many_are_left(bro
     assert browser.run("document.getElementById('shown').textContent") == "1 of 2 shown"
 
 
-def test_a_verdict_can_be_switched_off(browser: Browser, report: Path) -> None:
+def test_verdict_checkbox_hides_its_rows(browser: Browser, report: Path) -> None:
     browser.open(report)
     browser.run("document.querySelector('input[value=PASS]').click()")
     assert browser.run(SHOWN) == ["mlp-compiled-bf16-8"]
 
 
-def test_a_link_of_the_table_opens_what_it_leads_to(browser: Browser, report: Path) -> None:
+def test_table_link_opens_its_section(browser: Browser, report: Path) -> None:
     browser.open(report)
     browser.run("document.querySelector('#table a[href=\"#w-mlp-eager-bf16-8\"]').click()")
     browser.run("new Promise(resolve => setTimeout(resolve, 100))")
     assert browser.run("document.getElementById('w-mlp-eager-bf16-8').open")
 
 
-def test_the_keyboard_reaches_the_sorting_and_enter_sorts(browser: Browser, report: Path) -> None:
+def test_keyboard_reaches_and_sorts_the_table(browser: Browser, report: Path) -> None:
     browser.open(report)
     for _ in range(30):
         for kind in ("keyDown", "keyUp"):
@@ -238,7 +226,7 @@ def test_the_keyboard_reaches_the_sorting_and_enter_sorts(browser: Browser, repo
     assert browser.run("document.querySelectorAll('th[aria-sort=ascending]').length") == 1
 
 
-def test_without_scripts_everything_can_be_read_and_no_dead_control_is_shown(browser: Browser, report: Path) -> None:
+def test_page_without_scripts_is_whole_without_controls(browser: Browser, report: Path) -> None:
     browser.open(report, scripts=False)
     # What a page with scripts disabled shows, DevTools can still ask.
     tree = json.dumps(browser.send("Accessibility.getFullAXTree"))
@@ -250,11 +238,11 @@ def test_without_scripts_everything_can_be_read_and_no_dead_control_is_shown(bro
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_a_printed_report_holds_what_is_folded_on_the_screen(browser: Browser, report: Path, scripts: bool) -> None:
+def test_printed_page_holds_what_is_folded(browser: Browser, report: Path, scripts: bool) -> None:
     browser.open(report, scripts=scripts)
     folded = len(base64.b64decode(browser.send("Page.printToPDF")["data"]))
     browser.open(report)
-    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    browser.run(UNFOLD)
     opened = len(base64.b64decode(browser.send("Page.printToPDF")["data"]))
     assert folded == pytest.approx(opened, rel=0.05)
 
@@ -262,9 +250,9 @@ def test_a_printed_report_holds_what_is_folded_on_the_screen(browser: Browser, r
 @pytest.mark.skipif(AXE is None, reason="AXE_CORE does not name axe.min.js: npm install axe-core")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
-def test_contrast_labels_and_structure_pass_axe(browser: Browser, report: Path, scheme: str, width: int) -> None:
+def test_page_passes_axe(browser: Browser, report: Path, scheme: str, width: int) -> None:
     browser.open(report, scheme=scheme, width=width)
-    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    browser.run(UNFOLD)
     browser.run(Path(str(AXE)).read_text())
     found = browser.run(
         "axe.run(document).then(found => found.violations.map(v => [v.id, v.nodes.length, v.nodes[0].html]))"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from markdown_it import MarkdownIt
 
-from kernelgauge.report.page import Column, Grid, Section, markdown, text
+from kernelgauge.report.page import Column, Grid, Section, markdown, text, unlinked
 
 PAGE = [
     Section("head", ("one line", "another")),
@@ -18,7 +19,7 @@ def test_text_has_titles_lines_and_columns() -> None:
     )
 
 
-def test_markdown_has_the_same_in_a_table() -> None:
+def test_markdown_has_titles_lines_and_a_table() -> None:
     assert markdown(PAGE) == (
         "**head**\n\none line  \nanother\n\n| name | us |\n| --- | ---: |\n| gemm<br>aten::mm | 56.3 |\n| add | 2.0 |\n"
     )
@@ -44,26 +45,34 @@ def test_markdown_has_the_same_in_a_table() -> None:
         ("\u202egnorw", "\\\\u202egnorw"),
     ],
 )
-def test_nothing_in_a_name_is_markup(name: str, shown: str) -> None:
+def test_markdown_name_is_no_markup(name: str, shown: str) -> None:
     assert markdown([Section(lines=(name,))]) == f"{shown}\n"
 
 
-def test_no_name_steers_the_terminal_or_breaks_a_row() -> None:
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("@someone", "@\u200bsomeone"),
+        ("see #12", "see #\u200b12"),
+        ("a@b.c", "a@\u200bb.c"),
+        ("\\@x", "\\@\u200bx"),
+        ("kernel<8, c10::BFloat16>(int #include)", "kernel<8, c10::BFloat16>(int #include)"),
+    ],
+)
+def test_unlinked_name_is_no_mention_and_no_issue(name: str, shown: str) -> None:
+    html = MarkdownIt("commonmark").render(unlinked(markdown([Section(lines=(name,))])))
+    assert html == f"<p>{shown.replace('<', '&lt;').replace('>', '&gt;')}</p>\n"
+
+
+def test_text_name_steers_no_terminal_and_breaks_no_row() -> None:
     page = [Section(f"\x1b]0;title\x07{'x' * 10}", ("a\rb",), Grid((Column("n"),), (("\x1b[2J\u202e",),)))]
     shown = text(page, width=40, color=False)
     assert shown.isascii()
     assert all(character == "\n" or character.isprintable() for character in shown)
 
 
-def test_a_line_is_wrapped_into_the_width() -> None:
-    shown = text([Section(lines=("kernel " * 30,))], width=80, color=False)
+def test_text_long_lines_and_names_fit_the_width() -> None:
+    table = Grid((Column("n"), Column("us", number=True)), (("k" * 10_000, "1.0"),))
+    shown = text([Section(lines=("word " * 30,)), Section(grid=table)], width=80, color=False)
     assert max(map(len, shown.splitlines())) <= 80
-    assert shown.count("kernel") == 30
-
-
-def test_a_name_of_ten_thousand_characters_is_folded_into_the_width() -> None:
-    shown = text(
-        [Section(grid=Grid((Column("n"), Column("us", number=True)), (("k" * 10_000, "1.0"),)))], width=80, color=False
-    )
-    assert max(map(len, shown.splitlines())) <= 80
-    assert shown.count("k") == 10_000
+    assert (shown.count("word"), shown.count("k")) == (30, 10_000)

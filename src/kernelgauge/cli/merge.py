@@ -40,8 +40,8 @@ def _merge(options: argparse.Namespace) -> Exit:
     from ..files import write_atomically
     from ..merge import copy_traces, find_problems, merge, outcome, summary_lines, with_trace_prefix
     from ..report.html import html
+    from ..report.markdown import summary_markdown
     from ..report.page import Section, markdown, text, unlinked
-    from ..report.pull_request import summary_markdown
     from ..results import NAME, encode_results, folder_names
 
     _check_destination(options.to)

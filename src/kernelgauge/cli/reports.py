@@ -104,7 +104,7 @@ def _html(results: Sequence[Results]) -> bytes:
 
 
 def _markdown(results: Sequence[Results]) -> bytes:
-    from ..report.pull_request import summary_markdown
+    from ..report.markdown import summary_markdown
 
     return summary_markdown(results).encode()
 
@@ -124,7 +124,7 @@ _FORMS = (
 
 def _summary(results: Results) -> str:
     """Return the summary that the run of pytest ended with, and every verdict that fails."""
-    from ..report.summary import summary
+    from ..report.terminal import summary
 
     width, color = terminal()
     return "\n".join(block.text for block in summary(results, width=width, color=color, failures=True))

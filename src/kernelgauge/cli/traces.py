@@ -14,8 +14,8 @@ from ..trace import Trace, Window, read
 from .output import Commands, Exit, say, terminal
 
 if TYPE_CHECKING:
-    from ..report.conclusion import Comparison
     from ..report.page import Section
+    from ..report.traces import Comparison
     from ..trace.summary import Summary
 
 __all__ = ["add_commands"]
@@ -95,8 +95,7 @@ def _add_forms(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGr
 def _show(options: argparse.Namespace) -> Exit:
     if options.open:
         return _open(Path(options.trace))
-    from ..report.show import show_page
-    from ..report.trace_data import json_text, show_data
+    from ..report.traces import json_text, show_data, show_page
 
     summary = _summary(options.trace, options)
     if options.json:
@@ -114,9 +113,7 @@ def _open(trace: Path) -> Exit:
 
 
 def _diff(options: argparse.Namespace) -> Exit:
-    from ..report.compare import compare_page
-    from ..report.conclusion import compare_traces
-    from ..report.trace_data import compare_data, json_text
+    from ..report.traces import compare_data, compare_page, compare_traces, json_text
 
     comparison = compare_traces(_summary(options.before, options), _summary(options.after, options))
     if options.json:

@@ -101,7 +101,7 @@ class WorkloadTest:
         # Outside of the handler: within it pytest would print the error and then its own failure, both in full.
         if isinstance(error, WorkloadUnavailable):
             skip_or_fail(self.item, self.session, error.one_line, detail=str(error))
-        self._end(self.session.conclude(Verdict(Status.INVALID, self.workload.id, subject, error.what)))
+        self._end(self.session.conclude_error(self.workload, subject, error))
         pytest.fail(str(error), pytrace=False)
 
     def conclude(self, verdict: Verdict) -> None:

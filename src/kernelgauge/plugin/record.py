@@ -15,10 +15,8 @@ from ..acceptance import refusals, update
 from ..errors import KernelgaugeError, StorageError
 from ..judge import Action, PlannedChange, Status
 from ..printable import printable
-from ..report.github import github_annotations
-from ..report.pull_request import summary_markdown
-from ..report.summary import summary, unknown_machines
-from ..report.terminal import plan_text
+from ..report.markdown import github_annotations, summary_markdown
+from ..report.terminal import plan_text, summary, unknown_machines
 from ..results import Results, TestResult, encode_results
 from .artifacts import Artifacts
 from .fixtures import SUBJECT

@@ -211,7 +211,7 @@ class Session:
         if isinstance(result, WorkloadUnavailable):
             self._unavailable[workload.id] = result.one_line
         elif isinstance(result, KernelgaugeError):
-            self.conclude(Verdict(Status.INVALID, workload.id, MEASUREMENT, result.what))
+            self.conclude_error(workload, MEASUREMENT, result)
         else:
             try:
                 self.artifacts.write(workload, result.trace_json, result.table)
@@ -416,6 +416,11 @@ class Session:
         self._verdicts.pop(about, None)
         self._verdicts[about] = verdict
         return verdict
+
+    def conclude_error(self, workload: Workload, subject: str, error: KernelgaugeError) -> Verdict:
+        """Keep the verdict that something could not be measured."""
+        reasons = tuple(Reason(label, text) for label, text in error.details)
+        return self.conclude(Verdict(Status.INVALID, workload.id, subject, error.what, reasons))
 
     def fails(self, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, with the strictness that is asked for."""

@@ -1,4 +1,4 @@
-"""What a calibration found: noise, the smallest change that is seen, and how often the autotuner chose what."""
+"""What a calibration found: the noise, the sensitivity, and how often the autotuner chose each configuration."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ from ..printable import printable
 from ..run import Timer
 from ..trace import KernelIdentity
 from ..trace.kernel import configuration_text
-from .terminal import render
+from .page import render
 
 __all__ = ["calibration_text", "choices_text"]
 
 
 def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, width: int, color: bool) -> str:
-    """One line for each timer of each workload. "seen from": caught 95 times in 100, on the same GPU and on another."""
+    """Return one line for each timer of each workload.
+
+    "seen from": the slowdown that is caught 95 times in 100, on the same GPU and on another.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("workload", overflow="fold")
     table.add_column("timer", no_wrap=True)
@@ -71,7 +74,7 @@ def _numbers(times: Sequence[ProcessTime], prior: Prior, *, comparisons: int, ke
 
 
 def choices_text(baselines: Mapping[str, Baseline]) -> list[str]:
-    """The configurations that were chosen, for each workload that has more than one."""
+    """Return the configurations that were chosen, for each workload that has more than one."""
     lines: list[str] = []
     for workload, baseline in baselines.items():
         if len(baseline.entries) < 2:

@@ -1,83 +1,209 @@
 """Results -> one HTML page that needs nothing else: no network, no library, and no script to be read.
 
-The charts are SVG that a template writes, drawn by no library. What is drawn is bars, dots and one line; plotly.js alone
-is 4.8 MB minified (its basic bundle 1.2 MB) of a page that may have 2 MB, Vega with Vega-Lite 0.8 MB, and uPlot (51 kB)
-draws on a canvas, which neither a screen reader nor a browser without scripts can read. An image for each chart, of
-matplotlib's say, would follow neither a dark theme nor a narrow screen.
+The templates hold the page. They walk through the results themselves; here is what a template cannot do well: choose what
+is shown, pair kernels with the baseline's, and place what is drawn. The charts are SVG with positions in percent of their
+width, so that their letters stay legible on a telephone and on a wide screen. No library draws them: plotly.js alone is
+4.8 MB minified of a page that may have 2 MB, and uPlot (51 kB) draws on a canvas, which no screen reader can read.
 
-Every text may come from a stranger's trace. Each one that the templates write passes through `printable` and is escaped,
-by the environment and not by the template's author; the page's policy (CSP) allows the one style sheet and the one script
-in it by their hashes and nothing else, so that no markup that got in all the same could run or load anything.
+Every text may come from a stranger's trace. Each one that the templates write is cut, made printable and escaped by the
+environment and not by the template's author. The page's policy (CSP) allows the one style sheet and the one script in it
+by their hashes and nothing else, so that no markup that got in all the same could run or load anything.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
 from base64 import b64encode
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
+from typing import Any, NamedTuple
 from unicodedata import combining
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ..judge import RelativeChange, Status, Verdict, compare, observe, worst
 from ..printable import printable
-from ..results import Results
-from .html_charts import shown_us
-from .html_page import page
+from ..results import Results, TestResult, WorkloadResult
+from ..run import Sample, Timer
+from ..trace.difference import KernelChange, align
+from ..trace.kernel import KernelRecord, configuration_change, configuration_text
+from ..trace.limits import Limits, share_of_limit
+from .traces import limit_text
+from .wording import (
+    NO_VERDICT,
+    NOT_RUN,
+    conditions_text,
+    counted,
+    describe,
+    kernel_us,
+    notes,
+    percent,
+    shown_reasons,
+    status_text,
+)
 
-__all__ = ["asset", "environment", "html", "source"]
+__all__ = ["html", "render_page"]
 
 _PACKAGE = "kernelgauge.report"
-_TITLE = "GPU performance report"
+_LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
+_MOST_LINES = 60  # of one text
 # On one letter. No language needs them; 30, which Unicode's stream-safe text allows (UAX #15), are wider than a telephone
 # in a font that gives them a width.
 _MOST_MARKS = 16
+_MOST_NOTES = 8
+_NO_FAILURE = (0, 5)  # pytest's exit status: all passed; no test was collected
+
+# What the sentence at the top says of each status. The worst first, as `judge.worst` ranks them.
+_PHRASES = {
+    Status.INVALID.value: "could not be measured reliably",
+    Status.REGRESSED.value: "regressed",
+    Status.UNDECIDED.value: "inconclusive",
+    Status.INCOMPARABLE.value: "with a baseline of another kind of machine",
+    Status.NO_BASELINE.value: "without a baseline",
+    NO_VERDICT: "without a verdict",
+    Status.IMPROVED.value: "improved",
+    Status.PASS.value: "passed",
+    Status.NOT_JUDGED.value: "shown, not judged",
+    NOT_RUN: "not run",
+}
+_RANK = {status: place for place, status in enumerate(_PHRASES)}
+_WRONG = ("INVALID", "REGRESSED", "UNDECIDED", "INCOMPARABLE")
+_QUIET = (Status.PASS, Status.NOT_JUDGED, Status.NO_BASELINE, Status.IMPROVED)
+_OUTCOMES = ("failed", "skipped", "passed")  # in the order in which tests are shown
+
+_FIRST_SUBJECTS = ("numerics", "device time", "end to end", "host dispatch", "structure", "declared structure")
+_CAUSES = ("why", "kernels", "counts", "environment")  # labels of reasons
+_MOST_CAUSES = 2
+_MOST_FAILED_TESTS = 6
+
+_OTHER_SOURCE = "other source"  # of the same kernel in the same configuration: another version of Inductor, say
+
+_LEAST_AXIS = 0.01  # a change of 1 % is never drawn as a large one
+_WIDEST_AXIS = 0.25  # of the table's intervals: one workload that is ten times slower must not flatten the others
+_LARGEST_SPREAD = 3.0  # of logarithms, a factor of 20: no file may say more than can be drawn
+_MOST_BARS = 80
+_SPOKEN_KERNELS = 30
+_LONGEST_KIND = 30
+_DESIGN_WIDTH_PX = 1180  # of a lane on a screen of 1440: what a bar's text is cut for
+_CHARACTER_PX = 6.4
 
 
-def html(results: Sequence[Results], *, title: str = _TITLE) -> str:
-    """The report of one run, or of several: runs or kinds of GPU, the newest last.
+# -- the page ---------------------------------------------------------------------------------------------------------
 
-    Of each kind of machine the newest run is shown in full; earlier ones are in a list. Links lead
-    to files beside the newest run's `results.json`: the page belongs into the same folder.
+
+def html(results: Sequence[Results]) -> str:
+    """Return the page of one run, or of several: runs or kinds of GPU, the newest last.
+
+    Of each kind of machine the newest run is shown in full; earlier ones are in a list. Links lead to files beside the
+    newest run's `results.json`: the page belongs into the same folder.
     """
-    style, script = (asset(name) for name in ("report.css", "report.js"))
-    policy = f"default-src 'none'; style-src {source(style)}; script-src {source(script)}; base-uri 'none'; form-action 'none'"
-    return (
-        environment()
-        .get_template("page.html")
-        .render(page=page(results, title=title), style=Markup(style), script=Markup(script), policy=policy)
+    newest: dict[str, Results] = {}
+    for one in reversed(results):
+        newest.setdefault(_device(one), one)
+    shown = list(newest.values())
+    workloads = list(_workloads(shown))
+    status = _overall(shown)
+    changes = [change for each in workloads if (change := each.change(Timer.DEVICE)) is not None]
+    other_tests = []  # no section of a workload shows them: none may be lost
+    for one in shown:
+        known = {workload.id for workload in one.workloads}
+        other_tests += [test for test in one.tests if test.workload not in known]
+    return render_page(
+        "page.html",
+        styles=["report.css"],
+        script="report.js",
+        status=status,
+        sentence=_sentence(status, workloads, shown),
+        shown=shown,
+        workloads=sorted(workloads, key=lambda each: each.rank),
+        groups=[(group, _figure(_lanes_of_variants(group))) for group in _groups(workloads)],
+        other_tests=_failed_first(other_tests),
+        axis_limit=min(_WIDEST_AXIS, _axis_limit(changes)) if changes else None,
+        notes=list(_notes(workloads, shown)),
+        runs=list(_runs(results)) if len(results) > 1 else [],
     )
 
 
-def environment() -> Environment:
-    """Of every page: escapes by itself, and knows the filters that the templates use."""
+def render_page(template: str, *, styles: Sequence[str], script: str = "", **content: object) -> str:
+    """Return a page whose policy allows its own style sheet and script, and nothing else.
+
+    `styles` and `script` are files beside the template.
+    """
+    style = "".join(map(_asset, styles))
+    policy = f"default-src 'none'; style-src {_source(style)}; "
+    code = ""
+    if script:
+        code = _asset(script)
+        policy += f"script-src {_source(code)}; "
+    policy += "base-uri 'none'; form-action 'none'"
+    page = _environment().get_template(template)
+    return page.render(content, style=Markup(style), script=Markup(code), policy=policy)
+
+
+def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader(_PACKAGE),
         autoescape=True,
-        finalize=_shown,
+        finalize=_written,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters.update(css=_class_name, us=shown_us)
-    made.globals["newline"] = Markup("\n")  # between lines that are untrusted themselves
+    made.filters.update(
+        axis_end=_axis_end,
+        change=_change_text,
+        clip=_clip,
+        configuration=configuration_text,
+        css=_class_name,
+        distribution=_distribution,
+        lines=_lines,
+        percent=percent,
+        place=_place,
+        reasons=shown_reasons,
+        shell=shlex.join,
+        us=kernel_us,
+        value=_value,
+    )
+    made.globals.update(
+        counted=counted,
+        describe=describe,
+        newline=Markup("\n"),  # between lines that are untrusted themselves
+    )
     return made
 
 
-def _shown(value: object) -> object:
-    """What a template's expression writes: text without a character that steers anything, a number in two decimals."""
+def _asset(name: str) -> str:
+    return (files(_PACKAGE) / "templates" / name).read_text(encoding="utf-8")
+
+
+def _source(content: str) -> str:
+    """Return how a policy names a style sheet or a script within the page."""
+    return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
+
+
+# -- texts and numbers ------------------------------------------------------------------------------------------------
+
+
+def _written(value: object) -> object:
+    """Return what a template's expression writes: a short text without control characters, a number in two decimals."""
     if isinstance(value, Markup):
         return value
     if isinstance(value, str):
-        return _breakable(printable(value))
+        return _breakable(printable(_clip(value, _LONGEST_TEXT)))
     return round(value, 2) if isinstance(value, float) else value
 
 
 def _breakable(text: str) -> str:
-    """`text` with marks beyond `_MOST_MARKS` as escapes: no line is broken within a letter, however wide its marks make it."""
+    """Return `text` with marks beyond `_MOST_MARKS` as escapes: no line is broken within a letter, however wide it is."""
     if text.isascii():
         return text
     shown: list[str] = []
@@ -88,16 +214,520 @@ def _breakable(text: str) -> str:
     return "".join(shown)
 
 
+def _clip(text: str, longest: int = _LONGEST_NAME) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
+
+
+def _lines(text: str) -> list[str]:
+    """Return the first lines of `text`, and how many more there are."""
+    lines = _clip(text.strip("\n"), _LONGEST_TEXT).splitlines()
+    left = len(lines) - _MOST_LINES
+    return lines[:_MOST_LINES] + ([f"… and {left} more lines"] if left > 0 else [])
+
+
 def _class_name(text: str) -> str:
-    """A status or a kind of kernel as part of a class: one word, whatever it was."""
+    """Return a status or a kind of kernel as part of a class: one word, whatever it was."""
     return re.sub(r"[^a-z0-9-]", "-", text.lower())[:40]
 
 
-def asset(name: str) -> str:
-    """Text of a style sheet or a script of the templates."""
-    return (files(_PACKAGE) / "templates" / name).read_text(encoding="utf-8")
+def _change_text(verdict: Verdict | None) -> str:
+    """Return ``+8.13 %``, or nothing where nothing was compared."""
+    return f"{100 * verdict.change.estimate:+.2f} %" if verdict is not None and verdict.change is not None else ""
 
 
-def source(content: str) -> str:
-    """How a policy names a style sheet or a script within the page."""
-    return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
+def _value(value: object, name: str = "") -> str:
+    """Return a field of a fingerprint or a count as text."""
+    if value is None:
+        return "not known"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if name == "memory_bytes" and isinstance(value, int):
+        return f"{value / 2**30:.1f} GiB"
+    return f"{value:,}" if isinstance(value, int) else _clip(str(value))
+
+
+# -- runs and machines ------------------------------------------------------------------------------------------------
+
+
+def _device(one: Results) -> str:
+    """Return the kind of machine; nothing where nothing was measured."""
+    return one.fingerprint.device if one.fingerprint else ""
+
+
+def _overall(shown: Sequence[Results]) -> str:
+    """Return the worst verdict; FAILED where all verdicts are well and pytest was not: that is no pass."""
+    statuses = [one.status for one in shown if one.status is not None]
+    status = worst(statuses)
+    failed = any(one.exit_status not in _NO_FAILURE or any(t.outcome == "failed" for t in one.tests) for one in shown)
+    if failed and not (status is not None and status.fails):
+        return "FAILED"
+    return status.value if status is not None else "NOTHING JUDGED"
+
+
+def _sentence(status: str, workloads: Sequence[_Workload], shown: Sequence[Results]) -> str:
+    counts = Counter(each.status for each in workloads)
+    parts = [f"{counts[each]} {phrase}" for each, phrase in _PHRASES.items() if counts[each]]
+    said = f"Of {counted(len(workloads), 'workload')}: {', '.join(parts)}." if parts else "No workload was measured."
+    if status == "FAILED":
+        failed = sum(test.outcome == "failed" for one in shown for test in one.tests)
+        exits = ", ".join(str(one.exit_status) for one in shown)
+        said += f" {counted(failed, 'test')} failed, and pytest ended with {exits}: this is no pass."
+    return said
+
+
+def _failed_first(tests: Iterable[TestResult]) -> list[TestResult]:
+    return sorted(tests, key=lambda test: _OUTCOMES.index(test.outcome))
+
+
+def _notes(workloads: Sequence[_Workload], shown: Sequence[Results]) -> Iterator[str]:
+    """Yield what to do (baselines to record, improvements to accept), what was not run, and the GPUs' conditions."""
+    verdicts = [(each, verdict) for each in workloads for verdict in each.result.verdicts]
+    missing = Counter(
+        verdict.headline
+        for _, verdict in verdicts
+        if verdict.status is Status.NO_BASELINE and verdict.subject == Timer.DEVICE.label
+    )
+    for headline, count in missing.most_common(_MOST_NOTES):
+        yield f"{counted(count, 'workload')}: {headline}"
+    better = [
+        f"improved: {_clip(each.result.id)}: {verdict.headline}"
+        for each, verdict in verdicts
+        if verdict.status is Status.IMPROVED
+    ]
+    yield from better[:_MOST_NOTES]
+    if len(better) > _MOST_NOTES:
+        yield f"and {len(better) - _MOST_NOTES} more improvements: see the table"
+    for one in shown:
+        yield from notes({_clip(each.id): each.unavailable for each in one.workloads if each.unavailable})
+    for one in shown:
+        yield from conditions_text([each.run for each in one.workloads if each.run], one.not_watched)
+
+
+def _runs(results: Sequence[Results]) -> Iterator[tuple[Results, str, str]]:
+    """Yield each run, its status, and what changed since the run before on the same kind of machine."""
+    last: dict[str, Results] = {}
+    for one in results:
+        before = last.get(_device(one))
+        changes: list[str] = []
+        if before is not None and before.fingerprint is not None and one.fingerprint is not None:
+            comparison = compare(before.fingerprint, one.fingerprint)
+            changes = [str(change).replace("_", " ") for change in (*comparison.foreign, *comparison.moved)]
+        yield one, _overall([one]), ", ".join(changes)
+        last[_device(one)] = one
+
+
+# -- a workload -------------------------------------------------------------------------------------------------------
+
+
+class _Time(NamedTuple):
+    """One of the times of a workload, as it was measured and judged."""
+
+    timer: Timer
+    sample: Sample
+    mean_us: float  # of the replicates that are judged
+    verdict: Verdict | None
+
+
+class _Launch(NamedTuple):
+    """A launch of this run beside its partner in the baseline. None: not there."""
+
+    before: KernelRecord | None
+    after: KernelRecord | None
+    delta_us: float
+    mark: str  # how the two differ; empty if they do not
+    number: int | None  # in this run
+    limit: str  # how near it came to what this GPU's reference kernels reached
+
+    @property
+    def has_moved(self) -> bool:
+        """Return whether something else ran. The same kernel from another source does not count."""
+        return self.mark not in ("", _OTHER_SOURCE)
+
+
+@dataclass(frozen=True)
+class _Workload:
+    """What the templates ask about a workload. `anchor`: its name for links within the page."""
+
+    result: WorkloadResult
+    tests: Sequence[TestResult]  # the failed ones first
+    device: str
+    anchor: str
+    is_beside: bool  # the page lies beside its trace
+
+    @property
+    def status(self) -> str:
+        return status_text(self.result)
+
+    @property
+    def rank(self) -> int:
+        """Return its place among the statuses, the worst first."""
+        return _RANK[self.status]
+
+    @property
+    def is_wrong(self) -> bool:
+        """Return whether a reader must look at it: it failed, or could not be decided."""
+        return any(test.outcome == "failed" for test in self.tests) or self.status in _WRONG
+
+    @property
+    def has_moved(self) -> bool:
+        """Return whether the lanes show something: other kernels, or another device time."""
+        time = self.times.get(Timer.DEVICE.label)
+        slower = time is not None and time.verdict is not None and time.verdict.status is not Status.PASS
+        return slower or any(launch.has_moved for launch in self.launches)
+
+    @cached_property
+    def times(self) -> dict[str, _Time]:
+        run = self.result.run
+        return {
+            timer.label: _Time(timer, sample, observe(sample).mean_us, self.result.verdict(timer.label))
+            for timer in Timer
+            if run is not None and (sample := run.sample(timer)) is not None
+        }
+
+    def change(self, timer: Timer) -> RelativeChange | None:
+        verdict = self.result.verdict(timer.label)
+        return verdict.change if verdict is not None else None
+
+    @property
+    def axis_limit(self) -> float:
+        """Return the change, as a fraction, at both ends of its intervals' axis."""
+        return _axis_limit([change for timer in Timer if (change := self.change(timer)) is not None])
+
+    @property
+    def other_verdicts(self) -> list[Verdict]:
+        """Return those that neither a time nor a failed test shows."""
+        shown = {*self.times, *(test.name for test in self.tests if test.outcome == "failed")}
+        return [verdict for verdict in self.result.verdicts if verdict.subject not in shown]
+
+    def said(self, test: TestResult) -> list[str]:
+        """Return what a test said, each thing once: a verdict is named, and a reason above the tests not repeated."""
+        if not test.said or test.said == self.result.unavailable:
+            return []
+        verdict = self.result.end_of(test)
+        return _lines(test.said) if verdict is None else [f"the verdict on {verdict.subject}"]
+
+    @property
+    def problems(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield what is wrong, each with its first causes, for a reader who has thirty seconds."""
+        failed = [test for test in self.tests if test.outcome == "failed"]
+        names = [test.name for test in failed]
+        bad = [each for each in self.result.verdicts if each.status not in _QUIET and each.subject not in names]
+        first = {subject: place for place, subject in enumerate(_FIRST_SUBJECTS)}
+        for verdict in sorted(bad, key=lambda each: first.get(each.subject, len(first))):
+            causes = [reason.text.split("\n", 1)[0] for reason in verdict.reasons if reason.label in _CAUSES]
+            subject = "" if verdict.headline.startswith(verdict.subject) else f"{verdict.subject}: "
+            yield f"{subject}{verdict.headline}", causes[:_MOST_CAUSES]
+        others = [test.name for test in failed if self.result.end_of(test) not in bad]
+        if others:
+            left = f" and {len(others) - _MOST_FAILED_TESTS} more" if len(others) > _MOST_FAILED_TESTS else ""
+            yield f"{counted(len(others), 'test')} failed: {', '.join(others[:_MOST_FAILED_TESTS])}{left}", []
+        accept = next((reason.text for verdict in bad for reason in verdict.reasons if reason.label == "accept"), None)
+        if accept:
+            yield "If this is meant, accept it:", [accept]
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        """Return (label, link) of the trace, and of the profiler's table that a run leaves beside it."""
+        trace = self.result.trace or ""
+        if not self.is_beside or not trace.endswith(".json.gz"):
+            return []
+        paths = (("trace", trace), ("table", f"{trace.removesuffix('.json.gz')}.txt"))
+        return [(label, link) for label, path in paths if (link := _relative_link(path)) is not None]
+
+    @cached_property
+    def stored_kernels(self) -> Sequence[KernelRecord]:
+        """Return the kernels of the baseline's entry that the run is compared with, in the time it is compared with.
+
+        Without a baseline, the run's own.
+        """
+        run, baseline = self.result.run, self.result.baseline
+        if run is None or baseline is None or not baseline.entries:
+            return run.kernels if run is not None else ()
+        entry, _ = baseline.entry_like(run.kernels)
+        judged = self.result.verdict(Timer.DEVICE.label)
+        return entry.kernels_in(judged.before_us if judged is not None else None)
+
+    @cached_property
+    def launches(self) -> list[_Launch]:
+        """Return the launches of this run and those of the baseline that it lacks, in order."""
+        if self.result.run is None:
+            return []
+        limits = _limits(self.result)
+        found: list[_Launch] = []
+        count = 0
+        for change in align(self.stored_kernels, self.result.run.kernels):
+            count += change.after is not None
+            number = count if change.after is not None else None
+            limit = limits[count - 1] if limits and number else ""
+            found.append(_Launch(change.before, change.after, change.delta_us, _mark(change), number, limit))
+        return found
+
+    @cached_property
+    def lanes(self) -> dict[str, Any] | None:
+        """Return the lanes of the baseline and of this run; None where one of them is missing."""
+        if self.result.run is None or self.result.baseline is None:
+            return None
+        before = [(each.before, "gone" if each.after is None else "") for each in self.launches if each.before]
+        after = [(each.after, each.mark if each.has_moved else "") for each in self.launches if each.after]
+        return _figure([_Lane("baseline", before), _Lane("this run", after, status=self.status)])
+
+    def processes(self, time: _Time) -> list[tuple[float, float, bool]]:
+        """Return (mean, spread, whether on this GPU) of the processes that a time is compared with (`Baseline.seen`)."""
+        run, baseline = self.result.run, self.result.baseline
+        if run is None or baseline is None or not baseline.entries:
+            return []
+        entries = baseline.entries if time.timer is Timer.HOST else (baseline.entry_like(run.kernels)[0],)
+        return [
+            (seen.mean_us, min(seen.spread or 0.0, _LARGEST_SPREAD), process.gpu == run.gpu)
+            for entry in entries
+            for process in entry.processes
+            if (seen := process.timers.get(time.timer)) is not None and seen.mean_us > 0
+        ]
+
+
+def _workloads(shown: Sequence[Results]) -> Iterator[_Workload]:
+    """Yield the workloads of all runs; `shown` has the newest run first, and links are made for that one only."""
+    taken: set[str] = set()
+    for one in shown:
+        tests: dict[str | None, list[TestResult]] = {}
+        for test in _failed_first(one.tests):
+            tests.setdefault(test.workload, []).append(test)
+        for result in one.workloads:
+            anchor = _anchor(result.id, taken)
+            yield _Workload(result, tests.get(result.id, []), _device(one), anchor, is_beside=one is shown[0])
+
+
+def _groups(workloads: Sequence[_Workload]) -> list[list[_Workload]]:
+    """Return the variants of one module, pass, dtype and shape together: they compute the same function."""
+    groups: dict[tuple[object, ...], list[_Workload]] = {}
+    for each in workloads:
+        result = each.result
+        key = (each.device, result.suite, result.module, result.pass_, result.dtype, result.shape)
+        groups.setdefault(key, []).append(each)
+    return list(groups.values())
+
+
+def _anchor(identifier: str, taken: set[str]) -> str:
+    """Return a name for links: the id itself wherever it is one that this project makes."""
+    base = "w-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", identifier)[:100]
+    name, count = base, 1
+    while name in taken:
+        count += 1
+        name = f"{base}.{count}"
+    taken.add(name)
+    return name
+
+
+def _relative_link(path: str) -> str | None:
+    """Return `path` as a link to a file below the report's folder; None if it is anything else.
+
+    A results file is untrusted: a path of its may be absolute, climb out, or name another scheme. What is left is
+    percent-encoded, colons too, so that no browser takes a part of it for a scheme.
+    """
+    if not path.isprintable() or "\\" in path or any(part in ("", ".", "..") for part in path.split("/")):
+        return None
+    link = quote(path, safe="/")
+    return link if len(link) <= _LONGEST_TEXT else None
+
+
+def _mark(change: KernelChange[KernelRecord]) -> str:
+    if change.before is None:
+        return "new"
+    if change.after is None:
+        return "gone"
+    if change.same_identity:
+        return ""
+    configured = configuration_change(change.before.identity, change.after.identity)
+    return "other configuration" if configured else _OTHER_SOURCE
+
+
+def _limits(result: WorkloadResult) -> list[str]:
+    """Return how near each launch came to the reference kernels; nothing where the results do not hold what it takes."""
+    run = result.run
+    if run is None or run.roof is None or len(run.work) != len(run.kernels):
+        return []
+    # What the pair was measured in; a 16-bit type is as fast as the other.
+    peaks = {"fp16": run.roof.gemm_tflop_per_s, "bf16": run.roof.gemm_tflop_per_s}
+    limits = Limits("reference kernels", run.roof.memory_gb_per_s, peaks, source="measured beside the workloads")
+    return [
+        limit_text(kernel.identity, share_of_limit(work, kernel.device_time_us, result.dtype, limits) if work else None)
+        for kernel, work in zip(run.kernels, run.work, strict=True)
+    ]
+
+
+# -- what is drawn: positions in percent of a chart's width -----------------------------------------------------------
+
+
+class _Bar(NamedTuple):
+    """One launch in a lane, or several short ones together. `texts`: what fits into it."""
+
+    x: float
+    width: float
+    kind: str
+    mark: str
+    title: str
+    texts: tuple[str, ...]  # heading, name, time
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """The kernels of one call, end to end, each with how it differs from its partner. `anchor`: of its workload."""
+
+    label: str
+    launches: Sequence[tuple[KernelRecord, str]]
+    status: str = ""
+    anchor: str = ""
+    remark: str = ""
+
+    @property
+    def total_us(self) -> float:
+        return sum(kernel.device_time_us for kernel, _ in self.launches)
+
+    @property
+    def spoken(self) -> str:
+        """Return the same for a reader who does not see it."""
+        kernels = [kernel for kernel, _ in self.launches[:_SPOKEN_KERNELS]]
+        said = ", ".join(f"{_kind(kernel)} {kernel_us(kernel.device_time_us)}" for kernel in kernels)
+        left = len(self.launches) - len(kernels)
+        return f"{said} and {left} more" if left else said
+
+    def bars(self, scale_us: float) -> Iterator[_Bar]:
+        """Yield the bars; `scale_us` is what the whole width stands for."""
+        start_us = 0.0
+        for group in self._groups():
+            time_us = sum(kernel.device_time_us for kernel, _ in group)
+            # Between 0 and 100, whatever numbers a file holds.
+            x, width = (
+                100 * max(0.0, min(1.0, value / scale_us)) if 0 < scale_us < math.inf else 0.0
+                for value in (start_us, time_us)
+            )
+            start_us += time_us
+            yield _bar(group, x, width, f"{kernel_us(time_us)} us")
+
+    def _groups(self) -> Iterator[Sequence[tuple[KernelRecord, str]]]:
+        """Yield launches one by one; of very many, neighbours that are too short to be seen alone together."""
+        many = len(self.launches) > _MOST_BARS
+        least_us = self.total_us / _MOST_BARS if many else 0.0
+        group: list[tuple[KernelRecord, str]] = []
+        together_us = 0.0
+        for kernel, mark in self.launches:
+            if group and (not many or kernel.device_time_us >= least_us or together_us >= least_us):
+                yield group
+                group, together_us = [], 0.0
+            group.append((kernel, mark))
+            together_us += kernel.device_time_us
+        if group:
+            yield group
+
+
+def _kind(kernel: KernelRecord) -> str:
+    return _fitted(kernel.identity.kind, _LONGEST_KIND)
+
+
+def _fitted(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: max(1, room - 1)] + "…"
+
+
+def _bar(group: Sequence[tuple[KernelRecord, str]], x: float, width: float, time: str) -> _Bar:
+    (kernel, mark), *others = group
+    kind = _kind(kernel)
+    if others:
+        kind = kind if all(_kind(other) == kind for other, _ in others) else "other"
+        return _Bar(x, width, kind, "", f"{len(group)} short launches: {time}", ())
+    name, heading = kernel.identity.shown, f"{mark}: {kind}" if mark else kind
+    room = int((width / 100 * _DESIGN_WIDTH_PX - 12) / _CHARACTER_PX)  # in characters
+    texts: tuple[str, ...] = ()
+    if room >= 8:
+        texts = (_fitted(heading, room), _fitted(name, room), time)
+    elif room >= 4:
+        texts = (_fitted(heading, room), "", time.removesuffix(" us"))
+    return _Bar(x, width, kind, mark, f"{name}: {time}, {heading}", texts)
+
+
+def _lanes_of_variants(group: Sequence[_Workload]) -> list[_Lane]:
+    lanes: list[_Lane] = []
+    for each in group:
+        kernels = each.result.run.kernels if each.result.run is not None else ()
+        if not kernels:
+            continue
+        launches = [(kernel, "") for kernel in kernels]
+        lane = _Lane(_clip(each.result.variant), launches, each.status, each.anchor)
+        if lanes and lanes[0].total_us:
+            relative = 100 * (lane.total_us / lanes[0].total_us - 1)
+            lane = replace(lane, remark=f", {relative:+.1f} % against {lanes[0].label}")
+        lanes.append(lane)
+    return lanes
+
+
+def _figure(lanes: Sequence[_Lane]) -> dict[str, Any] | None:
+    """Return lanes one above another, on the scale of the longest."""
+    if not lanes:
+        return None
+    scale_us = max(lane.total_us for lane in lanes)
+    rows = [(lane, list(lane.bars(scale_us))) for lane in lanes]
+    kinds = dict.fromkeys(bar.kind for _, bars in rows for bar in bars)
+    return {"rows": rows, "ticks": _ticks(0.0, scale_us, most=8), "kinds": list(kinds)}
+
+
+def _ticks(low: float, high: float, *, most: int = 6) -> list[tuple[float, str, str]]:
+    """Return (position, text, text-anchor) of round numbers from `low` to `high`; no label leaves the chart."""
+    span = high - low
+    if not 1e-9 < span < 1e15:
+        return []
+    power = 10.0 ** math.floor(math.log10(span / most))
+    step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= most)
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    values = [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    places = [100 * (value - low) / span for value in values]
+    return [
+        (x, f"{value:.{decimals}f}", "start" if x < 3 else "end" if x > 97 else "middle")
+        for x, value in zip(places, values, strict=True)
+    ]
+
+
+def _axis_limit(changes: Sequence[RelativeChange]) -> float:
+    """Return both ends of an axis that holds all of these, as a fraction."""
+    ends = [abs(end) for one in changes for end in (one.estimate, one.low, one.high) if end is not None]
+    return max([_LEAST_AXIS, *(1.1 * end for end in ends)])
+
+
+def _axis_end(limit: float) -> str:
+    return f"{100 * limit:.0f} %" if limit >= 0.02 else f"{100 * limit:.1f} %"
+
+
+def _place(change: float, limit: float) -> float:
+    """Return where a change is on an axis with zero in the middle."""
+    return 50 + 50 * max(-1.0, min(1.0, change / limit))
+
+
+def _distribution(time: _Time, processes: Sequence[tuple[float, float, bool]]) -> dict[str, Any]:
+    """Return the replicates of this run beside the processes of the baseline, on one axis of microseconds."""
+    replicates = time.sample.replicates_us
+    ends = [mean * math.exp(sign * spread) for mean, spread, _ in processes for sign in (-1, 1)]
+    low, high = min([*replicates, *ends]), max([*replicates, *ends])
+    pad = max(0.04 * (high - low), 0.002 * high)
+    low, high = low - pad, high + pad
+    span = high - low
+
+    def x(value: float) -> float:
+        return 100 * (value - low) / span if 0 < span < math.inf else 50.0
+
+    spoken = f"this run: {counted(len(replicates), 'replicate')}, {_range_text(replicates)}"
+    if processes:
+        means = _range_text([mean for mean, _, _ in processes])
+        spoken += f"; processes of the baseline: {len(processes)}, means {means}"
+    return {
+        "replicates": list(map(x, replicates)),
+        "mean": x(time.mean_us),
+        # One standard deviation of its replicates to both sides.
+        "processes": [
+            (x(mean), x(mean * math.exp(-spread)), x(mean * math.exp(spread)), is_same_gpu)
+            for mean, spread, is_same_gpu in processes
+        ],
+        "ticks": _ticks(low, high),
+        "spoken": spoken,
+    }
+
+
+def _range_text(times_us: Sequence[float]) -> str:
+    return f"{kernel_us(min(times_us))} to {kernel_us(max(times_us))} us"

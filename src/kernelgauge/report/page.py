@@ -1,4 +1,4 @@
-"""A page of lines and tables, said once: as text for a terminal, as Markdown for a pull request."""
+"""A page of lines and tables, in two forms: text for a terminal, and Markdown for a pull request."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import zip_longest
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..printable import printable
-from .terminal import render
 
-__all__ = ["Column", "Grid", "Section", "markdown", "text", "unlinked"]
+__all__ = ["Column", "Grid", "Section", "markdown", "render", "text", "unlinked"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """`number`: to the right, and never broken."""
+    """A column of a table. A `number` stands to the right, and is never broken."""
 
     title: str
     number: bool = False
@@ -53,6 +54,16 @@ def text(sections: Sequence[Section], *, width: int, color: bool) -> str:
     return "\n".join(parts)
 
 
+def render(content: Table | Text, *, width: int, color: bool) -> str:
+    """Return what rich prints of it, without spaces at the end of a line."""
+    stream = StringIO()
+    # legacy_windows off: the output is a string, no console is written to.
+    Console(
+        file=stream, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
+    ).print(content, overflow="fold")
+    return "".join(line.rstrip() + "\n" for line in stream.getvalue().split("\n")[:-1])
+
+
 def _wrapped(line: str, width: int) -> str:
     if len(line) <= width:
         return line
@@ -72,7 +83,7 @@ def markdown(sections: Sequence[Section]) -> str:
 
 
 def unlinked(escaped: str) -> str:
-    """What `markdown` made, for GitHub: nothing in it becomes a mention, or a reference to an issue.
+    """Return what `markdown` made so that nothing in it becomes a mention or a reference to an issue on GitHub.
 
     GitHub looks for those in the text that Markdown leaves, where the backslash before them is gone
     (https://github.com/kivikakk/comrak/pull/367). A zero-width space behind the character hides them, as it does for
@@ -114,6 +125,6 @@ _ENTITIES = {"<": "&lt;", "&": "&amp;"}
 
 
 def _escaped(line: str) -> str:
-    """As text in Markdown and in the HTML that it becomes: nothing in it is markup, a link, or a mention."""
+    """Return a line that is no markup, link or mention in Markdown, nor in the HTML that it becomes."""
     shown = _MARKUP.sub(lambda match: f"{match[0][:-1]}\\{match[0][-1]}", printable(line))
     return re.sub("[<&]", lambda match: _ENTITIES[match[0]], shown)

@@ -15,7 +15,7 @@ __all__ = ["benchmark_json"]
 
 
 def benchmark_json(results: Results) -> bytes:
-    """One benchmark for each workload and timer that was measured, in seconds; a round is a replicate.
+    """Return one benchmark for each workload and timer that was measured, in seconds; a round is a replicate.
 
     `group` is the timer, so that `--between` compares like with like. What `compare` needs of a benchmark: name, fullname,
     group, param, params, and in stats min, max, mean, stddev, median, iqr, ops, outliers, rounds, iterations

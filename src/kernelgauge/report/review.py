@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from io import StringIO
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..judge import Group, Review, Reviewed, TimeChange
 from ..printable import printable
-from .terminal import render
+from .page import render
 from .wording import counted, short_commit, us
 
 __all__ = ["Line", "commit_text", "review_markdown", "review_text"]
@@ -42,48 +40,44 @@ class Line:
 
 
 def review_text(review: Review, *, sources: Sequence[Line], width: int, color: bool) -> str:
-    """For a terminal, or plain for a log."""
-    head = [*sources, *_recorded(review), *_environment(review)]
-    parts = [_printed(Text(_title(review), style="bold"), width, color) + _rows(head, width, color, indent="")]
+    """Return a review for a terminal, or plain for a log."""
+
+    def shown(*contents: Table | Text) -> str:
+        return "".join(render(content, width=width, color=color) for content in contents)
+
+    title = f"{printable(review.device)}: {counted(len(review.reviewed), 'workload')}"
+    parts = [shown(Text(title, style="bold"), _table([*sources, *_origins(review)]))]
     for group in Group:
         found = review.of(group)
         if not found:
             continue
-        waiting = any(each.waits for each in found)
-        title = Text(f"{group.heading}: {len(found)}", style=f"bold {_STYLES[group]}")
-        title.append(f"   (--group {group.value})" if waiting else "", style="not bold dim")
-        body = _printed(title, width, color)
+        heading = Text(f"{group.heading}: {len(found)}", style=f"bold {_STYLES[group]}")
+        if any(each.waits for each in found):
+            heading.append(f"   (--group {group.value})", style="not bold dim")
+        body = shown(heading)
         for each in found:
-            body += _printed(Text(f"  {printable(each.workload)}"), width, color)
-            body += _rows(list(_lines(each)), width, color, indent="    ")
+            body += shown(Text(f"  {printable(each.workload)}"), _table(list(_lines(each)), indent="    "))
         parts.append(body)
     return "\n".join(parts)
 
 
 def review_markdown(review: Review, *, sources: Sequence[Line]) -> str:
-    """For a pull request: the text as a block of code, in which nothing is markup, a link or a mention."""
+    """Return the text for a pull request, as a block of code: in it nothing is markup, a link or a mention."""
     text = review_text(review, sources=sources, width=_MARKDOWN_WIDTH, color=False)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}{fence}\n"
 
 
-def _title(review: Review) -> str:
-    return f"{printable(review.device)}: {counted(len(review.reviewed), 'workload')}"
-
-
-def _environment(review: Review) -> Iterator[Line]:
-    for change, workloads in review.environment:
-        yield Line("moved", f"{change}   ({counted(workloads, 'workload')})")
-
-
-def _recorded(review: Review) -> Iterator[Line]:
-    """When the baselines were recorded, and from which commits."""
+def _origins(review: Review) -> Iterator[Line]:
+    """Yield when the baselines were recorded, from which commits, and what changed in the environment since."""
     for recorded, workloads in review.recorded[:_MOST_RECORDED]:
         commit = commit_text(recorded.commit if recorded else None)
-        day = _day(recorded.at if recorded else None)
+        day = recorded.at.partition("T")[0] if recorded and recorded.at else "a day that is not known"
         yield Line("recorded", f"{day}, commit {commit}   ({counted(workloads, 'workload')})")
     if len(review.recorded) > _MOST_RECORDED:
         yield Line("recorded", f"and {counted(len(review.recorded) - _MOST_RECORDED, 'other time')}")
+    for change, workloads in review.environment:
+        yield Line("moved", f"{change}   ({counted(workloads, 'workload')})")
 
 
 def _lines(each: Reviewed) -> Iterator[Line]:
@@ -92,9 +86,8 @@ def _lines(each: Reviewed) -> Iterator[Line]:
         if change not in decided:
             yield Line("time", _in_full(change))
     if decided:
-        yield Line(
-            "time", ("as before: " if len(decided) < len(each.times) else "") + ", ".join(map(_briefly, decided))
-        )
+        others = "as before: " if len(decided) < len(each.times) else ""
+        yield Line("time", others + ", ".join(map(_briefly, decided)))
     for text in each.evidence[:_MOST_LINES]:
         yield Line("what", text)
     if len(each.evidence) > _MOST_LINES:
@@ -131,26 +124,11 @@ def commit_text(commit: str | None) -> str:
     return short_commit(commit) if commit else "not known"
 
 
-def _day(at: str | None) -> str:
-    """Of a time in ISO 8601."""
-    return at.partition("T")[0] if at else "a day that is not known"
-
-
-def _rows(lines: Sequence[Line], width: int, color: bool, *, indent: str) -> str:
-    if not lines:
-        return ""
+def _table(lines: Sequence[Line], indent: str = "") -> Table:
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for line in lines:
         text = "\n".join(map(printable, line.text.split("\n")))
         table.add_row(Text(f"{indent}{line.label:<8}", style=line.style or "dim"), Text(text, style=line.style))
-    return render(table, width=width, color=color)
-
-
-def _printed(text: Text, width: int, color: bool) -> str:
-    stream = StringIO()
-    Console(
-        file=stream, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
-    ).print(text, overflow="fold")
-    return stream.getvalue()
+    return table

@@ -1,22 +1,22 @@
-"""The summary table and the plan of an update, as text for a terminal."""
+"""The summary that a run of pytest ends with, made from its results, and the plan of an update."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from io import StringIO
-from statistics import median
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..judge import Action, PlannedChange, Status, Verdict
+from ..judge import Action, PlannedChange, RelativeChange, Status, Verdict, compare, observe
 from ..printable import printable
-from ..run import Fingerprint, Run
-from .rows import Row
-from .wording import change_of_one, us_or_dash
+from ..results import Results, WorkloadResult
+from ..run import Timer
+from .page import render
+from .wording import change_of_one, conditions_text, describe, notes, us_or_dash
 
-__all__ = ["conditions_text", "describe", "notes", "plan_text", "remarks", "summary_text"]
+__all__ = ["Block", "Row", "plan_text", "rows", "summary", "unknown_machines"]
 
 _STYLES = {
     Status.PASS: "green",
@@ -31,21 +31,73 @@ _STYLES = {
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.TRIM: "red", Action.KEEP: "dim"}
 
 
-def describe(fingerprint: Fingerprint) -> str:
-    """The machine and the software in one line."""
-    versions = [
-        ("driver", fingerprint.driver),
-        ("CUDA", fingerprint.cuda),
-        ("torch", fingerprint.torch),
-        ("triton", fingerprint.triton),
-        ("liger-kernel", fingerprint.liger_kernel),
-    ]
-    parts = [fingerprint.device, *(f"{name} {version}" for name, version in versions if version)]
-    return printable(", ".join(parts))
+class Block(NamedTuple):
+    """Some lines, without the newline of the last. `warns`: they say what is missing or odd."""
+
+    text: str
+    warns: bool = False
 
 
-def summary_text(rows: Sequence[Row], *, width: int, color: bool) -> str:
-    """One line for each workload: kernels, device time, baseline, change, verdict."""
+@dataclass(frozen=True)
+class Row:
+    """What a table says about one workload. None: not measured, or nothing to compare with."""
+
+    workload: str
+    launches: int | None
+    device_time_us: float | None
+    baseline_us: float | None
+    change: RelativeChange | None
+    status: Status | None
+    subjects: tuple[str, ...]  # those that the status comes from: "device time", "structure", ...
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """Return kernels, time, baseline and change as text; a dash for what is not known."""
+        launches = "-" if self.launches is None else str(self.launches)
+        return launches, us_or_dash(self.device_time_us), us_or_dash(self.baseline_us), change_of_one(self.change)
+
+
+def rows(results: Results) -> list[Row]:
+    """Return one row for each workload that was measured or judged."""
+    return [_row(workload) for workload in results.workloads if workload.run is not None or workload.verdicts]
+
+
+def _row(workload: WorkloadResult) -> Row:
+    run, status = workload.run, workload.status
+    timed = workload.verdict(Timer.DEVICE.label)
+    sample = run.sample(Timer.DEVICE) if run else None
+    named = [each.subject for each in workload.verdicts if each.status is status and status is not Status.PASS]
+    return Row(
+        workload=workload.id,
+        launches=run.counts.launches if run else None,
+        device_time_us=observe(sample).mean_us if sample else None,
+        baseline_us=timed.before_us if timed else None,
+        change=timed.change if timed else None,
+        status=status,
+        subjects=tuple(dict.fromkeys(named)),
+    )
+
+
+def summary(results: Results, *, width: int, color: bool, failures: bool) -> Iterator[Block]:
+    """Yield the machine, the table, and what the table has no room for. `failures`: every failing verdict, in full."""
+    runs = [workload.run for workload in results.workloads if workload.run is not None]
+    verdicts = [verdict for workload in results.workloads for verdict in workload.verdicts]
+    if results.fingerprint is not None and runs:  # without a device there is none, and the verdicts say so
+        yield Block(describe(results.fingerprint))
+        yield from map(Block, conditions_text(runs, results.not_watched))
+    table = rows(results)
+    if table:
+        yield Block(_table(table, width=width, color=color).removesuffix("\n"))
+    if failures:
+        yield from (Block(str(verdict)) for verdict in verdicts if verdict.status.fails)
+    yield from map(Block, _remarks(table, verdicts))
+    unavailable = {workload.id: workload.unavailable for workload in results.workloads if workload.unavailable}
+    yield from (Block(note, warns=True) for note in notes(unavailable))
+    yield from (Block(f"warning: {printable(warning)}", warns=True) for warning in results.warnings)
+
+
+def _table(rows: Sequence[Row], *, width: int, color: bool) -> str:
+    """Return one line for each workload: kernels, device time, baseline, change, verdict."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("workload", overflow="fold")
     for title in ("kernels", "device\nus", "stored\nus", "change"):  # two lines: a default id and all columns fit in 80
@@ -54,16 +106,13 @@ def summary_text(rows: Sequence[Row], *, width: int, color: bool) -> str:
     for row in rows:
         table.add_row(
             Text(printable(row.workload)),
-            "-" if row.launches is None else str(row.launches),
-            us_or_dash(row.device_time_us),
-            us_or_dash(row.baseline_us),
-            change_of_one(row.change),
+            *row.cells,
             "-" if row.status is None else Text(row.status.value, style=_STYLES[row.status]),
         )
     return render(table, width=width, color=color)
 
 
-def remarks(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
+def _remarks(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
     """Return what the table has no room for: subjects of verdicts, those that fail no test, and facts about the machine."""
     quiet = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED)
     subjects = [
@@ -88,39 +137,24 @@ def remarks(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def conditions_text(runs: Sequence[Run], not_watched: str) -> list[str]:
-    """What the GPU went through while it was measured, over all runs; or why nobody watched it."""
-    seen = [run.conditions for run in runs if run.conditions is not None]
-    if not seen:
-        return [f"conditions not watched: {not_watched}"] if not_watched and runs else []
-    parts: list[str] = []
-    medians = [each.median_sm_clock_mhz for each in seen if each.median_sm_clock_mhz is not None]
-    lowest = min((each.lowest_sm_clock_mhz for each in seen if each.lowest_sm_clock_mhz is not None), default=None)
-    if medians:
-        usual = round(median(medians))
-        parts.append(f"SM clock {usual} MHz" + (f", lowest {lowest}" if lowest is not None and lowest < usual else ""))
-    temperatures = [each.max_temperature_c for each in seen if each.max_temperature_c is not None]
-    powers = [each.max_power_watts for each in seen if each.max_power_watts is not None]
-    parts += [f"{max(temperatures)} C"] if temperatures else []
-    parts += [f"{max(powers):.0f} W"] if powers else []
-    throttled: dict[str, float] = {}
-    for each in seen:
-        for cause, milliseconds in (each.throttled_ms or {}).items():
-            throttled[cause] = throttled.get(cause, 0.0) + milliseconds
-    parts += [f"{cause} for {milliseconds:.0f} ms" for cause, milliseconds in throttled.items() if milliseconds >= 1]
-    return [printable("conditions: " + ", ".join(parts))] if parts else []
-
-
-def notes(unavailable: Mapping[str, str]) -> list[str]:
-    """One line for each reason why workloads did not run, with the workloads that it holds for."""
-    by_reason: dict[str, list[str]] = {}
-    for workload, reason in unavailable.items():
-        by_reason.setdefault(reason, []).append(workload)
-    return [printable(f"not run: {', '.join(workloads)}: {reason}") for reason, workloads in by_reason.items()]
+def unknown_machines(results: Results) -> list[str]:
+    """Return the GPUs, or hosts of CPUs, that passed and that the baselines do not know."""
+    if results.status is not None and (results.status.fails or results.status is Status.INCOMPARABLE):
+        return []
+    unknown: set[str] = set()
+    for workload in results.workloads:
+        run, baseline = workload.run, workload.baseline
+        if run is None or baseline is None:
+            continue
+        if not compare(baseline.fingerprint, run.fingerprint).identical:  # another software joins no baseline
+            return []
+        known = {process.place for entry in baseline.entries for process in entry.processes}
+        unknown |= {place} if (place := run.place) is not None and place not in known else set()
+    return sorted(unknown)
 
 
 def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
-    """What an update would write, file by file."""
+    """Return what an update would write, file by file."""
     if not plan:
         return "nothing to update\n"
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -132,12 +166,3 @@ def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
         action = Text(change.action.value, style=_ACTION_STYLES[change.action])
         table.add_row(action, Text(printable(change.workload)), Text(details))
     return render(table, width=width, color=color)
-
-
-def render(table: Table, *, width: int, color: bool) -> str:
-    stream = StringIO()
-    # legacy_windows off: the output is a string, no console is written to.
-    Console(
-        file=stream, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
-    ).print(table)
-    return "".join(line.rstrip() + "\n" for line in stream.getvalue().split("\n")[:-1])

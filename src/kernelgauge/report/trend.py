@@ -13,9 +13,8 @@ from markupsafe import Markup
 
 from ..history import Chart, Series, Shift, Trends
 from ..printable import printable
-from .html import asset, environment, source
-from .html_charts import shown_us
-from .wording import counted, short_commit
+from .html import render_page
+from .wording import counted, kernel_us, short_commit
 
 __all__ = ["trend_html", "trend_lines"]
 
@@ -57,10 +56,12 @@ def _shift_text(series: Series, shift: Shift) -> str:
     if shift.nights:
         per_night = f"{100 * shift.per_night:+#.2g}".rstrip(".")
         return f"{where}  drift: {per_night} % a night for {shift.nights} nights {change}"
-    before, after = (short_commit(night.commit or "(unknown)") for night in series.nights[shift.index - 1 : shift.index + 1])
+    before, after = (
+        short_commit(night.commit or "(unknown)") for night in series.nights[shift.index - 1 : shift.index + 1]
+    )
     # A change point may be found a night too early or too late.
     near = [text for index in range(shift.index - 1, shift.index + 2) for text in series.marks.get(index, ())]
-    levels = f"{shown_us(shift.before_us)} -> {shown_us(shift.after_us)} us {change}"
+    levels = f"{kernel_us(shift.before_us)} -> {kernel_us(shift.after_us)} us {change}"
     return f"{where}  {levels}, commit {before} -> {after}" + (f", with {', '.join(near)}" if near else "")
 
 
@@ -101,7 +102,7 @@ def trend_lines(trends: Trends, *, with_details: bool, width: int) -> Iterator[s
                 name = ""
             change = f"{100 * chart.change:+.1f} %"
             spark = _spark(chart.series, _SPARKS)
-            yield f"{name:<{room}} {spark:<{_SPARKS}} {shown_us(chart.last_us):>7} {change:>7} {_latest(chart)}"
+            yield f"{name:<{room}} {spark:<{_SPARKS}} {kernel_us(chart.last_us):>7} {change:>7} {_latest(chart)}"
             if with_details:
                 yield from _details(chart, width)
     yield from _limited([f"not shown: {line}" for line in trends.not_shown], "more")
@@ -112,7 +113,7 @@ def _details(chart: Chart, width: int) -> Iterator[str]:
         yield f"  {_spark([each], width - 2)}"
         days = f"{_day(each, 0)} to {_day(each, -1)}"
         yield printable(
-            f"  {each.gpu}: {counted(len(each.nights), 'run')}, {days}, last {shown_us(each.values_us[-1])} us"
+            f"  {each.gpu}: {counted(len(each.nights), 'run')}, {days}, last {kernel_us(each.values_us[-1])} us"
         )
     for title, lines in _notes(chart):
         yield f"  {title}:"
@@ -156,19 +157,14 @@ def _spark(series: Sequence[Series], parts: int) -> str:
 
 def trend_html(trends: Trends) -> str:
     """Return one page with a chart of each workload. `report/html.py` says how it is escaped and guarded."""
-    style = asset("report.css") + asset("trend.css")
-    return (
-        environment()
-        .get_template("trend.html")
-        .render(
-            figures=[_figure(chart) for chart in trends.charts],
-            timer=trends.timer.label,
-            sentence=f"{counted(len(trends.charts), 'workload')}, {trends.timer.label}, "
-            f"{counted(trends.files, 'file')} of the history",
-            not_shown=trends.not_shown,
-            style=Markup(style),
-            policy=f"default-src 'none'; style-src {source(style)}; base-uri 'none'; form-action 'none'",
-        )
+    return render_page(
+        "trend.html",
+        styles=["report.css", "trend.css"],
+        figures=[_figure(chart) for chart in trends.charts],
+        timer=trends.timer.label,
+        sentence=f"{counted(len(trends.charts), 'workload')}, {trends.timer.label}, "
+        f"{counted(trends.files, 'file')} of the history",
+        not_shown=trends.not_shown,
     )
 
 
@@ -187,7 +183,7 @@ def _figure(chart: Chart) -> dict[str, Any]:
     for number, (each, values) in enumerate(zip(chart.series, thinned, strict=True)):
         places = [x(part[len(part) // 2].started_at) for part in _parts(each.nights, _MOST_POINTS)]
         points = [f"{place:.1f},{95 - 90 * (us - low) / span:.1f}" for place, us in zip(places, values, strict=True)]
-        lines.append({"series": each, "colour": number % _COLOURS, "points": " ".join(points)})
+        lines.append({"series": each, "colour": number % _COLOURS, "points": Markup(" ".join(points))})
         for index, changes in each.marks.items():
             uprights[x(each.nights[index].started_at), "upgrade"] = ", ".join(changes)
         for shift in each.shifts:

@@ -1,14 +1,18 @@
-"""How numbers and names are said in every report."""
+"""How every form of report words numbers, names, machines and conditions."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from ..printable import printable
+
 if TYPE_CHECKING:
-    from ..judge import RelativeChange
+    from ..judge import Reason, RelativeChange, Verdict
     from ..results import WorkloadResult
+    from ..run import Fingerprint, Run
 
 __all__ = [
     "NOT_RUN",
@@ -16,11 +20,17 @@ __all__ = [
     "bytes_text",
     "change_of_one",
     "change_text",
+    "conditions_text",
     "counted",
+    "cut",
+    "describe",
+    "kernel_us",
     "kinds_text",
+    "notes",
     "percent",
     "shapes_text",
     "short_commit",
+    "shown_reasons",
     "status_text",
     "times",
     "us",
@@ -29,6 +39,8 @@ __all__ = [
 
 NOT_RUN, NO_VERDICT = "NOT RUN", "NO VERDICT"
 
+_SHORT_US = 10.0
+_LONGEST_LINE = 300  # characters of a name or a reason; results.json has all of it
 _LONGEST_SHAPES = 100
 _SHOWN_DIGITS = 10  # of a commit
 _MOST_KINDS = 4
@@ -39,17 +51,22 @@ def us(value: float) -> str:
     return f"{value:.1f}" if abs(value) < 100_000 else f"{value:.0f}"
 
 
+def kernel_us(value: float) -> str:
+    """Return two decimals for a short kernel: a profiler tells 2.98 from 3.01 us, and so must its reader."""
+    return f"{value:.2f}" if abs(value) < _SHORT_US else us(value)
+
+
 def us_or_dash(value: float | None) -> str:
     return "-" if value is None else us(value)
 
 
 def change_of_one(change: RelativeChange | None) -> str:
-    """``+0.3 %``; a dash where nothing was compared."""
+    """Return ``+0.3 %``; a dash where nothing was compared."""
     return "-" if change is None else f"{100 * change.estimate:+.1f} %"
 
 
 def status_text(workload: WorkloadResult) -> str:
-    """The worst of its verdicts, or why there is none."""
+    """Return the worst of its verdicts, or why there is none."""
     if workload.status is not None:
         return workload.status.value
     return NOT_RUN if workload.run is None else NO_VERDICT
@@ -60,7 +77,7 @@ def percent(share: float) -> str:
 
 
 def change_text(before: float, after: float) -> str:
-    """``233.9 -> 205.1 us (-12.3 %)``."""
+    """Return ``233.9 -> 205.1 us (-12.3 %)``."""
     relative = f" ({100 * (after / before - 1):+.1f} %)" if before > 0 else ""
     return f"{us(before)} -> {us(after)} us{relative}"
 
@@ -72,14 +89,20 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} bytes"
 
 
+def cut(text: str, longest: int = _LONGEST_LINE) -> str:
+    """Return `text` in one line, and not too long."""
+    line = printable(text)
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."
+
+
 def counted(count: int, noun: str) -> str:
-    """``1 kernel``, ``2 kernels``, ``2 kernels that no rule knows``."""
+    """Return ``1 kernel``, ``2 kernels``, ``2 kernels that no rule knows``."""
     first, space, rest = noun.partition(" that ")
     return f"{count} {first}" + ("" if count == 1 else "s") + (f"{space}{rest}" if rest else "")
 
 
 def kinds_text(kinds: Iterable[str]) -> str:
-    """``3 GEMMs, 2 pointwise kernels``; of many kinds the most frequent."""
+    """Return ``3 GEMMs, 2 pointwise kernels``; of many kinds the most frequent."""
     counts = Counter(kinds).most_common()
     shown = [counted(count, _NOUNS.get(kind, f"{kind} kernel")) for kind, count in counts[:_MOST_KINDS]]
     left = sum(count for _, count in counts[_MOST_KINDS:])
@@ -87,12 +110,12 @@ def kinds_text(kinds: Iterable[str]) -> str:
 
 
 def times(names: Mapping[str, int]) -> str:
-    """``aten::t x3, aten::view``."""
+    """Return ``aten::t x3, aten::view``."""
     return ", ".join(f"{name} x{count}" if count > 1 else name for name, count in names.items())
 
 
 def shapes_text(shapes: Sequence[Any]) -> str:
-    """``[8192,768] [768,3072]``: tensors only, as an op was given them."""
+    """Return ``[8192,768] [768,3072]``: tensors only, as an op was given them."""
     parts = [_shape_text(shape) for shape in shapes if shape]
     shown = " ".join(parts)
     return shown if len(shown) <= _LONGEST_SHAPES else f"{shown[: _LONGEST_SHAPES - 3]}..."
@@ -108,3 +131,52 @@ def short_commit(commit: str) -> str:
     """As reports show it, with the mark of local changes."""
     sha = commit.removesuffix("+")
     return sha[:_SHOWN_DIGITS] + commit[len(sha) :]
+
+
+def describe(fingerprint: Fingerprint) -> str:
+    """Return the machine and the software in one line."""
+    versions = [
+        ("driver", fingerprint.driver),
+        ("CUDA", fingerprint.cuda),
+        ("torch", fingerprint.torch),
+        ("triton", fingerprint.triton),
+        ("liger-kernel", fingerprint.liger_kernel),
+    ]
+    parts = [fingerprint.device, *(f"{name} {version}" for name, version in versions if version)]
+    return printable(", ".join(parts))
+
+
+def conditions_text(runs: Sequence[Run], not_watched: str) -> list[str]:
+    """Return what the GPU went through while it was measured, over all runs; or why nobody watched it."""
+    seen = [run.conditions for run in runs if run.conditions is not None]
+    if not seen:
+        return [printable(f"conditions not watched: {not_watched}")] if not_watched and runs else []
+    parts: list[str] = []
+    medians = [each.median_sm_clock_mhz for each in seen if each.median_sm_clock_mhz is not None]
+    lowest = min((each.lowest_sm_clock_mhz for each in seen if each.lowest_sm_clock_mhz is not None), default=None)
+    if medians:
+        usual = round(median(medians))
+        parts.append(f"SM clock {usual} MHz" + (f", lowest {lowest}" if lowest is not None and lowest < usual else ""))
+    temperatures = [each.max_temperature_c for each in seen if each.max_temperature_c is not None]
+    powers = [each.max_power_watts for each in seen if each.max_power_watts is not None]
+    parts += [f"{max(temperatures)} C"] if temperatures else []
+    parts += [f"{max(powers):.0f} W"] if powers else []
+    throttled: dict[str, float] = {}
+    for each in seen:
+        for cause, milliseconds in (each.throttled_ms or {}).items():
+            throttled[cause] = throttled.get(cause, 0.0) + milliseconds
+    parts += [f"{cause} for {milliseconds:.0f} ms" for cause, milliseconds in throttled.items() if milliseconds >= 1]
+    return [printable("conditions: " + ", ".join(parts))] if parts else []
+
+
+def notes(unavailable: Mapping[str, str]) -> list[str]:
+    """Return one line for each reason why workloads did not run, with the workloads that it holds for."""
+    by_reason: dict[str, list[str]] = {}
+    for workload, reason in unavailable.items():
+        by_reason.setdefault(reason, []).append(workload)
+    return [printable(f"not run: {', '.join(workloads)}: {reason}") for reason, workloads in by_reason.items()]
+
+
+def shown_reasons(verdict: Verdict) -> list[Reason]:
+    """Return its reasons, but for paths of the machine that measured: they say nothing elsewhere."""
+    return [reason for reason in verdict.reasons if reason.label != "trace"]

@@ -1,0 +1,550 @@
+"""One trace (`kernelgauge show`), or what changed between two (`kernelgauge diff`): as a page, and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ..trace.difference import Difference, HostDifference, What, differences, host_difference
+from ..trace.kernel import KernelIdentity, configuration_text
+from ..trace.lane import LaneKernel
+from ..trace.limits import Share
+from ..trace.model import WHOLE
+from ..trace.names import decode
+from ..trace.summary import KernelGroup, Summary, Transfers
+from ..trace.work import Work
+from .page import Column, Grid, Section
+from .wording import bytes_text, change_text, counted, kinds_text, percent, shapes_text, times, us
+
+__all__ = [
+    "Comparison",
+    "compare_data",
+    "compare_page",
+    "compare_traces",
+    "conclusion",
+    "json_text",
+    "limit_text",
+    "show_data",
+    "show_page",
+]
+
+_SCHEMA = 1  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
+_MOST_PROBLEMS = 5
+_MOST_NAMES = 8  # of one change
+_FEW = 12  # kernels: who sees them in order sees their groups
+_GEMM = "gemm"
+_NUMBERS = (Column("us", number=True), Column("share", number=True), Column("of the limit", number=True))
+
+
+# -- one trace --------------------------------------------------------------------------------------------------------
+
+
+def show_page(summary: Summary, *, name: str, top: int) -> list[Section]:
+    """Return the page of a trace of this name, with at most `top` rows in a table."""
+    lane = summary.lane
+    sections = [Section(lines=(f"{name}  {_lane_text(summary)}", *_statements(summary)))]
+    if summary.problems:
+        sections.append(_problems(summary))
+    if lane.kernels and len(lane.kernels) <= top:
+        sections.append(_in_order(summary))
+    if lane.kernels and (len(lane.kernels) > top or len(summary.groups) < len(lane.kernels) > _FEW):
+        sections.append(_by_group(summary, top))
+    transfers = tuple(_transfer_text(transfer) for transfer in (*summary.memsets, *summary.copies))
+    if transfers:
+        sections.append(Section(f"beside the kernels{_per(summary)}", transfers))
+    sections.append(Section(f"host{_per(summary)}", tuple(_host_lines(summary))))
+    return sections
+
+
+def _lane_text(summary: Summary) -> str:
+    """Return ``NVIDIA H200, 3 steps``, and how many of them launched the same."""
+    lane = summary.lane
+    device = "CPU" if lane.on_cpu else ", ".join(Counter(summary.devices)) or "unnamed GPU"
+    count, all_of_them = len(lane.windows), len(lane.all_windows)
+    if lane.is_whole_trace:
+        return f"{device}, {WHOLE}"
+    noun = _noun(summary)
+    if count == all_of_them:
+        return f"{device}, {counted(all_of_them, noun)}"
+    if count == 1:
+        return f"{device}, {all_of_them} {noun}s that all differ; shown is {lane.windows[0].name}"
+    return f"{device}, {all_of_them} {noun}s; shown is the mean of the {count} that launched the same"
+
+
+def _statements(summary: Summary) -> Iterator[str]:
+    lane = summary.lane
+    if not lane.kernels:
+        yield "no kernels"
+    else:
+        of_a_cpu = " (ops that compute)" if lane.on_cpu else ""
+        yield (
+            f"{counted(len(lane.kernels), 'kernel')}{of_a_cpu}{_per(summary)}, {us(lane.device_time_us)} us: "
+            f"{kinds_text(kernel.identity.kind for kernel in lane.kernels)}"
+        )
+    for activity in summary.activity:
+        device = f"GPU {activity.device}: " if len(summary.activity) > 1 else "GPU "
+        streams = f" on {activity.streams} streams" if activity.streams > 1 else ""
+        share = percent(activity.busy_us / activity.span_us) if activity.span_us else "-"
+        yield (
+            f"{device}busy {us(activity.busy_us)} of {us(activity.span_us)} us ({share}){streams}, "
+            f"idle {us(activity.idle_us)} us, {us(activity.waiting_us)} of them waiting for a launch"
+        )
+    bound = summary.bound
+    if bound is not None:
+        yield (
+            f"{bound.by}-bound: the GPU waited for launches {percent(bound.waiting)} of the time "
+            f"(launching took the host {us(summary.host.launching_us)} us, under the profiler)"
+        )
+    if summary.not_read:
+        rows = ", ".join(f"{count} {category}" for category, count in summary.not_read.items())
+        yield f"not read, and in no number here: {rows}"
+    if not lane.on_cpu and summary.problems_inside:
+        yield f"launches that left no record: {summary.problems_inside}; the profiler lost what they ran"
+
+
+def _per(summary: Summary) -> str:
+    return "" if summary.lane.is_whole_trace else f" per {_noun(summary)}"
+
+
+def _noun(summary: Summary) -> str:
+    return "step" if summary.lane.all_windows[0].name.startswith("ProfilerStep#") else "call"
+
+
+def _in_order(summary: Summary) -> Section:
+    total = summary.lane.device_time_us
+    rows = tuple(
+        (
+            str(place),
+            f"{kernel.identity.shown}\n{_details(kernel)}",
+            us(kernel.device_time_us),
+            percent(kernel.device_time_us / total) if total else "-",
+            limit_text(kernel.identity, share),
+        )
+        for place, (kernel, share) in enumerate(zip(summary.lane.kernels, summary.shares, strict=True), 1)
+    )
+    columns = (Column("#", number=True), Column("kernel, in order of launch"), *_NUMBERS)
+    return Section(grid=Grid(columns, rows))
+
+
+def _details(kernel: LaneKernel) -> str:
+    identity = kernel.identity
+    decoded = decode(identity.name)
+    said = [
+        decoded.dtype,
+        f"tile {decoded.tile}" if decoded.tile else None,
+        f"stages {decoded.stages}" if decoded.stages else None,
+        f"layout {decoded.layout}" if decoded.layout else None,
+        "split-K" if decoded.split_k else None,
+        "bias epilogue" if decoded.bias_epilogue else None,
+    ]
+    by = "" if kernel.op is None or kernel.op == identity.name else f" by {kernel.op}"
+    shapes = shapes_text(kernel.input_shapes)
+    lines = [
+        "  " + " ".join(part for part in (identity.kind + by, shapes) if part),
+        "  " + " ".join(part for part in (*said, configuration_text(identity)) if part),
+    ]
+    return "\n".join(line for line in lines if line.strip())
+
+
+def _by_group(summary: Summary, top: int) -> Section:
+    total = summary.lane.device_time_us
+    rows = tuple(
+        (
+            f"{group.launches}",
+            f"{group.identity.shown}\n  {_group_details(group)}\n  {configuration_text(group.identity)}".rstrip(),
+            us(group.device_time_us),
+            percent(group.device_time_us / total) if total else "-",
+            limit_text(group.identity, group.limit),
+        )
+        for group in summary.groups[:top]
+    )
+    left = summary.groups[top:]
+    lines: tuple[str, ...] = ()
+    if left:
+        rest = us(sum(group.device_time_us for group in left))
+        lines = (f"the {top} longest of {len(summary.groups)}; the others take {rest} us: --top 0 shows all",)
+    columns = (Column("times", number=True), Column("kernel, the longest first"), *_NUMBERS)
+    return Section(lines=lines, grid=Grid(columns, rows))
+
+
+def _group_details(group: KernelGroup) -> str:
+    by = ", ".join(name for name in group.ops if name != group.identity.name)
+    shapes = shapes_text(group.shapes[0]) if len(group.shapes) == 1 else counted(len(group.shapes), "shape")
+    said = [group.identity.kind, f"by {by}" if by else "", shapes if group.shapes else "", _work(group.work)]
+    return " ".join(part for part in said if part)
+
+
+def _work(work: Work | None) -> str:
+    if work is None:
+        return ""
+    flops = f"{work.flops / 1e9:.2f} GFLOP" if work.flops else ""
+    moved = bytes_text(work.bytes) if work.bytes else ""
+    return ", ".join(part for part in (flops, moved) if part)
+
+
+def limit_text(identity: KernelIdentity, share: Share | None) -> str:
+    """Return ``69 % bf16``, and below it what was achieved; nothing if that is not known."""
+    if share is None:
+        return ""
+    # Of Inductor's kernels the trace does not say which arguments are written in place, which moves them twice.
+    least = ">= " if share.limit == "memory" and identity.is_inductors else ""
+    return f"{least}{percent(share.share)} {share.limit}\n{least}{share.achieved:.0f} {share.unit}"
+
+
+def _transfer_text(transfer: Transfers) -> str:
+    moved = f", {bytes_text(transfer.bytes)}" if transfer.bytes else ""
+    return f"{transfer.name}: {transfer.count:g} times, {us(transfer.time_us)} us{moved}"
+
+
+def _host_lines(summary: Summary) -> Iterator[str]:
+    host = summary.host
+    yield f"{us(host.duration_us)} us, {counted(sum(host.dispatcher_ops.values()), 'dispatcher op')}"
+    if host.metadata_ops:
+        yield f"launched nothing (metadata only): {times(host.metadata_ops)}"
+    if host.metadata_ops_that_launched:
+        yield f"metadata ops that had to launch: {times(Counter(host.metadata_ops_that_launched))}"
+    if host.compile_ops:
+        yield f"pre-ops of torch.compile: {times(Counter(host.compile_ops))}"
+    if host.synchronizations:
+        yield f"waited for the GPU: {counted(host.synchronizations, 'time')}"
+
+
+def _problems(summary: Summary) -> Section:
+    lines = summary.problems[:_MOST_PROBLEMS]
+    left = len(summary.problems) - len(lines)
+    more = (f"and {left} more",) if left else ()
+    return Section("launches and records that do not pair, anywhere in the trace", (*lines, *more))
+
+
+# -- two traces, in one sentence --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two traces and all that differs between them."""
+
+    before: Summary
+    after: Summary
+    differences: tuple[Difference, ...]
+    host: HostDifference
+
+    @property
+    def gpu_changed(self) -> bool:
+        """Return whether other kernels ran, or the same ones were launched otherwise."""
+        return any(difference.what.is_change for difference in self.differences)
+
+    def of(self, what: What) -> list[Difference]:
+        return [difference for difference in self.differences if difference.what is what]
+
+
+def compare_traces(before: Summary, after: Summary) -> Comparison:
+    return Comparison(before, after, differences(before.lane, after.lane), host_difference(before.host, after.host))
+
+
+def conclusion(comparison: Comparison) -> str:
+    """Return one sentence: what happened on the GPU, else on the host, and what it did to the device time."""
+    changed = [_change_phrase(what, found) for what in What if what.is_change and (found := comparison.of(what))]
+    timed = ", ".join(
+        f"{len(found)} {'of the others' if changed else 'of them'} {what.value} ({_delta_us(found):+.1f} us)"
+        for what in (What.SLOWER, What.FASTER)
+        if (found := comparison.of(what))
+    )
+    if changed:
+        said = ", ".join(changed) + _untouched(comparison.differences) + (f"; {timed}" if timed else "")
+    elif not comparison.before.lane.kernels:
+        said = "neither trace has kernels"
+    elif timed:
+        said = f"the same kernels ran, {timed}{_host_phrase(comparison.host)}"
+    else:
+        where = "the CPU" if comparison.before.lane.on_cpu and comparison.after.lane.on_cpu else "the GPU"
+        said = f"nothing on {where} changed{_host_phrase(comparison.host)}"
+    old, new = comparison.before.lane.device_time_us, comparison.after.lane.device_time_us
+    return f"{said}; device time {change_text(old, new)}"
+
+
+_ONE_FOR_ONE = {
+    What.TEMPLATE: "from another template",
+    What.REPLACED: "replaced",
+    What.VANISHED: "vanished",
+    What.APPEARED: "appeared",
+    What.MOVED: "in another place",
+    What.SOURCE: "from another source",
+}
+
+
+def _change_phrase(what: What, found: Sequence[Difference]) -> str:
+    old = [kernel for difference in found for kernel in difference.before]
+    new = [kernel for difference in found for kernel in difference.after]
+    kinds = kinds_text(kernel.identity.kind for kernel in old or new)
+    if what is What.FUSED:
+        return f"{_author(new)} fused {kinds} into {len(new)}"
+    if what is What.SPLIT:
+        return f"{kinds} split into {len(new)}"
+    if what is What.FOLDED:
+        count = len(old) - len(found)
+        return f"{counted(count, 'pointwise kernel')} went into the epilogue of {counted(len(found), 'GEMM')}"
+    if what is What.CONFIGURATION:
+        tuned = all(difference.was_autotuned for difference in found)
+        chosen = "Inductor's autotuner chose another" if tuned else "another"
+        return f"{chosen} launch configuration for {counted(len(found), 'kernel')} ({_delta_us(found):+.1f} us)"
+    return f"{kinds} {_ONE_FOR_ONE[what]}"
+
+
+def _author(kernels: Sequence[LaneKernel]) -> str:
+    backends = {decode(kernel.identity.name).backend for kernel in kernels}
+    if any(backend.startswith("inductor") for backend in backends):
+        return "compile"
+    return "Liger" if "liger" in backends else "a Triton kernel"
+
+
+def _untouched(found: Sequence[Difference]) -> str:
+    gemms = [d for d in found if any(kernel.identity.kind == _GEMM for kernel in (*d.before, *d.after))]
+    if not gemms or any(difference.what.is_change for difference in gemms):
+        return ""
+    return f" and left the {'GEMM' if len(gemms) == 1 else f'{len(gemms)} GEMMs'} untouched"
+
+
+def _host_phrase(host: HostDifference) -> str:
+    if not host.is_change:
+        return ", nor on the host"
+    if host.compile_ops_new and host.dispatcher_ops[1] < host.dispatcher_ops[0]:
+        return ": compile only removed dispatch"
+    return ": only the host's ops"
+
+
+# -- two traces, as a page --------------------------------------------------------------------------------------------
+
+
+def compare_page(comparison: Comparison, *, names: tuple[str, str], top: int, everything: bool) -> list[Section]:
+    """Return the page of two traces with these names.
+
+    `top`: rows, at most; `everything`: unchanged kernels one by one too.
+    """
+    sides = zip(("before", "after"), names, (comparison.before, comparison.after), strict=True)
+    heads = (
+        f"{label:<7} {name}  {_lane_text(side)}, {counted(len(side.lane.kernels), 'kernel')}, "
+        f"{us(side.lane.device_time_us)} us"
+        for label, name, side in sides
+    )
+    return [
+        Section(lines=tuple(heads)),
+        Section(lines=(conclusion(comparison), *_caveats(comparison))),
+        Section(grid=_change_table(comparison, top=top, everything=everything)),
+        Section("host", tuple(_host_changes(comparison.host))),
+    ]
+
+
+def _caveats(comparison: Comparison) -> Iterator[str]:
+    before, after = comparison.before, comparison.after
+    if set(before.devices) != set(after.devices) or before.lane.on_cpu != after.lane.on_cpu:
+        yield "the two were recorded on different devices: times and templates differ for that alone"
+    if before.lane.is_whole_trace != after.lane.is_whole_trace:
+        yield "one is a whole trace and the other its steps: the totals are not of the same amount of work"
+    (old_ops, old_shapes), (new_ops, new_shapes) = (
+        ([kernel.op for kernel in side.lane.kernels], [kernel.input_shapes for kernel in side.lane.kernels])
+        for side in (before, after)
+    )
+    if old_shapes != new_shapes and old_ops == new_ops:
+        yield "the same ops had inputs of other shapes: the two did not do the same work"
+    for label, side in (("before", before), ("after", after)):
+        if side.problems:
+            inside = f", {side.problems_inside} of them in what is shown" if side.problems_inside else ""
+            yield f"{label}: {len(side.problems)} launches and records do not pair{inside}; kernelgauge show says which"
+        if side.not_read:
+            yield f"{label}: rows of a device that are not read: {', '.join(side.not_read)}"
+
+
+def _change_table(comparison: Comparison, *, top: int, everything: bool) -> Grid:
+    """Return what changed, in order of launch; where that is too much, the largest changes first, the rest in a line."""
+    total_us = comparison.before.lane.device_time_us
+    unchanged = [] if everything else comparison.of(What.SAME)
+    groups: dict[tuple[object, ...], list[Difference]] = {}  # of those that read the same
+    for difference in comparison.differences:
+        if everything or difference.what is not What.SAME:
+            names = (tuple(kernel.identity.name for kernel in side) for side in (difference.before, difference.after))
+            launched = tuple(configuration_text(kernel.identity) for kernel in difference.after[:1])
+            groups.setdefault((difference.what, *names, difference.details, launched), []).append(difference)
+    ordered = list(groups.values())
+    if len(ordered) > top:
+        ordered.sort(key=lambda group: -abs(_delta_us(group)))
+    rows = [_change_row(group[0].what.value, _change_lines(group), group, total_us) for group in ordered[:top]]
+    left = [difference for group in ordered[top:] for difference in group]
+    for what, rest in ((f"{len(left)} more", left), (What.SAME.value, unchanged)):
+        if rest:
+            kinds = kinds_text((each.after or each.before)[0].identity.kind for each in rest)
+            rows.append(_change_row(what, [kinds], rest, total_us))
+    times_us = (Column(title, number=True) for title in ("before\nus", "after\nus", "change\nus", "of the\ntotal"))
+    return Grid((Column("what"), Column("kernels"), *times_us), tuple(rows))
+
+
+def _change_row(what: str, lines: Sequence[str], group: Sequence[Difference], total_us: float) -> tuple[str, ...]:
+    before, after = (sum(each.before_us for each in group), sum(each.after_us for each in group))
+    return (
+        what,
+        "\n".join(lines),
+        us(before) if any(each.before for each in group) else "",
+        us(after) if any(each.after for each in group) else "",
+        f"{after - before:+.1f}",
+        f"{100 * (after - before) / total_us:+.1f} %" if total_us else "-",
+    )
+
+
+def _change_lines(group: Sequence[Difference]) -> list[str]:
+    first = group[0]
+    old, new = _names(first.before), _names(first.after)
+    lines = [f"{len(group)} times"] if len(group) > 1 else []
+    lines += old if old == new else [*old, *(f"-> {name}" for name in new)]
+    if first.details:
+        lines.append(f"   {first.details}")
+    elif first.what in (What.FUSED, What.REPLACED, What.APPEARED, What.SPLIT):
+        lines.append(f"   {configuration_text(first.after[0].identity)}")
+    return lines
+
+
+def _names(kernels: Sequence[LaneKernel]) -> list[str]:
+    """Return one line for each name, with how often it is there; of many the first."""
+    counts = Counter(kernel.identity.shown for kernel in kernels)
+    lines = [f"{name} x{count}" if count > 1 else name for name, count in counts.items()]
+    left = len(lines) - _MOST_NAMES
+    return lines if left <= 0 else [*lines[: _MOST_NAMES - 1], f"and {left + 1} more"]
+
+
+def _delta_us(group: Sequence[Difference]) -> float:
+    return sum(difference.delta_us for difference in group)
+
+
+def _host_changes(host: HostDifference) -> Iterator[str]:
+    before, after = host.dispatcher_ops
+    yield f"dispatcher ops {before} -> {after}, launching {change_text(*host.launching_us)} under the profiler"
+    for label, names in (
+        ("gone    ", host.gone),
+        ("new     ", host.new),
+        ("pre-ops ", Counter(host.compile_ops_new)),
+        ("pre-ops gone ", Counter(host.compile_ops_gone)),
+    ):
+        if names:
+            yield f"{label} {times(names)}"
+    if host.synchronizations[0] != host.synchronizations[1]:
+        yield f"waits for the GPU {host.synchronizations[0]} -> {host.synchronizations[1]}"
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def json_text(data: Mapping[str, Any]) -> str:
+    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+
+
+def show_data(summary: Summary, *, name: str) -> dict[str, Any]:
+    """Return a trace as data. `kernels`: sums over all of it; `step`: means over the steps that launched the same."""
+    lane, host, bound = summary.lane, summary.host, summary.bound
+    return {
+        "schema": _SCHEMA,
+        "trace": name,
+        "devices": list(summary.devices),
+        "on_cpu": lane.on_cpu,
+        "steps": 0 if lane.is_whole_trace else len(lane.all_windows),
+        "steps_alike": 0 if lane.is_whole_trace else len(lane.windows),
+        "not_read": dict(summary.not_read),
+        "kernels": [
+            {
+                "name": total.name,
+                "kind": decode(total.name).kind.value,
+                "launches": total.launches,
+                "device_time_us": total.device_time_us,
+                "grid": total.grid,
+                "block": total.block,
+            }
+            for total in summary.totals
+        ],
+        "step": {
+            "device_time_us": lane.device_time_us,
+            "kernels": [
+                _kernel(kernel) | {"limit": msgspec.to_builtins(share) if share else None}
+                for kernel, share in zip(lane.kernels, summary.shares, strict=True)
+            ],
+            "groups": [
+                {
+                    **_identity(group.identity),
+                    "launches": group.launches,
+                    "device_time_us": group.device_time_us,
+                    "launched_by": list(group.ops),
+                    "input_shapes": list(group.shapes),
+                    "flops": group.work.flops if group.work else None,
+                    "bytes": group.work.bytes if group.work else None,
+                    "limit": msgspec.to_builtins(group.limit) if group.limit else None,
+                }
+                for group in summary.groups
+            ],
+            "memsets": msgspec.to_builtins(summary.memsets),
+            "copies": msgspec.to_builtins(summary.copies),
+            "host": msgspec.to_builtins(host),
+            "activity": [msgspec.to_builtins(one) | {"idle_us": one.idle_us} for one in summary.activity],
+            "bound": msgspec.to_builtins(bound) if bound else None,
+        },
+        "problems": list(summary.problems),
+    }
+
+
+def compare_data(comparison: Comparison, *, names: tuple[str, str]) -> dict[str, Any]:
+    """Return two traces as data. `differences` sum to the difference of the two device times."""
+    sides = (comparison.before, comparison.after)
+    return {
+        "schema": _SCHEMA,
+        "conclusion": conclusion(comparison),
+        "changed": comparison.gpu_changed,
+        **{
+            label: {
+                "trace": name,
+                "devices": list(side.devices),
+                "on_cpu": side.lane.on_cpu,
+                "steps": 0 if side.lane.is_whole_trace else len(side.lane.all_windows),
+                "device_time_us": side.lane.device_time_us,
+                "problems": list(side.problems),
+            }
+            for label, name, side in zip(("before", "after"), names, sides, strict=True)
+        },
+        "differences": [
+            {
+                "what": difference.what.value,
+                "before": [_kernel(kernel) for kernel in difference.before],
+                "after": [_kernel(kernel) for kernel in difference.after],
+                "delta_us": difference.delta_us,
+                "details": difference.details,
+            }
+            for difference in comparison.differences
+        ],
+        "host": msgspec.to_builtins(comparison.host),
+    }
+
+
+def _kernel(kernel: LaneKernel) -> dict[str, Any]:
+    return {
+        **_identity(kernel.identity),
+        "device_time_us": kernel.device_time_us,
+        "durations_us": list(kernel.durations_us),
+        "op": kernel.op,
+        "input_shapes": kernel.input_shapes,
+        "input_types": kernel.input_types,
+    }
+
+
+def _identity(identity: KernelIdentity) -> dict[str, Any]:
+    """Return every key, also of what is not known: a reader need not guess."""
+    decoded = decode(identity.name)
+    return {
+        **{field: getattr(identity, field) for field in identity.__struct_fields__},
+        "backend": decoded.backend,
+        "short": decoded.short,
+        "ops": list(decoded.ops),
+        "dtype": decoded.dtype,
+        "tile": decoded.tile,
+        "stages": decoded.stages,
+        "layout": decoded.layout,
+        "split_k": decoded.split_k,
+        "bias_epilogue": decoded.bias_epilogue,
+    }

@@ -1,0 +1,274 @@
+"""Results for GitHub: the verdict first, all of it within a size, and no markup or command but our own."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from kernelgauge.judge import Status
+from kernelgauge.printable import printable
+from kernelgauge.report.markdown import github_annotations, summary_markdown
+from kernelgauge.results import Results, WorkloadResult
+from tests.builders import FUSED, WORKLOAD
+from tests.test_results import HOSTILE, hostile, one_test, results, verdict, workload
+
+TAGS = {"html", "p", "strong", "br", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "details", "summary"}
+COMMAND = re.compile(r"::(error|warning) title=([^:,\r\n]*)::([^\r\n]*)")
+
+
+def regressed(name: str = WORKLOAD, **changes: Any) -> WorkloadResult:
+    why = f"{FUSED}  38.1 -> 55.4 us (+17.30): same source (crp6dxk5), other launch configuration:\nXBLOCK 1024 -> 512"
+    worse = verdict(Status.REGRESSED, workload=name, reasons=[("why", why), ("trace", "/home/me/trace.json.gz")])
+    return workload(worse, name=name, **changes)
+
+
+def invalid(name: str) -> WorkloadResult:
+    return workload(verdict(Status.INVALID, "measurement", "throttled", workload=name), name=name, run=None)
+
+
+def passed(name: str = "linear-eager") -> WorkloadResult:
+    return workload(verdict(workload=name), name=name)
+
+
+def many(failing: int, passing: int) -> Results:
+    return results(
+        *(passed(f"passing-{number}") for number in range(passing)),
+        *(regressed(f"failing-{number}") for number in range(failing)),
+        workload(name="absent", run=None, unavailable="not installed"),
+        warnings=("a trace was not written",),
+    )
+
+
+def rendered(*told: Results) -> ET.Element:
+    """As a page: Markdown with tables, as GitHub knows them. HTML is let through, so that ours is there and no other."""
+    markdown = MarkdownIt("commonmark", {"html": True, "xhtmlOut": True}).enable("table")
+    return ET.fromstring(f"<html>{markdown.render(summary_markdown(told)).replace('<br>', '<br/>')}</html>")
+
+
+def text(element: ET.Element) -> str:
+    return "".join(element.itertext())
+
+
+def cells(element: ET.Element) -> list[str]:
+    return [text(each) for each in element.iter("td")]
+
+
+def first_line(*told: Results) -> str:
+    return summary_markdown(told).split("\n", 1)[0]
+
+
+def command(line: str) -> tuple[str, str, str]:
+    """A workflow command as the runner reads it (actions/runner, src/Runner.Common/ActionCommand.cs)."""
+    found = COMMAND.fullmatch(line)
+    assert found is not None
+    title, message = (each.replace("%0D", "\r").replace("%0A", "\n") for each in found.groups()[1:])
+    title = title.replace("%3A", ":").replace("%2C", ",").replace("%25", "%")
+    return found[1], title, message.replace("%25", "%")
+
+
+# -- the summary ------------------------------------------------------------------------------------------------------
+
+
+def test_summary_begins_with_the_verdict_and_counts() -> None:
+    tests = (one_test("a"), one_test("b", "failed"))
+    told = results(regressed(), passed(), workload(name="absent", run=None), tests=tests)
+    assert first_line(told) == "**REGRESSED**  3 workloads (1 REGRESSED, 1 PASS, 1 not judged), 2 tests (1 failed)"
+    several = first_line(results(passed()), results(invalid("b")))
+    assert several == "**INVALID**  2 runs, 2 workloads (1 INVALID, 1 PASS), 0 tests"
+    assert summary_markdown([]) == "**NOTHING JUDGED**  0 runs, 0 workloads, 0 tests\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "word"),
+    [
+        (results(passed()), "PASS"),
+        (results(), "NOTHING JUDGED"),
+        (results(passed(), exit_status=1), "FAILED"),
+        (results(passed(), tests=(one_test("a", "failed"),)), "FAILED"),
+        (results(passed(), exit_status=2), "CUT SHORT"),
+        (results(exit_status=3), "CUT SHORT"),
+        (results(regressed(), exit_status=2), "REGRESSED"),
+        (results(workload(verdict(Status.UNDECIDED)), passed("a")), "UNDECIDED"),
+        (results(workload(verdict(Status.IMPROVED))), "IMPROVED"),
+    ],
+)
+def test_summary_is_never_better_than_the_run(told: Results, word: str) -> None:
+    assert first_line(told).startswith(f"**{word}**  ")
+
+
+def test_summary_names_the_machine_and_the_command() -> None:
+    told = rendered(results(regressed(), arguments=("perf", "-k", "mlp or x")))
+    assert [child.tag for child in told] == ["p", "p", "table", "table"]
+    assert text(told[1]).startswith("NVIDIA H200, driver 580.159.04, CUDA 13.0")
+    assert "pytest perf -k 'mlp or x'  (2026-11-20T19:10:12+00:00, 33 s, kernelgauge 0.1.0)" in text(told[1])
+    assert text(rendered(results(fingerprint=None, gpu=None))[1]).startswith("nothing was measured")
+
+
+def test_summary_table_has_every_workload() -> None:
+    (_, table) = rendered(results(regressed(), passed())).iter("table")
+    assert cells(table) == [
+        *(WORKLOAD, "4", "205.1", "205.1", "+8.1 %", "REGRESSED", "device time"),
+        *("linear-eager", "4", "205.1", "205.1", "+8.1 %", "PASS", ""),
+    ]
+
+
+def test_summary_table_of_many_is_folded() -> None:
+    assert "<details>" not in summary_markdown([many(0, 12)])
+    told = summary_markdown([many(0, 13)])
+    assert "<details>\n<summary>13 workloads</summary>\n\n| workload |" in told
+    assert rendered(many(0, 13)).find("details/table") is not None
+
+
+def test_summary_lists_unavailable_workloads_and_warnings() -> None:
+    assert [text(item).strip() for item in rendered(many(0, 1)).iter("li")] == [
+        "not run: absent: not installed",
+        "warning: a trace was not written",
+    ]
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+def failures(*workloads: WorkloadResult, **changes: Any) -> list[str]:
+    return cells(next(rendered(results(*workloads, exit_status=1, **changes)).iter("table")))
+
+
+def test_failure_names_kernel_configuration_and_cause() -> None:
+    name, what, why = failures(regressed())
+    assert (name, what) == (WORKLOAD, "REGRESSEDdevice time")
+    assert why.startswith("device time 205.1 -> 221.8 uswhy: triton_poi_fused__unsafe_view_gelu_mul_0  38.1 -> 55.4 us")
+    assert "XBLOCK 1024 -> 512" in why
+    assert "launched with grid 24576x1x1 block 128x1x1 XBLOCK=1024 num_warps=4 num_stages=1" in why
+    assert "/home/me" not in why
+
+
+def test_failure_of_a_claim_shows_the_assertion() -> None:
+    said = "def test_c09():\nE       assert 6 == 5\nE  more"
+    test = one_test("test_c09", "failed", claim="Five kernels.", said=said)
+    assert failures(workload(), tests=(test,)) == [WORKLOAD, "FAILEDtest_c09", "assert 6 == 5Five kernels."]
+
+
+def test_failure_of_a_measurement_is_told_once() -> None:
+    names = [f"test_{number}" for number in range(5)]
+    invalid = verdict(Status.INVALID, "measurement", "throttled", reasons=[("got", "9 W")])
+    tests = tuple(one_test(name, "failed", said="throttled", subject="measurement") for name in names)
+    one = workload(invalid, run=None)
+    assert failures(one, tests=tests) == [WORKLOAD, "INVALIDmeasurement", "throttledgot: 9 W"]
+    assert len(github_annotations([results(one, tests=tests)])) == 1
+
+
+def test_failure_by_strictness_has_its_verdict() -> None:
+    noisy = verdict(Status.UNDECIDED, headline="too noisy", reasons=[("next", "run it again")])
+    test = one_test("test_device_time", "failed", said=str(noisy), subject="device time")
+    assert failures(workload(noisy), tests=(test,)) == [
+        *(WORKLOAD, "UNDECIDEDdevice time", "too noisynext: run it again")
+    ]
+
+
+def test_failure_of_no_workload_is_shown() -> None:
+    test = one_test("test_mine", "failed", workload=None, said="E   assert False")
+    assert failures(tests=(test,)) == ["", "FAILEDtest_mine", "assert False"]
+
+
+# -- the size ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1, 10, 60, 500, 1000, 2000, 5000, 20_000, 65_536])
+def test_summary_never_exceeds_its_limit(limit: int) -> None:
+    told = summary_markdown([many(40, 40)], limit_bytes=limit)
+    assert len(told.encode()) <= max(0, limit)
+    assert "**REGRESSED**"[: max(0, limit)] == told[:13]
+    assert told.count("<details>") == told.count("</details>")
+
+
+def test_summary_leaves_out_what_matters_least() -> None:
+    noisy = [workload(verdict(Status.UNDECIDED, workload=f"n{n}"), name=f"n{n}") for n in range(30)]
+    told = results(*(passed(f"p{n}") for n in range(300)), *(regressed(f"f{n}") for n in range(20)), *noisy)
+    kinds = {
+        "failing workload": ("| REGRESSED | device time |", 20),
+        "failure": ("| REGRESSED<br>device time |", 20),
+        "other workload": ("| UNDECIDED | device time |", 30),
+        "passing workload": ("| PASS |  |", 300),
+    }
+    whole = summary_markdown([told])
+    assert "Left out" not in whole
+    seen: list[list[int]] = []
+    for limit in range(1000, len(whole.encode()) + 1000, 500):
+        shown, _, left = summary_markdown([told], limit_bytes=limit).partition("Left out")
+        counts = [shown.count(row) for row, _ in kinds.values()]
+        for count, (name, (_, total)) in zip(counts, kinds.items(), strict=True):
+            missing = re.search(rf"(\d+) {name}", left)
+            assert count + (int(missing[1]) if missing else 0) == total
+        incomplete = [place for place, (_, total) in enumerate(kinds.values()) if counts[place] < total]
+        assert not incomplete or not any(counts[incomplete[0] + 1 :])
+        seen.append(counts)
+    assert seen == sorted(seen)
+    assert len(set(map(tuple, seen))) > 40
+
+
+def test_summary_of_thousands_of_hostile_names_fits() -> None:
+    told = results(*(regressed(f"{number}{'@|<&#1' * 2000}") for number in range(3000)))
+    assert len(summary_markdown([told]).encode()) <= 1_000_000
+
+
+# -- annotations ------------------------------------------------------------------------------------------------------
+
+
+def test_annotation_regression_is_an_error_and_invalid_a_warning() -> None:
+    first, second = map(command, github_annotations([results(invalid("b"), regressed(), passed())]))
+    assert first[:2] == ("error", f"{WORKLOAD}: REGRESSED  device time")
+    assert first[2].startswith("device time 205.1 -> 221.8 us\nwhy: triton_poi_fused__unsafe_view_gelu_mul_0  38.1 ->")
+    assert second == ("warning", "b: INVALID  measurement", "throttled")
+
+
+def test_annotations_omit_what_did_not_fail() -> None:
+    quiet = (Status.PASS, Status.IMPROVED, Status.UNDECIDED, Status.NO_BASELINE, Status.INCOMPARABLE)
+    assert github_annotations([results(workload(*map(verdict, quiet)))]) == []
+
+
+@pytest.mark.parametrize(("failing", "last"), [(9, "failing-8"), (10, "failing-9"), (11, "2 more"), (40, "31 more")])
+def test_annotations_are_ten_at_most(failing: int, last: str) -> None:
+    found = github_annotations([many(failing, 3)])
+    assert len(found) == min(failing, 10)
+    assert last in command(found[-1])[1]
+
+
+def test_annotations_errors_come_first_across_runs() -> None:
+    told = [results(*(invalid(f"i{n}") for n in range(12))), results(regressed())]
+    assert [command(line)[0] for line in github_annotations(told)] == ["error"] + ["warning"] * 9
+
+
+@given(st.text(max_size=15), st.text(max_size=25))  # escaped, a character has up to ten
+def test_annotation_reads_back_as_written(name: str, said: str) -> None:
+    worse = verdict(Status.REGRESSED, "structure", said, workload=name)
+    (line,) = github_annotations([results(workload(worse, name=name))])
+    assert command(line) == ("error", printable(f"{name}: REGRESSED  structure"), printable(said))
+
+
+# -- untrusted texts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "\ud800"])
+def test_hostile_text_is_neither_markup_nor_a_command(name: str) -> None:
+    told = hostile(name, Status.REGRESSED, Status.INVALID)
+    assert all(line.isprintable() for line in summary_markdown([told]).split("\n"))
+    page = rendered(told)
+    assert {element.tag for element in page.iter()} <= TAGS
+    assert not [element for element in page.iter() if set(element.attrib) - {"style"}]
+    assert any(printable(name)[:200].strip() in cell.replace("\u200b", "") for cell in cells(page))
+    assert len({len(row) for table in page.iter("table") for row in table.iter("tr")}) == 2  # two tables, whole rows
+    for line in github_annotations([told]):
+        assert line.isprintable()
+        assert len(line) < 65_536
+        command(line)
+
+
+def test_summary_long_name_is_cut() -> None:
+    told = summary_markdown([results(regressed("k" * 10_000))])
+    assert max(map(len, re.findall("k+", told))) == 297
