@@ -37,7 +37,7 @@ _RATIO_FROM = 64 << 20
 _MOST_GUESSES = 4
 # One event is at most this long, and so is what stands before the events and behind them: what has no end in so many
 # bytes is not read on to find out.
-_LONGEST = 16 << 20
+LONGEST_BYTES = 16 << 20
 # JSON's white space: `\s` has two characters more.
 _SPACE = b" \t\r\n"
 _KEY = b'"traceEvents"'
@@ -188,9 +188,9 @@ class TraceParser:
             found = None if brackets.at else self._guess(buffer, _ends_of_events(buffer))
             events, end = found or self._counted(buffer, brackets)
             if not events:
-                if len(buffer) > _LONGEST:
+                if len(buffer) > LONGEST_BYTES:
                     what = "an event that does not end" if brackets.closed is None else "text behind the list of events"
-                    raise msgspec.DecodeError(self._place(f"{what} in {_LONGEST} bytes"))
+                    raise msgspec.DecodeError(self._place(f"{what} in {LONGEST_BYTES} bytes"))
                 continue
             any_phase = any_phase or any(event.ph for event in events)
             yield self._piece(events, end)
@@ -222,8 +222,8 @@ class TraceParser:
                 seen = match.end()
             begun = buffer.rfind(_KEY, seen)
             seen = begun if begun >= 0 else max(seen, len(buffer) - len(_KEY))
-            if len(buffer) > _LONGEST:
-                raise msgspec.DecodeError(f"no list `traceEvents` in the first {_LONGEST} bytes")
+            if len(buffer) > LONGEST_BYTES:
+                raise msgspec.DecodeError(f"no list `traceEvents` in the first {LONGEST_BYTES} bytes")
             if buffer and buffer[:1] != b"{":
                 break
         rest = _decode_rest(in_utf8(buffer))  # says what is wrong with the JSON, if anything is
