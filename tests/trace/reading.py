@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from kernelgauge.errors import TraceError
-from kernelgauge.trace import ApiCall, DeviceRecord, Op, Trace, events, parse
+from kernelgauge.trace import ApiCall, DeviceRecord, Op, Trace, parse, reader
 from kernelgauge.trace.summary import summarize_trace
 
 Json = Any
@@ -24,7 +24,7 @@ NOT_READ = {"Kernel", "Memset", "Memcpy", "Runtime"}
 def read_in_blocks(content: bytes, block: int | None = None) -> Trace | None:
     """Return the trace, read `block` bytes at once and summarized; None if it is refused."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(events, "BLOCK_BYTES", block or events.BLOCK_BYTES)
+        patch.setattr(reader, "BLOCK_BYTES", block or reader.BLOCK_BYTES)
         try:
             trace = parse(content, where="some.json")
         except TraceError as error:

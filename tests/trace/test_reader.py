@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kernelgauge.errors import TraceError
-from kernelgauge.trace import parse, read
+from kernelgauge.trace import parse, read, reader
 from tests.builders import RECORDED, Event, call, chrome, kernel, op, recorded, step, trace_of
-from tests.trace.reading import events, read_in_blocks, read_plainly
+from tests.trace.reading import read_in_blocks, read_plainly
 
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
 
@@ -214,7 +214,7 @@ def test_parse_depth_beside_events_is_limited() -> None:
 def test_parse_error_names_event_and_byte(monkeypatch: pytest.MonkeyPatch, start: bytes, block: int) -> None:
     broken = b'{"ph":"X",,}'
     content = start + b", ".join([ROW, ROW, broken, ROW]) + b"]"
-    monkeypatch.setattr(events, "BLOCK_BYTES", block)
+    monkeypatch.setattr(reader, "BLOCK_BYTES", block)
     found = re.search(r"traceEvents\[(\d+)\] or later, from byte (\d+) ", refusal(content))
     assert found
     index, at = map(int, found.groups())
@@ -286,10 +286,10 @@ def test_summarize_many_rows_takes_linear_time(rows: list[dict[str, Any]]) -> No
     ],
 )
 def test_parse_longest_event_is_limited(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setattr(events, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(events, "LONGEST_BYTES", 6000)
+    monkeypatch.setattr(reader, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(reader, "LONGEST_BYTES", 6000)
     assert parse(content).ops[-1].name == "y"
-    monkeypatch.setattr(events, "LONGEST_BYTES", 4000)
+    monkeypatch.setattr(reader, "LONGEST_BYTES", 4000)
     assert "4000 bytes" in refusal(content)
 
 
