@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from .kernel import KernelIdentity, identity_of_op, identity_of_record
 from .model import REGION, WHOLE, ApiCall, DeviceRecord, Op, Trace, Window
@@ -21,13 +21,11 @@ from .names import Kind
 __all__ = [
     "METADATA_OPS",
     "Activity",
-    "Execution",
     "Lane",
     "LaneKernel",
     "activity_of",
     "computing_ops",
     "dispatcher_ops",
-    "executions",
     "host_time_us",
     "is_compile_op",
     "lane_of",
@@ -115,15 +113,12 @@ def metadata_ops_that_launched(window: Window) -> list[str]:
 # --- the launch sequence ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Execution:
-    """One kernel that ran. `op` launched it; on a CPU it is the kernel. `record` is None there."""
+class _Execution(NamedTuple):
+    """One kernel that ran, and the op that launched it; on a CPU, the op is the kernel."""
 
     identity: KernelIdentity
     duration_us: float
     op: Op | None
-    call: ApiCall | None
-    record: DeviceRecord | None
 
 
 @dataclass(frozen=True)
@@ -170,7 +165,7 @@ def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
     chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
     # Launches without a single record are records that were lost, and no CPU.
     on_cpu = not trace.records and not trace.not_read and not any(call.is_launch for call in trace.calls)
-    ran = [executions(window, on_cpu=on_cpu) for window in chosen]
+    ran = [_executions(window, on_cpu=on_cpu) for window in chosen]
     sequences = [tuple(execution.identity for execution in each) for each in ran]
     # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was
     # launched stands for the trace only if nothing ever was.
@@ -184,24 +179,16 @@ def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
     )
 
 
-def executions(window: Window, *, on_cpu: bool) -> list[Execution]:
-    """The kernels of a window, in launch order; those whose launch is not in the trace come last."""
+def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
+    """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
     if on_cpu:
-        return [Execution(identity_of_op(op), op.duration_us, op, None, None) for op in computing_ops(window)]
-    return [
-        *(
-            Execution(identity_of_record(one.record, one.op), one.record.duration_us, one.op, one.call, one.record)
-            for one in window.launches
-        ),
-        *(
-            Execution(identity_of_record(record, None), record.duration_us, None, None, record)
-            for record in window.orphans
-            if record.category == "kernel"
-        ),
-    ]
+        return [_Execution(identity_of_op(op), op.duration_us, op) for op in computing_ops(window)]
+    ran = [(launch.record, launch.op) for launch in window.launches]
+    ran += [(record, None) for record in window.orphans if record.category == "kernel"]
+    return [_Execution(identity_of_record(record, op), record.duration_us, op) for record, op in ran]
 
 
-def _kernels(ran: Sequence[Sequence[Execution]]) -> tuple[LaneKernel, ...]:
+def _kernels(ran: Sequence[Sequence[_Execution]]) -> tuple[LaneKernel, ...]:
     last = ran[-1]
     # What adds up the parts of a split-K product belongs to it: the product itself has done the op's work.
     launched = Counter(id(one.op) for one in last if one.identity.kind != Kind.SPLITK_REDUCE.value)

@@ -27,18 +27,10 @@ def work_of(name: str, input_shapes: tuple[Any, ...], input_types: tuple[str, ..
     """Return the work of one call of the op `name`; None for an op that is not known, or for shapes that fit none.
 
     `input_shapes` and `input_types` are "Input Dims" and "Input type", lists as tuples. They are untrusted: this never
-    raises.
-
-    FLOPs: matrix products and attention. Bytes: the least traffic that such an op causes, with each operand read once
-    and the result written once. Strides are not looked at: an expanded tensor counts as if it were whole, and one that
-    is passed twice counts twice. An op that only calls others (`aten::linear` calls `aten::addmm`) has their work too:
-    whoever adds up counts one of them.
-
-    A kernel that Inductor generated (`triton_...`) is given all of its tensors, results included, and each counts once,
-    also one that is read and then written. What it indexes into counts whole. Its FLOPs are not known, of templates
-    (`triton_tem_...`) neither.
-
-    A convolution is not known: its stride and padding are not in the shapes, so neither is the size of its output.
+    raises. FLOPs are known of matrix products and attention. Bytes are the least traffic: each operand read once and
+    the result written once, whatever the strides. An op that only calls others has their work too: whoever adds up
+    counts one of them. A kernel that Inductor generated is given all of its tensors, and each counts once. Of a
+    convolution nothing is known: its stride and padding are not in the shapes.
     """
     inputs = _read_inputs(input_shapes, input_types)
     if inputs is None:
