@@ -44,21 +44,6 @@ def test_decode_recorded_names_are_all_known(path: str) -> None:
         assert decoded.backend != "other"
 
 
-@pytest.mark.parametrize(
-    ("trace", "at", "expected"),
-    [
-        ("mlp-eager", 2, "aten pointwise short=vectorized_elementwise_kernel<gelu> ops=gelu dtype=bf16"),
-        ("mlp-eager", 3, "aten pointwise short=vectorized_elementwise_kernel<mul> ops=mul dtype=bf16"),
-        ("mlp-compiled", 2, "inductor-triton pointwise ops=_unsafe_view,gelu,mul graph_id=0"),
-        ("mlp-liger", 2, "liger pointwise ops=geglu_tanh"),
-        ("mlp-cudagraph", 0, "aten copy short=multi_tensor_apply_kernel<copy> ops=copy dtype=bf16"),
-        ("mlp-eager-train", 6, "aten fill short=vectorized_elementwise_kernel<fill> ops=fill dtype=bf16"),
-    ],
-)
-def test_decode_recorded_name_in_launch_order(trace: str, at: int, expected: str) -> None:
-    assert fields_text(decode(recorded(trace).steps()[0].launches[at].record.name)) == expected
-
-
 def test_decode_nsight_spelling_equals_kineto() -> None:
     kineto = next(name for name in REAL if "GeluCUDAKernelImpl" in name)
     nsight = kineto.replace("<8,", "<(int)8,").replace("char*", "char *").replace("2ul", "(unsigned long)2")

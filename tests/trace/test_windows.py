@@ -69,17 +69,6 @@ def test_problems_of_recorded_trace_are_early_orphans(name: str) -> None:
     assert sum(len(window.executed) for window in trace.steps()) == len(trace.records) - len(problems)
 
 
-def test_device_time_leaves_memsets_out() -> None:
-    window = recorded("mlp-compiled").steps()[-1]
-    assert window.device_time_us == pytest.approx(55.84 + 58.432 + 36.8 + 51.872)
-
-
-def test_launch_api_is_driver_or_runtime() -> None:
-    window = recorded("mlp-eager").steps()[0]
-    driver, runtime = "cuLaunchKernelEx", "cudaLaunchKernel"
-    assert [launch.call.name for launch in window.launches] == [driver, driver, runtime, runtime, driver]
-
-
 def test_launch_of_graph_may_run_in_a_later_step() -> None:
     first, second = recorded("mlp-cudagraph").steps()[:2]
     assert [launch.call.name for launch in first.launches] == ["cudaLaunchKernel", *["cudaGraphLaunch"] * 4]
