@@ -374,6 +374,7 @@ def _in_utf8(text: bytes) -> bytes:
 
 
 def _ends_of_events(text: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where an event may end, from the right, and where the next begins."""
     at = len(text)
     while (at := text.rfind(b"}", 0, at)) >= 0:
         if end := _END.match(text, at):
@@ -381,6 +382,7 @@ def _ends_of_events(text: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _ends_of_list(text: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where the list of events may end, from the right, and what is behind its bracket."""
     at = len(text)
     while (at := text.rfind(b"]", 0, at)) >= 0:
         yield at, at + 1
