@@ -143,7 +143,7 @@ class What(str, Enum):
 
     @property
     def is_change(self) -> bool:
-        """Whether other code ran, or the same was launched otherwise. Times alone are no such change."""
+        """Tell whether other code ran, or the same was launched otherwise. Times alone are no such change."""
         return self not in (What.SAME, What.SLOWER, What.FASTER)
 
 
@@ -158,7 +158,7 @@ class Difference:
 
     @property
     def was_autotuned(self) -> bool:
-        """Whether the autotuner's choice is all that differs."""
+        """Tell whether the autotuner's choice is all that differs."""
         return self.what is What.CONFIGURATION and was_autotuned(self.before[0].identity, self.after[0].identity)
 
     @property
@@ -205,7 +205,7 @@ _SEEN_US = 0.1  # durations come in steps of 32 ns
 
 
 def differences(before: Lane, after: Lane) -> tuple[Difference, ...]:
-    """Every launch of both sides is in exactly one difference."""
+    """Return what became of each launch: every launch of both sides is in exactly one difference."""
     cut = list(_blocks(before.kernels, after.kernels))
     moved = _moved([block for block in cut if not block.same_names])
     elsewhere = {id(kernel) for difference in moved for kernel in (*difference.before, *difference.after)}
@@ -248,7 +248,7 @@ def _same_name(old: LaneKernel, new: LaneKernel) -> Difference:
 
 
 def _known_of_both(old: KernelIdentity, new: KernelIdentity) -> tuple[KernelIdentity, KernelIdentity]:
-    """Without what one of them lacks: a kernel in a CUDA graph, say, has no op to tell how it was tuned."""
+    """Return both without what one of them lacks: a kernel in a CUDA graph, say, has no op to tell how it was tuned."""
     fields = ("grid", "block", "kernel_kwargs", "num_warps", "num_stages", "source_hash")
     unknown = {field: None for field in fields if None in (getattr(old, field), getattr(new, field))}
     return msgspec.structs.replace(old, **unknown), msgspec.structs.replace(new, **unknown)
@@ -276,7 +276,7 @@ def _moved(cut: Sequence[_Block[LaneKernel]]) -> list[Difference]:
 
 
 def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[Difference]:
-    """Templates first, each with the next of its kind; what is left was fused, split or replaced."""
+    """Exchange templates, each with the next of its kind; what is left was fused, split or replaced."""
     found: list[Difference] = []
     for kind in _TEMPLATES:
         olds, news = ([kernel for kernel in side if kernel.identity.kind == kind] for side in (old, new))
@@ -292,7 +292,7 @@ def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[D
 
 
 def _template_change(old: LaneKernel, new: LaneKernel) -> str:
-    """What the two names say of themselves, where they differ: ``tile 128x128 -> 64x64, layout TNT -> NNT``."""
+    """Return in what the two names differ: ``tile 128x128 -> 64x64, layout TNT -> NNT``."""
     before, after = decode(old.identity.name), decode(new.identity.name)
     parts = [
         f"{field} {getattr(before, field)} -> {getattr(after, field)}"
@@ -320,7 +320,7 @@ def _leftover(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[Diff
 
 
 def _do_the_work_of(few: Sequence[LaneKernel], many: Sequence[LaneKernel]) -> bool:
-    """Whether these were generated or written for one job, and nothing in their names speaks against its being that.
+    """Tell whether these were generated or written for one job, and no name speaks against it.
 
     Inductor's names say which ops were merged: one of them must be among the others'. A hand-written kernel's does not.
     """
@@ -332,7 +332,7 @@ def _do_the_work_of(few: Sequence[LaneKernel], many: Sequence[LaneKernel]) -> bo
 
 
 def _folded(found: Sequence[Difference]) -> list[Difference]:
-    """An addition that vanished where a product turned into one with an addend: it is that product's epilogue now."""
+    """Join an addition that vanished with the product beside it that got an addend: it is the epilogue now."""
     result = list(found)
     for index, difference in enumerate(found):
         if difference.what is not What.VANISHED or "add" not in decode(difference.before[0].identity.name).ops:

@@ -56,17 +56,17 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 
     @property
     def shown(self) -> str:
-        """The name as messages show it: printable and short. Data keep it whole."""
+        """Return the name as messages show it: printable and short. Data keep it whole."""
         return decode(self.name).short
 
     @property
     def is_inductors(self) -> bool:
-        """Whether Inductor generated it for Triton: its autotuner chooses the launch configuration anew in each compile."""
+        """Tell whether Inductor generated it for Triton: each compile chooses the launch configuration anew."""
         return decode(self.name).backend == "inductor-triton"
 
     @property
     def without_source(self) -> KernelIdentity:
-        """Name and launch configuration: the same kernel of another version of Inductor has another source."""
+        """Return name and launch configuration: the same kernel of another version of Inductor has another source."""
         return msgspec.structs.replace(self, source_hash=None)
 
 
@@ -134,7 +134,7 @@ def configuration_text(identity: KernelIdentity) -> str:
 
 
 def was_autotuned(before: KernelIdentity, after: KernelIdentity) -> bool:
-    """Whether two kernels of one source differ in what Inductor's autotuner chooses."""
+    """Tell whether two kernels of one source differ in what Inductor's autotuner chooses."""
     known = before.source_hash is not None and before.kernel_kwargs is not None
     moved = any(getattr(before, field) != getattr(after, field) for field in _CHOSEN)
     return known and moved and before.source_hash == after.source_hash

@@ -71,7 +71,7 @@ def is_compile_op(name: str) -> bool:
 
 
 def dispatcher_ops(window: Window) -> list[Op]:
-    """The ops that went through the dispatcher (`namespace::name`), in order, nested ones too."""
+    """Return the ops that went through the dispatcher (`namespace::name`), in order, nested ones too."""
     return [op for op in window.ops if "::" in op.name and not op.name.startswith(_AUTOGRAD_PREFIXES)]
 
 
@@ -101,7 +101,7 @@ def _only_wraps(name: str) -> bool:
 
 
 def metadata_ops_that_launched(window: Window) -> list[str]:
-    """Names of metadata ops during which something was launched: a `reshape` that had to copy, for example."""
+    """Return the names of metadata ops that launched something: a `reshape` that had to copy, for example."""
     starts = sorted(launch.call.start_us for launch in window.launches)
     return [
         op.name
@@ -156,12 +156,15 @@ class Lane:
 
     @property
     def is_whole_trace(self) -> bool:
-        """There were no profiler steps: what is said is of the trace, and of no step."""
+        """Tell whether there were no profiler steps: then all is of the trace, and of no step."""
         return self.all_windows[0].name == WHOLE
 
 
 def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
-    """`windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace."""
+    """Return the launch sequence of the most frequent windows.
+
+    `windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace.
+    """
     chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
     # Launches without a single record are records that were lost, and no CPU.
     on_cpu = not trace.records and not trace.not_read and not any(call.is_launch for call in trace.calls)
@@ -252,7 +255,7 @@ def activity_of(windows: Sequence[Window], records: Sequence[DeviceRecord]) -> l
 
 
 def host_time_us(window: Window) -> float:
-    """From the first op or call of a window to the end of its last launch, less what the host spent in waiting."""
+    """Return the time from the first op or call of a window to the end of its last launch, less the host's waits."""
     launching = [call for call in window.calls if call.is_launch or call.is_transfer]
     if not launching:
         return 0.0

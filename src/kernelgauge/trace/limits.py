@@ -101,7 +101,7 @@ _BY_NAME = MappingProxyType({limits.name: limits for limits in _ALL})
 
 
 def limits_of(device_name: str) -> Limits | None:
-    """The peaks of a device by the name in a trace's `deviceProperties`; None for one that is not known.
+    """Return the peaks of a device by the name in a trace's `deviceProperties`; None for one that is not known.
 
     Only whole names are known: "NVIDIA H100 PCIe" is another GPU than "NVIDIA H100 80GB HBM3", "NVIDIA A10G" than
     "NVIDIA A10", and "NVIDIA A100-SXM4-40GB MIG 1g.5gb" is a part of one. Old drivers leave out "NVIDIA ".
@@ -111,7 +111,7 @@ def limits_of(device_name: str) -> Limits | None:
 
 
 def share_of_limit(work: Work, device_time_us: float, dtype: str | None, limits: Limits) -> Share | None:
-    """Which limit binds an op, and what share of it was reached in `device_time_us` microseconds.
+    """Return which limit binds an op, and what share of it was reached in `device_time_us` microseconds.
 
     The limit that binds is the one that takes longer: `work.bytes` at the memory's peak, or `work.flops` at that of
     `dtype` ("fp32" is no Tensor Core's: a product that may use TF32 is "tf32"). None where FLOPs or bytes are not known

@@ -144,7 +144,7 @@ class Window:
 
     @property
     def device_time_us(self) -> float:
-        """Sum of kernel durations; memsets and copies are not kernels and are not in it."""
+        """Return the sum of kernel durations; memsets and copies are not in it."""
         return sum(launch.record.duration_us for launch in self.launches)
 
 
@@ -178,7 +178,7 @@ class Trace:
         return {op.external_id: op for op in self.ops if op.external_id is not None}
 
     def pairing_problems(self) -> tuple[str, ...]:
-        """Every way in which launches and device records fail to pair; empty if the session can be trusted.
+        """Return every way in which launches and device records fail to pair; empty if the session can be trusted.
 
         The profiler can drop records at the start of a session (pytorch#192021, Fuser#3753), so a count is believed
         only when each launch has its record and each record its launch.

@@ -293,7 +293,7 @@ class _Document:
         return None
 
     def _before_last(self, buffer: bytes) -> tuple[list[Event], int] | None:
-        """Return the events before the last that begins, and where that is. None if it is the first, or the list ends."""
+        """Return the events before the last one, and where that begins. None if it is the first, or the list ends."""
         found = self._guess(buffer, _ends_of_events(buffer))
         if found and found[0]:
             return found
@@ -310,7 +310,7 @@ class _Document:
         return events, begin
 
     def _last(self, buffer: bytes) -> tuple[list[Event], int]:
-        """Return the events before the bracket that closes their list. Little stands behind it: it is one of the last."""
+        """Return the events before the bracket that closes their list: one of the last, for little stands behind it."""
         found = self._guess(buffer, _ends_of_list(buffer))
         if found is None:
             _, closed = _count(buffer)
@@ -517,7 +517,7 @@ def _decode_shapes(raw: bytes) -> Iterator[object]:
 
 
 def _frozen(value: object, depth: int = 1) -> object:
-    """Return lists as tuples: what is shown and compared later is hashable, small and not deep, whatever the file holds."""
+    """Return lists as tuples: what is shown and compared later is hashable, small and not deep."""
     if depth > _DEEPEST_SHAPE:
         raise msgspec.ValidationError("nested too deeply")
     if isinstance(value, list):

@@ -110,7 +110,7 @@ class Summary:
 
     @property
     def bound(self) -> Bound | None:
-        """None where nothing ran, where records are lost, and over a whole trace: it holds more than one job."""
+        """Return who makes the step so long; None where nothing ran or records are lost, and over a whole trace."""
         span = sum(activity.span_us for activity in self.activity)
         if self.lane.is_whole_trace or self.problems_inside or not span:
             return None
@@ -119,7 +119,7 @@ class Summary:
 
 
 def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Summary:
-    """`windows`: what to look at; default the profiler's steps, or the whole trace if there are none."""
+    """Summarize some windows; default the profiler's steps, or the whole trace if there are none."""
     lane = lane_of(trace, windows)
     used = {record.device for record in trace.records}
     named = {str(device.get("name", "")) for device in trace.device_properties if device.get("id") in used}
