@@ -496,8 +496,19 @@ def _record(event: Event, name: str, args: Args, external_id: int | None) -> Dev
     if isinstance(device, str) or isinstance(stream, str) or isinstance(grid, str) or isinstance(block, str):
         wrong = next(name for name in ("device", "stream", "grid", "block") if isinstance(getattr(args, name), str))
         raise msgspec.ValidationError(f"{wrong} of a device record: got `str`")
-    start, place = (event.cat, name, event.ts, event.dur), (device or 0, stream or 0)
-    return DeviceRecord(*start, *place, args.correlation, external_id, grid, block, args.bytes)
+    return DeviceRecord(
+        event.cat,
+        name,
+        event.ts,
+        event.dur,
+        device or 0,
+        stream or 0,
+        args.correlation,
+        external_id,
+        grid,
+        block,
+        args.bytes,
+    )
 
 
 def _listed(
