@@ -1,265 +1,304 @@
-"""From the bytes of a trace file to records: what the profiler wrote, and everything that is not a trace."""
+"""From the bytes of a trace to its records: what the profiler writes, and everything that is not a trace."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
-from collections import Counter
-from pathlib import Path
+import re
+from typing import Any
 
 import pytest
 
 from kernelgauge.errors import TraceError
-from kernelgauge.trace import parse, read
-from tests.builders import (
-    RECORDED,
-    call,
-    chrome,
-    kernel,
-    op,
-    recorded,
-    recorded_events,
-    step,
-    trace_of,
-    waits_for_a_writer,
-)
+from kernelgauge.trace import parse, read, reader
+from tests.builders import RECORDED, Event, call, chrome, kernel, op, recorded, step, trace_of
+from tests.trace.reading import read_in_blocks, read_plainly
 
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
-API = {"cuda_runtime", "cuda_driver"}
-DEVICE = {"kernel", "gpu_memset", "gpu_memcpy"}
 
 
-def test_there_are_recorded_traces() -> None:
+def with_args(row: Event, **args: object) -> Event:
+    return row | {"args": {key.replace("__", " "): value for key, value in args.items()}}
+
+
+def refusal(content: bytes) -> str:
+    with pytest.raises(TraceError) as caught:
+        parse(content)
+    return str(caught.value.got)
+
+
+# --- what the profiler writes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_read_recorded_trace_keeps_every_row(name: str) -> None:
+    content = gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes())
+    expected = read_plainly(content)
+    assert expected is not None
+    assert recorded(name) == expected
     assert len(TRACES) == 14
+    assert read_in_blocks(content, 777) == expected
 
 
-@pytest.mark.parametrize("name", TRACES)
-def test_every_row_of_a_recorded_trace_is_read_once(name: str) -> None:
-    rows = Counter(row["cat"] for row in recorded_events(name))
-    trace = recorded(name)
-    assert len(trace.ops) == rows["cpu_op"]
-    assert len(trace.annotations) == rows["user_annotation"]
-    assert len(trace.calls) == sum(rows[category] for category in API)
-    assert Counter(record.category for record in trace.records) == {key: rows[key] for key in DEVICE if rows[key]}
-
-
-@pytest.mark.parametrize("name", TRACES)
-def test_names_and_durations_are_those_of_the_file_in_order_of_start(name: str) -> None:
-    rows = [row for row in recorded_events(name) if row["cat"] == "kernel"]
-    records = [record for record in recorded(name).records if record.category == "kernel"]
-    assert [record.name for record in records] == [row["name"] for row in rows]
-    assert [record.duration_us for record in records] == [row["dur"] for row in rows]
-    assert [record.correlation for record in records] == [row["args"]["correlation"] for row in rows]
-
-
-def test_a_kernel_carries_its_launch_configuration() -> None:
-    first = next(record for record in recorded("linear-eager").records if record.category == "kernel")
-    assert (first.grid, first.block, first.device, first.stream) == ((2, 64, 1), (384, 1, 1), 0, 7)
-
-
-def test_a_memset_carries_its_bytes_and_no_grid() -> None:
-    memset = next(record for record in recorded("mlp-eager").records if record.category == "gpu_memset")
-    assert (memset.name, memset.bytes, memset.grid) == ("Memset (Device)", 4, None)
-
-
-def test_an_op_carries_its_input_shapes_as_nested_tuples() -> None:
-    trace = recorded("mlp-cudagraph")
-    copies = next(op for op in trace.ops if op.name == "aten::_foreach_copy_")
+def test_read_recorded_trace_has_the_values_of_the_file() -> None:
+    gemm = next(record for record in recorded("linear-eager").records if record.category == "kernel")
+    assert (gemm.grid, gemm.block, gemm.device, gemm.stream) == ((2, 64, 1), (384, 1, 1), 0, 7)
+    assert recorded("linear-eager").device_properties[0]["name"] == "NVIDIA H200"
+    copies = next(op for op in recorded("mlp-cudagraph").ops if op.name == "aten::_foreach_copy_")
     assert copies.input_shapes == (((64, 128, 768),), ((64, 128, 768),), ())
-    hash(copies)  # lists inside would not be hashable
+    fused = next(op for op in recorded("mlp-compiled").ops if op.kernel_kwargs)
+    assert (fused.kernel_kwargs, fused.num_warps, fused.num_stages) == ("XBLOCK=1024", 4, 1)
+    assert fused.kernel_hash == "crp6dxk5nphodyk5oymrzgcw3cehyajdvjnp3t5k4e774karg5ms"
 
 
-@pytest.mark.parametrize(
-    ("name", "kwargs", "warps"),
-    [("mlp-compiled", "XBLOCK=1024", 4), ("mlp-compiled-other-autotune", "XBLOCK=512", 8)],
-)
-def test_the_op_of_a_triton_kernel_carries_what_the_autotuner_chose(name: str, kwargs: str, warps: int) -> None:
-    triton = [op for op in recorded(name).ops if op.kernel_kwargs is not None]
-    assert [op.name for op in triton] == ["triton_poi_fused__unsafe_view_gelu_mul_0"] * 3
-    assert {(op.kernel_kwargs, op.num_warps, op.num_stages) for op in triton} == {(kwargs, warps, 1)}
-    assert {op.kernel_hash for op in triton} == {"crp6dxk5nphodyk5oymrzgcw3cehyajdvjnp3t5k4e774karg5ms"}
-
-
-def test_the_device_is_named_in_the_trace() -> None:
-    (device,) = recorded("linear-eager").device_properties
-    assert (device["name"], device["numSms"]) == ("NVIDIA H200", 132)
-
-
-def test_a_trace_without_compression_reads_the_same(tmp_path: Path) -> None:
-    plain = tmp_path / "plain.json"
-    plain.write_bytes(gzip.decompress((RECORDED / "mlp-compiled.json.gz").read_bytes()))
-    assert read(plain) == recorded("mlp-compiled") == read(str(plain))
-
-
-def test_rows_are_sorted_by_start_and_a_parent_precedes_its_child() -> None:
+def test_parse_sorts_by_start_parent_before_child() -> None:
     trace = trace_of(op("aten::mul", 5, 1), op("child", 1, 2), op("parent", 1, 3), op("aten::add", 0, 1))
     assert [op.name for op in trace.ops] == ["aten::add", "parent", "child", "aten::mul"]
 
 
-def test_rows_of_other_phases_and_categories_are_not_looked_into() -> None:
-    foreign = {"cat": "new_in_some_version", "ph": "X", "name": "x", "ts": 0, "dur": 1, "args": {"correlation": "text"}}
-    flow = {"ph": "s", "cat": "ac2g", "id": 7, "ts": 1, "name": "ac2g", "args": {"grid": "no"}}
-    metadata = {"ph": "M", "name": "process_name", "pid": "Spans", "args": {"name": "python"}}
-    trace = trace_of(foreign, flow, metadata, op("aten::mm", 0, 1))
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"cat": "new_in_some_version", "ph": "X", "name": "x", "ts": 0, "dur": 1, "args": {"correlation": "text"}},
+        {"ph": "s", "cat": "ac2g", "id": 7, "ts": 1, "name": "ac2g", "args": {"grid": "no"}},
+        {"ph": "M", "name": "process_name", "pid": "Spans", "args": {"name": "python"}},
+        *(op("x", 1, 1) | {"cat": category} for category in ([], {}, 1, None)),
+    ],
+)
+def test_parse_foreign_row_is_skipped(row: Event) -> None:
+    trace = trace_of(row, op("aten::mm", 0, 1))
     assert [op.name for op in trace.ops] == ["aten::mm"]
     assert trace.calls == trace.records == trace.annotations == ()
 
 
-def test_on_rows_of_the_host_stream_and_grid_may_be_texts() -> None:
-    launch = call(1, 0) | {"args": {"correlation": 1, "stream": "0x0", "grid": [3, 1, 1]}}  # as ROCm has them
-    triton = op("triton_poi_fused_0", 0, 1) | {
-        "args": {"grid": "grid(8192,)", "stream": 0, "num_warps": 4}
-    }  # torch 2.6
+def test_parse_host_row_may_have_text_places() -> None:
+    launch = with_args(call(1, 0), correlation=1, stream="0x0", grid=[3, 1, 1])  # ROCm
+    triton = with_args(op("triton_poi_fused_0", 0, 1), grid="grid(8192,)", stream=0, num_warps=4)  # torch 2.6
     trace = trace_of(launch, triton)
-    assert trace.calls[0].correlation == 1
-    assert trace.ops[0].num_warps == 4
+    assert (trace.calls[0].correlation, trace.ops[0].num_warps) == (1, 4)
 
 
-@pytest.mark.parametrize("field", ["device", "stream", "grid", "block"])
-def test_on_a_record_of_the_device_they_may_not(field: str) -> None:
-    row = kernel(1, 0)
-    row["args"][field] = "0x0"
-    with pytest.raises(TraceError) as caught:
-        parse(chrome(step(1, 0, 9), row))
-    assert f"traceEvents[1].args: {field}" in str(caught.value.got)
+def test_parse_old_spelling_of_external_id_is_known() -> None:
+    trace = trace_of(with_args(op("a", 0, 1), external__id=3), with_args(op("b", 1, 1), external__id=3, External__id=4))
+    assert [op.external_id for op in trace.ops] == [3, 4]  # before torch 2.0, and since
 
 
-def test_unknown_fields_of_a_row_are_ignored() -> None:
+def test_parse_unknown_and_missing_fields_are_accepted() -> None:
     row = kernel(1, 0) | {"new": [1, {"deep": None}]}
     row["args"]["est. achieved occupancy %"] = 37
-    assert trace_of(row).records[0].correlation == 1
+    bare = op("aten::mm", 0, 1)
+    del bare["args"]
+    trace = trace_of(row, bare)
+    assert (trace.records[0].correlation, trace.ops[0].external_id) == (1, None)
 
 
-def test_a_row_without_args_is_read() -> None:
-    row = op("aten::mm", 0, 1)
-    del row["args"]
-    assert trace_of(row).ops[0].external_id is None
+def test_parse_without_rows_is_an_empty_trace() -> None:
+    assert read_in_blocks(chrome()) == trace_of()
 
 
-def test_a_trace_without_rows_is_a_trace() -> None:
-    trace = parse(chrome())
-    assert trace.steps() == []
-    assert trace.pairing_problems() == ()
+# --- what is not a trace -----------------------------------------------------------------------------------------------
+
+HEAD = b'{"traceEvents":['
+ROW = json.dumps(op("aten::mm", 1, 2)).encode()
+MM = trace_of(op("aten::mm", 1, 2))
+OBJECTS = b'{"args":[' + b'{"a":{}},' * 30 + b"0]}"  # an event in which others seem to end
 
 
-# -- what is not a trace --------------------------------------------------------------------------------------------
+NO_TRACES = [
+    *(b"", b"\xff\xfe" + "{}".encode("utf-16-le"), b"ph,cat,name\nX,kernel,gemm\n", b"null", b"[]", b"[{},{},{}]"),
+    *(b'{"schema_version": 1}', b'{"traceEvents": null}', b'{"traceEvents": {"ph": "X"}}', HEAD + b"1, 2]}"),
+    *(HEAD + b'],"deviceProperties":["H200"]}', b'{"traceEvents"\x0b:[' + ROW + b"]}"),
+    *(HEAD + ROW + end for end in (b",]}", b"}", b"]", b"}}", b"]}{}", b"]]}", b'],"traceEvents":[]}')),
+    *(HEAD + ROW + between + ROW + b"]}" for between in (b",,", b" ", b"\x0b,", b'],"traceEvents":[')),
+    *(b"[" + ROW + b",]", b"[" + ROW + b"] x", HEAD + b"," + ROW + b"]}", b'{"a":{"traceEvents":[' + ROW + b"]}}"),
+    *(HEAD + b"," + OBJECTS + b"," + ROW + b"]}", HEAD + OBJECTS + b" " + ROW + b"]}"),
+    HEAD + OBJECTS + b"x" + OBJECTS + b"," + ROW + b"]}",
+]
+ODD_TRACES = [
+    b'{"a":{"traceEvents":[{}]},"traceEvents" :\n[' + ROW + b"]}",
+    b'{"a":"\\"traceEvents\\":[","traceEvents":[' + ROW + b"]}",
+    b'{"traceEvents":null,"traceEvents":[' + ROW + b"]}",
+    HEAD + ROW + b'],"a":{"traceEvents":[{}]},"b":[[],"]"]}',
+    HEAD + OBJECTS + b"," + ROW + b"]}",
+    HEAD + b'{"name":"' + b"},{" * 30 + b'\\\\"},' + ROW + b"]}",
+    HEAD + b'{"name":"' + b'\\"},{' * 30 + b'"},' + ROW + b"]}",
+    b" [" + ROW + b" ] ",
+    b'{"\xff":1,"traceEvents":[' + ROW + b'],"\xe2\x82":2}',
+    HEAD + ROW + b',{"ph":"X","cat":"\xff","name":5}]}',
+]
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="No such file") as caught:
-        read(tmp_path / "absent.json.gz")
-    assert caught.value.where == str(tmp_path / "absent.json.gz")
+@pytest.mark.parametrize("content", NO_TRACES)
+def test_parse_anything_else_is_refused_in_all_blocks(content: bytes) -> None:
+    for block in range(1, len(content) + 2):
+        assert read_in_blocks(content, block) is None, block
 
 
-def test_a_folder_is_no_trace(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="not a regular file") as caught:
-        read(tmp_path)
-    assert caught.value.where == str(tmp_path)
+@pytest.mark.parametrize("content", ODD_TRACES)
+def test_parse_odd_layout_is_read_in_all_blocks(content: bytes) -> None:
+    for block in range(1, len(content) + 2):
+        assert read_in_blocks(content, block) == MM, block
 
 
-WHOLE = (RECORDED / "linear-eager.json.gz").read_bytes()
-PLAIN = gzip.decompress(WHOLE)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(gzip.compress(b""), id="gzip of nothing"),
-        pytest.param(WHOLE[: len(WHOLE) // 2], id="truncated gzip"),
-        pytest.param(WHOLE[:-1], id="gzip without its last byte"),
-        pytest.param(WHOLE[:5], id="half a gzip header"),
-        pytest.param(WHOLE[:100] + b"\xff" * 40 + WHOLE[140:], id="gzip damaged in the middle"),
-        pytest.param(PLAIN[: len(PLAIN) // 2], id="truncated JSON"),
-        pytest.param(PLAIN.rstrip()[:-1], id="JSON without its last brace"),
-        pytest.param(PLAIN + b"{}", id="two JSON values"),
-        pytest.param(b"\xff\xfe" + "{}".encode("utf-16-le"), id="UTF-16"),
-        pytest.param(b"ph,cat,name\nX,kernel,gemm\n", id="CSV"),
-        pytest.param(b"null", id="JSON null"),
-        pytest.param(b"[]", id="a list"),
-        pytest.param(b'{"schema_version": 1}', id="JSON of something else"),
-        pytest.param(b'{"traceEvents": null}', id="no list of events"),
-        pytest.param(b'{"traceEvents": {"ph": "X"}}', id="an object for the list"),
-        pytest.param(b'{"traceEvents": [1, 2]}', id="numbers for events"),
-        pytest.param(b'{"traceEvents": [], "deviceProperties": ["H200"]}', id="device as text"),
-    ],
-)
-def test_what_is_no_trace_is_refused_with_the_place(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "trace.json.gz"
-    path.write_bytes(content)
-    with pytest.raises(TraceError) as caught:
-        read(path)
-    assert caught.value.where == str(path)
-    assert caught.value.got
+@pytest.mark.parametrize("block", [1, 50, None])
+def test_parse_name_not_utf8_is_replaced(block: int | None) -> None:
+    content = chrome(op("before", 1, 1), kernel(1, 2, name="gemm???"), op("behind", 3, 1))
+    trace = read_in_blocks(content.replace(b"???", b"\xff\xe2\x82"), block)
+    assert trace is not None
+    assert trace.records[0].name == "gemm\ufffd\ufffd"
+    assert [row.name for row in trace.ops] == ["before", "behind"]
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("row", "named"),
     [
-        pytest.param({"ts": "early"}, "ts", id="start as text"),
-        pytest.param({"dur": None}, "dur", id="no duration"),
-        pytest.param({"name": 5}, "name", id="a number for a name"),
-        pytest.param({"tid": [1]}, "tid", id="a list for a thread"),
-        pytest.param({"args": {"correlation": "one"}}, "correlation", id="correlation as text"),
-        pytest.param({"args": {"correlation": 1.5}}, "correlation", id="correlation with a fraction"),
-        pytest.param({"args": {"grid": [1, 2]}}, "grid", id="a grid of two"),
-        pytest.param({"args": {"block": [1, 2, "x"]}}, "block", id="a block with text"),
-        pytest.param({"args": {"bytes": "many"}}, "bytes", id="bytes as text"),
-        pytest.param({"args": {"External id": {}}}, "External id", id="an object for an id"),
-        pytest.param({"args": {"num_warps": "4"}}, "num_warps", id="warps as text"),
-        pytest.param({"args": {"kernel_hash": 4}}, "kernel_hash", id="a number for a hash"),
+        (kernel(1, 0) | {"ts": "early"}, "ts"),
+        (kernel(1, 0) | {"dur": None}, "dur"),
+        (kernel(1, 0) | {"name": 5}, "name"),
+        (kernel(1, 0) | {"tid": [1]}, "tid"),
+        (with_args(kernel(1, 0), correlation="one"), "correlation"),
+        (with_args(kernel(1, 0), correlation=1.5), "correlation"),
+        (with_args(kernel(1, 0), grid=[1, 2]), "grid"),
+        (with_args(kernel(1, 0), block=[1, 2, "x"]), "block"),
+        (with_args(kernel(1, 0), External__id={}), "External id"),
+        (with_args(kernel(1, 0), num_warps="4"), "num_warps"),
+        (with_args(kernel(1, 0), kernel_hash=4), "kernel_hash"),
+        *((with_args(kernel(1, 0), **{field: "0x0"}), field) for field in ("device", "stream", "grid", "block")),
+        (with_args(op("aten::mm", 0, 1), Input__Dims="all"), "Input Dims"),
+        (with_args(op("aten::mm", 0, 1), Input__type="all"), "Input type"),
+        (with_args(op("aten::mm", 0, 1), Input__Dims=[{"a": 1}]), "Input Dims"),
+        (with_args(op("aten::mm", 0, 1), Input__Dims=[[2**63]]), "Input Dims"),
+        (with_args(op("aten::mm", 0, 1), Input__Dims=[[-(2**63)]]), "Input Dims"),
     ],
 )
-def test_a_wrong_type_is_named_with_its_field(change: dict[str, object], named: str) -> None:
-    with pytest.raises(TraceError, match="not a torch") as caught:
-        parse(chrome(kernel(1, 0) | change), where="some.json")
-    assert caught.value.where == "some.json"
-    assert named in str(caught.value.got)
-    assert "traceEvents" in str(caught.value.expected)
-
-
-@pytest.mark.parametrize("field", ["Input Dims", "Input type"])
-def test_shapes_or_types_that_are_no_list_are_named_with_their_row(field: str) -> None:
-    with pytest.raises(TraceError) as caught:
-        parse(chrome(step(1, 0, 9), op("aten::mm", 0, 1) | {"args": {field: "all"}}))
-    assert f"traceEvents[1].args: {field}" in str(caught.value.got)
+def test_parse_wrong_type_names_row_and_field(row: Event, named: str) -> None:
+    got = refusal(chrome(step(1, 0, 9), row))
+    assert "traceEvents[1]" in got
+    assert named in got
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_a_duration_that_is_no_finite_number_is_refused(number: str) -> None:
-    content = json.dumps({"traceEvents": [kernel(1, 0, duration=12345)]}).replace("12345", number)
-    with pytest.raises(TraceError):
-        parse(content.encode())
+@pytest.mark.parametrize("row", [kernel(1, 0, duration=777), with_args(op("aten::mm", 0, 1), Input__Dims=[[777]])])
+def test_parse_number_not_finite_is_refused(row: Event, number: str) -> None:
+    assert read_in_blocks(chrome(row).replace(b"777", number.encode())) is None
 
 
-def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    fifo = tmp_path / "trace.json"
-    os.mkfifo(fifo)
-    waits, caught = waits_for_a_writer(fifo, lambda: read(fifo))
-    assert not waits
-    assert isinstance(caught, TraceError)
+def test_parse_shape_not_utf8_is_replaced() -> None:
+    trace = read_in_blocks(HEAD + ROW.replace(b"{}", b'{"Input Dims":["\xff"]}') + b"]}")
+    assert trace is not None
+    assert trace.ops[0].input_shapes == ("\ufffd",)
 
 
-NESTED = b"[" * 100_000 + b"]" * 100_000
+def test_parse_integers_beyond_64_bits_are_refused() -> None:
+    """Python compares keys of one hash with each other: 100,000 of them would take minutes."""
+    modulus = 2**61 - 1  # of the hash of an int
+    assert "correlation" in refusal(chrome(*(kernel(modulus * number, 1) for number in range(100_000))))
+
+
+@pytest.mark.parametrize("depth", [15, 17, 300, 100_000])
+@pytest.mark.parametrize("block", [64, 4096, None])
+@pytest.mark.parametrize("field", ["more", "Input Dims"])
+def test_parse_depth_of_json_is_limited(field: str, depth: int, block: int | None) -> None:
+    nested = "[" * depth + "]" * depth
+    row = json.dumps(op("aten::mm", 1, 2) | {"args": {field: 0}}).replace("0}}", nested + "}}")
+    trace = read_in_blocks(HEAD + row.encode() + b"]}", block)
+    assert (trace is not None) == (depth <= (17 if field == "Input Dims" else 300))
+
+
+def test_parse_depth_beside_events_is_limited() -> None:
+    assert read_in_blocks(HEAD + b'], "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}") is None
+
+
+@pytest.mark.parametrize("start", [HEAD, b" [", b'{"a": 1, "traceEvents" : ['])
+@pytest.mark.parametrize("block", [10, 60, 200, 5000])
+def test_parse_error_names_event_and_byte(monkeypatch: pytest.MonkeyPatch, start: bytes, block: int) -> None:
+    broken = b'{"ph":"X",,}'
+    content = start + b", ".join([ROW, ROW, broken, ROW]) + b"]"
+    monkeypatch.setattr(reader, "BLOCK_BYTES", block)
+    found = re.search(r"traceEvents\[(\d+)\] or later, from byte (\d+) ", refusal(content))
+    assert found
+    index, at = map(int, found.groups())
+    assert content[:at].count(ROW) == index
+    assert content[at:].lstrip().startswith((ROW, broken))
+
+
+@pytest.mark.parametrize(("steps", "is_read"), [(64, True), (65, False)])
+def test_parse_steps_open_at_once_are_limited(steps: int, is_read: bool) -> None:
+    one_by_one = [step(number, number, 1) for number in range(100)]
+    at_once = [step(number, -number, 500) for number in range(1, steps)]
+    assert (read_in_blocks(chrome(*one_by_one, *at_once)) is not None) == is_read
+
+
+# --- long traces, in a time like their length --------------------------------------------------------------------------
+
+MANY = 30_000
+MEBIBYTE = 1 << 20
+REST = b",".join([ROW, json.dumps(kernel(1, 5)).encode()]) + b"]}"
+OBJECT = b'{"a":{}},'
+
+
+@pytest.mark.timeout(60)  # seconds each; what is not linear takes minutes
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(b'{"a":"' + b"x" * (12 * MEBIBYTE) + b'","traceEvents":[', id="a text before the events"),
+        pytest.param(b" " * (60 * MEBIBYTE) + HEAD, id="spaces"),
+        pytest.param(HEAD + (b'{"args":[' + OBJECT * 1000 + b"0]},") * 1000, id="events of many objects"),
+        pytest.param(HEAD + b'{"args":[' + OBJECT * MEBIBYTE + b"0]},", id="one event of many objects"),
+        pytest.param(HEAD + b'{"args":"' + b'\\"},' * MEBIBYTE + b'"},', id="one text of many escapes"),
+        pytest.param(HEAD + b"{}," * MEBIBYTE, id="empty events"),
+    ],
+)
+def test_parse_long_content_takes_linear_time(start: bytes) -> None:
+    assert parse(start + REST) == trace_of(op("aten::mm", 1, 2), kernel(1, 5))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(
+            [row for at in range(MANY) for row in (op("aten::t", at, 1), call(at, at), kernel(at, at))],
+            id="metadata ops and launches",
+        ),
+        pytest.param(
+            [row for at in range(MANY) for row in (call(1, at), kernel(1, at, name="n" * 100))],
+            id="one correlation",
+        ),
+        pytest.param([op("aten::mm", at, MANY - 2 * at) for at in range(MANY // 2)], id="ops within ops"),
+        pytest.param([op("aten::mm", 1, 1) for _ in range(MANY)], id="ops that start together"),
+        pytest.param([step(at, at, 0.5) for at in range(MANY)], id="steps"),
+    ],
+)
+def test_summarize_many_rows_takes_linear_time(rows: list[dict[str, Any]]) -> None:
+    trace = read_in_blocks(chrome(step(0, 0, MANY + 1), *rows))
+    assert trace is not None
+    assert trace.steps()[0].name == "ProfilerStep#0"
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(b'{"traceEvents": [], "x": ' + NESTED + b"}", id="beside the events"),
-        pytest.param(
-            chrome(op("aten::mm", 0, 1)).replace(b'"args": {}', b'"args": {"Input Dims": ' + NESTED + b"}"),
-            id="in the shapes",
-        ),
+        pytest.param(chrome(op("x" * 5000, 1, 2), op("y", 1, 2)), id="an event"),
+        pytest.param(chrome(op("y", 1, 2))[:-2] + b" " * 5000 + b"]}", id="spaces"),
+        pytest.param(chrome(op("y", 1, 2), more="x" * 5000), id="behind the events"),
+        pytest.param(b'{"more":"' + b"x" * 5000 + b'",' + chrome(op("y", 1, 2))[1:], id="before them"),
     ],
 )
-def test_json_nested_too_deeply_is_refused(content: bytes) -> None:
-    with pytest.raises(TraceError):
-        parse(content)
+def test_parse_longest_event_is_limited(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(reader, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(reader, "LONGEST_BYTES", 6000)
+    assert parse(content).ops[-1].name == "y"
+    monkeypatch.setattr(reader, "LONGEST_BYTES", 4000)
+    assert "4000 bytes" in refusal(content)
 
 
-def test_a_wrong_type_is_named_with_its_row() -> None:
-    with pytest.raises(TraceError) as caught:
-        parse(chrome(step(1, 0, 9), kernel("one", 0)))  # type: ignore[arg-type]
-    assert "traceEvents[1]" in str(caught.value.got)
+def test_parse_name_of_megabytes_is_read() -> None:
+    (only,) = parse(chrome(op("},{" * MEBIBYTE, 1, 2))).ops
+    assert len(only.name) == 3 * MEBIBYTE
+
+
+def test_read_plain_file_equals_compressed(tmp_path: Any) -> None:
+    plain = tmp_path / "plain.json"
+    plain.write_bytes(gzip.decompress((RECORDED / "mlp-compiled.json.gz").read_bytes()))
+    assert read(plain) == recorded("mlp-compiled") == read(str(plain))

@@ -1,99 +1,36 @@
-"""Whatever the bytes are, the reader gives what a plain reading of the JSON gives, or refuses: in any blocks."""
+"""Whatever the bytes are, the reader gives what a plain reading of the JSON gives, or refuses: in blocks of any size."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, cycle
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernelgauge.trace import (
-    events,
-)
-from kernelgauge.trace.events import Event, TraceParser
-from tests.builders import RECORDED, call, chrome, event, kernel, op, region, step
-from tests.trace.outcome import outcome
-from tests.trace.plain_reading import ARGS, CATEGORIES, DEVICE, Json, reference, text, three, whole
+from tests.builders import call, chrome, event, kernel, op, step
+from tests.trace.reading import ARGS, CATEGORIES, NOT_READ, is_text, is_triple, is_whole, read_in_blocks, read_plainly
 
-TIMES = int(os.environ.get("KERNELGAUGE_FUZZ_TIMES", "1"))  # how much longer than in a run of all tests
-
-
-def fuzzed(examples: int) -> settings:
-    return settings(
-        derandomize=TIMES == 1,
-        deadline=None,
-        max_examples=examples * TIMES,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
-
-
-# -- what holds -----------------------------------------------------------------------------------------------------
-
-
-def holds(content: bytes, blocks: Iterable[int]) -> None:
-    expected = reference(content)
-    assert outcome(content) == expected
-    for block in blocks:
-        assert outcome(content, block) == expected, block
-
-
-# -- the bytes ------------------------------------------------------------------------------------------------------
+TIMES = int(os.environ.get("KERNELGAUGE_FUZZ_TIMES", "1"))  # how many times as many examples
+Usual = st.SearchStrategy[Any]
 
 BLOCKS = st.lists(st.one_of(st.integers(1, 70), st.integers(1, 4000)), min_size=1, max_size=3)
 TOKENS = st.sampled_from(
     [
-        *(
-            b'{ } [ ] , : " \\ \\" },{ ]} ]}} "traceEvents": "traceEvents":[ {"traceEvents":[ [{ }] {} [] null true'.split()
-        ),
-        *(
-            b"-0 1e999 NaN 9223372036854775808 \\ud800 \\u0022 \xff \xed\xa0\x80 \xef\xbb\xbf \xe2\x80\xae /* //".split()
-        ),
-        *(
-            b" ",
-            b"\n",
-            b"\t",
-            b"\x0b",
-            b"\x00",
-            b", ",
-            b"} ,",
-            b",\n{",
-            b'"ph":"X",',
-            b'"args":{},',
-            b'"cat":"kernel",',
-        ),
+        *b'{ } [ ] , : " \\ \\" },{ ]} ]}} "traceEvents": "traceEvents":[ {"traceEvents":[ [{ }] {} [] null'.split(),
+        *b"-0 1e999 NaN 9223372036854775808 \\ud800 \\u0022 \xff \xed\xa0\x80 \xef\xbb\xbf \xe2\x80\xae /* //".split(),
+        *(b" ", b"\n", b"\t", b"\x0b", b"\x00", b", ", b"} ,", b",\n{"),
+        *(b'"ph":"X",', b'"args":{},', b'"cat":"kernel",', b"true"),
     ]
 )
 ODD_TEXT = st.sampled_from(
     [
-        *(
-            "},{",
-            "]}",
-            '"traceEvents": [',
-            '{"traceEvents":[{',
-            "ends in a backslash\\",
-            'ends in a quote"',
-            "\\\\",
-            "\\u0041",
-        ),
-        *(
-            "\x00\x1b[31m\x7f",
-            "\u202egnp.exe",
-            "\u2028",
-            "\ud800",
-            "a\udfffb",
-            "\U0001f600",
-            "n" * 10_000,
-            "},\n  {" * 30,
-        ),
-        *("", "aten::reshape", "ProfilerStep#1", "cudaLaunchKernel", "cudaGraphLaunch", "not UTF-8: \ue000"),
+        *("},{", "]}", '"traceEvents": [', '{"traceEvents":[{', "ends in a backslash\\", 'ends in a quote"', "\\\\"),
+        *("\\u0041", "\x00\x1b[31m\x7f", "\u202egnp.exe", "\u2028", "\ud800", "a\udfffb", "\U0001f600", "n" * 10_000),
+        *("},\n  {" * 30, "", "aten::reshape", "ProfilerStep#1", "cudaLaunchKernel", "not UTF-8: \ue000"),
     ]
 )
 TEXT = st.one_of(ODD_TEXT, st.text(max_size=8))
@@ -108,56 +45,30 @@ ANYTHING = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXT, inner, max_size=4)),
     max_leaves=8,
 )
-
-
 SIZES = st.lists(st.integers(0, 9), max_size=4)
 SMALL = st.integers(-1, 6)
-TRIPLES = st.lists(SMALL, min_size=3, max_size=3)
-NAMES = st.one_of(
-    TEXT, st.sampled_from(["ProfilerStep#1", "cudaLaunchKernel", "cudaGraphLaunch", "aten::t", "aten::mm"])
+NAMES = st.one_of(TEXT, st.sampled_from("ProfilerStep#1 cudaLaunchKernel cudaGraphLaunch aten::t aten::mm".split()))
+CATEGORY = st.sampled_from(
+    [*sorted(CATEGORIES), *sorted(NOT_READ), "cpu_op", "kernel", "cuda_runtime", "user_annotation", "ac2g"]
 )
-CATEGORY = st.sampled_from([*sorted(CATEGORIES), "cpu_op", "kernel", "cuda_runtime", "user_annotation", "ac2g"])
-Usual = st.SearchStrategy[Any]
 
 
 def rows(mostly: Callable[[Usual], Usual]) -> Usual:
-    """Lists of events of which each field is `mostly` of its type."""
-    args = {
-        **{key: mostly(SMALL) for key in ARGS if ARGS[key] is whole},
-        **{key: mostly(TRIPLES) for key in ARGS if ARGS[key] is three},
-        **{key: mostly(TEXT) for key in ARGS if ARGS[key] is text},
-        "Input Dims": mostly(st.lists(st.one_of(SIZES, st.lists(SIZES, max_size=2)), max_size=3)),
-        "Input type": mostly(st.lists(TEXT, max_size=3)),
-        "more": st.one_of(ANYTHING, st.just([{"a": {}}, {"b": "},"}, {"c": [{}, {}]}] * 3)),
-    }
+    """Draw lists of events of which each field is `mostly` of its type."""
+    usual = {is_whole: SMALL, is_triple: st.lists(SMALL, min_size=3, max_size=3), is_text: TEXT}
+    args = {key: mostly(usual[fits]) for key, fits in ARGS.items()}
+    args["Input Dims"] = mostly(st.lists(st.one_of(SIZES, st.lists(SIZES, max_size=2)), max_size=3))
+    args["Input type"] = mostly(st.lists(TEXT, max_size=3))
+    args["more"] = st.one_of(ANYTHING, st.just([{"a": {}}, {"b": "},"}, {"c": [{}, {}]}] * 3))
     chosen = st.fixed_dictionaries({"correlation": args.pop("correlation")}, optional=args)
-    row = {"name": mostly(NAMES), "ts": mostly(NUMBERS), "args": mostly(chosen)}
-    return st.lists(
-        st.fixed_dictionaries(
-            {"ph": mostly(st.sampled_from("XXXXXXXM")), "cat": mostly(CATEGORY)},
-            optional={**row, "dur": mostly(NUMBERS), "tid": mostly(st.one_of(SMALL, TEXT)), "pid": ANYTHING},
-        ),
-        max_size=12,
-    )
+    optional = {"name": mostly(NAMES), "ts": mostly(NUMBERS), "dur": mostly(NUMBERS), "args": mostly(chosen)}
+    optional |= {"tid": mostly(st.one_of(SMALL, TEXT)), "pid": ANYTHING}
+    kinds = {"ph": mostly(st.sampled_from("XXXXXXXM")), "cat": mostly(CATEGORY)}
+    return st.lists(st.fixed_dictionaries(kinds, optional=optional), max_size=12)
 
 
 ANY_ROWS = st.one_of(
     rows(lambda usual: usual), rows(lambda usual: st.integers(0, 60).flatmap(lambda n: usual if n else ANYTHING))
-)
-ID, START, DURATION = st.one_of(st.none(), SMALL), st.integers(0, 60), st.integers(-5, 30)
-API_NAMES = st.sampled_from(["cudaLaunchKernel", "cuGraphLaunch", "hipMemcpyAsync", "cudaMalloc"])
-PLAUSIBLE_ROW = st.one_of(
-    st.builds(step, SMALL, START, DURATION),
-    st.builds(region, NAMES, START, DURATION),
-    st.builds(op, NAMES, START, DURATION, thread=st.integers(1, 2), external_id=ID),
-    st.builds(call, ID, START, name=API_NAMES),
-    st.builds(
-        kernel, ID, START, name=TEXT, duration=DURATION, category=st.sampled_from([*DEVICE, "Kernel"]), external_id=ID
-    ),
-)
-LAUNCH = st.builds(lambda number, start: [call(number, start), kernel(number, start + 3)], SMALL, START)
-PLAUSIBLE_ROWS = st.lists(st.one_of(st.lists(PLAUSIBLE_ROW, max_size=6), LAUNCH), max_size=6).map(
-    lambda groups: list(chain.from_iterable(groups))
 )
 OTHERS = st.dictionaries(st.sampled_from(["schemaVersion", "displayTimeUnit", "a", "", "other"]), ANYTHING, max_size=3)
 DEVICES = st.one_of(st.lists(st.dictionaries(TEXT, ANYTHING, max_size=3), max_size=2), ANYTHING)
@@ -165,8 +76,8 @@ DEVICES = st.one_of(st.lists(st.dictionaries(TEXT, ANYTHING, max_size=3), max_si
 
 @st.composite
 def documents(draw: st.DrawFn) -> bytes:
-    """Chrome JSON in any layout: what stands before the events, what behind them, or the events alone."""
-    found: Json = draw(ANY_ROWS) + draw(PLAUSIBLE_ROWS)
+    """Draw Chrome JSON in any layout: with other keys before and behind the events, or the events alone."""
+    found: Any = draw(ANY_ROWS)
     if draw(st.booleans()):
         found = [dict(draw(st.permutations(list(row.items())))) for row in draw(st.permutations(found))]
     if draw(st.integers(0, 5)):
@@ -182,103 +93,58 @@ def documents(draw: st.DrawFn) -> bytes:
 
 
 @st.composite
-def mutated(draw: st.DrawFn, whole_ones: st.SearchStrategy[bytes]) -> bytes:
-    content = draw(whole_ones)
+def damaged(draw: st.DrawFn, contents: st.SearchStrategy[bytes]) -> bytes:
+    """Draw content with one to three places cut, doubled, moved or overwritten."""
+    content = draw(contents)
     for _ in range(draw(st.integers(1, 3))):
         at, length = draw(st.integers(0, len(content))), draw(st.integers(0, 60))
         before, cut, after = content[:at], content[at : at + length], content[at + length :]
-        content = draw(
-            st.sampled_from(
-                [
-                    before,
-                    before + after,
-                    before + cut + cut + after,
-                    before + after + cut,
-                    before + draw(TOKENS) + cut + after,
-                    before + draw(TOKENS) + after,
-                    before + draw(st.binary(min_size=1, max_size=3)) + content[at + 1 :],
-                    *[before + draw(st.sampled_from([b"1", b"x", b" ", b""])) + content[at + 1 :]] * 6,
-                ]
-            )
-        )
+        moved = [before, before + after, before + cut + cut + after, before + after + cut]
+        token, byte = draw(TOKENS), draw(st.one_of(st.sampled_from([b"1", b"x", b" ", b""]), st.binary(max_size=3)))
+        written = [before + token + cut + after, before + token + after, *[before + byte + content[at + 1 :]] * 6]
+        content = draw(st.sampled_from(moved + written))
     return content
 
 
-SMALL_TRACE = chrome(
-    step(1, 0, 50),
-    op("aten::mm", 1, 9, external_id=7)
-    | {"args": {"External id": 7, "Input Dims": [[2, 3], []], "Input type": ["a", ""]}},
-    call(3, 2) | {"args": {"correlation": 3, "objects": [{"a": {}}, {"b": "},"}, {"c": [{}, {}]}]}},
-    kernel(3, 4) | {"args": {"correlation": 3, "grid": [1, 2, 3], "device": 0, "stream": 7}},
-    event("ac2g", "flow", 1, 1, "thread"),
-    schemaVersion=1,
-    deviceProperties=[{"id": 0, "name": "NVIDIA H200"}],
-    traceName="x.json",
+MM = op("aten::mm", 1, 9, external_id=7)
+MM["args"] |= {"Input Dims": [[2, 3], []], "Input type": ["a", ""]}
+CALL, KERNEL = call(3, 2), kernel(3, 4)
+CALL["args"] |= {"objects": [{"a": {}}, {"b": "},"}, {"c": [{}, {}]}]}
+KERNEL["args"] |= {"grid": [1, 2, 3], "device": 0, "stream": 7}
+FLOW = event("ac2g", "flow", 1, 1, "thread")
+TRACE = chrome(
+    step(1, 0, 50), MM, CALL, KERNEL, FLOW, schemaVersion=1, deviceProperties=[{"id": 0, "name": "G"}], traceName="x"
 )
-TRACES = st.sampled_from([SMALL_TRACE, json.dumps(json.loads(SMALL_TRACE), indent=1).encode()])
+TRACES = st.sampled_from([TRACE, json.dumps(json.loads(TRACE), indent=1).encode()])
+NEARLY_JSON = st.builds(
+    lambda start, tokens: start + b"".join(tokens),
+    st.sampled_from([b"", b"[", b'{"traceEvents":[']),
+    st.lists(TOKENS, max_size=25),
+)
 
 
-def test_the_plain_reading_reads_a_recorded_trace_as_the_reader_does() -> None:
+@pytest.mark.parametrize(
+    ("contents", "examples"),
+    [
+        pytest.param(st.binary(max_size=200), 150, id="bytes"),
+        pytest.param(NEARLY_JSON, 150, id="nearly JSON"),
+        pytest.param(documents(), 300, id="JSON"),
+        pytest.param(damaged(TRACES), 400, id="damaged trace"),
+        pytest.param(damaged(documents()), 200, id="damaged JSON"),
+    ],
+)
+def test_reader_any_bytes_agrees_with_plain_reading(contents: st.SearchStrategy[bytes], examples: int) -> None:
+    @settings(
+        derandomize=TIMES == 1,
+        deadline=None,
+        max_examples=examples * TIMES,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(contents, BLOCKS)
+    def agrees(content: bytes, blocks: list[int]) -> None:
+        expected = read_plainly(content)
+        for block in (None, *blocks):
+            assert read_in_blocks(content, block) == expected, block
 
-    for path in RECORDED.glob("*.json.gz"):
-        if path.name.startswith("l"):
-            content = gzip.decompress(path.read_bytes())
-            expected = reference(content)
-            assert expected is not None
-            assert outcome(content) == expected
-            assert outcome(content, 777) == expected
-
-
-@fuzzed(150)
-@given(st.binary(max_size=200), BLOCKS)
-def test_arbitrary_bytes_are_refused(content: bytes, blocks: list[int]) -> None:
-    holds(content, blocks)
-
-
-@fuzzed(150)
-@given(st.lists(TOKENS, max_size=25).map(b"".join), st.sampled_from([b"", b"[", b'{"traceEvents":[']), BLOCKS)
-def test_bytes_that_are_nearly_json_are_read_or_refused(content: bytes, start: bytes, blocks: list[int]) -> None:
-    holds(start + content, blocks)
-
-
-@fuzzed(400)
-@given(documents(), BLOCKS)
-def test_any_json_is_read_as_plainly_or_refused(content: bytes, blocks: list[int]) -> None:
-    holds(content, blocks)
-
-
-@fuzzed(600)
-@given(mutated(TRACES), BLOCKS)
-def test_a_damaged_trace_is_read_as_plainly_or_refused(content: bytes, blocks: list[int]) -> None:
-    holds(content, blocks)
-
-
-@fuzzed(200)
-@given(mutated(documents()), BLOCKS)
-def test_any_damaged_json_is_read_as_plainly_or_refused(content: bytes, blocks: list[int]) -> None:
-    holds(content, blocks)
-
-
-@fuzzed(100)
-@given(st.one_of(documents(), mutated(TRACES)), st.lists(st.integers(0, 500), min_size=1, max_size=5), BLOCKS)
-def test_the_sizes_in_which_the_bytes_come_do_not_matter(content: bytes, sizes: list[int], blocks: list[int]) -> None:
-    def parsed(delivered: Iterable[bytes]) -> list[Event] | None:
-        parser = TraceParser(lambda phase, category: True)
-        try:
-            return [event for piece in parser.pieces(delivered) for event in piece.events]
-        except msgspec.DecodeError:
-            return None
-
-    def delivered() -> Iterator[bytes]:
-        at = 0
-        for size in cycle([*sizes, 1]):
-            yield content[at : at + size]
-            at += size
-            if at >= len(content):
-                return
-
-    expected = parsed([content])
-    assert parsed(delivered()) == expected
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(events, "BLOCK_BYTES", blocks[0])
-        assert parsed(delivered()) == expected
+    agrees()

@@ -1,4 +1,4 @@
-"""What one trace says, put together: groups, work and limits, the host's lane, what is missing."""
+"""What one trace says: its launch sequence, the host's ops, work and limits, and when the device worked and waited."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from functools import cache
 
 import pytest
 
-from kernelgauge.trace import parse
+from kernelgauge.trace import METADATA_OPS, Op, computing_ops, dispatcher_ops, identity_of_op, is_compile_op, parse
 from kernelgauge.trace.summary import Summary, summarize_trace
-from tests.builders import Event, call, chrome, kernel, op, recorded, region, step, trace_of
+from tests.builders import BACKWARD_THREAD, Event, call, chrome, kernel, op, recorded, region, step, trace_of
 
 
 @cache
@@ -16,137 +16,334 @@ def summary(name: str) -> Summary:
     return summarize_trace(recorded(name))
 
 
-def test_launches_of_one_kernel_are_one_group_the_longest_first() -> None:
-    groups = summary("mlp-eager").groups
-    assert [group.launches for group in groups] == [2, 1, 1, 1]
-    assert [group.device_time_us for group in groups] == sorted((g.device_time_us for g in groups), reverse=True)
-    assert sum(group.device_time_us for group in groups) == pytest.approx(summary("mlp-eager").lane.device_time_us)
-    assert groups[0].ops == ("aten::mm",)
-    assert groups[0].shapes == (((8192, 768), (768, 3072)),)
+def summary_of(*rows: Event) -> Summary:
+    return summarize_trace(trace_of(*rows))
 
 
-def test_work_and_share_of_a_group_are_those_of_all_its_launches() -> None:
-    gemm = summary("mlp-eager").groups[0]
-    assert gemm.work is not None
-    assert gemm.work.flops == 2 * (2 * 8192 * 768 * 3072)
-    assert gemm.limit is not None
-    assert (gemm.limit.limit, gemm.limit.unit) == ("bf16", "TFLOP/s")
-    assert gemm.limit.achieved == pytest.approx(gemm.work.flops / gemm.device_time_us / 1e6)
+def kernels(found: Summary) -> list[str]:
+    return [each.identity.name for each in found.lane.kernels]
 
 
-def test_each_kernel_of_the_lane_has_its_own_share() -> None:
-    of_mlp = summary("mlp-compiled")
-    first, second = of_mlp.shares[:2]
-    assert first is not None
-    assert second is not None
-    assert first.achieved > second.achieved  # the same product, in 56.3 and 59.7 us
-    assert len(of_mlp.shares) == len(of_mlp.lane.kernels)
+# --- the launch sequence -----------------------------------------------------------------------------------------------
 
 
-def test_work_of_a_split_product_is_on_its_gemm() -> None:
-    gemm, reduce = summary("linear-eager-splitk").groups
-    assert gemm.work is not None
-    assert gemm.work.flops == 2 * 16 * 4096 * 4096
-    assert reduce.work is None
+def launches(number: int, *names: str, us: float = 5) -> list[Event]:
+    """Return a step of 100 us, 1000 * `number` us after the start, that launches these kernels."""
+    rows = [step(number, 1000 * number, 100)]
+    for index, name in enumerate(names, start=100 * number):
+        at = 1000 * number + 10 * (index % 100)
+        rows.append(op(f"aten::{name}", at, 8, external_id=index))
+        rows.append(call(index, at + 1, external_id=index))
+        rows.append(kernel(index, at + 3, name=name, duration=us, external_id=index))
+    return rows
 
 
-def test_a_gpu_that_is_not_known_has_no_limit() -> None:
-    assert summarize_trace(trace_of(step(1, 0, 10), call(1, 1), kernel(1, 2))).limits is None
+@pytest.mark.parametrize(
+    ("name", "launched", "us"), [("mlp-eager", 5, 233.9), ("mlp-compiled", 4, 205.1), ("mlp-liger", 4, 210.5)]
+)
+def test_lane_of_recorded_trace_is_mean_of_steps(name: str, launched: int, us: float) -> None:
+    lane = summary(name).lane
+    assert (len(lane.windows), len(lane.all_windows), len(lane.kernels)) == (3, 3, launched)
+    assert lane.device_time_us == pytest.approx(us, abs=0.05)
+    assert {len(each.durations_us) for each in lane.kernels} == {3}
+    assert (lane.on_cpu, lane.is_whole_trace) == (False, False)
 
 
-def test_totals_are_of_the_whole_trace_whatever_its_steps_are() -> None:
-    trace = trace_of(step(1, 0, 10), call(1, 1), kernel(1, 2), call(2, 50), kernel(2, 60), kernel(3, 70, name="orphan"))
-    found = summarize_trace(trace)
-    assert [(total.name, total.launches, total.device_time_us) for total in found.totals] == [
-        ("gemm", 2, 10),
-        ("orphan", 1, 5),
-    ]
-    assert len(found.lane.kernels) == 1
+def test_lane_kernel_has_op_shapes_and_types() -> None:
+    first = summary("mlp-eager").lane.kernels[0]
+    assert (first.op, first.input_shapes) == ("aten::mm", ((8192, 768), (768, 3072)))
+    assert first.input_types == ("c10::BFloat16", "c10::BFloat16")
 
 
-def test_memsets_are_counted_per_step_beside_the_kernels() -> None:
-    (memset,) = summary("mlp-eager").memsets
-    assert (memset.name, memset.count, memset.bytes) == ("Memset (Device)", 2, 8)
-    assert summary("mlp-eager").copies == ()
+@pytest.mark.parametrize(
+    ("rows", "expected", "steps"),
+    [
+        ([*launches(1, "mul"), *launches(2, "mul", "add"), *launches(3, "mul", us=7)], ["mul"], [1, 3]),
+        ([*launches(1, "mul"), *launches(2, "add")], ["add"], [2]),  # of steps that all differ, the last
+        ([*launches(1, "mul"), step(2, 2000, 9), step(3, 3000, 9)], ["mul"], [1]),  # not one without launches
+    ],
+)
+def test_lane_is_of_the_most_frequent_steps(rows: list[Event], expected: list[str], steps: list[int]) -> None:
+    found = summary_of(*rows)
+    assert kernels(found) == expected
+    assert [window.name for window in found.lane.windows] == [f"ProfilerStep#{number}" for number in steps]
+    assert found.lane.kernels[0].durations_us == ((5, 7) if len(steps) == 2 else (5,))
 
 
-def test_metadata_ops_are_counted_apart_from_those_that_had_to_launch() -> None:
-    rows: list[Event] = [
-        step(1, 0, 100),
-        op("aten::t", 1, 1),
-        op("aten::reshape", 5, 10),
-        call(1, 6),
-        kernel(1, 8),
-        op("aten::reshape", 20, 1),
-    ]
-    host = summarize_trace(trace_of(*rows)).host
+def test_lane_takes_marked_calls_before_steps() -> None:
+    assert kernels(summary_of(*launches(1, "fill", "mul"), region("kernelgauge.call", 1009, 40))) == ["mul"]
+
+
+def test_lane_without_steps_is_whole_trace_with_orphans() -> None:
+    asked_otherwise = call(999, 45, name="cudaEventRecord")  # it launches nothing
+    found = summary_of(*launches(1, "mul")[1:], asked_otherwise, kernel(999, 50, name="orphan"))
+    assert found.lane.is_whole_trace
+    assert found.bound is None
+    assert [(each.identity.name, each.op) for each in found.lane.kernels] == [("mul", "aten::mul"), ("orphan", None)]
+
+
+def test_lane_of_region_is_of_that_region() -> None:
+    trace = trace_of(*launches(1, "mul", "add"), region("forward", 1009, 10))
+    assert kernels(summarize_trace(trace, trace.regions("forward"))) == ["add"]
+
+
+def test_lane_of_empty_trace_is_empty() -> None:
+    found = summary_of()
+    assert (found.lane.kernels, found.lane.device_time_us, found.activity, found.bound) == ((), 0, (), None)
+
+
+@pytest.mark.parametrize(
+    ("row", "on_cpu"),
+    [
+        (op("aten::t", 1, 2), True),
+        (call(1, 1), False),  # a launch without a record: records were lost
+        (op("mtia kernel", 0, 5) | {"cat": "mtia_ccp_events"}, False),
+    ],
+)
+def test_lane_of_cpu_is_the_ops_that_compute(row: Event, on_cpu: bool) -> None:
+    found = summary_of(step(1, 0, 100), op("aten::linear", 0, 50), row, op("aten::addmm", 5, 40))
+    assert found.lane.on_cpu == on_cpu
+    assert kernels(found) == (["aten::addmm"] if on_cpu else [])
+    assert found.not_read == ({"mtia_ccp_events": 1} if row["cat"] == "mtia_ccp_events" else {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("gemm", "aten::addmm"),
+        ("pointwise", "aten::gelu aten::add_ graph_3_cpp_fused_gelu_mul_0"),
+        ("reduction", "aten::sum aten::_softmax"),
+        ("norm", "aten::native_layer_norm"),
+        ("convolution", "aten::mkldnn_convolution"),
+        ("attention", "aten::_scaled_dot_product_flash_attention_for_cpu"),
+        ("copy", "aten::copy_"),
+        ("fill", "aten::zero_"),
+        ("other", "aten::sort aten::item mylib::anything"),
+    ],
+)
+def test_identity_of_op_has_its_kind(kind: str, names: str) -> None:
+    assert {identity_of_op(Op(name, 0.0, 1.0, 1)).kind for name in names.split()} == {kind}
+
+
+# --- the host's ops ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("linear-eager", "addmm"),
+        ("linear-compiled", "addmm"),
+        ("matmul_add-eager", "mm add"),
+        ("matmul_add-compiled", "addmm"),
+        ("mlp-eager", "mm mm gelu mul mm"),
+        ("mlp-compiled", "mm mm triton_poi_fused__unsafe_view_gelu_mul_0 mm"),
+    ],
+)
+def test_computing_ops_are_one_for_each_kernel(name: str, expected: str) -> None:
+    for window in recorded(name).steps():
+        assert [op.name.removeprefix("aten::") for op in computing_ops(window)] == expected.split()
+
+
+WRAPPERS = [
+    *("Torch-Compiled Region: 0/0", "CompiledFunction", "CompiledFunctionBackward", "torch::autograd::AccumulateGrad"),
+    *("autograd::engine::evaluate_function: MmBackward0", "MmBackward0", "LigerGELUMulFunction"),
+]
+GENERATED = ["cpp_fused__unsafe_view_gelu_mul_0", "graph_0_cpp_fused_mul_0", "triton_poi_fused_add_0"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([op("aten::sum", 0, 10), op("aten::fill_", 1, 2), op("aten::copy_", 4, 2)], ["aten::sum"]),
+        ([op("aten::linear", 0, 20), op("aten::matmul", 4, 10), op("aten::mm", 5, 5)], ["aten::mm"]),
+        *([[op(name, 0, 5), op("aten::as_strided", 1, 1)], []] for name in [*sorted(METADATA_OPS), "aten::empty"]),
+        ([op("aten::view", 0, 5), op("aten::mul", 5, 5)], ["aten::mul"]),  # it starts where the other ends
+        (
+            [op("aten::sum", 0, 100), op("aten::mm", 10, 5, thread=BACKWARD_THREAD), op("aten::fill_", 20, 5)],
+            ["aten::sum", "aten::mm"],
+        ),
+        *([[op(name, 0, 10), op("aten::mm", 1, 5)], ["aten::mm"]] for name in WRAPPERS),
+        *([[op("CompiledFunction", 0, 9), op(name, 1, 5)], [name.removeprefix("graph_0_")]] for name in GENERATED),
+        ([op("mylib::attention", 0, 10), op("aten::mm", 1, 5)], ["mylib::attention"]),
+        ([op("aten::reshape", 0, 20), op("aten::clone", 1, 9), op("aten::_unsafe_view", 12, 2)], ["aten::clone"]),
+    ],
+)
+def test_computing_ops_are_the_outermost_that_compute(rows: list[Event], expected: list[str]) -> None:
+    assert kernels(summary_of(step(1, 0, 1000), *rows)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("linear-eager", "linear t transpose as_strided addmm"), ("mlp-compiled", "mm mm mm")],
+)
+def test_dispatcher_ops_of_recorded_trace(name: str, expected: str) -> None:
+    for window in recorded(name).steps():
+        assert [op.name for op in dispatcher_ops(window)] == [f"aten::{name}" for name in expected.split()]
+
+
+def test_dispatcher_ops_leave_autograd_and_generated_out() -> None:
+    rows = [op(name, 0, 100) for name in (*WRAPPERS, *GENERATED)]
+    host = summary_of(step(1, 0, 100), *rows, op("mylib::f", 1, 10), op("aten::mm", 2, 5)).host
+    assert host.dispatcher_ops == {"mylib::f": 1, "aten::mm": 1}
+
+
+def test_compile_ops_are_of_compiled_traces_only() -> None:
+    rows = {op.name.split(":")[0] for op in recorded("mlp-compiled").ops if is_compile_op(op.name)}
+    assert rows == {
+        *("TorchDynamo Cache Lookup", "Torch-Compiled Region", "Pregraph bytecode"),
+        "AOTDispatcher Runtime Wrapper Prologue",
+    }
+    assert summary("mlp-compiled").host.compile_ops[:2] == ("TorchDynamo Cache Lookup", "Torch-Compiled Region: 2/0")
+    assert summary("mlp-liger").host.compile_ops == ()
+
+
+def test_metadata_ops_that_launched_are_told_apart() -> None:
+    rows = [op("aten::t", 1, 1), op("aten::reshape", 5, 10), call(1, 6), kernel(1, 8), op("aten::reshape", 20, 1)]
+    host = summary_of(step(1, 0, 100), *rows).host
     assert host.metadata_ops == {"aten::t": 1, "aten::reshape": 1}
     assert host.metadata_ops_that_launched == ("aten::reshape",)
+    assert summary("mlp-eager-train").host.metadata_ops_that_launched == ()
 
 
-def test_the_pre_ops_of_a_compiled_call_are_listed() -> None:
-    host = summary("mlp-compiled").host
-    assert host.compile_ops[:2] == ("TorchDynamo Cache Lookup", "Torch-Compiled Region: 2/0")
-    assert host.dispatcher_ops == {"aten::mm": 3}
+WAIT = call(None, 20, name="cudaStreamSynchronize") | {"dur": 30}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([op("mm", 5, 10), call(1, 8), WAIT, op("mm", 60, 10), call(2, 64)], 64 + 1 - 5 - 30),
+        ([op("mm", 5, 10), call(1, 8), WAIT], 8 + 1 - 5),  # a wait behind the last launch
+        ([op("mm", 5, 10), call(1, 8), WAIT, call(2, 30)], 20 - 5),  # a launch during the wait
+        ([op("aten::t", 5, 10)], 0),
+    ],
+)
+def test_host_launching_time_leaves_waits_out(rows: list[Event], expected: float) -> None:
+    assert summary_of(step(1, 0, 1000), *rows).host.launching_us == expected
+
+
+# --- activity of the device --------------------------------------------------------------------------------------------
+
+
+def on(row: Event, **place: int) -> Event:
+    return row | {"args": row["args"] | place}
+
+
+TWO_CALLS = [call(1, 0), call(2, 2)]
+MEMSET = [call(1, 0), call(2, 2, name="cudaMemsetAsync"), kernel(1, 10), kernel(2, 15, category="gpu_memset")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "span", "busy", "waiting"),
+    [
+        pytest.param([*TWO_CALLS, kernel(1, 10), kernel(2, 15)], 10, 10, 0, id="one after the other"),
+        pytest.param([*TWO_CALLS, kernel(1, 10), kernel(2, 35)], 30, 10, 0, id="a gap behind the launches"),
+        # The first ends at 15. The second's launch returns at 31, and it starts at 35: 16 us for the host.
+        pytest.param([call(1, 0), call(2, 30), kernel(1, 10), kernel(2, 35)], 30, 10, 16, id="a wait for the launch"),
+        pytest.param([*TWO_CALLS, kernel(1, 10, duration=20), kernel(2, 15)], 20, 20, 0, id="one within the other"),
+        pytest.param(MEMSET, 10, 10, 0, id="a memset"),
+        pytest.param([*TWO_CALLS, kernel(1, 10), kernel(2, 15, duration=-5)], 5, 5, 0, id="a negative duration"),
+    ],
+)
+def test_activity_is_span_busy_and_waiting(rows: list[Event], span: float, busy: float, waiting: float) -> None:
+    (activity,) = summary_of(step(1, 0, 1000), *rows).activity
+    assert (activity.span_us, activity.busy_us, activity.waiting_us) == (span, busy, waiting)
+    assert activity.idle_us == span - busy
+
+
+def test_activity_counts_streams_and_tells_gpus_apart() -> None:
+    rows = [*TWO_CALLS, call(3, 4), kernel(1, 10), on(kernel(2, 11), stream=8), on(kernel(3, 500), device=1)]
+    found = summary_of(step(1, 0, 1000), *rows).activity
+    assert [(each.device, each.span_us, each.streams) for each in found] == [(0, 6, 2), (1, 5, 1)]
+
+
+def test_activity_includes_earlier_launches_still_running() -> None:
+    early = [call(1, 1), kernel(1, 50, duration=100)]
+    found = summary_of(*early, step(1, 90, 500), call(2, 100), kernel(2, 120), call(3, 110), kernel(3, 200))
+    assert (found.activity[0].span_us, found.activity[0].busy_us) == (85, 35)  # 120 to 205; until 150, and the last
+
+
+def test_activity_of_recorded_trace_is_nearly_busy() -> None:
+    (activity,) = summary("mlp-compiled").activity
+    assert activity.busy_us == pytest.approx(206.7, abs=0.1)  # 205.1 us of kernels, and two memsets
+    assert activity.busy_us / activity.span_us == pytest.approx(0.94, abs=0.01)
 
 
 @pytest.mark.parametrize(
     ("name", "by", "waiting"), [("mlp-compiled", "compute", 0.029), ("mlp-eager-train", "overhead", 0.46)]
 )
-def test_bound_follows_from_the_wait_for_launches(name: str, by: str, waiting: float) -> None:
+def test_bound_follows_from_waiting(name: str, by: str, waiting: float) -> None:
     bound = summary(name).bound
     assert bound is not None
-    assert bound.by == by
-    assert bound.waiting == pytest.approx(waiting, abs=0.001)
+    assert (bound.by, bound.waiting) == (by, pytest.approx(waiting, abs=0.001))
 
 
-def test_where_records_are_lost_nobody_is_blamed() -> None:
-    found = summarize_trace(trace_of(step(1, 0, 100), call(1, 1), kernel(1, 5), call(2, 50)))
-    assert found.problems_inside == 1
-    assert found.bound is None
+def test_bound_is_unknown_where_records_are_lost() -> None:
+    found = summary_of(step(1, 0, 100), call(1, 1), kernel(1, 5), call(2, 50), kernel(9, 60))
+    assert (found.problems_inside, len(found.problems), found.bound) == (1, 2, None)
 
 
-def test_a_trace_whose_records_are_all_lost_is_none_of_a_cpu() -> None:
-    found = summarize_trace(trace_of(step(1, 0, 100), op("aten::mm", 0, 9), call(1, 1)))
-    assert not found.lane.on_cpu
-    assert found.lane.kernels == ()
+# --- groups, work and limits -------------------------------------------------------------------------------------------
 
 
-def test_rows_of_devices_that_are_not_read_are_counted_and_make_no_cpu() -> None:
-    foreign = op("mtia kernel", 0, 5) | {"cat": "mtia_ccp_events"}
-    found = summarize_trace(trace_of(step(1, 0, 100), op("aten::mm", 0, 9), foreign, foreign))
-    assert found.not_read == {"mtia_ccp_events": 2}
-    assert not found.lane.on_cpu
+def test_groups_are_kernels_the_longest_first() -> None:
+    found = summary("mlp-eager")
+    times = [group.device_time_us for group in found.groups]
+    assert [group.launches for group in found.groups] == [2, 1, 1, 1]
+    assert times == sorted(times, reverse=True)
+    assert sum(times) == pytest.approx(found.lane.device_time_us)
+    assert (found.groups[0].ops, found.groups[0].shapes) == (("aten::mm",), (((8192, 768), (768, 3072)),))
 
 
-def test_what_was_launched_before_a_step_and_runs_in_it_keeps_the_gpu_busy() -> None:
-    long = kernel(1, 50, duration=100)
-    trace = trace_of(call(1, 1), long, step(1, 90, 500), call(2, 100), kernel(2, 120), call(3, 110), kernel(3, 200))
-    (activity,) = summarize_trace(trace).activity
-    assert (activity.span_us, activity.busy_us) == (85, 35)  # 120 to 205: the long one until 150, and the last
+def test_groups_have_work_and_share_of_all_launches() -> None:
+    gemm = summary("mlp-eager").groups[0]
+    assert gemm.work is not None
+    assert gemm.limit is not None
+    assert gemm.work.flops == 2 * (2 * 8192 * 768 * 3072)
+    assert (gemm.limit.limit, gemm.limit.unit) == ("bf16", "TFLOP/s")
+    assert gemm.limit.achieved == pytest.approx(gemm.work.flops / gemm.device_time_us / 1e6)
 
 
-def test_a_whole_trace_is_bound_by_nothing_in_particular() -> None:
-    assert summarize_trace(trace_of(op("aten::mm", 0, 5), call(1, 1), kernel(1, 2))).bound is None
+def test_shares_are_one_for_each_kernel() -> None:
+    first, second, *others = summary("mlp-compiled").shares
+    assert first is not None
+    assert second is not None
+    assert first.achieved > second.achieved  # the same product, in 56.3 and 59.7 us
+    assert len(others) == 2
 
 
-def test_a_region_is_summed_up_like_a_step() -> None:
-    trace = trace_of(
-        region("forward", 0, 100), op("aten::mm", 1, 5, external_id=7), call(1, 2, external_id=7),
-        kernel(1, 9, external_id=7), call(2, 200), kernel(2, 210),
-    )  # fmt: skip
-    found = summarize_trace(trace, trace.regions("forward"))
-    assert [each.op for each in found.lane.kernels] == ["aten::mm"]
+def test_work_of_split_product_is_on_its_gemm() -> None:
+    gemm, reduce = summary("linear-eager-splitk").groups
+    assert gemm.ops == reduce.ops == ("aten::addmm",)
+    assert gemm.work is not None
+    assert (gemm.work.flops, reduce.work) == (2 * 16 * 4096 * 4096, None)
 
 
-def test_lost_and_orphan_records_are_told() -> None:
-    found = summarize_trace(trace_of(step(1, 0, 100), call(1, 1), kernel(2, 5)))
-    assert len(found.problems) == 2
+def test_work_of_two_kernels_of_one_op_is_on_neither() -> None:
+    mm = op("aten::mm", 0, 50, external_id=7)
+    mm["args"] |= {"Input Dims": [[4, 4], [4, 4]], "Input type": ["float", "float"]}
+    launched = [row for n in (1, 2) for row in (call(n, 10 * n), kernel(n, 10 * n + 2, name=f"k{n}", external_id=7))]
+    assert [group.work is None for group in summary_of(step(1, 0, 100), mm, *launched[:2]).groups] == [False]
+    assert [group.work is None for group in summary_of(step(1, 0, 100), mm, *launched).groups] == [True, True]
 
 
-def test_the_device_is_that_which_ran_something() -> None:
+def test_totals_are_of_the_whole_trace() -> None:
+    rows = [call(1, 1), kernel(1, 2), call(2, 50), kernel(2, 60), kernel(3, 70, name="orphan")]
+    found = summary_of(step(1, 0, 10), *rows)
+    totals = [(total.name, total.launches, total.device_time_us) for total in found.totals]
+    assert totals == [("gemm", 2, 10), ("orphan", 1, 5)]
+    assert len(found.lane.kernels) == 1
+
+
+def test_memsets_are_counted_per_step() -> None:
+    (memset,) = summary("mlp-eager").memsets
+    assert (memset.name, memset.count, memset.bytes) == ("Memset (Device)", 2, 8)
+    assert summary("mlp-eager").copies == ()
+
+
+def test_limits_are_of_the_device_that_ran() -> None:
     devices = [{"id": 0, "name": "NVIDIA H200"}, {"id": 1, "name": "NVIDIA A100-SXM4-80GB"}]
-    trace = parse(chrome(step(1, 0, 100), call(1, 1), kernel(1, 5), deviceProperties=devices))
-    limits = summarize_trace(trace).limits
+    rows = [step(1, 0, 100), call(1, 1), kernel(1, 5)]
+    limits = summarize_trace(parse(chrome(*rows, deviceProperties=devices))).limits
     assert limits is not None
     assert limits.name == "NVIDIA H200"
+    assert summary_of(*rows).limits is None

@@ -7,8 +7,8 @@ of all differences sum to the difference of the totals.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from enum import Enum
@@ -74,61 +74,51 @@ def align(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[KernelChang
     changes: list[KernelChange[Kernel]] = []
     for block in _blocks(before, after):
         if block.same_names:
-            changes += [KernelChange(old, new) for old, new in zip(block.before, block.after, strict=True)]
+            changes += map(KernelChange, block.before, block.after)
         else:
-            changes += [KernelChange(old, None) for old in block.before]
-            changes += [KernelChange(None, new) for new in block.after]
+            changes += [KernelChange(kernel, None) for kernel in block.before]
+            changes += [KernelChange(None, kernel) for kernel in block.after]
     return changes
 
 
 def _blocks(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[_Block[Kernel]]:
-    """The two sequences cut where they begin and cease to be alike, in order."""
+    """Yield the two sequences, cut where they begin and cease to be alike, in order."""
     old, new = ([kernel.identity.name for kernel in side] for side in (before, after))
     head = _common(old, new)
     tail = _common(old[head:][::-1], new[head:][::-1])
-    if head:
-        yield _Block(before[:head], after[:head], same_names=True)
     old_end, new_end = len(old) - tail, len(new) - tail
-    middle = (before[head:old_end], after[head:new_end])
-    if _pairs(old[head:old_end], new[head:new_end]) <= _MOST_PAIRS:
-        yield from _in_order(*middle)
+    yield _Block(before[:head], after[:head], same_names=True)
+    old, new = old[head:old_end], new[head:new_end]
+    counted = Counter(new)
+    if sum(count * counted[name] for name, count in Counter(old).items()) > _MOST_PAIRS:
+        yield from _by_occurrence(before[head:old_end], after[head:new_end])
     else:
-        yield from _by_occurrence(*middle)
-    if tail:
-        yield _Block(before[old_end:], after[new_end:], same_names=True)
+        for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+            same = tag == "equal"
+            yield _Block(before[head + i1 : head + i2], after[head + j1 : head + j2], same_names=same)
+    yield _Block(before[old_end:], after[new_end:], same_names=True)
 
 
 def _common(old: Sequence[str], new: Sequence[str]) -> int:
-    """How many names the two begin with alike."""
+    """Return with how many names the two begin alike."""
     return next((index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
 
 
-def _pairs(old: Sequence[str], new: Sequence[str]) -> int:
-    counted = Counter(new)
-    return sum(count * counted[name] for name, count in Counter(old).items())
-
-
-def _in_order(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[_Block[Kernel]]:
-    old, new = ([kernel.identity.name for kernel in side] for side in (before, after))
-    for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        yield _Block(before[i1:i2], after[j1:j2], same_names=tag == "equal")
-
-
 def _by_occurrence(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[_Block[Kernel]]:
-    waiting: dict[str, list[Kernel]] = {}
-    for kernel in reversed(after):
-        waiting.setdefault(kernel.identity.name, []).append(kernel)
-    paired: list[tuple[Kernel, Kernel]] = []
-    gone: list[Kernel] = []
-    for kernel in before:
-        partners = waiting.get(kernel.identity.name)
-        if partners:
-            paired.append((kernel, partners.pop()))
-        else:
-            gone.append(kernel)
-    left = {id(kernel) for kernels in waiting.values() for kernel in kernels}
-    yield _Block([old for old, _ in paired], [new for _, new in paired], same_names=True)
-    yield _Block(gone, [kernel for kernel in after if id(kernel) in left], same_names=False)
+    waiting = _by_name(after)
+    pairs = [(kernel, waiting[name].popleft()) for kernel in before if waiting.get(name := kernel.identity.name)]
+    paired = {id(kernel) for pair in pairs for kernel in pair}
+    yield _Block([old for old, _ in pairs], [new for _, new in pairs], same_names=True)
+    gone, left = ([kernel for kernel in side if id(kernel) not in paired] for side in (before, after))
+    yield _Block(gone, left, same_names=False)
+
+
+def _by_name(kernels: Iterable[Kernel]) -> dict[str, deque[Kernel]]:
+    """Return the launches of each name, in order."""
+    found: dict[str, deque[Kernel]] = {}
+    for kernel in kernels:
+        found.setdefault(kernel.identity.name, deque()).append(kernel)
+    return found
 
 
 # --- what happened to the launches, and on the host ------------------------------------------------------------------
@@ -153,7 +143,7 @@ class What(str, Enum):
 
     @property
     def is_change(self) -> bool:
-        """Whether other code ran, or the same was launched otherwise. Times alone are no such change."""
+        """Tell whether other code ran, or the same was launched otherwise. Times alone are no such change."""
         return self not in (What.SAME, What.SLOWER, What.FASTER)
 
 
@@ -168,7 +158,7 @@ class Difference:
 
     @property
     def was_autotuned(self) -> bool:
-        """Whether the autotuner's choice is all that differs."""
+        """Tell whether the autotuner's choice is all that differs."""
         return self.what is What.CONFIGURATION and was_autotuned(self.before[0].identity, self.after[0].identity)
 
     @property
@@ -215,14 +205,14 @@ _SEEN_US = 0.1  # durations come in steps of 32 ns
 
 
 def differences(before: Lane, after: Lane) -> tuple[Difference, ...]:
-    """Every launch of both sides is in exactly one difference."""
+    """Return what became of each launch: every launch of both sides is in exactly one difference."""
     cut = list(_blocks(before.kernels, after.kernels))
     moved = _moved([block for block in cut if not block.same_names])
     elsewhere = {id(kernel) for difference in moved for kernel in (*difference.before, *difference.after)}
     found: list[Difference] = []
     for block in cut:
         if block.same_names:
-            found += [_same_name(old, new) for old, new in zip(block.before, block.after, strict=True)]
+            found += map(_same_name, block.before, block.after)
         else:
             old, new = (
                 [kernel for kernel in side if id(kernel) not in elsewhere] for side in (block.before, block.after)
@@ -258,7 +248,7 @@ def _same_name(old: LaneKernel, new: LaneKernel) -> Difference:
 
 
 def _known_of_both(old: KernelIdentity, new: KernelIdentity) -> tuple[KernelIdentity, KernelIdentity]:
-    """Without what one of them lacks: a kernel in a CUDA graph, say, has no op to tell how it was tuned."""
+    """Return both without what one of them lacks: a kernel in a CUDA graph, say, has no op to tell how it was tuned."""
     fields = ("grid", "block", "kernel_kwargs", "num_warps", "num_stages", "source_hash")
     unknown = {field: None for field in fields if None in (getattr(old, field), getattr(new, field))}
     return msgspec.structs.replace(old, **unknown), msgspec.structs.replace(new, **unknown)
@@ -275,23 +265,18 @@ def _timing(old: LaneKernel, new: LaneKernel) -> What:
 
 
 def _moved(cut: Sequence[_Block[LaneKernel]]) -> list[Difference]:
-    """What is missing in one place and additional in another ran in another order."""
-    additional: dict[str, list[LaneKernel]] = {}
-    for block in reversed(cut):
-        for kernel in reversed(block.after):
-            additional.setdefault(kernel.identity.name, []).append(kernel)
+    """Pair what is missing in one place and additional in another: it ran in another order."""
+    additional = _by_name(kernel for block in cut for kernel in block.after)
+    missing = (kernel for block in cut for kernel in block.before)
     pairs = [
-        _same_name(old, additional[old.identity.name].pop())
-        for block in cut
-        for old in block.before
-        if additional.get(old.identity.name)
+        _same_name(old, additional[name].popleft()) for old in missing if additional.get(name := old.identity.name)
     ]
     # What changed besides its place is told by that.
     return [pair if pair.what.is_change else replace(pair, what=What.MOVED) for pair in pairs]
 
 
 def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[Difference]:
-    """Templates first, each with the next of its kind; what is left was fused, split or replaced."""
+    """Exchange templates, each with the next of its kind; what is left was fused, split or replaced."""
     found: list[Difference] = []
     for kind in _TEMPLATES:
         olds, news = ([kernel for kernel in side if kernel.identity.kind == kind] for side in (old, new))
@@ -307,7 +292,7 @@ def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[D
 
 
 def _template_change(old: LaneKernel, new: LaneKernel) -> str:
-    """What the two names say of themselves, where they differ: ``tile 128x128 -> 64x64, layout TNT -> NNT``."""
+    """Return in what the two names differ: ``tile 128x128 -> 64x64, layout TNT -> NNT``."""
     before, after = decode(old.identity.name), decode(new.identity.name)
     parts = [
         f"{field} {getattr(before, field)} -> {getattr(after, field)}"
@@ -335,7 +320,7 @@ def _leftover(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[Diff
 
 
 def _do_the_work_of(few: Sequence[LaneKernel], many: Sequence[LaneKernel]) -> bool:
-    """Whether these were generated or written for one job, and nothing in their names speaks against its being that.
+    """Tell whether these were generated or written for one job, and no name speaks against it.
 
     Inductor's names say which ops were merged: one of them must be among the others'. A hand-written kernel's does not.
     """
@@ -347,7 +332,7 @@ def _do_the_work_of(few: Sequence[LaneKernel], many: Sequence[LaneKernel]) -> bo
 
 
 def _folded(found: Sequence[Difference]) -> list[Difference]:
-    """An addition that vanished where a product turned into one with an addend: it is that product's epilogue now."""
+    """Join an addition that vanished with the product beside it that got an addend: it is the epilogue now."""
     result = list(found)
     for index, difference in enumerate(found):
         if difference.what is not What.VANISHED or "add" not in decode(difference.before[0].identity.name).ops:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -23,10 +24,16 @@ __all__ = [
 ]
 
 
-_GEMM_OPS = frozenset(f"aten::{name}" for name in "mm addmm bmm baddbmm _addmm_activation".split())
-_REDUCTION_OPS = frozenset(f"aten::{name}" for name in "sum mean amax amin max min".split())
-_COPY_OPS = frozenset(f"aten::{name}" for name in "copy_ clone contiguous cat".split())
-_FILL_OPS = frozenset(f"aten::{name}" for name in "fill_ zero_".split())
+_KINDS_OF_OPS = {
+    f"aten::{name}": kind.value
+    for kind, names in (
+        (Kind.GEMM, "mm addmm bmm baddbmm _addmm_activation"),
+        (Kind.REDUCTION, "sum mean amax amin max min"),
+        (Kind.COPY, "copy_ clone contiguous cat"),
+        (Kind.FILL, "fill_ zero_"),
+    )
+    for name in names.split()
+}
 # Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
 _GRAPH_NUMBER = re.compile(r"^graph_\d+_")
 
@@ -54,17 +61,17 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 
     @property
     def shown(self) -> str:
-        """The name as messages show it: printable and short. Data keep it whole."""
+        """Return the name as messages show it: printable and short. Data keep it whole."""
         return decode(self.name).short
 
     @property
     def is_inductors(self) -> bool:
-        """Whether Inductor generated it for Triton: its autotuner chooses the launch configuration anew in each compile."""
+        """Tell whether Inductor generated it for Triton: each compile chooses the launch configuration anew."""
         return decode(self.name).backend == "inductor-triton"
 
     @property
     def without_source(self) -> KernelIdentity:
-        """Name and launch configuration: the same kernel of another version of Inductor has another source."""
+        """Return name and launch configuration: the same kernel of another version of Inductor has another source."""
         return msgspec.structs.replace(self, source_hash=None)
 
 
@@ -76,46 +83,37 @@ class KernelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def identity_of(launch: Launch) -> KernelIdentity:
-    """The identity of what was launched: what autotuning chose stands on the op, the rest on the device record."""
+    """Return the identity of what was launched: the autotuner's choice stands on the op, the rest on the record."""
     return identity_of_record(launch.record, launch.op)
 
 
 def identity_of_record(record: DeviceRecord, op: Op | None) -> KernelIdentity:
-    """The same, of a record whose launch may not be in the trace."""
+    """Return the identity of a record whose launch may not be in the trace."""
     # The op's Triton keys belong to the kernel it is named after: a library call under the same id has none.
     if op is None or op.name != record.name:
         return _identity(record.name, record.grid, record.block)
-    chosen = (op.kernel_kwargs, op.num_warps, op.num_stages, op.kernel_hash)
-    return _identity(record.name, record.grid, record.block, *chosen)
+    return _identity(
+        record.name, record.grid, record.block, op.kernel_kwargs, op.num_warps, op.num_stages, op.kernel_hash
+    )
 
 
 @lru_cache(maxsize=4096)  # a trace launches the same few kernels a hundred thousand times
-def _identity(
-    name: str,
-    grid: tuple[int, int, int] | None,
-    block: tuple[int, int, int] | None,
-    kernel_kwargs: str | None = None,
-    num_warps: int | None = None,
-    num_stages: int | None = None,
-    source_hash: str | None = None,
-) -> KernelIdentity:
-    kind = decode(name).kind.value
-    return KernelIdentity(name, kind, grid, block, kernel_kwargs, num_warps, num_stages, source_hash)
+def _identity(name: str, *fields: Any) -> KernelIdentity:
+    return KernelIdentity(name, decode(name).kind.value, *fields)
 
 
 def identity_of_op(op: Op) -> KernelIdentity:
-    """Without a GPU, an op that computes is the kernel."""
+    """Return the identity of an op that computes: without a GPU, it is the kernel."""
     name = _GRAPH_NUMBER.sub("", op.name)
     return KernelIdentity(name=name, kind=_kind_of_op(name))
 
 
 def _kind_of_op(name: str) -> str:
-    for kind, ops in (("gemm", _GEMM_OPS), ("reduction", _REDUCTION_OPS), ("copy", _COPY_OPS), ("fill", _FILL_OPS)):
-        if name in ops:
-            return kind
-    if not name.startswith("aten::"):
-        return decode(name).kind.value
     op = name.removeprefix("aten::")
+    if name in _KINDS_OF_OPS:
+        return _KINDS_OF_OPS[name]
+    if op == name:
+        return decode(name).kind.value
     if "conv" in op:
         return Kind.CONVOLUTION.value
     if op.startswith(("scaled_dot_product", "_scaled_dot_product")):
@@ -129,47 +127,32 @@ _CHOSEN = ("kernel_kwargs", "num_warps", "num_stages")  # what Inductor's autotu
 
 
 def configuration_text(identity: KernelIdentity) -> str:
-    """The launch configuration: ``grid 24576x1x1 block 128x1x1 XBLOCK=1024 num_warps=4``."""
-    parts = [
-        f"{label} {'x'.join(map(str, value))}"
-        for label, value in (("grid", identity.grid), ("block", identity.block))
-        if value is not None
-    ]
-    parts += [identity.kernel_kwargs] if identity.kernel_kwargs else []
-    parts += [
-        f"{label}={value}"
-        for label, value in (("num_warps", identity.num_warps), ("num_stages", identity.num_stages))
-        if value is not None
-    ]
-    return " ".join(parts)
+    """Return the launch configuration: ``grid 24576x1x1 block 128x1x1 XBLOCK=1024 num_warps=4``."""
+    fields = (
+        ("grid ", identity.grid),
+        ("block ", identity.block),
+        ("", identity.kernel_kwargs or None),
+        ("num_warps=", identity.num_warps),
+        ("num_stages=", identity.num_stages),
+    )
+    return " ".join(f"{label}{_shown(value)}" for label, value in fields if value is not None)
 
 
 def was_autotuned(before: KernelIdentity, after: KernelIdentity) -> bool:
-    """Whether two kernels of one source differ in what Inductor's autotuner chooses."""
+    """Tell whether two kernels of one source differ in what Inductor's autotuner chooses."""
     known = before.source_hash is not None and before.kernel_kwargs is not None
     moved = any(getattr(before, field) != getattr(after, field) for field in _CHOSEN)
     return known and moved and before.source_hash == after.source_hash
 
 
 def configuration_change(before: KernelIdentity, after: KernelIdentity) -> str:
-    """What differs between two kernels of one name, for example ``XBLOCK 1024 -> 512, num_warps 4 -> 8``."""
-    differences = [
-        f"{key} {old} -> {new}"
-        for key, old, new in _zip_kwargs(before.kernel_kwargs, after.kernel_kwargs)
-        if old != new
-    ]
+    """Return what differs between two kernels of one name, for example ``XBLOCK 1024 -> 512, num_warps 4 -> 8``."""
+    old, new = _parse_kwargs(before.kernel_kwargs), _parse_kwargs(after.kernel_kwargs)
+    pairs = [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])]
     # Grid and block follow from the rest where the autotuner's choice is known, and tell it where it is not.
-    fields = ("num_warps", "num_stages") if differences else ("num_warps", "num_stages", "grid", "block")
-    for field in fields:
-        old, new = getattr(before, field), getattr(after, field)
-        if old != new:
-            differences.append(f"{field} {_shown(old)} -> {_shown(new)}")
-    return ", ".join(differences)
-
-
-def _zip_kwargs(before: str | None, after: str | None) -> list[tuple[str, str, str]]:
-    old, new = _parse_kwargs(before), _parse_kwargs(after)
-    return [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])]
+    fields = ("num_warps", "num_stages") if old != new else ("num_warps", "num_stages", "grid", "block")
+    pairs += [(field, _shown(getattr(before, field)), _shown(getattr(after, field))) for field in fields]
+    return ", ".join(f"{key} {one} -> {other}" for key, one, other in pairs if one != other)
 
 
 def _parse_kwargs(text: str | None) -> dict[str, str]:

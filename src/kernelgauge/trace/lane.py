@@ -10,8 +10,9 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from .kernel import KernelIdentity, identity_of_op, identity_of_record
 from .model import REGION, WHOLE, ApiCall, DeviceRecord, Op, Trace, Window
@@ -20,13 +21,11 @@ from .names import Kind
 __all__ = [
     "METADATA_OPS",
     "Activity",
-    "Execution",
     "Lane",
     "LaneKernel",
     "activity_of",
     "computing_ops",
     "dispatcher_ops",
-    "executions",
     "host_time_us",
     "is_compile_op",
     "lane_of",
@@ -72,32 +71,25 @@ def is_compile_op(name: str) -> bool:
 
 
 def dispatcher_ops(window: Window) -> list[Op]:
-    """The ops that went through the dispatcher (`namespace::name`), in order, nested ones too."""
+    """Return the ops that went through the dispatcher (`namespace::name`), in order, nested ones too."""
     return [op for op in window.ops if "::" in op.name and not op.name.startswith(_AUTOGRAD_PREFIXES)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    op: Op
-    hidden: bool  # inside an op that is already counted, or that computes nothing
-
-
 def computing_ops(window: Window) -> list[Op]:
-    """The outermost ops that compute, in order: what takes the place of kernels on a machine without a GPU."""
+    """Return the outermost ops that compute, in order: what takes the place of kernels on a machine without a GPU."""
     found: list[Op] = []
-    stacks: dict[int | str, list[_Open]] = {}
+    # Of each thread, the ops that are open: when they end, and whether what is inside is hidden, because an op is
+    # counted already or computes nothing.
+    stacks: dict[int | str, list[tuple[float, bool]]] = {}
     for op in window.ops:
         stack = stacks.setdefault(op.thread, [])
-        while stack and op.start_us >= stack[-1].op.end_us:
+        while stack and op.start_us >= stack[-1][0]:
             stack.pop()
-        inside_hidden = bool(stack) and stack[-1].hidden
-        if not inside_hidden and _only_wraps(op.name):
-            stack.append(_Open(op, hidden=False))
-        elif inside_hidden or op.name in METADATA_OPS or op.name in _ALLOCATION_OPS:
-            stack.append(_Open(op, hidden=True))
-        else:
+        is_hidden = bool(stack) and stack[-1][1]
+        only_wraps = not is_hidden and _only_wraps(op.name)
+        if not (is_hidden or only_wraps or op.name in METADATA_OPS or op.name in _ALLOCATION_OPS):
             found.append(op)
-            stack.append(_Open(op, hidden=True))
+        stack.append((op.end_us, not only_wraps))
     return found
 
 
@@ -109,7 +101,7 @@ def _only_wraps(name: str) -> bool:
 
 
 def metadata_ops_that_launched(window: Window) -> list[str]:
-    """Names of metadata ops during which something was launched: a `reshape` that had to copy, for example."""
+    """Return the names of metadata ops that launched something: a `reshape` that had to copy, for example."""
     starts = sorted(launch.call.start_us for launch in window.launches)
     return [
         op.name
@@ -121,15 +113,12 @@ def metadata_ops_that_launched(window: Window) -> list[str]:
 # --- the launch sequence ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Execution:
-    """One kernel that ran. `op` launched it; on a CPU it is the kernel. `record` is None there."""
+class _Execution(NamedTuple):
+    """One kernel that ran, and the op that launched it; on a CPU, the op is the kernel."""
 
     identity: KernelIdentity
     duration_us: float
     op: Op | None
-    call: ApiCall | None
-    record: DeviceRecord | None
 
 
 @dataclass(frozen=True)
@@ -167,16 +156,19 @@ class Lane:
 
     @property
     def is_whole_trace(self) -> bool:
-        """There were no profiler steps: what is said is of the trace, and of no step."""
+        """Tell whether there were no profiler steps: then all is of the trace, and of no step."""
         return self.all_windows[0].name == WHOLE
 
 
 def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
-    """`windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace."""
+    """Return the launch sequence of the most frequent windows.
+
+    `windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace.
+    """
     chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
     # Launches without a single record are records that were lost, and no CPU.
     on_cpu = not trace.records and not trace.not_read and not any(call.is_launch for call in trace.calls)
-    ran = [executions(window, on_cpu=on_cpu) for window in chosen]
+    ran = [_executions(window, on_cpu=on_cpu) for window in chosen]
     sequences = [tuple(execution.identity for execution in each) for each in ran]
     # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was
     # launched stands for the trace only if nothing ever was.
@@ -190,41 +182,29 @@ def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
     )
 
 
-def executions(window: Window, *, on_cpu: bool) -> list[Execution]:
-    """The kernels of a window, in launch order; those whose launch is not in the trace come last."""
+def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
+    """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
     if on_cpu:
-        return [Execution(identity_of_op(op), op.duration_us, op, None, None) for op in computing_ops(window)]
-    return [
-        *(
-            Execution(identity_of_record(one.record, one.op), one.record.duration_us, one.op, one.call, one.record)
-            for one in window.launches
-        ),
-        *(
-            Execution(identity_of_record(record, None), record.duration_us, None, None, record)
-            for record in window.orphans
-            if record.category == "kernel"
-        ),
-    ]
+        return [_Execution(identity_of_op(op), op.duration_us, op) for op in computing_ops(window)]
+    ran = [(launch.record, launch.op) for launch in window.launches]
+    ran += [(record, None) for record in window.orphans if record.category == "kernel"]
+    return [_Execution(identity_of_record(record, op), record.duration_us, op) for record, op in ran]
 
 
-def _kernels(ran: Sequence[Sequence[Execution]]) -> tuple[LaneKernel, ...]:
+def _kernels(ran: Sequence[Sequence[_Execution]]) -> tuple[LaneKernel, ...]:
     last = ran[-1]
-    launched = Counter(
-        id(execution.op)
-        for execution in last
-        # What adds up the parts of a split-K product belongs to it: the product itself has done the op's work.
-        if execution.op is not None and execution.identity.kind != Kind.SPLITK_REDUCE.value
-    )
+    # What adds up the parts of a split-K product belongs to it: the product itself has done the op's work.
+    launched = Counter(id(one.op) for one in last if one.identity.kind != Kind.SPLITK_REDUCE.value)
     return tuple(
         LaneKernel(
-            execution.identity,
+            one.identity,
             tuple(each[place].duration_us for each in ran),
-            execution.op.name if execution.op else None,
-            execution.op.input_shapes if execution.op else (),
-            execution.op.input_types if execution.op else (),
-            does_the_op=launched[id(execution.op)] == 1 and execution.identity.kind != Kind.SPLITK_REDUCE.value,
+            one.op.name if one.op else None,
+            one.op.input_shapes if one.op else (),
+            one.op.input_types if one.op else (),
+            does_the_op=launched[id(one.op)] == 1 and one.identity.kind != Kind.SPLITK_REDUCE.value,
         )
-        for place, execution in enumerate(last)
+        for place, one in enumerate(last)
     )
 
 
@@ -252,40 +232,30 @@ class Activity:
         return self.span_us - self.busy_us
 
 
-def activity_of(windows: Sequence[Window], records: Sequence[DeviceRecord] = ()) -> list[Activity]:
-    """One for each device that ran something for these windows, mean over them.
-
-    `records`: all of the trace, by start. What was launched before a window may still run in it.
-    """
-    lanes = {device: _DeviceRecords.of(device, records) for device in {record.device for record in records}}
+def activity_of(windows: Sequence[Window], records: Sequence[DeviceRecord]) -> list[Activity]:
+    """Return one for each device that ran something for these windows, mean over them. `records`: all, by start."""
+    lanes: dict[int, list[DeviceRecord]] = {}
+    for record in records:
+        if record.duration_us >= 0:  # NaN fails too
+            lanes.setdefault(record.device, []).append(record)
     found: dict[int, list[Activity]] = {}
     for window in windows:
         for activity in _of_window(window, lanes):
             found.setdefault(activity.device, []).append(activity)
-    return [_mean(activities, len(windows)) for _, activities in sorted(found.items())]
-
-
-@dataclass(frozen=True)
-class _DeviceRecords:
-    """The records of one device, by start."""
-
-    records: Sequence[DeviceRecord]
-    starts: Sequence[float]
-
-    @classmethod
-    def of(cls, device: int, records: Sequence[DeviceRecord]) -> _DeviceRecords:
-        own = [record for record in records if record.device == device and record.duration_us >= 0]  # NaN fails too
-        return cls(own, [record.start_us for record in own])
-
-    def between(self, start_us: float, end_us: float) -> Sequence[DeviceRecord]:
-        """Those that start there, and those that started shortly before and still ran."""
-        first, last = bisect_left(self.starts, start_us), bisect_left(self.starts, end_us)
-        running = self.records[max(0, first - _STILL_RUNNING) : first]
-        return [*(r for r in running if r.start_us + r.duration_us > start_us), *self.records[first:last]]
+    return [
+        Activity(
+            device=device,
+            streams=max(activity.streams for activity in activities),
+            span_us=sum(activity.span_us for activity in activities) / len(windows),
+            busy_us=sum(activity.busy_us for activity in activities) / len(windows),
+            waiting_us=sum(activity.waiting_us for activity in activities) / len(windows),
+        )
+        for device, activities in sorted(found.items())
+    ]
 
 
 def host_time_us(window: Window) -> float:
-    """From the first op or call of a window to the end of its last launch, less what the host spent in waiting."""
+    """Return the time from the first op or call of a window to the end of its last launch, less the host's waits."""
     launching = [call for call in window.calls if call.is_launch or call.is_transfer]
     if not launching:
         return 0.0
@@ -299,38 +269,36 @@ def host_time_us(window: Window) -> float:
     return max(0.0, end - start - waited)
 
 
-def _of_window(window: Window, lanes: Mapping[int, _DeviceRecords]) -> Iterable[Activity]:
-    by_device: dict[int, dict[int, tuple[DeviceRecord, ApiCall | None]]] = {}
+def _of_window(window: Window, lanes: Mapping[int, Sequence[DeviceRecord]]) -> Iterable[Activity]:
+    by_device: dict[int, list[DeviceRecord]] = {}
+    calls: dict[int, ApiCall | None] = {}
     for record, call in window.executed:
         if record.duration_us >= 0:  # NaN fails too
-            by_device.setdefault(record.device, {})[id(record)] = (record, call)
-    for device, launched in by_device.items():
-        own = [record for record, _ in launched.values()]
+            by_device.setdefault(record.device, []).append(record)
+            calls[id(record)] = call
+    for device, own in by_device.items():
         first = min(record.start_us for record in own)
-        last = max(record.start_us + record.duration_us for record in own)
-        ran = lanes[device].between(first, last) if device in lanes else sorted(own, key=lambda r: r.start_us)
+        last = max(_end_us(record) for record in own)
+        ran = _running_between(first, last, lanes[device])
         busy = waiting = 0.0
         end = first
         for record in ran:
-            call = launched.get(id(record), (record, None))[1]
+            call = calls.get(id(record))
             if record.start_us > end and call is not None:
                 returned = call.start_us + call.duration_us
                 waiting += max(0.0, min(record.start_us, returned) - end)
-            until = min(record.start_us + record.duration_us, last)
+            until = min(_end_us(record), last)
             busy += max(0.0, until - max(end, record.start_us))
             end = max(end, until)
-        streams = len({record.stream for record in ran})
-        yield Activity(device, streams, last - first, busy, waiting)
+        yield Activity(device, len({record.stream for record in ran}), last - first, busy, waiting)
 
 
-def _mean(activities: Sequence[Activity], windows: int) -> Activity:
-    def mean(values: Iterable[float]) -> float:
-        return sum(values) / windows
+def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRecord]) -> list[DeviceRecord]:
+    """Return those that start there, and those that were launched before the window and still ran."""
+    first, last = (bisect_left(records, at, key=attrgetter("start_us")) for at in (start_us, end_us))
+    earlier = records[max(0, first - _STILL_RUNNING) : first]
+    return [*(record for record in earlier if _end_us(record) > start_us), *records[first:last]]
 
-    return Activity(
-        device=activities[0].device,
-        streams=max(activity.streams for activity in activities),
-        span_us=mean(activity.span_us for activity in activities),
-        busy_us=mean(activity.busy_us for activity in activities),
-        waiting_us=mean(activity.waiting_us for activity in activities),
-    )
+
+def _end_us(record: DeviceRecord) -> float:
+    return record.start_us + record.duration_us

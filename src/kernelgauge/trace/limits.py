@@ -101,7 +101,7 @@ _BY_NAME = MappingProxyType({limits.name: limits for limits in _ALL})
 
 
 def limits_of(device_name: str) -> Limits | None:
-    """The peaks of a device by the name in a trace's `deviceProperties`; None for one that is not known.
+    """Return the peaks of a device by the name in a trace's `deviceProperties`; None for one that is not known.
 
     Only whole names are known: "NVIDIA H100 PCIe" is another GPU than "NVIDIA H100 80GB HBM3", "NVIDIA A10G" than
     "NVIDIA A10", and "NVIDIA A100-SXM4-40GB MIG 1g.5gb" is a part of one. Old drivers leave out "NVIDIA ".
@@ -111,24 +111,22 @@ def limits_of(device_name: str) -> Limits | None:
 
 
 def share_of_limit(work: Work, device_time_us: float, dtype: str | None, limits: Limits) -> Share | None:
-    """Which limit binds an op, and what share of it was reached in `device_time_us` microseconds.
+    """Return which limit binds an op, and what share of it was reached in `device_time_us` microseconds.
 
     The limit that binds is the one that takes longer: `work.bytes` at the memory's peak, or `work.flops` at that of
-    `dtype`. Work without FLOPs is bound by memory. "fp32" is the peak of fp32; a product that may use TF32 is to be
-    given as "tf32". None where FLOPs or bytes are there but cannot be held against a limit (bytes or `dtype` not
-    known, no peak published), for what binds is then not known; and where there is no work or no time.
+    `dtype` ("fp32" is no Tensor Core's: a product that may use TF32 is "tf32"). None where FLOPs or bytes are not known
+    or have no published peak, for what binds is then not known, and where there is no work or no time.
     """
     if work.bytes is None or not 0 < device_time_us < inf:  # NaN fails too
         return None
     memory_us = work.bytes / limits.memory_gb_per_s / 1e3
-    compute_us = 0.0
     if work.flops:
         peak = limits.tflop_per_s.get(dtype) if dtype is not None else None
-        if peak is None:
+        if dtype is None or peak is None:
             return None
         compute_us = work.flops / peak / 1e6
-    if dtype is not None and work.flops and compute_us > memory_us:
-        return Share(dtype, compute_us / device_time_us, work.flops / device_time_us / 1e6, "TFLOP/s")
+        if compute_us > memory_us:
+            return Share(dtype, compute_us / device_time_us, work.flops / device_time_us / 1e6, "TFLOP/s")
     if memory_us > 0:
         return Share("memory", memory_us / device_time_us, work.bytes / device_time_us / 1e3, "GB/s")
     return None

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import inf
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -143,11 +144,8 @@ class Window:
 
     @property
     def device_time_us(self) -> float:
-        """Sum of kernel durations; memsets and copies are not kernels and are not in it."""
+        """Return the sum of kernel durations; memsets and copies are not in it."""
         return sum(launch.record.duration_us for launch in self.launches)
-
-    def op_names(self) -> list[str]:
-        return [op.name for op in self.ops]
 
 
 @dataclass(frozen=True)
@@ -175,41 +173,30 @@ class Trace:
         return {call.correlation: call for call in reversed(self.calls) if call.is_launch or call.is_transfer}
 
     @cached_property
-    def _op_starts(self) -> list[float]:
-        return [op.start_us for op in self.ops]
-
-    @cached_property
-    def _call_starts(self) -> list[float]:
-        return [call.start_us for call in self.calls]
-
-    @cached_property
     def _op_by_external_id(self) -> dict[int, Op]:
         # Later ops overwrite earlier ones: within one External id the innermost op starts last.
         return {op.external_id: op for op in self.ops if op.external_id is not None}
 
     def pairing_problems(self) -> tuple[str, ...]:
-        """Every way in which launches and device records fail to pair; empty if the session can be trusted.
+        """Return every way in which launches and device records fail to pair; empty if the session can be trusted.
 
         The profiler can drop records at the start of a session (pytorch#192021, Fuser#3753), so a count is believed
         only when each launch has its record and each record its launch.
         """
-        problems: list[str] = []
         asking = [call for call in self.calls if call.is_launch or call.is_transfer]
         asked = Counter(call.correlation for call in asking)
-        problems += [
+        problems = [
             f"duplicated: correlation {correlation} belongs to {count} launching calls"
             for correlation, count in asked.items()
             if count > 1
         ]
         for call in asking:
-            got = self._records_by_correlation.get(call.correlation, []) if call.correlation is not None else []
+            got, what = self._records_of(call), f"{call.name} (correlation {call.correlation})"
             if not got:
-                problems.append(f"lost: {call.name} (correlation {call.correlation}) has no device record")
+                problems.append(f"lost: {what} has no device record")
             elif len(got) > 1 and not call.is_graph_launch and call is self._asking_by_correlation[call.correlation]:
                 names = ", ".join(record.name for record in got)
-                problems.append(
-                    f"duplicated: {call.name} (correlation {call.correlation}) has {len(got)} records: {names}"
-                )
+                problems.append(f"duplicated: {what} has {len(got)} records: {names}")
         for record in self.records:
             if record.correlation not in asked:
                 problems.append(f"orphan: {record.name} (correlation {record.correlation}) has no launch")
@@ -217,25 +204,27 @@ class Trace:
                 problems.append(f"bad duration: {record.name} took {record.duration_us} us")
         return tuple(problems)
 
+    def _records_of(self, call: ApiCall) -> list[DeviceRecord]:
+        return self._records_by_correlation.get(call.correlation, []) if call.correlation is not None else []
+
     def steps(self) -> list[Window]:
-        """One window for each `ProfilerStep#N` annotation, in order."""
+        """Return one window for each `ProfilerStep#N` annotation, in order."""
         return [self._window(mark) for mark in self.annotations if mark.name.startswith(STEP_PREFIX)]
 
     def regions(self, name: str) -> list[Window]:
-        """One window for each `record_function(name)` annotation, in order."""
+        """Return one window for each `record_function(name)` annotation, in order."""
         return [self._window(mark) for mark in self.annotations if mark.name == name]
 
     def whole(self) -> Window:
-        """One window of everything, records without a launch too."""
+        """Return one window of everything, records without a launch too."""
         lanes = (self.ops, self.annotations, self.calls, self.records)
         start = min((lane[0].start_us for lane in lanes if lane), default=0.0)
         end = max((row.start_us + row.duration_us for lane in lanes for row in lane), default=start)
-        launching = {call.correlation for call in self.calls if call.is_launch or call.is_transfer}
-        orphans = tuple(record for record in self.records if record.correlation not in launching)
+        orphans = tuple(record for record in self.records if record.correlation not in self._asking_by_correlation)
         return self._window_of(WHOLE, start, end - start, self.ops, self.calls, orphans)
 
     def _window(self, mark: Op) -> Window:
-        ops, calls = self.ops[_within(self._op_starts, mark)], self.calls[_within(self._call_starts, mark)]
+        ops, calls = _starting_in(mark, self.ops), _starting_in(mark, self.calls)
         return self._window_of(mark.name, mark.start_us, mark.duration_us, ops, calls)
 
     def _window_of(
@@ -247,36 +236,31 @@ class Trace:
         calls: tuple[ApiCall, ...],
         orphans: tuple[DeviceRecord, ...] = (),
     ) -> Window:
-        launches: list[Launch] = []
-        others: dict[str, list[DeviceRecord]] = {"gpu_memset": [], "gpu_memcpy": []}
-        executed: list[tuple[DeviceRecord, ApiCall | None]] = []
-        for call, record in self._executions(calls):
-            executed.append((record, call))
-            if record.category == "kernel":
-                launches.append(Launch(record, call, self._op_by_external_id.get(record.external_id or -1)))
-            else:
-                others[record.category].append(record)
+        asking = (call for call in calls if call is self._asking_by_correlation.get(call.correlation))
+        ran = [(record, call) for call in asking for record in self._records_of(call)]
         return Window(
             name=name,
             start_us=start_us,
             duration_us=duration_us,
             ops=ops,
             calls=calls,
-            launches=tuple(launches),
-            memsets=tuple(others["gpu_memset"]),
-            copies=tuple(others["gpu_memcpy"]),
-            executed=(*executed, *((record, None) for record in orphans)),
+            launches=tuple(
+                Launch(record, call, self._op_by_external_id.get(record.external_id or -1))
+                for record, call in ran
+                if record.category == "kernel"
+            ),
+            memsets=tuple(record for record, _ in ran if record.category == "gpu_memset"),
+            copies=tuple(record for record, _ in ran if record.category == "gpu_memcpy"),
+            executed=(*ran, *((record, None) for record in orphans)),
             orphans=orphans,
             lost=sum(call.is_launch and call.correlation not in self._records_by_correlation for call in calls),
         )
 
-    def _executions(self, calls: tuple[ApiCall, ...]) -> Iterator[tuple[ApiCall, DeviceRecord]]:
-        for call in calls:
-            if call.correlation is not None and call is self._asking_by_correlation.get(call.correlation):
-                for record in self._records_by_correlation.get(call.correlation, []):
-                    yield call, record
+
+_Row = TypeVar("_Row", Op, ApiCall)
 
 
-def _within(starts: Sequence[float], mark: Op) -> slice:
-    # Half open: what starts where one window ends and the next begins belongs to the next.
-    return slice(bisect_left(starts, mark.start_us), bisect_left(starts, mark.end_us))
+def _starting_in(mark: Op, rows: tuple[_Row, ...]) -> tuple[_Row, ...]:
+    """Return what starts in a window. Half open: what starts where one ends and the next begins belongs to the next."""
+    first, last = (bisect_left(rows, at, key=attrgetter("start_us")) for at in (mark.start_us, mark.end_us))
+    return rows[first:last]

@@ -16,8 +16,6 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .inductor_ops import ATTENTION_OPS, CONVOLUTION_OPS, MATMUL_OPS, REDUCING_OPS, split_ops
-
 __all__ = ["RULES", "KernelName", "Kind", "Rule", "decode"]
 
 
@@ -141,6 +139,127 @@ def _snake_case(text: str) -> str:
     return _CAMEL.sub("_", text).lower()
 
 
+# --- the ops that Inductor merges into one kernel ----------------------------------------------------------------------
+
+# Inductor joins the ATen names of the fused ops with "_" (torch/_inductor/utils.py: get_fused_kernel_name), and those
+# names contain "_" themselves, some at the front (`_unsafe_view`) or the end (`copy_`): `_unsafe_view_gelu_mul`.
+# These are from torch 2.13's schemas (aten and prims), without what is not lowered to a fused kernel (sparse, quantized,
+# nested, special_*, other backends) and without `log_normal`, which is far more often `log` next to `normal`. Added: the
+# composite ops that appear with config.triton.descriptive_names = "torch", torch/_inductor/inductor_prims.py, the
+# higher-order ops, the functional collectives, and the in-place names of mutations. "_backward" may follow each.
+_OPS = frozenset(
+    """
+_adaptive_avg_pool2d _adaptive_avg_pool3d _add_relu _addmm_activation _aminmax _cdist_forward _chunk_cat _conj
+_conv_depthwise2d _convolution _efficient_attention _efficient_attention_forward _embedding_bag _embedding_bag_dense
+_fft_c2c _fft_c2r _fft_r2c _flash_attention _flash_attention_forward _foreach_add _foreach_addcdiv _foreach_addcmul
+_foreach_copy _foreach_div _foreach_lerp _foreach_max _foreach_maximum _foreach_minimum _foreach_mm _foreach_mul
+_foreach_norm _foreach_pow _foreach_powsum _foreach_sqrt _foreach_sub _foreach_zero _fused_adagrad _fused_adam
+_fused_adamw _fused_dropout _fused_rms_norm _fused_sgd _grouped_mm _index_put_impl _int_mm _is_all_true _is_any_true
+_local_scalar_dense _log_softmax _log_softmax_backward_data _logcumsumexp _masked_scale _masked_softmax
+_native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training _prelu_kernel
+_reshape_alias _reshape_alias_copy _reshape_copy _safe_softmax _scaled_dot_product_cudnn_attention
+_scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
+_scaled_dot_product_flash_attention_for_cpu _scaled_grouped_mm _scaled_grouped_mm_v2 _scaled_mm _scaled_mm_v2 _softmax
+_softmax_backward_data _to_copy _unsafe_index _unsafe_index_put _unsafe_masked_index
+_unsafe_masked_index_put_accumulate _unsafe_view _upsample_bicubic2d_aa _upsample_bilinear2d_aa
+_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _weight_int4pack_mm _weight_int8pack_mm
+_weight_norm_interface abs acos acosh adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d
+adaptive_max_pool3d add addbmm addcdiv addcmul addmm addmv addr affine_grid_generator alias alias_copy all
+all_gather_into_tensor all_reduce all_to_all_single amax amin aminmax angle any arange argmax argmin as_strided
+as_strided_copy as_strided_scatter asin asinh atan atan2 atanh auto_functionalized auto_functionalized_v2 avg_pool1d
+avg_pool2d avg_pool3d baddbmm batch_norm bernoulli binary_cross_entropy binary_cross_entropy_with_logits bincount
+binomial bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor block_diag bmm
+broadcast_in_dim broadcast_to bucketize cat cbrt ceil celu channel_shuffle chunk clamp clamp_max clamp_min clone
+col2im conj conj_physical constant_pad_nd contiguous conv1d conv2d conv3d convert_element_type convolution copy copy_
+copysign cos cosh count_nonzero cross_entropy_loss cudnn_batch_norm cummax cummin cumprod cumsum deg2rad
+dequantize_per_channel dequantize_per_tensor detach detach_copy diag_embed diagonal diagonal_copy diagonal_scatter
+digamma dist div dot dropout einsum elu embedding embedding_dense empty empty_like empty_permuted empty_strided eq erf
+erfc erfinv exp exp2 expand expand_as expand_copy expm1 exponential eye fill fill_ flatten flex_attention flip floor
+floor_divide fma fmax fmin fmod frac frexp full full_like gather gcd ge gelu glu grid_sampler_2d grid_sampler_3d
+group_norm gt hardshrink hardsigmoid hardswish hardtanh heaviside histc huber_loss hypot i0 igamma igammac im2col imag
+index index_add index_copy index_copy_ index_fill index_put index_put_ index_reduce index_select
+inductor_force_stride_order inductor_lookup_seed inductor_randint inductor_random inductor_seed inductor_seeds iota
+isfinite isin isinf isnan isneginf isposinf kthvalue layer_norm lcm ldexp le leaky_relu lerp lgamma lift_fresh
+lift_fresh_copy linalg__powsum linalg_cross linalg_vector_norm linear linspace log log10 log1p log2 log_sigmoid
+log_sigmoid_forward log_softmax logaddexp logaddexp2 logcumsumexp logical_and logical_not logical_or logical_xor logit
+logspace logsumexp lt masked_fill masked_scatter masked_select matmul max max_pool1d max_pool2d
+max_pool2d_with_indices max_pool3d_with_indices maximum mean median min minimum mish mm mm_plus_mm mode movedim
+mse_loss mul multi_margin_loss multinomial mv mvlgamma nan_to_num nanmedian nansum narrow_copy native_batch_norm
+native_dropout native_group_norm native_layer_norm ne neg new_empty new_full new_ones new_zeros nextafter nll_loss
+nll_loss2d nll_loss2d_forward nll_loss_forward nonzero nonzero_static norm normal normal_functional one_hot ones
+ones_like pad permute permute_copy pixel_shuffle pixel_unshuffle poisson polar polygamma pow prepare_softmax_online
+prod put quantize_per_channel quantize_per_tensor rad2deg rand rand_like randint randint_like randn randn_like random
+randperm real reciprocal reduce_scatter_tensor reflection_pad1d reflection_pad2d reflection_pad3d relu remainder
+renorm repeat repeat_interleave replication_pad1d replication_pad2d replication_pad3d reshape reshape_as rms_norm roll
+rot90 round rrelu_with_noise rrelu_with_noise_functional rsqrt rsub run_and_save_rng_state scalar_tensor
+scaled_dot_product_attention scatter scatter_ scatter_add scatter_add_ scatter_reduce searchsorted select select_copy
+select_scatter sgn shift_left sigmoid sign signbit silu sin sinc sinh slice slice_copy slice_inverse slice_scatter
+smooth_l1_loss soft_margin_loss softmax softplus softshrink sort split split_copy split_with_sizes
+split_with_sizes_copy sqrt square squeeze squeeze_copy stack std std_mean sub sum swapaxes t t_copy take tan tanh
+threshold topk trace transpose transpose_copy tril triton_kernel_wrapper_functional triton_kernel_wrapper_mutation
+triu true_divide trunc type_as unbind unbind_copy unfold unfold_copy uniform unique_consecutive unique_dim
+unique_dim_consecutive unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_copy upsample_bicubic2d
+upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d var var_mean vdot view
+view_as view_as_complex view_as_complex_copy view_as_real view_as_real_copy view_copy view_of wait_tensor where xlogy
+zero zeros zeros_like zeta
+""".split()
+)
+_MATMUL_OPS = frozenset(
+    "_grouped_mm _int_mm _scaled_grouped_mm _scaled_mm _scaled_mm_v2 addbmm addmm addmv baddbmm bmm linear matmul mm "
+    "mm_plus_mm mv".split()
+)
+_CONVOLUTION_OPS = frozenset("_convolution conv1d conv2d conv3d convolution convolution_backward".split())
+_REDUCING_OPS = frozenset(
+    """
+_fused_rms_norm _log_softmax _native_batch_norm_legit_functional _safe_softmax _softmax _softmax_backward_data all
+amax amin any argmax argmin count_nonzero cumprod cumsum layer_norm linalg_vector_norm log_softmax logcumsumexp
+logsumexp max mean median min native_batch_norm native_group_norm native_layer_norm native_layer_norm_backward norm
+prepare_softmax_online prod rms_norm softmax std std_mean sum var var_mean
+""".split()
+)
+_MOST_WORDS = max(op.count("_") for op in _OPS) + 1
+
+
+def _split_ops(merged: str) -> tuple[str, ...]:
+    """Split `merged` into op names, the longest known name first; `"_".join` of the result is always `merged`.
+
+    What no known name covers stays whole up to the next known one: a custom op keeps its underscores. Two ops whose
+    joined names are an op too cannot be told from it: `index_select` may be `index` and `select`.
+    """
+    words = merged.split("_") if merged else []
+    ops: list[str] = []
+    unknown: list[str] = []
+    at = 0
+    while at < len(words):
+        end = _end_of_op(words, at)
+        if end == at:
+            unknown.append(words[at])
+            at += 1
+            continue
+        if unknown == [""] and not ops:
+            at, unknown = at - 1, []  # a name with "_" at its front
+        _flush(unknown, ops)
+        ops.append("_".join(words[at:end]))
+        at, unknown = end, []
+    _flush(unknown, ops)
+    return tuple(ops)
+
+
+def _end_of_op(words: list[str], at: int) -> int:
+    """Return the place behind the last word of the longest known op that starts at `at`; `at` where none does."""
+    for end in range(min(len(words), at + _MOST_WORDS), at, -1):
+        if "_".join(words[at:end]) in _OPS:
+            return end + (words[end : end + 1] == ["backward"])
+    return at
+
+
+def _flush(unknown: list[str], ops: list[str]) -> None:
+    if unknown == [""] and ops:
+        ops[-1] += "_"  # an in-place op: `relu__add` is `relu_` and `add`, for names with a leading "_" sort first
+    elif unknown:
+        ops.append("_".join(unknown))
+
+
 # --- the details of a name -------------------------------------------------------------------------------------------
 # Each function returns fields of `KernelName`, and replaces those that its rule gives. The default of `short` is the
 # whole name.
@@ -166,18 +285,21 @@ _INDUCTOR_CATEGORIES = {
 }  # fmt: skip
 _SPECIALISATION = re.compile(r"_(?:\d+[cde]+)+$", re.ASCII)  # `_0d1d2de`: appended to names by Triton 2.x
 _TRAILING_ID = re.compile(r"(?:^|_)(?P<id>\d{1,9})$", re.ASCII)
-_KINDS_OF_OPS = ((Kind.ATTENTION, ATTENTION_OPS), (Kind.CONVOLUTION, CONVOLUTION_OPS), (Kind.GEMM, MATMUL_OPS))
 
 
 def _merged_ops(merged: str) -> dict[str, Any]:
     """Read the ops that Inductor merged into one kernel, and the kernel's number in its graph."""
     number = _TRAILING_ID.search(merged)
-    ops = split_ops(merged[: number.start()] if number else merged)
+    ops = _split_ops(merged[: number.start()] if number else merged)
     return {"ops": ops, "graph_id": int(number["id"]) if number else None}
 
 
 def _kind_of_template(ops: tuple[str, ...]) -> Kind:
-    return next((kind for kind, names in _KINDS_OF_OPS if names.intersection(ops)), Kind.OTHER)
+    if any("attention" in op for op in ops):
+        return Kind.ATTENTION
+    if _CONVOLUTION_OPS.intersection(ops):
+        return Kind.CONVOLUTION
+    return Kind.GEMM if _MATMUL_OPS.intersection(ops) else Kind.OTHER
 
 
 def _inductor_triton(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
@@ -186,27 +308,22 @@ def _inductor_triton(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
     kind = _INDUCTOR_CATEGORIES.get(category, Kind.OTHER)
     if category == "tem":
         kind = _kind_of_template(fields["ops"])
-    elif category == "unk" and REDUCING_OPS.intersection(fields["ops"]):
+    elif category == "unk" and _REDUCING_OPS.intersection(fields["ops"]):
         kind = Kind.REDUCTION
     return {**fields, "kind": kind}
 
 
 def _inductor_cpp(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
     fields = _merged_ops(match["rest"])
-    kind = Kind.REDUCTION if REDUCING_OPS.intersection(fields["ops"]) else Kind.POINTWISE
+    kind = Kind.REDUCTION if _REDUCING_OPS.intersection(fields["ops"]) else Kind.POINTWISE
     # `graph_N_` is left out of `short`: N counts the graphs of the process and says nothing of the kernel.
     return {**fields, "kind": kind, "short": match["name"]}
 
 
-def _inductor_autotuned(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
-    ops = split_ops(_TRAILING_ID.sub("", match["rest"]))
-    return {"kind": _kind_of_template(ops), "ops": ops}
-
-
 def _inductor_template(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
-    ops = split_ops(match["rest"] or "")
-    backend = f"inductor-{match['backend'].replace('_', '-')}"
-    return {"kind": _kind_of_template(ops), "ops": ops, "backend": backend}
+    ops = _split_ops(_TRAILING_ID.sub("", match["rest"] or ""))
+    backend = match.groupdict().get("backend") or "triton"
+    return {"kind": _kind_of_template(ops), "ops": ops, "backend": f"inductor-{backend.replace('_', '-')}"}
 
 
 _TILE = re.compile(r"(?:tilesize)?(?P<mn>\d{1,5}x\d{1,5})(?:x(?P<k>\d{1,5}))?", re.ASCII)
@@ -460,7 +577,7 @@ RULES: tuple[Rule, ...] = (
     _rule(_BARE, r"(?P<backend>cutlass|cutedsl|nv_universal_gemm|pallas|rocm)_(?:fused_(?P<rest>\w+)_)?[0-9a-f]{8}",
           "inductor", Kind.OTHER, f"{_INDUCTOR}/codegen: define_kernel of the template backends", _inductor_template),
     _rule(_BARE, r"triton_(?P<rest>\w*mm\w*|flex_\w+|convolution\w*)", "inductor-triton", Kind.OTHER,
-          f"{_INDUCTOR}/select_algorithm.py: a template while it is autotuned", _inductor_autotuned),
+          f"{_INDUCTOR}/select_algorithm.py: a template while it is autotuned", _inductor_template),
     _rule(_BARE, r"triton_(?:_[0-9cde]+)?", "inductor-triton", Kind.OTHER,
           f"{_INDUCTOR}/config.py: triton.unique_kernel_names = False", _whole),
 

@@ -1,43 +1,46 @@
-"""A trace file -> `Trace`: the Chrome trace of torch.profiler (`.json`, `.json.gz`)."""
+"""A trace file -> `Trace`: the Chrome trace of torch.profiler (`.json`, `.json.gz`), read piece by piece.
+
+A trace of any size is never in memory as a whole. Decoding in one go would be simpler, at five times the memory
+(docs/design/trace-reader.md).
+
+A piece ends behind an event. Where that is is guessed from the right, and a guess is proved: "[" + piece + "]" is JSON
+only where an event ends, because a JSON parser that has come that far is in one state. Inside a string or an event the
+parser refuses it. Where the first guesses are wrong, as in an event with many objects inside, the brackets are counted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
+from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from ..errors import TraceError
 from ..files import ChangedFileError, IrregularFileError, blocks_of_file
-from .events import GZIP_BYTES, Args, Event, Piece, TraceParser, in_utf8, inflate
 from .model import STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
-__all__ = ["parse", "read"]
+__all__ = ["BLOCK_BYTES", "LONGEST_BYTES", "parse", "read"]
+
+# Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
+BLOCK_BYTES = 1 << 18
+# The longest event, and the most that stands before the events or behind them: what has no end in so many bytes is not
+# read on to find out.
+LONGEST_BYTES = 16 << 20
 
 _API_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"})
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
 _CATEGORIES = _API_CATEGORIES | _DEVICE_CATEGORIES | {"cpu_op", "user_annotation"}
-
 # Devices and versions that nobody here has seen enough of: Kineto's other accelerators, and its names before torch 1.11.
 _NOT_READ = frozenset(
     {"Kernel", "Memset", "Memcpy", "Runtime", "mtia_ccp_events", "mtia_runtime", "mtia_workloadd", "hpu_op",
      "xpu_runtime", "xpu_driver", "privateuse1_runtime", "privateuse1_driver"}
 )  # fmt: skip
-
-# Steps follow one another. Each holds what happened in it: if all were open at once, the square of the trace.
-_MOST_STEPS_AT_ONCE = 64
-
-_Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
-_NO_ARGS = Args()
-# A list of tensors is a list of lists in the list of the arguments; what is deeper by far is no shape.
-_DEEPEST_SHAPE = 16
-_MOST_ELEMENTS = 2**63 - 1  # torch counts in int64
-_decode_any = msgspec.json.Decoder(list[Any]).decode
-_decode_types = msgspec.json.Decoder(list[str]).decode
-_decode_devices = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
 def read(path: Path | str) -> Trace:
@@ -46,51 +49,381 @@ def read(path: Path | str) -> Trace:
     Raises `TraceError` if the file is missing, changes while it is read, is not gzip or JSON, or is JSON of something
     else.
     """
-    where, what = str(path), "cannot read the trace"
+    where = str(path)
     try:
-        return _read(inflate(blocks_of_file(path, GZIP_BYTES), where), where)
+        return _read(_inflate(blocks_of_file(path, _FILE_BLOCK_BYTES), where), where)
     except ChangedFileError as error:
         what, got, expected = "the trace changed while it was read", str(error), "a file that nobody writes to"
         raise TraceError(what, where=where, got=got, expected=expected) from error
     except IrregularFileError as error:
-        raise TraceError(what, where=where, got=str(error), expected="a file") from error
+        raise _refusal(where, str(error), "a file") from error
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
-        raise TraceError(what, where=where, got=str(error), expected="a file that can be read") from error
+        raise _refusal(where, str(error), "a file that can be read") from error
 
 
 def parse(content: bytes, *, where: str = "<bytes>") -> Trace:
     """Parse the JSON of a Chrome trace. Raises `TraceError` with the place, what was got and what was expected."""
-    return _read([content], where=where)
+    return _read((content[at : at + BLOCK_BYTES] for at in range(0, len(content), BLOCK_BYTES)), where)
 
 
 def _read(blocks: Iterable[bytes], where: str) -> Trace:
-    parser, rows = TraceParser(_is_looked_into), _Rows()
+    document, rows = _Document(), _Rows()
     try:
-        for piece in parser.pieces(blocks):
-            rows.add(piece)
-        return rows.trace(_devices(parser.rest.get("deviceProperties", msgspec.Raw(b"[]"))))
+        for first, events in document.pieces(_joined(blocks)):
+            rows.add(first, events)
+        return rows.trace(_devices(document.rest.get("deviceProperties", msgspec.Raw(b"[]"))))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TraceError(
-            "not a torch.profiler trace",
-            where=where,
-            got=str(error),
-            expected="a JSON object with a list `traceEvents`, as export_chrome_trace writes it",
-        ) from error
+        expected = "a JSON object with a list `traceEvents`, as export_chrome_trace writes it"
+        raise TraceError("not a torch.profiler trace", where=where, got=str(error), expected=expected) from error
 
 
-def _is_looked_into(phase: object, category: object) -> bool:
-    return phase == "X" and isinstance(category, str) and category in _CATEGORIES
+# --- from a file to blocks of JSON -----------------------------------------------------------------------------------
+
+# Bytes of a file that are read at once. Few, because zlib copies what stands behind a member, and a file may have a
+# member in every 20 bytes.
+_FILE_BLOCK_BYTES = 1 << 14
+_GZIP = b"\x1f\x8b"
+_GZIP_WINDOW = 31  # zlib: the largest window, and gzip's own header
+# The profiler's JSON shrinks 10 to 40 times (the recorded ones: 14 to 27); deflate can reach 1030. What claims more
+# than this is no trace, and is refused before it fills the memory.
+_MOST_RATIO = 200
+_RATIO_FROM = 64 << 20
 
 
-def _devices(raw: msgspec.Raw) -> tuple[dict[str, object], ...]:
-    try:
-        return tuple(_decode_devices(in_utf8(bytes(raw))))
-    except msgspec.DecodeError as error:
-        raise msgspec.DecodeError(f"deviceProperties: {error}") from error
+def _inflate(blocks: Iterator[bytes], where: str) -> Iterator[bytes]:
+    """Yield the content of a file, decompressed if it is gzip, in blocks of at most `BLOCK_BYTES`.
+
+    A file is one gzip member after another; zeros between and behind them are padding. Raises `TraceError` if a member
+    is damaged or incomplete, or holds far more than a trace would.
+    """
+    start = next(blocks, b"")
+    blocks = chain([start], blocks)
+    return _inflated(blocks, where) if start.startswith(_GZIP) else blocks
+
+
+def _inflated(blocks: Iterable[bytes], where: str) -> Iterator[bytes]:
+    engine = zlib.decompressobj(_GZIP_WINDOW)
+    read = made = 0
+    for block in blocks:
+        read += len(block)
+        left = block
+        while True:
+            if engine.eof:
+                left = left.lstrip(b"\0")
+                if not left:
+                    break
+                engine = zlib.decompressobj(_GZIP_WINDOW)
+            try:
+                piece = engine.decompress(left, BLOCK_BYTES)
+            except zlib.error as error:
+                raise _refusal(where, f"damaged gzip: {error}", "a whole gzip file") from error
+            made += len(piece)
+            if made > max(_RATIO_FROM, _MOST_RATIO * read):
+                most = f"at most {_MOST_RATIO} times as many: this is no trace"
+                raise _refusal(where, f"{made} bytes out of {read} compressed ones", most)
+            left = engine.unused_data if engine.eof else engine.unconsumed_tail
+            if piece:
+                yield piece
+            elif not left:  # with no input left, what it still holds comes out first
+                break
+    if not engine.eof:
+        raise _refusal(where, "the gzip stream ends in the middle", "a whole gzip file")
+
+
+def _refusal(where: str, got: str, expected: str) -> TraceError:
+    return TraceError("cannot read the trace", where=where, got=got, expected=expected)
+
+
+def _joined(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in blocks of `BLOCK_BYTES` or more: a gzip member may hold a single byte."""
+    held: list[bytes] = []
+    length = 0
+    for block in blocks:
+        held.append(block)
+        length += len(block)
+        if length >= BLOCK_BYTES:
+            yield b"".join(held)
+            held, length = [], 0
+    if held:
+        yield b"".join(held)
+
+
+# --- from blocks to events -------------------------------------------------------------------------------------------
+
+_MOST_GUESSES = 4
+_MOST_OTHER_LISTS = 100  # with the name of the events, in something else that stands before them
+_SPACE = b" \t\r\n"  # JSON's white space: `\s` has two characters more
+_KEY = b'"traceEvents"'
+_EVENTS = re.compile(_KEY + rb"[ \t\r\n]*:[ \t\r\n]*\[")
+_END = re.compile(rb"\}[ \t\r\n]*,")
+_TOKEN = re.compile(rb'"[^"]*"?|[{\[]+|[}\]]+')  # of text without escapes: a string, or brackets in a row
+# Python's integers have no bound, but their hashes have: keys of a dict that are chosen to collide would stop it.
+_Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "older_id": "external id",
+           "input_dims": "Input Dims", "input_types": "Input type"}):  # fmt: skip
+    """Of an event: those that a trace is read for."""
+
+    external_id: _Int | None = None
+    older_id: _Int | None = None  # before torch 2.0
+    input_dims: msgspec.Raw = msgspec.Raw()
+    input_types: msgspec.Raw = msgspec.Raw()
+    correlation: _Int | None = None
+    # On rows of the host texts: ROCm writes the stream as an address, torch 2.6 the grid as Triton's source has it.
+    device: _Int | str | None = None
+    stream: _Int | str | None = None
+    grid: tuple[_Int, _Int, _Int] | str | None = None
+    block: tuple[_Int, _Int, _Int] | str | None = None
+    bytes: _Int | None = None
+    kernel_kwargs: str | None = None
+    num_warps: _Int | None = None
+    num_stages: _Int | None = None
+    kernel_hash: str | None = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """A row of a trace. Times in microseconds."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    tid: _Int | str = 0
+    args: Args | None = None
+
+
+class _Loose(msgspec.Struct):
+    """An event of which only what says whether it is read has been decoded."""
+
+    ph: Any = None
+    cat: Any = None
+
+
+_decode_piece = msgspec.json.Decoder(list[Event]).decode
+_decode_rows = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_event = msgspec.json.Decoder(Event).decode
+_decode_loose = msgspec.json.Decoder(_Loose).decode
+_decode_rest = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class _NotTheEndError(Exception):
+    """The bytes are no sequence of whole JSON values."""
+
+
+class _Document:
+    """Take a trace apart while it is read.
+
+    After `pieces` is exhausted, `rest` holds what stands beside the events, undecoded, by key. Raises
+    `msgspec.DecodeError`: not JSON, no events in it, or a field of another type.
+    """
+
+    def __init__(self) -> None:
+        self.rest: dict[str, msgspec.Raw] = {}
+        self._is_list = False  # Chrome's other form: the events alone
+        self._first = 0  # index of the next event
+        self._offset = 0  # where it begins in the file
+
+    def pieces(self, blocks: Iterator[bytes]) -> Iterator[tuple[int, list[Event]]]:
+        """Yield events that follow one another, with the index of the first."""
+        buffer, any_phase, wanted = self._head(blocks), False, 0
+        for block in chain(blocks, [None]):
+            buffer += block or b""
+            if block is not None and len(buffer) < wanted:
+                continue
+            found = self._last(buffer) if block is None else self._before_last(buffer)
+            if found is None:
+                # To look at each byte a few times, however long an event is.
+                wanted = min(4 * len(buffer), LONGEST_BYTES + 1)
+                continue
+            events, end = found
+            any_phase = any_phase or any(event.ph for event in events)
+            yield self._first, events
+            self._first += len(events)
+            self._offset += end
+            buffer, wanted = buffer[end:], 0
+        if self._is_list and not any_phase:
+            raise msgspec.ValidationError("a list without an event")
+
+    def _head(self, blocks: Iterator[bytes]) -> bytes:
+        """Read up to the bracket that opens the events, and return what follows it."""
+        buffer, seen, others = b"", 0, 0
+        for block in blocks:
+            space = 0 if buffer else len(block) - len(block.lstrip(_SPACE))
+            self._offset += space
+            buffer += block[space:]
+            self._is_list = buffer[:1] == b"["
+            if self._is_list:
+                self._offset += 1
+                return buffer[1:]
+            for match in _EVENTS.finditer(buffer, seen):
+                seen = match.end()
+                if self._takes_rest(buffer[:seen] + b"]}"):  # else it is a part of something else
+                    del self.rest["traceEvents"]
+                    self._offset += seen
+                    return buffer[seen:]
+                others += 1
+            begun = buffer.rfind(_KEY, seen)
+            seen = begun if begun >= 0 else max(seen, len(buffer) - len(_KEY))
+            if len(buffer) > LONGEST_BYTES or others > _MOST_OTHER_LISTS:
+                raise msgspec.DecodeError(f"no list `traceEvents` in the first {LONGEST_BYTES} bytes")
+            if buffer and buffer[:1] != b"{":
+                break
+        rest = _decode_rest(_in_utf8(buffer))  # says what is wrong with the JSON, if anything is
+        if "traceEvents" in rest:
+            raise msgspec.ValidationError("Expected `array` - at `$.traceEvents`")
+        raise msgspec.ValidationError("Object missing required field `traceEvents`")
+
+    def _takes_rest(self, text: bytes) -> bool:
+        try:
+            rest = _decode_rest(_in_utf8(text))
+        except msgspec.DecodeError:
+            return False
+        self.rest |= {key: msgspec.Raw(bytes(value)) for key, value in rest.items()}
+        return True
+
+    def _guess(self, buffer: bytes, ends: Iterable[tuple[int, int]]) -> tuple[list[Event], int] | None:
+        """Return the events before the first end that proves right, and where it goes on. `ends`: the same of each."""
+        for end, next_one in islice(ends, _MOST_GUESSES):
+            try:
+                return self._events(buffer[:end]), next_one
+            except _NotTheEndError:
+                continue
+        return None
+
+    def _before_last(self, buffer: bytes) -> tuple[list[Event], int] | None:
+        """Return the events before the last one, and where that begins. None if it is the first, or the list ends."""
+        found = self._guess(buffer, _ends_of_events(buffer))
+        if found and found[0]:
+            return found
+        begin, closed = _count(buffer)
+        before = buffer[:begin].rstrip(_SPACE)
+        if not before or closed is not None:
+            if len(buffer) > LONGEST_BYTES:
+                what = "an event that does not end" if closed is None else "text behind the list of events"
+                raise msgspec.DecodeError(self._place(f"{what} in {LONGEST_BYTES} bytes"))
+            return None
+        events = self._proved(before[:-1]) if before.endswith(b",") else []
+        if not events:
+            raise msgspec.DecodeError(self._place("events are not parted by commas"))
+        return events, begin
+
+    def _last(self, buffer: bytes) -> tuple[list[Event], int]:
+        """Return the events before the bracket that closes their list: one of the last, for little stands behind it."""
+        found = self._guess(buffer, _ends_of_list(buffer))
+        if found is None:
+            _, closed = _count(buffer)
+            if closed is None or buffer[closed : closed + 1] != b"]":
+                self._proved(buffer)  # says what is wrong, if it is more than this
+                raise msgspec.DecodeError(self._place("the file ends within the list of events"))
+            found = self._proved(buffer[:closed]), closed + 1
+        events, end = found
+        if self._first and not events:
+            raise msgspec.DecodeError(self._place("a comma behind the last event"))
+        if self._is_list and buffer[end:].strip(_SPACE):
+            raise msgspec.DecodeError("text behind the list of events")
+        tail = b'{"":0' + buffer[end:]
+        if not self._is_list and not self._takes_rest(tail):
+            _decode_rest(_in_utf8(tail))  # says what is wrong
+        if "traceEvents" in self.rest:
+            raise msgspec.ValidationError("a second list `traceEvents`")
+        return found
+
+    def _place(self, what: str) -> str:
+        return f"traceEvents[{self._first}] or later, from byte {self._offset} of the JSON: {what}"
+
+    def _proved(self, text: bytes) -> list[Event]:
+        try:
+            return self._events(text)
+        except _NotTheEndError as error:
+            raise msgspec.DecodeError(self._place(str(error))) from error
+
+    def _events(self, text: bytes) -> list[Event]:
+        """Decode events. Raises `_NotTheEndError` where `text` is no sequence of JSON values."""
+        content = b"[" + text + b"]"
+        try:
+            return _decode_piece(content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # one by one, to name the event that is wrong, and to pass over those that nobody reads
+        try:
+            rows = _decode_rows(content)
+        except msgspec.DecodeError as error:
+            raise _NotTheEndError(str(error)) from error
+        except RecursionError as error:
+            raise msgspec.DecodeError(self._place("JSON nested too deeply")) from error
+        return [self._event(self._first + index, _in_utf8(bytes(row))) for index, row in enumerate(rows)]
+
+    def _event(self, index: int, row: bytes) -> Event:
+        try:
+            return _decode_event(row)
+        except msgspec.DecodeError as error:
+            try:
+                kind = _decode_loose(row)
+                is_read = kind.ph == "X" and isinstance(kind.cat, str) and kind.cat in _CATEGORIES
+            except msgspec.DecodeError:  # no object
+                is_read = True
+            if is_read:
+                raise msgspec.ValidationError(f"traceEvents[{index}]: {error}") from error
+            return Event(ph="?")
+
+
+def _in_utf8(text: bytes) -> bytes:
+    """Replace what is not UTF-8: a name that is not is no reason to refuse the rest."""
+    return text.decode(errors="replace").encode()
+
+
+def _ends_of_events(text: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where an event may end, from the right, and where the next begins."""
+    at = len(text)
+    while (at := text.rfind(b"}", 0, at)) >= 0:
+        if end := _END.match(text, at):
+            yield at + 1, end.end()
+
+
+def _ends_of_list(text: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where the list of events may end, from the right, and what is behind its bracket."""
+    at = len(text)
+    while (at := text.rfind(b"]", 0, at)) >= 0:
+        yield at, at + 1
+
+
+def _count(text: bytes) -> tuple[int, int | None]:
+    """Count brackets: return where the last event begins, and where the list of events is closed (None: nowhere).
+
+    It is slower than a guess, but finds every end. Of what is no JSON it may say anything: the decoder refuses that.
+    """
+    text = text.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
+    depth = begin = 0
+    for token in _TOKEN.finditer(text):
+        at, end = token.span()
+        if text[at] in b"{[":
+            begin = at if depth == 0 else begin
+            depth += end - at
+        elif text[at] in b"}]":
+            depth -= end - at
+            if depth < 0:
+                return begin, end + depth
+    return begin, None
+
+
+# --- from events to rows ---------------------------------------------------------------------------------------------
+
+_NO_ARGS = Args()
+# Steps follow one another. Each holds what happened in it: if all were open at once, the square of the trace.
+_MOST_STEPS_AT_ONCE = 64
+# A list of tensors is a list of lists in the list of the arguments; what is deeper by far is no shape.
+_DEEPEST_SHAPE = 16
+_MOST_ELEMENTS = 2**63 - 1  # torch counts in int64
+_START = attrgetter("start_us")
+_Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
+_decode_any = msgspec.json.Decoder(list[Any]).decode
+_decode_types = msgspec.json.Decoder(list[str]).decode
+_decode_devices = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
 class _Rows:
-    """The rows of a trace as they come in. Names, threads, shapes and types are kept once: there are few of them."""
+    """Collect the rows of a trace. Names, threads, shapes and types are kept once: there are few of them."""
 
     def __init__(self) -> None:
         self._ops: list[Op] = []
@@ -100,12 +433,13 @@ class _Rows:
         self._not_read: dict[str, int] = {}
         self._names: dict[str, str] = {}
         self._threads: dict[int | str, int | str] = {}
-        self._lists: dict[bytes, tuple[Any, ...]] = {b"": (), b"null": ()}
-        self._types: dict[bytes, tuple[str, ...]] = {b"": (), b"null": ()}
+        self._shapes: dict[bytes, tuple[Any, ...]] = {b"": (), b"null": ()}
+        self._types: dict[bytes, tuple[Any, ...]] = {b"": (), b"null": ()}
 
-    def add(self, piece: Piece) -> None:
+    def add(self, first: int, events: list[Event]) -> None:
+        """Add events; `first` is the index of the first one in the file."""
         ops, names = self._ops, self._names
-        for index, event in enumerate(piece.events):
+        for index, event in enumerate(events, start=first):
             category = event.cat
             if category not in _CATEGORIES or event.ph != "X":
                 if category in _NOT_READ:
@@ -113,85 +447,54 @@ class _Rows:
                 continue
             name = names.setdefault(event.name, event.name)
             args = event.args or _NO_ARGS
+            external_id = args.older_id if args.external_id is None else args.external_id
             if category in _API_CATEGORIES:
-                self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, _external_id(args)))
+                self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id))
                 continue
             try:
                 if category in _DEVICE_CATEGORIES:
-                    self._records.append(_record(event, name, args))
+                    self._records.append(_record(event, name, args, external_id))
                 else:
-                    (ops if category == "cpu_op" else self._annotations).append(self._op(event, name, args))
+                    (ops if category == "cpu_op" else self._annotations).append(
+                        self._op(event, name, args, external_id)
+                    )
             except msgspec.DecodeError as error:
-                raise msgspec.DecodeError(f"traceEvents[{piece.first + index}].args: {error}") from error
+                raise msgspec.DecodeError(f"traceEvents[{index}].args: {error}") from error
 
     def trace(self, devices: tuple[dict[str, object], ...]) -> Trace:
+        """Return the trace of all rows that were added."""
         annotations = _by_start(self._annotations)
         _refuse_crowded_steps(annotations)
-        return Trace(
-            ops=_by_start(self._ops),
-            annotations=annotations,
-            calls=_by_start(self._calls),
-            records=_by_start(self._records),
-            device_properties=devices,
-            not_read=self._not_read,
-        )
+        lanes = (_by_start(self._ops), annotations, _by_start(self._calls), _by_start(self._records))
+        return Trace(*lanes, device_properties=devices, not_read=self._not_read)
 
-    def _op(self, event: Event, name: str, args: Args) -> Op:
+    def _op(self, event: Event, name: str, args: Args, external_id: int | None) -> Op:
         return Op(
             name,
             event.ts,
             event.dur,
             self._threads.setdefault(event.tid, event.tid),
-            _external_id(args),
-            self._shapes(bytes(args.input_dims)),
-            self._input_types(bytes(args.input_types)),
+            external_id,
+            _listed(self._shapes, bytes(args.input_dims), "Input Dims", _decode_shapes),
+            _listed(self._types, bytes(args.input_types), "Input type", _decode_types),
             args.kernel_kwargs,
             args.num_warps,
             args.num_stages,
             args.kernel_hash,
         )
 
-    def _shapes(self, raw: bytes) -> tuple[Any, ...]:
-        known = self._lists.get(raw)
-        if known is None:
-            try:
-                known = tuple(_frozen(shape) for shape in _decode_any(in_utf8(raw)))
-            except msgspec.DecodeError as error:
-                raise msgspec.DecodeError(f"Input Dims: {error}") from error
-            self._lists[raw] = known
-        return known
 
-    def _input_types(self, raw: bytes) -> tuple[str, ...]:
-        known = self._types.get(raw)
-        if known is None:
-            try:
-                known = tuple(_decode_types(in_utf8(raw)))
-            except msgspec.DecodeError as error:
-                raise msgspec.DecodeError(f"Input type: {error}") from error
-            self._types[raw] = known
-        return known
+def _devices(raw: msgspec.Raw) -> tuple[dict[str, object], ...]:
+    try:
+        return tuple(_decode_devices(_in_utf8(bytes(raw))))
+    except msgspec.DecodeError as error:
+        raise msgspec.DecodeError(f"deviceProperties: {error}") from error
 
 
-def _external_id(args: Args) -> int | None:
-    return args.older_id if args.external_id is None else args.external_id
-
-
-def _frozen(value: object, depth: int = 1) -> object:
-    """Lists as tuples: what is shown and compared later is hashable, small and not deep, whatever the file holds."""
-    if depth > _DEEPEST_SHAPE:
-        raise msgspec.ValidationError("nested too deeply")
-    if isinstance(value, list):
-        return tuple(_frozen(item, depth + 1) for item in value)
-    if isinstance(value, dict) or (isinstance(value, int) and abs(value) > _MOST_ELEMENTS):
-        raise msgspec.ValidationError(f"Expected lists of sizes, got {type(value).__name__}")
-    return value
-
-
-def _record(event: Event, name: str, args: Args) -> DeviceRecord:
+def _record(event: Event, name: str, args: Args, external_id: int | None) -> DeviceRecord:
     device, stream, grid, block = args.device, args.stream, args.grid, args.block
     if isinstance(device, str) or isinstance(stream, str) or isinstance(grid, str) or isinstance(block, str):
-        fields = {"device": device, "stream": stream, "grid": grid, "block": block}
-        wrong = next(field for field, value in fields.items() if isinstance(value, str))
+        wrong = next(name for name in ("device", "stream", "grid", "block") if isinstance(getattr(args, name), str))
         raise msgspec.ValidationError(f"{wrong} of a device record: got `str`")
     return DeviceRecord(
         event.cat,
@@ -201,27 +504,49 @@ def _record(event: Event, name: str, args: Args) -> DeviceRecord:
         device or 0,
         stream or 0,
         args.correlation,
-        _external_id(args),
+        external_id,
         grid,
         block,
         args.bytes,
     )
 
 
-_START = attrgetter("start_us")
+def _listed(
+    known: dict[bytes, tuple[Any, ...]], raw: bytes, field: str, decode: Callable[[bytes], Iterable[Any]]
+) -> tuple[Any, ...]:
+    found = known.get(raw)
+    if found is None:
+        try:
+            found = known[raw] = tuple(decode(_in_utf8(raw)))
+        except msgspec.DecodeError as error:
+            raise msgspec.DecodeError(f"{field}: {error}") from error
+    return found
+
+
+def _decode_shapes(raw: bytes) -> Iterator[object]:
+    return map(_frozen, _decode_any(raw))
+
+
+def _frozen(value: object, depth: int = 1) -> object:
+    """Return lists as tuples: what is shown and compared later is hashable, small and not deep."""
+    if depth > _DEEPEST_SHAPE:
+        raise msgspec.ValidationError("nested too deeply")
+    if isinstance(value, list):
+        return tuple(_frozen(item, depth + 1) for item in value)
+    if isinstance(value, dict) or (isinstance(value, int) and abs(value) > _MOST_ELEMENTS):
+        raise msgspec.ValidationError(f"Expected lists of sizes, got {type(value).__name__}")
+    return value
 
 
 def _by_start(rows: list[_Timed]) -> tuple[_Timed, ...]:
-    """Longest first at equal starts, so that a parent precedes its child."""
+    """Sort by start, the longest first at equal starts, so that a parent precedes its child."""
     rows.sort(key=_START)
     start = 0
-    while start < len(rows) - 1:
-        end = start + 1
-        while end < len(rows) and rows[end].start_us == rows[start].start_us:
-            end += 1
-        if end - start > 1:
-            rows[start:end] = sorted(rows[start:end], key=lambda row: -row.duration_us)
-        start = end
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or rows[end].start_us != rows[start].start_us:
+            if end - start > 1:
+                rows[start:end] = sorted(rows[start:end], key=lambda row: -row.duration_us)
+            start = end
     return tuple(rows)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -109,7 +110,7 @@ class Summary:
 
     @property
     def bound(self) -> Bound | None:
-        """None where nothing ran, where records are lost, and over a whole trace: it holds more than one job."""
+        """Return who makes the step so long; None where nothing ran or records are lost, and over a whole trace."""
         span = sum(activity.span_us for activity in self.activity)
         if self.lane.is_whole_trace or self.problems_inside or not span:
             return None
@@ -118,15 +119,14 @@ class Summary:
 
 
 def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Summary:
-    """`windows`: what to look at; default the profiler's steps, or the whole trace if there are none."""
+    """Summarize some windows; default the profiler's steps, or the whole trace if there are none."""
     lane = lane_of(trace, windows)
-    devices = tuple(str(device.get("name", "")) for device in trace.device_properties)
     used = {record.device for record in trace.records}
     named = {str(device.get("name", "")) for device in trace.device_properties if device.get("id") in used}
     limits = limits_of(named.pop()) if len(named) == 1 else None
     return Summary(
         lane=lane,
-        shares=tuple(_share([kernel], kernel.device_time_us, limits) for kernel in lane.kernels),
+        shares=tuple(_share([kernel], limits) for kernel in lane.kernels),
         groups=_groups(lane, limits),
         totals=_totals(trace),
         memsets=_transfers([window.memsets for window in lane.windows]),
@@ -136,13 +136,13 @@ def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Su
         problems=trace.pairing_problems(),
         problems_inside=sum(window.lost for window in lane.windows),
         not_read=trace.not_read,
-        devices=devices,
+        devices=tuple(str(device.get("name", "")) for device in trace.device_properties),
         limits=limits,
     )
 
 
 def kernel_work(kernel: LaneKernel) -> Work | None:
-    """Of one launch: that of the op, where this kernel did all of it."""
+    """Return the work of one launch: that of the op, where this kernel did all of it."""
     if kernel.op is None or not kernel.does_the_op:
         return None
     return work_of(kernel.op, kernel.input_shapes, kernel.input_types)
@@ -152,30 +152,29 @@ def _groups(lane: Lane, limits: Limits | None) -> tuple[KernelGroup, ...]:
     found: dict[KernelIdentity, list[LaneKernel]] = {}
     for kernel in lane.kernels:
         found.setdefault(kernel.identity, []).append(kernel)
-    groups = [_group(identity, kernels, limits) for identity, kernels in found.items()]
+    groups = [
+        KernelGroup(
+            identity=identity,
+            launches=len(kernels),
+            device_time_us=sum(kernel.device_time_us for kernel in kernels),
+            ops=tuple(name for name, _ in Counter(kernel.op for kernel in kernels if kernel.op).most_common()),
+            shapes=tuple(dict.fromkeys(kernel.input_shapes for kernel in kernels if kernel.input_shapes)),
+            work=_work_of_all(kernels),
+            limit=_share(kernels, limits),
+        )
+        for identity, kernels in found.items()
+    ]
     return tuple(sorted(groups, key=lambda group: -group.device_time_us))
 
 
-def _group(identity: KernelIdentity, kernels: Sequence[LaneKernel], limits: Limits | None) -> KernelGroup:
-    time_us = sum(kernel.device_time_us for kernel in kernels)
-    return KernelGroup(
-        identity=identity,
-        launches=len(kernels),
-        device_time_us=time_us,
-        ops=tuple(name for name, _ in Counter(kernel.op for kernel in kernels if kernel.op).most_common()),
-        shapes=tuple(dict.fromkeys(kernel.input_shapes for kernel in kernels if kernel.input_shapes)),
-        work=_sum([kernel_work(kernel) for kernel in kernels]),
-        limit=_share(kernels, time_us, limits),
-    )
-
-
-def _share(kernels: Sequence[LaneKernel], time_us: float, limits: Limits | None) -> Share | None:
-    """Of launches of one kernel, together."""
-    work = _sum([kernel_work(kernel) for kernel in kernels])
-    if work is None or limits is None or time_us <= 0:
+def _share(kernels: Sequence[LaneKernel], limits: Limits | None) -> Share | None:
+    """Return the share of the limit that launches of one kernel reached together."""
+    work = _work_of_all(kernels)
+    if work is None or limits is None:
         return None
-    dtype = decode(kernels[0].identity.name).dtype or _dtype(kernels[0].input_types)
-    return share_of_limit(work, time_us, dtype, limits)
+    dtype = decode(kernels[0].identity.name).dtype
+    dtype = dtype or next((_DTYPES[name] for name in kernels[0].input_types if name in _DTYPES), None)
+    return share_of_limit(work, sum(kernel.device_time_us for kernel in kernels), dtype, limits)
 
 
 _DTYPES = {
@@ -188,20 +187,14 @@ _DTYPES = {
 }
 
 
-def _dtype(types: Sequence[str]) -> str | None:
-    return next((_DTYPES[name] for name in types if name in _DTYPES), None)
-
-
-def _sum(works: Sequence[Work | None]) -> Work | None:
-    """None where one is not known: half of the work in all of the time would be a wrong rate."""
-    known = [work for work in works if work is not None]
-    if len(known) < len(works):
+def _work_of_all(kernels: Sequence[LaneKernel]) -> Work | None:
+    """Return the sum; None where one is not known: half of the work in all of the time would be a wrong rate."""
+    known = [work for work in map(kernel_work, kernels) if work is not None]
+    if len(known) < len(kernels):
         return None
-    flops, moved = [work.flops for work in known], [work.bytes for work in known]
-    return Work(
-        sum(value for value in flops if value is not None) if None not in flops else None,
-        sum(value for value in moved if value is not None) if None not in moved else None,
-    )
+    flops = [work.flops for work in known if work.flops is not None]
+    moved = [work.bytes for work in known if work.bytes is not None]
+    return Work(sum(flops) if len(flops) == len(known) else None, sum(moved) if len(moved) == len(known) else None)
 
 
 def _totals(trace: Trace) -> tuple[Total, ...]:
@@ -215,9 +208,8 @@ def _totals(trace: Trace) -> tuple[Total, ...]:
 
 def _transfers(windows: Sequence[Sequence[DeviceRecord]]) -> tuple[Transfers, ...]:
     found: dict[str, list[DeviceRecord]] = {}
-    for records in windows:
-        for record in records:
-            found.setdefault(record.name, []).append(record)
+    for record in chain.from_iterable(windows):
+        found.setdefault(record.name, []).append(record)
     steps = len(windows)
     return tuple(
         Transfers(

@@ -10,7 +10,7 @@ from typing import Any
 
 from .names import Kind
 
-__all__ = ["ATTENTIONS", "ELEMENT_BYTES", "GEMMS", "Input", "Work", "kind_of_op", "promoted", "work_of"]
+__all__ = ["Work", "kind_of_op", "work_of"]
 
 Shape = tuple[int, ...]
 
@@ -27,18 +27,10 @@ def work_of(name: str, input_shapes: tuple[Any, ...], input_types: tuple[str, ..
     """Return the work of one call of the op `name`; None for an op that is not known, or for shapes that fit none.
 
     `input_shapes` and `input_types` are "Input Dims" and "Input type", lists as tuples. They are untrusted: this never
-    raises.
-
-    FLOPs: matrix products and attention. Bytes: the least traffic that such an op causes, with each operand read once
-    and the result written once. Strides are not looked at: an expanded tensor counts as if it were whole, and one that
-    is passed twice counts twice. An op that only calls others (`aten::linear` calls `aten::addmm`) has their work too:
-    whoever adds up counts one of them.
-
-    A kernel that Inductor generated (`triton_...`) is given all of its tensors, results included, and each counts once,
-    also one that is read and then written. What it indexes into counts whole. Its FLOPs are not known, of templates
-    (`triton_tem_...`) neither.
-
-    A convolution is not known: its stride and padding are not in the shapes, so neither is the size of its output.
+    raises. FLOPs are known of matrix products and attention. Bytes are the least traffic: each operand read once and
+    the result written once, whatever the strides. An op that only calls others has their work too: whoever adds up
+    counts one of them. A kernel that Inductor generated is given all of its tensors, and each counts once. Of a
+    convolution nothing is known: its stride and padding are not in the shapes.
     """
     inputs = _read_inputs(input_shapes, input_types)
     if inputs is None:
@@ -414,7 +406,7 @@ def _pointwise_type(result: _Result, operands: tuple[Input, ...]) -> str | None:
         return "bool"
     if result is _Result.FIRST:
         return operands[0].type
-    type_name = promoted(operands)
+    type_name = _promoted(operands)
     return None if result is _Result.FLOATING and type_name not in _FLOATING else type_name
 
 
@@ -438,38 +430,34 @@ def _norm(inputs: tuple[Input, ...]) -> Work | None:
 
 # --- the type of a pointwise result, by PyTorch's rules of promotion, as far as a trace says it ----------------------
 
-# Categories, lowest first (PyTorch, "Tensor Attributes": type promotion). fp8 takes part in none of this.
-_SIGNED = ("signed char", "short", "short int", "int", "long", "long int", "long long")
+# Categories (PyTorch, "Tensor Attributes": type promotion). What mixes complex, fp8 or quantized types is not known.
 _FLOATING = ("c10::BFloat16", "c10::Half", "float", "double")
-_COMPLEX = ("c10::complex<c10::Half>", "c10::complex<float>", "c10::complex<double>")
 _CATEGORIES = {
     "bool": 0,
     "unsigned char": 1,
-    **dict.fromkeys(_SIGNED, 1),
+    **dict.fromkeys(("signed char", "short", "short int", "int", "long", "long int", "long long"), 1),
     **dict.fromkeys(_FLOATING, 2),
-    **dict.fromkeys(_COMPLEX, 3),
 }
-# A Python float becomes a tensor without dimensions of type double, and then counts as the default type instead: from a
-# row alone it cannot be told from a tensor that is one. What a complex one gives depends on the other's width too.
-_UNDECIDED = frozenset({"double", *_COMPLEX})
 
 
-def promoted(operands: Sequence[Input]) -> str | None:
+def _promoted(operands: Sequence[Input]) -> str | None:
     """Return the type that these operands are computed in; None if the trace does not say.
 
-    Tensors without dimensions count only where they are of a higher category than all others. A "Scalar" is a Python
-    number: it changes no floating type, and what it does to others depends on its value's type, which is not recorded.
+    A tensor without dimensions may be a Python number: it changes no type of its category or a higher one, and what it
+    does to others is not known. A "Scalar" is a number whose own type is not recorded.
     """
     wide = {operand.type for operand in operands if operand.is_tensor and operand.shape}
     single = {operand.type for operand in operands if operand.is_tensor and not operand.shape}
-    if not wide and len(single) > 1:
-        return None  # a tensor or a Python number, each of them
-    result = _common_type(wide or single)
-    if result is None:
-        return None
+    if not wide:
+        wide, single = single, set()
+        if len(wide) > 1:
+            return None
+    result = _common_type(wide)
     if any(operand.type == "Scalar" for operand in operands) and result not in _FLOATING:
         return None
-    return _raised(result, single) if wide else result
+    if single and (result not in _CATEGORIES or any(_CATEGORIES.get(name, 3) > _CATEGORIES[result] for name in single)):
+        return None
+    return result
 
 
 def _common_type(types: set[str]) -> str | None:
@@ -479,20 +467,8 @@ def _common_type(types: set[str]) -> str | None:
         return None
     highest = max(_CATEGORIES[name] for name in types)
     top = {name for name in types if _CATEGORIES[name] == highest}
-    if highest == 3 or (highest == 1 and "unsigned char" in top and len(top) > 1):
-        return None  # mixed with complex, or signed with unsigned: rare, and the rules are long
     if top == {"c10::BFloat16", "c10::Half"}:
         return "float"
+    if "unsigned char" in top and len(top) > 1:
+        return None  # signed with unsigned: rare, and the rules are long
     return max(top, key=lambda name: ELEMENT_BYTES[name])
-
-
-def _raised(result: str, single: set[str]) -> str | None:
-    """Return `result`, raised by tensors without dimensions of a higher category."""
-    if not single:
-        return result
-    if result not in _CATEGORIES or not single <= _CATEGORIES.keys():
-        return None
-    higher = {name for name in single if _CATEGORIES[name] > _CATEGORIES[result]}
-    if not higher:
-        return result
-    return None if higher & _UNDECIDED else _common_type(higher)

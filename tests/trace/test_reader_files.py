@@ -1,0 +1,203 @@
+"""Files that are damaged or no ordinary files, and files made to fill the memory of whoever reads them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import kernelgauge
+from kernelgauge.errors import TraceError
+from kernelgauge.files import blocks_of_file
+from kernelgauge.trace import parse, read, reader
+from tests.builders import call, chrome, kernel, op, step, waits_for_a_writer
+
+CONTENT = chrome(step(1, 0, 9), op("aten::mm", 1, 2), call(1, 2), kernel(1, 5), traceName="x")
+TRACE = parse(CONTENT)
+WHOLE = gzip.compress(CONTENT, mtime=0)
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "trace.json.gz"
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def refusal(path: Path) -> TraceError:
+    with pytest.raises(TraceError) as caught:
+        read(path)
+    assert caught.value.where == str(path)
+    assert caught.value.got
+    assert caught.value.expected
+    return caught.value
+
+
+# --- gzip --------------------------------------------------------------------------------------------------------------
+
+
+def compressed(size: int, between: bytes = b"") -> bytes:
+    """Return the content in gzip members of `size` bytes each."""
+    return b"".join(gzip.compress(CONTENT[at : at + size]) + between for at in range(0, len(CONTENT), size))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(compressed(1), compressed(7), compressed(10_000)),
+        *(compressed(200, bytes(zeros)) for zeros in (1, 511, 40_000, 3 * MEBIBYTE)),
+        gzip.compress(b"") + WHOLE + gzip.compress(b""),
+    ],
+    ids=lambda content: f"{len(content)} bytes",
+)
+def test_read_gzip_members_are_one_content(path: Path, content: bytes) -> None:
+    assert read(written(path, content)) == TRACE
+
+
+@pytest.mark.timeout(60)  # seconds; what is not linear takes minutes
+def test_read_many_gzip_members_takes_linear_time(path: Path) -> None:
+    assert read(written(path, gzip.compress(b" ") * 300_000 + WHOLE)) == TRACE
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"x", b"\x1f", b"\x1f\x8b", b"\x00\x00x", bytes(3 * MEBIBYTE) + b"x", CONTENT],
+    ids=lambda garbage: f"{len(garbage)} bytes",
+)
+def test_read_garbage_behind_gzip_is_refused(path: Path, garbage: bytes) -> None:
+    assert "gzip" in str(refusal(written(path, WHOLE + garbage)).got)
+
+
+@pytest.mark.parametrize("content", [WHOLE, CONTENT, gzip.compress(b"")], ids=["gzip", "plain", "gzip of nothing"])
+def test_read_file_cut_anywhere_is_refused(path: Path, content: bytes) -> None:
+    for length in range(len(content)):
+        refusal(written(path, content[:length]))
+
+
+def test_read_gzip_with_flipped_bit_is_refused_or_equal(path: Path) -> None:
+    for place in range(len(WHOLE)):
+        changed = bytearray(WHOLE)
+        changed[place] ^= 1 << place % 8
+        try:
+            trace = read(written(path, bytes(changed)))
+        except TraceError:
+            continue
+        assert trace == TRACE  # a bit of the header: the time, the system
+
+
+# --- files that are none, or change ------------------------------------------------------------------------------------
+
+
+def test_read_link_is_followed(path: Path, tmp_path: Path) -> None:
+    path.symlink_to(written(tmp_path / "target", CONTENT))
+    assert read(path) == TRACE
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Path.mkdir,
+        os.mkfifo,
+        *(lambda path, to=to: path.symlink_to(to) for to in ("absent", "trace.json.gz", "/dev/zero", "/")),
+    ],
+)
+def test_read_irregular_file_is_refused_at_once(path: Path, make: Callable[[Path], None]) -> None:
+    make(path)
+    waits, caught = waits_for_a_writer(path, lambda: read(path))
+    assert not waits
+    assert isinstance(caught, TraceError)
+    assert (caught.where, bool(caught.got), bool(caught.expected)) == (str(path), True, True)
+
+
+@pytest.mark.parametrize("name", ["absent.json.gz", "a\0b", "n" * 5000])
+def test_read_file_that_is_not_there_is_refused(tmp_path: Path, name: str) -> None:
+    refusal(tmp_path / name)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_read_without_permission_is_refused(path: Path) -> None:
+    written(path, CONTENT).chmod(0)
+    assert "ermission" in str(refusal(path).got)
+
+
+def test_read_changed_file_tells_both_sizes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(path: Path, size: int) -> Iterator[bytes]:
+        blocks = blocks_of_file(path, size)
+        yield next(blocks)
+        path.write_bytes(CONTENT * 2)
+        yield from blocks
+
+    monkeypatch.setattr(reader, "blocks_of_file", changed)
+    error = refusal(written(path, CONTENT))
+    assert error.what == "the trace changed while it was read"
+    assert error.got == f"{len(CONTENT)} bytes when it was opened, {2 * len(CONTENT)} at the end"
+
+
+# --- bombs -------------------------------------------------------------------------------------------------------------
+
+UNDER_A_LIMIT = """
+import resource, sys
+from kernelgauge.errors import TraceError
+from kernelgauge.trace import read
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]), int(sys.argv[2])))
+try:
+    read(sys.argv[1])
+except TraceError as error:
+    print(error.got)
+"""
+EVENT = b'{"ph":"X","cat":"cpu_op"},'
+LONG_EVENTS = [
+    pytest.param(b'{"traceEvents":[{"name":"', b"x", "", id="one name"),
+    pytest.param(b'{"traceEvents":[{"name":"', b"},{", "", id="one name that looks like events"),
+    pytest.param(b'{"traceEvents":[', b'{"args":', "", id="one event, nested"),
+    pytest.param(b'{"traceEvents":[{"args":[', b'{"a":{}},', "", id="one event of many objects"),
+]
+
+
+def refused_with_little_memory(path: Path, limit: int) -> str:
+    """Return what was got, in a process that may use `limit` bytes, its code included."""
+    environment = os.environ | {"PYTHONPATH": str(Path(kernelgauge.__file__).parents[1])}
+    command = [sys.executable, "-c", UNDER_A_LIMIT, str(path), str(limit)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("start", "unit", "got"),
+    [
+        *LONG_EVENTS,
+        pytest.param(b"", b" ", "", id="spaces"),
+        pytest.param(b'{"traceEvents":[', b" ", "", id="spaces for events"),
+        pytest.param(b'{"traceEvents":[{}]', b" ", "", id="spaces behind the events"),
+        pytest.param(b'{"a":"', b"x", "", id="a text before the events"),
+        pytest.param(b'{"a":{', b'"traceEvents":[],', "", id="lists that are not it"),
+        pytest.param(b"[", b"1,", "", id="numbers"),
+        pytest.param(b"[", EVENT, "compressed ones", id="a list of events"),
+        pytest.param(b'{"traceEvents":[', EVENT, "compressed ones", id="events"),
+    ],
+)
+def test_read_gzip_bomb_is_refused_in_little_memory(path: Path, start: bytes, unit: bytes, got: str) -> None:
+    block = gzip.compress(unit * (MEBIBYTE // len(unit)))
+    written(path, gzip.compress(start) + block * 400)
+    assert path.stat().st_size < 4 * MEBIBYTE
+    said = refused_with_little_memory(path, (900 if got else 600) * MEBIBYTE)
+    assert said
+    assert got in said
+
+
+@pytest.mark.parametrize(("start", "unit", "_"), LONG_EVENTS)
+def test_read_endless_event_is_refused_in_little_memory(path: Path, start: bytes, unit: bytes, _: str) -> None:
+    with path.open("wb") as file:
+        file.write(start)
+        file.writelines([unit * (MEBIBYTE // len(unit))] * 100)
+    assert refused_with_little_memory(path, 600 * MEBIBYTE)

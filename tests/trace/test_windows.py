@@ -1,0 +1,251 @@
+"""Windows of a trace, their launches, and how launches and records pair."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import nan
+
+import msgspec
+import pytest
+
+from kernelgauge.trace import Launch, Window, decode
+from tests.builders import BACKWARD_THREAD, MAIN_THREAD, Event, call, kernel, op, recorded, region, step, trace_of
+
+EAGER, MLP = "gemm gemm pointwise pointwise gemm", "gemm gemm pointwise gemm"
+SUM, UPDATE = "reduction fill copy gemm", "gemm pointwise gemm pointwise"  # of the gradients
+RECORDED = {  # kinds in launch order, and memsets
+    "linear-eager": ("gemm", 0),
+    "linear-compiled": ("gemm", 0),
+    "linear-eager-splitk": ("gemm splitk_reduce", 0),
+    "matmul_add-eager": ("gemm pointwise", 0),
+    "matmul_add-compiled": ("gemm", 0),
+    "mlp-eager": (EAGER, 2),
+    "mlp-compiled": (MLP, 2),
+    "mlp-compiled-other-autotune": (MLP, 2),
+    "mlp-compiled-fp32": (MLP, 1),
+    "mlp-liger": (MLP, 2),
+    "mlp-cudagraph": (f"copy {MLP}", 2),
+    "mlp-eager-train": (f"{EAGER} {SUM} copy gemm pointwise pointwise pointwise pointwise {UPDATE}", 4),
+    "mlp-compiled-train": (f"{MLP} {SUM} gemm pointwise gemm gemm pointwise pointwise pointwise", 4),
+    "mlp-liger-train": (f"{MLP} {SUM} copy gemm pointwise pointwise {UPDATE}", 4),
+}
+BEGUN_EARLY = "mlp-compiled-fp32"  # its session began while kernels of the warm-up were still running
+
+
+def only_step(*rows: Event) -> Window:
+    (window,) = trace_of(step(1, 0, 1000), *rows).steps()
+    return window
+
+
+def kernels(window: Window) -> list[str]:
+    return [launch.record.name for launch in window.launches]
+
+
+def launching(window: Window) -> list[str | None]:
+    return [launch.op and launch.op.name for launch in window.launches]
+
+
+# --- recorded on an H200 -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_steps_of_recorded_trace_launch_the_same(name: str) -> None:
+    kinds, memsets = RECORDED[name]
+    steps = recorded(name).steps()
+    assert [window.name for window in steps] == ["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
+    for window in steps:
+        assert [decode(name).kind.value for name in kernels(window)] == kinds.split()
+        assert (len(window.memsets), window.copies) == (memsets, ())
+        assert window.synchronizations == window.occupancy_queries == 0
+        assert all(launch.op for launch in window.launches) or name == "mlp-cudagraph"
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_problems_of_recorded_trace_are_early_orphans(name: str) -> None:
+    trace = recorded(name)
+    problems = trace.pairing_problems()
+    assert len(problems) == (4 if name == BEGUN_EARLY else 0)
+    assert all(problem.startswith("orphan: ") for problem in problems)
+    assert sum(len(window.executed) for window in trace.steps()) == len(trace.records) - len(problems)
+
+
+def test_launch_of_graph_may_run_in_a_later_step() -> None:
+    first, second = recorded("mlp-cudagraph").steps()[:2]
+    assert [launch.call.name for launch in first.launches] == ["cudaLaunchKernel", *["cudaGraphLaunch"] * 4]
+    assert any(launch.record.start_us > second.start_us for launch in first.launches)  # the device is behind the host
+
+
+@pytest.mark.parametrize(("name", "forward", "backward"), [("mlp-eager-train", 7, 12), ("mlp-liger-train", 6, 10)])
+def test_launches_include_the_backward_thread(name: str, forward: int, backward: int) -> None:
+    # On the caller's thread: the forward, the sum, and the gradient that the backward starts from.
+    threads = [launch.op.thread for launch in recorded(name).steps()[0].launches if launch.op]
+    assert (threads.count(MAIN_THREAD), threads.count(BACKWARD_THREAD)) == (forward, backward)
+
+
+def test_regions_are_found_by_whole_name() -> None:
+    trace = recorded("mlp-compiled")
+    assert [kernels(window) for window in trace.regions("mlp-compiled")] == [kernels(step) for step in trace.steps()]
+    assert trace.regions("mlp") == []
+
+
+# --- windows -----------------------------------------------------------------------------------------------------------
+
+
+def test_window_holds_what_starts_in_it() -> None:
+    rows = [op("before", 0, 1), op("inside", 12, 1), op("until after", 19, 9), op("after", 21, 1)]
+    (window,) = trace_of(*rows, step(1, 10, 10)).steps()
+    assert [op.name for op in window.ops] == ["inside", "until after"]
+    assert (window.name, window.start_us, window.duration_us) == ("ProfilerStep#1", 10, 10)
+
+
+def test_window_boundary_belongs_to_the_later_step() -> None:
+    first, second = trace_of(step(1, 0, 10), step(2, 10, 10), op("mm", 10, 1), call(1, 10), kernel(1, 30)).steps()
+    assert (len(first.launches), len(first.ops)) == (0, 0)
+    assert (len(second.launches), len(second.ops)) == (1, 1)
+
+
+def test_steps_are_in_order_of_time() -> None:
+    others = [region("ProfilerStepper", 0, 1), region("## Call CompiledFxGraph f ##", 0, 1)]
+    trace = trace_of(step(10, 30, 5), step(9, 20, 5), step(8, 10, 5), *others)
+    assert [window.name for window in trace.steps()] == ["ProfilerStep#8", "ProfilerStep#9", "ProfilerStep#10"]
+
+
+def test_launches_are_in_order_of_calls() -> None:
+    window = only_step(call(1, 1), call(2, 2), kernel(2, 20, name="ran first"), kernel(1, 30, name="ran last"))
+    assert kernels(window) == ["ran last", "ran first"]
+
+
+def test_launches_of_one_graph_are_in_order_of_execution() -> None:
+    memset = kernel(1, 40, name="Memset (Device)", category="gpu_memset")
+    graph = call(1, 1, name="cudaGraphLaunch")
+    window = only_step(graph, kernel(1, 30, name="second"), kernel(1, 20, name="first"), memset)
+    assert (kernels(window), len(window.memsets)) == (["first", "second"], 1)
+
+
+def test_memsets_and_copies_are_no_launches() -> None:
+    window = only_step(
+        *(call(1, 1, name="cudaMemsetAsync"), kernel(1, 10, category="gpu_memset", duration=100)),
+        *(call(2, 2, name="cudaMemcpyAsync"), kernel(2, 11, category="gpu_memcpy", duration=200)),
+        *(call(3, 3), kernel(3, 12, duration=7)),
+    )
+    assert (len(window.memsets), len(window.copies), len(window.launches)) == (1, 1, 1)
+    assert window.device_time_us == 7
+
+
+@pytest.mark.parametrize(
+    ("category", "names"),
+    [
+        ("cuda_runtime", "cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel cudaGraphLaunch"),
+        ("cuda_driver", "cuLaunchKernel cuLaunchKernelEx cuGraphLaunch"),
+        ("hip_runtime", "hipLaunchKernel hipGraphLaunch"),
+        ("hip_driver", "hipExtModuleLaunchKernel"),
+    ],
+)
+def test_launch_apis_of_every_runtime_are_known(category: str, names: str) -> None:
+    for name in names.split():
+        assert kernels(only_step(call(1, 1, name=name, category=category), kernel(1, 2))) == ["gemm"], name
+
+
+@pytest.mark.parametrize(
+    ("name", "waits", "queries"),
+    [
+        ("cudaStreamSynchronize", 1, 0),
+        ("cudaDeviceSynchronize", 1, 0),
+        ("cuCtxSynchronize", 1, 0),
+        ("cudaEventRecord", 0, 0),
+        ("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 0, 1),
+        ("cudaStreamIsCapturing", 0, 0),
+        ("cudaLaunchHostFunc", 0, 0),
+        ("cuLaunchHostFunc", 0, 0),
+        ("hipLaunchHostFunc", 0, 0),
+    ],
+)
+def test_calls_that_launch_nothing_may_be_waits(name: str, waits: int, queries: int) -> None:
+    trace = trace_of(step(1, 0, 20), call(1, 1, name=name))
+    (window,) = trace.steps()
+    assert (window.synchronizations, window.occupancy_queries, window.lost) == (waits, queries, 0)
+    assert trace.pairing_problems() == ()
+
+
+def test_copy_without_stream_is_a_wait_too() -> None:
+    window = only_step(call(1, 1, name="cudaMemcpy"), kernel(1, 2, category="gpu_memcpy"))
+    assert (window.synchronizations, len(window.copies)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("ops", "expected"),
+    [
+        ([op("outer", 1, 6, external_id=3), op("inner", 2, 2, external_id=3)], "inner"),
+        ([op("wraps", 1, 6, external_id=2), op("aten::mm", 2, 5, thread=BACKWARD_THREAD, external_id=3)], "aten::mm"),
+        ([op("aten::mm", 1, 6, external_id=4)], None),
+    ],
+)
+def test_launch_has_the_innermost_op_of_its_id(ops: list[Event], expected: str | None) -> None:
+    window = only_step(*ops, call(1, 3, external_id=3), kernel(1, 5, external_id=3))
+    assert launching(window) == [expected]
+    assert isinstance(window.launches[0], Launch)
+
+
+def test_launch_without_id_has_no_op() -> None:
+    assert launching(only_step(op("aten::mm", 0, 1, external_id=4), call(1, 3), kernel(1, 5))) == [None]
+
+
+def test_records_of_a_repeated_id_are_of_the_first_call() -> None:
+    first, second = trace_of(step(1, 0, 5), call(1, 1), step(2, 5, 5), call(1, 6), kernel(1, 7), kernel(1, 8)).steps()
+    assert [launch.call.start_us for launch in first.launches] == [1, 1]
+    assert second.launches == ()
+
+
+# --- pairing -----------------------------------------------------------------------------------------------------------
+
+LOST = "lost: cudaLaunchKernel (correlation 1) has no device record"
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([call(1, 1), call(2, 2), kernel(2, 5)], [LOST]),
+        ([call(7, 1, name="cudaGraphLaunch")], ["lost: cudaGraphLaunch (correlation 7) has no device record"]),
+        ([call(7, 1, name="cudaMemsetAsync")], ["lost: cudaMemsetAsync (correlation 7) has no device record"]),
+        ([call(7, 1, name="cudaMemcpyAsync")], ["lost: cudaMemcpyAsync (correlation 7) has no device record"]),
+        ([call(1, 1, name="cudaGraphLaunch"), kernel(1, 5), kernel(1, 6)], []),
+        ([call(1, 1), kernel(1, 5), kernel(9, 6)], ["orphan: gemm (correlation 9) has no launch"]),
+        ([call(1, 1, name="cudaEventRecord"), kernel(1, 5)], ["orphan: gemm (correlation 1) has no launch"]),
+        (
+            [call(1, 1), kernel(1, 5, name="a"), kernel(1, 6, name="b")],
+            ["duplicated: cudaLaunchKernel (correlation 1) has 2 records: a, b"],
+        ),
+        (
+            [call(1, 1), call(1, 2), kernel(1, 5)],
+            ["duplicated: correlation 1 belongs to 2 launching calls"],
+        ),
+        (
+            [call(None, 1), kernel(5, 2)],
+            [LOST.replace("1)", "None)"), "orphan: gemm (correlation 5) has no launch"],
+        ),
+        ([call(1, 1), kernel(1, 5, duration=-0.5)], ["bad duration: gemm took -0.5 us"]),
+        ([call(1, 1), kernel(1, 5, duration=0)], []),
+        (
+            [call(1, 1), kernel(3, 7, duration=-1)],
+            [LOST, "orphan: gemm (correlation 3) has no launch", "bad duration: gemm took -1.0 us"],
+        ),
+    ],
+)
+def test_problems_are_told_for_each_row(rows: list[Event], expected: list[str]) -> None:
+    assert trace_of(*rows).pairing_problems() == tuple(expected)
+
+
+def test_problems_name_a_duration_that_is_no_number() -> None:
+    trace = trace_of(call(1, 1), kernel(1, 5))
+    records = (msgspec.structs.replace(trace.records[0], duration_us=nan),)
+    assert replace(trace, records=records).pairing_problems() == ("bad duration: gemm took nan us",)
+
+
+@pytest.mark.parametrize("lane", ["records", "calls"])
+def test_problems_name_every_lost_row_of_a_trace(lane: str) -> None:
+    trace = recorded("mlp-eager")
+    rows = getattr(trace, lane)
+    told = [replace(trace, **{lane: rows[:at] + rows[at + 1 :]}).pairing_problems() for at in range(len(rows))]
+    kind = "lost: " if lane == "records" else "orphan: "
+    assert sum(len(problems) for problems in told) == 21  # fifteen kernels and six memsets
+    assert all(problem.startswith(kind) for problems in told for problem in problems)
