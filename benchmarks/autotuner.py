@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("src", "perf")]
 
-from kernelgauge.calibrate import compile_caches
+from kernelgauge.baselines.calibration import compile_caches
 
 WAYS = ("new", "after", "not-inplace")
 SHAPE = (64, 128, 768)

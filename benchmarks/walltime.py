@@ -27,7 +27,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from kernelgauge.calibrate import compile_caches
+from kernelgauge.baselines.calibration import compile_caches
 
 IMPORT_BAR_S = 0.2
 IMPORT_REPEATS = 5  # the median of them: the first process reads from the disk

@@ -12,6 +12,7 @@ from typing import Any
 
 from kernelgauge.errors import KernelgaugeError
 from kernelgauge.judge import Baseline, Verdict, calibrated, from_run
+from kernelgauge.results.traces import read_trace
 from kernelgauge.run import (
     ControlTime,
     Counts,
@@ -20,7 +21,7 @@ from kernelgauge.run import (
     Sample,
     Timer,
 )
-from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse, read
+from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse
 
 RECORDED = Path(__file__).parent / "data" / "h200"
 MAIN_THREAD, BACKWARD_THREAD = 404, 509
@@ -31,7 +32,7 @@ Event = dict[str, Any]
 
 
 def recorded(name: str) -> Trace:
-    return read(RECORDED / f"{name}.json.gz")
+    return read_trace(RECORDED / f"{name}.json.gz")
 
 
 def recorded_events(name: str) -> list[Event]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.acceptance import (
+from kernelgauge.baselines import BaselineStore
+from kernelgauge.baselines.acceptance import (
     Chosen,
     Pending,
     acceptable,
@@ -23,7 +24,6 @@ from kernelgauge.acceptance import (
     undecided,
     update,
 )
-from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import ResultsError, StorageError, UpdateRefused
 from kernelgauge.judge import (
     Action,

@@ -1,72 +1,50 @@
-"""The architecture: every import points down, and the ground floor knows neither torch nor pytest."""
+"""The architecture: every import points down, only `plugin/` knows pytest, and `perf/` uses the public API alone."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src"
+import kernelgauge
+from kernelgauge import standard
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
 PACKAGE = SOURCE / "kernelgauge"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
-GROUND = [name for name in MODULES if name.startswith(("trace/", "judge/"))]
+PURE = [name for name in MODULES if name.startswith(("trace/", "judge/"))]
 
-KNOW_PYTEST = {
-    "cli/baselines.py",  # -k, as pytest reads it
-    "fixtures.py",
-    "hooks.py",
-    "hookspec.py",
-    "options.py",
-    "plugin.py",
-    "selecting.py",
-    "standard.py",
-    "summary.py",
-    "workers.py",
-}
-TOP = {"plugin", "hooks", "cli"}
-# Those of the ground floor that open a file, to read it.
-READERS = {
-    "trace/reader.py": {"pathlib"},
-}
-# What each floor may import of the package itself; each part may also import itself.
-ALLOWED = {
-    "errors": set(),
-    "printable": set(),
-    "run": {"trace"},
-    "files": {"errors"},
-    "revision": set(),
-    "shares": {"workload"},
-    "trace": {"errors", "files"},
-    "judge": {"errors", "printable", "run", "trace"},
-    "report": {"printable", "revision", "run", "judge", "trace", "results", "history"},
-    "baselines": {"errors", "files", "judge"},
-    "acceptance": {
-        "baselines",
-        "errors",
-        "judge",
-        "printable",
-        "report",
-        "results",
-        "results_file",
-        "run",
-        "runs_file",
-    },
-    "sharing": {"errors", "printable"},
-    "history": {"errors", "files", "printable", "results", "run", "judge", "baselines"},
-    "results": {"errors", "run", "judge"},
-    "runs_file": {"errors", "files", "run"},
-}
+# From the ground up. A part imports those below it and nothing else, in functions and under TYPE_CHECKING too.
+FLOORS = (
+    "errors",
+    "files",
+    "trace",
+    "run",
+    "judge",
+    "workload",
+    "results",
+    "baselines",
+    "history",
+    "measure",
+    "report",
+    "plugin",
+    "standard",
+    "cli",
+    "__main__",
+)
+KNOW_PYTEST = ("plugin/", "standard.py", "cli/baselines.py")  # the last one: -k, as pytest reads it
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports, in functions and under TYPE_CHECKING too, with its absolute name."""
+    """Yield every module that a file imports, in any scope, with its absolute name."""
     package = ".".join(path.parent.relative_to(SOURCE).parts)
     for node in ast.walk(ast.parse(path.read_text(), filename=str(path))):
         if isinstance(node, ast.Import):
@@ -78,77 +56,84 @@ def imports(path: Path) -> Iterator[str]:
                 yield from (f"kernelgauge.{alias.name}" for alias in node.names)
 
 
-def packages(path: Path) -> set[str]:
-    return {name.split(".")[0] for name in imports(path)}
+def packages(name: str) -> set[str]:
+    return {imported.split(".")[0] for imported in imports(MODULES[name])}
 
 
-def parts(path: Path) -> set[str]:
-    """The parts of kernelgauge that a file imports: "judge", "run", ..."""
-    return {name.split(".")[1] for name in imports(path) if name.startswith("kernelgauge.")}
+def part_of(name: str) -> str:
+    return name.split("/")[0].removesuffix(".py")
 
 
-def test_the_modules_are_found() -> None:
-    assert {"trace/reader.py", "judge/timing.py", "plugin.py", "baselines.py"} <= set(MODULES)
-    assert len(GROUND) > 10
+def test_imports_are_found_in_any_scope() -> None:
+    assert "scipy" in packages("judge/timing.py")  # within a function
+    assert "torch" in packages("workload.py")  # under TYPE_CHECKING
+    assert "kernelgauge.run" in set(imports(MODULES["judge/baseline.py"]))  # relative
 
 
-def test_imports_are_found_in_any_scope(tmp_path: Path) -> None:
-    assert "scipy" in packages(MODULES["judge/timing.py"])  # within a function
-    assert "torch" in packages(MODULES["workload.py"])  # under TYPE_CHECKING
-    assert {"errors", "run"} <= parts(MODULES["judge/baseline.py"])  # relative
-    assert "hookspec" in parts(MODULES["plugin.py"])  # from . import
+def test_package_has_few_entries() -> None:
+    assert {part_of(name) for name in MODULES} == {"__init__", *FLOORS}
+    assert len(MODULES) <= 90
 
 
-@pytest.mark.parametrize("name", GROUND)
-def test_the_ground_floor_imports_neither_torch_nor_pytest_nor_triton(name: str) -> None:
-    assert not packages(MODULES[name]) & {"torch", "pytest", "_pytest", "triton", "pynvml", "rich"}
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "__init__.py"])
+def test_module_imports_only_what_is_below(name: str) -> None:
+    part = part_of(name)
+    imported = {each.split(".")[1] for each in imports(MODULES[name]) if each.startswith("kernelgauge.")}
+    assert imported <= {*FLOORS[: FLOORS.index(part) + 1], "__version__"}
 
 
-@pytest.mark.parametrize("name", GROUND)
-def test_the_ground_floor_touches_neither_disk_nor_clock_nor_processes(name: str) -> None:
-    forbidden = {
-        "os",
-        "time",
-        "datetime",
-        "subprocess",
-        "tempfile",
-        "shutil",
-        "socket",
-        "random",
-        "threading",
-        "filelock",
-    }
-    assert not packages(MODULES[name]) & ((forbidden | {"pathlib"}) - READERS.get(name, set()))
+@pytest.mark.parametrize("name", PURE)
+def test_pure_module_touches_nothing_outside(name: str) -> None:
+    outside = (
+        "torch pytest _pytest triton pynvml rich os pathlib time datetime subprocess tempfile shutil socket random"
+    )
+    assert not packages(name) & {*outside.split(), "threading", "filelock"}
+    assert "open(" not in MODULES[name].read_text()
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name not in KNOW_PYTEST])
-def test_only_the_top_floor_imports_pytest(name: str) -> None:
-    assert not packages(MODULES[name]) & {"pytest", "_pytest"}
+@pytest.mark.parametrize("name", MODULES)
+def test_only_plugin_imports_pytest(name: str) -> None:
+    assert name.startswith(KNOW_PYTEST) or not packages(name) & {"pytest", "_pytest"}
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name not in {*KNOW_PYTEST, "__main__.py"}])
-def test_nothing_imports_the_top_floor(name: str) -> None:
-    assert not (parts(MODULES[name]) - {name.split("/")[0]}) & TOP
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith(("measure/", "plugin/"))])
+def test_only_measuring_imports_torch(name: str) -> None:
+    assert name == "workload.py" or not packages(name) & {"torch", "triton"}
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name.split("/")[0].removesuffix(".py") in ALLOWED])
-def test_every_import_points_down(name: str) -> None:
-    part = name.split("/")[0].removesuffix(".py")
-    assert parts(MODULES[name]) <= ALLOWED[part] | {part}
+def test_no_two_public_things_share_a_name() -> None:
+    homes: dict[str, set[str]] = {}
+    for path in MODULES.values():
+        tree = ast.parse(path.read_text())
+        defined = {node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+        public = next((ast.literal_eval(node.value) for node in tree.body if is_all(node)), [])
+        for name in defined & set(public):
+            homes.setdefault(name, set()).add(str(path.relative_to(PACKAGE)))
+    shared = {name: sorted(files) for name, files in homes.items() if len(files) > 1}
+    assert shared.pop("add_commands")  # of each family of commands
+    assert shared.pop("workload") == [
+        "plugin/__init__.py",
+        "plugin/fixtures.py",
+    ]  # the fixture, before there is a suite
+    assert shared == {}
 
 
-def test_no_part_imports_itself_by_way_of_others() -> None:
-    """Of all parts, whether they are listed above or not."""
-    below: dict[str, set[str]] = {}
-    for name, path in MODULES.items():
-        part = name.split("/")[0].removesuffix(".py")
-        below[part] = below.get(part, set()) | parts(path) - {part}
-    assert list(TopologicalSorter(below).static_order())  # CycleError names the parts
+def is_all(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith(("report/", "trace/", "judge/"))])
-def test_only_measuring_code_imports_torch(name: str) -> None:
-    assert not packages(MODULES[name]) & {"torch", "triton"}
+@pytest.mark.parametrize("path", sorted((ROOT / "perf").glob("*.py")), ids=lambda path: path.name)
+def test_perf_uses_the_public_api_alone(path: Path) -> None:
+    public = {"kernelgauge": kernelgauge.__all__, "kernelgauge.standard": standard.__all__}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            assert not any(alias.name.startswith("kernelgauge") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kernelgauge"):
+            assert {alias.name for alias in node.names} <= set(public[node.module or ""])
+
+
+def test_public_names_exist() -> None:
+    assert all(getattr(kernelgauge, name) for name in kernelgauge.__all__)
 
 
 @pytest.mark.parametrize(
@@ -157,10 +142,10 @@ def test_only_measuring_code_imports_torch(name: str) -> None:
         ("kernelgauge.trace, kernelgauge.judge", {"torch", "pytest", "triton", "rich", "numpy", "scipy", "pynvml"}),
         ("kernelgauge.report, kernelgauge.baselines", {"torch", "pytest", "triton", "pynvml"}),
         ("kernelgauge", {"torch", "pytest", "triton", "rich"}),
-        ("kernelgauge.plugin", {"torch", "triton"}),  # a session that measures nothing does not wait for it
+        ("kernelgauge.plugin", {"torch", "triton", "msgspec"}),  # a session without a suite does not wait for it
     ],
 )
-def test_importing_does_not_load_what_is_not_needed(modules: str, absent: set[str]) -> None:
+def test_import_does_not_load_what_is_not_needed(modules: str, absent: set[str]) -> None:
     script = (
         f"import json, sys; sys.path.insert(0, sys.argv[1]); import {modules}; print(json.dumps(list(sys.modules)))"
     )

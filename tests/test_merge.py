@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelgauge.judge import Status
-from kernelgauge.merge import merge
 from kernelgauge.results import Results, WorkloadResult, decode_results, encode_results
+from kernelgauge.results.merge import merge
 from kernelgauge.run import Timer
 from tests.builders import fingerprint
 from tests.parts import ended, ids, measured, moment, part

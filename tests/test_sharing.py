@@ -18,8 +18,7 @@ import pytest
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.memory import MemoryFileSystem
 
-from kernelgauge import sharing
-from kernelgauge.cli import main
+from kernelgauge.cli import main, sharing
 from tests.builders import chrome, kernel
 
 TRACE = chrome(kernel(1, 0.0))

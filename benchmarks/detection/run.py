@@ -28,7 +28,7 @@ from detection.data import Process, load_all, save_archive
 from detection.evaluate import evaluate
 from detection.levels import WORKLOAD_IDS
 from detection.table import markdown, plot
-from kernelgauge.calibrate import compile_caches
+from kernelgauge.baselines.calibration import compile_caches
 
 COLLECT = Path(__file__).with_name("collect.py")
 _LAST_LINES = 8

@@ -31,8 +31,7 @@ from contenders import REFERENCE, UNAVAILABLE, Tool, contenders, make_peers
 from contest import Answer, Measured, differences, markdown, read_answer
 from generate import generate
 
-from kernelgauge.errors import KernelgaugeError
-from kernelgauge.printable import printable
+from kernelgauge.errors import KernelgaugeError, printable
 
 _WARM_UP_MB = 0.3
 _TOP = 10

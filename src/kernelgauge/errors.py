@@ -1,7 +1,8 @@
-"""Every error a user can meet: what, where, got, expected, and the next command."""
+"""Every error a user can meet (what, where, got, expected, and the next command), and text made safe to print."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "UpdateRefused",
     "WorkloadError",
     "WorkloadUnavailable",
+    "printable",
+    "printable_url",
 ]
 
 
@@ -112,3 +115,18 @@ class OtherKernelsError(MeasurementError):
 
 class UpdateRefused(KernelgaugeError):
     """A baseline update that must not happen here, for example under CI."""
+
+
+# -- texts that are printed: names from traces and files are untrusted ------------------------------------------------
+
+
+def printable(text: str) -> str:
+    """Return the text with every control, escape, bidirectional and otherwise unprintable character escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def printable_url(text: str) -> str:
+    """Return a URL, or a message with one, for a terminal: without its password."""
+    return printable(re.sub(r"//[^/@\s]*@", "//***@", text))

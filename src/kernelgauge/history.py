@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from .errors import ResultsError, StorageError
+from .errors import ResultsError, StorageError, printable, printable_url
 from .files import regular_file, write_atomically
 from .judge import Verdict, observe
 from .judge.fingerprint import compare
-from .printable import printable, printable_url
 from .results import Results, WorkloadResult, moment
 from .run import Fingerprint, Timer
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kernelgauge.judge.attribution import explain
+from kernelgauge.judge.time_verdict import explain
 from kernelgauge.trace import KernelRecord, align
 from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, fused, launched, mlp_kernels
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kernelgauge.judge import Baseline, Observation, Recorded, calibrated, decode_baseline, encode_baseline, from_run
-from kernelgauge.judge.configuration import Likeness
+from kernelgauge.judge.baseline import Likeness
 from kernelgauge.run import ControlTime, Sample, Timer
 from tests.builders import (
     CONTROL_GEMM,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelgauge.judge.configuration import Likeness, likeness
+from kernelgauge.judge.baseline import Likeness, likeness
 from kernelgauge.trace import KernelIdentity, KernelRecord
 from kernelgauge.trace.kernel import configuration_change, was_autotuned
 from tests.builders import GEMM, OTHER_SOURCE, fused, launched, mlp_kernels

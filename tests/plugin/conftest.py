@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge import calibrate as calibrating
+from kernelgauge.baselines import calibration as calibrating
 from kernelgauge.cli import main
 from tests.plugin.inner_project import Project
 from tests.plugin.told_processes import SECOND, Command, Processes, measured

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kernelgauge import calibrate as calibrating
 from kernelgauge.baselines import BaselineStore
-from kernelgauge.calibrate import calibrate, draw, store
+from kernelgauge.baselines import calibration as calibrating
+from kernelgauge.baselines.calibration import calibrate, draw, store
 from kernelgauge.errors import KernelgaugeError, MeasurementError
 from kernelgauge.judge import Recorded
 from kernelgauge.results import Results

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from kernelgauge.errors import printable
 from kernelgauge.judge import Status
-from kernelgauge.printable import printable
 from kernelgauge.report.markdown import github_annotations, summary_markdown
 from kernelgauge.results import Results, WorkloadResult
 from tests.builders import FUSED, WORKLOAD

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pytest_benchmark.stats import Stats
 
+from kernelgauge.errors import printable
 from kernelgauge.judge import Status
-from kernelgauge.printable import printable
 from kernelgauge.report.pytest_benchmark_json import benchmark_json
 from kernelgauge.results import Results
 from tests.builders import run

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from kernelgauge.report.traces import Comparison, compare_traces, conclusion
+from kernelgauge.report.traces import TraceComparison, compare_traces, conclusion
 from kernelgauge.trace.summary import Summary, summarize_trace
 from tests.builders import recorded, trace_of
 
@@ -17,7 +17,7 @@ def summary(name: str) -> Summary:
     return summarize_trace(recorded(name))
 
 
-def compared(before: str, after: str) -> Comparison:
+def compared(before: str, after: str) -> TraceComparison:
     return compare_traces(summary(before), summary(after))
 
 

@@ -6,7 +6,7 @@ from math import inf, nan
 
 import pytest
 
-from kernelgauge.trace.limits import Limits, limits_of, share_of_limit
+from kernelgauge.trace.limits import DeviceLimits, limits_of, share_of_limit
 from kernelgauge.trace.work import Work
 
 PEAKS = {  # GB/s, and TFLOP/s in bf16 (fp16 where there is none): as the vendors' datasheets have them
@@ -18,7 +18,7 @@ PEAKS = {  # GB/s, and TFLOP/s in bf16 (fp16 where there is none): as the vendor
     "Tesla V100-PCIE-16GB": (900, 112), "Tesla V100-PCIE-32GB": (900, 112), "Tesla T4": (320, 65),
     "AMD Instinct MI300X": (5300, 1307.4), "AMD Instinct MI250X": (1600, 191.5),
 }  # fmt: skip
-ROUND = Limits("round", 1000, {"bf16": 100.0, "fp32": 10.0, "tf32": 50.0}, "no GPU")  # 1 GB a ms, 100 GFLOP a ms
+ROUND = DeviceLimits("round", 1000, {"bf16": 100.0, "fp32": 10.0, "tf32": 50.0}, "no GPU")  # 1 GB a ms, 100 GFLOP a ms
 
 
 @pytest.mark.parametrize("name", PEAKS)

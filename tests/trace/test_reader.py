@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kernelgauge.errors import TraceError
-from kernelgauge.trace import parse, read, reader
+from kernelgauge.results.traces import read_trace as read
+from kernelgauge.trace import parse, reader
 from tests.builders import RECORDED, Event, call, chrome, kernel, op, recorded, step, trace_of
 from tests.trace.reading import read_in_blocks, read_plainly
 

@@ -14,7 +14,8 @@ import pytest
 import kernelgauge
 from kernelgauge.errors import TraceError
 from kernelgauge.files import blocks_of_file
-from kernelgauge.trace import parse, read, reader
+from kernelgauge.results.traces import read_trace as read
+from kernelgauge.trace import parse, reader
 from tests.builders import call, chrome, kernel, op, step, waits_for_a_writer
 
 CONTENT = chrome(step(1, 0, 9), op("aten::mm", 1, 2), call(1, 2), kernel(1, 5), traceName="x")
@@ -147,7 +148,7 @@ def test_read_changed_file_tells_both_sizes(path: Path, monkeypatch: pytest.Monk
 UNDER_A_LIMIT = """
 import resource, sys
 from kernelgauge.errors import TraceError
-from kernelgauge.trace import read
+from kernelgauge.results.traces import read_trace as read
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]), int(sys.argv[2])))
 try:
     read(sys.argv[1])

@@ -1,22 +1,23 @@
-"""`kernelgauge review` and `kernelgauge accept`: make baselines from saved results."""
+"""`kernelgauge review`, `accept` and `calibrate`: make baselines from saved results, or from fresh processes."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from ..errors import KernelgaugeError, UpdateRefused
-from ..printable import printable
+from ..errors import KernelgaugeError, UpdateRefused, printable
 from .output import Commands, Exit, say, terminal
 
 if TYPE_CHECKING:
-    from ..acceptance import Chosen, Loaded, Pending
     from ..baselines import BaselineStore
+    from ..baselines.acceptance import Chosen, Loaded, Pending
+    from ..baselines.calibration import Calibration
     from ..judge import Reviewed
     from ..report.review import Line
 
@@ -26,6 +27,7 @@ _RESULTS = Path("reports", "latest")
 _GROUPS = ("same-speed", "speed", "configuration", "kernels", "new", "vanished")  # of what can be accepted
 # The root of a project has one of these: where pytest leaves its reports, or where it finds its configuration.
 _MARKS = (str(_RESULTS), "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", ".git")
+_FEWEST_PROCESSES = 2
 _MOST_SHOWN = 200  # characters of an expression
 
 
@@ -62,6 +64,7 @@ def add_commands(commands: Commands) -> None:
         "--force", action="store_true", help="accept refused workloads too, where possible; also needed under CI"
     )
     accepting.set_defaults(command=_accept)
+    _add_calibrate(commands)
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
@@ -116,8 +119,8 @@ class _Read:
 
 
 def _read(options: argparse.Namespace) -> _Read:
-    from ..acceptance import load, pending
     from ..baselines import BaselineStore
+    from ..baselines.acceptance import load, pending
 
     root = _project_root()
     loaded = load(options.results or [root / _RESULTS])
@@ -155,7 +158,7 @@ def _review(options: argparse.Namespace) -> Exit:
 
 
 def _accept(options: argparse.Namespace) -> Exit:
-    from ..acceptance import choose, choose_to_add
+    from ..baselines.acceptance import choose, choose_to_add
 
     if os.environ.get("CI") and not (options.force or options.dry_run):
         raise UpdateRefused(
@@ -181,7 +184,7 @@ def _accept(options: argparse.Namespace) -> Exit:
 
 
 def _apply(chosen: Sequence[Chosen], store: BaselineStore, *, dry_run: bool) -> Exit:
-    from ..acceptance import store_all
+    from ..baselines.acceptance import store_all
     from ..report.terminal import plan_text
 
     width, color = terminal()
@@ -237,3 +240,86 @@ def _clipped(expression: str) -> str:
     if len(expression) <= _MOST_SHOWN:
         return repr(expression)
     return f"{expression[:_MOST_SHOWN]!r}... ({len(expression)} characters)"
+
+
+# -- calibrate -----------------------------------------------------------------------------------------------------------
+
+
+def _add_calibrate(commands: Commands) -> None:
+    calibrating = commands.add_parser(
+        "calibrate",
+        help="measure how noisy this machine is, and record baselines that know it",
+        description="Run the suite in fresh processes with empty compile caches, print each workload's noise, the "
+        "smallest change that is seen and what the autotuner chose, and store them with the baselines. Every second process on "
+        "each GPU compiles with memory to spare, since the autotuner may choose otherwise then. Every other argument "
+        "goes to pytest: kernelgauge calibrate perf -k mlp",
+        allow_abbrev=False,
+    )
+    calibrating.add_argument("--processes", type=_processes, default=10, metavar="N", help="default: 10")
+    calibrating.add_argument(
+        "--gpus",
+        type=_gpus,
+        default=[],
+        metavar="0,1,...",
+        help="measure on these in parallel, one process at a time on each; shows how GPUs of one kind differ",
+    )
+    calibrating.add_argument(
+        "--add",
+        action="store_true",
+        help="add to what is stored instead of replacing it: the GPUs of another host, or more processes",
+    )
+    calibrating.add_argument("--dry-run", action="store_true", help="print, and store nothing")
+    calibrating.add_argument("--force", action="store_true", help="store under CI too")
+    calibrating.set_defaults(command=_calibrate, passes_arguments_on=True)
+
+
+def _processes(text: str) -> int:
+    if not text.isdecimal() or int(text) < _FEWEST_PROCESSES:
+        raise argparse.ArgumentTypeError(
+            f"a whole number from {_FEWEST_PROCESSES}, got {text!r}: noise shows between processes"
+        )
+    return int(text)
+
+
+def _gpus(text: str) -> list[str]:
+    gpus = [gpu.strip() for gpu in text.split(",") if gpu.strip()]
+    if len(set(gpus)) < len(gpus):
+        raise argparse.ArgumentTypeError(f"each GPU once, got {text!r}: two processes on one disturb each other")
+    return gpus
+
+
+def _calibrate(options: argparse.Namespace) -> Exit:
+    from ..baselines.calibration import calibrate, draw, planned, store
+
+    if os.environ.get("CI") and not (options.force or options.dry_run):
+        raise UpdateRefused(
+            "calibrate is refused under CI: a job that records its own baselines gates nothing",
+            got="the environment variable CI is set",
+            next_command="kernelgauge calibrate --force   (in a job whose purpose is to record)",
+        )
+    files = draw(
+        options.pytest_arguments,
+        processes=options.processes,
+        gpus=options.gpus,
+        progress=lambda what: print(what, file=sys.stderr, flush=True),  # noqa: T201
+    )
+    calibration = calibrate(files)
+    if options.dry_run:
+        plan = planned(calibration, add=options.add)
+        _show(plan)
+    else:
+        plan = store(calibration, add=options.add, show=_show)
+        say(f"{len(plan.baselines)} written to {plan.folder}")
+    return Exit.NO if plan.refused else Exit.YES
+
+
+def _show(calibration: Calibration) -> None:
+    from ..report.calibration import calibration_text, choices_text
+
+    width, color = terminal()
+    lines = [
+        calibration_text(calibration.baselines, comparisons=calibration.comparisons, width=width, color=color),
+        *choices_text(calibration.baselines),
+        *(f"not stored: {workload}: {why}" for workload, why in calibration.refused.items()),
+    ]
+    say("\n".join(lines))

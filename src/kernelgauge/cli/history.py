@@ -6,8 +6,7 @@ import argparse
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ..errors import KernelgaugeError, StorageError
-from ..printable import printable
+from ..errors import KernelgaugeError, StorageError, printable
 from .output import Commands, Exit, check_destinations, note, say, terminal
 
 __all__ = ["add_commands"]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import ResultsError, StorageError
-from ..printable import printable
-from ..results import Results
+from ..errors import ResultsError, StorageError, printable
+from ..judge import Status, worst
+from ..results import Results, WorkloadResult
 from .output import Commands, Exit, note, say, terminal
 
 __all__ = ["add_commands"]
 
 _LARGEST_PAGE_BYTES = 1_000_000  # GitHub takes a little more for the summary of a step
+_MOST_MACHINES = 4  # listed for one workload
+_MOST_WORKLOADS = 200  # listed
+_QUIET = (Status.PASS, Status.IMPROVED)
 
 
 def add_commands(commands: Commands) -> None:
@@ -38,11 +42,11 @@ def add_commands(commands: Commands) -> None:
 
 def _merge(options: argparse.Namespace) -> Exit:
     from ..files import write_atomically
-    from ..merge import copy_traces, find_problems, merge, outcome, summary_lines, with_trace_prefix
     from ..report.html import html
     from ..report.markdown import summary_markdown
     from ..report.page import Section, markdown, text, unlinked
     from ..results import NAME, encode_results, folder_names
+    from ..results.merge import copy_traces, find_problems, merge, outcome, with_trace_prefix
 
     _check_destination(options.to)
     parts, folders, refused = _read(options.results)
@@ -60,7 +64,7 @@ def _merge(options: argparse.Namespace) -> Exit:
         write_atomically(options.to / name / NAME, encode_results(whole))
         linked.append(with_trace_prefix(whole, f"{name}/" if name else ""))
     problems = [*refused, *find_problems(merged)]
-    headline, *lines = summary_lines(merged, problems)
+    headline, *lines = _summary_lines(merged, problems)
     head = unlinked(markdown([Section(headline, tuple(lines))]))
     rest = summary_markdown(linked, limit_bytes=_LARGEST_PAGE_BYTES - len(head.encode()))
     write_atomically(options.to / "report.md", f"{head}\n{rest}".encode())
@@ -81,8 +85,8 @@ def _read(paths: Sequence[Path]) -> tuple[list[Results], list[Path], list[str]]:
 
     The path of each trace gets the number of its folder as a prefix.
     """
-    from ..merge import with_trace_prefix
     from ..results import find_results, is_of_something_else, read_results
+    from ..results.merge import with_trace_prefix
 
     parts: list[Results] = []
     folders: list[Path] = []
@@ -106,3 +110,56 @@ def _check_destination(folder: Path) -> None:
     """Raise `StorageError` if there is anything in the folder: files of an earlier merge would pass for new ones."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StorageError("the folder is not empty", where=printable(str(folder)), expected="a new or empty folder")
+
+
+def _summary_lines(merged: Sequence[Results], problems: Sequence[str]) -> list[str]:
+    """Return the headline, the problems, and a line for each workload that did not pass everywhere."""
+    from ..report.wording import counted, cut
+    from ..results.merge import outcome
+
+    workloads = [(results, workload) for results in merged for workload in results.workloads]
+    by_workload: dict[str, list[tuple[Results, WorkloadResult]]] = {}
+    for results, workload in workloads:
+        by_workload.setdefault(workload.id, []).append((results, workload))
+    counts = Counter(
+        worst([workload.status for _, workload in each if workload.status is not None]) for each in by_workload.values()
+    )
+    parts = [f"{counts[status]} {status.value}" for status in Status if counts[status]]
+    parts += [f"{counts[None]} not judged"] if counts[None] else []
+    machines = len({_machine(results, workload) for results, workload in workloads})
+    total = counted(len(by_workload), "workload") + (f" ({', '.join(parts)})" if parts else "")
+    shown = [_workload_line(name, each) for name, each in by_workload.items() if any(not _passes(w) for _, w in each)]
+    more = [f"and {counted(len(shown) - _MOST_WORKLOADS, 'more workload')}"] if len(shown) > _MOST_WORKLOADS else []
+    headline = f"{outcome(merged, problems)}  {counted(machines, 'machine')}, {total}"
+    return [headline, *(cut(f"failed: {each}") for each in problems), *map(cut, shown[:_MOST_WORKLOADS]), *more]
+
+
+def _fails(status: Status | None) -> bool:
+    return status is not None and status.fails
+
+
+def _passes(workload: WorkloadResult) -> bool:
+    return workload.status in _QUIET or (workload.status is None and bool(workload.unavailable))
+
+
+def _workload_line(name: str, results: Sequence[tuple[Results, WorkloadResult]]) -> str:
+    """Return ``mlp: REGRESSED on NVIDIA H200 a1b2 (+8.1 %); PASS on NVIDIA H200 c3d4 (+0.1 %)``, the worst first."""
+    from ..report.wording import change_of_one, status_text
+
+    machines: dict[str, list[str]] = {}
+    for part, workload in sorted(results, key=lambda each: (each[1].status in _QUIET, not _fails(each[1].status))):
+        timed = [verdict for verdict in workload.verdicts if verdict.change is not None]
+        timed.sort(key=lambda verdict: (not verdict.status.fails, verdict.subject != "device time"))
+        change = f" ({change_of_one(timed[0].change)})" if timed else ""
+        machines.setdefault(status_text(workload), []).append(_machine(part, workload) + change)
+    texts = []
+    for status, names in machines.items():
+        more = f" and {len(names) - _MOST_MACHINES} more" if len(names) > _MOST_MACHINES else ""
+        texts.append(f"{status} on {', '.join(names[:_MOST_MACHINES])}{more}")
+    return f"{name}: {'; '.join(texts)}"
+
+
+def _machine(results: Results, workload: WorkloadResult) -> str:
+    fingerprint, gpu = results.machine_of(workload)
+    device = fingerprint.device if fingerprint is not None else "nothing measured"
+    return " ".join(part for part in (device, gpu, f"on {results.host}" if results.host else "") if part)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..errors import ResultsError, StorageError
-from ..printable import printable
+from ..errors import ResultsError, StorageError, printable
 
 if TYPE_CHECKING:
     Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ResultsError
-from ..printable import printable
+from ..errors import ResultsError, printable
 from ..results import Results
 from .output import STDOUT, Commands, Exit, check_destinations, note, say, terminal
 

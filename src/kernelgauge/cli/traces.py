@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import TraceError
-from ..printable import printable
-from ..trace import Trace, Window, read
+from ..errors import TraceError, printable
+from ..results.traces import read_trace
+from ..trace import Trace, Window
 from .output import Commands, Exit, say, terminal
 
 if TYPE_CHECKING:
     from ..report.page import Section
-    from ..report.traces import Comparison
+    from ..report.traces import TraceComparison
     from ..trace.summary import Summary
 
 __all__ = ["add_commands"]
@@ -106,7 +106,7 @@ def _show(options: argparse.Namespace) -> Exit:
 
 
 def _open(trace: Path) -> Exit:
-    from ..sharing import serve_trace
+    from .sharing import serve_trace
 
     serve_trace(trace, announce=say)
     return Exit.YES
@@ -126,7 +126,7 @@ def _diff(options: argparse.Namespace) -> Exit:
     return _verdict(comparison) if options.fail_on_change else Exit.YES
 
 
-def _verdict(comparison: Comparison) -> Exit:
+def _verdict(comparison: TraceComparison) -> Exit:
     """Return whether kernels changed. Fail closed: an incomplete trace cannot show that nothing changed."""
     if comparison.gpu_changed:
         return Exit.NO
@@ -136,7 +136,7 @@ def _verdict(comparison: Comparison) -> Exit:
 
 
 def _publish(options: argparse.Namespace) -> Exit:
-    from ..sharing import publish
+    from .sharing import publish
 
     say("\n".join(publish(options.reports, options.destination, public_url=options.public_url)))
     return Exit.YES
@@ -153,7 +153,7 @@ def _summary(path: str, options: argparse.Namespace) -> Summary:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        trace = read(path)
+        trace = read_trace(path)
         return summarize_trace(trace, _windows(trace, path, options))
     finally:
         if collecting:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
 from statistics import fmean
 from typing import Any
 
@@ -13,8 +14,7 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import ControlTime, Counts, Fingerprint, Observation, Run, Sample, Timer, is_duration, observe
-from ..trace.kernel import KernelRecord
-from .configuration import Likeness, likeness
+from ..trace.kernel import KernelRecord, was_autotuned
 from .fingerprint import compare
 from .timing import ProcessTime
 
@@ -22,6 +22,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "Baseline",
     "Entry",
+    "Likeness",
     "Process",
     "Recorded",
     "calibrated",
@@ -30,6 +31,8 @@ __all__ = [
     "encode_baseline",
     "from_run",
     "gemm_kernel",
+    "is_other_choice",
+    "likeness",
     "merge_entries",
     "references_us",
 ]
@@ -46,6 +49,37 @@ _WIDTH = 120  # of a line of the file
 _LARGEST_SPREAD = 100.0  # of logarithms: between the shortest duration and the longest there are 35
 _LARGEST_COUNT = 10**9  # of replicates, iterations and draws
 _LARGEST_INTEGER = 2**63 - 1  # larger ones do not fit into a float, and arithmetic on them fails
+
+
+class Likeness(IntEnum):
+    """How much two launch sequences are alike. More is more."""
+
+    OTHER_KERNELS = 0
+    SAME_NAMES = 1
+    SAME_CONFIGURATION = 2  # from another source: another version of Inductor, say
+    IDENTICAL = 3
+
+    @property
+    def same_configuration(self) -> bool:
+        return self >= Likeness.SAME_CONFIGURATION
+
+
+def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Likeness:
+    """Compare the identities of two launch sequences, in order."""
+    before, after = [kernel.identity for kernel in one], [kernel.identity for kernel in other]
+    if before == after:
+        return Likeness.IDENTICAL
+    if [identity.without_source for identity in before] == [identity.without_source for identity in after]:
+        return Likeness.SAME_CONFIGURATION
+    if [identity.name for identity in before] == [identity.name for identity in after]:
+        return Likeness.SAME_NAMES
+    return Likeness.OTHER_KERNELS
+
+
+def is_other_choice(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> bool:
+    """Whether two sequences of the same names differ in nothing but what Inductor's autotuner chose."""
+    pairs = [(before.identity, after.identity) for before, after in zip(one, other, strict=True)]
+    return all(before.without_source == after.without_source or was_autotuned(before, after) for before, after in pairs)
 
 
 class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

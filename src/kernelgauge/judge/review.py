@@ -9,11 +9,10 @@ from enum import Enum
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Timer
-from .attribution import explain
-from .baseline import Baseline, Recorded
-from .configuration import Likeness
+from .baseline import Baseline, Likeness, Recorded
 from .fingerprint import FieldChange, compare
 from .priors import Limits
+from .time_verdict import explain
 from .update import (
     Action,
     PlannedChange,

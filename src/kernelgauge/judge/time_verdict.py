@@ -1,19 +1,41 @@
-"""The verdict about one time of a run: the decision in words, with the kernels and the machine behind it."""
+"""The verdict on one time of a run: the decision in words, and why: kernels, the autotuner's choice, the host, the machine."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import geometric_mean
 
 from ..run import Run, Timer, observe
-from .attribution import ComparedTime, time_reasons
-from .baseline import Baseline, gemm_kernel, references_us
-from .configuration import Likeness, is_other_choice
+from ..trace.difference import KernelChange, align
+from ..trace.kernel import KernelIdentity, KernelRecord, configuration_change, was_autotuned
+from .baseline import Baseline, Entry, Likeness, gemm_kernel, is_other_choice, references_us
 from .fingerprint import Comparison
 from .priors import Limits, prior_for
-from .timing import ProcessTime, decide
-from .verdict import Status, Verdict
+from .timing import Decision, ProcessTime, decide, reference_moves
+from .verdict import Reason, Status, Verdict
 
-__all__ = ["judge_time", "not_measured"]
+__all__ = ["describe_choice", "explain", "judge_time", "not_measured"]
+
+# A kernel is named as a cause if it carries this share of the total change; the others are summed up in one line.
+_NAMED_SHARE = 0.10
+_NAMED_AT_LEAST = 3
+# Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
+_UNCHANGED = 0.01
+
+
+@dataclass(frozen=True)
+class ComparedTime:
+    """One timer of a run beside the baseline's entry of its launch configuration, or the nearest one."""
+
+    timer: Timer
+    run: Run
+    baseline: Baseline
+    entry: Entry
+    decision: Decision
+    is_other_choice: bool  # the autotuner's choice, which no entry has
 
 
 def judge_time(
@@ -96,3 +118,170 @@ def _headline(compared: ComparedTime, after: ProcessTime) -> str:
     if decision.status is Status.PASS and not compared.is_other_choice:
         return f"{headline}; {decision.change.shown_sensitivity} or more would have failed"
     return headline
+
+
+# -- why --------------------------------------------------------------------------------------------------------------
+
+
+def explain(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> tuple[list[str], str]:
+    """(one text for each kernel that carries the change, one line about the rest)."""
+    changes = align(before, after)
+    total = sum(abs(change.delta_us) for change in changes)
+    by_weight = sorted(changes, key=lambda change: -abs(change.delta_us))
+    named = [
+        change
+        for change in by_weight
+        if not change.same_identity or (total > 0 and abs(change.delta_us) >= _NAMED_SHARE * total)
+    ]
+    if not named and total > 0:  # spread evenly over many kernels: none carries a tenth
+        named = by_weight[:_NAMED_AT_LEAST]
+    rest = [change for change in by_weight if not any(change is one for one in named)]  # two launches may be equal
+    return [_describe(change) for change in named], _describe_rest(rest)
+
+
+def _describe(change: KernelChange[KernelRecord]) -> str:
+    old, new = change.before, change.after
+    if old is None or new is None:
+        one, what = (new, "new") if old is None else (old, "gone")
+        return f"{one.identity.shown}  {what}: {one.device_time_us:.1f} us" if one else ""
+    head = f"{new.identity.shown}  {old.device_time_us:.1f} -> {new.device_time_us:.1f} us ({change.delta_us:+.2f})"
+    if change.same_identity:
+        return f"{head}: same kernel, same launch configuration, {'slower' if change.delta_us > 0 else 'faster'}"
+    source = _describe_source(old.identity, new.identity)
+    configuration = configuration_change(old.identity, new.identity)
+    if not configuration:
+        return f"{head}: {source}same launch configuration"
+    cause = ": Inductor's autotuner chose differently" if was_autotuned(old.identity, new.identity) else ""
+    return f"{head}: {source}other launch configuration:\n{configuration}{cause}"
+
+
+def _describe_source(before: KernelIdentity, after: KernelIdentity) -> str:
+    if before.source_hash is None or after.source_hash is None:
+        return ""
+    if before.source_hash == after.source_hash:
+        return f"same source ({after.source_hash[:8]}), "
+    return f"other source ({before.source_hash[:8]} -> {after.source_hash[:8]}), "
+
+
+def _describe_rest(rest: Sequence[KernelChange[KernelRecord]]) -> str:
+    if not rest:
+        return ""
+    before = sum(change.before.device_time_us for change in rest if change.before)
+    delta = sum(change.delta_us for change in rest)
+    kinds = Counter(change.after.identity.kind for change in rest if change.after)
+    counted = ", ".join(_counted(count, kind) for kind, count in kinds.items())
+    share = delta / before if before else 0.0
+    if abs(share) < _UNCHANGED:
+        return f"{counted} unchanged (same identity, {100 * share:+.1f} %, {delta:+.2f} us)"
+    return f"{counted} of the same identity, {100 * share:+.1f} % together ({delta:+.2f} us)"
+
+
+def _counted(count: int, kind: str) -> str:
+    if kind == "gemm":
+        return f"{count} GEMM{'s' if count > 1 else ''}"
+    return f"{count} {kind} kernel{'s' if count > 1 else ''}"
+
+
+def time_reasons(compared: ComparedTime) -> list[Reason]:
+    timer, decision = compared.timer, compared.decision
+    changed = decision.status in (Status.REGRESSED, Status.IMPROVED)
+    reasons = _choice_reasons(compared) if timer is Timer.DEVICE else []
+    if timer is Timer.DEVICE and changed:
+        named, rest = explain(compared.entry.kernels_in(decision.before_us), compared.run.kernels)
+        reasons += [Reason("why", text) for text in named] + ([Reason("rest", rest)] if rest else [])
+    elif changed:
+        reasons += _host_reasons(compared)
+    if timer is Timer.DEVICE and (changed or decision.machine):
+        reasons += _machine_reasons(compared)
+    if timer is not Timer.DEVICE and compared.run.neighbours and decision.status is not Status.PASS:
+        count = compared.run.neighbours
+        others = f"{count} other worker{'s' if count > 1 else ''}"
+        reasons.append(Reason("host", f"{others} of this run measured on this host at the same time"))
+    if decision.change.low is None and decision.status is Status.UNDECIDED:
+        reasons.append(Reason("next", "measure at least two replicates: pytest -o kernelgauge_replicates=2"))
+    elif decision.status is Status.UNDECIDED and not decision.scattered and not decision.machine:
+        reasons.append(Reason("next", "kernelgauge calibrate   (more processes make the verdict sharper)"))
+    return reasons
+
+
+def _machine_reasons(compared: ComparedTime) -> list[Reason]:
+    """Say whether the reference kernels, which no change of the code can touch, moved as well."""
+    decision, run = compared.decision, compared.run
+    same = [each for each in decision.before if each.place == run.place]
+    moves = reference_moves(same, references_us(run.controls, gemm_kernel(run.controls)))
+    shown = ", ".join(f"{name} {round(100 * math.expm1(move), 1) + 0.0:+.1f} %" for name, move in moves.items())
+    if decision.machine:
+        return [Reason("machine", f"the GPU itself changed its speed (reference {shown})")]
+    if moves:
+        return [Reason("machine", f"unchanged (reference {shown})")]
+    if not same:
+        return [Reason("machine", "this GPU is not in the baseline")]
+    return [Reason("machine", "not compared: the reference kernels differ from the baseline's")] if run.controls else []
+
+
+def _host_reasons(compared: ComparedTime) -> list[Reason]:
+    timer, run, baseline = compared.timer, compared.run, compared.baseline
+    reasons = _latency_parts(compared) if timer is Timer.END_TO_END else []
+    ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
+    if ops[0] != ops[1]:
+        reasons.append(Reason("why", f"dispatcher ops {ops[0]} -> {ops[1]}"))
+    elif timer is Timer.HOST:
+        how = "slower" if compared.decision.status is Status.REGRESSED else "faster"
+        reasons.append(Reason("why", f"the host is {how} in the same {ops[1]} dispatcher ops, or around them"))
+    return reasons
+
+
+def _latency_parts(compared: ComparedTime) -> list[Reason]:
+    """Split a latency into the time that the GPU is busy and the time that it idles. Return nothing on a CPU."""
+    run, decision = compared.run, compared.decision
+    latency, device = run.sample(Timer.END_TO_END), run.sample(Timer.DEVICE)
+    usual = [each.observation.mean_us for each in compared.baseline.times(Timer.DEVICE, compared.entry)]
+    if latency is None or device is None or run.fingerprint.arch == "cpu" or not usual:
+        return []
+    old, new = geometric_mean(usual), observe(device).mean_us
+    old_idle, new_idle = decision.before_us - old, observe(latency).mean_us - new
+    bound = "launch-bound" if new_idle > new else "host-bound or launch-bound"
+    return [
+        Reason("why", f"GPU busy {old:.1f} -> {new:.1f} us ({new - old:+.1f})"),
+        Reason("why", f"GPU idle {old_idle:.1f} -> {new_idle:.1f} us ({new_idle - old_idle:+.1f}): {bound}"),
+    ]
+
+
+def _choice_reasons(compared: ComparedTime) -> list[Reason]:
+    """Name the autotuner's choice and its cost, against the fastest choice that the baseline knows."""
+    entry = compared.entry
+    if not compared.is_other_choice:
+        cost = describe_choice(compared.baseline, entry)
+        return [] if cost is None or compared.decision.status is Status.REGRESSED else [Reason("tuning", cost)]
+    fastest = min(compared.baseline.entries, key=lambda each: each.device_time_us)
+    now = sum(kernel.device_time_us for kernel in compared.run.kernels)
+    cost = f"{now - fastest.device_time_us:+.1f} us against the fastest that the baseline knows"
+    return [
+        Reason(
+            "tuning",
+            f"the autotuner chose a launch configuration that is not in the baseline ({cost})\n{_differences(fastest, compared.run.kernels)}",
+        )
+    ]
+
+
+def describe_choice(baseline: Baseline, entry: Entry) -> str | None:
+    """Say how much slower a known choice is than the fastest one; None if it is the fastest."""
+    fastest = min(baseline.entries, key=lambda each: each.device_time_us)
+    cost = entry.device_time_us - fastest.device_time_us
+    if cost <= 0:
+        return None
+    compiles = sum(each.draws for each in baseline.entries)
+    return (
+        f"the autotuner's choice in {entry.draws} of {compiles} compiles; its fastest "
+        f"({fastest.draws} of {compiles}) takes {cost:.1f} us less ({-100 * cost / entry.device_time_us:.1f} %)\n"
+        f"{_differences(fastest, entry.kernels)}"
+    )
+
+
+def _differences(entry: Entry, kernels: Sequence[KernelRecord]) -> str:
+    return "\n".join(
+        f"{change.after.identity.shown}: {configuration}"
+        for change in align(entry.kernels, kernels)
+        if change.before is not None and change.after is not None
+        if (configuration := configuration_change(change.before.identity, change.after.identity))
+    )

@@ -11,8 +11,7 @@ import msgspec
 
 from ..run import Timer
 from ..trace.kernel import KernelIdentity
-from .baseline import Baseline, Entry, Recorded, gemm_kernel, merge_entries
-from .configuration import Likeness
+from .baseline import Baseline, Entry, Likeness, Recorded, gemm_kernel, merge_entries
 from .fingerprint import FieldChange, compare
 from .priors import Limits, prior_for
 from .timing import Decision, decide

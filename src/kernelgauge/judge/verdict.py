@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ..printable import printable
+from ..errors import printable
 from ..run import Timer
 
 __all__ = ["DECLARED", "MEASUREMENT", "NUMERICS", "STRUCTURE", "Reason", "RelativeChange", "Status", "Verdict", "worst"]

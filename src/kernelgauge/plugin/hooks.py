@@ -19,7 +19,7 @@ from . import SESSION_KEY, workers
 # pytest finds the fixtures in the module that is registered.
 from .fixtures import SESSION, kernelgauge_test, run, sibling, trace_file, workload
 from .options import options_of
-from .record import keep_part, summarize, test_result
+from .record import keep_part, record_session, test_result
 from .session import Session
 from .suites import is_in_share, is_timed, keep, matches, sort_by_workload, workload_of, workloads_of, wrong_mark
 
@@ -211,7 +211,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     session = config.stash[SESSION]
     if session.options.worker is None:  # a worker has a reporter too, which nobody sees
-        summarize(
+        record_session(
             session,
             terminalreporter,
             collected_only=config.option.collectonly,

@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ..acceptance import refusals, update
-from ..errors import KernelgaugeError, StorageError
+from ..baselines.acceptance import refusals, update
+from ..errors import KernelgaugeError, StorageError, printable
 from ..judge import Action, PlannedChange, Status
-from ..printable import printable
 from ..report.markdown import github_annotations, summary_markdown
 from ..report.terminal import plan_text, summary, unknown_machines
 from ..results import Results, TestResult, encode_results
@@ -24,13 +23,13 @@ from .session import Session
 from .suites import workload_of
 from .workers import Gathered, gather, tell_controller
 
-__all__ = ["keep_part", "summarize", "test_result"]
+__all__ = ["keep_part", "record_session", "test_result"]
 
 _LONGEST_SAID = 20_000  # characters: a traceback is not what the results are for
 _STEP_SUMMARY_BYTES = 1 << 20  # GitHub refuses the whole summary of a step that is larger
 
 
-def summarize(
+def record_session(
     session: Session, reporter: pytest.TerminalReporter, *, collected_only: bool, controls_workers: bool = False
 ) -> None:
     """Write the results, their summary, and the update or the runs that were asked for."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 import shlex
+import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
@@ -44,7 +45,6 @@ from ..run import Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from .artifacts import Artifacts
 from .options import Options
-from .revision import revision
 from .suites import Suites
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from ..measure.latency import Rounds
     from ..measure.runner import Group, Measured, Result
 
-__all__ = ["Session"]
+__all__ = ["Session", "revision"]
+
+_GIT_TIMEOUT_S = 5.0  # a working tree on a slow network file system: then its commit is not known
 
 
 # These import torch: only when something is measured.
@@ -550,3 +552,33 @@ def _not_judged(workload: Workload, timer: Timer, what: str, error: KernelgaugeE
     reasons = tuple(Reason(label, text) for label, text in error.details)
     why = error.what.removeprefix(f"{workload.id}: ")  # the verdict says it
     return Verdict(status, workload.id, timer.label, f"{timer.label} {what}: {why}", reasons)
+
+
+def revision(folder: Path) -> str | None:
+    """The commit of the working tree that `folder` is in, with ``+`` behind it if tracked files differ; None: not known.
+
+    Git's own answer, with git's own rules about whose repositories it trusts.
+    """
+    commit = _git(folder, "rev-parse", "--verify", "HEAD")
+    if not commit:
+        return None
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    if changes is None:  # no answer is no clean tree
+        return None
+    return f"{commit}+" if changes else commit
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -10,6 +10,7 @@ from statistics import median
 from rich.table import Table
 from rich.text import Text
 
+from ..errors import printable
 from ..judge import (
     Baseline,
     Entry,
@@ -21,7 +22,6 @@ from ..judge import (
     prior_for,
     variance_between_processes,
 )
-from ..printable import printable
 from ..run import Timer
 from ..trace import KernelIdentity
 from ..trace.kernel import configuration_text

@@ -29,13 +29,13 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ..errors import printable
 from ..judge import RelativeChange, Status, Verdict, compare, observe, worst
-from ..printable import printable
 from ..results import Results, TestResult, WorkloadResult
 from ..run import Sample, Timer
 from ..trace.difference import KernelChange, align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
-from ..trace.limits import Limits, share_of_limit
+from ..trace.limits import DeviceLimits, share_of_limit
 from .traces import limit_text
 from .wording import (
     NO_VERDICT,
@@ -548,7 +548,7 @@ def _limits(result: WorkloadResult) -> list[str]:
         return []
     # What the pair was measured in; a 16-bit type is as fast as the other.
     peaks = {"fp16": run.roof.gemm_tflop_per_s, "bf16": run.roof.gemm_tflop_per_s}
-    limits = Limits("reference kernels", run.roof.memory_gb_per_s, peaks, source="measured beside the workloads")
+    limits = DeviceLimits("reference kernels", run.roof.memory_gb_per_s, peaks, source="measured beside the workloads")
     return [
         limit_text(kernel.identity, share_of_limit(work, kernel.device_time_us, result.dtype, limits) if work else None)
         for kernel, work in zip(run.kernels, run.work, strict=True)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..printable import printable
+from ..errors import printable
 
 __all__ = ["Column", "Grid", "Section", "markdown", "render", "text", "unlinked"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from pytest_benchmark.stats import Stats
 
-from ..printable import printable
+from ..errors import printable
 from ..results import Results, WorkloadResult
 from ..run import Sample, Timer
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
+from ..errors import printable
 from ..judge import Group, Review, Reviewed, TimeChange
-from ..printable import printable
 from .page import render
 from .wording import counted, short_commit, us
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
+from ..errors import printable
 from ..judge import Action, PlannedChange, RelativeChange, Status, Verdict, compare, observe
-from ..printable import printable
 from ..results import Results, WorkloadResult
 from ..run import Timer
 from .page import render

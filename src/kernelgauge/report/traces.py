@@ -12,7 +12,7 @@ import msgspec
 from ..trace.difference import Difference, HostDifference, What, differences, host_difference
 from ..trace.kernel import KernelIdentity, configuration_text
 from ..trace.lane import LaneKernel
-from ..trace.limits import Share
+from ..trace.limits import LimitShare
 from ..trace.model import WHOLE
 from ..trace.names import decode
 from ..trace.summary import KernelGroup, Summary, Transfers
@@ -21,7 +21,7 @@ from .page import Column, Grid, Section
 from .wording import bytes_text, change_text, counted, kinds_text, percent, shapes_text, times, us
 
 __all__ = [
-    "Comparison",
+    "TraceComparison",
     "compare_data",
     "compare_page",
     "compare_traces",
@@ -186,7 +186,7 @@ def _work(work: Work | None) -> str:
     return ", ".join(part for part in (flops, moved) if part)
 
 
-def limit_text(identity: KernelIdentity, share: Share | None) -> str:
+def limit_text(identity: KernelIdentity, share: LimitShare | None) -> str:
     """Return ``69 % bf16``, and below it what was achieved; nothing if that is not known."""
     if share is None:
         return ""
@@ -224,7 +224,7 @@ def _problems(summary: Summary) -> Section:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TraceComparison:
     """Two traces and all that differs between them."""
 
     before: Summary
@@ -241,11 +241,13 @@ class Comparison:
         return [difference for difference in self.differences if difference.what is what]
 
 
-def compare_traces(before: Summary, after: Summary) -> Comparison:
-    return Comparison(before, after, differences(before.lane, after.lane), host_difference(before.host, after.host))
+def compare_traces(before: Summary, after: Summary) -> TraceComparison:
+    return TraceComparison(
+        before, after, differences(before.lane, after.lane), host_difference(before.host, after.host)
+    )
 
 
-def conclusion(comparison: Comparison) -> str:
+def conclusion(comparison: TraceComparison) -> str:
     """Return one sentence: what happened on the GPU, else on the host, and what it did to the device time."""
     changed = [_change_phrase(what, found) for what in What if what.is_change and (found := comparison.of(what))]
     timed = ", ".join(
@@ -319,7 +321,7 @@ def _host_phrase(host: HostDifference) -> str:
 # -- two traces, as a page --------------------------------------------------------------------------------------------
 
 
-def compare_page(comparison: Comparison, *, names: tuple[str, str], top: int, everything: bool) -> list[Section]:
+def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: int, everything: bool) -> list[Section]:
     """Return the page of two traces with these names.
 
     `top`: rows, at most; `everything`: unchanged kernels one by one too.
@@ -338,7 +340,7 @@ def compare_page(comparison: Comparison, *, names: tuple[str, str], top: int, ev
     ]
 
 
-def _caveats(comparison: Comparison) -> Iterator[str]:
+def _caveats(comparison: TraceComparison) -> Iterator[str]:
     before, after = comparison.before, comparison.after
     if set(before.devices) != set(after.devices) or before.lane.on_cpu != after.lane.on_cpu:
         yield "the two were recorded on different devices: times and templates differ for that alone"
@@ -358,7 +360,7 @@ def _caveats(comparison: Comparison) -> Iterator[str]:
             yield f"{label}: rows of a device that are not read: {', '.join(side.not_read)}"
 
 
-def _change_table(comparison: Comparison, *, top: int, everything: bool) -> Grid:
+def _change_table(comparison: TraceComparison, *, top: int, everything: bool) -> Grid:
     """Return what changed, in order of launch; where that is too much, the largest changes first, the rest in a line."""
     total_us = comparison.before.lane.device_time_us
     unchanged = [] if everything else comparison.of(What.SAME)
@@ -490,7 +492,7 @@ def show_data(summary: Summary, *, name: str) -> dict[str, Any]:
     }
 
 
-def compare_data(comparison: Comparison, *, names: tuple[str, str]) -> dict[str, Any]:
+def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict[str, Any]:
     """Return two traces as data. `differences` sum to the difference of the two device times."""
     sides = (comparison.before, comparison.after)
     return {

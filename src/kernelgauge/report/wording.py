@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ..printable import printable
+from ..errors import printable
 
 if TYPE_CHECKING:
     from ..judge import Reason, RelativeChange, Verdict

@@ -5,7 +5,7 @@ from .kernel import KernelIdentity, KernelRecord, identity_of, identity_of_op
 from .lane import METADATA_OPS, computing_ops, dispatcher_ops, is_compile_op, metadata_ops_that_launched
 from .model import REGION, ApiCall, DeviceRecord, Launch, Op, Trace, Window
 from .names import KernelName, Kind, decode
-from .reader import parse, read
+from .reader import parse, parse_blocks
 
 __all__ = [
     "METADATA_OPS",
@@ -30,5 +30,5 @@ __all__ = [
     "is_compile_op",
     "metadata_ops_that_launched",
     "parse",
-    "read",
+    "parse_blocks",
 ]

@@ -9,11 +9,11 @@ from types import MappingProxyType
 
 from .work import Work
 
-__all__ = ["Limits", "Share", "limits_of", "share_of_limit"]
+__all__ = ["DeviceLimits", "LimitShare", "limits_of", "share_of_limit"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class DeviceLimits:
     """Published peaks of one GPU: at boost clock, without sparsity, a multiply-add counted as 2."""
 
     name: str
@@ -23,7 +23,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Share:
+class LimitShare:
     """How near an op came to the limit that binds it."""
 
     limit: str  # "memory", or the dtype whose arithmetic binds
@@ -32,8 +32,8 @@ class Share:
     unit: str  # "GB/s" or "TFLOP/s"
 
 
-def _limits(name: str, memory_gb_per_s: float, source: str, /, **tflop_per_s: float) -> Limits:
-    return Limits(name, memory_gb_per_s, MappingProxyType(tflop_per_s), source)
+def _limits(name: str, memory_gb_per_s: float, source: str, /, **tflop_per_s: float) -> DeviceLimits:
+    return DeviceLimits(name, memory_gb_per_s, MappingProxyType(tflop_per_s), source)
 
 
 # Peaks are those of the matrix units where a type has them (Tensor Cores, Matrix Cores), with sums in fp32: on GeForce
@@ -100,7 +100,7 @@ _ALL = (
 _BY_NAME = MappingProxyType({limits.name: limits for limits in _ALL})
 
 
-def limits_of(device_name: str) -> Limits | None:
+def limits_of(device_name: str) -> DeviceLimits | None:
     """Return the peaks of a device by the name in a trace's `deviceProperties`; None for one that is not known.
 
     Only whole names are known: "NVIDIA H100 PCIe" is another GPU than "NVIDIA H100 80GB HBM3", "NVIDIA A10G" than
@@ -110,7 +110,7 @@ def limits_of(device_name: str) -> Limits | None:
     return _BY_NAME.get(name) or _BY_NAME.get(f"NVIDIA {name}")
 
 
-def share_of_limit(work: Work, device_time_us: float, dtype: str | None, limits: Limits) -> Share | None:
+def share_of_limit(work: Work, device_time_us: float, dtype: str | None, limits: DeviceLimits) -> LimitShare | None:
     """Return which limit binds an op, and what share of it was reached in `device_time_us` microseconds.
 
     The limit that binds is the one that takes longer: `work.bytes` at the memory's peak, or `work.flops` at that of
@@ -126,7 +126,7 @@ def share_of_limit(work: Work, device_time_us: float, dtype: str | None, limits:
             return None
         compute_us = work.flops / peak / 1e6
         if compute_us > memory_us:
-            return Share(dtype, compute_us / device_time_us, work.flops / device_time_us / 1e6, "TFLOP/s")
+            return LimitShare(dtype, compute_us / device_time_us, work.flops / device_time_us / 1e6, "TFLOP/s")
     if memory_us > 0:
-        return Share("memory", memory_us / device_time_us, work.bytes / device_time_us / 1e3, "GB/s")
+        return LimitShare("memory", memory_us / device_time_us, work.bytes / device_time_us / 1e3, "GB/s")
     return None

@@ -16,16 +16,14 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import chain, islice
 from operator import attrgetter
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from ..errors import TraceError
-from ..files import ChangedFileError, IrregularFileError, blocks_of_file
 from .model import STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
-__all__ = ["BLOCK_BYTES", "LONGEST_BYTES", "parse", "read"]
+__all__ = ["BLOCK_BYTES", "FILE_BLOCK_BYTES", "LONGEST_BYTES", "parse", "parse_blocks"]
 
 # Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
 BLOCK_BYTES = 1 << 18
@@ -43,27 +41,14 @@ _NOT_READ = frozenset(
 )  # fmt: skip
 
 
-def read(path: Path | str) -> Trace:
-    """Read a trace of torch.profiler.
-
-    Raises `TraceError` if the file is missing, changes while it is read, is not gzip or JSON, or is JSON of something
-    else.
-    """
-    where = str(path)
-    try:
-        return _read(_inflate(blocks_of_file(path, _FILE_BLOCK_BYTES), where), where)
-    except ChangedFileError as error:
-        what, got, expected = "the trace changed while it was read", str(error), "a file that nobody writes to"
-        raise TraceError(what, where=where, got=got, expected=expected) from error
-    except IrregularFileError as error:
-        raise _refusal(where, str(error), "a file") from error
-    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
-        raise _refusal(where, str(error), "a file that can be read") from error
-
-
 def parse(content: bytes, *, where: str = "<bytes>") -> Trace:
     """Parse the JSON of a Chrome trace. Raises `TraceError` with the place, what was got and what was expected."""
     return _read((content[at : at + BLOCK_BYTES] for at in range(0, len(content), BLOCK_BYTES)), where)
+
+
+def parse_blocks(blocks: Iterator[bytes], *, where: str) -> Trace:
+    """Parse the blocks of a file, gzip or JSON, at most `FILE_BLOCK_BYTES` each. Raises `TraceError` as `parse`."""
+    return _read(_inflate(blocks, where), where)
 
 
 def _read(blocks: Iterable[bytes], where: str) -> Trace:
@@ -81,7 +66,7 @@ def _read(blocks: Iterable[bytes], where: str) -> Trace:
 
 # Bytes of a file that are read at once. Few, because zlib copies what stands behind a member, and a file may have a
 # member in every 20 bytes.
-_FILE_BLOCK_BYTES = 1 << 14
+FILE_BLOCK_BYTES = 1 << 14
 _GZIP = b"\x1f\x8b"
 _GZIP_WINDOW = 31  # zlib: the largest window, and gzip's own header
 # The profiler's JSON shrinks 10 to 40 times (the recorded ones: 14 to 27); deflate can reach 1030. What claims more

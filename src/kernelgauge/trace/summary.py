@@ -22,7 +22,7 @@ from .lane import (
     lane_of,
     metadata_ops_that_launched,
 )
-from .limits import Limits, Share, limits_of, share_of_limit
+from .limits import DeviceLimits, LimitShare, limits_of, share_of_limit
 from .model import DeviceRecord, Trace, Window
 from .names import decode
 from .work import Work, work_of
@@ -45,7 +45,7 @@ class KernelGroup:
     ops: tuple[str, ...]  # those that launched it, the most frequent first
     shapes: tuple[tuple[Any, ...], ...]  # the different inputs of these ops
     work: Work | None  # of all its launches; None where it is not known of each
-    limit: Share | None
+    limit: LimitShare | None
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Summary:
     """All of it. Of a step: device times are means over the steps of the lane, host times medians, ops the last one's."""
 
     lane: Lane
-    shares: tuple[Share | None, ...]  # of the GPU's limit, of each kernel of the lane
+    shares: tuple[LimitShare | None, ...]  # of the GPU's limit, of each kernel of the lane
     groups: tuple[KernelGroup, ...]  # the longest first
     totals: tuple[Total, ...]  # the longest first
     memsets: tuple[Transfers, ...]
@@ -106,7 +106,7 @@ class Summary:
     problems_inside: int  # of them, launches inside the windows whose kernels are missing
     not_read: Mapping[str, int]  # rows of devices that are not read, by category
     devices: tuple[str, ...]
-    limits: Limits | None
+    limits: DeviceLimits | None
 
     @property
     def bound(self) -> Bound | None:
@@ -148,7 +148,7 @@ def kernel_work(kernel: LaneKernel) -> Work | None:
     return work_of(kernel.op, kernel.input_shapes, kernel.input_types)
 
 
-def _groups(lane: Lane, limits: Limits | None) -> tuple[KernelGroup, ...]:
+def _groups(lane: Lane, limits: DeviceLimits | None) -> tuple[KernelGroup, ...]:
     found: dict[KernelIdentity, list[LaneKernel]] = {}
     for kernel in lane.kernels:
         found.setdefault(kernel.identity, []).append(kernel)
@@ -167,7 +167,7 @@ def _groups(lane: Lane, limits: Limits | None) -> tuple[KernelGroup, ...]:
     return tuple(sorted(groups, key=lambda group: -group.device_time_us))
 
 
-def _share(kernels: Sequence[LaneKernel], limits: Limits | None) -> Share | None:
+def _share(kernels: Sequence[LaneKernel], limits: DeviceLimits | None) -> LimitShare | None:
     """Return the share of the limit that launches of one kernel reached together."""
     work = _work_of_all(kernels)
     if work is None or limits is None:

@@ -13,11 +13,10 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from .errors import ResultsError
-from .files import regular_file, slug
-from .judge import Baseline, Limits, Status, Verdict, check_integers, worst
-from .printable import printable
-from .run import Fingerprint, Run, Timer
+from ..errors import ResultsError, printable
+from ..files import regular_file, slug
+from ..judge import Baseline, Limits, Status, Verdict, check_integers, worst
+from ..run import Fingerprint, Run, Timer
 
 __all__ = [
     "MOST_BYTES",

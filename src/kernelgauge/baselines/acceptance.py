@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from .baselines import BaselineStore
-from .errors import BaselineError, NewerBaselineError, ResultsError, UpdateRefused
-from .files import is_file_name, slug
-from .judge import (
+from ..errors import BaselineError, NewerBaselineError, ResultsError, UpdateRefused, printable
+from ..files import is_file_name, slug
+from ..judge import (
     DECLARED,
     Action,
     Baseline,
@@ -32,9 +31,9 @@ from .judge import (
     plan_update,
     review,
 )
-from .printable import printable
-from .results import Results, TestResult, WorkloadResult, find_results, moment, read_results
-from .run import Run
+from ..results import Results, TestResult, WorkloadResult, find_results, moment, read_results
+from ..run import Run
+from . import BaselineStore
 
 __all__ = [
     "Chosen",

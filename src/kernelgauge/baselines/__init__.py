@@ -9,10 +9,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .errors import BaselineError, StorageError
-from .files import LONGEST_NAME, is_file_name, regular_file, rename, slug, unwritable, who_holds, write_beside
-from .judge.baseline import Baseline, decode_baseline, encode_baseline
-from .judge.update import Action, PlannedChange
+from ..errors import BaselineError, StorageError
+from ..files import LONGEST_NAME, is_file_name, regular_file, rename, slug, unwritable, who_holds, write_beside
+from ..judge.baseline import Baseline, decode_baseline, encode_baseline
+from ..judge.update import Action, PlannedChange
 
 __all__ = ["BaselineStore"]
 

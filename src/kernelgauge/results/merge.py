@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -10,18 +9,15 @@ from pathlib import Path
 
 import msgspec
 
-from .files import is_file_name, write_atomically
-from .judge import Status, compare, worst
-from .results import Results, WorkloadResult, join, started
-from .workload import Share
+from ..files import is_file_name, write_atomically
+from ..judge import Status, compare
+from ..workload import Share
+from . import Results, WorkloadResult, join, started
 
-__all__ = ["copy_traces", "find_problems", "merge", "outcome", "summary_lines", "with_trace_prefix"]
+__all__ = ["copy_traces", "find_problems", "merge", "outcome", "with_trace_prefix"]
 
 _SHARD_OPTION = "--perf-shard"
 _MOST_SHARDS = 20  # missing ones that are listed
-_MOST_MACHINES = 4  # listed for one workload
-_MOST_WORKLOADS = 200  # listed
-_QUIET = (Status.PASS, Status.IMPROVED)
 
 # -- which parts join -------------------------------------------------------------------------------------------------
 
@@ -162,55 +158,8 @@ def outcome(merged: Sequence[Results], problems: Sequence[str]) -> str:
     return "PASS" if is_judged and all(status.decided for status in statuses) else "UNDECIDED"
 
 
-def summary_lines(merged: Sequence[Results], problems: Sequence[str]) -> list[str]:
-    """Return the headline, the problems, and a line for each workload that did not pass everywhere."""
-    from .report.wording import counted, cut
-
-    by_workload: dict[str, list[tuple[Results, WorkloadResult]]] = {}
-    for results, workload in _workloads(merged):
-        by_workload.setdefault(workload.id, []).append((results, workload))
-    counts = Counter(
-        worst([workload.status for _, workload in each if workload.status is not None]) for each in by_workload.values()
-    )
-    parts = [f"{counts[status]} {status.value}" for status in Status if counts[status]]
-    parts += [f"{counts[None]} not judged"] if counts[None] else []
-    machines = len({_machine(results, workload) for results, workload in _workloads(merged)})
-    total = counted(len(by_workload), "workload") + (f" ({', '.join(parts)})" if parts else "")
-    shown = [_workload_line(name, each) for name, each in by_workload.items() if any(not _passes(w) for _, w in each)]
-    more = [f"and {counted(len(shown) - _MOST_WORKLOADS, 'more workload')}"] if len(shown) > _MOST_WORKLOADS else []
-    headline = f"{outcome(merged, problems)}  {counted(machines, 'machine')}, {total}"
-    return [headline, *(cut(f"failed: {each}") for each in problems), *map(cut, shown[:_MOST_WORKLOADS]), *more]
-
-
 def _fails(status: Status | None) -> bool:
     return status is not None and status.fails
-
-
-def _passes(workload: WorkloadResult) -> bool:
-    return workload.status in _QUIET or (workload.status is None and bool(workload.unavailable))
-
-
-def _workload_line(name: str, results: Sequence[tuple[Results, WorkloadResult]]) -> str:
-    """Return ``mlp: REGRESSED on NVIDIA H200 a1b2 (+8.1 %); PASS on NVIDIA H200 c3d4 (+0.1 %)``, the worst first."""
-    from .report.wording import change_of_one, status_text
-
-    machines: dict[str, list[str]] = {}
-    for part, workload in sorted(results, key=lambda each: (each[1].status in _QUIET, not _fails(each[1].status))):
-        timed = [verdict for verdict in workload.verdicts if verdict.change is not None]
-        timed.sort(key=lambda verdict: (not verdict.status.fails, verdict.subject != "device time"))
-        change = f" ({change_of_one(timed[0].change)})" if timed else ""
-        machines.setdefault(status_text(workload), []).append(_machine(part, workload) + change)
-    texts = []
-    for status, names in machines.items():
-        more = f" and {len(names) - _MOST_MACHINES} more" if len(names) > _MOST_MACHINES else ""
-        texts.append(f"{status} on {', '.join(names[:_MOST_MACHINES])}{more}")
-    return f"{name}: {'; '.join(texts)}"
-
-
-def _machine(results: Results, workload: WorkloadResult) -> str:
-    fingerprint, gpu = results.machine_of(workload)
-    device = fingerprint.device if fingerprint is not None else "nothing measured"
-    return " ".join(part for part in (device, gpu, f"on {results.host}" if results.host else "") if part)
 
 
 # -- traces -----------------------------------------------------------------------------------------------------------

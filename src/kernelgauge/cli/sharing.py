@@ -13,8 +13,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import BinaryIO
 from urllib.parse import quote
 
-from .errors import SharingError, TraceError
-from .printable import printable, printable_url
+from ..errors import SharingError, TraceError, printable, printable_url
 
 __all__ = ["publish", "serve_trace"]
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 
+from ..errors import KernelgaugeError, MeasurementError
+from ..judge import Action, Baseline, Limits, PlannedChange, Recorded, calibrated, joined
+from ..results import NAME, WAITING, Results, read_results
+from ..run import Run
+from . import BaselineStore
 from .acceptance import acceptable
-from .baselines import BaselineStore
-from .errors import KernelgaugeError, MeasurementError
-from .judge import Action, Baseline, Limits, PlannedChange, Recorded, calibrated, joined
-from .results import NAME, WAITING, Results, read_results
-from .run import Run
 
 __all__ = ["Calibration", "calibrate", "compile_caches", "draw", "planned", "store"]
 
