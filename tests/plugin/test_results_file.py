@@ -338,7 +338,7 @@ def test_a_process_of_a_calibration_tells_nothing(
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     result = project.run("--perf-calibrate=c")
-    assert (project.root / "runs.json").exists()
+    assert (project.root / "c" / "latest" / "results.json").exists()
     assert not step.exists()
     assert "::error" not in result.stdout.str()
 

@@ -44,12 +44,12 @@ def pytest_collection_modifyitems(items):
 DIE_WHERE_LINEAR_IS_MEASURED = """
 import os
 
-measure_all = measure
+measure_all = measure_groups
 
-def measure(workloads, *arguments):
+def measure_groups(workloads, *arguments, **named):
     if any(workload.module == "linear" for workload in workloads):
         os._exit(9)
-    return measure_all(workloads, *arguments)
+    return measure_all(workloads, *arguments, **named)
 """
 
 DIE_IN_ONE_TEST = """
