@@ -76,7 +76,7 @@ ARGS: dict[str, Callable[[Json], bool]] = {
     **dict.fromkeys(["grid", "block"], is_triple),
     **dict.fromkeys(["kernel_kwargs", "kernel_hash"], is_text),
 }
-PLACE = ("device", "stream", "grid", "block")  # of a device record; texts on rows of the host
+PLACE = ("device", "stream", "grid", "block", "bytes")  # of a device record; texts on rows of the host
 
 
 def _optional(key: str, fits: Callable[[Json], bool]) -> Callable[[Json], bool]:

@@ -79,6 +79,17 @@ def test_parse_host_row_may_have_text_places() -> None:
     assert (trace.calls[0].correlation, trace.ops[0].num_warps) == (1, 4)
 
 
+def test_parse_rocm_host_copy_with_text_bytes_is_read() -> None:
+    copy = with_args(call(1, 0, name="hipMemcpyWithStream"), correlation=1, bytes="1", kind="2", src="0x7f")
+    record = with_args(kernel(1, 2, category="gpu_memcpy"), correlation=1, bytes=1)
+    assert trace_of(copy, record).records[0].bytes == 1
+
+
+@pytest.mark.parametrize("block", [1, 2, 5, None])
+def test_parse_byte_order_mark_is_skipped(block: int | None) -> None:
+    assert read_in_blocks(b"\xef\xbb\xbf" + chrome(op("aten::mm", 1, 1)), block) is not None
+
+
 def test_parse_old_spelling_of_external_id_is_known() -> None:
     trace = trace_of(with_args(op("a", 0, 1), external__id=3), with_args(op("b", 1, 1), external__id=3, External__id=4))
     assert [op.external_id for op in trace.ops] == [3, 4]  # before torch 2.0, and since
@@ -164,7 +175,10 @@ def test_parse_name_not_utf8_is_replaced(block: int | None) -> None:
         (with_args(kernel(1, 0), External__id={}), "External id"),
         (with_args(kernel(1, 0), num_warps="4"), "num_warps"),
         (with_args(kernel(1, 0), kernel_hash=4), "kernel_hash"),
-        *((with_args(kernel(1, 0), **{field: "0x0"}), field) for field in ("device", "stream", "grid", "block")),
+        *(
+            (with_args(kernel(1, 0), **{field: "0x0"}), field)
+            for field in ("device", "stream", "grid", "block", "bytes")
+        ),
         (with_args(op("aten::mm", 0, 1), Input__Dims="all"), "Input Dims"),
         (with_args(op("aten::mm", 0, 1), Input__type="all"), "Input type"),
         (with_args(op("aten::mm", 0, 1), Input__Dims=[{"a": 1}]), "Input Dims"),

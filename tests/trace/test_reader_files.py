@@ -137,7 +137,7 @@ def test_read_changed_file_tells_both_sizes(path: Path, monkeypatch: pytest.Monk
         path.write_bytes(CONTENT * 2)
         yield from blocks
 
-    monkeypatch.setattr(reader, "blocks_of_file", changed)
+    monkeypatch.setattr("kernelgauge.results.traces.blocks_of_file", changed)
     error = refusal(written(path, CONTENT))
     assert error.what == "the trace changed while it was read"
     assert error.got == f"{len(CONTENT)} bytes when it was opened, {2 * len(CONTENT)} at the end"

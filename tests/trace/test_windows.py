@@ -249,3 +249,14 @@ def test_problems_name_every_lost_row_of_a_trace(lane: str) -> None:
     kind = "lost: " if lane == "records" else "orphan: "
     assert sum(len(problems) for problems in told) == 21  # fifteen kernels and six memsets
     assert all(problem.startswith(kind) for problems in told for problem in problems)
+
+
+def test_whole_has_transfers_without_a_launch() -> None:
+    trace = trace_of(kernel(None, 1, category="gpu_memcpy"), kernel(7, 2, category="gpu_memset"), op("aten::mm", 0, 9))
+    window = trace.whole()
+    assert (len(window.copies), len(window.memsets)) == (1, 1)
+
+
+def test_kernels_without_correlation_are_orphans() -> None:
+    trace = trace_of(*(call(None, at) for at in range(3)), *(kernel(None, 10 * at) for at in range(1, 4)))
+    assert len(trace.whole().orphans) == 3

@@ -99,6 +99,9 @@ def _statements(summary: Summary) -> Iterator[str]:
             f"{bound.by}-bound: the GPU waited for launches {percent(bound.waiting)} of the time "
             f"(launching took the host {us(summary.host.launching_us)} us, under the profiler)"
         )
+    if lane.on_cpu and summary.devices:
+        listed = counted(len(summary.devices), "GPU")
+        yield f"{listed} listed and nothing recorded there: times of ops are the host's, and no work of a GPU"
     if summary.not_read:
         rows = ", ".join(f"{count} {category}" for category, count in summary.not_read.items())
         yield f"not read, and in no number here: {rows}"

@@ -170,7 +170,8 @@ class Trace:
     @cached_property
     def _asking_by_correlation(self) -> dict[int | None, ApiCall]:
         # The first call that asks: where several have one correlation, a record is still one execution.
-        return {call.correlation: call for call in reversed(self.calls) if call.is_launch or call.is_transfer}
+        asking = (call for call in reversed(self.calls) if call.is_launch or call.is_transfer)
+        return {call.correlation: call for call in asking if call.correlation is not None}
 
     @cached_property
     def _op_by_external_id(self) -> dict[int, Op]:
@@ -184,7 +185,7 @@ class Trace:
         only when each launch has its record and each record its launch.
         """
         asking = [call for call in self.calls if call.is_launch or call.is_transfer]
-        asked = Counter(call.correlation for call in asking)
+        asked = Counter(call.correlation for call in asking if call.correlation is not None)
         problems = [
             f"duplicated: correlation {correlation} belongs to {count} launching calls"
             for correlation, count in asked.items()
@@ -238,6 +239,7 @@ class Trace:
     ) -> Window:
         asking = (call for call in calls if call is self._asking_by_correlation.get(call.correlation))
         ran = [(record, call) for call in asking for record in self._records_of(call)]
+        executed = (*ran, *((record, None) for record in orphans))
         return Window(
             name=name,
             start_us=start_us,
@@ -249,9 +251,9 @@ class Trace:
                 for record, call in ran
                 if record.category == "kernel"
             ),
-            memsets=tuple(record for record, _ in ran if record.category == "gpu_memset"),
-            copies=tuple(record for record, _ in ran if record.category == "gpu_memcpy"),
-            executed=(*ran, *((record, None) for record in orphans)),
+            memsets=tuple(record for record, _ in executed if record.category == "gpu_memset"),
+            copies=tuple(record for record, _ in executed if record.category == "gpu_memcpy"),
+            executed=executed,
             orphans=orphans,
             lost=sum(call.is_launch and call.correlation not in self._records_by_correlation for call in calls),
         )

@@ -68,6 +68,7 @@ def _read(blocks: Iterable[bytes], where: str) -> Trace:
 # member in every 20 bytes.
 FILE_BLOCK_BYTES = 1 << 14
 _GZIP = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_WINDOW = 31  # zlib: the largest window, and gzip's own header
 # The profiler's JSON shrinks 10 to 40 times (the recorded ones: 14 to 27); deflate can reach 1030. What claims more
 # than this is no trace, and is refused before it fills the memory.
@@ -120,17 +121,20 @@ def _refusal(where: str, got: str, expected: str) -> TraceError:
 
 
 def _joined(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in blocks of `BLOCK_BYTES` or more: a gzip member may hold a single byte."""
-    held: list[bytes] = []
-    length = 0
+    """Yield the same bytes in blocks of `BLOCK_BYTES` or more, without a byte order mark: a gzip member may hold a byte."""
+    blocks = iter(blocks)
+    head = b""
+    while len(head) < len(_BYTE_ORDER_MARK) and (block := next(blocks, b"")):
+        head += block
+    held = [head.removeprefix(_BYTE_ORDER_MARK)]
+    length = len(held[0])
     for block in blocks:
-        held.append(block)
-        length += len(block)
         if length >= BLOCK_BYTES:
             yield b"".join(held)
             held, length = [], 0
-    if held:
-        yield b"".join(held)
+        held.append(block)
+        length += len(block)
+    yield b"".join(held)
 
 
 # --- from blocks to events -------------------------------------------------------------------------------------------
@@ -155,12 +159,13 @@ class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "olde
     input_dims: msgspec.Raw = msgspec.Raw()
     input_types: msgspec.Raw = msgspec.Raw()
     correlation: _Int | None = None
-    # On rows of the host texts: ROCm writes the stream as an address, torch 2.6 the grid as Triton's source has it.
+    # On rows of the host texts: ROCm writes the stream as an address and bytes as a text, torch 2.6 the grid as Triton's
+    # source has it.
     device: _Int | str | None = None
     stream: _Int | str | None = None
     grid: tuple[_Int, _Int, _Int] | str | None = None
     block: tuple[_Int, _Int, _Int] | str | None = None
-    bytes: _Int | None = None
+    bytes: _Int | str | None = None
     kernel_kwargs: str | None = None
     num_warps: _Int | None = None
     num_stages: _Int | None = None
@@ -478,8 +483,16 @@ def _devices(raw: msgspec.Raw) -> tuple[dict[str, object], ...]:
 
 def _record(event: Event, name: str, args: Args, external_id: int | None) -> DeviceRecord:
     device, stream, grid, block = args.device, args.stream, args.grid, args.block
-    if isinstance(device, str) or isinstance(stream, str) or isinstance(grid, str) or isinstance(block, str):
-        wrong = next(name for name in ("device", "stream", "grid", "block") if isinstance(getattr(args, name), str))
+    size = args.bytes
+    if (
+        isinstance(device, str)
+        or isinstance(stream, str)
+        or isinstance(grid, str)
+        or isinstance(block, str)
+        or isinstance(size, str)
+    ):
+        places = ("device", "stream", "grid", "block", "bytes")
+        wrong = next(name for name in places if isinstance(getattr(args, name), str))
         raise msgspec.ValidationError(f"{wrong} of a device record: got `str`")
     return DeviceRecord(
         event.cat,
@@ -492,7 +505,7 @@ def _record(event: Event, name: str, args: Args, external_id: int | None) -> Dev
         external_id,
         grid,
         block,
-        args.bytes,
+        size,
     )
 
 
