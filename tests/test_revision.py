@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelgauge.revision import revision, short
 
 from kernelgauge import revision as module
-from kernelgauge.revision import revision, short
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import kernelgauge
 from kernelgauge.errors import TraceError
 from kernelgauge.files import blocks_of_file
 from kernelgauge.results.traces import read_trace as read
-from kernelgauge.trace import parse, reader
+from kernelgauge.trace import parse
 from tests.builders import call, chrome, kernel, op, step, waits_for_a_writer
 
 CONTENT = chrome(step(1, 0, 9), op("aten::mm", 1, 2), call(1, 2), kernel(1, 5), traceName="x")
