@@ -12,9 +12,9 @@ from recorded import DATA, Suite, read_suites, recorded_suites
 # Of each design: how many suites may be red, as docs/verdicts.md says, and one of how many is judged here.
 RED = {
     "same GPU, all others": (1, 1),
-    "same GPU, one process": (3, 1),
-    "leave one GPU out": (0, 3),
-    "leave one host out": (0, 3),
+    "same GPU, one process": (3, 3),
+    "leave one GPU out": (0, 4),
+    "leave one host out": (0, 4),
     "committed baselines": (0, 1),
 }
 
@@ -38,7 +38,7 @@ def counts_of(suites: Sequence[Suite], design: str, *, slower: float = 0.0) -> C
 def test_unchanged_suites_are_green(suites: list[Suite], design: str) -> None:
     counts = counts_of(suites, design)
     assert counts["suites"] - counts["green"] <= RED[design][0]
-    assert counts["suites"] >= 40
+    assert counts["suites"] >= 30
 
 
 @pytest.mark.parametrize(("design", "slower"), [("same GPU, all others", 0.01), ("leave one host out", 0.03)])
@@ -57,10 +57,10 @@ def test_suites_of_a_cpu_are_red_where_slower(slower: float, red: int) -> None:
 def test_noisy_machine_without_data_is_green(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unchanged, "_SIMULATED", 100)
+    monkeypatch.setattr(unchanged, "_SIMULATED", 50)
     unchanged.print_noisy("Any GPU", 10)
     green = int(capsys.readouterr().out.partition("green ")[2].partition(" of")[0])
-    assert green >= 97
+    assert green >= 48
 
 
 def test_every_recorded_suite_is_read(suites: list[Suite]) -> None:
