@@ -134,6 +134,14 @@ def test_slowdown_is_caught_by_its_own_timer() -> None:
     assert achieved["linear", TEN].median == pytest.approx(0.10, abs=0.001)
 
 
+def test_level_is_judged_by_the_timer_that_was_slowed() -> None:
+    asked: set[tuple[str, str]] = set()
+    evaluate(
+        [process(0, levels=(FIVE, TEN)), process(1)], lambda _, timer, __, test: asked.add((test.level.kind, timer))
+    )
+    assert asked == {("none", "device"), ("none", "host"), ("device", "device"), ("host", "host")}
+
+
 def test_other_gpu_is_a_row_of_its_own() -> None:
     processes = [process(number, gpu="ab"[number // 3], us=100 + 10 * (number // 3)) for number in range(6)]
     evaluation = evaluate(processes, above_one_percent)
