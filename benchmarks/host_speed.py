@@ -60,7 +60,9 @@ def main() -> None:
                 control = device.host.control_us()
                 times = dispatch_us(device, instance)
                 typical, decile = median(times), summarize(times, "lower decile")
-                print(f"  {when:<19} control {control:6.1f}  dispatch median {typical:7.1f}  lower decile {decile:7.1f}")
+                print(
+                    f"  {when:<19} control {control:6.1f}  dispatch median {typical:7.1f}  lower decile {decile:7.1f}"
+                )
 
 
 if __name__ == "__main__":
