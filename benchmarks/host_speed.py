@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("src", "perf")]
 
@@ -58,8 +59,10 @@ def main() -> None:
                     profile_session(device, instance, iterations=3)
                 control = device.host.control_us()
                 times = dispatch_us(device, instance)
-                median, decile = summarize(times, "median"), summarize(times, "lower decile")
-                print(f"  {when:<19} control {control:6.1f}  dispatch median {median:7.1f}  lower decile {decile:7.1f}")
+                typical, decile = median(times), summarize(times, "lower decile")
+                print(
+                    f"  {when:<19} control {control:6.1f}  dispatch median {typical:7.1f}  lower decile {decile:7.1f}"
+                )
 
 
 if __name__ == "__main__":

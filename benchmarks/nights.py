@@ -79,7 +79,7 @@ def one(options: argparse.Namespace, number: int) -> bool:
     red = [f"{w.id} {w.verdict(Timer.DEVICE.label).status.value}" for w in results.workloads if is_slower(w)]
     ends = len(red) >= 1 if options.slower else done.returncode == 0
     if not options.slower:
-        keep(results, options.out / f"run-{number}.json")
+        keep(results, options.out / f"run-{number}.json.gz")
     print(f"{number}: exit status {done.returncode}, {seconds:.0f} s, slower: {', '.join(red) or 'none'}", flush=True)
     if not ends:
         print(

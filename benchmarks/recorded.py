@@ -6,19 +6,19 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from statistics import fmean, median
 
 import msgspec
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from runs_file import read_runs
+from runs_file import read_bytes, read_runs
 
 from kernelgauge.judge import Baseline, Entry, Observation, Process, decode_baseline, from_run
 from kernelgauge.judge.baseline import merge_entries
-from kernelgauge.run import ControlTime, Run, Sample, Timer, summarize
+from kernelgauge.run import Run, Sample, Timer
 
 __all__ = ["DATA", "Suite", "archived_suites", "baseline_of", "busy_suites", "read_suites", "recorded_suites"]
 
@@ -35,7 +35,7 @@ _HOSTS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Suite:
     """One process: its runs by workload. `is_committed`: it is part of the committed baselines."""
 
@@ -58,54 +58,26 @@ def recorded_suites() -> list[Suite]:
     found += _of_baselines(DATA / "eight_gpus" / "nvidia-h200", "eight")
     for folder in sorted((DATA / "more_gpus").iterdir()):
         found += _of_baselines(folder, folder.name)
-        found += read_suites(sorted(folder.glob("run-*.json")), _HOSTS.get(folder.name, folder.name))
-    found += read_suites(sorted((DATA / "nine_processes").glob("*.json")), "nine")
-    for path in sorted((DATA / "host_states").glob("*.json")):
-        found += read_suites([path], _HOSTS.get(path.stem, path.stem))
-    for folder in sorted((DATA / "unchanged").iterdir()) if (DATA / "unchanged").exists() else ():
-        found += read_suites(sorted(folder.glob("*.json")), folder.name)
+        found += read_suites(sorted(folder.glob("run-*.json.gz")), _HOSTS.get(folder.name, folder.name))
+    found += read_suites(sorted((DATA / "nine_processes").glob("*.json.gz")), "nine")
+    for path in sorted((DATA / "host_states").glob("*.json.gz")):
+        found += read_suites([path], _HOSTS.get(_stem(path), _stem(path)))
+    for folder in sorted((DATA / "unchanged").iterdir()):
+        found += read_suites(sorted(folder.glob("*.json.gz")), folder.name)
     return found
 
 
 def busy_suites() -> tuple[list[Suite], list[Suite]]:
     """Return two runs of the full matrix, one of them with two workers, and the processes of a baseline on that host."""
     folder = DATA / "busy_host"
-    return list(read_suites(sorted(folder.glob("*.json")), "busy")), list(
+    return list(read_suites(sorted(folder.glob("*.json.gz")), "busy")), list(
         _of_baselines(folder / "baselines" / "nvidia-h200", "busy")
     )
 
 
 def archived_suites() -> list[Suite]:
-    """Return the unslowed processes of the detection benchmark: GPU and dispatch times of six workloads, without kernels."""
-    from detection.data import OURS, load, replicate_times_us
-    from detection.levels import NONE
-
-    template = next(iter(next(read_suites(sorted((DATA / "nine_processes").glob("*.json"))[:1])).runs.values()))
-    found: list[Suite] = []
-    for process in load(DATA / "detection_h200.npz"):
-        runs: dict[str, Run] = {}
-        for name in process.workloads:
-            device, host = (process.at(NONE).values(name, OURS[kind]) for kind in ("device", "host"))
-            assert device is not None
-            assert host is not None
-            times, controls = (
-                tuple(summarize(row, Timer.HOST.statistic) for row in host[..., index]) for index in (0, 1)
-            )
-            times_us = tuple(replicate_times_us(device))
-            runs[name] = msgspec.structs.replace(
-                template,
-                workload=name,
-                kernels=(msgspec.structs.replace(template.kernels[0], device_time_us=fmean(times_us)),),
-                samples={Timer.DEVICE: Sample(times_us, 12), Timer.HOST: Sample(times, 30, controls)},
-                controls={
-                    control: ControlTime(control, median(each))
-                    for control, each in process.meta["control_pair_us"].items()
-                },
-                gpu=process.gpu,
-                host="archive",
-            )
-        found.append(Suite(f"archive/{process.number}", "archive", process.gpu, runs))
-    return found
+    """Return the unslowed processes of an earlier detection benchmark: GPU and dispatch times, without kernels' names."""
+    return list(read_suites(sorted((DATA / "earlier_detection").glob("*.json.gz"))))
 
 
 def read_suites(files: Sequence[Path], host: str | None = None) -> Iterator[Suite]:
@@ -116,21 +88,26 @@ def read_suites(files: Sequence[Path], host: str | None = None) -> Iterator[Suit
             named = msgspec.structs.replace(run, host=host or run.host)
             by_gpu.setdefault(run.place or "", {})[run.workload] = named
         for gpu, runs in by_gpu.items():
-            yield Suite(f"{path.parent.name}/{path.stem}", host or next(iter(runs.values())).host or gpu, gpu, runs)
+            yield Suite(f"{path.parent.name}/{_stem(path)}", host or next(iter(runs.values())).host or gpu, gpu, runs)
 
 
 def _of_baselines(folder: Path, host: str, *, is_committed: bool = False) -> Iterator[Suite]:
     """Yield the processes of baseline files. Those of one process have the same reference kernels."""
     processes: dict[object, dict[str, Run]] = {}
-    for path in sorted(folder.glob("*-*-*.json")):
-        baseline = decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
+    for path in sorted(folder.glob("*-*-*.json*")):
+        workload = _stem(path)
+        baseline = decode_baseline(read_bytes(path), where=str(path), workload=workload)
         for entry in baseline.entries:
             for process in entry.processes:
                 key = process.gpu, tuple(sorted((name, each.device_time_us) for name, each in process.controls.items()))
-                processes.setdefault(key, {})[path.stem] = _run(baseline, entry, process, process.host or host)
+                processes.setdefault(key, {})[workload] = _run(baseline, entry, process, process.host or host)
     for number, runs in enumerate(processes.values()):
         first = next(iter(runs.values()))
         yield Suite(f"{host}/{number}", first.host or host, first.gpu or "", runs, is_committed)
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".json")
 
 
 def _run(baseline: Baseline, entry: Entry, process: Process, host: str) -> Run:
@@ -169,5 +146,10 @@ def _slower(run: Run, fraction: float, timers: Sequence[Timer]) -> Run:
 
 def baseline_of(suites: Sequence[Suite], workload: str) -> Baseline | None:
     """Return the baseline that these processes make of a workload; None if none measured it."""
-    singles = [from_run(each.runs[workload], suite="perf") for each in suites if workload in each.runs]
+    singles = [_single(each, workload) for each in suites if workload in each.runs]
     return msgspec.structs.replace(singles[0], entries=merge_entries(singles)) if singles else None
+
+
+@lru_cache(maxsize=4096)
+def _single(suite: Suite, workload: str) -> Baseline:
+    return from_run(suite.runs[workload], suite="perf")

@@ -1,7 +1,11 @@
-"""The runs of one process as a file: how benchmarks keep their data. An earlier version of pytest perf wrote such files."""
+"""The runs of one process as a file, with gzip if its name ends in .gz: how benchmarks keep their data.
+
+An earlier version of pytest perf wrote such files.
+"""
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import msgspec
@@ -10,7 +14,7 @@ from kernelgauge.errors import StorageError
 from kernelgauge.files import write_atomically
 from kernelgauge.run import Run, Timer
 
-__all__ = ["RunsFile", "read_runs", "write_runs"]
+__all__ = ["RunsFile", "read_bytes", "read_runs", "write_runs"]
 
 
 class RunsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,13 +31,20 @@ class RunsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_runs(path: Path, content: RunsFile) -> None:
-    """Raises `StorageError` if it cannot be written."""
-    write_atomically(path, msgspec.json.encode(content))
+    """Write a file of runs. Raise `StorageError` if it cannot be written."""
+    encoded = msgspec.json.encode(content)
+    write_atomically(path, gzip.compress(encoded, mtime=0) if path.suffix == ".gz" else encoded)
 
 
 def read_runs(path: Path) -> RunsFile:
-    """Raises `StorageError` if it is not there or is no such file."""
+    """Read a file of runs. Raise `StorageError` if it is missing or is no such file."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunsFile)
-    except (OSError, msgspec.DecodeError) as error:
+        return msgspec.json.decode(read_bytes(path), type=RunsFile)
+    except (OSError, EOFError, msgspec.DecodeError) as error:
         raise StorageError("the runs cannot be read", where=str(path), got=str(error)) from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file; one whose name ends in .gz is decompressed."""
+    content = path.read_bytes()
+    return gzip.decompress(content) if path.suffix == ".gz" else content

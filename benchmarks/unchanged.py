@@ -1,7 +1,7 @@
 """How often unchanged code is red, and which slowdowns are caught, over every recorded suite. Needs no GPU.
 
     python benchmarks/unchanged.py                                  every design
-    python benchmarks/unchanged.py --against baselines FILE.json... files of benchmarks/nights.py
+    python benchmarks/unchanged.py --against baselines FILE.json.gz... files of benchmarks/nights.py
     python benchmarks/unchanged.py --without gemm                   an ablation: one piece of information removed
     python benchmarks/unchanged.py --spread                         the spreads behind the priors
 
@@ -46,7 +46,7 @@ _SIMULATED = 1000  # suites
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.json")
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.json.gz")
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="baselines to judge the files against")
     parser.add_argument("--without", choices=sorted(_ABLATIONS), help="remove what the rule knows of this")
     parser.add_argument("--with", dest="extra", choices=sorted(_EXTRAS), help="add what the rule leaves out")
@@ -113,9 +113,6 @@ def designs(suites: Sequence[Suite]) -> list[tuple[str, list[Pair]]]:
 @lru_cache(maxsize=4096)
 def _baseline(known: tuple[Suite, ...], workload: str) -> Baseline | None:
     return baseline_of(known, workload)
-
-
-Suite.__hash__ = object.__hash__  # type: ignore[method-assign]  # by identity: a suite is long
 
 
 def judged(suite: Suite, known: Callable[[str], Baseline | None], *timers: Timer) -> Iterator[Verdict]:
@@ -221,7 +218,7 @@ def print_noisy(device: str, processes: int) -> None:
     Any GPU but an H200 has no data of its own, and so wide priors.
     """
     chance = random.Random(processes)
-    (source, *_) = read_suites(sorted((DATA / "nine_processes").glob("*.json"))[:1], "simulated")
+    (source, *_) = read_suites(sorted((DATA / "nine_processes").glob("*.json.gz"))[:1], "simulated")
     fingerprint = msgspec.structs.replace(next(iter(source.runs.values())).fingerprint, device=device)
     counts: Counter[str] = Counter()
     for _ in range(_SIMULATED):

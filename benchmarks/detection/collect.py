@@ -1,6 +1,6 @@
 """One process's data: every workload, at its levels, by every method. Run once per process, on the visible GPU.
 
-    python benchmarks/detection/collect.py --out p3.npz --process 3 --slot 3 --seconds 0.6
+    python benchmarks/detection/collect.py --out p3.xz --process 3 --slot 3 --seconds 0.6
     python benchmarks/detection/collect.py --compile-only      fills the compilers' caches
 
 First each level is calibrated: how many turns of the spinning kernel, and how many turns of the loop on the host, are so
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from statistics import fmean
 
 # As kernelgauge sets it: else CUPTI stays attached after our profiler sessions and slows the peers' launches.
 os.environ.setdefault("TEARDOWN_CUPTI", "1")
@@ -31,31 +31,39 @@ sys.path[:0] = [str(_ROOT / folder) for folder in ("src", "perf", "benchmarks")]
 
 import msgspec
 import numpy as np
+import torch
 
-from detection.data import OURS, Key, Values, dispatch_in_controls, replicate_times_us, save
+from detection.data import (
+    BEHIND_A_SPIN,
+    LEVELS,
+    NONE,
+    OURS,
+    WORKLOAD_IDS,
+    Key,
+    Level,
+    Process,
+    Values,
+    dispatch_in_controls,
+    replicate_times_us,
+    save,
+)
 from detection.injected import LEAST_TURNS, Injection, SpinTime, slowed
-from detection.levels import BEHIND_A_SPIN, LEVELS, NONE, SETTLE_S, WORKLOAD_IDS, Level, peer_level
-from detection.peers import METHODS, Call, Timed
 from kernelgauge import Workload
+from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import Instance, build, first_call
 from kernelgauge.measure.profile import profile_session
-from kernelgauge.measure.timing import collector_paused
+from kernelgauge.measure.replicate import Pace, held_session
+from kernelgauge.measure.settings import Settings
+from kernelgauge.measure.timing import call_duration_us, collector_paused, host_calls, warm_up
 
+Call = Callable[[], object]
 CallBuilder = Callable[[int], Instance]
 
 
-class Replicates(Protocol):
-    """`detection.ours.Replicates`, or a stand-in for it."""
-
-    def take(self) -> None: ...
-
-    def values(self) -> tuple[Values, Values]: ...
-
-    @property
-    def clocks_mhz(self) -> list[float | None]: ...
-
-
+# A pause before each measurement of any method, counted for none. A peer's hot loop leaves the GPU at its power cap,
+# slower for some tenths of a second.
+SETTLE_S = 0.25
 OWN_TIMES_S = 0.4  # for the times that levels are a percentage of
 _MANY_TURNS = 1000
 _PROBE_LOOPS = 20_000  # about 110 us before each call: dispatch itself is read to 1.5 us in that time
@@ -63,6 +71,8 @@ _ROUNDS = 150
 _CALIBRATING_CALLS = 24
 _HOLD_US = 1000.0
 _OURS = "ours"  # in wall_seconds: one measurement gives both timers
+_DO_BENCH_WARMUP_MS = 25.0  # its default
+_WARM_UP_ROUNDS = 5
 
 
 @dataclass
@@ -153,7 +163,8 @@ class Collector:
         entries: list[Entry] = []
         for place, workload in enumerate(workloads):
             chosen = levels[workload.id]
-            entries += self._entries(workload, chosen, peer_level(chosen, self.slot + place), collected)
+            for_peers = chosen[(self.slot + place) % len(chosen)]  # over consecutive slots each comes equally often
+            entries += self._entries(workload, chosen, for_peers, collected)
         parts = [self._measure_ours, self._measure_peers]
         self.chance.shuffle(parts)  # the second one finds a warmer machine
         for measure in parts:
@@ -290,6 +301,117 @@ def interleaved_us(device: Device, calls: Sequence[Call], rounds: int = _ROUNDS)
     return [float(np.quantile(taken, 0.1)) for taken in times_us]
 
 
+# -- ours ------------------------------------------------------------------------------------------------------------
+
+
+class Replicates:
+    """Those of one workload, each on fresh allocations, taken one at a time: in between, others take theirs.
+
+    ``call_builder(replicate)`` returns an instance that is warm in so far as the workload was called before in this process.
+    """
+
+    def __init__(self, device: Device, call_builder: Callable[[int], Instance]) -> None:
+        self._device = device
+        self._build = call_builder
+        self._settings = Settings().limited(device.most_replicates, device.most_busy_seconds)
+        self._pace: Pace | None = None
+        self._device_us: list[list[float]] = []
+        self._host_us: list[list[tuple[float, float]]] = []
+        self._readings: list[list[Reading]] = []
+
+    def take(self) -> None:
+        """One more. The first also makes the session that tells how long to hold the device."""
+        device, settings = self._device, self._settings
+        if self._pace is None:
+            instance = self._build(0)
+            warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
+            self._pace = Pace.of(call_duration_us(device, instance), profile_session(device, instance, iterations=3))
+        instance = self._build(len(self._device_us))
+        warm_up(device, instance, calls=device.warm_up_calls, seconds=settings.warm_up_seconds)
+        during: list[Reading] = []
+        session = held_session(device, instance, settings, self._pace, during)
+        self._device_us.append([sum(each.duration_us for each in executions) for executions in session.executions])
+        self._readings.append(during)
+        calls = host_calls(device, instance, settings.host_iterations_for(self._pace.call_us))
+        self._host_us.append(list(zip(*calls, strict=True)))
+
+    def values(self) -> tuple[Values, Values]:
+        """(replicate, iteration) of the device, and (replicate, call, 2) of the host: the dispatch time and its control."""
+        return np.array(self._device_us), np.array(self._host_us)
+
+    @property
+    def clocks_mhz(self) -> list[float | None]:
+        """Of each replicate, as NVML read them; None: not known."""
+        known = [[clock for each in during if (clock := each.sm_clock_mhz) is not None] for during in self._readings]
+        return [fmean(clocks) if clocks else None for clocks in known]
+
+
+# -- peers: a call launches work on the GPU and returns; each peer waits for it as its documentation does ----------------
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a method measured, and the wall time that it took for it."""
+
+    values_us: list[float]
+    wall_seconds: float
+
+
+def do_bench(call: Call, seconds: float) -> Timed:
+    """Run `triton.testing.do_bench`: CUDA events around each call, L2 cleared before it; one value for each call.
+
+    It estimates from five calls how many fit into its `rep`, clearing included.
+    """
+    import triton.testing
+
+    start = time.perf_counter()
+    rep_ms = max(1.0, seconds * 1000 - _DO_BENCH_WARMUP_MS)
+    values_ms = triton.testing.do_bench(call, warmup=_DO_BENCH_WARMUP_MS, rep=rep_ms, return_mode="all")
+    return Timed([value * 1000 for value in values_ms], time.perf_counter() - start)
+
+
+def blocked_autorange(call: Call, seconds: float) -> Timed:
+    """Run `torch.utils.benchmark.Timer.blocked_autorange`: one value for each block, the mean over its calls.
+
+    The timer synchronises once for each block, by itself. Half of the time is its `min_run_time`: the search for a
+    block's size comes on top of that, and takes about as long.
+    """
+    import torch.utils.benchmark
+
+    start = time.perf_counter()
+    timer = torch.utils.benchmark.Timer(stmt="call()", globals={"call": call})
+    measured = timer.blocked_autorange(min_run_time=seconds / 2)
+    return Timed([value * 1e6 for value in measured.times], time.perf_counter() - start)
+
+
+def pytest_benchmark(call: Call, seconds: float) -> Timed:
+    """Time rounds as pytest-benchmark's `pedantic` does: the host's clock around one call and its synchronisation.
+
+    A plain loop does what `pedantic` does with one iteration to a round, and can stop when the time is up.
+    """
+    start = time.perf_counter()
+    synchronize: Call = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    for _ in range(_WARM_UP_ROUNDS):
+        call()
+        synchronize()
+    values: list[float] = []
+    while True:
+        begin = time.perf_counter()
+        call()
+        synchronize()
+        end = time.perf_counter()
+        values.append((end - begin) * 1e6)
+        if end >= start + seconds:
+            return Timed(values, time.perf_counter() - start)
+
+
+METHODS: dict[str, Callable[[Call, float], Timed]] = {
+    "do_bench": do_bench,
+    "blocked_autorange": blocked_autorange,
+    "pytest_benchmark": pytest_benchmark,
+}
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
@@ -319,10 +441,8 @@ def main() -> None:
             ready(workload, device)
         return
 
-    from detection import ours
-
     chance = random.Random(arguments.process)
-    collector = Collector(device, arguments.seconds, arguments.slot, ours.Replicates, METHODS, calibrate, chance)
+    collector = Collector(device, arguments.seconds, arguments.slot, Replicates, METHODS, calibrate, chance)
     collected = collector.collect(workloads, LEVELS)
     meta = {
         "gpu": device.gpu,
@@ -335,7 +455,7 @@ def main() -> None:
         "injected": collected.injected,
         "calibration": collected.calibration,
     }
-    save(arguments.out, collected.samples, meta)
+    save(arguments.out, [Process(device.gpu, arguments.process, collected.samples, meta)])
 
 
 if __name__ == "__main__":

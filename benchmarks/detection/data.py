@@ -1,53 +1,81 @@
-"""The raw data: one .npz for each process, and one archive of many.
+"""What is slowed down and by how much, what each process measured, and the file that holds it.
 
-Keys of a process's file: ``WORKLOAD/LEVEL/METHOD``, values in microseconds, and ``meta``, a JSON object with at least
-``gpu`` (a hash, the same for one GPU), ``process`` (a number) and ``wall_seconds`` (by the same keys). Of METHOD
+A recording is an xz file: a line of JSON, then every time in whole nanoseconds. `arrays` of that line names each array
+by ``[process, "WORKLOAD/LEVEL/METHOD", shape]``, in the order of the times. `processes` has the rest of each process: at
+least ``gpu`` (a hash, the same for one GPU), ``process`` (its number) and ``wall_seconds`` (by the same keys). Of METHOD
 
-    do_bench, blocked_autorange, pytest_benchmark   1-D, in order of measurement
-    ours-device                                     (replicate, iteration): summed kernel durations of one call
-    ours-host                                       (replicate, call, 2): dispatch time, and the host's control
+    ours-device     (replicate, iteration): summed kernel durations of one call
+    ours-host       (replicate, call, 2): dispatch time, and the host's control
+    any other       1-D, a peer's values, shortest first: no peer reads their order, and sorted they take a quarter
 
-In an archive the keys of process 3 start with ``3/``, and values are whole nanoseconds.
+The times are unsigned 32-bit differences within their array, modulo 2**32 and by bytes: all lowest bytes first.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import lzma
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelgauge.files import write_atomically
 from kernelgauge.run import Timer, summarize
 
-from .levels import NONE, Level
-
-__all__ = [
-    "OURS",
-    "TIMERS",
-    "Key",
-    "Measured",
-    "Process",
-    "Values",
-    "by_gpu",
-    "dispatch_in_controls",
-    "load",
-    "load_all",
-    "replicate_times_us",
-    "save",
-    "save_archive",
-]
-
 Values = NDArray[np.float64]
+Kind = Literal["none", "device", "host"]
 
 TIMERS = {"device": Timer.DEVICE, "host": Timer.HOST}  # those that are judged here, as levels name them
 OURS = {"device": "ours-device", "host": "ours-host"}  # by timer
 _NANOSECONDS = 1000.0
 _LONGEST = 2.0**32
+# Noise has no context that a literal's neighbours could predict.
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 0, "pb": 0}]
+
+
+@dataclass(frozen=True, order=True)
+class Level:
+    """An injected slowdown, in percent of the unslowed workload's own GPU time or dispatch time."""
+
+    kind: Kind
+    percent: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("none", "device", "host") or (self.kind == "none") != (self.percent == 0):
+            raise ValueError(f"a level is none, or device or host with a percentage: got {self.kind} {self.percent}")
+
+    def __str__(self) -> str:
+        return "none" if self.kind == "none" else f"{self.kind}+{self.percent:g}%"
+
+    @classmethod
+    def parse(cls, text: str) -> Level:
+        """Parse ``none``, ``device+0.5%`` or ``host+10%``. Raise ValueError for anything else."""
+        if text == "none":
+            return NONE
+        kind, plus, percent = text.partition("+")
+        if kind not in ("device", "host") or not plus or not percent.endswith("%"):
+            raise ValueError(f"unknown level {text!r}: expected none, device+0.5% or host+10%")
+        return cls(kind, float(percent[:-1]))  # type: ignore[arg-type]  # one of the two
+
+
+NONE = Level("none")
+_LINEAR = "linear-eager-bf16-1024x32x64"
+_MLP_LEVELS = [Level("device", 0.5), Level("device", 1), Level("device", 2), Level("host", 10)]
+
+# Three MLPs of 200 us and more, and a linear of 3 us. None of them needs a package beside torch.
+LEVELS: dict[str, list[Level]] = {
+    **{f"mlp-{variant}-64x128x768x3072": _MLP_LEVELS for variant in ("eager-bf16", "compiled-bf16", "eager-fp16")},
+    _LINEAR: [Level("device", 3), Level("host", 10)],
+}
+WORKLOAD_IDS = tuple(LEVELS)
+
+# 3 % of 3 us are less than the shortest kernel takes: here the unslowed workload launches a spinning kernel too.
+BEHIND_A_SPIN = frozenset({_LINEAR})
 
 
 class Key(NamedTuple):
@@ -68,7 +96,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Process:
-    """One process on one GPU: everything that it measured."""
+    """One process on one GPU: everything that it measured, in microseconds."""
 
     gpu: str
     number: int
@@ -89,7 +117,7 @@ class Process:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """One process at one level: what a judge is given, of a baseline or of a test."""
+    """One process at one level: what a method judges, of a baseline or of a test."""
 
     process: Process
     level: Level
@@ -99,54 +127,64 @@ class Measured:
         return self.process.gpu
 
     def values(self, workload: str, method: str) -> Values | None:
-        """None: not measured by this process."""
+        """Return the times; None if this process did not measure them."""
         return self.process.samples.get(Key(workload, self.level, method))
 
 
-def save(path: Path, samples: Mapping[Key, Values], meta: Mapping[str, Any]) -> None:
-    """Written aside and moved into place: a file that is there is whole."""
-    arrays: dict[str, Any] = {str(key): np.asarray(values, dtype=np.float64) for key, values in samples.items()}
-    _write(path, {**arrays, "meta": np.array(json.dumps(meta))})
-
-
-def save_archive(path: Path, processes: Sequence[Process]) -> None:
-    """All processes in one file, small enough to keep: whole nanoseconds, compressed."""
+def save(path: Path, processes: Sequence[Process]) -> None:
+    """Write a recording. Raise ValueError for times that are no numbers or longer than 4 s, and for equal numbers."""
     if len({process.number for process in processes}) != len(processes):
         raise ValueError(f"two processes have one number: {sorted(process.number for process in processes)}")
-    arrays: dict[str, Any] = {}
-    for process in processes:
-        for key, values in process.samples.items():
-            nanoseconds = np.rint(values * _NANOSECONDS)
-            if not (nanoseconds < _LONGEST).all():  # NaN fails too
-                raise ValueError(f"process {process.number}, {key}: a time that is no number, or longer than 4 s")
-            arrays[f"{process.number}/{key}"] = nanoseconds.astype(np.uint32)
-        arrays[f"{process.number}/meta"] = np.array(json.dumps(dict(process.meta)))
-    _write(path, arrays)
+    named = [(process.number, key, values) for process in processes for key, values in process.samples.items()]
+    named.sort(key=lambda one: one[1].method)  # arrays that are alike compress each other
+    head = {
+        "arrays": [(number, str(key), np.shape(values)) for number, key, values in named],
+        "processes": [dict(process.meta) for process in processes],
+    }
+    differences = np.concatenate([_encoded(number, key, values) for number, key, values in named])
+    planes = differences.view(np.uint8).reshape(-1, 4).T.tobytes()
+    content = json.dumps(head).encode() + b"\n" + planes
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lzma.compress(content, filters=_FILTERS))
 
 
 def load(path: Path) -> list[Process]:
-    """The processes of a file: one, or those of an archive."""
-    with np.load(path, allow_pickle=False) as file:
-        if "meta" in file:
-            return [_process(file["meta"], {Key.parse(name): file[name] for name in file if name != "meta"})]
-        samples: dict[str, dict[Key, Values]] = {}
-        for name in file:
-            number, _, rest = name.partition("/")
-            if rest != "meta":
-                samples.setdefault(number, {})[Key.parse(rest)] = file[name] / _NANOSECONDS
-        return [_process(file[f"{number}/meta"], arrays) for number, arrays in samples.items()]
+    """Read the processes of a recording."""
+    head, _, planes = lzma.decompress(path.read_bytes()).partition(b"\n")
+    said = json.loads(head)
+    differences = np.ascontiguousarray(np.frombuffer(planes, np.uint8).reshape(4, -1).T).view("<u4").ravel()
+    samples: dict[int, dict[Key, Values]] = {meta["process"]: {} for meta in said["processes"]}
+    start = 0
+    for number, key, shape in said["arrays"]:
+        end = start + math.prod(shape)
+        nanoseconds = np.cumsum(differences[start:end], dtype=np.uint32)
+        samples[number][Key.parse(key)] = nanoseconds.reshape(shape) / _NANOSECONDS
+        start = end
+    return [Process(meta["gpu"], meta["process"], samples[meta["process"]], meta) for meta in said["processes"]]
 
 
 def load_all(paths: Iterable[Path]) -> list[Process]:
-    """Load the processes of several files. Those of several recordings, which have the same numbers, get new ones."""
+    """Read several recordings. Processes get new numbers where two recordings have the same."""
     found = [process for path in paths for process in load(path)]
     if len({process.number for process in found}) < len(found):
-        found = [replace(process, number=number) for number, process in enumerate(found)]
+        found = [
+            replace(process, number=number, meta={**process.meta, "process": number})
+            for number, process in enumerate(found)
+        ]
     return sorted(found, key=lambda process: process.number)
 
 
+def _encoded(number: int, key: Key, values: Values) -> NDArray[np.uint32]:
+    """Return differences in nanoseconds."""
+    nanoseconds = np.rint(np.asarray(values, dtype=np.float64) * _NANOSECONDS)
+    if not ((nanoseconds >= 0) & (nanoseconds < _LONGEST)).all():  # NaN fails too
+        raise ValueError(f"process {number}, {key}: a time that is no number, or longer than 4 s")
+    whole = nanoseconds.astype("<u4").ravel()
+    return np.diff(whole if key.method in OURS.values() else np.sort(whole), prepend=np.uint32(0)).astype("<u4")
+
+
 def replicate_times_us(device_us: Values) -> list[float]:
-    """Of each replicate, in order, what the suite takes for its device time; `device_us`: (replicate, iteration)."""
+    """Return the GPU time of each replicate as the suite summarizes it; `device_us`: (replicate, iteration)."""
     return [summarize(calls, Timer.DEVICE.statistic) for calls in device_us]
 
 
@@ -160,20 +198,8 @@ def dispatch_in_controls(host_us: Values) -> float:
 
 
 def by_gpu(processes: Iterable[Process]) -> dict[str, list[Process]]:
+    """Return the processes of each GPU."""
     found: dict[str, list[Process]] = {}
     for process in processes:
         found.setdefault(process.gpu, []).append(process)
     return found
-
-
-def _process(meta: NDArray[Any], samples: dict[Key, Values]) -> Process:
-    said = json.loads(str(meta))
-    return Process(gpu=said["gpu"], number=said["process"], samples=samples, meta=said)
-
-
-def _write(path: Path, arrays: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with aside.open("wb") as file:
-        np.savez_compressed(file, **arrays)
-    aside.replace(path)

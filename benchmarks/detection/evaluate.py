@@ -2,45 +2,56 @@
 
 A suite is all workloads of one process, compared with a baseline. Without an injected slowdown, every alarm is false.
 Every method gets the same baselines: all other processes of the same GPU, one of them, or all of another GPU.
+
+kernelgauge decides as it judges a suite. Each peer has a score that grows with the slowdown, and says "slower" where the
+score is above a threshold: the relative change of one statistic, or for Mann-Whitney the negative logarithm of its
+p-value.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+from scipy.stats import mannwhitneyu
 
-from .data import OURS, Measured, Process, Values, by_gpu, dispatch_in_controls, replicate_times_us
-from .judge_peers import Peer, matched_threshold
-from .judge_peers import peers as all_peers
-from .levels import NONE, Level
+from kernelgauge.judge import ProcessTime, Status, decide, observe, prior_for
+from kernelgauge.run import Fingerprint, Sample, Timer, summarize
+
+from .data import NONE, OURS, TIMERS, Level, Measured, Process, Values, by_gpu, dispatch_in_controls, replicate_times_us
 
 __all__ = [
     "DESIGNS",
+    "KERNEL_FLOOR_US",
     "OUR_NAME",
     "TIE",
     "Achieved",
     "Alarms",
     "BaselineKind",
     "Caught",
-    "Decide",
-    "Detector",
     "Evaluation",
+    "Peer",
     "Share",
     "Tie",
-    "Timer",
     "Where",
-    "achieved_levels",
+    "alarms_of",
+    "caught_by",
     "comparisons",
     "evaluate",
+    "is_slower",
+    "mann_whitney",
+    "matched_threshold",
+    "our_detector",
+    "peers",
+    "relative_change",
     "ties",
     "wilson",
 ]
 
-Timer = Literal["device", "host"]
 BaselineKind = Literal["all others", "one process"]
 Where = Literal["same GPU", "other GPU"]
 DESIGNS: tuple[tuple[BaselineKind, Where], ...] = (
@@ -52,21 +63,15 @@ OUR_NAME = "kernelgauge"
 TIE = 0.05  # of all trials
 
 _Z95 = 1.959963984540054
+ALPHA = 0.01  # of one suite, shared out over its comparisons: as kernelgauge's
+KERNEL_FLOOR_US = 0.1  # a percentage alone would flag a kernel of 4 us for one step of the profiler's clock
+# Profiler sessions of 12 calls, and the change above which their mean is slower: 4 to 5 standard deviations of
+# unchanged MLPs in an earlier recording of 24 processes. None: all sessions.
+_SESSIONS: tuple[tuple[int | None, float], ...] = ((1, 0.01), (1, 0.009), (3, 0.006), (6, 0.0045), (None, 0.0035))
 
-
-class Decide(Protocol):
-    """Our own decision: is this workload slower, by this timer?
-
-    `baseline_processes` are unslowed, all of one GPU; there may be one of them or many. `timer` is only asked for
-    where the test process has its data, and with those baseline processes that have them too: ``values(workload,
-    "ours-device")`` or ``"ours-host"`` of `data.Measured`. What cannot be decided is not slower: False.
-    """
-
-    def __call__(
-        self, workload: str, timer: Timer, baseline_processes: Sequence[Measured], test_process: Measured, /
-    ) -> bool: ...
-
-
+# Whether a workload is slower than its baseline's processes, by a timer ("device" or "host"). Inconclusive is False.
+Decide = Callable[[str, str, Sequence[Measured], Measured], bool]
+Score = Callable[[Sequence[Values], Values], float]
 Slower = Callable[[str, Sequence[Measured], Measured], bool | None]
 
 
@@ -155,10 +160,9 @@ class Evaluation:
         return list(dict.fromkeys(alarms.method for alarms in self.alarms))
 
 
-def evaluate(processes: Sequence[Process], decide: Decide, peers: Sequence[Peer] | None = None) -> Evaluation:
-    """Judge every comparison that the processes allow, by our own decision and by the peers (None: all)."""
-    if peers is None:
-        peers = all_peers(max(len(process.workloads) for process in processes))
+def evaluate(processes: Sequence[Process], decide: Decide) -> Evaluation:
+    """Judge every comparison that the processes allow, by our own decision and by the peers."""
+    workloads = max(len(process.workloads) for process in processes)
     alarms: list[Alarms] = []
     caught: list[Caught] = []
     rates: dict[BaselineKind, float] = {}
@@ -167,7 +171,7 @@ def evaluate(processes: Sequence[Process], decide: Decide, peers: Sequence[Peer]
         suites = alarms_of(ours, processes, baseline, "same GPU").suites
         rates[baseline] = min(suites.share, 0.99) if suites.trials else 0.0
         detectors = [ours]
-        for peer in peers:
+        for peer in peers(workloads):
             detectors += [_detector(peer, label, threshold) for label, threshold in peer.thresholds]
             if peer.is_matched:
                 detectors.append(_matched(peer, matched_thresholds(peer, processes, baseline, rates[baseline])))
@@ -192,7 +196,7 @@ def our_detector(decide: Decide) -> Detector:
         for timer, method in OURS.items():
             known = [process for process in baseline if process.values(workload, method) is not None]
             if known and test.values(workload, method) is not None and test.level.kind in ("none", timer):
-                answers.append(decide(workload, timer, known, test))  # type: ignore[arg-type]  # its keys are Timer's
+                answers.append(decide(workload, timer, known, test))
         return any(answers) if answers else None
 
     return Detector(OUR_NAME, slower)
@@ -341,3 +345,150 @@ def _pair(
 
 def _share(answers: Sequence[tuple[int, bool]]) -> Share:
     return Share(sum(answer for _, answer in answers), len(answers), len({number for number, _ in answers}))
+
+
+# -- kernelgauge ------------------------------------------------------------------------------------------------------
+
+
+def is_slower(workload: str, timer: str, baseline_processes: Sequence[Measured], test_process: Measured, /) -> bool:
+    """Judge by the suite's rule, without the second measurement that a slower time gets there.
+
+    The data do not say which kernels ran: on a GPU that the baseline does not know, each workload counts as one kernel.
+    """
+    decision = decide(
+        [_time(workload, timer, process) for process in baseline_processes],
+        _time(workload, timer, test_process),
+        prior_for(TIMERS[timer], _fingerprint(test_process.process)),
+        comparisons=len(test_process.process.workloads) * len(Timer),
+    )
+    return decision.status is Status.REGRESSED
+
+
+def _fingerprint(process: Process) -> Fingerprint:
+    """Return the machine. Older recordings hold what the rule needs of it, and the rest is not known."""
+    known: Mapping[str, str] = process.meta.get("machine", {})
+    fields: dict[str, Any] = dict.fromkeys(Fingerprint.__struct_fields__)
+    return Fingerprint(**(fields | {"device": "NVIDIA H200", "arch": "", "torch": "", "python": ""} | dict(known)))
+
+
+def _time(workload: str, timer: str, process: Measured) -> ProcessTime:
+    values = process.values(workload, OURS[timer])
+    assert values is not None  # decide is asked only where there are data
+    statistic = TIMERS[timer].statistic
+    if timer == "device":
+        sample = Sample(tuple(replicate_times_us(values)), values.shape[1])
+        return ProcessTime(observe(sample), place=process.gpu, references_us=_references_us(process.process))
+    times, controls = (tuple(summarize(row, statistic) for row in values[..., index]) for index in (0, 1))
+    observed = observe(Sample(times, values.shape[1], controls), is_by_host=True)
+    return ProcessTime(observed, place=process.gpu, is_host_clock=True, is_by_host=True)
+
+
+@functools.lru_cache(maxsize=1024)
+def _references_us(process: Process) -> Mapping[str, float]:
+    """Return the times of the reference kernels by name; empty where they were not measured beside the workloads."""
+    found: dict[str, list[float]] = process.meta.get("control_pair_us", {})
+    return {name: float(np.median(times_us)) for name, times_us in found.items()}
+
+
+# -- peers ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One way to call a process slower than a baseline of one or more processes.
+
+    Attributes:
+        method: what it reads of the raw data.
+        thresholds: by the name they have in a table.
+        is_matched: whether it is also given the best thresholds in hindsight.
+    """
+
+    name: str
+    method: str
+    score: Score
+    thresholds: tuple[tuple[str, float], ...]
+    is_matched: bool = False
+
+
+def peers(workloads: int) -> tuple[Peer, ...]:
+    """Return all peers of a suite of so many workloads.
+
+    Those that read kernel durations take kernelgauge's own sessions, as a user of torch.profiler can.
+    """
+    percents = (("> 1 %", 0.01), ("> 5 %", 0.05))
+    p_value = ((f"p < {ALPHA:g}/{workloads}", -math.log10(ALPHA / workloads)),)
+    sessions = (
+        Peer(
+            f"kernel durations, {_sessions(count)}",
+            OURS["device"],
+            relative_change(_mean_of_sessions(count), KERNEL_FLOOR_US),
+            ((f"> {threshold * 100:g} %", threshold),),
+        )
+        for count, threshold in _SESSIONS
+    )
+    return (
+        Peer("do_bench, median", "do_bench", relative_change(np.median), percents, is_matched=True),
+        Peer("blocked_autorange, median", "blocked_autorange", relative_change(np.median), percents, is_matched=True),
+        Peer("pytest-benchmark, mean", "pytest_benchmark", relative_change(np.mean), percents, is_matched=True),
+        Peer("Mann-Whitney, rounds", "pytest_benchmark", mann_whitney, p_value),
+        *sessions,
+        Peer("Mann-Whitney, kernel durations", OURS["device"], mann_whitney, p_value),
+    )
+
+
+def relative_change(statistic: Callable[[Values], object], floor_us: float = 0.0) -> Score:
+    """Score the change of a statistic against the median of it over the baseline's processes.
+
+    A change of `floor_us` or less scores 0. With the mean, and a baseline of one process, this is what
+    ``--benchmark-compare-fail=mean:X%`` of pytest-benchmark compares with X.
+    """
+
+    def score(baseline: Sequence[Values], test: Values) -> float:
+        expected = float(np.median([statistic(values) for values in baseline]))
+        change = float(statistic(test)) - expected  # type: ignore[arg-type]  # numpy's functions return a number
+        return change / expected if change > floor_us else min(0.0, change / expected)
+
+    return score
+
+
+def mann_whitney(baseline: Sequence[Values], test: Values) -> float:
+    """Score ``-log10(p)`` of "the test's values are larger"; the baseline's processes are pooled.
+
+    Values of sessions are one for each session: the median of its calls.
+    """
+    pooled = np.concatenate([_one_each(values) for values in baseline])
+    p = float(mannwhitneyu(_one_each(test), pooled, alternative="greater").pvalue)
+    return -math.log10(p) if p > 0 else math.inf
+
+
+def matched_threshold(unchanged_scores: Sequence[float], suite_size: int, rate: float) -> float:
+    """Return the lowest threshold that keeps unchanged suites of such comparisons at or below a rate of false alarms.
+
+    It is chosen in hindsight, on the comparisons that it is then judged by. That favours the peer.
+
+    Args:
+        unchanged_scores: the scores of one workload's comparisons without a slowdown.
+        suite_size: how many such workloads a suite compares.
+        rate: share of suites without any slowdown that may raise an alarm.
+    """
+    if not len(unchanged_scores) or suite_size < 1 or not 0 <= rate < 1:
+        raise ValueError(f"got {len(unchanged_scores)} statistics, a suite of {suite_size}, a rate of {rate}")
+    rate_of_one = 1 - (1 - rate) ** (1 / suite_size)
+    allowed = math.floor(rate_of_one * len(unchanged_scores) + 1e-9)
+    highest_first = sorted(unchanged_scores, reverse=True)
+    return max(0.0, highest_first[allowed])  # a threshold below 0 would flag faster processes
+
+
+def _mean_of_sessions(count: int | None) -> Callable[[Values], float]:
+    return lambda sessions: float(np.mean(_one_each(sessions[:count])))
+
+
+def _one_each(values: Values) -> Values:
+    """Return one value for each round, or for each session of (session, call)."""
+    return values if values.ndim == 1 else np.median(values, axis=1)
+
+
+def _sessions(count: int | None) -> str:
+    if count is None:
+        return "all sessions"
+    return "1 session" if count == 1 else f"{count} sessions"

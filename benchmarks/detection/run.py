@@ -1,9 +1,9 @@
 """Measure on every visible GPU in fresh processes, and report what each method caught.
 
     python benchmarks/detection/run.py --out DIR                            8 processes, 7 minutes on one GPU
-    python benchmarks/detection/run.py --evaluate DIR/raw.npz --out DIR     needs no GPU
+    python benchmarks/detection/run.py --evaluate DIR/raw.xz --out DIR      needs no GPU
 
-One process at a time on each GPU, the GPUs in parallel. Writes table.md, caught.svg and raw.npz to DIR. Exits with 1 if
+One process at a time on each GPU, the GPUs in parallel. Writes table.md, caught.svg and raw.xz to DIR. Exits with 1 if
 a process failed; the others are evaluated all the same.
 """
 
@@ -24,9 +24,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2] / "src")]
 
-from detection.data import Process, load_all, save_archive
-from detection.evaluate import evaluate
-from detection.levels import WORKLOAD_IDS
+from detection.data import WORKLOAD_IDS, Process, load, load_all, save
+from detection.evaluate import evaluate, is_slower
 from detection.table import markdown, plot
 from kernelgauge.baselines.calibration import compile_caches
 
@@ -53,12 +52,12 @@ def main() -> int:
     parser.add_argument("--workload", choices=WORKLOAD_IDS, action="append", help="instead of all of them")
     parser.add_argument("--first", type=int, default=0, help="number of the first process, to add to earlier ones")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one process")
-    parser.add_argument("--evaluate", type=Path, nargs="+", metavar="NPZ", help="evaluate these, and measure nothing")
+    parser.add_argument("--evaluate", type=Path, nargs="+", metavar="FILE", help="evaluate these, and measure nothing")
     arguments = parser.parse_args()
     failures: list[str] = []
     if arguments.evaluate is None:
         failures = measure(arguments)
-        paths = sorted((arguments.out / "processes").glob("*.npz"))
+        paths = sorted((arguments.out / "processes").glob("*.xz"))
     else:
         paths = arguments.evaluate
     for failure in failures:
@@ -70,14 +69,11 @@ def main() -> int:
 
 
 def report(processes: Sequence[Process], out: Path) -> None:
-    """Write the archive, then evaluate what it holds: measurements are kept whatever the evaluation does."""
+    """Write one recording of all, then evaluate what it holds: it is kept whatever the evaluation does."""
     out.mkdir(parents=True, exist_ok=True)
-    save_archive(out / "raw.npz", processes)
-    processes = load_all([out / "raw.npz"])
-
-    from detection.ours import decide
-
-    evaluation = evaluate(processes, decide)
+    save(out / "raw.xz", processes)
+    processes = load(out / "raw.xz")
+    evaluation = evaluate(processes, is_slower)
     text = markdown(evaluation, processes)
     (out / "table.md").write_text(text, encoding="utf-8")
     print(text)
@@ -121,7 +117,7 @@ def measure(arguments: argparse.Namespace) -> list[str]:
 
 def child(arguments: argparse.Namespace, number: int, gpus: int, environment: Mapping[str, str]) -> Child:
     """Return the process of that number; each GPU's processes go through the peers' levels."""
-    out = arguments.out / "processes" / f"process{number}.npz"
+    out = arguments.out / "processes" / f"process{number}.xz"
     out.unlink(missing_ok=True)  # of an earlier run: if this process fails, that would stand for it
     options = {
         "--out": out,

@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import random
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -27,15 +28,26 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "src")]
 
-from contenders import REFERENCE, UNAVAILABLE, Tool, contenders, make_peers
 from contest import Answer, Measured, differences, markdown, read_answer
 from generate import generate
 
 from kernelgauge.errors import KernelgaugeError, printable
 
+REFERENCE = "json.load and a loop"
+UNAVAILABLE = 69  # a peer's exit code when what it needs is not there: EX_UNAVAILABLE of sysexits.h
+_PACKAGES = ("HolisticTraceAnalysis", "ijson", "perfetto")
 _WARM_UP_MB = 0.3
 _TOP = 10
 _LONGEST = 300  # characters of what a tool said last
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A command that takes a trace as its last argument, and one whose first line says its version."""
+
+    name: str
+    command: tuple[str, ...]
+    version: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -154,6 +166,56 @@ def _progress(one: Attempt) -> str:
     if one.measured is None:
         return f"{one.tool}: {one.problem}"
     return f"{one.tool}: {one.file_mb:.1f} MB in {one.measured.seconds:.2f} s and {one.measured.peak_rss_mb:.0f} MB"
+
+
+def contenders(
+    python: str, trace_processor: str | None = None, ours: str | None = None, *, analysis: bool = False
+) -> list[Tool]:
+    """Ours first: the others are relative to it. `python` is the interpreter that has the peers' packages.
+
+    `analysis` adds HTA's TraceAnalysis. It looks through every profiler step for every event, and a generated trace has
+    far more steps (2589 in 200 MB) than anyone records: the time that it takes here is not what its users wait for.
+    """
+    hta, ijson, perfetto = (
+        (python, "-c", f"from importlib.metadata import version; print({package!r}, version({package!r}))")
+        for package in _PACKAGES
+    )
+    shell = (trace_processor,) if trace_processor else ()
+    own_version = "from importlib.metadata import version; print('kernelgauge', version('kernelgauge'))"
+    own = tuple(shlex.split(ours)) if ours else _script(sys.executable, "ours")
+    found = [
+        Tool("kernelgauge show", own, (sys.executable, "-c", own_version)),
+        Tool(REFERENCE, _script(sys.executable, "json_loop"), (sys.executable, "--version")),
+        Tool("HTA, parser alone", _script(python, "holistic", "json"), hta),
+        Tool("HTA, parser alone, ijson", _script(python, "holistic", "ijson"), ijson),
+        *([Tool("HTA, TraceAnalysis", _script(python, "holistic", "analysis"), hta)] if analysis else []),
+        Tool("Perfetto, Python package", _script(python, "perfetto_package", *shell), perfetto),
+    ]
+    if trace_processor:
+        command = _script(sys.executable, "perfetto_shell", trace_processor)
+        found.append(Tool("Perfetto, binary alone", command, (trace_processor, "--version")))
+    return found
+
+
+def make_peers(folder: Path) -> str:
+    """An environment with the peers' packages, apart from the project's own; returns its interpreter."""
+    python = folder / "bin" / "python"
+    try:
+        if not python.exists():
+            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *_PACKAGES], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise KernelgaugeError(
+            "the peers cannot be installed",
+            where=str(folder),
+            got=str(error),
+            next_command="benchmarks/trace/run.py --python PATH   (an interpreter that has some of them)",
+        ) from error
+    return str(python)
+
+
+def _script(python: str, tool: str, *arguments: str) -> tuple[str, ...]:
+    return (python, str(HERE / "peers.py"), tool, *arguments)
 
 
 def _last_words(text: str) -> str:

@@ -119,7 +119,7 @@ def summarize(durations: Sequence[float], statistic: Statistic) -> float:
 
 # Replicates on a slow host are left out, by the host reference alone and never by the time itself. On a host that changes
 # its speed by a factor of 1.6, those within this factor of the fastest spread by 1.4 to 1.6 % between processes, and all of
-# them by 3.3 to 4.2 % (benchmarks/data/detection_h200.npz).
+# them by 3.3 to 4.2 % (benchmarks/data/earlier_detection).
 _AS_FAST = 1.08
 
 

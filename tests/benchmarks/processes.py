@@ -7,8 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from detection.data import Key, Measured, Process
-from detection.levels import NONE, Level
+from detection.data import NONE, Key, Level, Measured, Process
 
 HALF, FIVE, TEN = Level("device", 0.5), Level("device", 5), Level("host", 10)
 

@@ -175,13 +175,14 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
         `gemm`: name of the run's reference GEMM. The time of another one is not comparable.
         """
         entries = self.entries if timer is Timer.HOST else (entry,)
+        is_by_host = entry.is_by_host(timer)
         return [
             ProcessTime(
                 process.timers[timer],
                 place=process.place,
                 host=process.host,
                 is_host_clock=self._is_host_clock(timer),
-                is_by_host=entry.is_by_host(timer),
+                is_by_host=is_by_host,
                 references_us=references_us(process.controls, gemm),
             )
             for each in entries

@@ -1,0 +1,63 @@
+"""What is injected, and the file that holds what was measured."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from detection.data import LEVELS, NONE, WORKLOAD_IDS, Key, Level, Process, load, load_all, save
+
+from tests.benchmarks.processes import HALF, TEN, process
+
+
+@pytest.mark.parametrize("text", ["device", "device+5", "gpu+5%", "none+5%", "device+0%", "host+x%"])
+def test_level_from_other_text_is_refused(text: str) -> None:
+    assert str(Level.parse("device+0.25%")) == "device+0.25%"
+    with pytest.raises(ValueError, match=r"level|float"):
+        Level.parse(text)
+
+
+def test_levels_are_of_workloads_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "perf"))
+    from workloads import WORKLOADS
+
+    assert set(WORKLOAD_IDS) == set(LEVELS) <= {workload.id for workload in WORKLOADS}
+
+
+def test_recording_reads_back_in_nanoseconds(tmp_path: Path) -> None:
+    saved = [process(0), process(11, gpu="b", us=3.0, levels=(HALF, TEN), seconds=0.6)]
+    save(tmp_path / "raw.xz", saved)
+    read = load_all([tmp_path / "raw.xz"])
+    assert [(one.number, one.gpu, one.levels) for one in read] == [
+        (0, "a", saved[0].levels),
+        (11, "b", [HALF, TEN, NONE]),
+    ]
+    assert read[1].meta == saved[1].meta
+    for before, after in zip(saved, read, strict=True):
+        assert set(after.samples) == set(before.samples)
+        for key, values in before.samples.items():
+            expected = values if key.method.startswith("ours") else np.sort(values)
+            assert after.samples[key].shape == values.shape
+            assert np.abs(after.samples[key] - expected).max() <= 0.0005001
+    save(tmp_path / "again.xz", read)
+    assert (tmp_path / "again.xz").read_bytes() == (tmp_path / "raw.xz").read_bytes()
+
+
+@pytest.mark.parametrize("value", [math.nan, 5e6, -1.0])
+def test_recording_of_an_invalid_time_is_refused(value: float, tmp_path: Path) -> None:
+    broken = Process("a", 1, {Key("mlp-eager", NONE, "do_bench"): np.array([value])}, {})
+    with pytest.raises(ValueError, match="process 1, mlp-eager/none/do_bench"):
+        save(tmp_path / "raw.xz", [broken])
+
+
+def test_recordings_of_equal_numbers_get_new_ones(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one number"):
+        save(tmp_path / "raw.xz", [process(1), process(1, gpu="b")])
+    for gpu in "ab":
+        save(tmp_path / f"{gpu}.xz", [process(1, gpu=gpu)])
+    both = load_all([tmp_path / "a.xz", tmp_path / "b.xz"])
+    assert [(one.number, one.gpu, one.meta["process"]) for one in both] == [(0, "a", 0), (1, "b", 1)]
+    save(tmp_path / "both.xz", both)
+    assert len(load(tmp_path / "both.xz")) == 2
