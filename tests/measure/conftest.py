@@ -221,9 +221,8 @@ class FakeProfiler:
         self.number = 0
         self.events: list[Event] = []
 
-    def __enter__(self) -> FakeProfiler:
+    def __enter__(self) -> None:
         self.gpu.launches = []
-        return self
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -406,6 +405,24 @@ class FakeNvml(ModuleType):
         self.unsupported: set[int] = set()
         for name, field in COUNTERS.values():
             setattr(self, f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}", field)
+        answers: dict[str, Callable[..., Any]] = {
+            "nvmlSystemGetDriverVersion": lambda: "580.159.04",
+            "nvmlDeviceGetCount": lambda: len(self.gpus),
+            "nvmlDeviceGetUUID": lambda gpu: gpu,
+            "nvmlDeviceGetName": lambda gpu: self.names.get(gpu, "NVIDIA H200"),
+            "nvmlDeviceGetMaxMigDeviceCount": lambda _: 7,
+            "nvmlDeviceGetMigMode": lambda gpu: [1, 1] if gpu in self.slices else self.mig,
+            "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_500,
+            "nvmlDeviceGetPowerUsage": lambda _: 420_500,
+            "nvmlDeviceGetClockInfo": lambda _, clock: self.clocks[clock],
+            "nvmlDeviceGetMaxClockInfo": lambda _, clock: {1: 1985, 2: 3205}[clock],
+            "nvmlDeviceGetTemperature": lambda _, sensor: {0: self.temperature}[sensor],
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda _: self.reasons,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda _: self.reasons,
+            "nvmlDeviceGetComputeRunningProcesses": lambda _: [SimpleNamespace(pid=pid) for pid in self.pids],
+        }
+        for query, answer in answers.items():
+            setattr(self, query, answer)
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
@@ -421,12 +438,6 @@ class FakeNvml(ModuleType):
     def nvmlShutdown(self) -> None:
         self.open -= 1
 
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "580.159.04"
-
-    def nvmlDeviceGetCount(self) -> int:
-        return len(self.gpus)
-
     def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
         if self.gpus[index] == "lost":
             raise NvmlError("GPU is lost")
@@ -437,45 +448,10 @@ class FakeNvml(ModuleType):
             raise NvmlNotFoundError("Not Found")
         return uuid
 
-    def nvmlDeviceGetUUID(self, handle: str) -> str:
-        return handle
-
-    def nvmlDeviceGetName(self, handle: str) -> str:
-        return self.names.get(handle, "NVIDIA H200")
-
-    def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:
-        return [1, 1] if handle in self.slices else self.mig
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: str) -> int:
-        return 7
-
     def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: str, index: int) -> str:
         if index >= len(self.slices.get(handle, ())):
             raise NvmlNotFoundError("Not Found")
         return self.slices[handle][index]
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: str) -> int:
-        return 700_500
-
-    def nvmlDeviceGetClockInfo(self, handle: str, clock: int) -> int:
-        return self.clocks[clock]
-
-    def nvmlDeviceGetMaxClockInfo(self, handle: str, clock: int) -> int:
-        return {1: 1985, 2: 3205}[clock]
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: str) -> int:
-        return self.reasons
-
-    nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
-
-    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
-        return 420_500
-
-    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:
-        return {0: self.temperature}[sensor]
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
-        return [SimpleNamespace(pid=pid) for pid in self.pids]
 
     def nvmlDeviceGetProcessUtilization(self, handle: str, last: int) -> list[Any]:
         answer = [sample for sample in self.samples if sample[1] > last] + self.bogus_samples

@@ -19,6 +19,7 @@ NEVER_USUAL = {
     BRAKE: "hardware power brake",
 }
 SLOW = "SM clock 1500 MHz where 1980 is usual, and no power cap explains it"
+HOT = "throttled by hardware thermal slowdown"
 BUSY = "another process (pid 4711) used the GPU: 63 % of its SMs"
 NEW = "another process{} has come to the GPU, and what it uses of it is not known"
 
@@ -44,64 +45,66 @@ def well(**changed: Any) -> Reading:
     return Reading(**(fields | changed))
 
 
-def reasons(
-    before: Reading | None = None,
-    *during: Reading,
-    after: Reading | None = None,
-    ms: float = 60,
-    usual: float | None = 1980,
-) -> tuple[str, ...]:
-    window = during or (well(),)
-    return disturbances(before or well(), window, after or well(), duration_s=ms / 1000, usual_clock_mhz=usual)
+def heat(ms: str) -> str:
+    return f"throttled for {ms} ms of 60 by hardware thermal slowdown"
 
 
-@pytest.mark.parametrize("bits", [0, IDLE, SETTING, IDLE | SETTING, CAP, BOOST, 0x100, 0x200, 0x400, 0x8000])
-def test_disturbances_of_settings_and_power_cap_are_none(bits: int) -> None:
-    reading = well(event_reasons=bits)
-    assert reasons(reading, reading, after=reading) == ()
+ALONE: dict[str, Any] = {"other_processes": 1, "other_pids": (4711,)}
+USES: dict[str, Any] = {**ALONE, "other_utilization_percent": 63}
+SILENT: dict[str, Any] = {**ALONE, "other_utilization_percent": None}
+CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], tuple[str, ...]]] = {
+    "calm": ({}, [{}], {}, ()),
+    "no reading in between": ({}, [], {"throttled_ns": counted(hardware_thermal_slowdown=12)}, (heat("12"),)),
+    "seen and counted": ({}, [{"event_reasons": HEAT}], {"throttled_ns": counted(hardware_thermal_slowdown=30)}, (heat("30"),)),
+    "counted a little": ({}, [{}], {"throttled_ns": counted(hardware_thermal_slowdown=0.5)}, (heat("0.5"),)),
+    "counted for too long": ({}, [{}], {"throttled_ns": counted(hardware_thermal_slowdown=100)}, (heat("60"),)),
+    "counters began again": ({}, [{}], {"throttled_ns": dict.fromkeys(COUNTERS, 5)}, ()),
+    "seen, counters began again": ({}, [{"event_reasons": HEAT}], {"throttled_ns": dict.fromkeys(COUNTERS, 5)}, (HOT,)),
+    "power cap counted": ({}, [{}], {"throttled_ns": counted(power_cap=60, sync_boost=60)}, ()),
+    "heat under a power cap": ({}, [{"event_reasons": CAP | HEAT}], {}, (HOT,)),
+    "slowest clock": ({}, [{"sm_clock_mhz": 1800}, {"sm_clock_mhz": 1500}, {"sm_clock_mhz": 1700}], {}, (SLOW,)),
+    "slow outside": ({"sm_clock_mhz": 345}, [{}], {"sm_clock_mhz": 345}, ()),
+    "slow when idle": ({}, [{"sm_clock_mhz": 345, "event_reasons": IDLE}], {}, ()),
+    "slow, capped before": ({"event_reasons": CAP}, [{"sm_clock_mhz": 1500}], {}, ()),
+    "slow, capped meanwhile": ({}, [{"sm_clock_mhz": 1500, "event_reasons": CAP}], {}, ()),
+    "slow, capped after": ({}, [{"sm_clock_mhz": 1500}], {"event_reasons": CAP}, ()),
+    "slow, cap counted": ({}, [{"sm_clock_mhz": 1500}], {"throttled_ns": counted(power_cap=0.1)}, ()),
+    "slow, sync boost": ({}, [{"sm_clock_mhz": 1500, "event_reasons": BOOST}], {}, (SLOW,)),
+    "other is busy": ({}, [{}], USES, (BUSY,)),
+    "other without pid": ({}, [{"other_utilization_percent": 1}], {}, (BUSY.replace(" (pid 4711)", "").replace("63", "1"),)),
+    "busiest of the others": ({}, [{"other_pids": (1,), "other_utilization_percent": 5}], USES, (BUSY,)),
+    "other was busy before": (USES, [{}], {}, ()),
+    "other holds memory": ({}, [{}], ALONE, ()),
+    "other came": ({"other_processes": 1, "other_pids": (8,)}, [{}], {**SILENT, "other_processes": 2, "other_pids": (8, 4711)}, (NEW.format(" (pid 4711)"),)),
+    "other came without pid": ({}, [{}], {**SILENT, "other_pids": ()}, (NEW.format(""),)),
+    "other came and is busy": ({}, [SILENT], USES, (BUSY,)),
+    "others were there": (SILENT, [SILENT], SILENT, ()),
+    "other left": (ALONE, [{}], {**SILENT, "other_processes": 0}, ()),
+    "no list from before": ({"other_processes": None}, [{}], SILENT, ()),
+    "all": (
+        {},
+        [{"sm_clock_mhz": 1500, "event_reasons": SLOWDOWN}],
+        {**USES, "throttled_ns": counted(hardware_thermal_slowdown=12)},
+        ("throttled by hardware slowdown", heat("12"), SLOW, BUSY),
+    ),
+}  # fmt: skip
 
 
-def test_disturbances_of_unknown_state_are_none() -> None:
-    assert reasons(Reading(), Reading(), after=Reading(), usual=None) == ()
+@pytest.mark.parametrize(("before", "during", "after", "expected"), CASES.values(), ids=CASES)
+def test_disturbances_name_what_spoils(before: Any, during: Any, after: Any, expected: tuple[str, ...]) -> None:
+    window = [well(**each) for each in during]
+    found = disturbances(well(**before), window, well(**after), duration_s=0.06, usual_clock_mhz=1980)
+    assert found == expected
 
 
-@pytest.mark.parametrize("cause", ["power_cap", "sync_boost"])
-@pytest.mark.parametrize("rose_ms", [0.1, 60])
-def test_disturbances_of_counted_power_cap_are_none(cause: str, rose_ms: float) -> None:
-    assert reasons(after=well(throttled_ns=counted(**{cause: rose_ms}))) == ()
-
-
-@pytest.mark.parametrize("bit", NEVER_USUAL)
+@pytest.mark.parametrize(
+    "bits", [0, IDLE, SETTING, IDLE | SETTING, CAP, BOOST, 0x100, 0x200, 0x400, 0x8000, *NEVER_USUAL]
+)
 @pytest.mark.parametrize("place", range(3), ids=["before", "during", "after"])
-def test_disturbances_name_heat_whenever_it_is_seen(bit: int, place: int) -> None:
-    window = [well(), well(), well()]
-    window[place] = well(event_reasons=bit | SETTING)
-    assert reasons(*window[:2], after=window[2]) == (f"throttled by {NEVER_USUAL[bit]}",)
-
-
-@pytest.mark.parametrize("cause", [cause for bit, cause in NEVER_USUAL.items() if bit != SLOWDOWN])
-@pytest.mark.parametrize(("rose_ms", "took"), [(0.5, "0.5 ms of 60"), (12, "12 ms of 60"), (100, "60 ms of 60")])
-def test_disturbances_name_heat_that_was_counted(cause: str, rose_ms: float, took: str) -> None:
-    after = well(throttled_ns=counted(**{cause.replace(" ", "_"): rose_ms}))
-    assert reasons(after=after) == (f"throttled for {took} by {cause}",)
-
-
-def test_disturbances_need_no_reading_in_between() -> None:
-    after = well(throttled_ns=counted(hardware_thermal_slowdown=12))
-    (reason,) = disturbances(well(), (), after, duration_s=0.06, usual_clock_mhz=1980)
-    assert reason == "throttled for 12 ms of 60 by hardware thermal slowdown"
-
-
-def test_disturbances_name_a_cause_once() -> None:
-    after = well(event_reasons=HEAT, throttled_ns=counted(hardware_thermal_slowdown=30))
-    assert reasons(after=after) == ("throttled for 30 ms of 60 by hardware thermal slowdown",)
-
-
-@pytest.mark.parametrize("seen", [0, HEAT])
-def test_disturbances_ignore_restarted_counters(seen: int) -> None:
-    after = well(throttled_ns=dict.fromkeys(COUNTERS, 5))
-    found = reasons(well(), well(event_reasons=seen), after=after)
-    assert found == (("throttled by hardware thermal slowdown",) if seen else ())
+def test_disturbances_by_reason_name_heat_alone(bits: int, place: int) -> None:
+    before, during, after = (well(event_reasons=bits if place == each else 0) for each in range(3))
+    found = disturbances(before, [during], after, duration_s=0.06, usual_clock_mhz=1980)
+    assert found == ((f"throttled by {NEVER_USUAL[bits]}",) if bits in NEVER_USUAL else ())
 
 
 @pytest.mark.parametrize(
@@ -109,95 +112,12 @@ def test_disturbances_ignore_restarted_counters(seen: int) -> None:
     [(1980, 1980, False), (1921, 1980, False), (1920, 1980, True), (1940, 2000, False), (345, None, False)],
 )
 def test_disturbances_tolerate_three_percent_of_the_clock(clock: int, usual: float | None, is_slow: bool) -> None:
-    assert bool(reasons(well(), well(), well(sm_clock_mhz=clock), usual=usual)) is is_slow
+    window = [well(), well(sm_clock_mhz=clock)]
+    assert bool(disturbances(well(), window, well(), duration_s=0.06, usual_clock_mhz=usual)) is is_slow
 
 
-def test_disturbances_name_the_slowest_clock() -> None:
-    assert reasons(well(), *(well(sm_clock_mhz=clock) for clock in (1800, 1500, 1700))) == (SLOW,)
-
-
-def test_disturbances_ignore_the_clock_outside_and_when_idle() -> None:
-    slow = well(sm_clock_mhz=345)
-    assert reasons(slow, well(sm_clock_mhz=345, event_reasons=IDLE), after=slow) == ()
-
-
-@pytest.mark.parametrize(
-    ("before", "during", "after"),
-    [({"event_reasons": CAP}, {}, {}), ({}, {"event_reasons": CAP}, {}), ({}, {}, {"event_reasons": CAP})]
-    + [({}, {}, {"throttled_ns": counted(power_cap=0.1)})],
-    ids=["before", "during", "after", "counted"],
-)
-def test_disturbances_accept_clock_lowered_by_power_cap(before: Any, during: Any, after: Any) -> None:
-    assert reasons(well(**before), well(**{"sm_clock_mhz": 1500} | during), after=well(**after)) == ()
-
-
-def test_disturbances_by_sync_boost_leave_a_low_clock() -> None:
-    assert reasons(well(), well(sm_clock_mhz=1500, event_reasons=BOOST)) == (SLOW,)
-
-
-def test_disturbances_by_power_cap_leave_heat() -> None:
-    hot = well(event_reasons=CAP | HEAT)
-    assert reasons(hot, hot, after=hot) == ("throttled by hardware thermal slowdown",)
-
-
-OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
-    "busy": ({}, {}, {"other_pids": (4711,), "other_utilization_percent": 63}, (BUSY,)),
-    "one percent, no pid": (
-        {},
-        {"other_utilization_percent": 1},
-        {},
-        (BUSY.replace(" (pid 4711)", "").replace("63", "1"),),
-    ),
-    "the busiest": (
-        {},
-        {"other_pids": (1,), "other_utilization_percent": 5},
-        {"other_pids": (4711,), "other_utilization_percent": 63},
-        (BUSY,),
-    ),
-    "busy before": ({"other_pids": (4711,), "other_utilization_percent": 63}, {}, {}, ()),
-    "holds memory": ({}, {}, {"other_processes": 1, "other_pids": (4711,)}, ()),
-    "came": (
-        {"other_processes": 1, "other_pids": (8,)},
-        {},
-        {"other_processes": 2, "other_pids": (8, 4711), "other_utilization_percent": None},
-        (NEW.format(" (pid 4711)"),),
-    ),
-    "came without pid": ({}, {}, {"other_processes": 1, "other_utilization_percent": None}, (NEW.format(""),)),
-    "came and busy": (
-        {},
-        {"other_processes": 1, "other_pids": (4711,), "other_utilization_percent": None},
-        {"other_processes": 1, "other_pids": (4711,), "other_utilization_percent": 63},
-        (BUSY,),
-    ),
-    "there all along": (
-        {"other_processes": 3, "other_utilization_percent": None},
-        {"other_processes": 3, "other_utilization_percent": None},
-        {"other_processes": 3, "other_utilization_percent": None},
-        (),
-    ),
-    "left": ({"other_processes": 1}, {}, {"other_processes": 0, "other_utilization_percent": None}, ()),
-    "no list before": ({"other_processes": None}, {}, {"other_processes": 1, "other_utilization_percent": None}, ()),
-}
-
-
-@pytest.mark.parametrize(("before", "during", "after", "expected"), OTHERS.values(), ids=OTHERS)
-def test_disturbances_by_other_processes(before: Any, during: Any, after: Any, expected: tuple[str, ...]) -> None:
-    assert reasons(well(**before), well(**during), after=well(**after)) == expected
-
-
-def test_disturbances_add_up() -> None:
-    after = well(
-        event_reasons=SLOWDOWN,
-        throttled_ns=counted(software_thermal_slowdown=12),
-        other_pids=(4711,),
-        other_utilization_percent=63,
-    )
-    assert reasons(well(), well(sm_clock_mhz=1500), after=after) == (
-        "throttled by hardware slowdown",
-        "throttled for 12 ms of 60 by software thermal slowdown",
-        SLOW,
-        BUSY,
-    )
+def test_disturbances_of_unknown_state_are_none() -> None:
+    assert disturbances(Reading(), [Reading()], Reading(), duration_s=0.06, usual_clock_mhz=None) == ()
 
 
 def test_highest_clock_of_busy_gpu_is_usual() -> None:

@@ -39,38 +39,12 @@ def executed(cpu: CpuDevice, *names: str) -> list[Any]:
 
 # -- kernels of a CPU -------------------------------------------------------------------------------------------------
 
-KINDS = {
-    "gemm": ["aten::mm", "aten::addmm", "aten::bmm", "aten::_addmm_activation"],
-    "reduction": ["aten::sum", "aten::amax"],
-    "copy": ["aten::copy_", "aten::cat"],
-    "fill": ["aten::fill_", "aten::zero_"],
-    "pointwise": ["aten::gelu", "aten::mul", "graph_0_cpp_fused_gelu_mul_0"],
-}
-
-
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in KINDS.items() for name in names])
-def test_cpu_kernel_is_an_op_that_computes(cpu: CpuDevice, kind: str, name: str) -> None:
-    (execution,) = executed(cpu, name)
-    assert (execution.identity.kind, execution.duration_us) == (kind, 10)
-
-
-@pytest.mark.parametrize(
-    ("op_name", "name"),
-    [
-        ("graph_0_cpp_fused_gelu_mul_0", "cpp_fused_gelu_mul_0"),
-        ("graph_17_cpp_fused_gelu_mul_0", "cpp_fused_gelu_mul_0"),
-        ("mylib::graph_3_conv", "mylib::graph_3_conv"),
-    ],
-)
-def test_cpu_kernel_name_has_no_graph_number(cpu: CpuDevice, op_name: str, name: str) -> None:
-    assert executed(cpu, op_name)[0].identity.name == name
-
 
 def test_cpu_kernels_are_in_order_without_configuration(cpu: CpuDevice) -> None:
-    executions = executed(cpu, "aten::mm", "aten::view", "aten::gelu", "aten::empty")
-    assert [each.identity for each in executions] == [
-        KernelIdentity("aten::mm", "gemm"),
-        KernelIdentity("aten::gelu", "pointwise"),
+    executions = executed(cpu, "aten::mm", "aten::view", "graph_17_cpp_fused_gelu_0", "aten::empty")
+    assert [(each.identity, each.duration_us) for each in executions] == [
+        (KernelIdentity("aten::mm", "gemm"), 10),
+        (KernelIdentity("cpp_fused_gelu_0", "pointwise"), 10),  # without the number of the graph
     ]
 
 

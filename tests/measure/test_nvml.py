@@ -118,18 +118,18 @@ def test_monitor_without_library_knows_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert visible_gpus() == ()
 
 
-def test_monitor_without_driver_knows_nothing(nvml: FakeNvml) -> None:
-    nvml.failing["nvmlInit"] = nvml.NVMLError
+@pytest.mark.parametrize(
+    ("failing", "why_not"),
+    [
+        ("nvmlInit", "no NVML: nvmlInit failed"),
+        ("nvmlDeviceGetHandleByUUID", f"NVML does not know the GPU {UUID}: nvmlDeviceGetHandleByUUID failed"),
+    ],
+)
+def test_monitor_without_driver_or_gpu_knows_nothing(nvml: FakeNvml, failing: str, why_not: str) -> None:
+    nvml.failing[failing] = nvml.NVMLError
     monitor = Monitor.open(UUID)
     assert knows_nothing(monitor)
-    assert monitor.why_not == "no NVML: nvmlInit failed"
-
-
-def test_monitor_of_unknown_gpu_knows_nothing(nvml: FakeNvml) -> None:
-    nvml.gpus = ["GPU-another"]
-    monitor = Monitor.open(UUID)
-    assert knows_nothing(monitor)
-    assert monitor.why_not == f"NVML does not know the GPU {UUID}: Not Found"
+    assert monitor.why_not == why_not
     assert nvml.open == 0
 
 
@@ -138,11 +138,14 @@ def test_monitor_finds_a_slice_by_its_uuid(nvml: FakeNvml) -> None:
     assert Monitor.open(UUID).read().sm_clock_mhz == 1980
 
 
-def test_monitor_closes_nvml_once(nvml: FakeNvml) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_monitor_closes_nvml_once(nvml: FakeNvml, fails: bool) -> None:
     with Monitor.open(UUID) as monitor:
         assert nvml.open == 1
+        if fails:
+            nvml.failing["nvmlShutdown"] = nvml.NVMLError
     monitor.close()
-    assert nvml.open == 0
+    assert nvml.open == int(fails)
     assert knows_nothing(monitor)
     assert monitor.why_not == "closed"
 
@@ -152,12 +155,6 @@ def test_monitor_that_is_gone_closes_nvml(nvml: FakeNvml) -> None:
     del monitor
     gc.collect()
     assert nvml.open == 0
-
-
-def test_monitor_survives_failing_shutdown(nvml: FakeNvml, monitor: Monitor) -> None:
-    nvml.failing["nvmlShutdown"] = nvml.NVMLError
-    monitor.close()
-    assert not monitor.available
 
 
 # -- other processes --------------------------------------------------------------------------------------------------

@@ -191,10 +191,7 @@ def test_gradients_are_cleared_before_each_call(cpu: CpuDevice, pass_: Any, dtyp
 
 @pytest.mark.parametrize(
     ("output", "total"),
-    [
-        (lambda x: {"a": x, "b": [2 * x, (torch.tensor([5]), None, "text")]}, 3.0),
-        (lambda x: x, 1.0),
-    ],
+    [(lambda x: {"a": x, "b": [2 * x, (torch.tensor([5]), None, "text")]}, 3.0), (lambda x: x, 1.0)],
 )
 def test_train_pass_sums_every_float_output(cpu: CpuDevice, output: Callable[..., Any], total: float) -> None:
     leaf = torch.ones(2, requires_grad=True)
@@ -214,11 +211,7 @@ def test_train_pass_sums_every_float_output(cpu: CpuDevice, output: Callable[...
         ({"build": raising(ValueError("dim 7 is odd\nmore"))}, "building failed", "ValueError: dim 7 is odd"),
         ({"build": raising(AssertionError())}, "building failed", "AssertionError: AssertionError()"),
         ({"inputs": raising(KeyError("rows"))}, "building failed", "KeyError: 'rows'"),
-        (
-            {"build": lambda: 5},
-            "building failed",
-            "TypeError: build() returned int, expected something to call",
-        ),
+        ({"build": lambda: 5}, "building failed", "TypeError: build() returned int, expected something to call"),
         (
             {"inputs": lambda: torch.randn(1, 4)},
             "building failed",
