@@ -113,15 +113,13 @@ def test_confirm_on_disturbed_machine_keeps_the_first(gpu: FakeGpu) -> None:
 def test_confirm_that_fails_keeps_the_first(gpu: FakeGpu) -> None:
     fails = gpu.workload("a", on_build=lambda number: number > 3 and raising(ValueError("now"))())
     before, after = confirmed(gpu, fails, slower="a")
-    assert isinstance(after["a"].not_confirmed, WorkloadError)
     assert str(after["a"].not_confirmed).startswith("a-eager-fp32: building failed")
     assert after["a"].run == before["a"].run
 
 
 def test_confirm_on_lost_device_keeps_the_first(gpu: FakeGpu) -> None:
-    before, after = confirmed(
-        gpu, gpu.workload("a"), gpu.workload("b"), slower="b", then=lambda: setattr(gpu, "is_lost", True)
-    )
+    lose = lambda: setattr(gpu, "is_lost", True)  # noqa: E731
+    before, after = confirmed(gpu, gpu.workload("a"), gpu.workload("b"), slower="b", then=lose)
     assert after["a"] is before["a"]
     assert after["b"].run == before["b"].run
     assert "no longer answers" in str(after["b"].not_confirmed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ QUERIES = {  # and the fields of a reading that depend on them
     "nvmlDeviceGetComputeRunningProcesses": {"other_processes"},
     "nvmlDeviceGetProcessUtilization": {"other_utilization_percent"},
 }
+Samples = list[tuple[int, int, int]]  # pid, microseconds, percent
 GPUS = ["GPU-0f9bcc5d-e367", "GPU-0f61ecf9-10f2", "GPU-bf353cdb-676b"]
 
 
@@ -181,12 +183,7 @@ def others(reading: Reading) -> tuple[int | None, tuple[int, ...], int | None]:
 
 @pytest.mark.parametrize(("pids", "samples", "expected"), OTHERS.values(), ids=OTHERS)
 def test_reading_has_other_processes(
-    nvml: FakeNvml,
-    clock: Clock,
-    monitor: Monitor,
-    pids: list[int],
-    samples: list[tuple[int, int, int]],
-    expected: tuple[object, ...],
+    nvml: FakeNvml, clock: Clock, monitor: Monitor, pids: list[int], samples: Samples, expected: Any
 ) -> None:
     nvml.pids = pids
     assert others(second_reading(monitor, clock, lambda: nvml.samples.extend(samples))) == expected
@@ -201,7 +198,7 @@ def test_reading_forgets_samples_of_the_one_before(nvml: FakeNvml, clock: Clock,
 
 @pytest.mark.parametrize(("samples", "used"), [([], None), ([(OWN, 5, 80)], 0)])
 def test_reading_soon_after_needs_a_sample(
-    nvml: FakeNvml, clock: Clock, monitor: Monitor, samples: list[tuple[int, int, int]], used: int | None
+    nvml: FakeNvml, clock: Clock, monitor: Monitor, samples: Samples, used: int | None
 ) -> None:
     nvml.pids = [OWN, OTHER]
     monitor.read(processes=True)
@@ -250,7 +247,7 @@ def test_monitor_gives_disturbances(
     reasons: int,
     clock_mhz: int,
     counter: int,
-    samples: list[tuple[int, int, int]],
+    samples: Samples,
     expected: tuple[str, ...],
 ) -> None:
     before = monitor.read(processes=True)
