@@ -124,7 +124,7 @@ def test_torch_has_the_switch_since_the_version_named() -> None:
     assert isinstance(inductor.cpp.enable_kernel_profile, bool)
 
 
-@pytest.mark.parametrize(("asked", "is_silent"), [(None, True), ("/tmp/traces", False)])
+@pytest.mark.parametrize(("asked", "is_silent"), [(None, True), ("folder", False)])
 def test_structured_trace_is_silent_unless_asked_for(
     cpu: CpuDevice,
     monkeypatch: pytest.MonkeyPatch,
