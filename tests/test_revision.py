@@ -1,4 +1,4 @@
-"""The commit that is measured, as git tells it; what git does not tell is not known."""
+"""The commit that is measured; it is unknown where git does not say."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelgauge.revision import revision, short
 
-from kernelgauge import revision as module
+from kernelgauge.plugin.session import revision
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One commit, of one file."""
+    """Return a repository of one commit, of one file."""
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
         monkeypatch.setenv(name, "/dev/null")
     (tmp_path / "measured.py").write_text("1\n")
@@ -24,12 +28,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def test_a_clean_tree_is_its_commit_and_a_changed_one_has_a_plus(repository: Path) -> None:
+def test_revision_of_changed_tree_has_a_plus(repository: Path) -> None:
     commit = git(repository, "rev-parse", "HEAD")
     (repository / "not_tracked.py").write_text("2\n")
     assert revision(repository) == commit
@@ -37,30 +36,26 @@ def test_a_clean_tree_is_its_commit_and_a_changed_one_has_a_plus(repository: Pat
     assert revision(repository) == f"{commit}+"
 
 
-def test_where_no_repository_is_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revision_outside_of_a_repository_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert revision(tmp_path) is None
 
 
-def test_a_tree_of_which_git_does_not_say_whether_it_changed_is_not_known(repository: Path) -> None:
+def test_revision_with_broken_index_is_unknown(repository: Path) -> None:
     (repository / ".git" / "index").write_bytes(b"no index")
-    assert git(repository, "rev-parse", "HEAD")
     assert revision(repository) is None
 
 
-def test_a_tree_that_git_does_not_get_through_in_time_is_not_known(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["rev-parse", "status"])
+def test_revision_is_unknown_if_git_takes_too_long(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     run = subprocess.run
 
-    def slow(command: list[str], **options: Any) -> Any:
-        if "status" in command:
-            raise subprocess.TimeoutExpired(command, options["timeout"])
-        return run(command, **options)
+    def slow(arguments: list[str], **options: Any) -> Any:
+        if command in arguments:
+            raise subprocess.TimeoutExpired(arguments, options["timeout"])
+        return run(arguments, **options)
 
-    monkeypatch.setattr(module.subprocess, "run", slow)
+    monkeypatch.setattr(subprocess, "run", slow)
     assert revision(repository) is None
-
-
-def test_a_commit_is_shown_short_with_the_mark_of_local_changes() -> None:
-    assert (short("0123456789abcdef"), short("0123456789abcdef+"), short("-")) == ("0123456789", "0123456789+", "-")

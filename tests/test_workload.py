@@ -1,26 +1,33 @@
-"""What is asked: ids, and declarations that cannot be meant."""
+"""Ids of workloads, and declarations that are refused."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError
+from kernelgauge.run import Timer
 
 
 def workload(**fields: Any) -> Workload:
     return Workload(**({"module": "mlp", "variant": "eager", "build": object, "inputs": tuple} | fields))
 
 
-def test_the_id_names_module_variant_dtype_and_shape() -> None:
-    assert workload(shape=(64, 128)).id == "mlp-eager-bf16-64x128"
-    assert workload().id == "mlp-eager-bf16"
-
-
-def test_the_pass_stands_before_the_shape_so_that_no_id_begins_another() -> None:
-    assert workload(shape=(64,), pass_="train").id == "mlp-eager-train-bf16-64"
+@pytest.mark.parametrize(
+    ("fields", "id_"),
+    [
+        ({}, "mlp-eager-bf16"),
+        ({"shape": (64, 128)}, "mlp-eager-bf16-64x128"),
+        ({"shape": (64,), "pass_": "train"}, "mlp-eager-train-bf16-64"),  # no id begins another
+        ({"shape": (64,), "dtype": None}, "mlp-eager-64"),
+        ({"dtype": None, "pass_": "train"}, "mlp-eager-train"),
+    ],
+)
+def test_workload_id_names_its_fields(fields: dict[str, Any], id_: str) -> None:
+    assert workload(**fields).id == str(workload(**fields)) == id_
 
 
 @pytest.mark.parametrize(
@@ -38,7 +45,7 @@ def test_the_pass_stands_before_the_shape_so_that_no_id_begins_another() -> None
         ({"compile": True}, "compile"),
     ],
 )
-def test_a_declaration_that_cannot_be_meant_is_refused(fields: dict[str, Any], what: str) -> None:
+def test_workload_with_invalid_field_raises(fields: dict[str, Any], what: str) -> None:
     with pytest.raises(WorkloadError) as raised:
         workload(**fields)
     assert what in raised.value.what
@@ -46,7 +53,21 @@ def test_a_declaration_that_cannot_be_meant_is_refused(fields: dict[str, Any], w
     assert raised.value.got == repr(value)
 
 
-@pytest.mark.parametrize("sensitivity", [{"device_time": 0}, {"device_time": -0.1}, {"gpu_time": 0.02}])
-def test_workload_with_invalid_sensitivity_raises(sensitivity: dict[str, float]) -> None:
-    with pytest.raises(WorkloadError, match="invalid sensitivity"):
-        workload(sensitivity=sensitivity)
+@pytest.mark.parametrize("field", ["sensitivity", "gate"])
+@pytest.mark.parametrize(
+    ("timer", "fraction"),
+    [("device_time", 0), ("device_time", -0.1), ("end_to_end", math.inf), ("host_dispatch", math.nan), ("gpu", 0.02)],
+)
+def test_workload_with_invalid_fraction_raises(field: str, timer: str, fraction: float) -> None:
+    with pytest.raises(WorkloadError, match=f"invalid {field}") as raised:
+        workload(**{field: {timer: fraction}})
+    assert raised.value.where == "workload mlp-eager"
+    assert raised.value.got == f"{timer!r}: {fraction!r}"
+    assert "device_time, end_to_end, host_dispatch" in (raised.value.expected or "")
+
+
+@pytest.mark.parametrize("field", ["sensitivity", "gate"])
+def test_workload_keeps_fractions_by_timer(field: str) -> None:
+    fractions = {timer.value: 0.02 for timer in Timer}
+    assert getattr(workload(**{field: fractions}), field) == fractions
+    assert getattr(workload(), field) == {}

@@ -1,260 +1,477 @@
-"""What the tests of measuring share: a workload of a few numbers, GPUs that only exist here, replicates that are told."""
+"""What the tests of measuring share: a clock, a GPU with its profiler, and an NVML, all of which only exist here."""
 
 from __future__ import annotations
 
-import gzip
+import gc
 import json
 import math
+import os
 import sys
-from collections.abc import Callable, Iterator
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from kernelgauge import Workload
-from kernelgauge.errors import KernelgaugeError
-from kernelgauge.measure import nvml as nvml_module
-from kernelgauge.measure import passes
+from kernelgauge import Timer, Workload
+from kernelgauge.measure import profile
 from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.conditions import Reading
+from kernelgauge.measure.device import Execution
 from kernelgauge.measure.device.cpu import CpuDevice
-from kernelgauge.measure.device.cuda import CudaDevice
-from kernelgauge.measure.nvml import Monitor
-from kernelgauge.measure.profile import Session
-from kernelgauge.measure.replicate import Replicate
+from kernelgauge.measure.host import HostSpeed
+from kernelgauge.measure.nvml import VISIBLE
 from kernelgauge.measure.runner import Measured, Result, measure
 from kernelgauge.measure.settings import Settings
-from kernelgauge.trace import Trace, parse
-from tests.measure.fake_nvml import UUID, Clock, FakeNvml
+from kernelgauge.trace import REGION, Window, identity_of
+from tests.builders import Event, call, event, region, step
 
-RECORDED = Path(__file__).parents[1] / "data" / "h200"
+# Long enough to have every part of a measurement, and no longer.
+QUICK = Settings(replicates=2, most_replicates=2, iterations=3, host_iterations=3, seconds=0.01, warm_up_seconds=0)
+WILD = [10.0, 13.0, 9.0, 12.0, 8.0, 11.0, 14.0, 9.5, 12.5, 10.5]
+HOT = Reading(event_reasons=0x40)  # hardware thermal slowdown
+
+# -- the clock --------------------------------------------------------------------------------------------------------
 
 
-class RecordedGpu(CudaDevice):
-    """Reads the launches of recorded traces; needs no GPU, because it never touches one."""
+class Clock:
+    """The time of the process. `tick_us`: how far each look turns it, so that waiting for it ends."""
 
     def __init__(self) -> None:
-        pass
+        self.now_ns = 0
+        self.tick_us = 1000.0
+        self.slept_s = 0.0
+
+    def advance(self, us: float) -> None:
+        self.now_ns += round(1000 * us)
+
+    def perf_counter_ns(self) -> int:
+        self.advance(self.tick_us)
+        return self.now_ns
+
+    def perf_counter(self) -> float:
+        return self.perf_counter_ns() / 1e9
+
+    def monotonic(self) -> float:
+        return self.now_ns / 1e9
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+        self.advance(1e6 * seconds)
 
 
-class ToldMonitor:
-    """Gives these readings, one after the other, and the last one ever after."""
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    fake = Clock()
+    for name in ("perf_counter", "perf_counter_ns", "monotonic", "sleep"):
+        monkeypatch.setattr(time, name, getattr(fake, name))
+    return fake
 
-    def __init__(self, *readings: Reading) -> None:
-        self.left = list(readings) or [Reading()]
+
+# -- the GPU ----------------------------------------------------------------------------------------------------------
+
+
+class FakeMonitor:
+    def __init__(self, gpu: FakeGpu) -> None:
+        self.gpu = gpu
 
     def read(self, *, processes: bool = False) -> Reading:
-        return self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        return self.gpu.reading(processes)
 
 
-class Fake(CpuDevice):
-    """A CPU with the limits of no device: as many replicates as the settings ask for."""
+class FakeGpu(CpuDevice):
+    """A GPU with a queue. Its workloads launch kernels that take as long as a test tells, in each replicate.
 
+    Attributes:
+        diary: what it was asked to do, in order.
+        replicates: modules in the order of their replicates.
+        sessions: of the profiler: a module and its number of iterations.
+        hot: for which replicates of a module, counted from 1, the GPU is throttled by heat.
+        damages: what happens to the records of the next sessions.
+        dispatch_us: of each launch.
+        control_us: of the host reference.
+    """
+
+    timers = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
     warm_up_calls = 3
     most_replicates = None
     most_busy_seconds = math.inf
 
-    def __init__(self, *controls: Workload) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
-        self.controls = controls
+        self.clock = clock
+        self.host = HostSpeed(self._control, wait=self.synchronize)
+        self.monitor = FakeMonitor(self)  # type: ignore[assignment]
         self.is_lost = False
+        self.diary: list[str] = []
+        self.replicates: list[str] = []
+        self.sessions: list[tuple[str, int]] = []
+        self.hot: dict[str, set[int]] = {}
+        self.damages: list[Callable[[list[Event]], None]] = []
+        self.dispatch_us, self.control_us = 5.0, 14.0
+        self.current = ""
+        self.builds: Counter[str] = Counter()
+        self.launches: list[dict[str, Any]] = []
+        self.held_us = 0.0
+
+    def workload(
+        self,
+        module: str = "a",
+        us: Sequence[float] = (10.0,),
+        *,
+        kernels: Sequence[str] = ("gemm",),
+        on_build: Callable[[int], object] = lambda _: None,
+        on_call: Callable[[], object] = lambda: None,
+        launch: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> Workload:
+        """Return a workload that launches these kernels, which take `us` together in its first replicate and so on.
+
+        `on_build` is called with the number of the replicate; 0 is the one whose structure is profiled.
+        """
+
+        def build() -> Callable[[Any], Any]:
+            self.current = module
+            number = self.builds[module]
+            self.builds[module] += 1
+            if number:
+                self.replicates.append(module)
+            self.diary.append(f"build {module}")
+            on_build(number)
+            taken_us = us[min(max(number - 1, 0), len(us) - 1)]
+
+            def run(x: Any) -> Any:
+                self.current = module
+                self.diary.append("call")
+                on_call()
+                for name in kernels:
+                    self.launch(name, taken_us / len(kernels), **(launch or {}))
+                return x
+
+            return run
+
+        declared: dict[str, Any] = {"variant": "eager", "inputs": lambda: (torch.ones(2),), "dtype": "fp32"}
+        return Workload(module=module, build=build, **(declared | fields))
+
+    def launch(self, name: str, us: float, **how: Any) -> None:
+        self.clock.advance(self.dispatch_us)
+        self.launches.append({"name": name, "us": us, **how})
+
+    def reading(self, processes: bool) -> Reading:
+        return HOT if self.builds[self.current] - 1 in self.hot.get(self.current, ()) else Reading()
+
+    def window(self, start: float, first_correlation: int) -> list[Event]:
+        """Return the records of the launches since the last window, whose call began at `start`."""
+        events: list[Event] = []
+        free = start + self.held_us
+        for place, each in enumerate(self.launches):
+            correlation, at = first_correlation + place, start + place * self.dispatch_us
+            events.append(call(correlation, at, name=each.get("api", "cudaLaunchKernel")))
+            free = max(free, at + 2)
+            arguments = {"correlation": correlation, "grid": [8, 1, 1], "block": each.get("block", [128, 1, 1])}
+            events.append(event("kernel", each["name"], free, each["us"], 7, **arguments))
+            free += each["us"]
+            if each.get("synchronizes"):
+                events.append(call(None, at + 2, name="cudaStreamSynchronize"))
+        took_us = max(3.0, len(self.launches) * self.dispatch_us)
+        self.launches, self.held_us = [], 0.0
+        return [region(REGION, start, took_us), *events]
+
+    def _control(self) -> None:
+        self.diary.append("control")
+        self.clock.advance(self.control_us)
+
+    def synchronize(self) -> None:
+        self.diary.append("synchronize")
+
+    def flush_cache(self) -> None:
+        self.diary.append("flush")
+        self.clock.advance(1000)
+
+    def hold(self, microseconds: float) -> None:
+        self.diary.append(f"hold {microseconds:g}")
+        self.held_us = microseconds
 
     def lost(self) -> bool:
         return self.is_lost
 
-
-class Diary(Fake):
-    """Writes down what it is asked to do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries: list[str] = []
-
-    def synchronize(self) -> None:
-        self.entries.append("synchronize")
-
-    def flush_cache(self) -> None:
-        self.entries.append("flush")
-
-    def hold(self, microseconds: float) -> None:
-        self.entries.append(f"hold {microseconds:g}")
+    def executions(self, window: Window) -> list[Execution]:
+        return [Execution(identity_of(launch), launch.record.duration_us) for launch in window.launches]
 
     def forget_peak(self) -> None:
-        self.entries.append("no peak before")
+        self.diary.append("forget peak")
+
+    def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:
+        call()
+        return 1 << 20
 
 
-class ToldReplicates:
-    """Stands in for `replicate`: what each workload's replicates are, and who was asked for one, in order.
+class FakeProfiler:
+    """Stands in for `torch.profiler.profile` and exports what the GPU was given between its steps."""
 
-    `times_us`: device times by module, one after the other, and the last one ever after; 10 us where nothing is told.
-    `disturbed`: how many of its first replicates are disturbed, and why. `fails`: in which of its replicates it raises what.
-    """
+    def __init__(self, gpu: FakeGpu, *, schedule: Any, on_trace_ready: Any, record_shapes: bool, **_: Any) -> None:
+        self.gpu, self.schedule, self.on_trace_ready, self.record_shapes = gpu, schedule, on_trace_ready, record_shapes
+        self.number = 0
+        self.events: list[Event] = []
+
+    def __enter__(self) -> None:
+        self.gpu.launches = []
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def step(self) -> None:
+        action = self.schedule(self.number).name
+        window = self.gpu.window(1e5 * self.number + 10, 100 * self.number + 1)
+        if action.startswith("RECORD"):
+            self.events += [step(self.number, 1e5 * self.number, 9e4), *window]
+        self.number += 1
+        if action == "RECORD_AND_SAVE":
+            if self.gpu.damages:
+                self.gpu.damages.pop(0)(self.events)
+            windows = sum(each["name"] == REGION for each in self.events)
+            self.gpu.sessions.append((self.gpu.current, windows))
+            self.on_trace_ready(self)
+
+    def export_chrome_trace(self, path: str) -> None:
+        Path(path).write_text(json.dumps({"traceEvents": self.events}))
+
+    def key_averages(self) -> Any:
+        return SimpleNamespace(table=lambda **_: "the profiler's table")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> FakeGpu:
+    clock.tick_us = 0.0
+    fake = FakeGpu(clock)
+    monkeypatch.setattr(profile, "profile", lambda **how: FakeProfiler(fake, **how))
+    return fake
+
+
+@pytest.fixture
+def plain_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the compiler leave every module as it is."""
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+
+
+@pytest.fixture
+def paddings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the sizes, in bytes, of what is put before each instance in memory."""
+    sizes: list[int] = []
+    empty = torch.empty
+
+    def spy(*size: Any, **how: Any) -> torch.Tensor:
+        if how.get("dtype") is torch.int8:
+            sizes.extend(size)
+        return empty(*size, **how)
+
+    monkeypatch.setattr(torch, "empty", spy)
+    return sizes
+
+
+class Alive:
+    """How many of the instances that were built are still there."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, int]] = []
-        self.times_us: dict[str, list[float]] = {}
-        self.disturbed: dict[str, tuple[int, str]] = {}
-        self.fails: dict[str, tuple[int, Callable[[], KernelgaugeError]]] = {}
-        self.seconds = 0.01
-        self.readings: tuple[Reading, ...] = ()
-        self.usual_clocks: list[float | None] = []
-        self.iterations: dict[str, int] = {}
+        self.built: list[weakref.ref[Any]] = []
 
-    def __call__(
-        self,
-        workload: Workload,
-        device: CpuDevice,
-        settings: Settings,
-        *,
-        index: int,
-        structure: Session,
-        usual_clock_mhz: float | None,
-        **_: Any,
-    ) -> Replicate:
-        name = workload.module
-        done = [module for module, _ in self.asked].count(name)
-        self.asked.append((name, index))
-        self.usual_clocks.append(usual_clock_mhz)
-        self.iterations[name] = settings.iterations
-        failing_from, error = self.fails.get(name, (10**9, KernelgaugeError))
-        if done >= failing_from:
-            raise error()
-        times = self.times_us.get(name, [10.0])
-        spoilt, why = self.disturbed.get(name, (0, ""))
-        launches = len(structure.executions[0])
-        return Replicate(
-            index=index,
-            kernel_us=(times[min(done, len(times) - 1)] / launches,) * launches,
-            host=None,
-            readings=self.readings,
-            disturbed_by=(why,) if done < spoilt else (),
-            seconds=self.seconds,
-        )
+    def kept(self, workload: Workload) -> Workload:
+        def build() -> Any:
+            built = workload.build()
+            self.built.append(weakref.ref(built))
+            return built
 
-    def order(self) -> list[str]:
-        return [name for name, _ in self.asked]
+        return replace(workload, build=build)
 
-    def places(self, module: str) -> list[int]:
-        return [index for name, index in self.asked if name == module]
+    def __len__(self) -> int:
+        gc.collect()  # an instance may be part of a cycle
+        return sum(built() is not None for built in self.built)
 
 
 @pytest.fixture
-def replicates(monkeypatch: pytest.MonkeyPatch) -> ToldReplicates:
-    told = ToldReplicates()
-    monkeypatch.setattr(passes, "replicate", told)
-    return told
+def alive() -> Alive:
+    return Alive()
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def observe_all(quick: Settings) -> Iterator[Callable[..., dict[str, Result]]]:
-    """Measures workloads together, and gives the results by module and variant."""
-
-    def run(*workloads: Workload, device: CpuDevice | None = None, settings: Settings = quick) -> dict[str, Result]:
-        target = device or CpuDevice()
-        results = measure(workloads, target, target.fingerprint(), settings)
-        return {f"{workload.module} {workload.variant}": results[workload.id] for workload in workloads}
-
-    yield run
+def cpu() -> Iterator[CpuDevice]:
+    yield CpuDevice()
     reset_compiler()
 
 
-@pytest.fixture
-def observe(cpu: CpuDevice, quick: Settings) -> Iterator[Callable[..., Measured]]:
-    """Measures one workload alone; raises why it could not be."""
-
-    def run(workload: Workload, settings: Settings = quick, **more: Any) -> Measured:
-        result = measure([workload], cpu, cpu.fingerprint(), settings, **more)[workload.id]
-        if isinstance(result, KernelgaugeError):
-            raise result
-        return result
-
-    yield run
-    reset_compiler()
+def tiny(**fields: Any) -> Workload:
+    """A linear of 4 x 3 on five rows, with the fields that a test is about."""
+    linear: dict[str, Any] = {
+        "module": "tiny",
+        "variant": "eager",
+        "build": lambda: nn.Linear(4, 3),
+        "inputs": lambda: (torch.randn(5, 4),),
+        "dtype": "fp32",
+    }
+    return Workload(**(linear | fields))
 
 
-@pytest.fixture
-def cpu() -> CpuDevice:
-    return CpuDevice()
+def results_of(device: CpuDevice, *workloads: Workload, settings: Settings = QUICK, **more: Any) -> dict[str, Result]:
+    """Measure workloads together; results by module."""
+    results = measure(workloads, device, device.fingerprint(), settings, **more)
+    return {workload.module: results[workload.id] for workload in workloads}
 
 
-@pytest.fixture
-def gpu() -> RecordedGpu:
-    return RecordedGpu()
+def measured(device: CpuDevice, workload: Workload, settings: Settings = QUICK, **more: Any) -> Measured:
+    """Measure one workload; raise the error if it could not be."""
+    (result,) = results_of(device, workload, settings=settings, **more).values()
+    if not isinstance(result, Measured):
+        raise result
+    return result
 
 
-@pytest.fixture
-def quick() -> Settings:
-    """Long enough to have every part of a measurement, and no longer."""
-    return Settings(replicates=2, most_replicates=2, iterations=3, seconds=0.01, warm_up_seconds=0)
+def times(result: Result) -> tuple[float, ...]:
+    """Return the GPU time of each replicate."""
+    assert isinstance(result, Measured), result
+    return result.run.samples[Timer.DEVICE].replicates_us
 
 
-@pytest.fixture
-def tiny() -> Callable[..., Workload]:
-    """Makes a workload: a linear of 4 x 3 on five rows, with the fields that a test is about."""
+def raising(error: BaseException) -> Callable[..., Any]:
+    """Return a function that raises this."""
 
-    def make(**fields: Any) -> Workload:
-        linear: dict[str, Any] = {
-            "module": "tiny",
-            "variant": "eager",
-            "build": lambda: nn.Linear(4, 3),
-            "inputs": lambda: (torch.randn(5, 4),),
-            "dtype": "fp32",
+    def function(*_: object) -> Any:
+        raise error
+
+    return function
+
+
+# -- NVML -------------------------------------------------------------------------------------------------------------
+
+UUID = "8d2c2c9a-0000-1111-2222-333344445555"
+OWN = os.getpid()
+OTHER, ANOTHER = OWN + 1, OWN + 2
+COUNTERS = {
+    "power cap": ("SW_POWER_CAP", 74),
+    "sync boost": ("SYNC_BOOST", 76),
+    "software thermal slowdown": ("SW_THERM_SLOWDOWN", 269),
+    "hardware thermal slowdown": ("HW_THERM_SLOWDOWN", 270),
+    "hardware power brake": ("HW_POWER_BRAKE_SLOWDOWN", 271),
+}
+
+
+class NvmlError(Exception):
+    pass
+
+
+class NvmlNotFoundError(NvmlError):
+    pass
+
+
+class NvmlMismatchError(Exception):
+    """Of a driver that is older than the library: no NVMLError, in pynvml as here."""
+
+
+class FakeNvml(ModuleType):
+    """pynvml on a machine with these GPUs. What a test changes is what the next query answers.
+
+    `gpus`: UUIDs; "lost" has fallen off the bus. `slices`: UUIDs by GPU. `failing`: queries that raise.
+    """
+
+    NVMLError = NvmlError
+    NVMLError_NotFound = NvmlNotFoundError
+    NVMLLibraryMismatchError = NvmlMismatchError
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.gpus = [f"GPU-{UUID}"]
+        self.slices: dict[str, list[str]] = {}
+        self.names: dict[str, str] = {}
+        self.failing: dict[str, type[Exception]] = {}
+        self.open = 0
+        self.asked: list[str] = []
+        self.clocks = {1: 1980, 2: 3201}
+        self.reasons = 0
+        self.temperature = 50
+        self.mig = [0, 1]  # now, and after the next reset
+        self.pids = [OWN]
+        self.samples: list[tuple[int, int, int]] = []  # pid, microseconds, percent
+        self.bogus_samples: list[tuple[int, int, int]] = []  # that nobody took, whatever is asked for (nvtop#110)
+        self.counters = {field: field for _, field in COUNTERS.values()}
+        self.unsupported: set[int] = set()
+        for name, field in COUNTERS.values():
+            setattr(self, f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}", field)
+        answers: dict[str, Callable[..., Any]] = {
+            "nvmlSystemGetDriverVersion": lambda: "580.159.04",
+            "nvmlDeviceGetCount": lambda: len(self.gpus),
+            "nvmlDeviceGetUUID": lambda gpu: gpu,
+            "nvmlDeviceGetName": lambda gpu: self.names.get(gpu, "NVIDIA H200"),
+            "nvmlDeviceGetMaxMigDeviceCount": lambda _: 7,
+            "nvmlDeviceGetMigMode": lambda gpu: [1, 1] if gpu in self.slices else self.mig,
+            "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_500,
+            "nvmlDeviceGetPowerUsage": lambda _: 420_500,
+            "nvmlDeviceGetClockInfo": lambda _, clock: self.clocks[clock],
+            "nvmlDeviceGetMaxClockInfo": lambda _, clock: {1: 1985, 2: 3205}[clock],
+            "nvmlDeviceGetTemperature": lambda _, sensor: {0: self.temperature}[sensor],
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda _: self.reasons,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda _: self.reasons,
+            "nvmlDeviceGetComputeRunningProcesses": lambda _: [SimpleNamespace(pid=pid) for pid in self.pids],
         }
-        return Workload(**{**linear, **fields})
+        for query, answer in answers.items():
+            setattr(self, query, answer)
 
-    return make
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name.startswith("nvml"):
+            self.asked.append(name)
+            if name in self.failing:
+                raise self.failing[name](f"{name} failed")
+        return value
 
+    def nvmlInit(self) -> None:
+        self.open += 1
 
-@pytest.fixture
-def recorded() -> Callable[[str], dict[str, Any]]:
-    """Reads a trace of an H200 as JSON, for a test to damage."""
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
 
-    def load(name: str) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes()))
-        return content
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        if self.gpus[index] == "lost":
+            raise NvmlError("GPU is lost")
+        return self.gpus[index]
 
-    return load
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        if uuid not in [*self.gpus, *(each for slices in self.slices.values() for each in slices)]:
+            raise NvmlNotFoundError("Not Found")
+        return uuid
 
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: str, index: int) -> str:
+        if index >= len(self.slices.get(handle, ())):
+            raise NvmlNotFoundError("Not Found")
+        return self.slices[handle][index]
 
-@pytest.fixture
-def as_trace() -> Callable[[dict[str, Any]], Trace]:
-    return lambda content: parse(json.dumps(content).encode())
+    def nvmlDeviceGetProcessUtilization(self, handle: str, last: int) -> list[Any]:
+        answer = [sample for sample in self.samples if sample[1] > last] + self.bogus_samples
+        if not answer:
+            raise NvmlNotFoundError("Not Found")
+        return [SimpleNamespace(pid=pid, timeStamp=at, smUtil=used) for pid, at, used in answer]
 
-
-# -- an NVML that only exists in these tests --------------------------------------------------------------------------
+    def nvmlDeviceGetFieldValues(self, handle: str, fields: list[int]) -> list[Any]:
+        return [
+            SimpleNamespace(
+                nvmlReturn=3 if field in self.unsupported else 0, value=SimpleNamespace(ullVal=self.counters[field])
+            )
+            for field in fields
+        ]
 
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     fake = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.delenv(VISIBLE, raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     return fake
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    fake = Clock()
-    monkeypatch.setattr(nvml_module, "time", fake)
-    return fake
-
-
-@pytest.fixture
-def monitor(nvml: FakeNvml) -> Monitor:
-    return Monitor.open(UUID)
-
-
-@pytest.fixture
-def after_a_second(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> Callable[..., Reading]:
-    """The second reading, a second after the first, in which `samples` were taken and `pids` were there."""
-
-    def read(samples: list[tuple[int, int, int]], *, pids: list[int], seconds: float = 1.0) -> Reading:
-        nvml.pids = pids
-        monitor.read(processes=True)
-        nvml.samples += samples
-        clock.now_s += seconds
-        return monitor.read(processes=True)
-
-    return read

@@ -1,46 +1,146 @@
-"""What is asked of the compiler itself."""
+"""Setting torch up for measuring, and restoring what that changes for all of the process."""
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch._inductor.config as inductor
 
 from kernelgauge.errors import KernelgaugeError
-from kernelgauge.measure.compiler import take_deterministic_choices
+from kernelgauge.measure.compiler import silence_structured_trace, torch_set_up
+from kernelgauge.measure.device.cpu import CpuDevice
+from kernelgauge.measure.latency import Rounds
+from kernelgauge.measure.numerics import compare_with_float64
+from kernelgauge.measure.runner import measure_groups
+from tests.measure.conftest import QUICK, measured, tiny
+
+LOGGER = logging.getLogger("torch.__trace")
 
 
-def use(monkeypatch: pytest.MonkeyPatch, config: SimpleNamespace) -> None:
-    """Let `torch._inductor.config` be this."""
-    monkeypatch.setattr(torch._inductor, "config", config)
-    monkeypatch.setitem(sys.modules, "torch._inductor.config", config)
+@pytest.fixture
+def config(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Return an Inductor configuration, in place of torch's own."""
+    fake = SimpleNamespace(cpp=SimpleNamespace(enable_kernel_profile=False), deterministic=False)
+    monkeypatch.setattr(torch._inductor, "config", fake)
+    monkeypatch.setitem(sys.modules, "torch._inductor.config", fake)
+    return fake
 
 
-def test_deterministic_choices_are_inductors_own_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = SimpleNamespace(deterministic=False)
-    use(monkeypatch, config)
-    take_deterministic_choices()
-    assert config.deterministic is True
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_torch_set_up_restores_the_process(
+    config: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, deterministic: bool, before: bool, fails: bool
+) -> None:
+    config.cpp.enable_kernel_profile = config.deterministic = before
+    monkeypatch.setattr(LOGGER, "disabled", before)
+    monkeypatch.delenv("TORCH_TRACE", raising=False)
+    numbers = torch.get_rng_state()
+
+    def body() -> None:
+        with torch_set_up(deterministic=deterministic):
+            assert config.cpp.enable_kernel_profile
+            assert config.deterministic is (deterministic or before)
+            torch.manual_seed(7)
+            silence_structured_trace()
+            assert LOGGER.disabled
+            if fails:
+                raise ZeroDivisionError
+
+    if fails:
+        with pytest.raises(ZeroDivisionError):
+            body()
+    else:
+        body()
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert (config.cpp.enable_kernel_profile, config.deterministic, LOGGER.disabled) == (before, before, before)
 
 
-def test_torch_has_that_switch_from_the_version_on_that_the_error_names() -> None:
+@pytest.mark.parametrize("initialized", [True, False])
+def test_torch_set_up_restores_numbers_of_the_gpu(monkeypatch: pytest.MonkeyPatch, initialized: bool) -> None:
+    restored: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialized)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: "state")
+    monkeypatch.setattr(torch.cuda, "set_rng_state", restored.append)
+    with pytest.raises(ZeroDivisionError), torch_set_up():
+        raise ZeroDivisionError
+    assert restored == (["state"] if initialized else [])
+
+
+def measure(device: CpuDevice, workload: Any) -> None:
+    list(measure_groups([workload], device, device.fingerprint(), QUICK, deterministic=True))
+
+
+def time_latency(device: CpuDevice, workload: Any) -> None:
+    Rounds(workload, device, replicates=1, iterations=1, deterministic=True).time()
+
+
+def compare(device: CpuDevice, workload: Any) -> None:
+    compare_with_float64(workload, device, seed=1, deterministic=True)
+
+
+@pytest.mark.parametrize("do", [measure, time_latency, compare])
+def test_everything_measures_in_torch_set_up(
+    cpu: CpuDevice, config: SimpleNamespace, do: Callable[[CpuDevice, Any], None]
+) -> None:
+    seen: set[tuple[bool, bool]] = set()
+
+    def build() -> Any:
+        def run(x: torch.Tensor) -> torch.Tensor:
+            seen.add((config.deterministic, config.cpp.enable_kernel_profile))
+            return x * 2
+
+        return run
+
+    numbers = torch.get_rng_state()
+    do(cpu, tiny(build=build))
+    assert seen == {(True, True)}
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert (config.deterministic, config.cpp.enable_kernel_profile) == (False, False)
+
+
+def test_deterministic_without_switch_is_an_error(config: SimpleNamespace) -> None:
+    del config.deterministic
+    with pytest.raises(KernelgaugeError) as raised, torch_set_up(deterministic=True):
+        pytest.fail("set up")
+    assert "kernelgauge_deterministic" in raised.value.what
+    assert str(torch.__version__) in (raised.value.got or "")
+    assert raised.value.expected == "torch 2.10 or newer"
+    assert "kernelgauge calibrate" in (raised.value.next_command or "")
+    assert not config.cpp.enable_kernel_profile
+    with torch_set_up():
+        assert config.cpp.enable_kernel_profile
+
+
+def test_torch_has_the_switch_since_the_version_named() -> None:
     major, minor = map(int, torch.__version__.split(".")[:2])
     assert hasattr(inductor, "deterministic") is ((major, minor) >= (2, 10))
+    assert isinstance(inductor.cpp.enable_kernel_profile, bool)
 
 
-def test_a_torch_without_the_switch_is_an_error_that_names_it_and_the_way_without(
+@pytest.mark.parametrize(("asked", "is_silent"), [(None, True), ("folder", False)])
+def test_structured_trace_is_silent_unless_asked_for(
+    cpu: CpuDevice,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    asked: str | None,
+    is_silent: bool,
 ) -> None:
-    older = SimpleNamespace()
-    use(monkeypatch, older)
-    with pytest.raises(KernelgaugeError) as raised:
-        take_deterministic_choices()
-    error = raised.value
-    assert "kernelgauge_deterministic" in error.what
-    assert str(torch.__version__) in (error.got or "")
-    assert error.expected == "torch 2.10 or newer"
-    assert "kernelgauge calibrate" in (error.next_command or "")
-    assert vars(older) == {}
+    monkeypatch.setattr(LOGGER, "disabled", False)
+    monkeypatch.delenv("TORCH_TRACE", raising=False)
+    if asked:
+        monkeypatch.setenv("TORCH_TRACE", asked)
+    with caplog.at_level(logging.DEBUG, "torch.__trace"):
+        LOGGER.addHandler(caplog.handler)
+        try:
+            measured(cpu, tiny(build=lambda: lambda x: LOGGER.debug("seen") or x * 2))
+        finally:
+            LOGGER.removeHandler(caplog.handler)
+    assert ("seen" not in caplog.messages) is is_silent
+    assert not LOGGER.disabled

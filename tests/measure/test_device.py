@@ -1,251 +1,217 @@
-"""The CPU and CUDA behind one protocol: what counts as a kernel, and what makes two launches the same kernel."""
+"""The CPU and CUDA behind one protocol: kernels and their identity, the choice of a device, and its fingerprint."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import platform
+from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from kernelgauge import Timer, Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadUnavailable
-from kernelgauge.measure.device import choose_device, cuda
+from kernelgauge.measure import environment
+from kernelgauge.measure.device import CudaDevice, cuda
+from kernelgauge.measure.device import choose_device as choose
 from kernelgauge.measure.device.cpu import CpuDevice
-from kernelgauge.measure.device.cuda import CudaDevice
-from kernelgauge.trace import KernelIdentity, Trace, Window, parse
-
-Content = dict[str, Any]
-POINTWISE = "triton_poi_fused__unsafe_view_gelu_mul_0"
-
-
-def window_of(*names: str) -> Window:
-    """A window with these ops on the host, one after the other, ten microseconds each."""
-    events = [{"ph": "X", "cat": "user_annotation", "name": "window", "ts": 0, "dur": 1000, "tid": 1}]
-    events += [
-        {"ph": "X", "cat": "cpu_op", "name": name, "ts": 1 + 20 * place, "dur": 10, "tid": 1, "args": {}}
-        for place, name in enumerate(names)
-    ]
-    (window,) = parse(json.dumps({"traceEvents": events}).encode()).regions("window")
-    return window
-
-
-# -- the CPU --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("op", "kind"),
-    [
-        ("aten::mm", "gemm"),
-        ("aten::addmm", "gemm"),
-        ("aten::bmm", "gemm"),
-        ("aten::_addmm_activation", "gemm"),
-        ("aten::sum", "reduction"),
-        ("aten::amax", "reduction"),
-        ("aten::copy_", "copy"),
-        ("aten::cat", "copy"),
-        ("aten::fill_", "fill"),
-        ("aten::zero_", "fill"),
-        ("aten::gelu", "pointwise"),
-        ("aten::mul", "pointwise"),
-        ("graph_0_cpp_fused_gelu_mul_0", "pointwise"),
-    ],
-)
-def test_an_op_that_computes_is_a_kernel_of_its_kind(cpu: CpuDevice, op: str, kind: str) -> None:
-    (execution,) = cpu.executions(window_of(op))
-    assert execution.identity.kind == kind
-    assert execution.duration_us == 10
-
-
-def test_the_number_of_the_compiled_graph_is_no_part_of_the_name(cpu: CpuDevice) -> None:
-    first, second = cpu.executions(window_of("graph_0_cpp_fused_gelu_mul_0", "graph_17_cpp_fused_gelu_mul_0"))
-    assert first.identity == second.identity
-    assert first.identity.name == "cpp_fused_gelu_mul_0"
-
-
-def test_only_the_prefix_is_a_graph_number(cpu: CpuDevice) -> None:
-    (execution,) = cpu.executions(window_of("mylib::graph_3_conv"))
-    assert execution.identity.name == "mylib::graph_3_conv"
-
-
-def test_kernels_of_a_cpu_come_in_order_and_have_no_launch_configuration(cpu: CpuDevice) -> None:
-    executions = cpu.executions(window_of("aten::mm", "aten::view", "aten::gelu", "aten::empty"))
-    assert [execution.identity for execution in executions] == [
-        KernelIdentity("aten::mm", "gemm"),
-        KernelIdentity("aten::gelu", "pointwise"),
-    ]
-
-
-def test_a_cpu_has_no_host_dispatch_time_and_no_peak_memory(cpu: CpuDevice) -> None:
-    assert cpu.timers == (Timer.DEVICE, Timer.END_TO_END)
-    assert cpu.peak_allocated_bytes(lambda: None) is None
-
-
-def test_the_fingerprint_of_a_cpu_has_a_name_and_no_gpu(cpu: CpuDevice) -> None:
-    fingerprint = cpu.fingerprint()
-    assert fingerprint.device.startswith("CPU ")
-    assert len(fingerprint.device) > len("CPU ")
-    assert fingerprint.arch == "cpu"
-    assert fingerprint.torch == str(torch.__version__)
-    assert {fingerprint.sm_count, fingerprint.memory_bytes, fingerprint.driver, fingerprint.cuda} == {None}
-
-
-# -- CUDA, from recorded traces -------------------------------------------------------------------------------------
+from kernelgauge.measure.environment import cpu_name, software
+from kernelgauge.measure.profile import Session
+from kernelgauge.run import Timer
+from kernelgauge.trace import KernelIdentity
+from tests.builders import FUSED, chrome, op, recorded, recorded_events, region, trace_of
+from tests.measure.conftest import raising, tiny
 
 
 @pytest.fixture
-def identities(
-    recorded: Callable[[str], Content], as_trace: Callable[[Content], Trace], gpu: CudaDevice
-) -> Callable[[str], list[KernelIdentity]]:
-    """The kernels of the last iteration of a recorded trace."""
-
-    def read(name: str) -> list[KernelIdentity]:
-        window = as_trace(recorded(name)).steps()[-1]
-        return [execution.identity for execution in gpu.executions(window)]
-
-    return read
+def recorded_gpu() -> CudaDevice:
+    """Return a CUDA device that needs no GPU: it reads recorded launches."""
+    return object.__new__(CudaDevice)
 
 
-def one(identities: list[KernelIdentity], name: str) -> KernelIdentity:
-    (found,) = [identity for identity in identities if identity.name == name]
-    return found
+def executed(cpu: CpuDevice, *names: str) -> list[Any]:
+    """Return the kernels of ops on the host, ten microseconds each."""
+    ops = [op(name, 1 + 20 * place, 10) for place, name in enumerate(names)]
+    (window,) = trace_of(region("window", 0, 1000), *ops).regions("window")
+    return cpu.executions(window)
 
 
-def test_a_triton_kernel_is_known_by_name_launch_configuration_and_source(
-    identities: Callable[[str], list[KernelIdentity]],
-) -> None:
-    fused = one(identities("mlp-compiled"), POINTWISE)
-    assert fused.kind == "pointwise"
-    assert (fused.grid, fused.block) == ((24576, 1, 1), (128, 1, 1))
+# -- kernels of a CPU -------------------------------------------------------------------------------------------------
+
+
+def test_cpu_kernels_are_in_order_without_configuration(cpu: CpuDevice) -> None:
+    executions = executed(cpu, "aten::mm", "aten::view", "graph_17_cpp_fused_gelu_0", "aten::empty")
+    assert [(each.identity, each.duration_us) for each in executions] == [
+        (KernelIdentity("aten::mm", "gemm"), 10),
+        (KernelIdentity("cpp_fused_gelu_0", "pointwise"), 10),  # without the number of the graph
+    ]
+
+
+def test_cpu_has_no_host_dispatch_and_no_peak(cpu: CpuDevice) -> None:
+    assert cpu.timers == (Timer.DEVICE, Timer.END_TO_END)
+    assert cpu.most_replicates == 4
+    assert cpu.peak_allocated_bytes(lambda: None) is None
+    cpu.hold(1e9)  # seventeen minutes
+    assert not cpu.lost()
+
+
+# -- kernels of a GPU, from recorded traces ---------------------------------------------------------------------------
+
+
+def identities(gpu: CudaDevice, name: str) -> list[KernelIdentity]:
+    return [each.identity for each in gpu.executions(recorded(name).steps()[-1])]
+
+
+def one(found: list[KernelIdentity], name: str = FUSED) -> KernelIdentity:
+    (identity,) = (each for each in found if each.name == name)
+    return identity
+
+
+def test_triton_kernel_has_configuration_and_source(recorded_gpu: CudaDevice) -> None:
+    fused = one(identities(recorded_gpu, "mlp-compiled"))
+    assert (fused.kind, fused.grid, fused.block) == ("pointwise", (24576, 1, 1), (128, 1, 1))
     assert (fused.num_warps, fused.num_stages) == (4, 1)
     assert "XBLOCK=1024" in (fused.kernel_kwargs or "")
-    assert fused.source_hash
-
-
-def test_another_choice_of_the_autotuner_is_another_kernel(identities: Callable[[str], list[KernelIdentity]]) -> None:
-    fused = one(identities("mlp-compiled"), POINTWISE)
-    other = one(identities("mlp-compiled-other-autotune"), POINTWISE)
+    other = one(identities(recorded_gpu, "mlp-compiled-other-autotune"))
     assert fused != other
-    assert fused.num_warps != other.num_warps
-    assert fused.grid != other.grid
-
-
-def test_a_library_kernel_has_a_grid_and_no_triton_keys(identities: Callable[[str], list[KernelIdentity]]) -> None:
-    for identity in identities("mlp-compiled"):
-        if identity.kind == "gemm":
-            assert identity.grid is not None
-            assert (identity.kernel_kwargs, identity.num_warps, identity.num_stages, identity.source_hash) == (
-                None,
-                None,
-                None,
-                None,
-            )
+    assert (other.num_warps, other.grid) != (fused.num_warps, fused.grid)
 
 
 @pytest.mark.parametrize("name", ["mlp-compiled", "mlp-compiled-train", "mlp-liger", "mlp-eager", "linear-compiled"])
-def test_only_generated_kernels_have_a_source(identities: Callable[[str], list[KernelIdentity]], name: str) -> None:
-    seen = identities(name)
-    assert seen
-    assert {bool(identity.source_hash) for identity in seen if not identity.name.startswith("triton_")} <= {False}
-    assert {bool(identity.source_hash) for identity in seen if identity.name.startswith("triton_")} <= {True}
+def test_only_generated_kernels_have_triton_keys(recorded_gpu: CudaDevice, name: str) -> None:
+    found = identities(recorded_gpu, name)
+    assert found
+    for identity in found:
+        assert identity.grid is not None
+        assert bool(identity.source_hash) is identity.name.startswith("triton_")
+        if identity.kind == "gemm":
+            assert (identity.kernel_kwargs, identity.num_warps, identity.num_stages) == (None, None, None)
 
 
-def test_triton_keys_are_those_of_the_op_of_the_same_name_only(
-    recorded: Callable[[str], Content], as_trace: Callable[[Content], Trace], gpu: CudaDevice
-) -> None:
-    content = recorded("mlp-compiled")
-    for event in content["traceEvents"]:
-        if event.get("cat") == "kernel" and event["name"] == POINTWISE:
+def test_triton_keys_need_an_op_of_the_same_name(recorded_gpu: CudaDevice) -> None:
+    events = recorded_events("mlp-compiled")
+    for event in events:
+        if event.get("cat") == "kernel" and event["name"] == FUSED:
             event["name"] = "a_library_call"  # launched under the Triton op, as a memset or a GEMM may be
-    window = as_trace(content).steps()[-1]
-    (launch,) = [launch for launch in window.launches if launch.record.name == "a_library_call"]
-    assert launch.op is not None
-    assert launch.op.num_warps == 4
-    stranger = one([execution.identity for execution in gpu.executions(window)], "a_library_call")
+    window = trace_of(*events).steps()[-1]
+    stranger = one([each.identity for each in recorded_gpu.executions(window)], "a_library_call")
     assert (stranger.num_warps, stranger.kernel_kwargs, stranger.source_hash) == (None, None, None)
     assert stranger.grid == (24576, 1, 1)
 
 
-def test_the_kernels_of_a_cuda_graph_are_executions_of_its_launch(
-    recorded: Callable[[str], Content], as_trace: Callable[[Content], Trace], gpu: CudaDevice
-) -> None:
-    window = as_trace(recorded("mlp-cudagraph")).regions("mlp-cudagraph")[-1]
-    executions = gpu.executions(window)
+def test_kernels_of_a_graph_belong_to_its_launch(recorded_gpu: CudaDevice) -> None:
+    window = recorded("mlp-cudagraph").regions("mlp-cudagraph")[-1]
+    executions = recorded_gpu.executions(window)
     assert len({launch.call.correlation for launch in window.launches if launch.call.is_graph_launch}) == 1
-    assert POINTWISE in [execution.identity.name for execution in executions]
-    assert all(execution.duration_us > 0 for execution in executions)
+    assert FUSED in [each.identity.name for each in executions]
+    assert all(each.duration_us > 0 for each in executions)
 
 
-# -- the choice -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("name", "replays"), [("mlp-cudagraph", True), ("mlp-compiled", False)])
+def test_session_knows_whether_it_replays_graphs(name: str, replays: bool) -> None:
+    trace = recorded(name)
+    session = Session(trace=trace, windows=tuple(trace.steps()), executions=(), trace_json=chrome(), table="")
+    assert session.replays_graphs is replays
 
 
-@pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-
-@pytest.mark.usefixtures("no_gpu")
-def test_without_a_gpu_the_cpu_is_chosen() -> None:
-    assert isinstance(choose_device("auto"), CpuDevice)
-
-
-def test_the_cpu_can_be_asked_for_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("the GPU was looked for"))
-    assert isinstance(choose_device("cpu"), CpuDevice)
-
-
-@pytest.mark.usefixtures("no_gpu")
-@pytest.mark.parametrize(("cuda", "words"), [(None, "built without CUDA"), ("13.0", "built for CUDA 13.0")])
-def test_a_gpu_that_is_asked_for_and_is_not_there_is_an_error_with_a_next_command(
-    monkeypatch: pytest.MonkeyPatch, cuda: str | None, words: str
+def test_cuda_hold_keeps_the_gpu_busy_for_about_as_long(
+    recorded_gpu: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.version, "cuda", cuda)
+    cycles: list[int] = []
+    monkeypatch.setattr(torch.cuda, "_sleep", cycles.append)
+    recorded_gpu.hold(150.0)
+    assert cycles[0] / 2600 > 100  # microseconds at the clocks of today's GPUs, from 1.4 to 2.6 GHz
+    assert cycles[0] / 1400 < 220
+
+
+# -- the choice -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("choice", "is_available", "kind"),
+    [("auto", False, CpuDevice), ("cpu", False, CpuDevice), ("cpu", True, CpuDevice)],
+)
+def test_choose_device_takes_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, choice: Any, is_available: bool, kind: type
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_available)
+    assert isinstance(choose(choice), kind)
+
+
+@pytest.mark.parametrize(("version", "words"), [(None, "built without CUDA"), ("13.0", "built for CUDA 13.0")])
+def test_choose_device_without_gpu_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, version: str | None, words: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", version)
     with pytest.raises(KernelgaugeError, match="no CUDA device") as raised:
-        choose_device("cuda")
+        choose("cuda")
     assert words in (raised.value.got or "")
     assert str(torch.__version__) in (raised.value.got or "")
     assert "--perf-device cpu" in (raised.value.next_command or "")
 
 
-def test_a_workload_that_runs_anywhere_passes_the_check(cpu: CpuDevice, tiny: Callable[..., Workload]) -> None:
-    cpu.check(tiny())
-
-
-@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
-def test_a_gpu_without_bf16_leaves_out_bf16_alone_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., Workload], dtype: str
+def test_check_refuses_bf16_alone_where_there_is_none(
+    recorded_gpu: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Properties:
-        name = "Tesla T4"
-
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
-    device = object.__new__(CudaDevice)  # without a GPU there is none to be had
-    device._properties = Properties()
-    device.check(tiny(dtype=dtype))
+    recorded_gpu._properties = SimpleNamespace(name="Tesla T4")
+    for dtype in ("fp16", "fp32", None):
+        recorded_gpu.check(tiny(dtype=dtype))
     with pytest.raises(WorkloadUnavailable, match="Tesla T4 has no bf16"):
-        device.check(tiny(dtype="bf16"))
+        recorded_gpu.check(tiny(dtype="bf16"))
 
 
-def test_a_hold_keeps_the_gpu_busy_for_about_as_long(monkeypatch: pytest.MonkeyPatch, gpu: CudaDevice) -> None:
-    cycles: list[int] = []
-    monkeypatch.setattr(torch.cuda, "_sleep", cycles.append)
-    gpu.hold(150.0)
-    (count,) = cycles
-    assert count / 2600 > 100  # microseconds at the clocks of today's GPUs, from 1.4 to 2.6 GHz
-    assert count / 1400 < 220
+# -- the fingerprint --------------------------------------------------------------------------------------------------
 
 
-def test_neither_holding_nor_losing_means_anything_on_a_cpu(cpu: CpuDevice) -> None:
-    cpu.hold(1e9)  # seventeen minutes
-    assert not cpu.lost()
+def test_fingerprint_of_cpu_has_a_name_and_no_gpu(cpu: CpuDevice) -> None:
+    fingerprint = cpu.fingerprint()
+    assert fingerprint.device == f"CPU {cpu_name()}, {torch.get_num_threads()} threads"
+    assert (fingerprint.arch, fingerprint.torch) == ("cpu", str(torch.__version__))
+    assert {fingerprint.sm_count, fingerprint.memory_bytes, fingerprint.driver, fingerprint.cuda} == {None}
 
 
-def test_arch_of_an_amd_gpu_is_its_gfx_name(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("hip", "arch"), [("6.2", "gfx90a"), (None, "sm_90")])
+def test_arch_of_amd_gpu_is_its_gfx_name(monkeypatch: pytest.MonkeyPatch, hip: str | None, arch: str) -> None:
     """torch reports compute capability 9.0 for a MI250X, as for an H100."""
-    properties = SimpleNamespace(major=9, minor=0, gcnArchName="gfx90a:sramecc+:xnack-")
-    monkeypatch.setattr(torch.version, "hip", "6.2")
-    assert cuda._arch(properties) == "gfx90a"
-    monkeypatch.setattr(torch.version, "hip", None)
-    assert cuda._arch(properties) == "sm_90"
+    monkeypatch.setattr(torch.version, "hip", hip)
+    assert cuda._arch(SimpleNamespace(major=9, minor=0, gcnArchName="gfx90a:sramecc+:xnack-")) == arch
+
+
+def test_software_versions_are_plain_strings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "python_version_tuple", lambda: ("3", "12", "7"))
+    monkeypatch.setattr(environment, "version", raising(metadata.PackageNotFoundError()))
+    versions = software()
+    assert type(versions["torch"]) is str
+    assert versions == {
+        "torch": str(torch.__version__),
+        "triton": None,
+        "liger_kernel": None,
+        "python": "3.12",  # a patch release changes no kernel
+        "fp32_matmul": torch.get_float32_matmul_precision(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "machine", "expected"),
+    [
+        ("processor\t: 0\nmodel name\t: CPU @ 2.00GHz: rev 2\nmodel name\t: another\n", "x", "CPU @ 2.00GHz: rev 2"),
+        ("processor\t: 0\n", "arm64", "arm64"),
+        (None, "arm64", "arm64"),
+        (None, "", "unknown"),
+    ],
+)
+def test_cpu_name_is_what_the_system_says(
+    monkeypatch: pytest.MonkeyPatch, cpuinfo: str | None, machine: str, expected: str
+) -> None:
+    def read_text(*_: object, **__: object) -> str:
+        if cpuinfo is None:
+            raise FileNotFoundError
+        return cpuinfo
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert cpu_name() == expected

@@ -1,102 +1,146 @@
-"""How fast the host is: a fixed piece of work, timed with a clock that a test turns."""
+"""Times on the host: the speed of the host itself, the dispatch of a call, and warming up."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 
-from kernelgauge.measure import host
-from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.host import HostSpeed
+from kernelgauge.measure.settings import Settings
+from kernelgauge.measure.timing import collector_paused
+from kernelgauge.run import Sample, Timer
+from tests.measure.conftest import Clock, FakeGpu, measured
 
-
-class Clock:
-    """Stands in for the module `time`."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-        self.slept_s = 0.0
-
-    def perf_counter_ns(self) -> int:
-        return self.now_ns
-
-    def sleep(self, seconds: float) -> None:
-        self.slept_s += seconds
+ONE = Settings(replicates=1, most_replicates=1, iterations=3, warm_up_seconds=0)
 
 
 class Work:
-    """Lasts for these microseconds, one after the other, and for the last one ever after."""
+    """Takes these microseconds, one after the other, and the last one ever after."""
 
     def __init__(self, clock: Clock, *durations_us: float) -> None:
         self.clock, self.left, self.done = clock, list(durations_us), 0
+        clock.tick_us = 0.0
 
     def __call__(self) -> None:
         self.done += 1
-        self.clock.now_ns += int(1000 * (self.left.pop(0) if len(self.left) > 1 else self.left[0]))
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    fake = Clock()
-    monkeypatch.setattr(host, "time", fake)
-    return fake
+        self.clock.advance(self.left.pop(0) if len(self.left) > 1 else self.left[0])
 
 
 def tens(*controls_us: float) -> list[float]:
-    """Works that make these controls: each takes ten of them."""
+    """Return works that make these controls: each takes ten of them."""
     return [control for control in controls_us for _ in range(10)]
 
 
-def test_one_control_is_the_work_alone_on_an_idle_device(clock: Clock) -> None:
-    waits = Work(clock, 1000.0)
+# -- the host's speed -------------------------------------------------------------------------------------------------
+
+
+def test_host_speed_times_the_work_on_an_idle_device(clock: Clock) -> None:
+    waits = Work(clock, 1000.0, 1000.0, 5.0)
     speed = HostSpeed(Work(clock, 14.0), wait=waits)
-    assert speed.once_us() == 14.0
-    assert waits.done == 1  # before
+    assert (speed.once_us(), waits.done) == (14.0, 1)
+    assert (speed.round_trip_us(), waits.done) == (19.0, 3)
 
 
-def test_a_round_trip_is_the_work_and_the_wait_for_its_end(clock: Clock) -> None:
-    waits = Work(clock, 1000.0, 5.0)
-    speed = HostSpeed(Work(clock, 14.0), wait=waits)
-    assert speed.round_trip_us() == 19.0
-    assert waits.done == 2
-
-
-def test_the_control_is_the_lower_decile_of_ten(clock: Clock) -> None:
+def test_host_speed_is_the_lower_decile_of_ten(clock: Clock) -> None:
     work = Work(clock, 900.0, 800.0, 10.0, 20.0, 700.0, 600.0, 500.0, 400.0, 300.0, 200.0)
     assert HostSpeed(work).control_us() == pytest.approx(19.0)
     assert work.done == 10
 
 
-def test_slow_is_held_against_the_fastest_that_was_seen(clock: Clock) -> None:
+def test_host_speed_is_slow_beside_the_fastest_seen(clock: Clock) -> None:
     speed = HostSpeed(Work(clock, *tens(20.0, 10.0, 15.0)))
-    assert not speed.is_slow(speed.control_us())  # nothing faster is known yet
-    speed.control_us()
+    assert [speed.is_slow(speed.control_us()) for _ in range(3)] == [False, False, True]
     assert speed.fastest_us == 10.0
-    assert not speed.is_slow(12.9)
-    assert speed.is_slow(13.1)
+    assert (speed.is_slow(12.9), speed.is_slow(13.1)) == (False, True)
 
 
-def test_waiting_ends_when_the_host_is_fast_again(clock: Clock) -> None:
+def test_host_speed_waits_until_it_is_fast(clock: Clock) -> None:
     work = Work(clock, *tens(10.0, 25.0, 25.0, 12.0, 25.0))
     speed = HostSpeed(work, patience_seconds=5.0)
     speed.control_us()
     assert speed.wait_until_fast() == 12.0
     assert clock.slept_s == pytest.approx(0.1)
-    assert len(work.left) == 10
+    assert work.done == 40
 
 
-def test_patience_is_spent_once_a_session(clock: Clock) -> None:
+def test_host_speed_spends_its_patience_once(clock: Clock) -> None:
     work = Work(clock, *tens(10.0, 25.0))
     speed = HostSpeed(work, patience_seconds=0.1)
     speed.control_us()
-    assert speed.wait_until_fast() == 25.0
-    assert clock.slept_s == pytest.approx(0.1)
-    before = work.done
-    assert speed.wait_until_fast() == 25.0
-    assert work.done == before + 10  # one look, no more waiting
+    for looks in (3, 1):
+        before = work.done
+        assert speed.wait_until_fast() == 25.0
+        assert work.done - before == 10 * looks
     assert clock.slept_s == pytest.approx(0.1)
 
 
-def test_the_control_of_a_cpu_is_a_time_of_real_work() -> None:
-    speed = CpuDevice().host
-    for control in (speed.control_us(), speed.once_us(), speed.round_trip_us()):
-        assert 0.1 < control < 100_000
+# -- host dispatch ----------------------------------------------------------------------------------------------------
+
+
+CALLS_BEFORE = 11 + 9  # to prepare; to warm up, and in the session of the profiler
+
+
+def host_sample(gpu: FakeGpu, dispatch_us: list[float], control_us: list[float]) -> Sample:
+    """Measure one replicate, in which the calls, and the controls beside them, take this long."""
+    calls = Work(gpu.clock, *[0.0] * CALLS_BEFORE, *dispatch_us)
+    gpu.dispatch_us = 0.0
+    gpu.host = HostSpeed(Work(gpu.clock, *tens(1.0), *control_us), wait=gpu.synchronize)
+    settings = replace(ONE, host_iterations=len(dispatch_us))
+    return measured(gpu, gpu.workload(on_call=calls), settings).run.samples[Timer.HOST]
+
+
+def test_host_dispatch_is_the_lower_decile_of_calls(gpu: FakeGpu) -> None:
+    sample = host_sample(gpu, [11, 9000, 13, 12, 10, 14, 800, 16, 15, 17, 18], [5.0] * 8 + [25.0, 25.0, 6.0])
+    assert sample.iterations == 11
+    assert sample.replicates_us == pytest.approx((11.0,))
+    assert sample.controls_us == pytest.approx((5.0,))
+
+
+def test_host_dispatch_on_a_slow_host_shows_in_both(gpu: FakeGpu) -> None:
+    sample = host_sample(gpu, [120.0] * 5, [25.0])
+    assert (sample.replicates_us, sample.controls_us) == ((pytest.approx(120.0),), (25.0,))
+
+
+def test_host_dispatch_has_a_control_after_each_call(gpu: FakeGpu) -> None:
+    measured(gpu, gpu.workload(), replace(ONE, host_iterations=3))
+    one = ["synchronize", "call", "synchronize", "control"]  # no flush; the control waits too
+    assert gpu.diary[-13:] == one * 3 + ["synchronize"]
+    assert gpu.diary[-33:-13] == ["synchronize", "control"] * 10  # waits until the host is fast
+
+
+def test_host_dispatch_pauses_the_collector(gpu: FakeGpu) -> None:
+    seen: list[bool] = []
+    measured(gpu, gpu.workload(on_call=lambda: seen.append(gc.isenabled())), ONE)
+    assert seen[-30:] == [False] * 30
+    assert all(seen[:-30])
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    yield
+    (gc.enable if was_enabled else gc.disable)()
+
+
+@pytest.mark.usefixtures("collector")
+@pytest.mark.parametrize("enabled", [True, False])
+def test_collector_paused_restores_it_after_an_error(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    with pytest.raises(RuntimeError), collector_paused():
+        raise RuntimeError(gc.isenabled())
+    assert gc.isenabled() is enabled
+
+
+# -- warming up -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.0, 3), (0.0025, 3), (0.0045, 5)])
+def test_warm_up_lasts_for_calls_and_seconds(gpu: FakeGpu, seconds: float, calls: int) -> None:
+    """Each call takes a millisecond, by its flush."""
+    gpu.dispatch_us = 0.001
+    measured(gpu, gpu.workload(), replace(ONE, warm_up_seconds=seconds))
+    replicate = " ".join(gpu.diary).rpartition("build a ")[2]
+    assert replicate.partition(" flush hold")[0] == " ".join(["flush call synchronize"] * calls)

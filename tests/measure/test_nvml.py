@@ -1,31 +1,50 @@
-"""The state of a GPU, with an NVML that only exists here."""
+"""NVML: the state of one GPU, its settings, who else computes there, and which GPUs there are."""
 
 from __future__ import annotations
 
 import gc
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from kernelgauge.measure.conditions import (
-    HARDWARE_POWER_BRAKE,
-    HARDWARE_THERMAL,
-    POWER_CAP,
-    SOFTWARE_THERMAL,
-    SYNC_BOOST,
-    Reading,
-    disturbances,
-)
-from kernelgauge.measure.nvml import Monitor
-from tests.measure.fake_nvml import FIELDS, OTHER, QUERIES, UUID, Clock, FakeNvml
+from kernelgauge.measure.conditions import Reading, disturbances
+from kernelgauge.measure.nvml import VISIBLE, GpuSettings, Monitor, digest, digest_of, gpu_settings, visible_gpus
+from tests.measure.conftest import ANOTHER, COUNTERS, OTHER, OWN, UUID, Clock, FakeNvml
 
-# -- a reading ------------------------------------------------------------------------------------------------------
+QUERIES = {  # and the fields of a reading that depend on them
+    "nvmlDeviceGetClockInfo": {"sm_clock_mhz", "memory_clock_mhz"},
+    "nvmlDeviceGetMaxClockInfo": {"max_sm_clock_mhz"},
+    "nvmlDeviceGetPowerUsage": {"power_watts"},
+    "nvmlDeviceGetTemperature": {"temperature_c"},
+    "nvmlDeviceGetFieldValues": {"throttled_ns"},
+    "nvmlDeviceGetComputeRunningProcesses": {"other_processes"},
+    "nvmlDeviceGetProcessUtilization": {"other_utilization_percent"},
+}
+Samples = list[tuple[int, int, int]]  # pid, microseconds, percent
+GPUS = ["GPU-0f9bcc5d-e367", "GPU-0f61ecf9-10f2", "GPU-bf353cdb-676b"]
 
 
-def test_a_reading_says_what_the_gpu_does_now(nvml: FakeNvml, monitor: Monitor) -> None:
-    assert (monitor.available, monitor.why_not) == (True, "")
+@pytest.fixture
+def monitor(nvml: FakeNvml) -> Monitor:
+    return Monitor.open(UUID)
+
+
+def second_reading(monitor: Monitor, clock: Clock, happens: Callable[[], object] = lambda: None) -> Reading:
+    """Read twice with a second and an event between: the first reading knows no utilisation."""
+    monitor.read(processes=True)
+    happens()
+    clock.advance(1e6)
+    return monitor.read(processes=True)
+
+
+# -- a reading --------------------------------------------------------------------------------------------------------
+
+
+def test_reading_is_the_state_of_the_gpu(nvml: FakeNvml, monitor: Monitor) -> None:
     nvml.reasons = 4
+    assert monitor.available
     assert monitor.read() == Reading(
         sm_clock_mhz=1980,
         memory_clock_mhz=3201,
@@ -36,64 +55,36 @@ def test_a_reading_says_what_the_gpu_does_now(nvml: FakeNvml, monitor: Monitor) 
     )
 
 
-def test_a_cheap_reading_asks_for_nothing_that_is_slow(nvml: FakeNvml, monitor: Monitor) -> None:
-    nvml.asked.clear()
-    monitor.read()
-    slow = {"MaxClockInfo", "FieldValues", "ComputeRunningProcesses", "ProcessUtilization"}
-    assert not {f"nvmlDeviceGet{query}" for query in slow} & set(nvml.asked)
-    assert "nvmlInit" not in nvml.asked
-
-
-def test_the_first_query_of_each_kind_is_over_when_the_monitor_is_open(nvml: FakeNvml, monitor: Monitor) -> None:
+def test_reading_without_processes_asks_nothing_slow(nvml: FakeNvml, monitor: Monitor) -> None:
     opened = set(nvml.asked)
     nvml.asked.clear()
     monitor.read()
-    assert set(nvml.asked) <= opened
+    assert set(nvml.asked) <= opened - {"nvmlInit", *list(QUERIES)[1:2], *list(QUERIES)[4:]}
 
 
-def test_counters_stand_under_their_causes(nvml: FakeNvml, monitor: Monitor) -> None:
-    nvml.counters = {74: 1, 76: 2, 269: 3, 270: 4, 271: 5}
-    assert monitor.read(processes=True).throttled_ns == {
-        POWER_CAP: 1,
-        SYNC_BOOST: 2,
-        SOFTWARE_THERMAL: 3,
-        HARDWARE_THERMAL: 4,
-        HARDWARE_POWER_BRAKE: 5,
-    }
-
-
-def test_nothing_is_ever_set(nvml: FakeNvml) -> None:
+def test_monitor_only_reads(nvml: FakeNvml) -> None:
     with Monitor.open(UUID) as monitor:
         monitor.read(processes=True)
     assert {name for name in nvml.asked if not name.startswith("nvmlDeviceGet")} == {"nvmlInit", "nvmlShutdown"}
 
 
-# -- what NVML does not tell ----------------------------------------------------------------------------------------
-
-
-def unknown(monitor: Monitor, clock: Clock) -> set[str]:
-    """The fields that stay open in the second reading: the first knows no utilisation."""
-    assert monitor.available
-    monitor.read(processes=True)
-    clock.now_s += 1
-    reading = monitor.read(processes=True)
-    return {field for field in Reading.__struct_fields__ if getattr(reading, field) is None}
+def test_reading_has_counters_by_cause(nvml: FakeNvml, monitor: Monitor) -> None:
+    assert monitor.read(processes=True).throttled_ns == {cause: field for cause, (_, field) in COUNTERS.items()}
 
 
 @pytest.mark.parametrize("error", ["NVMLError", "NVMLLibraryMismatchError", "missing"])
-@pytest.mark.parametrize("query", QUERIES)
-def test_a_query_that_fails_leaves_open_only_what_it_asked_for(
-    nvml: FakeNvml, clock: Clock, query: str, error: str
+@pytest.mark.parametrize("query", [None, *QUERIES])
+def test_reading_with_failing_query_lacks_its_fields(
+    nvml: FakeNvml, clock: Clock, query: str | None, error: str
 ) -> None:
-    nvml.failing[query] = AttributeError if error == "missing" else getattr(nvml, error)
-    assert unknown(Monitor.open(UUID), clock) == QUERIES[query]
+    if query is not None:
+        nvml.failing[query] = AttributeError if error == "missing" else getattr(nvml, error)
+    reading = second_reading(Monitor.open(UUID), clock)
+    unknown = {field for field in Reading.__struct_fields__ if getattr(reading, field) is None}
+    assert unknown == (QUERIES[query] if query else set())
 
 
-def test_if_no_query_fails_all_is_known(nvml: FakeNvml, clock: Clock) -> None:
-    assert unknown(Monitor.open(UUID), clock) == set()
-
-
-def test_an_older_driver_knows_the_reasons_by_their_former_name(nvml: FakeNvml, monitor: Monitor) -> None:
+def test_reading_from_older_driver_has_reasons(nvml: FakeNvml, monitor: Monitor) -> None:
     nvml.reasons = 0x40
     nvml.failing["nvmlDeviceGetCurrentClocksEventReasons"] = nvml.NVMLError
     assert monitor.read().event_reasons == 0x40
@@ -101,135 +92,268 @@ def test_an_older_driver_knows_the_reasons_by_their_former_name(nvml: FakeNvml, 
     assert monitor.read().event_reasons is None
 
 
-def test_a_counter_that_this_gpu_lacks_is_missing_and_the_others_are_not(nvml: FakeNvml, monitor: Monitor) -> None:
-    nvml.counters = {74: 1, 76: 2, 269: 3, 270: 4, 271: 5}
-    nvml.unsupported = {76, 269}
-    assert monitor.read(processes=True).throttled_ns == {POWER_CAP: 1, HARDWARE_THERMAL: 4, HARDWARE_POWER_BRAKE: 5}
-    nvml.unsupported = set(FIELDS.values())
-    assert monitor.read(processes=True).throttled_ns is None
-
-
-def test_a_counter_that_an_older_library_cannot_name_is_missing(nvml: FakeNvml) -> None:
-    nvml.counters = {74: 1, 76: 2, 269: 3, 270: 4, 271: 5}
-    for name in ("SW_POWER_CAP", "HW_THERM_SLOWDOWN"):
-        delattr(nvml, f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}")
+@pytest.mark.parametrize("missing", [{"sync boost"}, {"power cap", "hardware thermal slowdown"}, set(COUNTERS)])
+@pytest.mark.parametrize("lacks", ["gpu", "library"])
+def test_reading_lacks_counters_that_are_missing(nvml: FakeNvml, missing: set[str], lacks: str) -> None:
+    for name, field in (COUNTERS[cause] for cause in missing):
+        if lacks == "gpu":
+            nvml.unsupported.add(field)
+        else:
+            delattr(nvml, f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}")
     counted = Monitor.open(UUID).read(processes=True).throttled_ns
-    assert counted == {SYNC_BOOST: 2, SOFTWARE_THERMAL: 3, HARDWARE_POWER_BRAKE: 5}
+    assert counted == ({cause: field for cause, (_, field) in COUNTERS.items() if cause not in missing} or None)
 
 
-def test_a_library_without_any_counter_is_not_asked(nvml: FakeNvml) -> None:
-    for name in FIELDS:
-        delattr(nvml, f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}")
-    assert Monitor.open(UUID).read(processes=True).throttled_ns is None
-    assert "nvmlDeviceGetFieldValues" not in nvml.asked
-
-
-# -- no NVML --------------------------------------------------------------------------------------------------------
+# -- a monitor --------------------------------------------------------------------------------------------------------
 
 
 def knows_nothing(monitor: Monitor) -> bool:
     return not monitor.available and monitor.read() == Reading() == monitor.read(processes=True)
 
 
-def test_without_the_library_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # what the import system raises ImportError for
-    with Monitor.open(UUID) as monitor:
-        assert knows_nothing(monitor)
-        assert monitor.why_not.startswith("no NVML: import of pynvml")
-
-
-def test_without_a_driver_nothing_is_known(nvml: FakeNvml) -> None:
-    nvml.failing["nvmlInit"] = nvml.NVMLError
+def test_monitor_without_library_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # makes the import raise ImportError
     monitor = Monitor.open(UUID)
     assert knows_nothing(monitor)
-    assert monitor.why_not == "no NVML: nvmlInit failed"
+    assert monitor.why_not.startswith("no NVML: import of pynvml")
+    assert gpu_settings(UUID) == GpuSettings()
+    assert visible_gpus() == ()
 
 
-def test_of_an_unknown_gpu_nothing_is_known_and_nvml_is_closed(nvml: FakeNvml) -> None:
-    nvml.known = "GPU-another"
+@pytest.mark.parametrize(
+    ("failing", "why_not"),
+    [
+        ("nvmlInit", "no NVML: nvmlInit failed"),
+        ("nvmlDeviceGetHandleByUUID", f"NVML does not know the GPU {UUID}: nvmlDeviceGetHandleByUUID failed"),
+    ],
+)
+def test_monitor_without_driver_or_gpu_knows_nothing(nvml: FakeNvml, failing: str, why_not: str) -> None:
+    nvml.failing[failing] = nvml.NVMLError
     monitor = Monitor.open(UUID)
     assert knows_nothing(monitor)
-    assert monitor.why_not == f"NVML does not know the GPU {UUID}: Not Found"
+    assert monitor.why_not == why_not
     assert nvml.open == 0
 
 
-def test_a_slice_of_a_gpu_is_found_by_its_own_uuid(nvml: FakeNvml) -> None:
-    nvml.known = f"MIG-{UUID}"
+def test_monitor_finds_a_slice_by_its_uuid(nvml: FakeNvml) -> None:
+    nvml.gpus = [f"MIG-{UUID}"]
     assert Monitor.open(UUID).read().sm_clock_mhz == 1980
 
 
-# -- its life -------------------------------------------------------------------------------------------------------
-
-
-def test_nvml_stays_open_until_the_monitor_is_closed_and_is_closed_once(nvml: FakeNvml) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_monitor_closes_nvml_once(nvml: FakeNvml, fails: bool) -> None:
     with Monitor.open(UUID) as monitor:
-        monitor.read()
         assert nvml.open == 1
-    assert nvml.open == 0
+        if fails:
+            nvml.failing["nvmlShutdown"] = nvml.NVMLError
     monitor.close()
-    assert nvml.open == 0
+    assert nvml.open == int(fails)
     assert knows_nothing(monitor)
     assert monitor.why_not == "closed"
 
 
-def test_nvml_is_closed_when_the_monitor_is_gone(nvml: FakeNvml) -> None:
+def test_monitor_that_is_gone_closes_nvml(nvml: FakeNvml) -> None:
     monitor = Monitor.open(UUID)
     del monitor
     gc.collect()
     assert nvml.open == 0
 
 
-def test_an_nvml_that_cannot_be_closed_is_no_crash(nvml: FakeNvml, monitor: Monitor) -> None:
-    nvml.failing["nvmlShutdown"] = nvml.NVMLError
-    monitor.close()
-    assert not monitor.available
+# -- other processes --------------------------------------------------------------------------------------------------
+
+OTHERS = {
+    "own": ([OWN], [(OWN, 5, 97)], (0, (), 0)),
+    "others, busiest first": ([OWN, OTHER, ANOTHER], [(OWN, 5, 30), (OTHER, 6, 2), (ANOTHER, 6, 63)], (2, (ANOTHER, OTHER), 63)),
+    "the most it used": ([OWN, OTHER], [(OTHER, 5, 3), (OTHER, 6, 63), (OTHER, 7, 0)], (1, (OTHER,), 63)),
+    "not listed": ([OWN], [(OTHER, 6, 63)], (1, (OTHER,), 63)),
+    "without a number": ([OWN, OTHER], [(0, 6, 63)], (2, (), 63)),
+    "no sample in a second": ([OWN, OTHER], [], (1, (OTHER,), 0)),
+    "none": ([], [], (0, (), 0)),
+    # In a container NVML counts processes as the host does.
+    "container, one": ([OTHER], [(OTHER, 5, 97)], (0, (), 0)),
+    "container, one listed": ([OTHER], [(OTHER, 5, 30), (ANOTHER, 5, 60)], (1, (ANOTHER,), 60)),
+    "container, several": ([OTHER, ANOTHER, OWN + 3], [(OTHER, 5, 90), (ANOTHER, 5, 20)], (2, (), 20)),
+    "container, one busy": ([OTHER, ANOTHER], [(OTHER, 5, 90)], (1, (), 0)),
+}  # fmt: skip
 
 
-# -- from NVML to a reason ------------------------------------------------------------------------------------------
+def others(reading: Reading) -> tuple[int | None, tuple[int, ...], int | None]:
+    return reading.other_processes, reading.other_pids, reading.other_utilization_percent
 
 
-def reasons(nvml: FakeNvml, monitor: Monitor, clock: Clock, happens: Callable[[], None]) -> tuple[str, ...]:
-    """What is said of a second in which something happens."""
-    before = monitor.read(processes=True)
-    happens()
-    during = [monitor.read()]
-    clock.now_s += 1
-    return disturbances(before, during, monitor.read(processes=True), duration_s=1.0, usual_clock_mhz=1980)
-
-
-def test_nothing_that_happens_is_no_reason(nvml: FakeNvml, monitor: Monitor, clock: Clock) -> None:
-    assert reasons(nvml, monitor, clock, lambda: None) == ()
-
-
-def test_a_gpu_that_gets_hot_is_noticed(nvml: FakeNvml, monitor: Monitor, clock: Clock) -> None:
-    def heat() -> None:
-        nvml.temperature, nvml.reasons, nvml.clocks[1] = 92, 0x8 | 0x40, 990
-        nvml.counters[270] += 400_000_000
-
-    assert reasons(nvml, monitor, clock, heat) == (
-        "throttled by hardware slowdown",
-        "throttled for 400 ms of 1000 by hardware thermal slowdown",
-        "SM clock 990 MHz where 1980 is usual, and no power cap explains it",
-    )
-
-
-@pytest.mark.parametrize("noticed", ["bit", "counter"])
-def test_a_clock_that_fell_by_the_power_limit_is_no_reason(
-    nvml: FakeNvml, monitor: Monitor, clock: Clock, noticed: str
+@pytest.mark.parametrize(("pids", "samples", "expected"), OTHERS.values(), ids=OTHERS)
+def test_reading_has_other_processes(
+    nvml: FakeNvml, clock: Clock, monitor: Monitor, pids: list[int], samples: Samples, expected: Any
 ) -> None:
-    def draw() -> None:
-        nvml.clocks[1] = 1620
-        if noticed == "bit":
-            nvml.reasons = 4
-        else:
-            nvml.counters[74] += 120_000_000
-
-    assert reasons(nvml, monitor, clock, draw) == ()
+    nvml.pids = pids
+    assert others(second_reading(monitor, clock, lambda: nvml.samples.extend(samples))) == expected
 
 
-def test_a_neighbour_is_noticed(nvml: FakeNvml, monitor: Monitor, clock: Clock) -> None:
-    def move_in() -> None:
-        nvml.pids.append(OTHER)
-        nvml.samples.append((OTHER, 9, 63))
+def test_reading_forgets_samples_of_the_one_before(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> None:
+    nvml.pids, nvml.samples = [OWN, OTHER], [(OTHER, 5, 63)]
+    assert others(monitor.read(processes=True)) == (1, (OTHER,), None)  # of which time, nobody knows
+    clock.advance(1e6)
+    assert others(monitor.read(processes=True)) == (1, (OTHER,), 0)
 
-    assert reasons(nvml, monitor, clock, move_in) == (f"another process (pid {OTHER}) used the GPU: 63 % of its SMs",)
+
+@pytest.mark.parametrize(("samples", "used"), [([], None), ([(OWN, 5, 80)], 0)])
+def test_reading_soon_after_needs_a_sample(
+    nvml: FakeNvml, clock: Clock, monitor: Monitor, samples: Samples, used: int | None
+) -> None:
+    nvml.pids = [OWN, OTHER]
+    monitor.read(processes=True)
+    nvml.samples = samples
+    clock.advance(60_000)
+    assert others(monitor.read(processes=True)) == (1, (OTHER,), used)
+
+
+def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> None:
+    nvml.pids, nvml.samples = [OWN, OTHER], [(OTHER, 50, 1)]
+    nvml.bogus_samples = [(OTHER, 20, 99), (ANOTHER, 10**18, 4_294_967_295)]
+    reading = second_reading(monitor, clock, lambda: nvml.samples.append((OTHER, 60, 7)))
+    assert others(reading) == (1, (OTHER,), 7)
+
+
+def test_reading_after_error_begins_anew(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> None:
+    nvml.samples = [(OTHER, 5, 63)]
+    nvml.failing["nvmlDeviceGetProcessUtilization"] = nvml.NVMLError
+    assert second_reading(monitor, clock, nvml.failing.clear).other_utilization_percent is None
+
+
+# -- from NVML to a reason --------------------------------------------------------------------------------------------
+
+HEAT = (
+    "throttled by hardware slowdown",
+    "throttled for 400 ms of 1000 by hardware thermal slowdown",
+    "SM clock 990 MHz where 1980 is usual, and no power cap explains it",
+)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "clock_mhz", "counter", "samples", "expected"),
+    [
+        (0, 1980, 0, [], ()),
+        (0x48, 990, 270, [], HEAT),
+        (4, 1620, 0, [], ()),
+        (0, 1620, 74, [], ()),
+        (0, 1980, 0, [(OTHER, 9, 63)], (f"another process (pid {OTHER}) used the GPU: 63 % of its SMs",)),
+    ],
+    ids=["calm", "heat", "power cap seen", "power cap counted", "another process"],
+)
+def test_monitor_gives_disturbances(
+    nvml: FakeNvml,
+    clock: Clock,
+    monitor: Monitor,
+    reasons: int,
+    clock_mhz: int,
+    counter: int,
+    samples: Samples,
+    expected: tuple[str, ...],
+) -> None:
+    before = monitor.read(processes=True)
+    nvml.reasons, nvml.clocks[1], nvml.samples = reasons, clock_mhz, samples
+    if counter:
+        nvml.counters[counter] += 400_000_000
+    during = [monitor.read()]
+    clock.advance(1e6)
+    after = monitor.read(processes=True)
+    assert disturbances(before, during, after, duration_s=1.0, usual_clock_mhz=1980) == expected
+
+
+# -- the settings of a GPU --------------------------------------------------------------------------------------------
+
+DRIVER = "580.159.04"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "mig", "failing", "expected"),
+    [
+        ("GPU", 0, "", GpuSettings(DRIVER, 700.5, mig=False)),
+        ("GPU", 1, "", GpuSettings(DRIVER, 700.5, mig=True)),
+        ("MIG", 0, "", GpuSettings(DRIVER, 700.5, mig=True)),
+        ("none", 0, "", GpuSettings(DRIVER)),
+        ("GPU", 0, "nvmlDeviceGetMigMode", GpuSettings(DRIVER, 700.5, mig=False)),
+        ("MIG", 0, "nvmlDeviceGetMigMode", GpuSettings(DRIVER, 700.5, mig=True)),
+        ("GPU", 0, "nvmlDeviceGetEnforcedPowerLimit", GpuSettings(DRIVER, None, mig=False)),
+        ("GPU", 0, "nvmlSystemGetDriverVersion", GpuSettings()),
+        ("GPU", 0, "nvmlInit", GpuSettings()),
+    ],
+)
+def test_gpu_settings_are_what_nvml_knows(
+    nvml: FakeNvml, gpu: str, mig: int, failing: str, expected: GpuSettings
+) -> None:
+    nvml.gpus, nvml.mig = [f"{gpu}-{UUID}"], [mig, 1 - mig]
+    if failing:
+        nvml.failing[failing] = nvml.NVMLError
+    assert gpu_settings(UUID) == expected
+    assert nvml.open == 0
+
+
+# -- which GPUs there are ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [
+        (None, tuple(GPUS)),
+        ("2,0", ("2", "0")),
+        (" 1 , 0 ", ("1", "0")),
+        ("GPU-0f9b", ("GPU-0f9b",)),
+        ("0,-1,1", ("0",)),
+        ("0,,1", ("0",)),
+        ("0,0,1", ("0",)),
+        ("", ()),
+        ("-1", ()),
+    ],
+)
+def test_visible_gpus_are_as_cuda_reads_the_variable(
+    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, visible: str | None, found: tuple[str, ...]
+) -> None:
+    nvml.gpus = GPUS
+    if visible is not None:
+        monkeypatch.setenv(VISIBLE, visible)
+    assert visible_gpus() == found
+    assert nvml.open == 0
+
+
+def test_visible_gpus_are_slices_where_one_is_cut(nvml: FakeNvml) -> None:
+    nvml.gpus, nvml.slices = GPUS[:2], {GPUS[1]: ["MIG-a", "MIG-b"]}
+    assert visible_gpus() == (GPUS[0], "MIG-a", "MIG-b")
+    assert digest_of("1") is None
+    assert digest_of("MIG-b") == digest("MIG-b")
+
+
+def test_visible_gpus_leave_out_a_lost_one(nvml: FakeNvml) -> None:
+    nvml.gpus = [GPUS[0], "lost", GPUS[2]]
+    assert visible_gpus() == (GPUS[0], GPUS[2])
+    assert digest_of("0") is None  # the others may have moved up
+
+
+def test_visible_gpus_without_driver_are_none(nvml: FakeNvml) -> None:
+    nvml.failing["nvmlInit"] = nvml.NVMLError
+    assert visible_gpus() == ()
+    assert digest_of("0") is None
+
+
+def test_digest_is_the_same_for_all_names_of_a_gpu(nvml: FakeNvml) -> None:
+    nvml.gpus = GPUS
+    bare = GPUS[1].removeprefix("GPU-")
+    assert {digest_of("1"), digest_of(GPUS[1]), digest_of("GPU-0f61"), digest(bare)} == {digest(GPUS[1])}
+    assert digest(f"MIG-{bare}") == digest(bare) != digest(GPUS[0])
+
+
+@pytest.mark.parametrize("name", ["3", "GPU-0f", "GPU-nobody"], ids=["no such number", "two begin so", "none"])
+def test_digest_of_ambiguous_name_is_unknown(nvml: FakeNvml, name: str) -> None:
+    nvml.gpus = GPUS
+    assert digest_of(name) is None
+
+
+@pytest.mark.parametrize(("order", "is_known"), [(None, False), ("PCI_BUS_ID", True)])
+def test_digest_of_number_needs_one_order(
+    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, order: str | None, is_known: bool
+) -> None:
+    nvml.gpus, nvml.names = GPUS, {GPUS[2]: "NVIDIA L4"}
+    if order:
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
+    assert digest_of("1") == (digest(GPUS[1]) if is_known else None)
+    assert digest_of(GPUS[1]) == digest(GPUS[1])

@@ -1,285 +1,281 @@
-"""A profiler session is believed only when its records pair and its iterations are alike."""
+"""A session of the profiler is believed only if its records pair, its iterations are alike, and it was held."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from torch import nn
 
-from kernelgauge import Workload
-from kernelgauge.errors import MeasurementError, TraceError
-from kernelgauge.measure import profile
+from kernelgauge.errors import MeasurementError
+from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device.cpu import CpuDevice
-from kernelgauge.measure.device.cuda import CudaDevice
-from kernelgauge.measure.instance import Instance, build
-from kernelgauge.measure.profile import Session, profile_session, session_problems
-from kernelgauge.trace import REGION, Trace, parse
+from kernelgauge.measure.instance import build
+from kernelgauge.measure.profile import profile_session
+from kernelgauge.measure.runner import Measured
+from kernelgauge.measure.settings import Settings
+from kernelgauge.trace import REGION, parse
+from tests.builders import Event, call
+from tests.measure.conftest import QUICK, FakeGpu, measured, results_of, tiny
 
-NAME = "mlp-eager"  # the recorded trace, and the region in it: three iterations of five launches
-Content = dict[str, Any]
-
-
-def kernels(content: Content) -> list[dict[str, Any]]:
-    return [event for event in content["traceEvents"] if event.get("cat") == "kernel"]
+# -- records ----------------------------------------------------------------------------------------------------------
 
 
-def lost(content: Content) -> None:
-    content["traceEvents"].remove(kernels(content)[0])
+def of(events: list[Event], category: str) -> list[Event]:
+    return [each for each in events if each["cat"] == category]
 
 
-def duplicated(content: Content) -> None:
-    content["traceEvents"].append(deepcopy(kernels(content)[0]))
+def lost(events: list[Event]) -> None:
+    events.remove(of(events, "kernel")[0])
 
 
-def orphan(content: Content) -> None:
-    stray = deepcopy(kernels(content)[0])
-    stray["args"]["correlation"] = 1
-    content["traceEvents"].append(stray)
+def all_lost(events: list[Event]) -> None:
+    events[:] = [each for each in events if each["cat"] != "kernel"]
 
 
-def without_an_iteration(content: Content) -> None:
-    marks = [
-        event for event in content["traceEvents"] if (event.get("cat"), event["name"]) == ("user_annotation", NAME)
-    ]
-    content["traceEvents"].remove(marks[-1])
+def duplicated(events: list[Event]) -> None:
+    events.append(deepcopy(of(events, "kernel")[0]))
 
 
-def with_another_name_in_one_iteration(content: Content) -> None:
-    kernels(content)[0]["name"] = "another_kernel"
+def orphan(events: list[Event]) -> None:
+    events.append(deepcopy(of(events, "kernel")[0]) | {"args": {"correlation": 9999}})
 
 
-def with_another_grid_in_one_iteration(content: Content) -> None:
-    kernels(content)[-1]["args"]["grid"] = [7, 1, 1]
+def iteration_lost(events: list[Event]) -> None:
+    events.remove([each for each in events if each["name"] == REGION][-1])
 
 
-def with_fewer_launches_in_one_iteration(content: Content) -> None:
-    gone = kernels(content)[0]["args"]["correlation"]
-    content["traceEvents"] = [
-        event for event in content["traceEvents"] if event.get("args", {}).get("correlation") != gone
-    ]
+def another_name(events: list[Event]) -> None:
+    of(events, "kernel")[0]["name"] = "another"
 
 
-def with_a_negative_duration(content: Content) -> None:
-    kernels(content)[0]["dur"] = -1
+def another_grid(events: list[Event]) -> None:
+    of(events, "kernel")[-1]["args"]["grid"] = [7, 1, 1]
 
 
-DAMAGE = {
-    lost: "lost: cuLaunchKernelEx",
+def fewer_launches(events: list[Event]) -> None:
+    gone = of(events, "kernel")[0]["args"]["correlation"]
+    events[:] = [each for each in events if each["args"].get("correlation") != gone]
+
+
+def another_launch_call(events: list[Event]) -> None:
+    of(events, "cuda_runtime")[0]["name"] = "cuLaunchKernelEx"
+
+
+def one_synchronizes(events: list[Event]) -> None:
+    start = of(events, "cuda_runtime")[0]["ts"]
+    events.append(call(None, start + 1, name="cudaDeviceSynchronize"))
+
+
+def negative(events: list[Event]) -> None:
+    of(events, "kernel")[0]["dur"] = -1
+
+
+DAMAGES: dict[Callable[[list[Event]], None], str] = {
+    lost: "lost: cudaLaunchKernel",
     duplicated: "duplicated: ",
     orphan: "orphan: ",
-    without_an_iteration: "lost: 2 of 3 iterations are in the trace",
-    with_another_name_in_one_iteration: "the iterations differ: 2 launch sequences",
-    with_another_grid_in_one_iteration: "the iterations differ: 2 launch sequences",
-    with_fewer_launches_in_one_iteration: "the iterations differ: 2 launch sequences",
-    with_a_negative_duration: "bad duration: ",
+    iteration_lost: "lost: 2 of 3 iterations are in the trace",
+    another_name: "the iterations differ: 2 launch sequences, of [2] launches",
+    another_grid: "the iterations differ: 2 launch sequences, of [2] launches",
+    fewer_launches: "the iterations differ: 2 launch sequences, of [1, 2] launches",
+    another_launch_call: "the iterations differ in launch calls: ",
+    one_synchronizes: "the iterations differ in synchronizations: ",
+    negative: "bad duration: ",
 }
-damages = pytest.mark.parametrize(("damage", "words"), DAMAGE.items(), ids=[damage.__name__ for damage in DAMAGE])
-
-
-@pytest.fixture
-def session(
-    recorded: Callable[[str], Content], as_trace: Callable[[Content], Trace], gpu: CudaDevice
-) -> Callable[..., Session]:
-    """Makes a session of the recorded eager MLP, after a function has damaged it."""
-
-    def make(damage: Callable[[Content], None] = lambda _: None) -> Session:
-        content = recorded(NAME)
-        damage(content)
-        trace = as_trace(content)
-        windows = tuple(trace.regions(NAME))
-        executions = tuple(tuple(gpu.executions(window)) for window in windows)
-        return Session(trace=trace, windows=windows, executions=executions, trace_json=b"", table="")
-
-    return make
-
-
-@pytest.fixture
-def instance(tiny: Callable[..., Workload], cpu: CpuDevice) -> Instance:
-    return build(tiny(), cpu)
-
-
-@pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch, cpu: CpuDevice, instance: Instance) -> Callable[..., Session]:
-    """Calls `profile_session` on a profiler that gives these sessions, and no more."""
-
-    def run(*sessions: Session, **how: Any) -> Session:
-        left = list(sessions)
-        monkeypatch.setattr(profile, "_profile_once", lambda *_: left.pop(0))
-        result = profile_session(cpu, instance, iterations=3, **how)
-        assert not left, f"{len(left)} sessions were not asked for"
-        return result
-
-    return run
-
-
-# -- which sessions are believed ------------------------------------------------------------------------------------
-
-
-def test_a_sound_session_has_no_problems(session: Callable[..., Session]) -> None:
-    sound = session()
-    assert len(sound.windows) == 3
-    assert len(sound.executions[0]) == 5
-    assert session_problems(sound, 3) == []
+damages = pytest.mark.parametrize(("damage", "words"), DAMAGES.items(), ids=[each.__name__ for each in DAMAGES])
 
 
 @damages
-def test_each_kind_of_damage_is_a_problem(
-    session: Callable[..., Session], damage: Callable[[Content], None], words: str
-) -> None:
-    problems = session_problems(session(damage), 3)
-    assert any(problem.startswith(words) for problem in problems), problems
-
-
-@pytest.mark.parametrize("duration_us", [float("nan"), float("inf"), -0.001])
-def test_a_duration_that_is_none_is_a_problem(session: Callable[..., Session], duration_us: float) -> None:
-    sound = session()
-    first, *others = sound.trace.records
-    trace = replace(sound.trace, records=(msgspec.structs.replace(first, duration_us=duration_us), *others))
-    (problem,) = session_problems(replace(sound, trace=trace), 3)
-    assert problem.startswith("bad duration: ")
-    assert str(duration_us) in problem
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-Infinity"])
-def test_a_trace_with_a_number_that_is_none_cannot_be_read(number: str) -> None:
-    event = f'{{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": {number}}}'
-    with pytest.raises(TraceError):
-        parse(f'{{"traceEvents": [{event}]}}'.encode())
-
-
-def test_iterations_that_differ_are_told_with_their_numbers_of_launches(session: Callable[..., Session]) -> None:
-    problem, *others = session_problems(session(with_fewer_launches_in_one_iteration), 3)
-    assert problem == "the iterations differ: 2 launch sequences, of [4, 5] launches"
-    assert [line.split(":")[0] for line in others] == ["the iterations differ in launch calls"]
-
-
-def test_a_session_without_any_window_is_a_problem() -> None:
-    trace = parse(b'{"traceEvents": []}')
-    empty = Session(trace=trace, windows=(), executions=(), trace_json=b"", table="")
-    assert session_problems(empty, 3) == ["lost: 0 of 3 iterations are in the trace"]
-
-
-# -- the retry ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("times_spoilt", [1, 2])
+def test_session_is_repeated_until_it_is_sound(gpu: FakeGpu, damage: Any, words: str, times_spoilt: int) -> None:
+    gpu.damages = [damage] * times_spoilt
+    assert measured(gpu, gpu.workload(kernels=("gemm", "gelu"))).run.counts.launches == 2
+    assert len(gpu.sessions) == times_spoilt + 1 + QUICK.replicates
 
 
 @damages
-def test_a_good_session_after_a_bad_one_is_accepted(
-    session: Callable[..., Session], play: Callable[..., Session], damage: Callable[[Content], None], words: str
-) -> None:
-    good = session()
-    assert play(session(damage), good) is good
-
-
-def test_a_good_third_session_is_accepted(session: Callable[..., Session], play: Callable[..., Session]) -> None:
-    good = session()
-    assert play(session(lost), session(orphan), good) is good
-
-
-@damages
-def test_a_session_for_times_is_believed_no_sooner(
-    session: Callable[..., Session], play: Callable[..., Session], damage: Callable[[Content], None], words: str
-) -> None:
-    timed: dict[str, Any] = {"warmup": 14, "hold_us": 500.0, "look": lambda: None}
-    good = session()
-    assert play(session(damage), good, **timed) is good
-    with pytest.raises(MeasurementError, match="cannot be trusted"):
-        play(*(session(damage) for _ in range(3)), **timed)
-
-
-def test_a_good_first_session_is_not_repeated(session: Callable[..., Session], play: Callable[..., Session]) -> None:
-    good = session()
-    assert play(good) is good
-
-
-@damages
-def test_three_bad_sessions_are_an_error_that_names_the_problem(
-    session: Callable[..., Session], play: Callable[..., Session], damage: Callable[[Content], None], words: str
-) -> None:
+@pytest.mark.parametrize("first", [0, 1], ids=["structure", "times"])
+def test_session_unsound_three_times_is_an_error(gpu: FakeGpu, damage: Any, words: str, first: int) -> None:
+    gpu.damages = [lambda _: None] * first + [damage] * 3
     with pytest.raises(MeasurementError) as raised:
-        play(session(damage), session(damage), session(damage))
-    error = raised.value
-    assert error.what == "tiny-eager-fp32: the profiler's records cannot be trusted"
-    assert words in (error.got or "")
-    assert "in each of 3 sessions" in (error.got or "")
-    assert error.expected
-    assert error.next_command
+        measured(gpu, gpu.workload(kernels=("gemm", "gelu")))
+    assert raised.value.what == "a-eager-fp32: the profiler's records cannot be trusted"
+    assert words in (raised.value.got or "")
+    assert "in each of 3 sessions" in (raised.value.got or "")
+    assert raised.value.next_command
+    assert len(gpu.sessions) == first + 3
 
 
-def test_a_long_list_of_problems_is_cut_short_and_counted(
-    session: Callable[..., Session], play: Callable[..., Session]
+def test_session_with_many_problems_shows_five(gpu: FakeGpu) -> None:
+    gpu.damages = [all_lost] * 3
+    error = results_of(gpu, gpu.workload(kernels=tuple("abcd")))["a"]
+    assert isinstance(error, MeasurementError)
+    lines = (error.got or "").splitlines()
+    assert sum(line.startswith("lost: ") for line in lines) == 5
+    assert "and 7 more" in lines
+
+
+# -- holding ----------------------------------------------------------------------------------------------------------
+
+
+def holds(gpu: FakeGpu) -> list[float]:
+    """Return how long the device was held in each session, in order."""
+    held = [float(each.removeprefix("hold ")) for each in gpu.diary if each.startswith("hold")]
+    return held[:: len(held) // (len(gpu.sessions) - 1)]
+
+
+def hold_of(gpu: FakeGpu, *dispatch_us: float, replicates: int = 1, **launch: Any) -> list[float]:
+    """Measure two launches of this dispatch in one session after the other; return the holds."""
+    left = list(dispatch_us)
+
+    def change(_: list[Event]) -> None:
+        gpu.dispatch_us = left.pop(0) if left else gpu.dispatch_us
+
+    change([])
+    gpu.damages = [change] * 9
+    result = results_of(gpu, gpu.workload(kernels=("gemm", "gelu"), launch=launch), settings=settings(replicates))["a"]
+    assert isinstance(result, Measured), result
+    return holds(gpu)
+
+
+def settings(replicates: int) -> Settings:
+    return Settings(replicates=replicates, most_replicates=replicates, iterations=10, warm_up_seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("dispatch_us", "expected"),
+    [
+        ([5.0], [50.0]),
+        ([50.0], [150.0]),
+        ([1e4], [20_000.0]),
+        ([50.0, 200.0], [150.0, 300.0]),
+        ([50.0, 500.0], [150.0, 300.0, 600.0]),
+        ([5000.0, 30_000.0], [15_000.0, 20_000.0]),
+    ],
+    ids=["least", "dispatch and a half", "most", "doubled", "twice", "gives up"],
+)
+def test_hold_is_doubled_until_calls_are_dispatched_ahead(
+    gpu: FakeGpu, dispatch_us: list[float], expected: list[float]
 ) -> None:
-    def all_lost(content: Content) -> None:
-        content["traceEvents"] = [event for event in content["traceEvents"] if event.get("cat") != "kernel"]
-
-    with pytest.raises(MeasurementError) as raised:
-        play(*(session(all_lost) for _ in range(3)))
-    got = (raised.value.got or "").splitlines()
-    assert sum(line.startswith("lost: ") for line in got) == 5
-    assert "and 10 more" in got
+    assert hold_of(gpu, *dispatch_us)[: len(expected)] == expected
 
 
-# -- the real profiler ----------------------------------------------------------------------------------------------
+def test_hold_that_grew_stays_for_the_next_replicate(gpu: FakeGpu) -> None:
+    assert hold_of(gpu, 50.0, 200.0, 200.0, 5.0, replicates=3) == [150.0, 300.0, 300.0, 300.0]
 
 
-@pytest.mark.parametrize("iterations", [1, 3, 12])
-def test_there_is_one_window_for_each_iteration(cpu: CpuDevice, instance: Instance, iterations: int) -> None:
-    session = profile_session(cpu, instance, iterations=iterations, record_shapes=False)
-    assert len(session.windows) == len(session.executions) == iterations
-    assert {window.name for window in session.windows} == {REGION}
-    assert [[execution.identity.name for execution in row] for row in session.executions] == [
-        ["aten::addmm"]
-    ] * iterations
+def test_hold_that_was_too_short_leaves_no_reading(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reading(processes: bool) -> Reading:
+        return Reading(temperature_c=90 if len(gpu.sessions) == 1 and not processes else 40)
+
+    monkeypatch.setattr(gpu, "reading", reading)
+    gpu.dispatch_us = 50.0
+    gpu.damages = [lambda _: setattr(gpu, "dispatch_us", 200.0)]
+    conditions = measured(gpu, gpu.workload(kernels=("gemm", "gelu")), settings(1)).run.conditions
+    assert len(gpu.sessions) == 3
+    assert conditions is not None
+    assert conditions.max_temperature_c == 40
 
 
-def test_the_artifacts_of_a_session_can_be_read(cpu: CpuDevice, instance: Instance) -> None:
+def test_hold_is_shortened_once_to_what_is_needed(gpu: FakeGpu) -> None:
+    assert hold_of(gpu, 1000.0, 100.0, 20.0, replicates=3) == [3000.0, 300.0, 300.0]
+
+
+def test_hold_is_not_needed_by_calls_that_synchronize(gpu: FakeGpu) -> None:
+    assert hold_of(gpu, 50.0, 200.0, replicates=2, synchronizes=True) == [150.0, 150.0]
+
+
+@pytest.mark.parametrize(("late", "sessions"), [(1, 1), (2, 2)])
+def test_hold_may_miss_one_call_in_ten(gpu: FakeGpu, late: int, sessions: int) -> None:
+    def begin_early(events: list[Event]) -> None:
+        starts = [each["ts"] for each in events if each["name"] == REGION]
+        for each in of(events, "kernel"):
+            if each["name"] == "gemm" and any(0 <= each["ts"] - start < 1e4 for start in starts[:late]):
+                each["ts"] = max(start for start in starts if start <= each["ts"]) + 3
+
+    gpu.dispatch_us = 50.0
+    gpu.damages = [lambda _: None, begin_early]
+    measured(gpu, gpu.workload(kernels=("gemm", "gelu")), settings(1))
+    assert len(gpu.sessions) == 1 + sessions
+
+
+def test_hold_is_not_kept_for_the_slowest_call(gpu: FakeGpu) -> None:
+    def slow_once(events: list[Event]) -> None:
+        next(each for each in events if each["name"] == REGION)["dur"] = 1900
+
+    gpu.dispatch_us = 1000.0
+    gpu.damages = [lambda _: setattr(gpu, "dispatch_us", 100.0), slow_once]
+    measured(gpu, gpu.workload(kernels=("gemm", "gelu")), settings(2))
+    assert holds(gpu) == [3000.0, 300.0]
+
+
+# -- one call ---------------------------------------------------------------------------------------------------------
+
+
+def diary_of(gpu: FakeGpu, **how: Any) -> list[str]:
+    instance = build(gpu.workload(), gpu)
+    gpu.diary.clear()
+    profile_session(gpu, instance, **how)
+    return gpu.diary
+
+
+def test_session_holds_flushes_calls_and_waits(gpu: FakeGpu) -> None:
+    assert diary_of(gpu, iterations=2, hold_us=70.0) == ["flush", "hold 70", "call", "synchronize"] * 4
+
+
+def test_session_without_hold_waits_before_each_call(gpu: FakeGpu) -> None:
+    assert diary_of(gpu, iterations=1) == ["flush", "synchronize", "call", "synchronize"] * 3
+    assert diary_of(gpu, iterations=1, flush=False) == ["synchronize", "call", "synchronize"] * 3
+
+
+@pytest.mark.parametrize(("iterations", "warmup", "looks"), [(14, 2, [8, 16]), (3, 1, [5])])
+def test_session_looks_while_the_device_works(gpu: FakeGpu, iterations: int, warmup: int, looks: list[int]) -> None:
+    seen: list[tuple[int, str]] = []
+
+    def look() -> None:
+        seen.append((gpu.diary.count("call"), gpu.diary[-1]))
+
+    diary_of(gpu, iterations=iterations, warmup=warmup, hold_us=1.0, look=look)
+    assert seen == [(calls, "call") for calls in looks]
+
+
+# -- the real profiler, on a CPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("record_shapes", [True, False])
+def test_session_has_a_window_for_each_iteration(cpu: CpuDevice, record_shapes: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the profiler's own warning about its cycles is kept from the user
-        session = profile_session(cpu, instance, iterations=3, record_shapes=True, keep_table=True)
-    again = parse(session.trace_json)
-    assert again == session.trace
-    assert len(again.regions(REGION)) == 3
-    assert len(again.steps()) == 3
-    assert "aten::addmm" in session.table
-    assert REGION in session.table
+        session = profile_session(
+            cpu, build(tiny(), cpu), iterations=3, record_shapes=record_shapes, keep_table=record_shapes
+        )
+    assert [[each.identity.name for each in row] for row in session.executions] == [["aten::addmm"]] * 3
+    assert [each.name for each in session.windows] == [REGION] * 3
+    assert session.was_held  # a CPU has nothing to hold
+    assert parse(session.trace_json) == session.trace
+    assert len(session.trace.steps()) == 3
+    (addmm,) = (each for each in session.windows[0].ops if each.name == "aten::addmm")
+    assert addmm.input_shapes[:3] == (((3,), (5, 4), (4, 3)) if record_shapes else ())
+    assert ("aten::addmm" in session.table) is record_shapes
 
 
-def test_shapes_are_recorded_on_demand(cpu: CpuDevice, instance: Instance) -> None:
-    def shapes(record_shapes: bool) -> list[object]:
-        session = profile_session(cpu, instance, iterations=1, record_shapes=record_shapes)
-        return [op.input_shapes[:3] for op in session.windows[0].ops if op.name == "aten::addmm"]
-
-    assert shapes(True) == [((3,), (5, 4), (4, 3))]
-    assert shapes(False) == [()]
-
-
-def test_there_is_no_table_unless_it_is_kept(cpu: CpuDevice, instance: Instance) -> None:
-    assert profile_session(cpu, instance, iterations=1, record_shapes=False).table == ""
-
-
-def test_preparing_and_flushing_stay_outside_of_the_window(tiny: Callable[..., Workload]) -> None:
-    class Flushing(CpuDevice):
-        def flush_cache(self) -> None:
-            torch.zeros(3).cos()
-
+def test_session_windows_leave_out_preparing_and_flushing(cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     class Prepared(nn.Linear):
         def zero_grad(self, set_to_none: bool = True) -> None:
             torch.zeros(3).sin()
             super().zero_grad(set_to_none)
 
-    device = Flushing()
-    workload = tiny(build=lambda: Prepared(4, 3), pass_="train")
-    instance = build(workload, device)
+    monkeypatch.setattr(cpu, "flush_cache", lambda: torch.zeros(3).cos())
+    instance = build(tiny(build=lambda: Prepared(4, 3), pass_="train"), cpu)
     with instance.grad_mode():
-        session = profile_session(device, instance, iterations=2, record_shapes=False)
-    in_trace = [op.name for op in session.trace.ops]
-    assert in_trace.count("aten::cos") == in_trace.count("aten::sin") == 2
+        session = profile_session(cpu, instance, iterations=2)
+    names = [op.name for op in session.trace.ops]
+    assert names.count("aten::cos") == names.count("aten::sin") == 2
     for window in session.windows:
-        assert not {"aten::cos", "aten::sin"} & set(window.op_names())
-        assert any("Backward" in name for name in window.op_names())
+        assert not {"aten::cos", "aten::sin"} & {op.name for op in window.ops}
+        assert any("Backward" in op.name for op in window.ops)

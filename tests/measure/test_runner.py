@@ -1,7 +1,8 @@
-"""From what is asked to what was observed, on the CPU: kernels, counts, samples, and failures told as such."""
+"""From a workload to its run: structure and counts on a CPU, and how an instance is built for it."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -10,31 +11,306 @@ import pytest
 import torch
 from torch import nn
 
-from kernelgauge import Timer, Workload
-from kernelgauge.errors import WorkloadError, WorkloadUnavailable
-from kernelgauge.measure import preparing, replicate
+from kernelgauge import Workload
+from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
 from kernelgauge.measure.device.cpu import CpuDevice
-from kernelgauge.measure.runner import Measured
-from kernelgauge.measure.settings import Settings
+from kernelgauge.measure.latency import Rounds
+from kernelgauge.measure.numerics import BOUNDS
+from kernelgauge.measure.runner import Measured, measure_groups
+from kernelgauge.run import Sample, Timer
 from kernelgauge.trace import parse
+from tests.measure.conftest import QUICK, FakeGpu, measured, raising, results_of, tiny
 
-Tiny = Callable[..., Workload]
-Observe = Callable[..., Measured]
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
-# Dynamo alone: the graphs are those of any backend, and nothing waits for a C++ compiler.
-CAPTURED = {"backend": "eager"}
+# -- a run ------------------------------------------------------------------------------------------------------------
 
 
-class TwoSteps(nn.Module):
-    """A linear and a product: two kernels on any device."""
+def test_run_has_structure_of_an_eager_workload(cpu: CpuDevice) -> None:
+    said: list[str] = []
+    result = measured(
+        cpu, tiny(build=lambda: nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.GELU())), progress=said.append
+    )
+    run, counts = result.run, result.run.counts
+    assert run.workload == "tiny-eager-fp32"
+    assert (run.kernel_names(), run.kinds()) == (
+        ["aten::addmm", "aten::gelu", "aten::gelu"],
+        ["gemm", "pointwise", "pointwise"],
+    )
+    assert all(kernel.device_time_us > 0 for kernel in run.kernels)
+    assert (counts.launches, counts.kernels) == (3, 2)
+    assert (counts.memsets, counts.copies, counts.synchronizations) == (0, 0, 0)
+    assert counts.dispatcher_ops == sum("::" in name for name in run.op_names()) > 3
+    assert (counts.graph_breaks, counts.recompiles, counts.peak_allocated_bytes) == (0, 0, None)
+    assert (run.launch_apis, run.occupancy_queries, run.metadata_ops_that_launched) == ((), 0, ())
+    assert said == ["tiny-eager-fp32: profiling", "timing, pass 1: 1 of 1 workloads"]
+    assert run.steps == len(parse(result.trace_json).steps()) == 3
+    assert "aten::addmm" in result.table
 
+
+def test_run_on_cpu_has_gpu_time_and_host_controls(cpu: CpuDevice) -> None:
+    samples = measured(cpu, tiny()).run.samples
+    assert set(samples) == {Timer.DEVICE}  # end-to-end is pytest-benchmark's
+    assert len(samples[Timer.DEVICE].controls_us) == QUICK.replicates  # the host does the work itself
+
+
+def test_run_on_gpu_has_gpu_and_host_time(gpu: FakeGpu) -> None:
+    result = measured(gpu, gpu.workload())
+    assert result.run.samples == {
+        Timer.DEVICE: Sample((10.0, 10.0), 3),
+        Timer.HOST: Sample((5.0, 5.0), 3, (14.0, 14.0)),
+    }
+    assert (result.latency_replicates, result.latency_iterations) == (8, 20)
+
+
+def test_run_has_shapes_and_work(cpu: CpuDevice) -> None:
+    run = measured(cpu, tiny()).run
+    (addmm,) = (op for op in run.ops if op.name == "aten::addmm")
+    assert addmm.input_shapes[:3] == ((3,), (5, 4), (4, 3))
+    assert run.op_names()[:2] == ["aten::linear", "aten::t"]
+    (work,) = run.work
+    assert work is not None
+    assert work.flops == 2 * 5 * 4 * 3
+
+
+def test_run_of_train_pass_has_the_backward(cpu: CpuDevice) -> None:
+    run = measured(cpu, tiny(pass_="train")).run
+    assert run.workload == "tiny-eager-train-fp32"
+    assert run.kinds().count("gemm") == 2  # the output, and the gradient of the weight
+    assert "aten::add_" not in run.op_names()  # gradients are cleared: nothing is accumulated
+
+
+def test_run_counts_launches_of_a_gpu(gpu: FakeGpu) -> None:
+    run = measured(gpu, gpu.workload(kernels=("gemm", "gelu", "gemm"), launch={"synchronizes": True})).run
+    assert run.launch_apis == ("cudaLaunchKernel",) * 3
+    assert (run.counts.launches, run.counts.kernels, run.counts.synchronizations) == (3, 2, 3)
+    assert run.counts.peak_allocated_bytes == 1 << 20
+
+
+def test_workload_is_warm_before_it_is_profiled(gpu: FakeGpu) -> None:
+    """CUDA graphs record on the second call and replay from the third."""
+    before: list[int] = []
+    gpu.damages = [lambda _: before.append(gpu.diary.count("call"))]
+    measured(gpu, gpu.workload())
+    assert before[0] - 5 == 1 + gpu.warm_up_calls + 1  # less the session's own
+
+
+# -- values and addresses ---------------------------------------------------------------------------------------------
+
+
+class Seen:
+    """Builds linears, and keeps what each was called with."""
+
+    def __init__(self, dtype: Any = "fp32") -> None:
+        self.dtype = dtype
+        self.modules: list[nn.Module] = []
+        self.inputs: list[tuple[Any, ...]] = []
+
+    def workload(self, **fields: Any) -> Workload:
+        return tiny(**({"build": self.build, "dtype": self.dtype} | fields))
+
+    def build(self) -> nn.Module:
+        module = nn.Linear(4, 3)
+        module.register_forward_pre_hook(self.look)
+        self.modules.append(module)
+        return module
+
+    def look(self, module: Any, inputs: tuple[Any, ...]) -> None:
+        self.inputs.append(inputs)
+        assert module.weight.grad is None  # cleared before each call
+        assert inputs[0].grad is None
+
+
+def test_replicates_have_equal_values_elsewhere(cpu: CpuDevice, paddings: list[int]) -> None:
+    seen = Seen()
+    measured(cpu, seen.workload())
+    torch.randn(100)
+    measured(cpu, seen.workload())
+    assert len(seen.modules) == 2 * (1 + QUICK.replicates)
+    assert len({module.weight.data_ptr() for module in seen.modules}) == len(seen.modules)
+    for module in seen.modules:
+        assert torch.equal(module.weight, seen.modules[0].weight)
+    for inputs in seen.inputs:
+        assert torch.equal(inputs[0], seen.inputs[0][0])
+    assert paddings == [512, 512, 512 * (1 + 2 * 7919)] * 2
+
+
+def test_replicates_share_a_bounded_number_of_places(gpu: FakeGpu, paddings: list[int]) -> None:
+    for first in (0, 1, 63, 64, 1000):
+        Rounds(gpu.workload(), gpu, replicates=1, iterations=1, first=first).durations_s()
+    assert paddings[0] == paddings[3] < paddings[1] < paddings[2] < 1 << 29
+    assert paddings[4] < 1 << 29  # a thousand times 8 MB
+    assert all(size // 512 % 2 for size in paddings)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtype_is_that_of_parameters_and_inputs(cpu: CpuDevice, dtype: Any) -> None:
+    seen = Seen(dtype)
+    measured(cpu, seen.workload())
+    dtypes = {tensor.dtype for tensor in (*seen.modules[0].parameters(), *seen.inputs[0])}
+    assert dtypes == {DTYPES[dtype]}
+    assert set(BOUNDS) == set(DTYPES)
+
+
+def test_dtype_none_leaves_module_and_inputs(cpu: CpuDevice) -> None:
+    seen = Seen(None)
+    workload = seen.workload(build=lambda: seen.build().double(), inputs=lambda: (torch.randn(5, 4).double(),))
+    assert measured(cpu, workload).run.workload == "tiny-eager"
+    assert {tensor.dtype for tensor in (*seen.modules[0].parameters(), *seen.inputs[0])} == {torch.float64}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", None])
+def test_inputs_that_are_no_floats_are_left(cpu: CpuDevice, dtype: Any) -> None:
+    got: list[Any] = []
+
+    def run(*values: Any) -> torch.Tensor:
+        got[:] = values
+        return values[0] * 2
+
+    inputs = (torch.arange(3), torch.tensor([True]), 7, None)
+    measured(cpu, tiny(build=lambda: run, inputs=lambda: inputs, dtype=dtype))
+    assert [value.dtype if isinstance(value, torch.Tensor) else value for value in got] == [
+        torch.int64,
+        torch.bool,
+        7,
+        None,
+    ]
+
+
+@pytest.mark.parametrize("pass_", ["forward", "train"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_gradients_are_cleared_before_each_call(cpu: CpuDevice, pass_: Any, dtype: Any) -> None:
+    seen = Seen(dtype)
+    measured(cpu, seen.workload(pass_=pass_, inputs=lambda: (torch.randn(5, 4, requires_grad=True),)))
+    (x,) = seen.inputs[-1]
+    assert x.is_leaf
+    for leaf in (x, *seen.modules[-1].parameters()):
+        assert (leaf.grad is not None) is (pass_ == "train")
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    ("output", "total"),
+    [(lambda x: {"a": x, "b": [2 * x, (torch.tensor([5]), None, "text")]}, 3.0), (lambda x: x, 1.0)],
+)
+def test_train_pass_sums_every_float_output(cpu: CpuDevice, output: Callable[..., Any], total: float) -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    workload = tiny(build=lambda: lambda x: output(x * leaf), inputs=lambda: (torch.ones(2),), pass_="train")
+    Rounds(workload, cpu, replicates=1, iterations=1).durations_s()
+    assert leaf.grad is not None
+    calls = leaf.grad[0] / total  # nothing clears the gradient of a plain function's tensor
+    assert calls == round(float(calls)) > 0
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "what", "got"),
+    [
+        ({"build": raising(ValueError("dim 7 is odd\nmore"))}, "building failed", "ValueError: dim 7 is odd"),
+        ({"build": raising(AssertionError())}, "building failed", "AssertionError: AssertionError()"),
+        ({"inputs": raising(KeyError("rows"))}, "building failed", "KeyError: 'rows'"),
+        ({"build": lambda: 5}, "building failed", "TypeError: build() returned int, expected something to call"),
+        (
+            {"inputs": lambda: torch.randn(1, 4)},
+            "building failed",
+            "TypeError: inputs() returned Tensor, expected a tuple of arguments",
+        ),
+        (
+            {"build": raising(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB"))},
+            "out of device memory while building",
+            "CUDA out of memory",
+        ),
+        ({"build": lambda: nn.Linear(5, 3)}, "running failed", None),
+        (
+            {"build": lambda: torch.argmax, "pass_": "train"},
+            "running failed",
+            "TypeError: the output holds no floating-point tensor to sum: Tensor",
+        ),
+        ({"build": functools.partial(nn.Linear, "x", 3)}, "building failed", None),
+        ({"build": int.from_bytes}, "building failed", None),
+        ({"compile": {"mode": "nonsense"}}, "building failed", None),
+        ({"compile": {}, "build": lambda: 5}, "building failed", None),
+        ({"compile": {"backend": raising(NotImplementedError("no code"))}}, "compiling or running failed", None),
+    ],
+)
+def test_failure_names_the_workload(cpu: CpuDevice, fields: Any, what: str, got: str | None) -> None:
+    workload = tiny(**fields)
+    with pytest.raises(WorkloadError) as raised:
+        measured(cpu, workload)
+    assert raised.value.what == f"{workload.id}: {what}"
+    assert got is None or raised.value.got == got
+    if "compiling" in what:
+        assert "no code" in (raised.value.got or "")
+    if "memory" in what:
+        assert "nvidia-smi" in (raised.value.next_command or "")
+
+
+@pytest.mark.parametrize("error", [WorkloadUnavailable("no"), MeasurementError("no"), KernelgaugeError("no")])
+@pytest.mark.parametrize("stage", ["build", "call"])
+def test_failure_of_our_own_passes_through(cpu: CpuDevice, error: KernelgaugeError, stage: str) -> None:
+    build = raising(error) if stage == "build" else lambda: raising(error)
+    with pytest.raises(KernelgaugeError) as raised:
+        measured(cpu, tiny(build=build))
+    assert raised.value is error
+
+
+def test_failure_to_build_names_the_file_and_no_interrupt(cpu: CpuDevice) -> None:
+    with pytest.raises(WorkloadError) as raised:
+        measured(cpu, tiny(build=lambda: nn.Linear(-1, 3)))
+    assert raised.value.where == __file__
+    with pytest.raises(KeyboardInterrupt):
+        measured(cpu, tiny(build=raising(KeyboardInterrupt())))
+
+
+def test_workload_for_gpus_is_unavailable_before_its_build(cpu: CpuDevice) -> None:
+    result = results_of(cpu, tiny(build=raising(AssertionError()), needs_gpu="Triton code"))["tiny"]
+    assert isinstance(result, WorkloadUnavailable)
+    assert (result.what, result.expected) == ("Triton code", "a CUDA GPU")
+
+
+# -- what the compiler did --------------------------------------------------------------------------------------------
+
+CAPTURED = {"backend": "eager"}  # Dynamo alone: nothing waits for a C++ compiler
+
+
+class Doubles(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class DoublesToo(Doubles):
+    """Another class, the same code."""
+
+
+class Triples(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+
+class Broken(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        torch._dynamo.graph_break()
+        return y * 3
+
+
+class FailsWhenTimed(Doubles):
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(4, 3)
+        self.calls = count()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.linear(x)
-        return y * 2
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if next(self.calls) > 2:
+            raise ValueError("later")
+        return super().__call__(x)
+
+
+class Delegates(nn.Module):
+    """Its `forward` has no code of its own."""
+
+    forward = functools.partial(torch.mul, 5)
 
 
 class OfTwoMinds(nn.Module):
@@ -48,166 +324,64 @@ class OfTwoMinds(nn.Module):
         return x * 2 if self.doubled else x * 3
 
 
-class Broken(nn.Module):
-    """A graph break between two products."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        torch._dynamo.graph_break()
-        return y * 3
+def quadruples(x: torch.Tensor) -> torch.Tensor:
+    return x * 4
 
 
-def failing_after(calls: int, error: Exception) -> Callable[[], Callable[[torch.Tensor], torch.Tensor]]:
-    """Builds a function that fails at its `calls` + 1st call, counted over all replicates."""
-    made = count()
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        if next(made) >= calls:
-            raise error
-        return x * 2
-
-    return lambda: function
-
-
-# -- what is observed -----------------------------------------------------------------------------------------------
-
-
-def test_kernels_come_in_launch_order_with_their_kinds(tiny: Tiny, observe: Observe) -> None:
-    run = observe(tiny(build=TwoSteps)).run
-    assert run.workload == "tiny-eager-fp32"
-    assert run.kernel_names() == ["aten::addmm", "aten::mul"]
-    assert run.kinds() == ["gemm", "pointwise"]
-    assert all(kernel.device_time_us > 0 for kernel in run.kernels)
-
-
-def test_counts_of_an_eager_workload(tiny: Tiny, observe: Observe) -> None:
-    run = observe(tiny(build=TwoSteps)).run
-    counts = run.counts
-    assert (counts.launches, counts.kernels) == (2, 2)
-    assert (counts.memsets, counts.copies, counts.synchronizations) == (0, 0, 0)
-    assert counts.dispatcher_ops == sum("::" in name for name in run.op_names()) > 2
-    assert (counts.graph_breaks, counts.recompiles) == (0, 0)
-    assert counts.peak_allocated_bytes is None
+@pytest.mark.parametrize(
+    ("builds", "compile_", "expected"),
+    [
+        ([Doubles, Triples, lambda: quadruples], CAPTURED, ["abc"]),
+        ([Doubles, Triples, Doubles, Doubles], CAPTURED, ["ab", "c", "d"]),
+        ([Doubles, DoublesToo], CAPTURED, ["a", "b"]),
+        ([lambda: quadruples, lambda: quadruples], CAPTURED, ["a", "b"]),
+        ([lambda: nn.Linear(4, 3), nn.GELU], CAPTURED, ["a", "b"]),  # through a wrapper that all of torch's share
+        ([Doubles, Delegates, Delegates], CAPTURED, ["ab", "c"]),
+        ([Doubles, Broken, Triples, lambda: quadruples], CAPTURED, ["ab", "cd"]),
+        ([FailsWhenTimed, Doubles, Triples], CAPTURED, ["ac", "b"]),
+        ([Doubles, Doubles, Broken], None, ["abc"]),
+    ],
+)
+def test_groups_never_share_compiled_code(
+    cpu: CpuDevice, builds: list[Callable[[], Any]], compile_: Any, expected: list[str]
+) -> None:
+    workloads = [tiny(module=name, build=build, compile=compile_) for name, build in zip("abcd", builds, strict=False)]
+    groups = measure_groups(workloads, cpu, cpu.fingerprint(), QUICK, timed=False)
+    assert ["".join(sorted(name[0] for name in group.results)) for group in groups] == expected
 
 
-def test_a_kernel_that_runs_twice_is_two_launches_and_one_kernel(tiny: Tiny, observe: Observe) -> None:
-    counts = observe(tiny(build=lambda: lambda x: x * 2 * 3)).run.counts
-    assert (counts.launches, counts.kernels) == (2, 1)
+def test_groups_compile_each_shape_as_alone(cpu: CpuDevice) -> None:
+    shapes: list[tuple[Any, ...]] = []
 
+    def backend(graph: Any, inputs: Any) -> Any:
+        shapes.append(tuple(value.shape for value in inputs if isinstance(value, torch.Tensor)))
+        return graph.forward
 
-def test_ops_have_the_shapes_of_their_inputs(tiny: Tiny, observe: Observe) -> None:
-    run = observe(tiny()).run
-    (addmm,) = [op for op in run.ops if op.name == "aten::addmm"]
-    assert addmm.input_shapes[:3] == ((3,), (5, 4), (4, 3))
-    assert run.op_names()[:2] == ["aten::linear", "aten::t"]
-
-
-def test_a_train_pass_observes_the_backward_too(tiny: Tiny, observe: Observe) -> None:
-    run = observe(tiny(pass_="train")).run
-    assert run.workload == "tiny-eager-train-fp32"
-    assert run.kinds().count("gemm") == 2  # the output, and the gradient of the weight
-    assert "aten::add_" not in run.op_names()  # gradients are cleared: nothing is accumulated
-
-
-def test_the_profiler_steps_and_the_artifacts_are_kept(tiny: Tiny, observe: Observe) -> None:
-    measured = observe(tiny())
-    assert measured.run.steps == 3
-    assert len(parse(measured.trace_json).steps()) == 3
-    assert "aten::addmm" in measured.table
-
-
-def test_launches_of_a_device_are_absent_on_a_cpu(tiny: Tiny, observe: Observe) -> None:
-    run = observe(tiny()).run
-    assert run.launch_apis == ()
-    assert run.occupancy_queries == 0
-    assert run.metadata_ops_that_launched == ()
-
-
-def test_the_work_of_each_kernel_is_known_where_its_op_says_enough(tiny: Tiny, observe: Observe) -> None:
-    run = observe(tiny(build=lambda: nn.Linear(4, 3), inputs=lambda: (torch.randn(2, 4),))).run
-    assert run.kernel_names() == ["aten::addmm"]
-    (work,) = run.work
-    assert work is not None
-    assert work.flops == 2 * 2 * 4 * 3
-
-
-def test_each_stage_is_announced(tiny: Tiny, observe: Observe) -> None:
-    said: list[str] = []
-    observe(tiny(), progress=said.append)
-    assert said == [
-        "tiny-eager-fp32: profiling",
-        "timing, pass 1: 1 of 1 workloads",
+    workloads = [
+        tiny(module=f"r{n}", build=Doubles, compile={"backend": backend}, inputs=lambda n=n: (torch.randn(n, 4),))
+        for n in (5, 6, 7)
     ]
+    results_of(cpu, *workloads)
+    assert shapes == [((5, 4),), ((6, 4),), ((7, 4),)]  # a dynamic shape would be compiled once, as ((s0, 4),)
 
 
-# -- samples --------------------------------------------------------------------------------------------------------
+def test_groups_count_their_own_breaks(cpu: CpuDevice) -> None:
+    builds = {"broken": Broken, "whole": Doubles}
+    results = results_of(cpu, *(tiny(module=name, build=build, compile=CAPTURED) for name, build in builds.items()))
+    counts = [result.run.counts for result in results.values() if isinstance(result, Measured)]
+    assert [(each.graph_breaks, each.recompiles) for each in counts] == [(1, 0), (0, 0)]
 
 
-def test_device_time_has_one_value_for_each_replicate(tiny: Tiny, observe: Observe, quick: Settings) -> None:
-    measured = observe(tiny(build=TwoSteps))
-    sample = measured.run.samples[Timer.DEVICE]
-    assert len(sample.replicates_us) == quick.replicates
-    assert (sample.iterations, measured.latency_iterations) == (3, 20)
-
-
-def test_host_dispatch_and_end_to_end_are_not_measured_here(tiny: Tiny, observe: Observe) -> None:
-    run = observe(tiny()).run
-    assert set(run.samples) == {Timer.DEVICE}  # no host timer on a CPU; end-to-end is pytest-benchmark's
-    assert run.sample(Timer.HOST) is None
-
-
-def test_host_dispatch_is_measured_with_its_control_where_the_device_has_it(tiny: Tiny, observe_all, quick) -> None:
-    class WithHost(CpuDevice):
-        timers = (*CpuDevice.timers, Timer.HOST)
-
-    sample = observe_all(tiny(), device=WithHost())["tiny eager"].run.samples[Timer.HOST]
-    assert len(sample.replicates_us) == len(sample.controls_us) == quick.replicates
-    assert sample.iterations == 30  # of some microseconds each: they all fit into the time
-
-
-def test_every_replicate_is_built_anew(tiny: Tiny, observe: Observe, quick: Settings) -> None:
-    built = count()
-
-    def build() -> nn.Module:
-        next(built)
-        return nn.Linear(4, 3)
-
-    observe(tiny(build=build))
-    assert next(built) == 1 + quick.replicates  # one for the structure
-
-
-def test_each_replicate_sits_elsewhere_in_memory(tiny: Tiny, observe: Observe, monkeypatch: pytest.MonkeyPatch) -> None:
-    places: list[int] = []
-    real = replicate.build
-
-    def spy(*arguments: Any, replicate: int) -> Any:
-        places.append(replicate)
-        return real(*arguments, replicate=replicate)
-
-    monkeypatch.setattr(replicate, "build", spy)
-    observe(tiny())
-    assert places == [0, 1]
-
-
-# -- what the compiler did ------------------------------------------------------------------------------------------
-
-
-def test_a_compiled_module_is_not_compiled_again_on_fresh_allocations(tiny: Tiny, observe: Observe) -> None:
-    said: list[str] = []
-    counts = observe(tiny(build=TwoSteps, compile=CAPTURED), progress=said.append).run.counts
-    assert (counts.graph_breaks, counts.recompiles) == (0, 0)
+@pytest.mark.parametrize("changes_in", [1, 2, 99], ids=["first", "second", "never"])
+def test_recompiles_on_fresh_allocations_are_counted(cpu: CpuDevice, changes_in: int) -> None:
+    turn, said = count(), list[str]()
+    workload = tiny(build=lambda: OfTwoMinds(next(turn) != changes_in), compile=CAPTURED)
+    counts = measured(cpu, workload, progress=said.append).run.counts
+    assert (counts.recompiles, counts.graph_breaks) == (int(changes_in < 3), 0)
     assert said[0] == "tiny-eager-fp32: compiling and profiling"
 
 
-def test_a_module_that_changes_its_mind_is_seen_to_recompile(tiny: Tiny, observe: Observe) -> None:
-    turn = count()
-    workload = tiny(build=lambda: OfTwoMinds(next(turn) != 1), compile=CAPTURED)  # another graph in the first replicate
-    counts = observe(workload).run.counts
-    assert counts.recompiles == 1
-    assert counts.graph_breaks == 0
-
-
-def test_a_change_within_one_replicate_is_seen_too(tiny: Tiny, observe: Observe) -> None:
+def test_recompiles_while_preparing_are_counted(cpu: CpuDevice) -> None:
     class Flips(OfTwoMinds):
         """Changes at its third call."""
 
@@ -215,84 +389,10 @@ def test_a_change_within_one_replicate_is_seen_too(tiny: Tiny, observe: Observe)
             super().__init__(doubled=True)
             self.calls = count(1)
 
-        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        def __call__(self, x: torch.Tensor) -> Any:
             self.doubled = next(self.calls) < 3
             return self.compiled(x)
 
     module = Flips()
     module.compiled = torch.compile(module.forward, backend="eager")
-    assert observe(tiny(build=lambda: module)).run.counts.recompiles == 1
-
-
-def test_graph_breaks_are_counted(tiny: Tiny, observe: Observe) -> None:
-    counts = observe(tiny(build=Broken, compile=CAPTURED)).run.counts
-    assert counts.graph_breaks == 1
-    assert counts.recompiles == 0
-
-
-def test_one_workload_does_not_count_what_another_compiled(tiny: Tiny, observe: Observe) -> None:
-    observe(tiny(build=Broken, compile=CAPTURED))
-    counts = observe(tiny(build=TwoSteps, compile=CAPTURED)).run.counts
-    assert (counts.graph_breaks, counts.recompiles) == (0, 0)
-
-
-# -- failures -------------------------------------------------------------------------------------------------------
-
-
-def test_a_first_call_that_fails_names_the_workload(tiny: Tiny, observe: Observe) -> None:
-    with pytest.raises(WorkloadError, match="tiny-eager-fp32: running failed"):
-        observe(tiny(build=failing_after(0, ValueError("no"))))
-
-
-@pytest.mark.parametrize("calls", [1, 6, 12], ids=["warming up", "profiling", "timing"])
-def test_a_failure_of_the_device_while_measuring_is_a_failure_of_the_workload(
-    tiny: Tiny, observe: Observe, calls: int
-) -> None:
-    error = RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with `TORCH_USE_CUDA_DSA`")
-    with pytest.raises(WorkloadError) as raised:
-        observe(tiny(build=failing_after(calls, error)))
-    assert raised.value.what == "tiny-eager-fp32: measuring failed"
-    assert raised.value.got == "RuntimeError: CUDA error: an illegal memory access was encountered"
-
-
-def test_a_lack_of_memory_while_measuring_is_told_as_such(tiny: Tiny, observe: Observe) -> None:
-    error = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 139 GiB")
-    with pytest.raises(WorkloadError) as raised:
-        observe(tiny(build=failing_after(6, error)))
-    assert raised.value.what == "tiny-eager-fp32: out of device memory while measuring"
-    assert raised.value.got == "CUDA out of memory"
-
-
-def test_a_workload_that_is_not_for_this_device_is_unavailable(tiny: Tiny, observe: Observe) -> None:
-    with pytest.raises(WorkloadUnavailable, match="Triton code"):
-        observe(tiny(needs_gpu="Triton code"))
-
-
-def test_other_kernels_on_fresh_allocations_are_an_error_that_names_both(tiny: Tiny, observe: Observe) -> None:
-    built = count()
-    functions = [lambda x: x * 2, lambda x: x.cos()]
-    with pytest.raises(WorkloadError, match="other kernels when it was timed than when it was profiled") as raised:
-        observe(tiny(build=lambda: functions[min(next(built), 1)]))
-    assert (raised.value.got, raised.value.expected) == ("aten::cos", "aten::mul")
-
-
-def test_a_workload_is_warm_before_it_is_profiled(
-    tiny: Tiny, observe: Observe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """CUDA graphs record on the second call and replay from the third."""
-    calls = count()
-    at: list[int] = []
-    real = preparing.profile_session
-
-    def spy(*arguments: Any, **named: Any) -> Any:
-        at.append(next(calls))
-        return real(*arguments, **named)
-
-    monkeypatch.setattr(preparing, "profile_session", spy)
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        next(calls)
-        return x * 2
-
-    observe(tiny(build=lambda: function))
-    assert at[0] >= 3
+    assert measured(cpu, tiny(build=lambda: module)).run.counts.recompiles == 1

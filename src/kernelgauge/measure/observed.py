@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..errors import KernelgaugeError
+from ..errors import KernelgaugeError, MeasurementError
 from ..run import ControlTime, Counts, Fingerprint, OpRecord, Run, Sample, Timer
 from ..trace import KernelRecord, dispatcher_ops, metadata_ops_that_launched
 from ..trace.lane import lane_of
@@ -58,13 +58,22 @@ def observed(
     if not subject.replicates and incomplete is None:
         incomplete = "no test of a time was selected"
     session, window = subject.structure, subject.structure.windows[-1]
+    try:
+        samples = {} if incomplete else _samples(subject, settings)
+    except ValueError as error:  # of a `Sample`: a clock or a profiler that gives zero
+        return MeasurementError(
+            f"{subject.workload.id}: a time that no call takes",
+            got=str(error),
+            expected="kernels and calls that take at least a nanosecond",
+            next_command="run again in a fresh process; no other profiler (CUPTI has one subscriber) may be attached",
+        )
     return Measured(
         run=Run(
             workload=subject.workload.id,
             fingerprint=fingerprint,
             kernels=_kernels(subject),
             counts=_counts(subject),
-            samples={} if incomplete else _samples(subject, settings),
+            samples=samples,
             incomplete=incomplete,
             gpu=device.gpu,
             host=digest(platform.node()) if platform.node() else None,

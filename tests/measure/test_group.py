@@ -1,0 +1,199 @@
+"""A group of workloads can be measured further: three times as long in all, at other addresses. All of it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from kernelgauge import Workload
+from kernelgauge.errors import MeasurementError, WorkloadError
+from kernelgauge.measure.device.cpu import CpuDevice
+from kernelgauge.measure.runner import Group, Measured, measure_groups
+from kernelgauge.measure.settings import Settings
+from tests.measure.conftest import QUICK, WILD, Alive, Clock, FakeGpu, raising, results_of, times, tiny
+
+SETTINGS = replace(Settings.of(3), most_replicates=6, budget_seconds=1.5, warm_up_seconds=0)
+TWELVE = [10.0] * 3 + [11.0, 12.0, 13.0, 14.0, 15.0, 16.0]
+
+
+def confirmed(
+    device: CpuDevice,
+    *workloads: Workload,
+    slower: str,
+    then: Callable[[], object] = lambda: None,
+    said: Callable[[str], None] = lambda _: None,
+    **more: Any,
+) -> tuple[dict[str, Measured], dict[str, Measured]]:
+    """Measure workloads, and those of these modules further; results by module, before and after."""
+    settings = more.pop("settings", SETTINGS)
+    groups = measure_groups(workloads, device, device.fingerprint(), settings, said, **more)
+    group = next(groups)
+    before = dict(group.results)
+    then()
+    group.confirm(workload.id for workload in workloads if workload.module in slower.split())
+    assert list(groups) == []
+    return tuple(  # type: ignore[return-value]
+        {workload.module: results[workload.id] for workload in workloads} for results in (before, group.results)
+    )
+
+
+def test_confirm_makes_twice_as_many_replicates_more(gpu: FakeGpu) -> None:
+    said: list[str] = []
+    before, after = confirmed(gpu, gpu.workload("a", TWELVE), slower="a", said=said.append)
+    assert times(before["a"]) == (10.0,) * 3
+    assert times(after["a"]) == tuple(TWELVE)
+    assert after["a"].run.kernels[0].device_time_us == pytest.approx(111 / 9)
+    assert "a-eager-fp32: looks slower: measuring again, twice as long" in said
+
+
+def test_confirm_of_nothing_measures_nothing(gpu: FakeGpu) -> None:
+    gpu.controls = (gpu.workload("copy"),)
+    before, after = confirmed(gpu, gpu.workload("a"), slower="")
+    assert after == before
+    assert gpu.replicates == ["copy", "a"] * 3
+
+
+def test_confirm_measures_only_those_and_controls(gpu: FakeGpu) -> None:
+    gpu.controls = (gpu.workload("copy", [50.0] * 3 + [50.5] * 6),)
+    before, after = confirmed(gpu, *map(gpu.workload, "abc"), slower="b c")
+    assert gpu.replicates == ["copy", "a", "b", "c"] * 3 + ["copy", "b", "c"] * 6
+    assert {module: len(times(result)) for module, result in after.items()} == {"a": 3, "b": 9, "c": 9}
+    assert {module: result.run.controls["copy"].device_time_us for module, result in after.items()} == {
+        "a": 50.0,
+        "b": 50.5,  # of all passes
+        "c": 50.5,
+    }
+    assert after["a"] is before["a"]
+
+
+def test_confirm_uses_other_addresses(gpu: FakeGpu, paddings: list[int]) -> None:
+    gpu.hot["a"] = {1, 2}
+    confirmed(gpu, gpu.workload("a"), slower="a")
+    assert len(paddings) == 1 + 2 + 9
+    assert len(set(paddings[1:])) == 2 + 9
+
+
+def test_confirm_ignores_budget_and_steadiness(gpu: FakeGpu, clock: Clock) -> None:
+    workload = gpu.workload("a", on_build=lambda _: clock.advance(1e8))
+    _, after = confirmed(gpu, workload, slower="a")
+    assert len(times(after["a"])) == 9
+
+
+def test_confirm_allows_as_many_repetitions_as_replicates(gpu: FakeGpu) -> None:
+    gpu.hot["a"] = set(range(4, 13))
+    _, after = confirmed(gpu, gpu.workload("a"), slower="a")
+    assert len(times(after["a"])) == 9
+
+
+def test_confirm_under_drift_keeps_the_first_measurement(gpu: FakeGpu) -> None:
+    gpu.controls = (gpu.workload("copy", [50.0] * 3 + [52.0] * 6),)
+    before, after = confirmed(gpu, gpu.workload("a"), gpu.workload("b"), slower="a")
+    error = after["a"].not_confirmed
+    assert isinstance(error, MeasurementError)
+    assert (error.what, error.got) == ("the machine changed its speed while it measured", "copy +4.0 %")
+    assert after["a"].run == before["a"].run
+    assert after["b"] is before["b"]
+
+
+def test_confirm_on_disturbed_machine_keeps_the_first(gpu: FakeGpu) -> None:
+    said: list[str] = []
+    gpu.hot["a"] = set(range(4, 99))
+    before, after = confirmed(gpu, gpu.workload("a"), gpu.workload("b"), slower="a", said=said.append)
+    error = after["a"].not_confirmed
+    assert error is not None
+    assert error.got == "throttled by hardware thermal slowdown"
+    assert after["a"].run == before["a"].run
+    assert said[-1] == "a-eager-fp32: not measured again: a-eager-fp32: the machine cannot be trusted now"
+
+
+def test_confirm_that_fails_keeps_the_first(gpu: FakeGpu) -> None:
+    fails = gpu.workload("a", on_build=lambda number: number > 3 and raising(ValueError("now"))())
+    before, after = confirmed(gpu, fails, slower="a")
+    assert str(after["a"].not_confirmed).startswith("a-eager-fp32: building failed")
+    assert after["a"].run == before["a"].run
+
+
+def test_confirm_on_lost_device_keeps_the_first(gpu: FakeGpu) -> None:
+    lose = lambda: setattr(gpu, "is_lost", True)  # noqa: E731
+    before, after = confirmed(gpu, gpu.workload("a"), gpu.workload("b"), slower="b", then=lose)
+    assert after["a"] is before["a"]
+    assert after["b"].run == before["b"].run
+    assert "no longer answers" in str(after["b"].not_confirmed)
+    assert gpu.replicates == ["a", "b"] * 3
+
+
+def test_confirm_after_failed_control_costs_no_pass(gpu: FakeGpu) -> None:
+    gpu.controls = (gpu.workload("copy", on_build=lambda number: number == 5 and raising(WorkloadError("no"))()),)
+    _, after = confirmed(gpu, gpu.workload("a"), gpu.workload("noisy", WILD), slower="a")
+    assert str(after["a"].not_confirmed) == "no"
+    assert len(times(after["a"])) == gpu.replicates.count("a") == 3
+
+
+def test_confirm_leaves_what_failed(gpu: FakeGpu) -> None:
+    fails = gpu.workload("a", on_build=lambda number: number > 1 and raising(ValueError("no"))())
+    before, after = confirmed(gpu, fails, gpu.workload("b"), slower="a")
+    assert isinstance(after["a"], WorkloadError)
+    assert after == before
+    assert len(times(after["b"])) == 3
+
+
+def test_confirm_of_compiled_code_compiles_nothing(cpu: CpuDevice) -> None:
+    before, after = confirmed(cpu, tiny(compile={"backend": "eager"}), slower="tiny", settings=QUICK)
+    assert len(times(after["tiny"])) == 3 * len(times(before["tiny"])) == 6
+    assert after["tiny"].run.counts == before["tiny"].run.counts
+    assert after["tiny"].run.ops == before["tiny"].run.ops
+    assert after["tiny"].run.counts.recompiles == 0
+
+
+# -- structure only ---------------------------------------------------------------------------------------------------
+
+
+def test_groups_not_timed_have_structure_only(gpu: FakeGpu) -> None:
+    gpu.controls = (gpu.workload("copy"),)
+    workloads = [gpu.workload("a", [8.0], kernels=("gemm", "gelu")), gpu.workload("b", on_call=raising(ValueError()))]
+    (group,) = measure_groups(workloads, gpu, gpu.fingerprint(), QUICK, timed=False)
+    result, error = group.results.values()
+    assert isinstance(error, WorkloadError)
+    assert isinstance(result, Measured)
+    assert result.run.incomplete == "no test of a time was selected"
+    assert (result.run.samples, result.run.controls, result.run.conditions) == ({}, {}, None)
+    assert [kernel.device_time_us for kernel in result.run.kernels] == [4.0, 4.0]  # as they were profiled
+    assert (result.run.counts.launches, result.run.steps) == (2, 3)
+    assert gpu.replicates == []
+
+
+# -- one instance for CUDA graphs -------------------------------------------------------------------------------------
+
+GRAPH = {"api": "cudaGraphLaunch"}
+
+
+@pytest.mark.parametrize(("launch", "builds"), [(GRAPH, 1), ({}, 10)], ids=["graph", "launches"])
+def test_group_of_graphs_measures_one_instance(gpu: FakeGpu, launch: dict[str, str], builds: int) -> None:
+    _, after = confirmed(gpu, gpu.workload("a", launch=launch), slower="a")
+    assert len(times(after["a"])) == 9
+    assert gpu.builds["a"] == builds
+    assert after["a"].one_instance is bool(launch)
+
+
+def test_group_of_graphs_frees_what_failed(gpu: FakeGpu, alive: Alive) -> None:
+    calls, seen = count(), list[int]()
+    fails = gpu.workload("fails", launch=GRAPH, on_call=lambda: next(calls) > 12 and 1 / 0)
+    looks = gpu.workload("looks", on_build=lambda _: seen.append(len(alive)))
+    results = results_of(gpu, alive.kept(fails), looks)
+    assert isinstance(results["fails"], WorkloadError)
+    assert seen == [1, 0, 0]
+
+
+def test_groups_of_graphs_free_the_group_before(gpu: FakeGpu, alive: Alive, plain_compiler: None) -> None:
+    seen: list[int] = []
+    workloads = [
+        alive.kept(gpu.workload(name, launch=GRAPH, compile={}, on_build=lambda _: seen.append(len(alive))))
+        for name in "ab"
+    ]
+    groups: list[Group] = list(measure_groups(workloads, gpu, gpu.fingerprint(), SETTINGS))
+    assert len(groups) == 2
+    assert seen == [0, 1, 0]  # the second is put off until the first is measured
