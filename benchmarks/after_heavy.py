@@ -25,10 +25,9 @@ from kernelgauge import Workload
 from kernelgauge.measure.conditions import conditions_of
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import build
-from kernelgauge.measure.preparing import prepare
 from kernelgauge.measure.replicate import Replicate, replicate
 from kernelgauge.measure.settings import Settings
-from kernelgauge.measure.subject import Subject
+from kernelgauge.measure.subject import Subject, prepare
 from workloads import WORKLOADS
 
 _HEAVY = "mlp-eager-bf16-1x2048x4096x14336"

@@ -30,7 +30,7 @@ import numpy as np
 from kernelgauge import Workload
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import build, first_call
-from kernelgauge.measure.profile import Session, profile_session
+from kernelgauge.measure.profile import ProfilerSession, profile_session
 from kernelgauge.measure.timing import host_calls, warm_up
 from kernelgauge.run import Timer, summarize
 from workloads import WORKLOADS
@@ -88,7 +88,7 @@ class Made:
         return self.spread / len(self.device_us) ** 0.5
 
 
-def sums_us(session: Session) -> list[float]:
+def sums_us(session: ProfilerSession) -> list[float]:
     """Of the kernels of each call."""
     return [sum(each.duration_us for each in executions) for executions in session.executions]
 

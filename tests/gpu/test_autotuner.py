@@ -26,7 +26,7 @@ class Looks(nn.Module):
 
 def test_peak_of_memory_does_not_depend_on_what_ran_before() -> None:
     from kernelgauge.measure.device import CudaDevice
-    from kernelgauge.measure.preparing import prepare_together
+    from kernelgauge.measure.subject import prepare_together
 
     device = CudaDevice()
     torch.empty(2 * GIB, dtype=torch.int8, device=device.torch_device)

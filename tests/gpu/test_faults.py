@@ -148,7 +148,7 @@ def test_another_choice_that_is_in_the_compile_cache_by_then_is_noticed(
     from kernelgauge.measure.device import CudaDevice
     from kernelgauge.measure.instance import build
     from kernelgauge.measure.latency import Rounds
-    from kernelgauge.measure.preparing import prepare
+    from kernelgauge.measure.subject import prepare
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))  # else it becomes a folder of the first

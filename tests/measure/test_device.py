@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from kernelgauge.errors import KernelgaugeError, WorkloadUnavailable
-from kernelgauge.measure import environment
 from kernelgauge.measure.device import CudaDevice, cuda
+from kernelgauge.measure.device import base as environment
 from kernelgauge.measure.device import choose_device as choose
+from kernelgauge.measure.device.base import cpu_name, software
 from kernelgauge.measure.device.cpu import CpuDevice
-from kernelgauge.measure.environment import cpu_name, software
-from kernelgauge.measure.profile import Session
+from kernelgauge.measure.profile import ProfilerSession
 from kernelgauge.run import Timer
 from kernelgauge.trace import KernelIdentity
 from tests.builders import FUSED, chrome, op, recorded, recorded_events, region, trace_of
@@ -111,7 +111,7 @@ def test_kernels_of_a_graph_belong_to_its_launch(recorded_gpu: CudaDevice) -> No
 @pytest.mark.parametrize(("name", "replays"), [("mlp-cudagraph", True), ("mlp-compiled", False)])
 def test_session_knows_whether_it_replays_graphs(name: str, replays: bool) -> None:
     trace = recorded(name)
-    session = Session(trace=trace, windows=tuple(trace.steps()), executions=(), trace_json=chrome(), table="")
+    session = ProfilerSession(trace=trace, windows=tuple(trace.steps()), executions=(), trace_json=chrome(), table="")
     assert session.replays_graphs is replays
 
 

@@ -12,7 +12,7 @@ import pytest
 from kernelgauge import Workload
 from kernelgauge.errors import MeasurementError, WorkloadError
 from kernelgauge.measure.device.cpu import CpuDevice
-from kernelgauge.measure.runner import Group, Measured, measure_groups
+from kernelgauge.measure.runner import Measured, MeasuredGroup, measure_groups
 from kernelgauge.measure.settings import Settings
 from tests.measure.conftest import QUICK, WILD, Alive, Clock, FakeGpu, raising, results_of, times, tiny
 
@@ -194,6 +194,6 @@ def test_groups_of_graphs_free_the_group_before(gpu: FakeGpu, alive: Alive, plai
         alive.kept(gpu.workload(name, launch=GRAPH, compile={}, on_build=lambda _: seen.append(len(alive))))
         for name in "ab"
     ]
-    groups: list[Group] = list(measure_groups(workloads, gpu, gpu.fingerprint(), SETTINGS))
+    groups: list[MeasuredGroup] = list(measure_groups(workloads, gpu, gpu.fingerprint(), SETTINGS))
     assert len(groups) == 2
     assert seen == [0, 1, 0]  # the second is put off until the first is measured

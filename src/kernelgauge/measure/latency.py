@@ -10,12 +10,11 @@ from ..errors import DisturbedError, OtherKernelsError, WorkloadError
 from ..run import Sample, Timer, summarize
 from ..trace import KernelIdentity
 from ..workload import Workload
-from .chosen import are_alike, listed, without
 from .compiler import reset_compiler, torch_set_up
 from .conditions import Reading, disturbances
 from .device import Device
 from .instance import Instance, build, grad_mode, reporting
-from .profile import profile_session
+from .profile import are_alike, listed, profile_session, without
 from .settings import LATENCY_WARM_UP_SECONDS
 from .timing import collector_paused, warm_up
 

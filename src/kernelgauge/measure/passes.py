@@ -15,10 +15,9 @@ from .compiler import compile_counts
 from .conditions import highest_clock_mhz
 from .device import Device
 from .instance import build
-from .preparing import prepare
 from .replicate import Replicate, replicate
 from .settings import Settings
-from .subject import DeviceLost, Subject, told
+from .subject import DeviceLost, Subject, prepare, told
 
 __all__ = ["Passes"]
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch.profiler import profile, record_function, schedule
 
 from ..errors import MeasurementError
-from ..trace import REGION, Trace, Window, parse
+from ..trace import REGION, KernelIdentity, Trace, Window, parse
+from ..trace.kernel import configuration_text
 from .device import Device, Execution
 from .instance import Instance
 
-__all__ = ["Session", "profile_session"]
+__all__ = ["ProfilerSession", "are_alike", "listed", "profile_session", "told_apart", "without"]
 
 _WAIT = 1
 # A session whose records do not pair is measured again. A profiler that loses records three times running does not
@@ -27,7 +29,7 @@ _HELD_SHARE = 0.9  # the middle half of the iterations does not see the rest
 
 
 @dataclass(frozen=True)
-class Session:
+class ProfilerSession:
     """What one session saw: a window for each iteration, all of them alike.
 
     `trace_json` and `table` are the artifacts: a trace that Perfetto opens, and the profiler's own table.
@@ -77,7 +79,7 @@ def profile_session(
     flush: bool = True,
     record_shapes: bool = False,
     keep_table: bool = False,
-) -> Session:
+) -> ProfilerSession:
     """Profile `iterations` calls (schedule wait=1, warmup, active=iterations), each on a cold cache.
 
     Times need more `warmup` than structure: starting the profiler leaves the device idle, and its clock falls. They need
@@ -104,7 +106,7 @@ def profile_session(
     )
 
 
-def session_problems(session: Session, iterations: int) -> list[str]:
+def session_problems(session: ProfilerSession, iterations: int) -> list[str]:
     """Why a session cannot be believed; empty if it can."""
     problems = list(session.trace.pairing_problems())
     if len(session.windows) != iterations:
@@ -141,7 +143,7 @@ def _profile_once(
     flush: bool,
     record_shapes: bool,
     keep_table: bool,
-) -> Session:
+) -> ProfilerSession:
     calls = _WAIT + warmup + iterations
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
         path = Path(folder) / "trace.json"
@@ -179,10 +181,37 @@ def _profile_once(
         trace_json = path.read_bytes()
     trace = parse(trace_json)
     windows = tuple(trace.regions(REGION))
-    return Session(
+    return ProfilerSession(
         trace=trace,
         windows=windows,
         executions=tuple(tuple(device.executions(window)) for window in windows),
         trace_json=trace_json,
         table="".join(exported),
     )
+
+
+# -- which kernels ran, as far as it takes to notice that a compiler chose others ------------------------------------------
+
+
+def told_apart(identities: Iterable[KernelIdentity]) -> list[str]:
+    """Of each kernel the name; of one that Inductor tunes, with what its choice shows in: another one is another kernel."""
+    return [
+        f"{identity.name} (grid {identity.grid}, block {identity.block})" if identity.is_inductors else identity.name
+        for identity in identities
+    ]
+
+
+def are_alike(one: Iterable[KernelIdentity], other: Iterable[KernelIdentity]) -> bool:
+    """Whether they are the same kernels, in the same launch configurations and order."""
+    return [each.without_source for each in one] == [each.without_source for each in other]
+
+
+def without(one: Sequence[KernelIdentity], other: Sequence[KernelIdentity]) -> list[KernelIdentity]:
+    """Those of the one that the other has not, or not as often; all if nothing but their order differs."""
+    left = Counter(each.without_source for each in one) - Counter(each.without_source for each in other)
+    return list(left.elements()) or list(one if len(one) == len(other) else ())
+
+
+def listed(identities: Iterable[KernelIdentity]) -> str:
+    """Names and launch configurations, as messages show them."""
+    return ", ".join(f"{each.shown} {configuration_text(each)}".rstrip() for each in identities) or "nothing else"

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from ..errors import WorkloadError
 from ..run import Timer, summarize
 from ..workload import Workload
-from .chosen import told_apart
 from .conditions import Reading, disturbances, highest_clock_mhz
 from .device import Device
 from .instance import Instance, build, reporting
-from .profile import Session, profile_session
+from .profile import ProfilerSession, profile_session, told_apart
 from .settings import Settings
 from .timing import HostTime, host_dispatch, warm_up
 
@@ -34,7 +33,7 @@ class Pace:
     is_settled: bool = False
 
     @classmethod
-    def of(cls, call_us: float, structure: Session) -> Pace:
+    def of(cls, call_us: float, structure: ProfilerSession) -> Pace:
         return cls(call_us, min(_HOLD_MOST_US, max(_HOLD_LEAST_US, _HOLD_FACTOR * structure.dispatch_us)))
 
     def hold_longer(self) -> bool:
@@ -45,7 +44,7 @@ class Pace:
         self.hold_us = min(_HOLD_MOST_US, 2 * self.hold_us)
         return True
 
-    def settle(self, held: Session) -> None:
+    def settle(self, held: ProfilerSession) -> None:
         """No longer than needed, once: the first session's slowest call is often several times slower than the rest."""
         if not self.is_settled:
             self.hold_us = min(self.hold_us, max(_HOLD_LEAST_US, _HOLD_FACTOR * held.usual_dispatch_us))
@@ -86,7 +85,7 @@ def replicate(
     settings: Settings,
     *,
     index: int,
-    structure: Session,
+    structure: ProfilerSession,
     pace: Pace,
     usual_clock_mhz: float | None,
     is_control: bool = False,
@@ -125,7 +124,9 @@ def replicate(
     )
 
 
-def held_session(device: Device, instance: Instance, settings: Settings, pace: Pace, during: list[Reading]) -> Session:
+def held_session(
+    device: Device, instance: Instance, settings: Settings, pace: Pace, during: list[Reading]
+) -> ProfilerSession:
     """A session in whose calls the device had all launches before it began; `during`: what the monitor saw then."""
     iterations = settings.iterations_for(pace.call_us)
     while True:
@@ -153,7 +154,7 @@ def _host(device: Device, instance: Instance, settings: Settings, pace: Pace) ->
     return host_dispatch(device, instance, iterations=settings.host_iterations_for(pace.call_us))
 
 
-def _require_same_kernels(workload: Workload, structure: Session, timed: Session) -> None:
+def _require_same_kernels(workload: Workload, structure: ProfilerSession, timed: ProfilerSession) -> None:
     expected, got = (
         told_apart(execution.identity for execution in session.executions[0]) for session in (structure, timed)
     )

@@ -16,16 +16,16 @@ from .compiler import torch_set_up
 from .device import Device
 from .observed import Measured, Result, observed
 from .passes import Passes
-from .preparing import prepare_together
 from .settings import Settings
+from .subject import prepare_together
 
-__all__ = ["Group", "Measured", "Result", "measure", "measure_groups"]
+__all__ = ["Measured", "MeasuredGroup", "Result", "measure", "measure_groups"]
 
 Progress = Callable[[str], None]
 
 
 @dataclass
-class Group:
+class MeasuredGroup:
     """Workloads whose compiled code is there together, so that they can be measured further.
 
     `results`: by workload id, each with its run or with why there is none: a `WorkloadUnavailable` if it cannot run here,
@@ -64,7 +64,7 @@ def measure_groups(
     *,
     timed: bool = True,
     deterministic: bool = False,
-) -> Iterator[Group]:
+) -> Iterator[MeasuredGroup]:
     """Profile and time workloads, interleaved, as many at once as can share compiled code.
 
     A group's compiled code is gone when the next one is asked for.
@@ -85,7 +85,7 @@ def measure_groups(
             results: dict[str, Result] = {
                 subject.workload.id: _observed(passes, subject.workload.id, fingerprint) for subject in subjects
             }
-            yield Group({**results, **failed}, passes, fingerprint)
+            yield MeasuredGroup({**results, **failed}, passes, fingerprint)
             for subject in subjects:
                 subject.only_instance = None  # the next ones are built before these subjects are gone
 
@@ -97,7 +97,7 @@ def measure(
     settings: Settings,
     progress: Progress = lambda _: None,
 ) -> dict[str, Result]:
-    """Measure workloads, and nothing twice; by id. See `Group`."""
+    """Measure workloads, and nothing twice; by id. See `MeasuredGroup`."""
     groups = measure_groups(workloads, device, fingerprint, settings, progress)
     return {name: result for group in groups for name, result in group.results.items()}
 

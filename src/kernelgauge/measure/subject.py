@@ -1,19 +1,25 @@
-"""One workload while it is measured, and the errors that end it."""
+"""One workload while it is measured: prepared, with its replicates, and the errors that end it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from ..errors import KernelgaugeError, MeasurementError
+from torch import nn
+
+from ..errors import KernelgaugeError, MeasurementError, WorkloadError
 from ..workload import Workload
+from .compiler import compile_counts, reset_compiler
 from .device import Device
-from .instance import Instance
-from .profile import Session
+from .instance import Instance, build, first_call, reporting
+from .profile import ProfilerSession, profile_session
 from .replicate import Pace, Replicate
 from .settings import Settings
+from .timing import call_duration_us, warm_up
 
-__all__ = ["DeviceLost", "Subject", "told"]
+__all__ = ["DeviceLost", "Subject", "prepare", "prepare_together", "told"]
 
 
 @dataclass(eq=False)
@@ -28,7 +34,7 @@ class Subject:
     """
 
     workload: Workload
-    structure: Session
+    structure: ProfilerSession
     pace: Pace
     graph_breaks: int
     peak: int | None
@@ -78,4 +84,78 @@ class DeviceLost(MeasurementError):
             got=None if error is None else str(error),
             expected="no CUDA error: after one, nothing in this process can be measured",
             next_command="dmesg | grep -i xid   (what happened to it?)",
+        )
+
+
+# -- before anything is timed: compile, call and profile ------------------------------------------------------------------
+
+_STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/claims.md, C24): wait=1, warmup=1, active=3
+
+
+def prepare_together(
+    waiting: Sequence[Workload],
+    device: Device,
+    failed: dict[str, KernelgaugeError],
+    progress: Callable[[str], None],
+) -> tuple[list[Subject], list[Workload]]:
+    """Compile and profile as many workloads as can share a process's compiled code; (those, the others).
+
+    Those that fail are put into `failed`, by id.
+    """
+    reset_compiler()
+    subjects: list[Subject] = []
+    deferred: list[Workload] = []
+    roots: set[object] = set()
+    for workload in waiting:
+        instance: Instance | None = None  # gone before the next one is built
+        try:
+            instance = build(workload, device)
+            root = None if workload.compile is None else _compiled_root(instance.module)
+            # After a graph break functions are compiled on their own that the next workload may call too.
+            if root is not None and (root in roots or compile_counts().graph_breaks):
+                deferred.append(workload)
+                continue
+            if root is not None:
+                roots.add(root)  # before it runs: one that fails may have compiled as well
+            progress(f"{workload.id}: {'profiling' if root is None else 'compiling and profiling'}")
+            subjects.append(prepare(workload, instance, device))
+        except KernelgaugeError as error:
+            failed[workload.id] = told(error, device)
+    return subjects, deferred
+
+
+def _compiled_root(module: Any) -> object:
+    """What Dynamo keeps the compiled code under. Two workloads of one root would see each other's: another shape of the
+    same code compiles for dynamic shapes, with other kernels."""
+    if isinstance(module, nn.Module):
+        # A module of torch itself is compiled through a wrapper that all of them share (torch/_dynamo/eval_frame.py).
+        if type(module).__module__.startswith("torch.nn."):
+            return "torch.nn"
+        return getattr(getattr(type(module), "forward", None), "__code__", type(module))
+    return getattr(module, "__code__", type(module))
+
+
+def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
+    with reporting(workload, "measuring"), instance.grad_mode():
+        before = compile_counts()
+        first_call(instance)
+        after = compile_counts()
+        warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
+        call_us = call_duration_us(device, instance)
+        session = profile_session(
+            device, instance, iterations=_STRUCTURE_ITERATIONS, record_shapes=True, keep_table=True
+        )
+        if not session.executions[0]:
+            raise WorkloadError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
+        instance.prepare()
+        return Subject(
+            workload=workload,
+            structure=session,
+            pace=Pace.of(call_us, session),
+            graph_breaks=after.graph_breaks - before.graph_breaks,
+            recompiles=compile_counts().graphs - after.graphs,
+            peak=device.peak_allocated_bytes(instance.call),
+            # Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call looks for its own
+            # among them, so that its dispatch would take longer with each (docs/measuring.md).
+            only_instance=instance if session.replays_graphs else None,
         )

@@ -50,7 +50,7 @@ from .suites import Suites
 if TYPE_CHECKING:
     from ..measure.device import Device, DeviceChoice
     from ..measure.latency import Rounds
-    from ..measure.runner import Group, Measured, Result
+    from ..measure.runner import Measured, MeasuredGroup, Result
 
 __all__ = ["Session", "revision"]
 
@@ -64,7 +64,7 @@ def _choose_device(choice: DeviceChoice) -> Device:
     return choose_device(choice)
 
 
-def _measure_groups(*arguments: Any, **named: Any) -> Iterable[Group]:
+def _measure_groups(*arguments: Any, **named: Any) -> Iterable[MeasuredGroup]:
     from ..measure.runner import measure_groups
 
     return measure_groups(*arguments, **named)
@@ -95,7 +95,7 @@ class Session:
         self.options = options
         self.progress, self.waiting = progress, waiting
         self.choose_device: Callable[[DeviceChoice], Device] = _choose_device
-        self.measure_groups: Callable[..., Iterable[Group]] = _measure_groups
+        self.measure_groups: Callable[..., Iterable[MeasuredGroup]] = _measure_groups
         self.settings = Settings.of(options.replicates)
         self.suites = Suites(options)
         self.store = BaselineStore(options.baselines)

@@ -12,10 +12,9 @@ from ...errors import WorkloadUnavailable
 from ...run import Fingerprint, Timer
 from ...trace import Window, computing_ops, identity_of_op
 from ...workload import Workload
-from ..environment import cpu_name, software
 from ..host import HostSpeed
 from ..nvml import Monitor
-from .base import Execution
+from .base import Execution, cpu_name, software
 
 __all__ = ["CpuDevice"]
 

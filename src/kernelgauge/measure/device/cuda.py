@@ -17,10 +17,9 @@ from ...run import Fingerprint, Timer
 from ...trace import Window, identity_of
 from ...workload import Workload
 from ..controls import control_pair
-from ..environment import software
 from ..host import HostSpeed
 from ..nvml import Monitor, digest, gpu_settings
-from .base import Execution
+from .base import Execution, software
 
 __all__ = ["CudaDevice"]
 
