@@ -256,15 +256,6 @@ def test_baselines_that_cannot_be_listed_are_trouble(command: Command, arguments
     assert Path("baselines/nvidia-h200").read_bytes() == b"not a folder"
 
 
-def test_accept_of_older_results_removes_nothing(command: Command) -> None:
-    recorded(command)
-    left(told(of(EAGER), started_at="2026-09-01T00:00:00+00:00"))
-    code, out, _ = command("accept")
-    assert code == 1
-    assert f"refused: {GONE}: older than the baseline" in out
-    assert stored() == {EAGER, COMPILED, LINEAR, GONE}
-
-
 def test_accept_under_ci_needs_force(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     left(told(of(EAGER)))
     monkeypatch.setenv("CI", "true")
@@ -276,15 +267,6 @@ def test_accept_under_ci_needs_force(command: Command, monkeypatch: pytest.Monke
     assert not Path("baselines").exists()
     assert command("accept", "--force")[0] == 0
     assert stored() == {EAGER}
-
-
-def test_accept_of_two_kinds_of_machine_stores_both(command: Command) -> None:
-    other = fingerprint(device="NVIDIA B200")
-    folders = [left(told(of(EAGER)), "a"), left(told(of(EAGER, machine=other), fingerprint=other), "b")]
-    code, out, _ = command("accept", *folders)
-    assert code == 0
-    assert "NVIDIA B200: 1 workload" in out
-    assert sorted(path.parent.name for path in Path("baselines").glob("*/*.json")) == ["nvidia-b200", "nvidia-h200"]
 
 
 # -- which folder -----------------------------------------------------------------------------------------------------
