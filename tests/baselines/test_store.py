@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kernelgauge import baselines
-from kernelgauge.baselines import BaselineStore, is_file_name, slug
+from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import BaselineError, NewerBaselineError, StorageError
-from kernelgauge.files import write_atomically
 from kernelgauge.judge import Action, PlannedChange, encode_baseline
 from tests.baselines.changes import DEVICE, create, files
 from tests.builders import WORKLOAD, baseline, waits_for_a_writer
 
-# -- names ----------------------------------------------------------------------------------------------------------
+NAMES = ("a-x-bf16-1", "b-x-bf16-1", "c-x-bf16-1")
+FULL = OSError(28, "No space left on device")
+
+
+def written(store: BaselineStore, content: bytes, workload: str = WORKLOAD) -> Path:
+    path = store.path(DEVICE, workload)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -26,275 +36,20 @@ from tests.builders import WORKLOAD, baseline, waits_for_a_writer
         ("Intel(R) Xeon(R) CPU @ 2.20GHz", "intel-r-xeon-r-cpu-2-20ghz"),
         ("  AMD EPYC 9654 ", "amd-epyc-9654"),
         ("../../etc/passwd", "etc-passwd"),
-        ("..", "unknown"),
-        ("", "unknown"),
-        ("\u4e2d\u6587", "unknown"),
+        *((device, "unknown") for device in ("..", "", "\u4e2d\u6587")),
         ("a/b\x00c\nd", "a-b-c-d"),
         pytest.param("k" * 10_000, "k" * 200, id="longer than a file system takes"),
     ],
 )
-def test_a_device_becomes_the_name_of_one_folder(device: str, folder: str) -> None:
-    assert slug(device) == folder
-
-
-def test_a_baseline_lies_in_the_folder_of_its_device(tmp_path: Path) -> None:
-    path = BaselineStore(tmp_path).path(DEVICE, WORKLOAD)
-    assert path == tmp_path / "nvidia-h200" / f"{WORKLOAD}.json"
-
-
-# -- one file -------------------------------------------------------------------------------------------------------
-
-
-def test_a_file_is_written_with_the_folders_above_it(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b" / "x.json"
-    write_atomically(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert files(tmp_path) == ["x.json"]
-
-
-def test_a_file_is_replaced_and_readable_by_everybody(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    path.write_bytes(b"a much longer old content")
-    path.chmod(0o600)
-    write_atomically(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert path.stat().st_mode & 0o777 == 0o644
-
-
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit(1), OSError(28, "No space left on device")])
-@pytest.mark.parametrize("moment", ["fsync", "chmod", "replace"])
-def test_write_interrupted_before_the_rename_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interruption: BaseException, moment: str
-) -> None:
-    path = tmp_path / "x.json"
-    path.write_bytes(b"old")
-    reached = []
-
-    def interrupted(*_: object) -> None:
-        reached.append(moment)
-        raise interruption
-
-    monkeypatch.setattr(os, moment, interrupted)
-    with pytest.raises((StorageError, KeyboardInterrupt, SystemExit)) as caught:
-        write_atomically(path, b"new")
-    monkeypatch.undo()
-    assert reached == [moment]
-    assert path.read_bytes() == b"old"
-    assert files(tmp_path) == ["x.json"]
-    if isinstance(interruption, OSError):
-        assert isinstance(caught.value, StorageError)
-        assert caught.value.where == str(path)
-        assert "No space left" in str(caught.value.got)
-    else:
-        assert caught.value is interruption  # Ctrl-C stays Ctrl-C
-
-
-def test_an_interruption_before_a_first_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(tmp_path / "x.json", b"new")
-    assert files(tmp_path) == []
-
-
-def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
-    (tmp_path / "baselines").write_text("not a folder")
-    with pytest.raises(StorageError, match="cannot write") as caught:
-        write_atomically(tmp_path / "baselines" / "nvidia-h200" / "x.json", b"new")
-    assert str(tmp_path / "baselines") in str(caught.value.where)
-    assert caught.value.expected == "a folder that can be written"
-
-
-def test_a_folder_in_the_place_of_the_file_is_named_and_nothing_is_left(tmp_path: Path) -> None:
-    (tmp_path / "x.json").mkdir()
-    with pytest.raises(StorageError, match="cannot write"):
-        write_atomically(tmp_path / "x.json", b"new")
-    assert files(tmp_path) == []
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_permission_is_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(StorageError, match="cannot write"):
-        write_atomically(tmp_path / "x.json", b"new")
-
-
-# -- the store ------------------------------------------------------------------------------------------------------
-
-
-def test_what_is_applied_is_what_is_loaded(store: BaselineStore) -> None:
-    store.apply(DEVICE, [create(WORKLOAD), create("linear-eager-bf16-1")])
-    assert store.load(DEVICE, WORKLOAD) == baseline()
-    assert set(store.stored(DEVICE)) == {WORKLOAD, "linear-eager-bf16-1"}
-    assert store.path(DEVICE, WORKLOAD).read_bytes() == encode_baseline(baseline())
-
-
-def test_a_missing_file_is_no_baseline_and_no_error(store: BaselineStore) -> None:
-    assert store.load(DEVICE, WORKLOAD) is None
-    assert store.stored(DEVICE) == {}
-
-
-def test_another_device_has_baselines_of_its_own(store: BaselineStore) -> None:
-    store.apply(DEVICE, [create(WORKLOAD)])
-    assert store.load("NVIDIA A100-SXM4-80GB", WORKLOAD) is None
-
-
-def test_keep_does_not_touch_the_file_and_trim_removes_it(store: BaselineStore) -> None:
-    store.apply(DEVICE, [create("a-x-bf16-1"), create("b-x-bf16-1")])
-    kept = store.path(DEVICE, "a-x-bf16-1")
-    kept.write_bytes(kept.read_bytes().replace(b"\n", b"\r\n"))  # as a checkout may have it
-    before = kept.read_bytes(), kept.stat().st_mtime_ns
-    store.apply(
-        DEVICE, [PlannedChange(Action.KEEP, "a-x-bf16-1", None), PlannedChange(Action.TRIM, "b-x-bf16-1", None)]
-    )
-    assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before
-    assert files(store.root) == ["a-x-bf16-1.json"]
-
-
-def test_trimming_what_is_gone_already_is_no_error(store: BaselineStore) -> None:
-    store.apply(DEVICE, [create("a-x-bf16-1"), PlannedChange(Action.TRIM, "b-x-bf16-1", None)])
-    assert files(store.root) == ["a-x-bf16-1.json"]
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"<<<<<<< HEAD\n"])
-def test_a_file_that_cannot_be_used_is_an_error_and_not_missing(store: BaselineStore, content: bytes) -> None:
-    path = store.path(DEVICE, WORKLOAD)
-    write_atomically(path, content)
-    with pytest.raises(BaselineError) as caught:
-        store.load(DEVICE, WORKLOAD)
-    assert caught.value.where == str(path)
-    assert store.stored(DEVICE) == {WORKLOAD: None}
-
-
-def test_a_folder_in_the_place_of_a_baseline_is_an_error_and_not_missing(store: BaselineStore) -> None:
-    store.path(DEVICE, WORKLOAD).mkdir(parents=True)
-    with pytest.raises(BaselineError, match="cannot be read"):
-        store.load(DEVICE, WORKLOAD)
-
-
-def test_a_renamed_baseline_is_an_error(store: BaselineStore) -> None:
-    store.apply(DEVICE, [create(WORKLOAD)])
-    store.path(DEVICE, WORKLOAD).rename(store.path(DEVICE, "mlp-eager-bf16-1"))
-    with pytest.raises(BaselineError, match="another workload"):
-        store.load(DEVICE, "mlp-eager-bf16-1")
-
-
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), OSError(28, "No space left on device")])
-def test_apply_interrupted_between_files_replaces_none(
-    store: BaselineStore, monkeypatch: pytest.MonkeyPatch, interruption: BaseException
-) -> None:
-    names = ("a-x-bf16-1", "b-x-bf16-1", "c-x-bf16-1")
-    store.apply(DEVICE, [create(name) for name in names])
-    before = {name: store.path(DEVICE, name).read_bytes() for name in names}
-    synced: list[int] = []
-    fsync = os.fsync
-
-    def third_fails(descriptor: int) -> None:
-        synced.append(descriptor)
-        if len(synced) == 3:
-            raise interruption
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", third_fails)
-    moved = [PlannedChange(Action.UPDATE, name, baseline(workload=name, device=(300.0, 301.0)), ()) for name in names]
-    with pytest.raises((StorageError, KeyboardInterrupt)):
-        store.apply(DEVICE, [*moved, PlannedChange(Action.TRIM, "a-x-bf16-1", None)])
-    assert {name: store.path(DEVICE, name).read_bytes() for name in names} == before
-    assert files(store.root) == [f"{name}.json" for name in names]
-
-
-def test_what_a_killed_writer_left_is_not_taken_for_a_baseline(store: BaselineStore) -> None:
-    store.apply(DEVICE, [create(WORKLOAD)])
-    (store.path(DEVICE, WORKLOAD).parent / f".{WORKLOAD}.json.abc123.tmp").write_bytes(b"half")
-    assert set(store.stored(DEVICE)) == {WORKLOAD}
-
-
-def test_what_a_killed_writer_left_is_swept_when_its_file_is_written_again(store: BaselineStore) -> None:
-    folder = store.path(DEVICE, "a-x-bf16-1").parent
-    folder.mkdir(parents=True)
-    for name in (".a-x-bf16-1.json.abc123.tmp", ".b-x-bf16-1.json.abc123.tmp", "a-x-bf16-1.json.tmp"):
-        (folder / name).write_bytes(b"half")
-    with store.locked():
-        store.apply(DEVICE, [create("a-x-bf16-1")])
-    assert files(folder) == [".b-x-bf16-1.json.abc123.tmp", "a-x-bf16-1.json", "a-x-bf16-1.json.tmp"]
-
-
-def test_what_is_wrong_with_a_file_comes_with_all_others(store: BaselineStore) -> None:
-    store.apply(DEVICE, [create("a-x-bf16-1")])
-    for name, content in (("b-x-bf16-1", b"<<<<<<< HEAD\n"), ("c-x-bf16-1", b'{"schema_version": 99}')):
-        store.path(DEVICE, name).write_bytes(content)
-    found = store.stored_or_wrong(DEVICE)
-    assert found["a-x-bf16-1"] == baseline(workload="a-x-bf16-1")
-    assert "merge conflict" in str(found["b-x-bf16-1"])
-    assert isinstance(found["c-x-bf16-1"], NewerBaselineError)
-    assert store.stored(DEVICE) == {"a-x-bf16-1": found["a-x-bf16-1"], "b-x-bf16-1": None, "c-x-bf16-1": None}
-
-
-def test_stored_names_foreign_files_and_ignores_hidden_ones(store: BaselineStore) -> None:
-    store.apply(DEVICE, [create("a-x-bf16-1")])
-    folder = store.path(DEVICE, "a-x-bf16-1").parent
-    for name in ("copy of x (1).json", "\u202ex.json", "README.md"):
-        (folder / name).write_bytes(b"x")
-    (folder / ".#a-x-bf16-1.json").symlink_to("someone@host.1234:567")  # an editor's lock
-    (folder / ".hidden.json").write_bytes(b"x")
-    found = store.stored_or_wrong(DEVICE)
-    assert set(found) == {"a-x-bf16-1", "copy of x (1)", "\u202ex"}
-    wrong = found["copy of x (1)"]
-    assert isinstance(wrong, BaselineError)
-    assert wrong.where == str(folder / "copy of x (1).json")
-    assert wrong.what == "a file among the baselines is none"
-
-
-@pytest.mark.parametrize("what", ["a file", "a loop"])
-def test_a_folder_that_cannot_be_listed_is_an_error_and_not_empty(store: BaselineStore, what: str) -> None:
-    folder = store.path(DEVICE, WORKLOAD).parent
-    store.root.mkdir()
-    if what == "a file":
-        folder.write_bytes(b"")
-    else:
-        folder.symlink_to(folder)
-    for attempt in (store.stored_or_wrong, store.stored):
-        with pytest.raises(BaselineError, match="cannot be listed") as caught:
-            attempt(DEVICE)
-        assert caught.value.where == str(folder)
-    with pytest.raises(BaselineError, match="cannot be read"):
-        store.load(DEVICE, WORKLOAD)
-
-
-def test_a_folder_without_permission_is_an_error_and_not_empty(
-    store: BaselineStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuses(path: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("kernelgauge.baselines.os.scandir", refuses)  # root may list whatever there is
-    with pytest.raises(BaselineError, match="cannot be listed") as caught:
-        store.stored(DEVICE)
-    assert "Permission denied" in str(caught.value.got)
-
-
-def test_a_folder_that_is_not_there_has_no_baselines(store: BaselineStore) -> None:
-    assert store.stored_or_wrong(DEVICE) == {}
-
-
-def test_a_file_that_is_too_large_is_not_read_into_memory(store: BaselineStore) -> None:
-    path = store.path(DEVICE, WORKLOAD)
-    path.parent.mkdir(parents=True)
-    with path.open("wb") as file:
-        file.truncate(60 << 30)  # sparse: it takes no room
-    with pytest.raises(BaselineError, match="cannot be read") as caught:
-        store.load(DEVICE, WORKLOAD)
-    assert caught.value.got == f"more than {16 << 20} bytes"
-    assert caught.value.next_command == f"ls -l {path}"
+@pytest.mark.parametrize("workload", [WORKLOAD, "x", "v1.5_a"])
+def test_path_is_in_the_folder_of_its_device(store: BaselineStore, device: str, folder: str, workload: str) -> None:
+    assert store.path(device, workload) == store.root / folder / f"{workload}.json"
 
 
 @pytest.mark.parametrize(
     "workload", ["../x", "a/b", "/etc/passwd", "..", ".hidden", "", "a\\b", "a\x00b", "a\nb", "\u202ex", "x" * 300]
 )
-def test_an_id_that_is_no_file_name_becomes_no_path(store: BaselineStore, workload: str) -> None:
-    assert not is_file_name(workload)
+def test_id_that_is_no_file_name_is_refused(store: BaselineStore, workload: str) -> None:
     for attempt in (
         lambda: store.path(DEVICE, workload),
         lambda: store.load(DEVICE, workload),
@@ -306,47 +61,195 @@ def test_an_id_that_is_no_file_name_becomes_no_path(store: BaselineStore, worklo
     assert files(store.root) == []
 
 
-@pytest.mark.parametrize("workload", [WORKLOAD, "x", "mlp-compiled-fwd-bf16-4x8", "v1.5_a"])
-def test_an_id_of_a_workload_is_a_file_name(workload: str) -> None:
-    assert is_file_name(workload)
+# -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_fifo_in_the_place_of_a_baseline_is_refused_and_not_waited_for(store: BaselineStore) -> None:
+def test_load_returns_what_was_applied(store: BaselineStore) -> None:
+    assert (store.load(DEVICE, WORKLOAD), store.stored(DEVICE), store.stored_or_wrong(DEVICE)) == (None, {}, {})
+    store.apply(DEVICE, [create(WORKLOAD), create("a-x-bf16-1")])
+    assert store.load(DEVICE, WORKLOAD) == baseline()
+    assert set(store.stored(DEVICE)) == {WORKLOAD, "a-x-bf16-1"}
     path = store.path(DEVICE, WORKLOAD)
-    path.parent.mkdir(parents=True)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (encode_baseline(baseline()), 0o644)
+    assert store.load("NVIDIA A100", WORKLOAD) is None
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_large_file(path: Path) -> None:
+    os.truncate(path, 60 << 30)  # sparse: it takes no room
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        *(
+            (lambda path, content=content: path.write_bytes(content), said)
+            for content, said in (
+                (b"", "an empty file"),
+                (b"{", "cannot be read"),
+                (b"<<<<<<< HEAD\n", "merge conflict"),
+                (b'{"schema_version": 99}', "a newer version"),
+                (encode_baseline(baseline(workload="another")), "belongs to another workload"),
+            )
+        ),
+        (a_folder, "cannot be read"),
+        (a_large_file, f"more than {16 << 20} bytes"),
+    ],
+)
+def test_file_that_cannot_be_used_is_not_missing(store: BaselineStore, spoil: Any, said: str) -> None:
+    store.apply(DEVICE, [create("a-x-bf16-1")])
+    path = written(store, b"")
+    spoil(path)
+    with pytest.raises(BaselineError) as caught:
+        store.load(DEVICE, WORKLOAD)
+    assert str(caught.value.where).startswith(str(path))
+    assert said in str(caught.value)
+    found = store.stored_or_wrong(DEVICE)
+    assert str(found[WORKLOAD]) == str(caught.value)
+    assert isinstance(found[WORKLOAD], NewerBaselineError) is ("newer" in said)
+    assert store.stored(DEVICE) == {WORKLOAD: None, "a-x-bf16-1": found["a-x-bf16-1"]}
+
+
+def test_fifo_is_refused_and_not_waited_for(store: BaselineStore) -> None:
+    path = written(store, b"")
+    path.unlink()
     os.mkfifo(path)
     waits, caught = waits_for_a_writer(path, lambda: store.load(DEVICE, WORKLOAD))
     assert not waits
     assert isinstance(caught, BaselineError)
 
 
+def test_stored_names_foreign_files_and_ignores_hidden_ones(store: BaselineStore) -> None:
+    store.apply(DEVICE, [create("a-x-bf16-1")])
+    folder = store.path(DEVICE, "a-x-bf16-1").parent
+    for name in ("copy of x (1).json", "\u202ex.json", "README.md", ".a-x-bf16-1.json.abc123.tmp", ".hidden.json"):
+        (folder / name).write_bytes(b"x")
+    (folder / ".#a-x-bf16-1.json").symlink_to("someone@host.1234:567")  # an editor's lock
+    found = store.stored_or_wrong(DEVICE)
+    assert set(found) == {"a-x-bf16-1", "copy of x (1)", "\u202ex"}
+    wrong = found["copy of x (1)"]
+    assert isinstance(wrong, BaselineError)
+    assert (wrong.what, wrong.where) == ("a file among the baselines is none", str(folder / "copy of x (1).json"))
+
+
+@pytest.mark.parametrize("what", ["a file", "a loop", "forbidden"])
+def test_folder_that_cannot_be_listed_is_not_empty(
+    store: BaselineStore, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    folder = store.path(DEVICE, WORKLOAD).parent
+    store.root.mkdir()
+    if what == "a file":
+        folder.write_bytes(b"")
+    elif what == "a loop":
+        folder.symlink_to(folder)
+    else:  # root may list whatever there is
+
+        def refuses(path: object) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr("kernelgauge.baselines.os.scandir", refuses)
+    for attempt in (store.stored_or_wrong, store.stored):
+        with pytest.raises(BaselineError, match="cannot be listed") as caught:
+            attempt(DEVICE)
+        assert caught.value.where == str(folder)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_apply_keeps_and_trims(store: BaselineStore) -> None:
+    store.apply(DEVICE, [create(name) for name in NAMES[:2]])
+    kept = store.path(DEVICE, NAMES[0])
+    kept.write_bytes(kept.read_bytes().replace(b"\n", b"\r\n"))  # as a checkout may have it
+    before = kept.read_bytes(), kept.stat().st_mtime_ns
+    trims = [PlannedChange(Action.TRIM, name, None) for name in NAMES[1:]]  # the last is gone already
+    store.apply(DEVICE, [PlannedChange(Action.KEEP, NAMES[0], None), *trims])
+    assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before
+    assert files(store.root) == [f"{NAMES[0]}.json"]
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit(1), FULL])
+@pytest.mark.parametrize(("moment", "call"), [("fsync", 1), ("fsync", 3), ("chmod", 1), ("replace", 1)])
+@pytest.mark.parametrize("exists", [True, False])
+def test_apply_interrupted_replaces_no_file(
+    store: BaselineStore,
+    monkeypatch: pytest.MonkeyPatch,
+    interruption: BaseException,
+    moment: str,
+    call: int,
+    exists: bool,
+) -> None:
+    store.apply(DEVICE, [create(name) for name in NAMES] if exists else [])
+    before = {path: path.read_bytes() for path in store.root.glob("*/*")}
+    calls, real = [], getattr(os, moment)
+
+    def interrupted(*arguments: object) -> None:
+        calls.append(arguments)
+        if len(calls) == call:
+            raise interruption
+        real(*arguments)
+
+    monkeypatch.setattr(os, moment, interrupted)
+    plan = [PlannedChange(Action.UPDATE, name, baseline(workload=name, device=(300.0, 301.0))) for name in NAMES]
+    with pytest.raises((StorageError, KeyboardInterrupt, SystemExit)) as caught:
+        store.apply(DEVICE, [*plan, PlannedChange(Action.TRIM, NAMES[0], None)])
+    monkeypatch.undo()
+    assert {path: path.read_bytes() for path in store.root.glob("*/*")} == before
+    if interruption is FULL:
+        assert isinstance(caught.value, StorageError)
+        assert caught.value.where == str(store.path(DEVICE, NAMES[2 if call == 3 else 0]))
+        assert "No space left" in str(caught.value.got)
+    else:
+        assert caught.value is interruption  # Ctrl-C stays Ctrl-C
+
+
+def test_apply_sweeps_what_a_killed_writer_left(store: BaselineStore) -> None:
+    folder = store.path(DEVICE, "a-x-bf16-1").parent
+    folder.mkdir(parents=True)
+    for name in (".a-x-bf16-1.json.abc123.tmp", ".b-x-bf16-1.json.abc123.tmp", "a-x-bf16-1.json.tmp"):
+        (folder / name).write_bytes(b"half")
+    store.apply(DEVICE, [create("a-x-bf16-1")])
+    assert files(folder) == [".b-x-bf16-1.json.abc123.tmp", "a-x-bf16-1.json", "a-x-bf16-1.json.tmp"]
+
+
+@pytest.mark.parametrize("what", ["a file for the folder", "a folder for the file", "no permission"])
+def test_apply_where_nothing_can_be_written_says_where(store: BaselineStore, what: str) -> None:
+    path = store.path(DEVICE, WORKLOAD)
+    store.root.mkdir()
+    if what == "a file for the folder":
+        path.parent.write_text("not a folder")
+    elif what == "a folder for the file":
+        path.mkdir(parents=True)
+    elif os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    else:
+        store.root.chmod(0o500)
+    before = files(store.root)
+    with pytest.raises(StorageError, match="cannot write") as caught:
+        store.apply(DEVICE, [create(WORKLOAD)])
+    assert str(path.parent) in str(caught.value.where)
+    assert caught.value.expected == "a folder that can be written"
+    assert files(store.root) == before
+
+
 # -- the lock ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_lock_can_be_taken_again_after_it_was_given_back(store: BaselineStore) -> None:
-    for _ in range(2):
-        with store.locked():
-            store.apply(DEVICE, [create(WORKLOAD)])
-
-
-def test_an_error_inside_gives_the_lock_back_and_comes_out_as_it_is(
-    store: BaselineStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(baselines, "_LOCK_TIMEOUT_SECONDS", 0.2)
-    with pytest.raises(ZeroDivisionError), store.locked():
-        _ = 1 / 0
+@pytest.mark.parametrize("error", [ZeroDivisionError(), BrokenPipeError(32, "Broken pipe"), TimeoutError("it hangs")])
+def test_locked_gives_the_lock_back_after_an_error(store: BaselineStore, error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, store.locked():
+        raise error
+    assert caught.value is error  # not blamed on the folder
     with store.locked():
-        pass
+        store.apply(DEVICE, [create(WORKLOAD)])
 
 
-def test_a_lock_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_locked_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "baselines").write_text("not a folder")
     with pytest.raises(StorageError, match="cannot write") as caught, BaselineStore(tmp_path / "baselines").locked():
         pass
     assert caught.value.where == str(tmp_path / "baselines")
-
-
-@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), TimeoutError("the device hangs")])
-def test_an_error_of_the_system_inside_is_not_blamed_on_the_folder(store: BaselineStore, error: OSError) -> None:
-    with pytest.raises(type(error)), store.locked():
-        raise error

@@ -16,9 +16,6 @@ def test_observe_takes_the_geometric_mean() -> None:
     assert observed.mean_us == pytest.approx(4.0)
     assert observed.spread == pytest.approx(math.log(4) / math.sqrt(2))
     assert (observed.replicates, observed.iterations, observed.control_us) == (2, 40, None)
-
-
-def test_observe_single_replicate_has_no_spread() -> None:
     assert observe(sample((2.0,))).spread is None
 
 

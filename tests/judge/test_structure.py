@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from kernelgauge.judge import Status, Verdict, compare, judge_structure
-from kernelgauge.trace import KernelRecord
 from tests.builders import (
     DOWN,
     FUSED,
@@ -23,61 +22,82 @@ from tests.builders import (
 )
 
 GATE, UP, MIDDLE, LAST = mlp_kernels()
-CONVERT = launched("triton_poi_fused__to_copy_1", 5.0, kind="pointwise")
+NARROW, WIDE = (launched(GEMM, 56.0, grid=(2, width, 1)) for width in (66, 33))
+KERNELS = "other kernels than in the baseline"
+TORCH = fingerprint(torch="2.12.0")
 
 
-def judged(ran: tuple[KernelRecord, ...] | None = None, before: Any = None, **changes: Any) -> Verdict:
-    stored = baseline(counts=counts(**(before or {})))
-    observed = run(kernels=ran, counts=counts(**changes))
-    return judge_structure(observed, stored, compare(stored.fingerprint, observed.fingerprint))
-
-
-def test_the_same_kernels_and_counts_pass() -> None:
-    verdict = judged()
-    assert verdict.status is Status.PASS
-    assert (verdict.subject, verdict.headline, verdict.reasons) == ("structure", "same kernels, same counts", ())
+def judged(before: Any = None, after: Any = None, ran: Any = None, stored: Any = None, **changes: Any) -> Verdict:
+    """The verdict on kernels that ran beside the stored ones, and counts after beside those before."""
+    old = baseline(counts=counts(**(before or {})), kernels=stored)
+    new = run(kernels=ran, counts=counts(**(after or {})), **changes)
+    return judge_structure(new, old, compare(old.fingerprint, new.fingerprint))
 
 
 @pytest.mark.parametrize(
-    ("kernels", "difference"),
+    ("changes", "status", "headline", "kernels"),
     [
-        pytest.param((GATE, UP, MIDDLE, launched(GEMM, 50.0)), [f"- {DOWN}", f"+ {GEMM}"], id="another GEMM"),
-        pytest.param((GATE, UP, MIDDLE, CONVERT, LAST), [f"+ {CONVERT.identity.name}"], id="one more"),
-        pytest.param((GATE, UP, LAST), [f"- {FUSED}"], id="one less"),
-        pytest.param((), [f"- {GEMM}", f"- {GEMM}", f"- {FUSED}", f"- {DOWN}"], id="none left"),
+        pytest.param({}, "PASS", "same kernels, same counts", [], id="the same"),
+        pytest.param({"ran": mlp_kernels(us=55.4, xblock=512)}, "PASS", "same", [], id="autotuner's choice"),
+        pytest.param({"ran": mlp_kernels(source=OTHER_SOURCE)}, "PASS", "same", [], id="another source"),
+        pytest.param(
+            {"ran": (GATE, UP, MIDDLE, launched(GEMM, 50.0))},
+            "REGRESSED",
+            KERNELS,
+            [f"- {DOWN}", f"+ {GEMM}"],
+            id="another GEMM",
+        ),
+        pytest.param(
+            {"ran": (launched("multi_tensor_apply", 16.2, kind="copy"), *mlp_kernels())},
+            "REGRESSED",
+            KERNELS,
+            ["+ multi_tensor_apply"],
+            id="a copy more",
+        ),
+        pytest.param(
+            {"ran": (GATE, UP, LAST), "after": {"launches": 3}}, "REGRESSED", KERNELS, [f"- {FUSED}"], id="one less"
+        ),
+        pytest.param({"ran": ()}, "REGRESSED", KERNELS, [f"- {name}" for name in (GEMM, GEMM, FUSED, DOWN)], id="none"),
+        pytest.param(
+            {"stored": (NARROW, UP, MIDDLE, LAST), "ran": (WIDE, UP, MIDDLE, LAST)},
+            "REGRESSED",
+            "other launch configurations than in the baseline",
+            [f"{GEMM}: grid 2x66x1 -> 2x33x1"],
+            id="another grid of a library's kernel",
+        ),
+        pytest.param(
+            {"ran": (), "machine": fingerprint(sm_count=114)},
+            "INCOMPARABLE",
+            "structure not compared: sm_count 132 -> 114",
+            [],
+            id="foreign machine",
+        ),
     ],
 )
-def test_other_kernels_are_regressed_and_listed_fewer_or_not(
-    kernels: tuple[KernelRecord, ...], difference: list[str]
-) -> None:
-    verdict = judged(kernels)
-    assert verdict.status is Status.REGRESSED
-    assert verdict.headline == "other kernels than in the baseline"
-    assert reasons(verdict, "kernels") == difference
+def test_structure_of_kernels_gives_status(changes: Any, status: str, headline: str, kernels: list[str]) -> None:
+    verdict = judged(**changes)
+    assert (verdict.status, verdict.subject) == (Status(status), "structure")
+    assert verdict.headline.startswith(headline)
+    assert reasons(verdict, "kernels") == kernels
 
 
-def test_another_order_is_another_structure() -> None:
-    verdict = judged((GATE, MIDDLE, UP, LAST))
-    assert verdict.status is Status.REGRESSED
-    assert sorted(line[:2] for line in reasons(verdict, "kernels")) == ["+ ", "- "]
-
-
-def test_another_launch_configuration_alone_is_no_structural_change() -> None:
-    assert judged(mlp_kernels(us=55.4, xblock=512)).status is Status.PASS
-
-
-def test_another_launch_configuration_of_a_library_kernel_is_a_structural_change() -> None:
-    narrow, wide = launched(GEMM, 56.0, grid=(2, 66, 1)), launched(GEMM, 56.0, grid=(2, 33, 1))
-    stored = baseline(kernels=(narrow, UP, MIDDLE, LAST))
-    observed = run(kernels=(wide, UP, MIDDLE, LAST))
-    verdict = judge_structure(observed, stored, compare(stored.fingerprint, observed.fingerprint))
-    assert verdict.status is Status.REGRESSED
-    assert verdict.headline == "other launch configurations than in the baseline"
-    assert reasons(verdict, "kernels") == [f"{GEMM}: grid 2x66x1 -> 2x33x1"]
-
-
-def test_another_source_alone_is_no_structural_change() -> None:
-    assert judged(mlp_kernels(source=OTHER_SOURCE)).status is Status.PASS
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("ac", "abc", "+ b"),
+        ("abc", "ac", "- b"),
+        ("ab", "xab", "+ x"),
+        ("abc", "axc", "- b\n+ x"),
+        ("", "a", "+ a"),
+        ("abc", "bac", "+ b\n- b"),
+        ("aa", "aaa", "+ a"),
+        # difflib's "autojunk" would drop names that fill more than 1 % of 200 and more.
+        ("ab" * 150, "ab" * 75 + "x" + "ab" * 75, "+ x"),
+    ],
+)
+def test_structure_pairs_launches_around_insertions(before: str, after: str, expected: str) -> None:
+    one, other = (tuple(launched(name, 10.0) for name in names) for names in (before, after))
+    assert "\n".join(reasons(judged(stored=one, ran=other), "kernels")) == expected
 
 
 COUNTS = [
@@ -93,55 +113,42 @@ COUNTS = [
 ]
 
 
-def test_the_table_of_counts_is_complete() -> None:
-    assert [field for field, _, _ in COUNTS] == list(counts().__struct_fields__)
-
-
 @pytest.mark.parametrize(("field", "less", "more"), COUNTS)
-def test_more_of_anything_counted_is_regressed(field: str, less: int, more: int) -> None:
-    verdict = judged(before={field: less}, **{field: more})
-    assert verdict.status is Status.REGRESSED
-    assert verdict.headline == "other counts"
-    assert reasons(verdict, "counts") == [f"{field.replace('_', ' ')} {less} -> {more}"]
+def test_structure_of_each_count_is_judged(field: str, less: int, more: int) -> None:
+    name = field.replace("_", " ")
+    for before, after, status in ((less, more, Status.REGRESSED), (more, less, Status.IMPROVED)):
+        verdict = judged({field: before}, {field: after})
+        assert (verdict.status, verdict.headline) == (status, "other counts")
+        assert reasons(verdict, "counts") == [f"{name} {before} -> {after}"]
+    assert [each for each, _, _ in COUNTS] == list(counts().__struct_fields__)
 
 
-@pytest.mark.parametrize(("field", "less", "more"), COUNTS)
-def test_less_of_anything_counted_is_improved(field: str, less: int, more: int) -> None:
-    verdict = judged(before={field: more}, **{field: less})
-    assert verdict.status is Status.IMPROVED
-    assert reasons(verdict, "counts") == [f"{field.replace('_', ' ')} {more} -> {less}"]
+UNSEEN = {"peak_allocated_bytes": None}
+NOT_JUDGED = ", not judged: another version of torch"
 
 
-def test_more_of_one_and_less_of_another_is_regressed_and_both_are_named() -> None:
-    verdict = judged(memsets=1, copies=1)
-    assert verdict.status is Status.REGRESSED
-    assert reasons(verdict, "counts") == ["copies 0 -> 1", "memsets 2 -> 1"]
-
-
-def test_other_kernels_are_regressed_even_where_a_count_went_down() -> None:
-    verdict = judged((GATE, UP, LAST), launches=3, kernels=2)
-    assert verdict.status is Status.REGRESSED
-    assert verdict.headline == "other kernels than in the baseline"
-    assert reasons(verdict, "counts") == ["launches 4 -> 3", "kernels 3 -> 2"]
-
-
-def test_a_count_that_one_side_alone_could_observe_is_not_let_pass() -> None:
-    assert judged(peak_allocated_bytes=None).status is Status.REGRESSED
-    assert judged(before={"peak_allocated_bytes": None}).status is Status.REGRESSED
-    assert judged(before={"peak_allocated_bytes": None}, peak_allocated_bytes=None).status is Status.PASS
-
-
-def test_on_a_foreign_machine_nothing_is_compared() -> None:
-    stored = baseline()
-    observed = run(kernels=(), machine=fingerprint(sm_count=114), counts=counts(launches=0))
-    verdict = judge_structure(observed, stored, compare(stored.fingerprint, observed.fingerprint))
-    assert verdict.status is Status.INCOMPARABLE
-    assert verdict.headline == "structure not compared: sm_count 132 -> 114"
-
-
-def test_the_copies_of_a_cuda_graph_are_part_of_the_structure() -> None:
-    copy = launched("multi_tensor_apply_kernel", 16.2, kind="copy")
-    verdict = judged((copy, *mlp_kernels()), launches=5, kernels=4, dispatcher_ops=1)
-    assert verdict.status is Status.REGRESSED
-    assert reasons(verdict, "kernels") == ["+ multi_tensor_apply_kernel"]
-    assert reasons(verdict, "counts") == ["launches 4 -> 5", "kernels 3 -> 4", "dispatcher ops 3 -> 1"]
+@pytest.mark.parametrize(
+    ("before", "after", "changes", "status", "lines"),
+    [
+        ({}, {"memsets": 1, "copies": 1}, {}, "REGRESSED", ["copies 0 -> 1", "memsets 2 -> 1"]),
+        ({}, {"memsets": 1}, {"ran": (GATE, UP, LAST)}, "REGRESSED", ["memsets 2 -> 1"]),
+        (UNSEEN, {}, {}, "REGRESSED", ["peak allocated bytes None -> 1048576"]),
+        ({}, UNSEEN, {}, "REGRESSED", ["peak allocated bytes 1048576 -> None"]),
+        (UNSEEN, UNSEEN, {}, "PASS", []),
+        ({}, {"dispatcher_ops": 9}, {"machine": TORCH}, "PASS", [f"dispatcher ops 3 -> 9{NOT_JUDGED}"]),
+        (
+            {"peak_allocated_bytes": 9},
+            {"peak_allocated_bytes": 7},
+            {"machine": TORCH},
+            "PASS",
+            [f"peak allocated bytes 9 -> 7{NOT_JUDGED}"],
+        ),
+        ({}, {"copies": 1}, {"machine": TORCH}, "REGRESSED", ["copies 0 -> 1"]),
+        ({}, {"dispatcher_ops": 9}, {"machine": fingerprint(driver="1")}, "REGRESSED", ["dispatcher ops 3 -> 9"]),
+    ],
+)
+def test_structure_of_several_counts_gives_status(
+    before: Any, after: Any, changes: Any, status: str, lines: list[str]
+) -> None:
+    verdict = judged(before, after, **changes)
+    assert (verdict.status, reasons(verdict, "counts")) == (Status(status), lines)

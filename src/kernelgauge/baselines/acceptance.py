@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from ..errors import BaselineError, NewerBaselineError, ResultsError, UpdateRefused, printable
@@ -31,7 +31,7 @@ from ..judge import (
     plan_update,
     review,
 )
-from ..results import Results, TestResult, WorkloadResult, find_results, moment, read_results
+from ..results import Results, TestResult, WorkloadResult, find_results, moment, read_results, started
 from ..run import Run
 from . import BaselineStore
 
@@ -52,7 +52,6 @@ __all__ = [
 _ACCEPTABLE = frozenset({Status.REGRESSED, Status.NO_BASELINE, Status.INCOMPARABLE})
 # Clocks of two machines may differ by seconds, and a run is reviewed as soon as it has ended.
 _CLOCK_TOLERANCE = timedelta(minutes=1)
-_EARLIEST = datetime.min.replace(tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def load(paths: Sequence[Path]) -> Loaded:
             expected="results of a run that measured a workload",
             next_command="pytest perf",
         )
-    return Loaded(tuple(sorted(kept, key=lambda each: moment(each[1].started_at) or _EARLIEST)), tuple(skipped))
+    return Loaded(tuple(sorted(kept, key=lambda each: started(each[1]))), tuple(skipped))
 
 
 def pending(loaded: Sequence[Results], store: BaselineStore, *, now: datetime) -> list[Pending]:
@@ -129,10 +128,9 @@ def _pending(together: Sequence[Results], store: BaselineStore, now: datetime) -
     device = next(results.fingerprint.device for results in reversed(together) if results.fingerprint is not None)
     stored = store.stored_or_wrong(device)
     seen: dict[str, list[tuple[Results, WorkloadResult]]] = {}
-    declared_by: dict[str, Results] = {}
+    # A run that was cut short may not have collected all.
+    declared_by = {suite: results for results in together if not results.was_cut_short for suite in results.declared}
     for results in together:
-        if not results.was_cut_short:  # one that was may not have collected all
-            declared_by |= dict.fromkeys(results.declared, results)
         for workload in results.workloads:
             seen.setdefault(workload.id, []).append((results, workload))
     candidates = {name: _candidate(told, stored.get(name), now) for name, told in seen.items()}
@@ -160,20 +158,22 @@ def _candidate(
     """Make a candidate of the newest run. The others must agree with it."""
     measured = [(results, workload, workload.run) for results, workload in told if workload.run is not None]
     results, workload = measured[-1][:2] if measured else told[-1]
-    never = impossible(results, workload)
+    never = _impossible(results, workload)
     if workload.run is None or never:
         why_not = "; ".join(never)
         cannot_run_here = workload.run is None and workload.unavailable is not None
         return Candidate(
             workload.id, workload.suite, None, never=() if cannot_run_here else (why_not,), why_not=why_not
         )
-    wrong = [(*shortcomings(*each), *_untested(*each[:2])) for each in measured]
+    wrong = [(*_shortcomings(*each), *_untested(*each[:2])) for each in measured]
+    # An update measures these again, so they are no reason there.
+    undecided = [_text(each) for each in workload.verdicts if each.is_by_baseline and each.status is Status.UNDECIDED]
     return Candidate(
         workload.id,
         workload.suite,
-        observed_baseline(results, workload, workload.run),
-        others=tuple(observed_baseline(*each) for each in measured[:-1] if not impossible(*each[:2])),
-        doubts=(*wrong[-1], *undecided(workload), *_clocks(results, old, now)),
+        _observed_baseline(results, workload, workload.run),
+        others=tuple(_observed_baseline(*each) for each in measured[:-1] if not _impossible(*each[:2])),
+        doubts=(*wrong[-1], *undecided, *_clocks(results, old, now)),
         shortcomings=tuple(reason for reasons in wrong for reason in reasons),
         limits=workload.limits,
     )
@@ -290,7 +290,7 @@ def update(
     if it cannot be written, `BaselineError` if the folder with those that are there cannot be listed.
     """
     with store.locked():
-        observed = [observed_baseline(results, workload, run) for workload, run in acceptable(results, store)]
+        observed = [_observed_baseline(results, workload, run) for workload, run in acceptable(results, store)]
         if not observed or results.fingerprint is None:
             raise UpdateRefused(
                 "nothing to store: no workload was measured in full and passed its claims", next_command=next_command
@@ -313,7 +313,7 @@ def acceptable(results: Results, store: BaselineStore) -> Iterator[tuple[Workloa
 
 def refusals(results: Results, workload: WorkloadResult, store: BaselineStore) -> list[str]:
     """Why a run may not become a baseline; empty if it may. What only differs from a baseline is no reason."""
-    reasons = impossible(results, workload)
+    reasons = _impossible(results, workload)
     if reasons or workload.run is None:
         return reasons
     try:
@@ -322,19 +322,20 @@ def refusals(results: Results, workload: WorkloadResult, store: BaselineStore) -
         reasons.append(f"{error.where}: {error.one_line}")
     except BaselineError:
         pass  # what cannot be read is what an update replaces
-    return reasons + shortcomings(results, workload, workload.run)
+    return reasons + _shortcomings(results, workload, workload.run)
 
 
-def shortcomings(results: Results, workload: WorkloadResult, run: Run) -> list[str]:
+def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> list[str]:
     """What speaks against a run that a baseline can be made of; empty if nothing does."""
     reasons = ["the run was cut short"] if results.was_cut_short else []
-    failed = [test for test in results.tests if test.outcome == "failed" and _is_of(test, workload)]
-    ends = [(test, workload.end_of(test)) for test in failed]
+    ends = [
+        (test, workload.end_of(test)) for test in results.tests if test.outcome == "failed" and _is_of(test, workload)
+    ]
     reasons += dict.fromkeys(
         f"{test.name} failed" for test, verdict in ends if verdict is None or not _is_acceptable(verdict)
     )
     reasons += [
-        f"{verdict.subject}: {verdict.status.value}  {verdict.headline}"
+        _text(verdict)
         for verdict in workload.verdicts
         if verdict.status.fails and not _is_acceptable(verdict) and not any(end is verdict for _, end in ends)
     ]
@@ -342,20 +343,15 @@ def shortcomings(results: Results, workload: WorkloadResult, run: Run) -> list[s
     if not declared:
         reasons.append("what it declares was not checked (was the test deselected?)")
     reasons += [
-        f"{DECLARED}: {verdict.status.value}  {verdict.headline}"
+        _text(verdict)
         for verdict in declared
         if verdict.status is not Status.PASS and not verdict.status.fails  # one that fails is told above
     ]
     return [*reasons, *_not_measured(results, run)]
 
 
-def undecided(workload: WorkloadResult) -> list[str]:
-    """What could not be told from its baseline: measured again by `--perf-update`, it is no reason; saved, it is."""
-    return [
-        f"{verdict.subject}: {verdict.status.value}  {verdict.headline}"
-        for verdict in workload.verdicts
-        if verdict.is_by_baseline and verdict.status is Status.UNDECIDED
-    ]
+def _text(verdict: Verdict) -> str:
+    return f"{verdict.subject}: {verdict.status.value}  {verdict.headline}"
 
 
 def _is_of(test: TestResult, workload: WorkloadResult) -> bool:
@@ -371,22 +367,21 @@ def _is_acceptable(verdict: Verdict) -> bool:
 
 
 def _not_measured(results: Results, run: Run) -> Iterator[str]:
-    if run.incomplete and all(run.sample(timer) is not None for timer in results.timers):
+    missing = [timer for timer in results.timers if run.sample(timer) is None]
+    if run.incomplete and not missing:
         yield f"it was not measured in full ({run.incomplete})"
     if not results.timers:
         yield "the results do not say which timers the device has: an older version of kernelgauge wrote them"
-    for timer in results.timers:
-        if run.sample(timer) is None:
-            yield f"{timer.label} was not measured " + (
-                f"({run.incomplete})" if run.incomplete else "(was its test deselected?)"
-            )
+    for timer in missing:
+        yield f"{timer.label} was not measured ({run.incomplete or 'was its test deselected?'})"
 
 
-def impossible(results: Results, workload: WorkloadResult) -> list[str]:
+def _impossible(results: Results, workload: WorkloadResult) -> list[str]:
     """Why no baseline can be made of it, whoever wants one. Saved results may come from anywhere."""
     run = workload.run
     if run is None:
-        return [why_not_measured(workload)]
+        failed = next((verdict.headline for verdict in workload.verdicts if verdict.status.fails), "")
+        return [workload.unavailable or failed or "it was not measured"]
     if not is_file_name(workload.id):
         return ["its id is no file name"]
     if Counter(each.id for each in results.workloads)[workload.id] > 1:
@@ -399,20 +394,14 @@ def impossible(results: Results, workload: WorkloadResult) -> list[str]:
     if not comparison.identical:
         return [f"its run is of another machine than the results: {comparison}"]
     try:
-        content = encode_baseline(observed_baseline(results, workload, run))
+        content = encode_baseline(_observed_baseline(results, workload, run))
         decode_baseline(content, where=workload.id, workload=workload.id)
     except BaselineError as error:  # never written: it could not be read
         return [f"its run contradicts itself: {error.got}"]
     return []
 
 
-def why_not_measured(workload: WorkloadResult) -> str:
-    """In one line."""
-    failed = next((verdict for verdict in workload.verdicts if verdict.status.fails), None)
-    return workload.unavailable or (failed.headline if failed else "it was not measured")
-
-
-def observed_baseline(results: Results, workload: WorkloadResult, run: Run) -> Baseline:
+def _observed_baseline(results: Results, workload: WorkloadResult, run: Run) -> Baseline:
     """The baseline that accepting a run would store, with what it remembers of the run of pytest."""
     recorded = Recorded(results.started_at, results.commit, results.kernelgauge)
     return from_run(run, suite=workload.suite, recorded=recorded)

@@ -148,22 +148,23 @@ def review(
     observed = [each.observed for each in candidates if each.observed is not None]
     readable = {name: old if isinstance(old, Baseline) else None for name, old in stored.items()}
     limits = {each.workload: each.limits for each in candidates}
-    plan = {
-        change.workload: change
-        for change in plan_update(observed, readable, declared, comparisons=comparisons, limits=limits)
-    }
     comparisons = comparisons or comparison_count(observed)
+    changes = plan_update(observed, readable, declared, comparisons=comparisons, limits=limits)
+    plan = {change.workload: change for change in changes}
     reviewed = [_reviewed(each, stored.get(each.workload), plan, comparisons) for each in candidates]
-    done = {each.workload for each in candidates}
     for name, change in plan.items():
         if change.action is Action.TRIM:
-            done.add(name)
             doubts = (vanished_doubts or {}).get(name, ())
             reviewed.append(Reviewed(name, Group.VANISHED, change, evidence=change.details, doubts=doubts))
+    done = {each.workload for each in reviewed}
     suites = {*declared, *(each.suite for each in candidates)}
     for name, old in stored.items():
-        if name not in done and (isinstance(old, BaselineError) or old.suite in suites):
-            reviewed.append(_left_out(name, old))
+        if name in done:
+            continue
+        if isinstance(old, BaselineError):
+            reviewed.append(Reviewed(name, Group.NOT_MEASURED, None, never=(_unusable(old),)))
+        elif old.suite in suites:
+            reviewed.append(Reviewed(name, Group.NOT_MEASURED, None, evidence=("not selected in this run",)))
     compared = [(before, each) for each in observed if (before := readable.get(each.workload)) is not None]
     moved = Counter(
         change
@@ -174,13 +175,6 @@ def review(
     order = list(Group)
     reviewed.sort(key=lambda each: (order.index(each.group), each.workload))
     return Review(device, tuple(recorded.items()), tuple(moved.items()), tuple(reviewed))
-
-
-def _left_out(name: str, old: Baseline | BaselineError) -> Reviewed:
-    """A stored baseline that the results say nothing of."""
-    if isinstance(old, BaselineError):
-        return Reviewed(name, Group.NOT_MEASURED, None, never=(_unusable(old),))
-    return Reviewed(name, Group.NOT_MEASURED, None, evidence=("not selected in this run",))
 
 
 def _unusable(error: BaselineError) -> str:
@@ -217,7 +211,7 @@ def _reviewed(
         group=_group(old, new, times),
         times=times,
         evidence=tuple(_evidence(old, new, change, times)),
-        doubts=(*doubts, *_undecided(times, doubts), *_forgotten(times, doubts)),
+        doubts=(*doubts, *_time_doubts(times, doubts)),
     )
 
 
@@ -251,19 +245,14 @@ def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequen
             yield rest
 
 
-def _undecided(times: Sequence[TimeChange], doubts: Sequence[str]) -> Iterator[str]:
-    for each in (change for change in times if change.undecided):
-        said = f"{each.timer.label}: {Status.UNDECIDED.value}"
-        if not any(doubt.startswith(said) for doubt in doubts):
-            yield f"{said}  inconclusive"
-
-
-def _forgotten(times: Sequence[TimeChange], doubts: Sequence[str]) -> Iterator[str]:
-    """Timers that the file would lose."""
-    for each in (change for change in times if change.after_us is None):
-        said = f"{each.timer.label} was not measured"
-        if not any(doubt.startswith(said) for doubt in doubts):
-            yield f"{said}, and the baseline has it"
+def _time_doubts(times: Sequence[TimeChange], doubts: Sequence[str]) -> Iterator[str]:
+    """Yield the times that are inconclusive, and those that the file would lose, unless `doubts` name them."""
+    found = [(f"{each.timer.label}: {Status.UNDECIDED.value}", "  inconclusive") for each in times if each.undecided]
+    lost = [each for each in times if each.after_us is None]
+    found += [(f"{each.timer.label} was not measured", ", and the baseline has it") for each in lost]
+    for start, end in found:
+        if not any(doubt.startswith(start) for doubt in doubts):
+            yield start + end
 
 
 def _disagreements(new: Baseline, candidate: Candidate, comparisons: int) -> Iterator[str]:

@@ -11,7 +11,7 @@ import msgspec
 
 from ..run import Timer
 from ..trace.kernel import KernelIdentity
-from .baseline import Baseline, Entry, Likeness, Recorded, gemm_kernel, merge_entries
+from .baseline import Baseline, Entry, Likeness, gemm_kernel, merge_entries
 from .fingerprint import FieldChange, compare
 from .priors import Limits, prior_for
 from .timing import Decision, decide
@@ -120,21 +120,19 @@ def plan_one(
     old = stored[new.workload]
     if old is None:
         return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
-    details = tuple(exact_details(old, new))
     changes = time_changes(old, new, comparisons=comparisons, limits=limits)
-    if details:
-        details = (*details, *_time_details(changes), *_forgotten(old.entries))
-        return PlannedChange(Action.UPDATE, new.workload, new, details)
+    # A time that did not move stays as it is stored, so that slow drift adds up until it shows.
+    moved = [time_detail(change) for change in changes if change.moved]
+    if exact := exact_details(old, new):
+        return PlannedChange(Action.UPDATE, new.workload, new, (*exact, *moved, *_forgotten(old.entries)))
     entry, alike = old.entry_like(new.entries[0].kernels)
     if not alike.same_configuration:
         known = f"a launch configuration that was not known: {len(old.entries) + 1} now"
         return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, None, new), (known,))
-    details = tuple(_time_details(changes))
-    if alike is not Likeness.IDENTICAL:
-        details = ("generated source of its kernels", *details)
-    if not details:
+    source = ["generated source of its kernels"] if alike is not Likeness.IDENTICAL else []
+    if not source and not moved:
         return PlannedChange(Action.KEEP, new.workload, None, tuple(time_detail(c) for c in changes if c.not_judged))
-    details = (*details, *_forgotten([entry]))
+    details = (*source, *moved, *_forgotten([entry]))
     return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, entry, new), details)
 
 
@@ -174,11 +172,6 @@ def exact_details(old: Baseline, new: Baseline) -> list[str]:
     if old.entry_like(new.entries[0].kernels)[1] is Likeness.OTHER_KERNELS:
         details.append("other kernels")
     return details
-
-
-def _time_details(changes: Sequence[TimeChange]) -> list[str]:
-    """Return the times that moved. A time that did not stays as it is stored, so that slow drift adds up until it shows."""
-    return [time_detail(change) for change in changes if change.moved]
 
 
 def time_detail(change: TimeChange) -> str:
@@ -241,14 +234,9 @@ def joined(stored: Baseline, new: Baseline, *, comparisons: int, limits: Limits 
     differs = [*exact_details(stored, new), *_other_source(stored, new), *moved]
     if differs:
         raise ValueError(", ".join(dict.fromkeys(differs)))
-    return msgspec.structs.replace(
-        stored, entries=merge_entries([stored, new]), recorded=_later(stored.recorded, new.recorded)
-    )
-
-
-def _later(one: Recorded | None, other: Recorded | None) -> Recorded | None:
-    known = [each for each in (one, other) if each is not None]
-    return max(known, key=lambda each: each.at, default=None)
+    known = [each.recorded for each in (stored, new) if each.recorded is not None]
+    recorded = max(known, key=lambda each: each.at, default=None)
+    return msgspec.structs.replace(stored, entries=merge_entries([stored, new]), recorded=recorded)
 
 
 def _other_source(stored: Baseline, new: Baseline) -> Iterator[str]:

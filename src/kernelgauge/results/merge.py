@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ..files import is_file_name, write_atomically
-from ..judge import Status, compare
+from ..judge import compare
 from ..workload import Share
 from . import Results, WorkloadResult, join, started
 
@@ -140,7 +140,7 @@ def find_problems(merged: Sequence[Results]) -> Iterator[str]:
     yield from _missing_shards(share for each in merged for share in _split_arguments(each.arguments)[1])
     for each in merged:
         failed = sum(test.outcome == "failed" for test in each.tests)
-        if (each.exit_status or failed) and not _fails(each.status):
+        if (each.exit_status or failed) and not (each.status is not None and each.status.fails):
             tests = f", {failed} of {len(each.tests)} tests failed" if failed else ""
             yield f"the run that started at {each.started_at} ended with exit status {each.exit_status}{tests}"
 
@@ -156,10 +156,6 @@ def outcome(merged: Sequence[Results], problems: Sequence[str]) -> str:
         workload.status is not None or workload.unavailable is not None for _, workload in _workloads(merged)
     )
     return "PASS" if is_judged and all(status.decided for status in statuses) else "UNDECIDED"
-
-
-def _fails(status: Status | None) -> bool:
-    return status is not None and status.fails
 
 
 # -- traces -----------------------------------------------------------------------------------------------------------
