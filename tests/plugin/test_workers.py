@@ -118,7 +118,8 @@ def pytest_sessionfinish(session):
 
 
 def run(project: Project, *arguments: str) -> pytest.RunResult:
-    return project.pytester.runpytest_subprocess("perf", *arguments)
+    """Run the suite with its controller in this process; the workers are processes of their own."""
+    return project.pytester.runpytest_inprocess("perf", *arguments)
 
 
 def unit_tests(project: Project) -> None:
@@ -143,7 +144,8 @@ def test_results_are_those_of_one_process(project: Project) -> None:
     alone = project.results()
     (project.root / "perf" / "measured.txt").unlink()
     project.add_to_conftest(TELL_ON_THEM, first=True)
-    result = run(project, "-n", "auto", "--junitxml=junit.xml", "--perf-history=nights")
+    arguments = ("perf", "-n", "auto", "--junitxml=junit.xml", "--perf-history=nights")
+    result = project.pytester.runpytest_subprocess(*arguments)  # it has not imported torch
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=19, failed=1)
     seen = {path.name: path.read_text() for path in (project.root / "perf").glob("seen-*")}
@@ -379,12 +381,12 @@ def test_two_runs_on_one_gpu_wait_for_each_other(project: Project) -> None:
     lock.hold("told")
     impatient = "import kernelgauge.files\nkernelgauge.files.GpuLock.__init__.__kwdefaults__['patience_s'] = 0.3\n"
     project.add_to_conftest(impatient, first=True)
-    result = run(project, "-n", "0")
+    result = project.pytester.runpytest_subprocess("perf")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert project.measured() == []
     assert "another run of kernelgauge times on this GPU" in result.stdout.str()
     lock.release()
-    assert run(project, "-n", "0").ret == pytest.ExitCode.OK
+    assert project.pytester.runpytest_subprocess("perf").ret == pytest.ExitCode.OK
     assert project.results().exit_status == 0
 
 
