@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
+# An inner run in this process forgets the modules that it imported: these it would import and compile each time anew.
+import _pytest.stepwise  # noqa: F401
+import hypothesis.statistics  # noqa: F401
+import pynvml  # noqa: F401
 import pytest
+import rich.jupyter
+import rich.table  # noqa: F401
 
+import kernelgauge.plugin.hooks
+import kernelgauge.report.html as pages
+import kernelgauge.report.terminal
+import kernelgauge.standard  # noqa: F401
 from kernelgauge.baselines import calibration as calibrating
 from kernelgauge.cli import main
 from tests.plugin.inner_project import Project
 from tests.plugin.told_processes import SECOND, Command, Processes, measured
+
+ENVIRONMENT = functools.cache(pages._environment)  # compiles the templates of the report once
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +31,8 @@ def as_at_a_desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KERNELGAUGE_LOCKS", str(tmp_path))
     for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:cacheprovider -p no:hypothesispytest -p no:timeout")
+    monkeypatch.setattr(pages, "_environment", ENVIRONMENT)
 
 
 @pytest.fixture

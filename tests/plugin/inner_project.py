@@ -16,7 +16,17 @@ import pytest
 import scipy.special  # noqa: F401  (an inner run forgets the modules that it imported; C extensions load only once)
 
 import kernelgauge.workload  # noqa: F401  (so that all inner runs have the same class)
+from kernelgauge.results import Results, read_results
 
+ID = "mlp-eager-bf16-4x8"
+VERDICT, REASON = "kernelgauge_verdict", "kernelgauge_reason"
+SHORT = {
+    "test_device_time": "device",
+    "test_host_dispatch_time": "host",
+    "test_end_to_end_latency": "latency",
+    "test_kernels_and_graphs_are_as_declared": "declared",
+    "test_structure_is_that_of_the_baseline": "structure",
+}
 DEVICE = "Told GPU"
 GEMM_US, GELU_US = 6.0, 4.0
 
@@ -96,6 +106,14 @@ def told(
         "samples": samples(gelu_us),
         "again": None if again_gelu_us is None else samples(again_gelu_us),
     }
+
+
+IDS = [ID, "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8", "linear-compiled-bf16-4x8"]
+
+
+def two_modules(**of_the_third: Any) -> tuple[dict[str, Any], ...]:
+    """What is told of `IDS`: two modules in two variants each."""
+    return told(), told(variant="compiled"), told("linear", **of_the_third), told("linear", "compiled")
 
 
 @dataclass(frozen=True)
@@ -222,6 +240,33 @@ class Project:
     def cases(self) -> list[Case]:
         """What the last run's JUnit file says."""
         return junit_cases(self.root / "junit.xml")
+
+    def verdicts(self, module: str, *, outcome: bool = False) -> dict[str, str | None]:
+        """The verdict of each test of a module's workload, or how it ended; by the test's short name."""
+        return {
+            SHORT.get(case.name, case.name): case.outcome if outcome else case.properties.get(VERDICT)
+            for case in self.cases()
+            if case.parameters.startswith(f"{module}-")
+        }
+
+    def of(self, name: str, workload: str) -> Case:
+        (found,) = [case for case in self.cases() if (case.name, case.parameters) == (name, workload)]
+        return found
+
+    def results(self) -> Results:
+        return read_results(self.latest / "results.json")
+
+    @property
+    def latest(self) -> Path:
+        return self.root / "reports" / "latest"
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the suite."""
+        (self.root / "perf" / name).write_text(text)
+
+    def add_to_conftest(self, text: str, *, first: bool = False) -> None:
+        before = (self.root / "perf" / "conftest.py").read_text()
+        self.write("conftest.py", text + before if first else before + text)
 
     def case(self, name: str) -> Case:
         (found,) = [case for case in self.cases() if case.name == name]

@@ -31,9 +31,7 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-def test_a_suite_is_calibrated_stored_and_judged_by_it(
-    suite: pytest.Pytester, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_suite_is_calibrated_and_judged_by_it(suite: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate", "perf", "--perf-device", "cpu", "--processes", "2"]) == 0
     printed = capsys.readouterr()
     assert printed.err.splitlines() == ["process 1 of 2", "process 2 of 2"]
@@ -57,14 +55,3 @@ def test_a_suite_is_calibrated_stored_and_judged_by_it(
         assert verdicts[workload, "test_structure_is_that_of_the_baseline"] == "PASS"
         # The times of a busy CPU may be any of these, but they are compared.
         assert verdicts[workload, "test_device_time"] in ("PASS", "IMPROVED", "UNDECIDED", "REGRESSED", "NOT_JUDGED")
-
-
-def test_a_suite_that_fails_is_told_with_what_pytest_said_and_stores_nothing(
-    suite: pytest.Pytester, capsys: pytest.CaptureFixture[str]
-) -> None:
-    conftest = suite.path / "perf" / "conftest.py"
-    conftest.write_text(CONFTEST.replace('dtype="fp32"', 'dtype="fp32", graph_breaks=7'))
-    assert main(["calibrate", "perf", "--perf-device", "cpu", "--processes", "2"]) == 2
-    printed = capsys.readouterr()
-    assert "FAILED perf/test_perf.py::test_kernels_and_graphs_are_as_declared[first-eager-fp32]" in printed.err
-    assert not (suite.path / "baselines").exists()

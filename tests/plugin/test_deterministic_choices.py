@@ -34,18 +34,14 @@ def measure(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_the_switch_is_set_before_anything_is_measured_and_only_on_demand(
-    pytester: pytest.Pytester, asked: bool
-) -> None:
+def test_deterministic_switch_is_set_on_demand(pytester: pytest.Pytester, asked: bool) -> None:
     result = measure(pytester, *(["-o", "kernelgauge_deterministic=true"] if asked else []))
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines([f"deterministic: {asked}"] * 2)
     assert not inductor.deterministic  # after the session, as before it
 
 
-def test_a_torch_that_cannot_is_told_so_and_measures_nothing(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_older_torch_is_named_and_measures_nothing(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     older = SimpleNamespace()
     monkeypatch.setattr(torch._inductor, "config", older)
     monkeypatch.setitem(sys.modules, "torch._inductor.config", older)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -58,11 +57,7 @@ def by_test(root: Path, workload: str) -> dict[str, Case]:
     return {case.name: case for case in junit_cases(root / "junit.xml") if case.parameters == workload}
 
 
-def test_a_suite_of_a_few_lines_is_recorded_and_judged(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # an inner run is no worker of the outer one
+def test_foreign_suite_is_recorded_and_judged(pytester: pytest.Pytester) -> None:
     write_suite(pytester.path, CONFTEST)
     recorded = pytester.runpytest_subprocess("perf", "--perf-device", "cpu", "--perf-update")
     assert recorded.ret == pytest.ExitCode.OK
@@ -163,84 +158,40 @@ def pytest_kernelgauge_workloads():
 DECLARED, NUMERICS = "test_kernels_and_graphs_are_as_declared", "test_result_matches_float64"
 
 
-class OddRun(SimpleNamespace):
-    """The one run of the odd suite. `text`: what pytest printed; `root`: its folder."""
-
-    def cases(self, name: str) -> dict[str, Case]:
-        cases = by_test(self.root, f"{name}-eager-fp32")
-        assert len(cases) == 6
-        return cases
-
-    def verdicts(self, name: str) -> set[str | None]:
-        """The verdicts of every test that needs a measurement."""
-        return {
-            case.properties.get("kernelgauge_verdict") for test, case in self.cases(name).items() if test != NUMERICS
-        }
+FAILING = {
+    "uncompilable": "uncompilable-eager-fp32: compiling or running failed",
+    "misspelt_option": "misspelt_option-eager-fp32: ",
+    "raises": "ValueError: no such head",
+    "raises_later": "KeyError: 'no second time'",
+    "raises_silently": "RuntimeError",
+}
 
 
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> OddRun:
-    root = tmp_path_factory.mktemp("odd")
-    write_suite(root, ODD)
+def test_odd_workloads_end_their_own_tests_only(tmp_path: Path) -> None:
+    write_suite(tmp_path, ODD)
     command = [sys.executable, "-m", "pytest", "perf", "--perf-device", "cpu", "--junitxml=junit.xml"]
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-    result = subprocess.run(command, cwd=root, env=inherited, capture_output=True, text=True, timeout=500, check=False)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False)
     assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.stdout + result.stderr
     assert "INTERNALERROR" not in result.stdout
-    return OddRun(root=root, text=result.stdout)
-
-
-def test_a_graph_break_fails_the_declaration_with_its_count(odd: OddRun) -> None:
-    cases = odd.cases("breaks")
-    assert cases[DECLARED].outcome == "failure"
-    assert "graph breaks: got 1, expected 0" in cases[DECLARED].message
-    assert cases[NUMERICS].outcome == "passed"
-    assert cases["test_device_time"].properties["kernelgauge_verdict"] == "NO_BASELINE"
-
-
-def test_a_graph_break_that_is_declared_passes(odd: OddRun) -> None:
-    assert odd.cases("known_break")[DECLARED].outcome == "passed"
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("uncompilable", "uncompilable-eager-fp32: compiling or running failed"),
-        ("misspelt_option", "misspelt_option-eager-fp32: "),
-        ("raises", "ValueError: no such head"),
-        ("raises_later", "KeyError: 'no second time'"),
-        ("raises_silently", "RuntimeError"),
-    ],
-)
-def test_a_workload_that_fails_is_invalid_in_every_test_and_says_what_failed(odd: OddRun, name: str, said: str) -> None:
-    assert odd.verdicts(name) == {"INVALID"}
-    cases = odd.cases(name)
-    assert all(case.outcome in ("failure", "error") for test, case in cases.items())
-    assert said in cases["test_device_time"].message
-    assert name in cases["test_device_time"].message
-
-
-def test_a_result_that_is_not_a_number_fails_numerics(odd: OddRun) -> None:
-    case = odd.cases("nan")[NUMERICS]
-    assert case.outcome == "failure"
-    assert "relative error nan" in case.message
-    assert "seed" in case.message
-
-
-def test_wrong_numerics_show_in_the_summary(odd: OddRun) -> None:
-    (row,) = [line for line in odd.text.splitlines() if line.startswith("nan-eager-fp32 ")]
-    assert "PASS" not in row
-    assert "REGRESSED" in row or "INVALID" in row
-
-
-def test_a_result_of_zeros_that_is_right_passes_numerics(odd: OddRun) -> None:
-    assert odd.cases("zeros")[NUMERICS].outcome == "passed"
-
-
-def test_inputs_that_are_no_floats_keep_their_dtype(odd: OddRun) -> None:
-    assert {case.outcome for case in odd.cases("embedding").values()} == {"passed", "skipped"}
-
-
-@pytest.mark.parametrize("name", ["no_parameters", "function"])
-def test_what_has_no_parameters_can_have_a_reference(odd: OddRun, name: str) -> None:
-    assert odd.cases(name)[NUMERICS].outcome == "passed"
+    names = re.findall(r'workload\("(\w+)"', ODD)
+    cases = {name: by_test(tmp_path, f"{name}-eager-fp32") for name in names}
+    assert len(names) == 12
+    assert all(len(each) == 6 for each in cases.values())
+    assert cases["breaks"][DECLARED].outcome == "failure"
+    assert "graph breaks: got 1, expected 0" in cases["breaks"][DECLARED].message
+    assert cases["breaks"]["test_device_time"].properties["kernelgauge_verdict"] == "NO_BASELINE"
+    assert cases["known_break"][DECLARED].outcome == "passed"
+    for name, said in FAILING.items():
+        assert all(case.outcome in ("failure", "error") for case in cases[name].values())
+        measured = [case for test, case in cases[name].items() if test != NUMERICS]
+        assert {case.properties.get("kernelgauge_verdict") for case in measured} == {"INVALID"}
+        assert said in cases[name]["test_device_time"].message
+        assert name in cases[name]["test_device_time"].message
+    assert cases["nan"][NUMERICS].outcome == "failure"
+    assert "relative error nan" in cases["nan"][NUMERICS].message
+    assert "seed" in cases["nan"][NUMERICS].message
+    (row,) = [line for line in result.stdout.splitlines() if line.startswith("nan-eager-fp32 ")]
+    assert row.split()[-1] in ("REGRESSED", "INVALID")
+    for name in ("breaks", "zeros", "no_parameters", "function"):
+        assert cases[name][NUMERICS].outcome == "passed"
+    assert {case.outcome for case in cases["embedding"].values()} == {"passed", "skipped"}  # inputs keep their dtype

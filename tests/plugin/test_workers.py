@@ -1,4 +1,4 @@
-"""Under pytest-xdist: a GPU for each worker, a worker for each group of workloads, and one result."""
+"""Under pytest-xdist: a GPU for each worker, a worker for each group of workloads, one result; and locks of a GPU."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from kernelgauge.cli import main
+from kernelgauge.files import LOCKS, GpuLock
 from kernelgauge.judge import Status
+from kernelgauge.measure.device import CpuDevice
+from kernelgauge.plugin.options import Options
+from kernelgauge.plugin.session import Session
 from kernelgauge.results import read_results
-from tests.plugin.inner_project import Project, told
-from tests.plugin.two_modules import IDS, add_to_conftest, results, run, two_modules
+from tests.plugin.inner_project import IDS, Project, told, two_modules
 
 pytest.importorskip("xdist")
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("gpus")]
@@ -114,10 +117,15 @@ def pytest_sessionfinish(session):
 """
 
 
-def unit_tests(project: Project, count: int = 6) -> None:
+def run(project: Project, *arguments: str) -> pytest.RunResult:
+    """Run the suite with its controller in this process; the workers are processes of their own."""
+    return project.pytester.runpytest_inprocess("perf", *arguments)
+
+
+def unit_tests(project: Project) -> None:
     """Write tests of something else beside the suite."""
     (project.root / "unit").mkdir()
-    body = f"import pytest\n\n@pytest.mark.parametrize('n', range({count}))\ndef test_unit(n):\n    pass\n"
+    body = "import pytest\n\n@pytest.mark.parametrize('n', range(6))\ndef test_unit(n):\n    pass\n"
     (project.root / "unit" / "test_unit.py").write_text(body)
 
 
@@ -133,67 +141,73 @@ def test_results_are_those_of_one_process(project: Project) -> None:
     project.record()
     project.tell(*two_modules(gelu_us=5.5))
     project.run()
-    alone = results(project)
+    alone = project.results()
     (project.root / "perf" / "measured.txt").unlink()
-    add_to_conftest(project, TELL_ON_THEM, first=True)
-    result = run(project, "-n", "auto", "--junitxml=junit.xml")
+    project.add_to_conftest(TELL_ON_THEM, first=True)
+    arguments = ("perf", "-n", "auto", "--junitxml=junit.xml", "--perf-history=nights")
+    result = project.pytester.runpytest_subprocess(*arguments)  # it has not imported torch
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=19, failed=1)
     seen = {path.name: path.read_text() for path in (project.root / "perf").glob("seen-*")}
     assert seen == {"seen-controller": "3,GPU-5f", "seen-gw0": "3", "seen-gw1": "GPU-5f"}
     assert sorted(project.measured_together()) == [IDS[2:], IDS[:2]]
-    together = results(project)
+    together = project.results()
     assert [each.id for each in together.workloads] == [each.id for each in alone.workloads] == IDS
     for one, other in zip(alone.workloads, together.workloads, strict=True):
         assert one.verdicts == other.verdicts
         assert one.trace == other.trace
     assert {test.node for test in together.tests} == {test.node for test in alone.tests}
     assert together.exit_status == alone.exit_status == pytest.ExitCode.TESTS_FAILED
-    assert together.arguments[-4:] == ("perf", "-n", "auto", "--junitxml=junit.xml")
+    assert together.arguments[-5:-2] == ("perf", "-n", "auto")
     assert {each.run.neighbours for each in together.workloads if each.run} == {1}
     verdicts = sorted(case.properties["kernelgauge_verdict"] for case in project.cases())
     assert verdicts == ["PASS"] * 19 + ["REGRESSED"]
-    latest = project.root / "reports" / "latest"
-    assert sorted(path.name for path in latest.iterdir()) == ["report.html", "report.md", "results.json", "traces"]
-    assert len(list((latest / "traces").iterdir())) == 2 * len(IDS)
+    left = sorted(path.name for path in project.latest.iterdir())
+    assert left == ["report.html", "report.md", "results.json", "traces"]
+    assert len(list((project.latest / "traces").iterdir())) == 2 * len(IDS)
     assert sum("= kernelgauge =" in line for line in result.outlines) == 1
+    (night,) = project.root.glob("nights/**/*.json")
+    assert all(each in night.read_text() for each in IDS)
 
 
 def test_baselines_are_those_of_one_process(project: Project) -> None:
     project.tell(*two_modules())
     project.record()
-    alone = project.stored()
+    alone = {name: json.loads(text) | {"recorded": None} for name, text in project.stored().items()}
     project.tell(*two_modules()[:3])  # the fourth is declared no longer
     for name in IDS[:3]:
         (project.baselines / f"{name}.json").unlink()
-    result = run(project, "-n", "2", "--perf-update")
-    assert result.ret == pytest.ExitCode.OK
-
-    def content(stored: dict[str, bytes]) -> dict[str, Any]:
-        return {name: json.loads(text) | {"recorded": None} for name, text in stored.items()}
-
-    assert content(project.stored()) == {name: each for name, each in content(alone).items() if name in IDS[:3]}
+    assert run(project, "-n", "2", "--perf-update").ret == pytest.ExitCode.OK
+    after = {name: json.loads(text) | {"recorded": None} for name, text in project.stored().items()}
+    assert after == {name: alone[name] for name in IDS[:3]}
 
 
 def test_dist_each_runs_all_on_every_gpu(project: Project) -> None:
     project.tell(*two_modules())
-    result = run(project, "-n", "2", "--dist", "each")
-    result.assert_outcomes(passed=8, skipped=32)
+    run(project, "-n", "2", "--dist", "each").assert_outcomes(passed=8, skipped=32)
     assert project.measured_together() == [IDS, IDS]
+
+
+def test_shard_is_divided_among_the_workers(project: Project) -> None:
+    project.tell(*(told(name, variant) for name in "abcd" for variant in ("eager", "compiled")))
+    run(project, "-n", "2", "--perf-shard", "1/2")
+    assert sorted(len(together) for together in project.measured_together()) == [2, 2]
+    assert len(set(project.measured())) == 4
 
 
 # -- how many workers -------------------------------------------------------------------------------------------------
 
 
-def test_more_workers_than_gpus_are_not_started(project: Project) -> None:
-    result = run(project, "-n", "5", "--collect-only")
-    result.stdout.fnmatch_lines(["kernelgauge: one worker times on each GPU: -n 5 -> 2"])
-
-
-def test_without_a_gpu_one_worker_is_started(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    result = run(project, "-n", "2", "--collect-only")
-    result.stdout.fnmatch_lines(["kernelgauge: there is one device to time on: -n 2 -> 1"])
+@pytest.mark.parametrize(
+    ("visible", "wanted", "shown"),
+    [("3,5", "5", "one worker times on each GPU: -n 5 -> 2"), ("", "2", "there is one device to time on: -n 2 -> 1")],
+)
+def test_more_workers_than_gpus_are_not_started(
+    project: Project, monkeypatch: pytest.MonkeyPatch, visible: str, wanted: str, shown: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    result = project.pytester.runpytest_inprocess("perf", "-n", wanted, "--collect-only")
+    result.stdout.fnmatch_lines([f"kernelgauge: {shown}"])
 
 
 def test_unrelated_tests_keep_their_workers(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,87 +220,72 @@ def test_unrelated_tests_keep_their_workers(project: Project, monkeypatch: pytes
     timing = {line.partition("]")[0] for line in result.outlines if line.startswith("[gw") and "perf/" in line}
     assert len(timing) == 1  # two processes on one GPU would disturb each other
     assert sorted(project.measured_together()) == [IDS[2:], IDS[:2]]
-
-
-def test_other_suites_are_distributed_as_without_us(project: Project) -> None:
-    unit_tests(project)
-    result = project.pytester.runpytest_subprocess("unit", "-n", "2", "-v")
-    result.assert_outcomes(passed=6)
-    result.stdout.fnmatch_lines(["scheduling tests via LoadScheduling"])
+    alone = project.pytester.runpytest_subprocess("unit", "-n", "2", "-v")
+    alone.assert_outcomes(passed=6)
+    alone.stdout.fnmatch_lines(["scheduling tests via LoadScheduling"])
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_workers_that_collect_different_tests_are_an_error(project: Project) -> None:
+def collect_less(project: Project) -> None:
     project.tell(*two_modules())
-    add_to_conftest(project, COLLECT_LESS)
-    result = run(project, "-n", "2")
-    assert result.ret != pytest.ExitCode.OK
-    assert "Different tests were collected" in said(result)
+    project.add_to_conftest(COLLECT_LESS)
+
+
+def break_a_file(project: Project) -> None:
+    project.write("test_claims.py", "import nothing_of_this_name\n")
+
+
+def declare_twice(project: Project) -> None:
+    project.tell(told(), told())
+
+
+def block_reports(project: Project) -> None:
+    (project.root / "reports").write_text("")
+
+
+def block_traces(project: Project) -> None:
+    project.latest.mkdir(parents=True)
+    (project.latest / "traces").write_text("a file")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "text"),
+    [
+        (collect_less, None, "Different tests were collected"),
+        (break_a_file, None, "nothing_of_this_name"),
+        (declare_twice, 4, "two workloads have the same id"),
+        (block_reports, 4, "cannot write"),
+        (block_traces, 4, "cannot remove what another run has left\n  where    "),
+    ],
+)
+def test_spoilt_suite_measures_nothing(project: Project, spoil, code: int | None, text: str) -> None:
+    spoil(project)
+    result = run(project, "-n", "2", *(["--perf-update"] if code is None else []))
+    assert result.ret == code or (code is None and result.ret != 0)
+    assert said(result).count(text) == 1 or (code is None and text in said(result))
+    assert "INTERNALERROR" not in said(result)
     assert project.measured() == []
+    assert project.stored() == {}
 
 
-def test_uncollectable_file_stops_everything(project: Project) -> None:
-    (project.root / "perf" / "test_claims.py").write_text("import nothing_of_this_name\n")
-    project.tell(*two_modules())
-    result = run(project, "-n", "2", "--perf-update")
-    assert result.ret != pytest.ExitCode.OK
-    assert project.measured() == []
-    assert not list((project.root / "baselines").glob("*/*.json"))
-
-
-def test_update_of_nothing_fails_and_leaves_the_last_reports(project: Project) -> None:
+def test_update_of_nothing_fails_and_keeps_reports(project: Project) -> None:
     project.run()
-    before = (project.root / "reports" / "latest" / "results.json").read_bytes()
+    before = (project.latest / "results.json").read_bytes()
     result = run(project, "-n", "2", "--perf-update", "-k", "nothing")
     assert result.ret != pytest.ExitCode.OK
     assert "nothing to store" in result.stdout.str()
-    assert (project.root / "reports" / "latest" / "results.json").read_bytes() == before
+    assert (project.latest / "results.json").read_bytes() == before
 
 
 def test_update_on_every_gpu_is_refused(project: Project) -> None:
-    result = run(project, "-n", "2", "--dist", "each", "--perf-update")
+    result = project.pytester.runpytest_inprocess("perf", "-n", "2", "--dist", "each", "--perf-update")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert project.measured() == []
 
 
-@pytest.mark.parametrize("workers", [("-n", "2"), ("--dist", "load", "--tx", "2*popen")], ids=["-n", "--tx"])
-def test_runs_of_a_calibration_are_refused(project: Project, workers: tuple[str, ...]) -> None:
-    result = run(project, "--perf-calibrate=c", *workers)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*each process of a calibration measures alone: run it without*"])
-    assert not (project.root / "runs.json").exists()
-
-
-def test_invalid_declaration_is_said_once_and_nothing_runs(project: Project) -> None:
-    project.tell(told(), told())
-    result = run(project, "-n", "2")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert said(result).count("two workloads have the same id") == 1
-    assert project.measured() == []
-
-
-def test_unwritable_reports_are_said_before_measuring(project: Project) -> None:
-    (project.root / "reports").write_text("")
-    result = run(project, "-n", "2")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "cannot write" in said(result)
-    assert project.measured() == []
-
-
-def test_reports_that_cannot_be_removed_are_said(project: Project) -> None:
-    latest = project.root / "reports" / "latest"
-    latest.mkdir(parents=True)
-    (latest / "traces").write_text("a file")
-    result = run(project, "-n", "2")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"cannot remove what another run has left\n  where    {latest / 'traces'}" in said(result)
-    assert "INTERNALERROR" not in said(result)
-    assert project.measured() == []
-
-
-def test_suite_that_the_controller_does_not_see_is_refused(project: Project) -> None:
+def test_suite_below_the_named_folder_is_refused(project: Project) -> None:
     result = project.pytester.runpytest_subprocess(".", "-n", "2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "pytest perf -n 2" in said(result)
@@ -298,12 +297,12 @@ def test_suite_that_the_controller_does_not_see_is_refused(project: Project) -> 
 
 def test_group_that_kills_a_worker_is_not_tried_again(project: Project) -> None:
     project.tell(*two_modules())
-    add_to_conftest(project, DIE_WHERE_LINEAR_IS_MEASURED)
+    project.add_to_conftest(DIE_WHERE_LINEAR_IS_MEASURED)
     result = run(project, "-n", "2", "-rs", "--perf-update")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert said(result).count("replacing crashed worker") == 1
     result.stdout.fnmatch_lines(["*worker gw? died in the tests of linear-bf16-4x8: they are not run again"])
-    found = results(project)
+    found = project.results()
     assert [(each.id, each.run is not None) for each in found.workloads] == [(name, name in IDS[:2]) for name in IDS]
     assert {each.status for each in found.workloads[2:]} == {Status.INVALID}
     (died,) = [test for test in found.tests if test.outcome == "failed"]
@@ -315,11 +314,11 @@ def test_group_that_kills_a_worker_is_not_tried_again(project: Project) -> None:
 
 def test_what_a_dead_worker_measured_before_is_kept(project: Project) -> None:
     project.tell(*two_modules())
-    add_to_conftest(project, DIE_IN_ONE_TEST)
-    test_file = project.root / "perf" / "test_perf.py"
-    test_file.write_text("def test_a_claim(workload):\n    assert 0\n\n" + test_file.read_text())
+    project.add_to_conftest(DIE_IN_ONE_TEST)
+    tests = (project.root / "perf" / "test_perf.py").read_text()
+    project.write("test_perf.py", "def test_a_claim(workload):\n    assert 0\n\n" + tests)
     assert run(project, "-n", "1").ret == pytest.ExitCode.TESTS_FAILED
-    found = results(project)
+    found = project.results()
     assert [each.id for each in found.workloads if each.run is not None] == IDS
     failed = {test.node.partition("::")[2] for test in found.tests if test.outcome == "failed"}
     died = f"test_structure_is_that_of_the_baseline[{IDS[3]}]"
@@ -330,7 +329,7 @@ def test_what_a_dead_worker_measured_before_is_kept(project: Project) -> None:
 
 def test_sigterm_reports_what_was_measured(project: Project) -> None:
     project.tell(*two_modules())
-    add_to_conftest(project, HANG_IN_ONE_TEST)
+    project.add_to_conftest(HANG_IN_ONE_TEST)
     command = [sys.executable, "-m", "pytest", "perf", "-n", "1"]
     process = subprocess.Popen(
         command, cwd=project.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ)
@@ -343,30 +342,27 @@ def test_sigterm_reports_what_was_measured(project: Project) -> None:
     assert "cannot send" not in output
     assert "SIGTERM" in output
     assert all(any(line.startswith(name) for line in output.splitlines()) for name in IDS[:3])
-    assert [each.id for each in results(project).workloads] == IDS[:3]
-    assert any("was in the tests of linear-bf16-4x8 when" in warning for warning in results(project).warnings)
+    assert [each.id for each in project.results().workloads] == IDS[:3]
+    assert any("was in the tests of linear-bf16-4x8 when" in warning for warning in project.results().warnings)
 
 
-def test_part_that_cannot_be_written_fails_the_run(project: Project) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "code", "text"),
+    [(SPOIL_A_PART, 4, "cannot write"), (CUT_A_PART, 1, "gw0: the results cannot be read")],
+    ids=["unwritable", "cut"],
+)
+def test_lost_part_fails_the_run(project: Project, spoil: str, code: int, text: str) -> None:
     project.tell(*two_modules())
-    add_to_conftest(project, SPOIL_A_PART)
+    project.add_to_conftest(spoil)
     result = run(project, "-n", "2")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "cannot write" in said(result)
-
-
-def test_part_that_cannot_be_read_fails_the_run(project: Project) -> None:
-    project.tell(*two_modules())
-    add_to_conftest(project, CUT_A_PART)
-    result = run(project, "-n", "2")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert len(results(project).workloads) == 2
-    assert any(warning.startswith("gw0: the results cannot be read") for warning in results(project).warnings)
+    assert result.ret == code
+    assert text in said(result) + "".join(project.results().warnings)
+    assert code == 4 or len(project.results().workloads) == 2
 
 
 def test_parts_outlive_results_that_cannot_be_written(project: Project) -> None:
     project.tell(*two_modules())
-    add_to_conftest(project, IN_THE_WAY_OF_THE_RESULTS)
+    project.add_to_conftest(IN_THE_WAY_OF_THE_RESULTS)
     result = run(project, "-n", "2")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     workers = project.root / "reports" / "latest" / "workers"
@@ -375,3 +371,31 @@ def test_parts_outlive_results_that_cannot_be_written(project: Project) -> None:
     merged = project.root / "merged"
     main(["merge", str(workers), "--to", str(merged)])
     assert sorted(each.id for each in read_results(merged / "results.json").workloads if each.run) == sorted(IDS)
+
+
+# -- locks ------------------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_on_one_gpu_wait_for_each_other(project: Project) -> None:
+    lock = GpuLock(Path(os.environ[LOCKS]))
+    lock.hold("told")
+    impatient = "import kernelgauge.files\nkernelgauge.files.GpuLock.__init__.__kwdefaults__['patience_s'] = 0.3\n"
+    project.add_to_conftest(impatient, first=True)
+    result = project.pytester.runpytest_subprocess("perf")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert project.measured() == []
+    assert "another run of kernelgauge times on this GPU" in result.stdout.str()
+    lock.release()
+    assert project.pytester.runpytest_subprocess("perf").ret == pytest.ExitCode.OK
+    assert project.results().exit_status == 0
+
+
+def test_gpu_is_released_where_the_cpu_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch without CUDA beside a driver: what there is to measure on is known after a GPU was held."""
+    monkeypatch.setattr("kernelgauge.plugin.session.visible_gpus", lambda: ("0",))
+    monkeypatch.setattr("kernelgauge.plugin.session.digest_of", lambda _: "a gpu")
+    monkeypatch.setenv(LOCKS, str(tmp_path))
+    session = Session(Options(root=tmp_path, baselines=tmp_path, reports=tmp_path))
+    session.choose_device = lambda _: CpuDevice()
+    assert isinstance(session.device, CpuDevice)
+    GpuLock(tmp_path, patience_s=0.1).hold("a gpu")

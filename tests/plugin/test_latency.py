@@ -1,0 +1,212 @@
+"""End-to-end latency is pytest-benchmark's: real rounds of a real call, judged like the other times."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch._dynamo  # noqa: F401  (an inner run forgets what it imported, and torch and triton load only once)
+
+from kernelgauge.errors import OtherKernelsError
+from kernelgauge.measure.latency import Rounds
+from tests.plugin.inner_project import ID, VERDICT, Project, table_verdict, told
+
+
+@pytest.fixture
+def timed(project: Project) -> Project:
+    """A project whose workload sleeps for a millisecond."""
+    project.write("test_perf.py", "from kernelgauge.standard import *\n")
+    return project
+
+
+SLOW_FIRST = """
+import pytest
+from kernelgauge import Timer
+from kernelgauge.run import Sample
+
+@pytest.mark.timing
+def test_latency(workload, run, kernelgauge_test):
+    session = kernelgauge_test.session
+    first = Sample((9e6, 9e6, 9e6), 3, (20.0,) * 3)
+    session.set_latency(workload, first)
+    for _ in range(2):
+        verdict = session.judge_time(workload, Timer.END_TO_END)
+        sample = session.run(workload).samples[Timer.END_TO_END]
+        if "not confirmed" in verdict.headline:
+            kernelgauge_test.conclude(verdict)
+        assert sample.replicates_us[:3] == first.replicates_us
+        assert len(sample.replicates_us) == len(sample.controls_us) == 3 + 2 * 3  # twice as many, once
+        assert all(1000 <= time for time in sample.replicates_us[3:])
+"""
+
+
+def set_stored(project: Project, mean_us: float) -> None:
+    """Put another latency into the baseline."""
+    (entry,) = json.loads((project.baselines / f"{ID}.json").read_text())["entries"]
+    entry["processes"][0]["timers"]["end_to_end"] |= {"mean_us": mean_us, "spread": 0.01}
+    project.edit_baseline(ID, entries=[entry])
+
+
+def test_latency_of_pytest_benchmark_is_judged(timed: Project) -> None:
+    timed.record("-k", "not float64")
+    (entry,) = json.loads((timed.baselines / f"{ID}.json").read_text())["entries"]
+    end_to_end = entry["processes"][0]["timers"]["end_to_end"]
+    assert end_to_end["iterations"] == 3
+    assert 1 < end_to_end["replicates"] <= 4  # those on a fast host
+    assert end_to_end["mean_us"] >= 1000  # slept, in microseconds
+    assert end_to_end["control_us"] == 20.0
+    set_stored(timed, 1.0)  # far enough for the busiest machine
+    result = timed.run("-k", "end_to_end", "--benchmark-json=benchmark.json", "--benchmark-cprofile=cumtime")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert timed.verdicts("mlp") == {"latency": "REGRESSED"}
+    assert table_verdict(result, ID) == "REGRESSED end to end"
+    result.stdout.fnmatch_lines(["*latency looks slower: measuring again"])
+    (benchmark,) = json.loads((timed.root / "benchmark.json").read_text())["benchmarks"]
+    assert benchmark["extra_info"]["kernelgauge_verdict"] == "REGRESSED"
+    assert benchmark["stats"]["rounds"] == 12
+    set_stored(timed, 1e9)
+    assert timed.run("-k", "end_to_end").ret == pytest.ExitCode.OK
+    assert timed.verdicts("mlp") == {"latency": "IMPROVED"}
+    set_stored(timed, 1.0)  # still slower when it is judged again
+    timed.write("test_perf.py", SLOW_FIRST)
+    timed.run().assert_outcomes(passed=1)
+
+
+def test_disabled_benchmark_skips_or_fails_if_strict(timed: Project) -> None:
+    for options, outcome in (((), "skipped"), (("--perf-strict",), "failure")):
+        result = timed.run("-k", "end_to_end", "--benchmark-disable", *options)
+        case = timed.case("test_end_to_end_latency")
+        assert (case.outcome, case.properties.get(VERDICT)) == (outcome, None)
+        assert case.properties["kernelgauge_not_run"] == "pytest-benchmark is disabled, so nothing was timed"
+        assert table_verdict(result, ID) == "-"
+
+
+@pytest.mark.parametrize(("hot", "ends"), [(1, "passed"), (2, "failed")])
+def test_disturbed_latency_is_timed_again_once(timed: Project, hot: int, ends: str) -> None:
+    """`hot`: how many of the measurements meet a throttled GPU."""
+    timed.record("-k", "not float64")
+    timed.write(
+        "test_perf.py",
+        f"""
+import pytest
+from kernelgauge import Timer
+from kernelgauge.measure.conditions import Reading
+from kernelgauge.measure.latency import Rounds
+
+@pytest.mark.timing
+def test_latency(workload, run, kernelgauge_test):
+    session = kernelgauge_test.session
+    left = {hot}
+    real = Rounds.disturbed_by
+    def told(rounds):
+        nonlocal left
+        left -= 1
+        return ("throttled by heat",) if left >= 0 else real(rounds)
+    Rounds.disturbed_by = told
+    try:
+        rounds = session.rounds(workload)
+        with rounds.torch_set_up():
+            for _ in range(rounds.total):
+                rounds.setup()
+                rounds.call()
+        kernelgauge_test.ask(session.keep_latency, workload, rounds, [9.0] * rounds.total, subject="end to end")
+    finally:
+        Rounds.disturbed_by = real
+    assert all(time < 1e6 for time in session.run(workload).samples[Timer.END_TO_END].replicates_us)  # the second ones
+""",
+    )
+    result = timed.run()
+    result.assert_outcomes(**{ends: 1})
+    if ends == "failed":
+        result.stdout.fnmatch_lines(["*the machine cannot be trusted now*", "*throttled by heat*"])
+        assert timed.case("test_latency").properties["kernelgauge_verdict"] == "INVALID"
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """From here on, whether each latency is of the kernels that were profiled, one after the other; the rest are."""
+    told: list[bool] = []
+
+    def look(_: Rounds) -> None:
+        if told and not told.pop(0):
+            raise OtherKernelsError(
+                f"{ID}: other kernels than were profiled", got="a narrow one", expected="a wide one"
+            )
+
+    monkeypatch.setattr(Rounds, "require_profiled_kernels", look)
+    return told
+
+
+def test_latency_of_other_kernels_is_not_judged(timed: Project, looks: list[bool]) -> None:
+    looks += [False]
+    result = timed.run("-k", "not float64", "--perf-update")
+    result.stdout.fnmatch_lines(["*end to end was not measured (*other kernels than were profiled)*"])
+    assert not timed.baselines.exists()
+    timed.record("-k", "not float64")
+    looks += [False]
+    result = timed.run("-k", "not float64")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines([f"*{ID}: UNDECIDED  end to end not compared: other kernels than were profiled*"])
+    assert table_verdict(result, ID) == "UNDECIDED end to end"
+    looks += [False]
+    strict = timed.run("-k", "end_to_end", "--perf-strict")
+    assert strict.ret == pytest.ExitCode.TESTS_FAILED
+    strict.stdout.fnmatch_lines(["*other kernels than were profiled*", "*a narrow one*", "*a wide one*"])
+    looks += [False]
+    timed.write("test_perf.py", SLOW_FIRST)
+    result = timed.run()
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*UNDECIDED  end to end not confirmed: other kernels than were profiled*"])
+    assert timed.verdicts("mlp") == {"test_latency": "UNDECIDED"}
+
+
+TWICE = """
+import pytest
+from kernelgauge import Timer
+
+@pytest.mark.timing
+def test_latency(workload, run, kernelgauge_test):
+    session = kernelgauge_test.session
+    for expected in {expected}:
+        session.time_latency(workload)
+        verdict = session.judge_time(workload, Timer.END_TO_END)
+        assert ("not compared" in verdict.headline) == (not expected)
+        run = session.run(workload)
+        assert (Timer.END_TO_END in run.samples) == (run.incomplete is None) == expected
+"""
+
+
+@pytest.mark.parametrize("expected", [(False, True), (True, False)])
+def test_latency_timed_twice_keeps_the_last(timed: Project, looks: list[bool], expected: tuple[bool, bool]) -> None:
+    timed.record("-k", "not float64")
+    timed.write("test_perf.py", TWICE.format(expected=expected))
+    looks += expected
+    timed.run().assert_outcomes(passed=1)
+
+
+def test_worker_times_latency_without_pytest_benchmark(timed: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest-benchmark switches itself off there."""
+    pytest.importorskip("xdist")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    result = timed.pytester.runpytest_subprocess("perf", "-n", "1", "-k", "not float64", "--perf-update")
+    assert result.ret == pytest.ExitCode.OK
+    result.assert_outcomes(passed=5)  # no warning of a fixture that was not used
+    (entry,) = json.loads((timed.baselines / f"{ID}.json").read_text())["entries"]
+    assert entry["processes"][0]["timers"]["end_to_end"]["mean_us"] >= 1000
+    result = timed.pytester.runpytest_subprocess("perf", "-n", "1", "-k", "end_to_end", "--benchmark-disable", "-rs")
+    result.assert_outcomes(skipped=1)  # what the command line switched off
+    result.stdout.fnmatch_lines(["*pytest-benchmark is disabled, so nothing was timed*"])
+
+
+@pytest.mark.parametrize(("options", "outcome"), [((), "skipped"), (("--perf-strict",), "failure")])
+def test_numerics_of_unavailable_workload_has_no_verdict(
+    project: Project, options: tuple[str, ...], outcome: str
+) -> None:
+    project.tell(told(error="unavailable"))
+    project.write("test_perf.py", "from kernelgauge.standard import test_result_matches_float64\n")
+    result = project.run(*options)
+    (case,) = project.cases()
+    assert (case.outcome, case.properties.get(VERDICT)) == (outcome, None)
+    assert case.properties["kernelgauge_not_run"] == "the told error; tell another"
+    result.stdout.fnmatch_lines([f"not run: {ID}: the told error; tell another"])
+    assert "REGRESSED" not in result.stdout.str()

@@ -1,0 +1,358 @@
+"""What a run leaves: results, reports, a history, what it tells GitHub Actions, and what it writes to a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelgauge.cli import main
+from kernelgauge.judge import Status
+from kernelgauge.report.markdown import summary_markdown
+from tests.plugin.inner_project import ID, Project, told
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The summary of the step that the inner run is in."""
+    path = tmp_path / "step summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(path))
+    return path
+
+
+# -- the files --------------------------------------------------------------------------------------------------------
+
+
+def test_run_leaves_results_reports_and_annotations(
+    project: Project, step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step.write_text("# mine\n")
+    project.record()
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert not any(line.startswith("::") for line in project.run().outlines)
+    project.tell(told(gelu_us=5.5), told("kinds", kinds=("gemm",)), told("failed", error="measurement"))
+    result = project.run()
+    results = project.results()
+    workload = results.workloads[0]
+    assert (workload.id, workload.suite, workload.module, workload.shape) == (ID, "perf", "mlp", (4, 8))
+    assert (workload.status, results.exit_status, results.gpu) == (Status.REGRESSED, 1, "told")
+    assert results.fingerprint is not None
+    assert results.fingerprint.device == "Told GPU"
+    assert workload.run is not None
+    assert workload.baseline is not None
+    assert workload.trace == f"traces/{ID}.json.gz"
+    assert (project.latest / workload.trace).is_file()
+    assert [test.outcome for test in results.tests].count("failed") == 7
+    assert results.arguments[0] == "perf"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", results.started_at)
+    (declared,) = [each for each in results.workloads[1].verdicts if each.subject == "declared structure"]
+    kinds = "kinds-eager-bf16-4x8"
+    assert ("trace", f"traces/{kinds}.json.gz") in [(reason.label, reason.text) for reason in declared.reasons]
+    kept = json.loads((project.latest / "results.json").read_text())
+    del kept["arguments"]  # as they were typed: this project's tests name a file by its whole path
+    assert not any(str(path) in json.dumps(kept) for path in (project.root, Path.home()))
+    report = (project.latest / "report.md").read_text()
+    assert report == summary_markdown([results])
+    assert "why: a_gelu  4.0 -> 5.5 us" in report
+    assert step.read_text().startswith("# mine\n\n**NO_BASELINE**")
+    assert step.read_text().endswith("\n\n" + report)
+    properties = project.of("test_device_time", ID).properties
+    times = [float(properties[f"kernelgauge_{name}"]) for name in ("us", "baseline_us", "change_percent")]
+    assert times == [pytest.approx(11.5, abs=0.1), pytest.approx(10.0, abs=0.1), pytest.approx(15.0, abs=1.0)]
+    slower, wrong, failed = [line for line in result.outlines if line.startswith("::")]
+    assert slower.startswith(f"::error title={ID}%3A REGRESSED  device time::device time 10.0 -> 11.5 us  +15.00 %25")
+    assert "%0Awhy: a_gelu  4.0 -> 5.5 us" in slower
+    assert wrong.startswith(f"::error title={kinds}%3A REGRESSED")
+    assert failed.startswith("::warning title=failed-eager-bf16-4x8%3A INVALID")
+
+
+def test_results_record_the_folder_of_their_baselines(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    project.run("-o", f"kernelgauge_baselines={tmp_path / 'outside'}")
+    assert project.results().baselines == str(tmp_path / "outside")
+    project.run("-o", "kernelgauge_baselines=known/there")
+    assert project.results().baselines == "known/there"
+    below = project.root / "perf" / "below"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert main(["accept"]) == 0
+    assert (project.root / "known" / "there" / "told-gpu" / f"{ID}.json").is_file()
+    assert list(below.iterdir()) == []
+
+
+OWN_TESTS = """
+import pytest
+from kernelgauge.judge import Status, Verdict
+
+attempts = []
+
+@pytest.fixture
+def database():
+    raise NameError("name 'connection' is not defined")
+
+def test_claim(workload, run):
+    assert run.counts.copies == 7
+
+def test_setup(workload, run, database): ...
+
+@pytest.mark.xfail(strict=True, reason="not yet")
+def test_passes_by_surprise(workload, run): ...
+
+def test_flaky(workload, run, kernelgauge_test):
+    attempts.append(1)
+    status = Status.REGRESSED if len(attempts) == 1 else Status.PASS
+    kernelgauge_test.session.conclude(Verdict(status, workload.id, "structure", f"attempt {len(attempts)}"))
+    assert status is Status.PASS
+
+@pytest.fixture
+def breaks_after():
+    yield
+    raise RuntimeError
+
+def test_teardown(workload, run, kernelgauge_test, breaks_after):
+    kernelgauge_test.conclude(Verdict(Status.PASS, workload.id, "of the call", "fine"))
+"""
+RETRYING = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):
+    if "flaky" not in item.name:
+        return None
+    runtestprotocol(item, nextitem=nextitem, log=False)
+    item._initrequest()
+    for report in runtestprotocol(item, nextitem=nextitem, log=False):
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+
+
+def test_own_tests_are_recorded_without_a_verdict(project: Project) -> None:
+    project.write("test_perf.py", OWN_TESTS)
+    project.add_to_conftest(RETRYING)
+    project.pytester.runpytest_inprocess("perf")
+    results = project.results()
+    ended = [(test.name.partition("[")[0], test.outcome, test.subject) for test in results.tests]
+    assert ended == [
+        ("test_claim", "failed", None),
+        ("test_setup", "failed", None),
+        ("test_passes_by_surprise", "failed", None),
+        ("test_flaky", "passed", None),  # a retry replaces what failed
+        ("test_teardown", "passed", "of the call"),
+        ("test_teardown", "failed", None),  # not the verdict that its call ended with
+    ]
+    assert [verdict.headline for verdict in results.workloads[0].verdicts] == ["attempt 2"]
+    assert results.exit_status == 1
+
+
+def test_failed_tests_name_the_subject_of_their_verdict(project: Project) -> None:
+    project.record()
+    project.tell(told(gelu_us=5.5), told("failed", error="measurement"))
+    project.run()
+    subjects = [test.subject for test in project.results().tests if test.outcome == "failed"]
+    assert subjects == ["device time", *["measurement"] * 5]
+
+
+# -- what was there before --------------------------------------------------------------------------------------------
+
+
+def test_earlier_run_is_removed_before_measuring(project: Project) -> None:
+    """That of each machine with its traces, and nothing of anybody else."""
+    project.run()
+    content = (project.latest / "results.json").read_bytes()
+    for name in ("told-gpu-told", "told-gpu-told--2", "before", "mine", "cut"):
+        (project.latest / name / "traces").mkdir(parents=True)
+        (project.latest / name / "traces" / "old.txt").write_text("a table\n")
+        foreign = {"mine": b"[1, 2]", "cut": content[:100]}.get(name, content)
+        (project.latest / name / "results.json").write_bytes(foreign)
+    (project.latest / "told-gpu-told--2" / "notes.txt").write_text("mine")
+    (project.root / "elsewhere").mkdir()
+    (project.root / "elsewhere" / "results.json").write_bytes(content)
+    (project.latest / "link").symlink_to(project.root / "elsewhere")
+    names = ("report.md", "report.html", "results.json")
+    project.write(
+        "test_perf.py",
+        "from pathlib import Path\nfrom kernelgauge.standard import test_device_time\n"
+        f"def test_they_are_gone(workload):\n    assert not any(Path('reports/latest', name).exists() for name in {names})\n",
+    )
+    project.tell(told("linear"))
+    project.run().assert_outcomes(passed=1, skipped=1)
+    folders = sorted(path.name for path in project.latest.iterdir() if path.is_dir())
+    assert folders == ["before", "cut", "link", "mine", "told-gpu-told--2", "traces"]
+    assert [path.name for path in (project.latest / "told-gpu-told--2").iterdir()] == ["notes.txt"]
+    assert all((project.latest / name / "results.json").exists() for name in ("before", "cut", "link", "mine"))
+    linear = "linear-eager-bf16-4x8"
+    assert {path.name for path in (project.latest / "traces").iterdir()} == {f"{linear}.json.gz", f"{linear}.txt"}
+
+
+@pytest.mark.parametrize("name", ["report.md", "traces"])
+def test_reports_that_cannot_be_removed_are_an_error(project: Project, name: str) -> None:
+    project.latest.mkdir(parents=True)
+    if name == "traces":
+        (project.latest / name).write_text("a file")
+    else:
+        (project.latest / name).mkdir()
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*cannot remove what another run has left", f"  where *{name}"])
+    assert project.measured() == []
+
+
+def test_report_that_cannot_be_written_is_a_warning(project: Project) -> None:
+    project.record()
+    project.write(
+        "test_zz_last.py",
+        "from pathlib import Path\n\ndef test_last():\n    Path('reports/latest/report.md').mkdir()\n",
+    )
+    result = project.run()
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["warning: cannot write", "  where *report.md"])
+    assert project.results().status is Status.PASS
+
+
+def test_run_cut_short_before_measuring_has_no_results(project: Project) -> None:
+    project.run()
+    project.write("test_aa.py", "def test_interrupts():\n    raise KeyboardInterrupt\n")
+    result = project.run(no_reraise_ctrlc=True)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert len(project.measured()) == 1  # of the first run
+    result.stdout.fnmatch_lines(["*cut short before anything was measured: there are no results"])
+    assert not (project.latest / "results.json").exists()  # those were an earlier run's
+
+
+# -- the step summary -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", [0, 50, 700])
+def test_step_summary_gets_no_more_than_github_takes(project: Project, step: Path, room: int) -> None:
+    before = b"x" * (MIB - room)
+    step.write_bytes(before)
+    result = project.run()
+    assert result.ret == pytest.ExitCode.OK
+    added = step.read_bytes().removeprefix(before)
+    assert len(added) <= room
+    assert added.startswith(b"\n**NO_BASELINE**") == (room > 0)
+    if not room:
+        said = "warning: GITHUB_STEP_SUMMARY was not written: the step has written 1048576 bytes*"
+        result.stdout.fnmatch_lines([said])
+
+
+@pytest.mark.parametrize("kind", ["folder", "absent folder", "device", "fifo", "empty"])
+def test_unwritable_step_summary_is_a_warning(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    paths = {"device": "/dev/full", "folder": tmp_path, "absent folder": tmp_path / "a" / "b", "empty": ""}
+    if kind == "fifo":
+        os.mkfifo(tmp_path / "fifo")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(paths.get(kind, tmp_path / "fifo")))
+    result = project.run()
+    assert result.ret == pytest.ExitCode.OK
+    warned = "warning: GITHUB_STEP_SUMMARY was not written: " in result.stdout.str()
+    assert warned == (kind != "empty")
+
+
+# -- the history ------------------------------------------------------------------------------------------------------
+
+
+def test_history_gets_a_file_for_each_run(project: Project) -> None:
+    project.tell(told(), told(variant="compiled"))
+    project.run()
+    assert not list(project.root.rglob("*.v[0-9]*.json"))
+    project.record("--perf-history=nights")
+    (first,) = project.root.glob("nights/**/*.json")
+    project.tell(told(gelu_us=5.5), told(variant="compiled"))
+    result = project.run("--perf-history=nights")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    (second,) = set(project.root.glob("nights/**/*.json")) - {first}
+    assert "REGRESSED" in second.read_text()
+    for path in (first, second):
+        assert "mlp-compiled-bf16-4x8" in path.read_text()
+        assert json.loads(path.read_text())["started_at"].endswith("Z")
+    result.stdout.fnmatch_lines([f"history: */nights/{second.relative_to(project.root / 'nights')}"])
+
+
+def test_unwritable_history_fails_and_says_how_to_add(project: Project) -> None:
+    (project.root / "nights").write_text("a file")
+    result = project.pytester.runpytest_inprocess("perf", "--perf-history=nights")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([f"add it later: kernelgauge history add */reports/latest --to {project.root}/nights"])
+    assert project.results().exit_status == 1  # of what failed after the results were written
+
+
+@pytest.mark.parametrize("location", ["", "https://nights", "s3://"])
+def test_invalid_history_measures_nothing(project: Project, location: str) -> None:
+    result = project.pytester.runpytest_inprocess("perf", f"--perf-history={location}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--perf-history: invalid history location*", f"*{location or 'no location'}*"])
+    assert project.measured() == []
+
+
+# -- the terminal -----------------------------------------------------------------------------------------------------
+
+LONG = told(module="a-module-with-a-name-that-is-far-too-long", variant="compiled-max-autotune", shape=(64, 128, 3072))
+LONG_ID = "a-module-with-a-name-that-is-far-too-long-compiled-max-autotune-bf16-64x128x3072"
+STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but the end of a line
+
+
+def on_a_terminal(project: Project, **changes: str) -> str:
+    """Return what a run writes to a terminal of 80 columns, from its summary on; ends of lines as they were written."""
+    pty = pytest.importorskip("pty", reason="a terminal is made as Unix makes one")
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "PY_COLORS")}
+    environment = kept | {"COLUMNS": "80", "TERM": "xterm-256color"} | changes
+    here, there = pty.openpty()
+    command = [sys.executable, "-m", "pytest", "perf"]
+    with subprocess.Popen(
+        command, cwd=project.root, env=environment, stdin=there, stdout=there, stderr=there
+    ) as process:
+        os.close(there)
+        written = b""
+        try:
+            while chunk := os.read(here, 1 << 16):
+                written += chunk
+        except OSError:  # how Linux says that nobody writes any more
+            pass
+        os.close(here)
+        process.wait(timeout=60)
+    text = written.decode().replace("\r\n", "\n")
+    return text[text.index("= kernelgauge =") :]
+
+
+def test_terminal_gets_colour_and_80_columns(project: Project) -> None:
+    project.tell(told(), LONG)
+    text = on_a_terminal(project)
+    assert "\x1b[33mNO_BASELINE" in text
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    first = next(index for index, line in enumerate(lines) if line.split() == ["device", "stored"])
+    table = lines[first : next(index for index, line in enumerate(lines) if line.startswith("no baseline in"))]
+    assert max(map(len, table)) <= 80
+    assert "".join(line.split(" ")[0] for line in table if line[:1] not in (" ", "")).endswith(LONG_ID)
+    assert sum(line.endswith("NO_BASELINE") for line in table) == 2
+
+
+@pytest.mark.parametrize("changes", [{"TERM": "dumb"}, {"NO_COLOR": "1", "FORCE_COLOR": "1"}])
+def test_terminal_without_colour_gets_plain_text(project: Project, changes: dict[str, str]) -> None:
+    text = on_a_terminal(project, **changes)
+    assert "NO_BASELINE" in text
+    assert STEERING.findall(text) == []
+
+
+def test_hostile_kernel_names_steer_no_output(project: Project) -> None:
+    hostile = told(gelu_us=6.0)
+    hostile["kernels"] = [
+        ({"name": "a_gemm\x1b[31m\x9b2J\u202e", "kind": "gemm"}, 6.0),
+        ({"name": "\x1b]0;title\x07a_gelu\r\x08", "kind": "pointwise"}, 6.0),
+    ]
+    project.record()
+    project.tell(hostile)
+    result = project.pytester.runpytest_inprocess("perf")
+    text = "\n".join(result.outlines)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "a_gelu" in text
+    assert STEERING.findall(text) == []

@@ -1,0 +1,330 @@
+"""Which tests are selected, in which order workloads are measured, and suites that are declared wrongly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.inner_project import ID, IDS, Project, told, two_modules
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LINEAR, CONV = "linear-eager-bf16-4x8", "conv-eager-bf16-4x8"
+
+# -- this repository's own suite, in processes of their own -----------------------------------------------------------
+
+
+def collect(*arguments: str, **environment: str) -> list[str]:
+    command = [sys.executable, "-m", "pytest", "perf", "--collect-only", "-q", *arguments]
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=inherited | environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+@pytest.mark.timeout(300)
+def test_own_suite_is_selected_by_name_and_matrix() -> None:
+    without_entry_points = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(REPOSITORY / "src")}
+    default = collect("-p", "pytest_benchmark.plugin", **without_entry_points)  # a checkout that is not installed
+    full = collect("--perf-matrix", "full", "-k", "mlp")
+    assert len(set(full)) == len(full)
+    assert all("[mlp-" in test for test in full)
+    assert {test for test in default if "[mlp-" in test} < set(full)
+
+
+# -- what is measured, and together with what -------------------------------------------------------------------------
+
+CLAIMS = """
+import pytest
+
+@pytest.mark.workloads(module="conv")
+def test_a_claim(workload, run):
+    pass
+
+@pytest.mark.workloads(variant="compiled")
+@pytest.mark.parametrize("time", [1, 2])
+def test_fewer(workload, run, sibling, time):
+    assert len(run.kernels) == len(sibling(variant="eager").kernels)
+"""
+BACKWARDS = """
+import pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    items.reverse()
+"""
+
+
+def test_matrix_and_name_select_what_is_measured(project: Project) -> None:
+    project.tell(told(), told("linear", matrix="full"), told("conv"))
+    project.run()
+    project.run("--perf-matrix", "full")
+    project.run("-k", "mlp or linear", "--perf-matrix", "full").assert_outcomes(passed=2, skipped=8, deselected=5)
+    assert project.measured_together() == [[ID, CONV], [ID, LINEAR, CONV], [ID, LINEAR]]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--perf-calibrate=c",), ("-k", "mlp or conv")], ids=str)
+def test_workloads_are_measured_in_declared_order(project: Project, arguments: tuple[str, ...]) -> None:
+    """A calibration runs fewer tests than what is compared with it, and must measure in the same order."""
+    project.write("test_claims.py", CLAIMS.partition('@pytest.mark.workloads(variant="compiled")')[0])
+    (project.root / "conftest.py").write_text(BACKWARDS)
+    project.tell(told(), told("linear"), told("conv"))
+    project.run(*arguments)
+    declared = [ID, CONV] if "-k" in arguments else [ID, LINEAR, CONV]
+    assert project.measured_together() == [declared]
+    parameters = [case.parameters for case in project.cases()]
+    assert list(dict.fromkeys(parameters)) == declared
+    assert parameters == sorted(parameters, key=declared.index)  # the tests of one workload run together
+
+
+def test_sibling_is_measured_on_demand_alone_and_once(project: Project) -> None:
+    project.tell(told(), told(variant="compiled"), told("linear"), told("conv"))
+    project.write("test_claims.py", CLAIMS)
+    project.run("-k", "fewer").assert_outcomes(passed=2, deselected=21)
+    assert project.measured_together() == [[IDS[1]], [ID]]
+
+
+@pytest.mark.parametrize("name", ["test_before.py", "test_zz_after.py"])
+def test_other_tests_run_where_their_first_stands(project: Project, name: str) -> None:
+    project.tell(told(), told("linear"))
+    project.write(name, "def test_of_none():\n    pass\n")
+    project.run()
+    measured = [ID] * 5 + [LINEAR] * 5
+    expected = ["", *measured] if "before" in name else [*measured, ""]
+    assert [case.parameters for case in project.cases()] == expected
+
+
+@pytest.mark.parametrize(
+    ("mark", "chosen"),
+    [
+        ("workloads(module='mlp', variant=('eager', 'liger'), shape=(4, 8))", [ID]),
+        ("workloads(shape=((8, 4),))", ["mlp-eager-bf16-8x4"]),
+        ("workloads(shape=((4, 8), (16, 32)))", [ID, "mlp-eager-bf16-16x32", LINEAR]),
+        ("workloads(shape=(8, 4))\n@pytest.mark.workloads(module='linear')", ["mlp-eager-bf16-8x4", LINEAR]),
+    ],
+)
+def test_mark_chooses_workloads_by_field(project: Project, mark: str, chosen: list[str]) -> None:
+    project.tell(told(), told(shape=(8, 4)), told(shape=(16, 32)), told("linear"))
+    project.write("test_perf.py", f"import pytest\n\n@pytest.mark.{mark}\ndef test_marked(workload):\n    pass\n")
+    project.run()
+    assert [case.parameters for case in project.cases()] == chosen
+    assert project.measured() == []
+
+
+def test_shards_divide_the_suite(project: Project) -> None:
+    project.tell(*two_modules())
+    parts = []
+    for index in (1, 2):
+        project.run(f"--perf-shard={index}/2")
+        parts.append([each.id for each in project.results().workloads])
+    assert parts == [IDS[2:], IDS[:2]]
+    project.tell(told())
+    project.run("--perf-shard=2/2")
+    assert project.results().workloads == ()  # a part that is empty says that it is there
+    assert project.results().declared == {"perf": (ID,)}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--fixtures",),
+        ("--fixtures-per-test",),
+        ("--setup-plan",),
+        ("--collect-only", "--perf-shard=2/2"),
+        ("-k", "nothing_has_this_name"),
+        ("-k", "mlp and"),
+    ],
+)
+def test_reports_stay_where_nothing_is_measured(
+    project: Project, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    project.latest.mkdir(parents=True)
+    (project.latest / "results.json").write_bytes(b"of an earlier run")
+    step = project.root / "step.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
+    project.pytester.runpytest_inprocess("perf", *arguments)
+    assert (project.latest / "results.json").read_bytes() == b"of an earlier run"
+    assert project.measured() == []
+    assert not step.exists()
+
+
+def test_progress_is_shown_unless_pytest_is_quiet(project: Project) -> None:
+    project.run().stdout.fnmatch_lines(["  compiling"])
+    result = project.run("-q", "-o", "kernelgauge_replicates=9")
+    assert "compiling" not in result.stdout.str()
+    assert project.measured() == [ID, ID]
+
+
+@pytest.mark.parametrize("count", ["1", "-3", "many"])
+def test_invalid_replicates_are_a_usage_error(project: Project, count: str) -> None:
+    result = project.run("-o", f"kernelgauge_replicates={count}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    expected = f"a whole number from 2: of one replicate no noise is known, got '{count}'"
+    result.stderr.fnmatch_lines([f"*kernelgauge_replicates: expected {expected}"])
+
+
+# -- where a suite lies -----------------------------------------------------------------------------------------------
+
+
+def test_suite_may_have_subfolders_and_lie_outside_of_root(project: Project) -> None:
+    text = (project.root / "perf" / "conftest.py").read_text()
+    anew = text.replace("return WORKLOADS", 'return [make_workload(told) for told in TOLD["workloads"]]')
+    project.write("conftest.py", anew)  # a list of its own at each call
+    (project.root / "perf" / "zz").mkdir()
+    project.write("zz/test_more.py", "def test_more(workload, run):\n    pass\n")
+    project.record()
+    before = project.stored()
+    assert b'"suite": "perf"' in before[ID]
+    project.record("--deselect", "perf/zz")
+    assert project.stored() == before
+    (project.root / "elsewhere").mkdir()
+    result = project.run("--rootdir", "elsewhere")
+    assert result.ret == pytest.ExitCode.OK
+    result.assert_outcomes(passed=2, skipped=4)
+
+
+SHOW_MODULES = """
+import sys
+
+def pytest_terminal_summary(terminalreporter):
+    ours = sorted(name for name in sys.modules if name.split(".")[0] in ("kernelgauge", "msgspec", "rich", "torch"))
+    terminalreporter.write_line("loaded: " + " ".join(ours))
+"""
+
+
+def test_session_without_a_suite_loads_the_options_only(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(SHOW_MODULES)
+    pytester.makepyfile("def test_nothing(): pass\n")
+    result = pytester.runpytest_subprocess("-p", "kernelgauge.plugin", "-q", "--perf-update")
+    assert result.ret == pytest.ExitCode.OK
+    assert "loaded: kernelgauge kernelgauge.plugin" in result.outlines
+    help_text = pytester.runpytest_inprocess("--help")  # without a conftest that names the plugin
+    help_text.stdout.fnmatch_lines(["*--perf-matrix*", "*--perf-device*", "*--perf-update*", "*--perf-strict*"])
+    assert not (pytester.path / "reports").exists()
+    assert not (pytester.path / "baselines").exists()
+
+
+ONE = """
+from kernelgauge import Workload
+WORKLOADS = [Workload("mlp", "eager", build=object, inputs=tuple, shape=(4,))]
+def pytest_kernelgauge_workloads():
+    return WORKLOADS
+"""
+
+
+def test_suite_below_is_found_while_collecting(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = pytester.mkpydir("perf")
+    (folder / "conftest.py").write_text(ONE)
+    (folder / "test_perf.py").write_text(
+        "def test_it(workload, kernelgauge_test): assert kernelgauge_test.session.pytest is not None\n"
+    )
+    pytester.runpytest_subprocess("-p", "kernelgauge.plugin").assert_outcomes(passed=1)
+    monkeypatch.setenv("CI", "1")
+    result = pytester.runpytest_subprocess("-p", "kernelgauge.plugin", "--perf-update")
+    assert result.ret != pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*--perf-update is refused under CI*"])
+
+
+OF_ANOTHER_PROJECT = {
+    "fixture": """
+import pytest
+
+@pytest.fixture
+def workload():
+    return "heavy"
+
+def test_its_own(workload):
+    assert workload == "heavy"
+""",
+    "parameters": """
+import pytest
+from kernelgauge import Workload
+
+class Odd:
+    def __bool__(self):
+        raise ValueError("the truth of an array is ambiguous")
+
+WORKLOADS = [Workload(name, "eager", build=lambda: None, inputs=lambda: ()) for name in ("b", "a")]
+
+@pytest.mark.parametrize("workload", ["light", Odd(), *WORKLOADS], ids=str)
+def test_its_own(workload):
+    pass
+
+def test_of_none():
+    pass
+""",
+}
+
+
+@pytest.mark.parametrize("content", OF_ANOTHER_PROJECT.values(), ids=OF_ANOTHER_PROJECT)
+def test_workload_of_another_project_is_left_alone(pytester: pytest.Pytester, content: str) -> None:
+    pytester.makepyfile(content)
+    result = pytester.runpytest_inprocess()
+    assert result.ret == pytest.ExitCode.OK
+    assert "kernelgauge =" not in result.stdout.str()
+    assert not (pytester.path / "reports").exists()
+
+
+# -- declarations -----------------------------------------------------------------------------------------------------
+
+
+def declare(pytester: pytest.Pytester, conftest: str, mark: str = "") -> pytest.RunResult:
+    pytester.makeconftest(conftest)
+    pytester.makepyfile(f"import pytest\n{mark}\ndef test_it(workload):\n    pass\n")
+    return pytester.runpytest_inprocess("-W", "ignore", "-v")
+
+
+UNKNOWN_DTYPE = "[Workload('mlp', 'eager', object, tuple, dtype='float32')]"
+NO_LIST = ("*must return workloads", "*conftest.py", "*a list of kernelgauge.Workload")
+BY_NAME = ("*takes fields by name, and at least one", "*test_it*")
+
+
+@pytest.mark.parametrize(
+    ("returned", "mark", "said"),
+    [
+        ("None", "", NO_LIST),
+        ("WORKLOADS[0]", "", NO_LIST),
+        ("['mlp']", "", NO_LIST),
+        (UNKNOWN_DTYPE, "", ("*unknown dtype", "*'float32'", "*bf16, fp16, fp32, None")),
+        ("2 * WORKLOADS", "", ("*two workloads have the same id", "*mlp-eager-bf16-4*")),
+        ("WORKLOADS", "workloads('mlp')", BY_NAME),
+        ("WORKLOADS", "workloads", BY_NAME),
+        ("WORKLOADS", "workloads(modul='mlp')", ("*a workload has no field modul", "*test_it*")),
+        ("WORKLOADS", "workloads(variant='compield')", ("*selects no workload, so its test would never run",)),
+    ],
+)
+def test_wrong_declaration_is_a_usage_error(
+    pytester: pytest.Pytester, returned: str, mark: str, said: tuple[str, ...]
+) -> None:
+    result = declare(pytester, ONE.replace("return WORKLOADS", f"return {returned}"), mark and f"@pytest.mark.{mark}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "Traceback" not in result.stderr.str()
+    result.stderr.fnmatch_lines(said)
+
+
+def test_workload_without_a_declaration_fails(pytester: pytest.Pytester) -> None:
+    result = declare(pytester, "")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["no pytest_kernelgauge_workloads in a conftest.py of this folder or above it"])
+
+
+IN_A_PLUGIN = """
+from kernelgauge import Workload
+
+class Suite:
+    def pytest_kernelgauge_workloads(self, config):
+        name = "loud" if config.getoption("verbose") > 0 else "eager"
+        return [Workload("mlp", name, build=object, inputs=tuple, shape=(4,))]
+
+def pytest_configure(config):
+    config.pluginmanager.register(Suite())
+"""
+
+
+def test_plugin_object_declares_with_the_config(pytester: pytest.Pytester) -> None:
+    declare(pytester, IN_A_PLUGIN).stdout.fnmatch_lines(["*::test_it?mlp-loud-bf16-4?*"])

@@ -1,0 +1,204 @@
+"""--perf-update: what is stored, what is left alone, what refuses, and the command that a failure proposes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernelgauge.baselines import BaselineStore
+from kernelgauge.errors import StorageError
+from tests.plugin.inner_project import ID, Project, told
+
+COMPILED, LINEAR = "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8"
+THREE = (told(), told(variant="compiled"), told("linear"))
+
+
+def accept_command(result: pytest.RunResult) -> str:
+    """Return the command that a failure proposes."""
+    line = next(line for line in result.outlines if line.startswith("  accept "))
+    return line.removeprefix("  accept ").strip()
+
+
+def changed(project: Project, before: dict[str, bytes]) -> set[str]:
+    after = project.stored()
+    assert set(after) == set(before)
+    return {name for name in before if before[name] != after[name]}
+
+
+def test_update_writes_what_changed_and_nothing_else(project: Project) -> None:
+    project.tell(*THREE)
+    result = project.record()
+    assert set(project.stored()) == {ID, COMPILED, LINEAR}
+    result.stdout.fnmatch_lines(["*create*linear-eager*", "3 written to *baselines/told-gpu"])
+    before = project.stored()
+    project.tell(told(gelu_us=5.5), told(variant="compiled", gelu_us=4.02), told("linear"))
+    result = project.record()
+    assert changed(project, before) == {ID}
+    result.stdout.fnmatch_lines([f"*update*{ID}*device time 10.0 -> 11.5 us (+15.0 %)*", "1 written to *"])
+    result.stdout.fnmatch_lines(["*keep*unchanged within noise*"])
+    assert project.confirmed() == []  # what is accepted as it is needs no confirmation
+    assert project.run().ret == pytest.ExitCode.OK
+
+
+def test_update_trims_what_its_own_suite_no_longer_has(project: Project) -> None:
+    project.tell(*THREE, told("conv"))
+    project.record()
+    project.edit_baseline("conv-eager-bf16-4x8", suite="elsewhere/perf")
+    project.tell(*THREE[:2])
+    result = project.record()
+    assert set(project.stored()) == {ID, COMPILED, "conv-eager-bf16-4x8"}
+    result.stdout.fnmatch_lines([f"*trim*{LINEAR}*no longer declares it*"])
+
+
+def test_update_of_a_selection_keeps_the_rest(project: Project) -> None:
+    project.tell(*THREE, told("conv", matrix="full"))
+    project.record("--perf-matrix", "full")
+    before = project.stored()
+    project.tell(*(told(each["module"], each["variant"], gelu_us=9.0) for each in THREE), told("conv", matrix="full"))
+    project.record("-k", "linear")
+    assert changed(project, before) == {LINEAR}
+    project.record()
+    assert changed(project, before) == {ID, COMPILED, LINEAR}
+
+
+def test_update_refuses_what_is_not_sound(project: Project) -> None:
+    names = ["fine", "claim", "failed", "newer", "lost", "conflict", "empty", "throttled"]
+    project.tell(*(told(name) for name in names if name != "lost"))
+    project.record()
+    before = project.stored()
+    paths = {name: project.baselines / f"{name}-eager-bf16-4x8.json" for name in names}
+    contents = {"newer": b'{"schema_version": 99}', "conflict": b"<<<<<<< HEAD\n{}", "empty": b""}
+    for name, content in contents.items():
+        paths[name].write_bytes(content)
+    project.edit_fingerprint("throttled-eager-bf16-4x8", power_limit_watts=350.0)
+    faults = {
+        "fine": {"gelu_us": 9.0},
+        "claim": {"gelu_us": 9.0, "graph_breaks": 1},
+        "failed": {"error": "measurement"},
+        "lost": {"incomplete": "the GPU no longer answers"},
+    }
+    project.tell(*(told(name, **faults.get(name, {})) for name in names))
+    result = project.run("--perf-update")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines_random(
+        [
+            "not stored: claim-*: test_kernels_and_graphs_are_as_declared*failed",
+            "not stored: lost-*",
+            "*written by a newer version of kernelgauge; pip install --upgrade kernelgauge",
+        ]
+    )
+    assert not paths["lost"].exists()
+    assert paths["newer"].read_bytes() == contents["newer"]
+    for name in ("claim", "failed"):
+        assert paths[name].read_bytes() == before[paths[name].stem]
+    for name in ("conflict", "empty", "throttled"):  # replaced by what is good
+        good = json.loads(before[paths[name].stem])
+        assert json.loads(paths[name].read_bytes()) | {"recorded": 0} == good | {"recorded": 0}
+    assert b'"mean_us": 14.9' in paths["fine"].read_bytes() or b'"mean_us": 15' in paths["fine"].read_bytes()
+
+
+def test_plan_is_shown_before_anything_is_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(BaselineStore, "apply", refuse)
+    result = project.run("--perf-update")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*baselines: what changes*", f"*create*{ID}*", "the disk is full"])
+    assert project.stored() == {}
+    assert project.results().exit_status == 1
+
+
+def test_update_under_ci_needs_force(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("1", "true"):
+        monkeypatch.setenv("CI", value)
+        result = project.run("--perf-update")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*refused under CI*", "*--perf-update=force*"])
+        assert project.measured() == []
+        assert not (project.root / "baselines").exists()
+    assert project.run("--perf-update=force").ret == pytest.ExitCode.OK
+    assert set(project.stored()) == {ID}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-k", "test_other"), "*nothing to store*"),
+        (("-k", "device_time"), f"not stored: {ID}: end to end was not measured (was its test deselected[?])"),
+    ],
+)
+def test_update_of_too_few_tests_stores_nothing(project: Project, arguments: tuple[str, ...], said: str) -> None:
+    project.write("test_other.py", "def test_other(workload):\n    pass\n")
+    result = project.run("--perf-update", *arguments)
+    assert result.ret != pytest.ExitCode.OK
+    result.stdout.fnmatch_lines([said, "*nothing to store*"] if "was not" in said else [said])
+    assert project.stored() == {}
+
+
+def test_update_of_unavailable_workload_stores_nothing(project: Project) -> None:
+    project.tell(told(error="unavailable"))
+    project.run("--perf-update").stdout.fnmatch_lines(["*nothing to store*"])
+    assert project.stored() == {}
+
+
+def test_update_cut_short_writes_nothing(project: Project) -> None:
+    project.record()
+    before = project.stored()
+    project.tell(told(gelu_us=9.0), told(variant="compiled"))
+    project.write("test_zz.py", "def test_interrupts():\n    raise KeyboardInterrupt\n")
+    result = project.run("--perf-update", no_reraise_ctrlc=True)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert project.stored() == before
+    result.stdout.fnmatch_lines(["*cut short: no baseline was written*"])
+
+
+@pytest.mark.parametrize(("folder", "arguments"), [("reports", ()), ("baselines", ("--perf-update",))])
+def test_unwritable_folder_is_a_usage_error(project: Project, folder: str, arguments: tuple[str, ...]) -> None:
+    (project.root / folder).write_text("a file where the folder should be")
+    result = project.run(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
+    result.stderr.fnmatch_lines(["*cannot write*", f"*where *{folder}*", "*expected *"])
+    assert project.measured() == []
+
+
+ELSEWHERE = ("-o", "kernelgauge_baselines=elsewhere/stored", "-o", "kernelgauge_reports=elsewhere/reports")
+
+
+@pytest.mark.parametrize(
+    ("suite", "arguments"),
+    [
+        ("perf/test_perf.py", ()),
+        (f"perf/test_perf.py::test_device_time[{ID}]", ()),
+        ("perf", ("--perf-matrix", "full", *ELSEWHERE)),
+    ],
+    ids=["file", "test", "options"],
+)
+def test_proposed_command_accepts_that_workload_only(project: Project, suite: str, arguments: tuple[str, ...]) -> None:
+    matrix = "full" if arguments else "default"
+    project.tell(told(matrix=matrix), told(shape=(4, 80), matrix=matrix))
+    project.record(*arguments)
+    folder = project.root / ("elsewhere/stored" if arguments else "baselines") / "told-gpu"
+    other = (folder / f"{ID}0.json").read_bytes()
+    project.tell(told(gelu_us=5.5, matrix=matrix), told(shape=(4, 80), gelu_us=5.5, matrix=matrix))
+    failed = project.run(*arguments, suite=suite)
+    assert failed.ret == pytest.ExitCode.TESTS_FAILED
+    if arguments:
+        assert (project.root / "elsewhere" / "reports" / "latest" / "traces" / f"{ID}.txt").exists()
+        assert not (project.root / "baselines").exists()
+        assert not (project.root / "reports").exists()
+    assert project.run_command(accept_command(failed)).ret == pytest.ExitCode.OK
+    assert project.run("-k", f"{ID}]", *arguments, suite=suite).ret == pytest.ExitCode.OK
+    assert (folder / f"{ID}0.json").read_bytes() == other
+
+
+def test_proposed_command_works_where_pytest_was_started(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project.root / "pytest.ini").write_text("[pytest]\n")
+    project.record()
+    project.tell(told(gelu_us=5.5))
+    monkeypatch.chdir(project.root / "perf")
+    failed = project.pytester.runpytest_inprocess()
+    assert failed.ret == pytest.ExitCode.TESTS_FAILED
+    assert project.run_command(accept_command(failed)).ret == pytest.ExitCode.OK

@@ -1,0 +1,306 @@
+"""How each verdict ends its test: exit code, JUnit file, summary table and message agree; and what is measured again."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from kernelgauge.judge import SCHEMA_VERSION
+from kernelgauge.run import Timer
+from tests.plugin.inner_project import ID, REASON, VERDICT, Project, table_verdict, told
+
+ALL = ("device", "host", "latency", "declared", "structure")
+BY_BASELINE = ("device", "host", "latency", "structure")
+LOST = "the GPU no longer answers"
+
+
+def every(status: str | None, tests: tuple[str, ...] = BY_BASELINE) -> dict[str, str | None]:
+    return dict.fromkeys(tests, status)
+
+
+class Fault(NamedTuple):
+    """What is told of a workload after its baseline was recorded, and the verdicts that are no PASS."""
+
+    told: dict[str, Any]
+    verdicts: dict[str, str | None]
+    about: str | None  # in the table, behind the status
+    said: tuple[str, ...] = ()  # lines on the terminal
+    confirmed: bool = False  # whether it is measured again
+
+
+FAULTS = {
+    "same": Fault({}, {}, ""),
+    "slower": Fault(
+        {"gelu_us": 5.5},
+        {"device": "REGRESSED"},
+        "device time",
+        (
+            "slower-eager-bf16-4x8: REGRESSED  device time 10.0 -> 11.5 us  +15.00 %*",
+            "  why      a_gelu  4.0 -> 5.5 us*",
+            "  baseline baselines/told-gpu/slower-eager-bf16-4x8.json*",
+            "  accept   pytest perf*slower-eager-bf16-4x8*--perf-update",
+        ),
+        confirmed=True,
+    ),
+    "host": Fault({"host_us": 200.0}, {"host": "REGRESSED"}, "host dispatch", confirmed=True),
+    "both": Fault({"gelu_us": 5.5, "host_us": 200.0}, every("REGRESSED", ALL[:2]), "*", confirmed=True),
+    "software": Fault(
+        {"gelu_us": 5.5}, {"device": "REGRESSED"}, "device time", ("*environment: driver 570.2 -> 580.1",), True
+    ),
+    "added": Fault({"gelu_us": 7.0, "again_gelu_us": 4.0}, {"device": "*"}, "*", confirmed=True),
+    "dispelled": Fault({"gelu_us": 4.8, "again_gelu_us": 4.0}, {"device": "*"}, "*", confirmed=True),
+    "unconfirmed": Fault(
+        {"gelu_us": 5.5, "host_us": 200.0, "confirm_error": "measurement"},
+        every("INVALID", ALL[:2]),
+        "*",
+        ("  got      what was told", "  next     tell another"),
+        confirmed=True,
+    ),
+    "misbuilt": Fault({"gelu_us": 5.5, "confirm_error": "workload"}, {"device": "INVALID"}, "device time", (), True),
+    "faster": Fault({"gelu_us": 3.0}, {"device": "IMPROVED"}, "device time"),
+    "noisy": Fault({"gelu_us": 4.3, "noise": 0.1}, {"device": "UNDECIDED"}, "device time"),
+    "counts": Fault({"dispatcher_ops": 7}, {"structure": "REGRESSED"}, "structure", ("*dispatcher ops 5 -> 7",)),
+    "kinds": Fault(
+        {"kinds": ("gemm",)}, {"declared": "REGRESSED"}, "declared structure", ("*kernel kinds: got 2, expected 1",)
+    ),
+    "breaks": Fault({"graph_breaks": 2}, every("REGRESSED", ALL[3:]), "*", ("*graph breaks: got 2, expected 0",)),
+    "recompiles": Fault({"recompiles": 1}, every("REGRESSED", ALL[3:]), "*", ("*recompiles: got 1, expected 0*",)),
+    "new": Fault({}, every("NO_BASELINE"), ""),
+    "elsewhere": Fault({"gelu_us": 9.0}, every("INCOMPARABLE"), "*"),
+    "throttled": Fault({"gelu_us": 9.0}, every("INCOMPARABLE"), "*"),
+    "empty": Fault({}, every("INVALID"), "*", ("*got *an empty file*",)),
+    "truncated": Fault({}, every("INVALID"), "*", ("*got *truncated*",)),
+    "newer": Fault(
+        {},
+        every("INVALID"),
+        "*",
+        ("*where *baselines/told-gpu/newer-*.json*", "*got *99*", f"*expected *{SCHEMA_VERSION}*", "*next *"),
+    ),
+    "failed": Fault({"error": "measurement"}, every("INVALID", ALL), "*", ("the told error",)),
+    "broken": Fault({"error": "workload"}, every("INVALID", ALL), "*"),
+    "lost": Fault(
+        {"incomplete": LOST},
+        every("INVALID", ALL[:2]),
+        "*",
+        (f"lost-eager-bf16-4x8: INVALID  device time was not measured: {LOST}",),
+    ),
+    "absent": Fault(
+        {"error": "unavailable"}, every(None, ALL), None, ("not run: absent-*: the told error; tell another",)
+    ),
+}
+# How a test ends with each verdict: by default, and with --perf-strict.
+ENDS = {
+    "PASS": ({"passed"}, {"passed"}),
+    "IMPROVED": ({"passed"}, {"passed"}),
+    "REGRESSED": ({"failure"}, {"failure"}),
+    "INVALID": ({"failure", "error"}, {"failure", "error"}),
+    "UNDECIDED": ({"skipped"}, {"failure"}),
+    "NO_BASELINE": ({"skipped"}, {"failure"}),
+    "INCOMPARABLE": ({"skipped"}, {"failure"}),
+    None: ({"skipped"}, {"failure", "error"}),  # the workload cannot run here
+}
+
+
+def prepare(project: Project, *names: str) -> None:
+    """Record a baseline of each module, put the faults into the files that have one, and tell what is measured next."""
+    project.tell(*(told(name) for name in names if name != "new"))
+    project.record()
+    for name in names:
+        path = project.baselines / f"{name}-eager-bf16-4x8.json"
+        content = {"empty": b"", "truncated": b'{"schema_version": 2, ', "newer": b'{"schema_version": 99}'}.get(name)
+        fields = {
+            "software": {"driver": "570.2"},
+            "elsewhere": {"device": "Other GPU"},
+            "throttled": {"power_limit_watts": 350.0},
+        }.get(name)
+        if content is not None:
+            path.write_bytes(content)
+        if fields is not None:
+            project.edit_fingerprint(path.stem, **fields)
+    project.tell(*(told(name, **FAULTS[name].told) for name in names))
+
+
+@pytest.mark.parametrize("strict", [(), ("--perf-strict",)], ids=["default", "strict"])
+def test_verdict_ends_its_test_as_documented(project: Project, strict: tuple[str, ...]) -> None:
+    prepare(project, *FAULTS)
+    result = project.run(*strict)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    for name, fault in FAULTS.items():
+        workload = f"{name}-eager-bf16-4x8"
+        expected = every("PASS", ALL) | fault.verdicts
+        got = project.verdicts(name)
+        assert {test for test in ALL if expected[test] not in ("*", got[test])} == set(), name
+        ends = project.verdicts(name, outcome=True)
+        assert {test for test in ALL if ends[test] not in ENDS[got[test]][bool(strict)]} == set(), name
+        shown = table_verdict(result, workload)
+        assert (shown is None) == (fault.about is None), name
+        if fault.about not in (None, "*"):
+            assert (shown or "").partition(" ")[2] == fault.about, name
+        result.stdout.fnmatch_lines_random(fault.said)
+    assert sorted(project.confirmed()) == sorted(f"{name}-eager-bf16-4x8" for name in FAULTS if FAULTS[name].confirmed)
+    assert len(project.measured_together()) == 2  # one of each run: a failure is not tried until it works
+
+    def reason(module: str, test: str = "test_device_time") -> str:
+        return project.of(test, f"{module}-eager-bf16-4x8").properties[REASON]
+
+    assert "10.0 -> 10.9 us" in reason("added")  # the geometric mean of 13, 10 and 10: nothing is replaced
+    assert "10.0 -> 10.3 us" in reason("dispelled")
+    assert project.verdicts("dispelled")["device"] in ("PASS", "UNDECIDED")
+    assert reason("unconfirmed") == "device time not confirmed: the told error"
+
+    def message(module: str) -> str:
+        return project.of("test_device_time", f"{module}-eager-bf16-4x8").message
+
+    assert "a_gelu  4.0 -> 5.5 us" in message("slower")
+    assert "inconclusive: " in message("noisy")
+    assert "device Other GPU -> Told GPU" in message("elsewhere")
+    assert "350.0 -> 700.0" in message("throttled")
+    command = "pytest perf*-k new-*--perf-update" if strict else "*record one with: pytest perf --perf-update*"
+    result.stdout.fnmatch_lines([f"*{command}"])
+    (absent,) = [each for each in project.results().workloads if each.module == "absent"]
+    assert (absent.unavailable, absent.run, absent.verdicts) == ("the told error; tell another", None, ())
+
+
+HARMLESS = ("faster", "noisy", "new", "throttled", "absent")
+
+
+def test_strictness_decides_whether_a_doubt_fails(project: Project) -> None:
+    prepare(project, *HARMLESS)
+    assert project.run().ret == pytest.ExitCode.OK
+    for strict in (("--perf-strict",), ("-o", "kernelgauge_strict=true")):
+        assert project.run(*strict).ret == pytest.ExitCode.TESTS_FAILED
+        assert project.verdicts("noisy", outcome=True)["device"] == "failure"
+    assert project.confirmed() == []
+    project.tell(told("faster"), told("noisy"))
+    result = project.run("--perf-strict")
+    assert result.ret == pytest.ExitCode.OK
+    assert table_verdict(result, "noisy-eager-bf16-4x8") == "PASS"
+
+
+def test_no_baseline_skips_and_names_the_command(project: Project) -> None:
+    result = project.run()
+    assert result.ret == pytest.ExitCode.OK
+    result.assert_outcomes(passed=1, skipped=4)  # what is declared is checked without a baseline
+    message = project.case("test_device_time").message
+    assert message == "no baseline in baselines/told-gpu/; record one with: pytest perf --perf-update"
+    assert project.confirmed() == []
+    assert project.run_command(message.partition("with: ")[2]).ret == pytest.ExitCode.OK
+    project.run("--perf-strict").assert_outcomes(passed=5)
+
+
+def test_missing_device_is_invalid_and_reported(project: Project) -> None:
+    project.tell(told(), no_device=True)
+    result = project.run()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
+    result.stdout.fnmatch_lines(["no such device", "  next     nvidia-smi"])
+    assert project.verdicts("mlp") == every("INVALID", ALL)
+    results = project.results()
+    assert (results.fingerprint, results.gpu, results.status.value) == (None, None, "INVALID")
+    assert "nothing was measured" in (project.latest / "report.md").read_text()
+
+
+# -- tests of the suite's own -----------------------------------------------------------------------------------------
+
+OWN = """
+import pytest
+from kernelgauge import Timer
+
+def test_again(workload, run, kernelgauge_test):
+    kernelgauge_test.conclude(kernelgauge_test.session.judge_time(workload, Timer.DEVICE))
+
+@pytest.mark.timing
+def test_reads_times(workload, run):
+    assert 15 < run.time_us(Timer.DEVICE)
+
+@pytest.mark.workloads(variant="compiled")
+def test_against_eager(workload, run, sibling):
+    sibling(variant="eager")
+"""
+
+
+def test_own_test_reads_times_and_confirms_once(project: Project) -> None:
+    project.record()
+    project.write("test_own.py", OWN.partition("@pytest.mark.workloads")[0])
+    project.tell(told(gelu_us=9.5))
+    project.run("-k", "again or device_time or reads").assert_outcomes(passed=1, failed=2, deselected=4)
+    assert project.confirmed() == [ID]
+    project.run("-k", "reads").assert_outcomes(passed=1, deselected=6)
+    assert project.confirmed() == [ID, ID]
+
+
+def test_not_timing_measures_no_times(project: Project) -> None:
+    project.record()
+    project.tell(told(gelu_us=5.5, host_us=200.0))
+    project.write(
+        "test_own.py", "from kernelgauge import Timer\ndef test_own(workload, run): run.time_us(Timer.DEVICE)"
+    )
+    result = project.run("-m", "not timing")
+    result.assert_outcomes(passed=2, failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["*device time was not measured*", "*no test of a time was selected*", "*the mark timing*"]
+    )
+    assert project.results().workloads[0].run.samples == {}
+    assert project.confirmed() == []
+
+
+def test_unavailable_sibling_fails_no_workload(project: Project) -> None:
+    project.tell(told(error="unavailable"), told(variant="compiled"))
+    project.write("test_perf.py", OWN)
+    project.run("--perf-strict", "-k", "against_eager").assert_outcomes(failed=1, deselected=4)
+    eager, compiled = sorted(project.results().workloads, key=lambda each: each.variant, reverse=True)
+    assert (eager.unavailable, eager.run, eager.verdicts) == ("the told error; tell another", None, ())
+    assert (compiled.unavailable, compiled.verdicts) == (None, ())
+
+
+# -- machines that the baselines do not know, and limits --------------------------------------------------------------
+
+HINT = "to add this run to them: kernelgauge accept --add"
+
+
+def test_unknown_gpu_skips_host_clocks_and_hints(project: Project) -> None:
+    h200 = {"device": "NVIDIA H200"}  # its noise is known
+    project.tell(told(), told("linear"), **h200)
+    project.record()
+    assert HINT not in project.run().stdout.str()
+    project.tell(told(host_us=300.0), told("linear"), gpu="another", **h200)
+    for options in ((), ("--perf-strict",)):
+        result = project.run(*options)
+        assert result.ret == pytest.ExitCode.OK
+        assert project.verdicts("mlp") == every("PASS", ALL) | every("NOT_JUDGED", ("host", "latency"))
+        for case in project.cases():
+            if case.properties[VERDICT] == "NOT_JUDGED":
+                assert case.outcome == "skipped"
+                assert "not judged: the baseline does not know this machine" in case.message
+        assert table_verdict(result, ID) == "PASS"
+        assert sum(HINT in line for line in result.outlines) == 1
+        assert "the baselines do not know this GPU: another" in result.outlines
+    project.tell(told(gelu_us=14.0), told("linear"), gpu="another", **h200)
+    result = project.run()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert HINT not in result.stdout.str()
+
+
+def set_sensitivity(project: Project, line: str) -> None:
+    project.pytester.makeini(f"[pytest]\nkernelgauge_sensitivity =\n    {line}\n")
+
+
+def test_ini_sensitivity_decides_whether_a_time_passes(project: Project) -> None:
+    project.record()
+    for line, percent, verdict in (("device_time = 0.01 %", 0.0001, "UNDECIDED"), ("device_time = 20 %", 0.2, "PASS")):
+        set_sensitivity(project, line)
+        project.run()
+        assert project.verdicts("mlp") == every("PASS", ALL) | {"device": verdict}
+        assert ("+0.01 %" in project.case("test_device_time").properties[REASON]) is (verdict == "UNDECIDED")
+        assert project.results().workloads[0].limits.sensitivity == {Timer.DEVICE: pytest.approx(percent)}
+
+
+@pytest.mark.parametrize(
+    "line", ["device_time", "device_time = much", "gpu_time = 2 %", "device_time = 0 %", "a = inf"]
+)
+def test_malformed_ini_sensitivity_is_a_usage_error(project: Project, line: str) -> None:
+    set_sensitivity(project, line)
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*kernelgauge_sensitivity: got '{line}', expected a line such as*"])
