@@ -52,7 +52,6 @@ def draw(
 ) -> list[Results]:
     """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner chooses anew in each.
 
-    Every second one on each GPU compiles with memory to spare: it may choose otherwise there.
     One process at a time on each of `gpus` (values for CUDA_VISIBLE_DEVICES; none: whatever is visible, one at a time).
     Raises `MeasurementError` if one of them fails: what is left would not be a fair sample.
     """

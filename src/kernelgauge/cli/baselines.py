@@ -249,9 +249,8 @@ def _add_calibrate(commands: Commands) -> None:
     calibrating = commands.add_parser(
         "calibrate",
         help="measure how noisy this machine is, and record baselines that know it",
-        description="Run the suite in fresh processes with empty compile caches, print each workload's noise, the "
-        "smallest change that is seen and what the autotuner chose, and store them with the baselines. Every second process on "
-        "each GPU compiles with memory to spare, since the autotuner may choose otherwise then. Every other argument "
+        description="Run the suite in fresh processes with empty compile caches, print the noise of each workload, the "
+        "smallest change that it shows and the autotuner's choices, and store them with the baselines. Every other argument "
         "goes to pytest: kernelgauge calibrate perf -k mlp",
         allow_abbrev=False,
     )
