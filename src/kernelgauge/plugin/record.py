@@ -96,7 +96,7 @@ def _gathered(session: Session, reporter: pytest.TerminalReporter) -> Gathered:
         where = str(session.artifacts.workers)
         lost = StorageError("what the workers left cannot be brought together", where=where, got=str(error))
         reporter.write_line(str(lost), red=True)
-        session.pytest.exitstatus = pytest.ExitCode.TESTS_FAILED
+        _fail(session)
         return []
 
 
@@ -158,7 +158,7 @@ def _save_results(session: Session, results: Results, artifacts: Artifacts, repo
         artifacts.write_results(encode_results(results))
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
-        session.pytest.exitstatus = pytest.ExitCode.TESTS_FAILED
+        _fail(session)
         return False
     return True
 
@@ -213,10 +213,16 @@ def _add_to_history(session: Session, results: Results, location: str, reporter:
         reporter.write_line(
             f"add it later: kernelgauge history add {session.artifacts.folder} --to {location}", red=True
         )
-        session.pytest.exitstatus = pytest.ExitCode.TESTS_FAILED
+        _fail(session)
         return
     for name in added.written:
         reporter.write_line(f"history: {printable(f'{location}/{name}')}")
+
+
+def _fail(session: Session) -> None:
+    """Let the run fail, unless it ends with a worse status already: wrong usage, or an interruption."""
+    if session.pytest.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.pytest.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _was_cut_short(session: Session) -> bool:
@@ -241,7 +247,7 @@ def _update(session: Session, results: Results, reporter: pytest.TerminalReporte
         plan = update(results, session.store, show, next_command=session.suites.command(suites=results.declared))
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
-        session.pytest.exitstatus = pytest.ExitCode.TESTS_FAILED
+        _fail(session)
         return
     assert results.fingerprint is not None  # of what was not measured nothing is stored
     written = sum(change.action is not Action.KEEP for change in plan)
