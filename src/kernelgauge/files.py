@@ -212,9 +212,9 @@ class GpuLock:
 
     def _too_long(self, gpu: str) -> MeasurementError:
         return MeasurementError(
-            "another run of kernelgauge times on this GPU, and does not end",
+            f"timed out after {self._patience_s:g} s waiting for the GPU lock",
             where=str(self.path(gpu)),
-            got=f"the lock is held for more than {self._patience_s:g} s",
+            got="another run of kernelgauge holds it",
             expected="one run at a time on a GPU",
             next_command=who_holds(self.path(gpu)),
         )

@@ -133,7 +133,7 @@ def test_stored_names_foreign_files_and_ignores_hidden_ones(store: BaselineStore
     assert set(found) == {"a-x-bf16-1", "copy of x (1)", "\u202ex"}
     wrong = found["copy of x (1)"]
     assert isinstance(wrong, BaselineError)
-    assert (wrong.what, wrong.where) == ("a file among the baselines is none", str(folder / "copy of x (1).json"))
+    assert (wrong.what, wrong.where) == ("not a baseline file", str(folder / "copy of x (1).json"))
 
 
 @pytest.mark.parametrize("what", ["a file", "a loop", "forbidden"])

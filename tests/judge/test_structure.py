@@ -23,7 +23,7 @@ from tests.builders import (
 
 GATE, UP, MIDDLE, LAST = mlp_kernels()
 NARROW, WIDE = (launched(GEMM, 56.0, grid=(2, width, 1)) for width in (66, 33))
-KERNELS = "other kernels than in the baseline"
+KERNELS = "kernels differ from the baseline"
 TORCH = fingerprint(torch="2.12.0")
 
 
@@ -61,7 +61,7 @@ def judged(before: Any = None, after: Any = None, ran: Any = None, stored: Any =
         pytest.param(
             {"stored": (NARROW, UP, MIDDLE, LAST), "ran": (WIDE, UP, MIDDLE, LAST)},
             "REGRESSED",
-            "other launch configurations than in the baseline",
+            "launch configurations differ from the baseline",
             [f"{GEMM}: grid 2x66x1 -> 2x33x1"],
             id="another grid of a library's kernel",
         ),

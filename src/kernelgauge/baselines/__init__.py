@@ -154,7 +154,7 @@ def _names(folder: Path) -> list[str]:
 
 def _foreign(path: Path) -> BaselineError:
     return BaselineError(
-        "a file among the baselines is none",
+        "not a baseline file",
         where=str(path),
         got=f"the name {path.name!r}",
         expected="a workload's id and .json",

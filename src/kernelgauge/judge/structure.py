@@ -30,12 +30,12 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
     entry, _ = baseline.entry_like(run.kernels)
     if run.kernel_names() != [kernel.identity.name for kernel in entry.kernels]:
         status = Status.REGRESSED
-        headline = "other kernels than in the baseline"
+        headline = "kernels differ from the baseline"
         reasons += [Reason("kernels", line) for line in _kernel_diff(run, entry)]
     configurations = _configuration_changes(run, entry)
     if configurations:
         status = Status.REGRESSED
-        headline = headline or "other launch configurations than in the baseline"
+        headline = headline or "launch configurations differ from the baseline"
         reasons += [Reason("kernels", line) for line in configurations]
     more, less = _count_changes(run, baseline)
     if any(change.field == "torch" for change in comparison.moved):

@@ -322,7 +322,7 @@ class Session:
         trace = self.artifacts.trace(workload).relative_to(self.artifacts.folder).as_posix()
         reasons = (*(Reason("why", line) for line in wrong), Reason("trace", trace))
         return self.conclude(
-            Verdict(Status.REGRESSED, workload.id, DECLARED, "not what the workload declares", reasons)
+            Verdict(Status.REGRESSED, workload.id, DECLARED, "differs from what the workload declares", reasons)
         )
 
     def judge_numerics(self, workload: Workload, *, seed: int) -> Verdict:
