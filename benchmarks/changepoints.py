@@ -23,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from kernelgauge.history import LEAST_NIGHTS, Shift, correct, find_shifts
+from kernelgauge.results.history import LEAST_NIGHTS, Shift, correct, find_shifts
 from kernelgauge.run import Timer
 
 NIGHTS = 365

@@ -32,7 +32,6 @@ FLOORS = (
     "workload",
     "results",
     "baselines",
-    "history",
     "measure",
     "report",
     "plugin",

@@ -18,6 +18,7 @@ from .errors import MeasurementError, StorageError
 __all__ = [
     "LOCKS",
     "LONGEST_NAME",
+    "WAITING",
     "ChangedFileError",
     "FolderLock",
     "GpuLock",
@@ -151,6 +152,7 @@ def unwritable(path: Path, error: OSError) -> StorageError:
 
 # -- locks ------------------------------------------------------------------------------------------------------------
 
+WAITING = "kernelgauge: "  # prefix of messages about waiting, on the standard error of a process without a terminal
 LOCKS = "KERNELGAUGE_LOCKS"  # folder of the lock files, to share it between containers
 _PATIENCE_S = 3600.0  # of a nightly job: a suite takes minutes
 _POLL_S = 0.2

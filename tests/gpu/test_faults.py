@@ -100,7 +100,7 @@ def test_a_gpu_that_another_process_uses_is_invalid(tmp_path: Path) -> None:
     assert "another process" in said or "the machine" in said
 
 
-def test_a_cuda_error_in_mid_suite_keeps_what_was_measured_and_makes_the_rest_invalid(tmp_path: Path) -> None:
+def test_cuda_error_in_mid_suite_makes_the_rest_invalid(tmp_path: Path) -> None:
     (tmp_path / "perf").mkdir()
     (tmp_path / "perf" / "conftest.py").write_text(DYING_SUITE)
     (tmp_path / "perf" / "test_perf.py").write_text(DYING_TESTS)

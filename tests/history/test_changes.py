@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from kernelgauge.history import LEAST_NIGHTS, find_shifts
+from kernelgauge.results.history import LEAST_NIGHTS, find_shifts
 from tests.builders import HERE, mlp_kernels, pair
 from tests.history.conftest import History
 from tests.history.nights import night, timed

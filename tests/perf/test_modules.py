@@ -26,7 +26,7 @@ def modules() -> ModuleType:
 
 
 @pytest.mark.parametrize("missing", ["liger_kernel", "triton"])
-def test_without_liger_or_triton_the_layer_is_unavailable_and_says_what_to_install(
+def test_layer_without_liger_or_triton_is_unavailable(
     modules: ModuleType, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in ("liger_kernel", missing)]:

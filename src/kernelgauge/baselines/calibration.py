@@ -13,8 +13,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from ..errors import KernelgaugeError, MeasurementError
+from ..files import WAITING
 from ..judge import Action, Baseline, Limits, PlannedChange, Recorded, calibrated, joined
-from ..results import NAME, WAITING, Results, read_results
+from ..results import NAME, Results, read_results
 from ..run import Run
 from . import BaselineStore
 from .acceptance import acceptable

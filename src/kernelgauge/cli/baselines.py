@@ -151,6 +151,16 @@ def _recorded_baselines(loaded: Loaded) -> PurePosixPath:
     return folder
 
 
+def _require_force_under_ci(options: argparse.Namespace, command: str, reason: str) -> None:
+    """Raise `UpdateRefused` if the command would store baselines in a CI job that does not force it."""
+    if os.environ.get("CI") and not (options.force or options.dry_run):
+        raise UpdateRefused(
+            f"{command} is refused under CI: {reason}",
+            got="the environment variable CI is set",
+            next_command=f"kernelgauge {command} --force ...   (in a job whose purpose is to record)",
+        )
+
+
 def _review(options: argparse.Namespace) -> Exit:
     read = _read(options)
     say(read.markdown() if options.markdown else read.text())
@@ -160,12 +170,7 @@ def _review(options: argparse.Namespace) -> Exit:
 def _accept(options: argparse.Namespace) -> Exit:
     from ..baselines.acceptance import choose, choose_to_add
 
-    if os.environ.get("CI") and not (options.force or options.dry_run):
-        raise UpdateRefused(
-            "accept is refused under CI: a job that accepts its own result gates nothing",
-            got="the environment variable CI is set",
-            next_command="kernelgauge accept --force ...   (in a job whose purpose is to record)",
-        )
+    _require_force_under_ci(options, "accept", "a job that accepts its own result gates nothing")
     matches = matcher(options.expression) if options.expression is not None else None
     read = _read(options)
     say(read.text())
@@ -290,12 +295,7 @@ def _gpus(text: str) -> list[str]:
 def _calibrate(options: argparse.Namespace) -> Exit:
     from ..baselines.calibration import calibrate, draw, planned, store
 
-    if os.environ.get("CI") and not (options.force or options.dry_run):
-        raise UpdateRefused(
-            "calibrate is refused under CI: a job that records its own baselines gates nothing",
-            got="the environment variable CI is set",
-            next_command="kernelgauge calibrate --force   (in a job whose purpose is to record)",
-        )
+    _require_force_under_ci(options, "calibrate", "a job that records its own baselines gates nothing")
     files = draw(
         options.pytest_arguments,
         processes=options.processes,

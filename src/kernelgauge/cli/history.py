@@ -56,8 +56,8 @@ def _date(text: str) -> datetime:
 
 
 def _add(options: argparse.Namespace) -> Exit:
-    from ..history import add_to_history, open_history
     from ..results import find_results, read_results
+    from ..results.history import add_to_history, open_history
 
     open_history(options.to)  # so that an invalid address is not reported for each of the results
     code = Exit.YES
@@ -80,9 +80,9 @@ def _add(options: argparse.Namespace) -> Exit:
 
 def _show(options: argparse.Namespace) -> Exit:
     from ..files import write_atomically
-    from ..history import read_trends
     from ..report.trend import trend_html, trend_lines
     from ..report.wording import counted
+    from ..results.history import read_trends
     from ..run import Timer
 
     check_destinations([options.html] if options.html else [])

@@ -17,7 +17,7 @@ from .device import Device
 from .observed import Measured, Result, observed
 from .passes import Passes
 from .settings import Settings
-from .subject import prepare_together
+from .subject import Subject, prepare_together
 
 __all__ = ["Measured", "MeasuredGroup", "Result", "measure", "measure_groups"]
 
@@ -49,7 +49,7 @@ class MeasuredGroup:
             name = subject.workload.id
             before = self.results[name]
             if subject.error is None:
-                self.results[name] = _observed(passes, name, self._fingerprint)
+                self.results[name] = _observed(passes, subject, self._fingerprint)
             elif isinstance(before, Measured):
                 passes.progress(f"{name}: not measured again: {subject.error.what}")
                 self.results[name] = replace(before, not_confirmed=subject.error)
@@ -83,7 +83,7 @@ def measure_groups(
             if subjects and timed:
                 passes.make()
             results: dict[str, Result] = {
-                subject.workload.id: _observed(passes, subject.workload.id, fingerprint) for subject in subjects
+                subject.workload.id: _observed(passes, subject, fingerprint) for subject in subjects
             }
             yield MeasuredGroup({**results, **failed}, passes, fingerprint)
             for subject in subjects:
@@ -102,6 +102,5 @@ def measure(
     return {name: result for group in groups for name, result in group.results.items()}
 
 
-def _observed(passes: Passes, name: str, fingerprint: Fingerprint) -> Result:
-    subject = next(each for each in passes.subjects if each.workload.id == name)
+def _observed(passes: Passes, subject: Subject, fingerprint: Fingerprint) -> Result:
     return observed(subject, passes.controls, passes.device, fingerprint, passes.settings)

@@ -131,7 +131,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         ("strict", "bool", False, "as --perf-strict"),
         ("replicates", "string", "", "fresh allocations for each time (default: 12 to 32, as many as it takes)"),
         ("deterministic", "bool", False, "let Inductor choose launch configurations without timing them"),
-        ("gate", "linelist", [], "a smaller change is no finding, a line for each timer: device_time = 0.3 %"),
+        ("gate", "linelist", [], "smaller changes are ignored, a line for each timer: device_time = 0.3 %"),
         ("sensitivity", "linelist", [], "the slowdown that a PASS may miss, a line for each timer: device_time = 2 %"),
     ):
         parser.addini(f"kernelgauge_{name}", type=kind, default=default, help=what)  # type: ignore[arg-type]

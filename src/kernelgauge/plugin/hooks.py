@@ -6,14 +6,14 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ..errors import KernelgaugeError
-from ..results import WAITING
+from ..files import WAITING
 from . import SESSION_KEY, workers
 
 # pytest finds the fixtures in the module that is registered.
@@ -31,11 +31,10 @@ __all__ = ["kernelgauge_test", "run", "sibling", "trace_file", "workload"]
 
 def pytest_configure(config: pytest.Config) -> None:
     options = options_of(config, arguments=workers.arguments_of(config), worker=workers.place_of(config))
-    # A worker of pytest-xdist and a process of a calibration have no terminal, but the standard error of the one that
-    # started them.
-    show = _shown(config)
-    aside = options.worker is not None or options.calibrating
-    session = Session(options, progress=show, waiting=_said(config) if aside else show)
+    show = _terminal_writer(config)
+    # A worker of pytest-xdist and a process of a calibration share the standard error of the process that started them.
+    has_terminal = options.worker is None and not options.calibrating
+    session = Session(options, progress=show, waiting=show if has_terminal else _stderr_writer(config))
     config.stash[SESSION], session.pytest = session, config.stash.get(SESSION_KEY, None)
     if workers.is_controller(config):
         config.pluginmanager.register(workers.Controller(session), "kernelgauge-controller")
@@ -43,23 +42,26 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(workers.Worker(session), "kernelgauge-worker")
 
 
-def _shown(config: pytest.Config) -> Callable[[str], None]:
+def _capture_disabled(config: pytest.Config) -> AbstractContextManager[None]:
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    return capture.global_and_fixture_disabled() if capture else nullcontext()
+
+
+def _terminal_writer(config: pytest.Config) -> Callable[[str], None]:
     def show(what: str) -> None:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None or config.getoption("verbose") < 0:
             return
-        capture = config.pluginmanager.get_plugin("capturemanager")
-        with capture.global_and_fixture_disabled() if capture else nullcontext():
+        with _capture_disabled(config):
             reporter.ensure_newline()
             reporter.write_line(f"  {what}", bold=False)
 
     return show
 
 
-def _said(config: pytest.Config) -> Callable[[str], None]:
+def _stderr_writer(config: pytest.Config) -> Callable[[str], None]:
     def say(what: str) -> None:
-        capture = config.pluginmanager.get_plugin("capturemanager")
-        with capture.global_and_fixture_disabled() if capture else nullcontext():
+        with _capture_disabled(config):
             os.write(2, f"{WAITING}{what}\n".encode(errors="backslashreplace"))
 
     return say

@@ -176,7 +176,7 @@ def _history(config: pytest.Config) -> str | None:
     location: str | None = config.getoption("--perf-history")
     if location is None:
         return None
-    from ..history import open_history
+    from ..results.history import open_history
 
     try:
         open_history(location)

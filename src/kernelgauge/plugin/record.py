@@ -204,7 +204,7 @@ def _add_to_step_summary(results: Sequence[Results], path: str) -> None:
 
 
 def _add_to_history(session: Session, results: Results, location: str, reporter: pytest.TerminalReporter) -> None:
-    from ..history import add_to_history
+    from ..results.history import add_to_history
 
     try:
         added = add_to_history(results, location)

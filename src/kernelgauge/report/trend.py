@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from markupsafe import Markup
 
 from ..errors import printable
-from ..history import Chart, Series, Shift, Trends
+from ..results.history import Chart, Series, Shift, Trends
 from .html import render_page
 from .wording import counted, kernel_us, short_commit
 

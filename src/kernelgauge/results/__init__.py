@@ -22,7 +22,6 @@ __all__ = [
     "MOST_BYTES",
     "NAME",
     "SCHEMA_VERSION",
-    "WAITING",
     "Results",
     "TestResult",
     "WorkloadResult",
@@ -325,7 +324,6 @@ def _of_schema_1(document: Any) -> Results:
 
 
 NAME = "results.json"
-WAITING = "kernelgauge: "  # so begins what a process without a terminal says on its standard error
 # The whole suite of this repository makes 0.3 MB. Decoded, a file takes about ten times its size in memory.
 MOST_BYTES = 256 << 20
 # Folders in folders: of machines in the reports of a shard, in the folder of its artifact.

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from .errors import ResultsError, StorageError, printable, printable_url
-from .files import regular_file, write_atomically
-from .judge import Verdict, observe
-from .judge.fingerprint import compare
-from .results import Results, WorkloadResult, moment
-from .run import Fingerprint, Timer
+from ..errors import ResultsError, StorageError, printable, printable_url
+from ..files import regular_file, write_atomically
+from ..judge import Verdict, observe
+from ..judge.fingerprint import compare
+from ..run import Fingerprint, Timer
+from . import Results, WorkloadResult, moment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
