@@ -67,6 +67,8 @@ SETTLE_S = 0.25
 OWN_TIMES_S = 0.4  # for the times that levels are a percentage of
 _MANY_TURNS = 1000
 _PROBE_LOOPS = 20_000  # about 110 us before each call: dispatch itself is read to 1.5 us in that time
+_PROBE_SHARE = 0.1  # the level whose excess is measured: the only one of the host
+_CALLS_IN_TURN = 12
 _ROUNDS = 150
 _CALIBRATING_CALLS = 24
 _HOLD_US = 1000.0
@@ -101,6 +103,10 @@ class OwnTimes:
     dispatch: float
     loop: float
 
+    def loops(self, share: float) -> int:
+        """Return the turns that add such a share of the dispatch time; at least one."""
+        return max(1, round(share * self.dispatch / self.loop))
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -109,11 +115,13 @@ class Calibration:
     Attributes:
         own: times of the unslowed workload.
         spin: duration of the spinning kernel behind it.
+        loop_excess: what a level of the host achieves beyond its share, as a share: the cost of a loop is not its turns alone.
         plain_us, spun_us: dispatch of the workload alone, and with a spin's launch.
     """
 
     own: OwnTimes
     spin: SpinTime
+    loop_excess: float
     plain_us: float
     spun_us: float
 
@@ -124,7 +132,7 @@ class Calibration:
             before_us = self.spin.least_us if unslowed.turns else 0.0
             return Injection(turns=self.spin.turns(before_us + share * self.own.device_us))
         if level.kind == "host":
-            return Injection(unslowed.turns, max(1, round(share * self.own.dispatch / self.own.loop)))
+            return Injection(unslowed.turns, self.own.loops(share - self.loop_excess))
         return unslowed
 
 
@@ -154,7 +162,7 @@ class Collector:
     slot: int
     replicates: Callable[[Device, CallBuilder], Replicates]
     methods: Mapping[str, Callable[[Call, float], Timed]]
-    calibrate: Callable[[Device, Workload, OwnTimes], Calibration]
+    calibrate: Callable[[Device, Workload, Injection, OwnTimes], Calibration]
     chance: random.Random
 
     def collect(self, workloads: Sequence[Workload], levels: Mapping[str, Sequence[Level]]) -> Collected:
@@ -175,10 +183,11 @@ class Collector:
         self, workload: Workload, levels: Sequence[Level], for_peers: Level, collected: Collected
     ) -> list[Entry]:
         unslowed = Injection(LEAST_TURNS if workload.id in BEHIND_A_SPIN else 0)
-        calibration = self.calibrate(self.device, workload, self._own_times(workload, unslowed))
+        calibration = self.calibrate(self.device, workload, unslowed, self._own_times(workload, unslowed))
         collected.calibration[workload.id] = {
             "device_us": calibration.own.device_us,
             "spin_us": calibration.spin.least_us,
+            "loop_excess": calibration.loop_excess,
             "plain_us": calibration.plain_us,
             "spun_us": calibration.spun_us,
         }
@@ -269,15 +278,31 @@ def ready(workload: Workload, device: Device) -> Instance:
     return instance
 
 
-def calibrate(device: Device, workload: Workload, own: OwnTimes) -> Calibration:
-    """Measure the spinning kernel behind the workload, and what launching it costs."""
+def calibrate(device: Device, workload: Workload, unslowed: Injection, own: OwnTimes) -> Calibration:
+    """Measure the spinning kernel behind the workload, what launching it costs, and what a loop really adds."""
     spun = {turns: ready(slowed(workload, Injection(turns)), device) for turns in (LEAST_TURNS, _MANY_TURNS)}
     least_us, many_us = (last_kernel_us(device, instance) for instance in spun.values())
     plain = ready(workload, device)
     with plain.grad_mode():
         plain_us, spun_us = interleaved_us(device, [plain.call, spun[LEAST_TURNS].call])
     spin = SpinTime(least_us, (many_us - least_us) / (_MANY_TURNS - LEAST_TURNS))
-    return Calibration(own, spin, plain_us, spun_us)
+    looped = replace(unslowed, loops=own.loops(_PROBE_SHARE))
+    added = added_dispatch(device, [ready(slowed(workload, each), device) for each in (unslowed, looped)])
+    return Calibration(own, spin, added / own.dispatch - _PROBE_SHARE, plain_us, spun_us)
+
+
+def added_dispatch(device: Device, pair: Sequence[Instance], rounds: int = _ROUNDS) -> float:
+    """Return how much longer the second one's dispatch is, in units of the control. They take turns, a few calls each.
+
+    A difference and no ratio: dispatch alone takes less here than in a replicate, after a profiler session.
+    """
+    taken: list[list[list[tuple[float, float]]]] = [[], []]
+    for _ in range(rounds):
+        for instance, calls in zip(pair, taken, strict=True):
+            with instance.grad_mode():
+                calls.append(list(zip(*host_calls(device, instance, _CALLS_IN_TURN), strict=True)))
+    plain, looped = (dispatch_in_controls(np.array(calls)) for calls in taken)
+    return looped - plain
 
 
 def last_kernel_us(device: Device, instance: Instance) -> float:

@@ -30,6 +30,7 @@ LINEAR = Workload("linear", "eager", lambda: nn.Linear(8, 4), lambda: (torch.ran
 CALIBRATION = collect.Calibration(
     own=collect.OwnTimes(device_us=200.0, dispatch=4.0, loop=0.001),
     spin=SpinTime(0.9, 0.015),
+    loop_excess=0.02,
     plain_us=40.0,
     spun_us=43.0,
 )
@@ -50,7 +51,7 @@ def spun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_slowed_workload_computes_the_same(spun: list[int]) -> None:
     assert injected.slowed(LINEAR, Injection()) is LINEAR
-    both = build(injected.slowed(LINEAR, Injection(turns=120, loops=2_000_000)), CpuDevice())
+    both = build(injected.slowed(LINEAR, Injection(turns=120, loops=20_000_000)), CpuDevice())
     expected = build(LINEAR, CpuDevice()).outputs()
     start = time.perf_counter()
     assert torch.equal(both.outputs(), expected)
@@ -98,8 +99,8 @@ def test_packed_launch_passes_arguments_and_raises() -> None:
         (Level("device", 0.5), Injection(), Injection(turns=27)),  # 1 us, 0.9 of it with 20 turns
         (Level("device", 0.5), Injection(20), Injection(turns=87)),  # 1 us more
         (Level("device", 0.05), Injection(), Injection(turns=1)),  # less than the shortest spin
-        (TEN, Injection(), Injection(loops=400)),
-        (TEN, Injection(20), Injection(20, loops=400)),
+        (TEN, Injection(), Injection(loops=320)),  # 10 % are 400 turns of 0.001, and would be 12 %
+        (TEN, Injection(20), Injection(20, loops=320)),
     ],
 )
 def test_injection_is_a_share_of_own_time(level: Level, unslowed: Injection, expected: Injection) -> None:
@@ -107,9 +108,23 @@ def test_injection_is_a_share_of_own_time(level: Level, unslowed: Injection, exp
 
 
 def test_calibrate_measures_what_levels_need(spun: list[int]) -> None:
-    found = collect.calibrate(CpuDevice(), LINEAR, CALIBRATION.own)
+    found = collect.calibrate(CpuDevice(), LINEAR, Injection(), CALIBRATION.own)
     assert 0 < found.plain_us < found.spun_us
     assert min(found.spin.turn_us, found.spin.least_us) > 0
+    assert found.loop_excess > -0.1
+
+
+def test_added_dispatch_is_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, looped = (build(LINEAR, CpuDevice()) for _ in range(2))
+    order: list[object] = []
+
+    def host_calls(_device: object, instance: object, calls: int) -> tuple[list[float], list[float]]:
+        order.append(instance)
+        return [11.8 if instance is looped else 10.0] * calls, [5.0] * calls
+
+    monkeypatch.setattr(collect, "host_calls", host_calls)
+    assert collect.added_dispatch(CpuDevice(), [plain, looped], rounds=3) == pytest.approx(0.36)  # 1.8 of 5.0
+    assert order == 3 * [plain, looped]
 
 
 @pytest.mark.parametrize("method", ["blocked_autorange", "pytest_benchmark"])
@@ -175,7 +190,9 @@ def collected(spun: list[int], monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
             return measure
 
-        def calibrate(_device: object, _workload: object, own: collect.OwnTimes) -> collect.Calibration:
+        def calibrate(
+            _device: object, _workload: object, _unslowed: object, own: collect.OwnTimes
+        ) -> collect.Calibration:
             return dataclasses.replace(CALIBRATION, own=own)
 
         methods = {name: method(name) for name in METHODS}
@@ -193,7 +210,7 @@ def test_peers_measure_one_level_and_ours_all(collected: Callable, slot: int, le
     assert set(found.samples) == expected
     assert len(found.wall_seconds) == 3 + 2 * len(METHODS)
     assert found.injected[f"{LINEAR.id}/device+0.5%"] == {"turns": 27, "loops": 0}
-    assert found.injected[f"{LINEAR.id}/host+10%"] == {"turns": 0, "loops": 4000}
+    assert found.injected[f"{LINEAR.id}/host+10%"] == {"turns": 0, "loops": 3200}
     assert found.calibration[LINEAR.id]["spun_us"] == 43
 
 

@@ -207,6 +207,24 @@ def test_reading_soon_after_needs_a_sample(
     assert others(monitor.read(processes=True)) == (1, (OTHER,), used)
 
 
+def test_reading_without_a_new_sample_has_the_last(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> None:
+    nvml.pids = [OWN, OTHER]
+    used = []
+    second_reading(monitor, clock, lambda: nvml.samples.append((OTHER, 5, 63)))
+    for _ in range(12):  # a replicate takes less than NVML's period
+        clock.advance(100_000)
+        used.append(others(monitor.read(processes=True))[2])
+    assert used == [63] * 9 + [None] * 3
+    nvml.samples = [(OTHER, 20, 40)]
+    clock.advance(100_000)
+    assert others(monitor.read(processes=True))[2] == 40
+    nvml.samples = [(OTHER, 21, 0)]
+    clock.advance(100_000)
+    assert others(monitor.read(processes=True))[2] == 0
+    clock.advance(100_000)
+    assert others(monitor.read(processes=True))[2] is None
+
+
 def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> None:
     nvml.pids, nvml.samples = [OWN, OTHER], [(OTHER, 50, 1)]
     nvml.bogus_samples = [(OTHER, 20, 99), (ANOTHER, 10**18, 4_294_967_295)]

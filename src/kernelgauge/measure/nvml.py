@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import time
 import weakref
@@ -217,6 +218,7 @@ class Monitor:
         self._counters = {cause: field for cause, name in _COUNTERS.items() if (field := getattr(nvml, name, None))}
         self._seen_until_us = 0  # the newest sample of utilisation: NVML's clock
         self._asked_s: float | None = None  # when that was: ours
+        self._others_used = (-math.inf, 0)  # the last sample of another process: our clock, and percent
         self._max_sm_clock_mhz = self._ask("nvmlDeviceGetMaxClockInfo", _SM_CLOCK)  # 1 ms, and always the same
         self.read()  # the first query of each kind takes 1 to 2 ms, the later ones some us
 
@@ -249,9 +251,9 @@ class Monitor:
         the last second. So what has just begun is not in them yet.
 
         `processes` adds the counters of throttling and who else computes here: 2 to 3 ms, for before and after a
-        measurement. Utilisation is that since the last such reading, and unknown in the first. This process must
-        have begun to use the GPU: in a container, where NVML may not know it by its number, it else takes another
-        for itself.
+        measurement. Utilisation is that since the last such reading, and unknown in the first. NVML samples it about
+        once a second: until the next sample, who used the GPU is taken to use it still. This process must have begun
+        to use the GPU: in a container, where NVML may not know it by its number, it else takes another for itself.
         """
         power_milliwatts = self._ask("nvmlDeviceGetPowerUsage")
         others, pids, utilization = _others(self._processes(), self._utilization()) if processes else (None, (), None)
@@ -264,7 +266,7 @@ class Monitor:
             temperature_c=self._ask("nvmlDeviceGetTemperature", _GPU_SENSOR),
             other_processes=others,
             other_pids=pids,
-            other_utilization_percent=utilization,
+            other_utilization_percent=self._still_used(utilization) if processes else None,
             throttled_ns=self._throttled_ns() if processes else None,
         )
 
@@ -328,6 +330,15 @@ class Monitor:
         if last_s is None or (not taken and self._asked_s - last_s < _SAMPLING_PERIOD_S):
             return None
         return {sample.pid: sample.smUtil for sample in sorted(taken, key=lambda sample: int(sample.smUtil))}
+
+    def _still_used(self, percent: int | None) -> int | None:
+        """What others use; what they used by the last sample, if there is no newer one."""
+        if percent is not None and self._asked_s is not None:
+            self._others_used = self._asked_s, percent
+        sampled_s, last = self._others_used
+        if percent is None and last and self._asked_s is not None and self._asked_s - sampled_s < _SAMPLING_PERIOD_S:
+            return last
+        return percent
 
 
 def _others(
