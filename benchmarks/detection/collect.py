@@ -169,52 +169,55 @@ class Collector:
         """Measure each workload unslowed and at its levels."""
         collected = Collected()
         entries: list[Entry] = []
+        unslowed = {each.id: Injection(LEAST_TURNS if each.id in BEHIND_A_SPIN else 0) for each in workloads}
+        own = self._own_times(workloads, unslowed)
         for place, workload in enumerate(workloads):
             chosen = levels[workload.id]
             for_peers = chosen[(self.slot + place) % len(chosen)]  # over consecutive slots each comes equally often
-            entries += self._entries(workload, chosen, for_peers, collected)
+            calibration = self.calibrate(self.device, workload, unslowed[workload.id], own[workload.id])
+            collected.calibration[workload.id] = {
+                "device_us": calibration.own.device_us,
+                "spin_us": calibration.spin.least_us,
+                "loop_excess": calibration.loop_excess,
+                "plain_us": calibration.plain_us,
+                "spun_us": calibration.spun_us,
+            }
+            for level in (NONE, *chosen):
+                injection = calibration.injection(level, unslowed[workload.id])
+                collected.injected[f"{workload.id}/{level}"] = asdict(injection)
+                made = slowed(workload, injection)
+                entries.append(Entry(workload.id, level, made, ready(made, self.device), level in (NONE, for_peers)))
         parts = [self._measure_ours, self._measure_peers]
         self.chance.shuffle(parts)  # the second one finds a warmer machine
         for measure in parts:
             measure(entries, collected)
         return collected
 
-    def _entries(
-        self, workload: Workload, levels: Sequence[Level], for_peers: Level, collected: Collected
-    ) -> list[Entry]:
-        unslowed = Injection(LEAST_TURNS if workload.id in BEHIND_A_SPIN else 0)
-        calibration = self.calibrate(self.device, workload, unslowed, self._own_times(workload, unslowed))
-        collected.calibration[workload.id] = {
-            "device_us": calibration.own.device_us,
-            "spin_us": calibration.spin.least_us,
-            "loop_excess": calibration.loop_excess,
-            "plain_us": calibration.plain_us,
-            "spun_us": calibration.spun_us,
-        }
-        entries = []
-        for level in (NONE, *levels):
-            injection = calibration.injection(level, unslowed)
-            collected.injected[f"{workload.id}/{level}"] = asdict(injection)
-            made = slowed(workload, injection)
-            entries.append(Entry(workload.id, level, made, ready(made, self.device), level in (NONE, for_peers)))
-        return entries
+    def _own_times(self, workloads: Sequence[Workload], unslowed: Mapping[str, Injection]) -> dict[str, OwnTimes]:
+        """Measure each workload alone and behind a loop. All take turns, as when they are measured.
 
-    def _own_times(self, workload: Workload, unslowed: Injection) -> OwnTimes:
-        """Measure the workload alone and behind a loop, in turns: the cost of a loop depends on the work around it."""
-        made = [slowed(workload, injection) for injection in (unslowed, replace(unslowed, loops=_PROBE_LOOPS))]
-        instances = [ready(each, self.device) for each in made]
-        plain, behind_a_loop = taken = [self._of(each) for each in made]
+        A workload that follows itself finds its code in the host's caches: its dispatch takes some percent less.
+        """
+        arms: list[tuple[Instance, Replicates]] = []
+        for workload in workloads:
+            plain = unslowed[workload.id]
+            made = [slowed(workload, each) for each in (plain, replace(plain, loops=_PROBE_LOOPS))]
+            arms += [(ready(each, self.device), self._of(each)) for each in made]
 
-        def both() -> None:
-            for instance, replicates in zip(instances, taken, strict=True):
+        def go_round() -> None:
+            for instance, replicates in arms:
                 with instance.grad_mode():
                     replicates.take()
 
-        _until(2 * min(self.seconds, OWN_TIMES_S), both)
-        device_us, host_us = plain.values()
-        dispatch = dispatch_in_controls(host_us)
-        slower = dispatch_in_controls(behind_a_loop.values()[1])
-        return OwnTimes(float(np.median(replicate_times_us(device_us))), dispatch, (slower - dispatch) / _PROBE_LOOPS)
+        _until(len(arms) * min(self.seconds, OWN_TIMES_S), go_round)
+        own = {}
+        for workload, (_, alone), (_, behind_a_loop) in zip(workloads, arms[::2], arms[1::2], strict=True):
+            device_us, host_us = alone.values()
+            dispatch = dispatch_in_controls(host_us)
+            slower = dispatch_in_controls(behind_a_loop.values()[1])
+            device = float(np.median(replicate_times_us(device_us)))
+            own[workload.id] = OwnTimes(device, dispatch, (slower - dispatch) / _PROBE_LOOPS)
+        return own
 
     def _measure_ours(self, entries: Sequence[Entry], collected: Collected) -> None:
         taken = [self._of(entry.slowed) for entry in entries]
