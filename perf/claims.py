@@ -18,12 +18,6 @@ def claim(module: str, *variants: str) -> pytest.MarkDecorator:
     return pytest.mark.workloads(module=module, variant=variants, matrix="default")
 
 
-gpu_only = pytest.mark.skipif(
-    "not __import__('torch').cuda.is_available() or 'cpu' in (config.getoption('--perf-device'), config.getini('kernelgauge_device'))",
-    reason="this claim is about kernels on a GPU and has no meaning on a CPU",
-)
-
-
 def only(names: list[str], wanted: set[str]) -> list[str]:
     """Return the wanted names, in order."""
     return [name for name in names if name in wanted]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from claims import build, claim, compile_ops, gemm_layouts, gpu_only, graph_count, only
+from claims import build, claim, compile_ops, gemm_layouts, graph_count, only
 from kernelgauge import Run, Sibling, Timer, Workload
 from kernelgauge.standard import test_kernels_and_graphs_are_as_declared, test_structure_is_that_of_the_baseline
 
@@ -58,7 +58,7 @@ def test_c05_compile_removes_the_transpose_and_adds_rows_of_its_own(run: Run, ea
     assert not compile_ops(eager)
 
 
-@gpu_only
+@pytest.mark.gpu
 @pytest.mark.timing
 @claim("linear", "compiled")
 def test_c06_compile_does_not_make_one_gemm_faster(run: Run, eager: Run) -> None:
@@ -96,7 +96,7 @@ def test_c08_compiled_runs_one_addmm(run: Run) -> None:
     assert only(run.op_names(), {"aten::addmm", "aten::mm", "aten::add", "aten::matmul"}) == ["aten::addmm"]
 
 
-@gpu_only
+@pytest.mark.gpu
 @claim("matmul_add", "eager")
 def test_c25_the_layout_in_a_name_tells_which_branch_was_taken(run: Run, sibling: Sibling) -> None:
     # The weight is stored [in, out] here and [out, in] in nn.Linear: the same product, another layout, other GPU work.

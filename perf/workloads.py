@@ -17,11 +17,12 @@ from hub_layer import load_liger_geglu_mlp
 from kernelgauge import Dtype, Expectation, Workload
 from modules import GegluMlp, MatmulAdd, liger_geglu_mlp
 
-_NO_TRITON_ON_CPU = "Liger's kernel is Triton code: it needs a GPU (Triton's interpreter has no libdevice.tanh)"
-_TOO_LARGE_FOR_CPU = "this shape is sized for a GPU"
+_NO_TRITON = "Liger's kernel is Triton code: it needs a GPU (Triton's interpreter has no libdevice.tanh)"
+_TOO_LARGE = "this shape is sized for a GPU"
 _MEANT_FOR_GPU = "this compile mode changes nothing on a CPU"
 
 _MLP_SHAPE = (64, 128, 768, 3072)  # batch, sequence, dim, hidden
+_CPU_MLP_SHAPE = (16, 4, 768, 3072)  # and fp32: many processors have no bf16
 _LLM_SHAPE = (1, 2048, 4096, 14336)
 _ONE_TOKEN = (1, 1, 768, 3072)
 _LINEAR_SHAPE = (1024, 32, 64)  # rows, in, out
@@ -72,8 +73,12 @@ def _mlp(
         dtype=dtype,
         compile={} if variant.startswith("compiled") else None,
         reference=lambda: GegluMlp(dim, hidden),
-        needs_gpu=_NO_TRITON_ON_CPU if variant.startswith("liger") else None,
+        on_cpu=_TOO_LARGE,
     )
+    if variant.startswith("liger"):
+        fields["on_cpu"] = _NO_TRITON
+    elif (shape, dtype) == (_MLP_SHAPE, "bf16") and "on_cpu" not in fields:
+        fields["on_cpu"] = _mlp(variant, _CPU_MLP_SHAPE, "fp32", layer, **fields)
     return replace(workload, **fields)  # type: ignore[arg-type]  # the fields of Workload, by name
 
 
@@ -105,16 +110,16 @@ _FULL = [
         )
     ),
     # Compute-bound, and decode: few rows, so that a GEMM splits K to fill the GPU.
-    _linear("eager", (4096, 4096, 4096), needs_gpu=_TOO_LARGE_FOR_CPU, expectations=seen.ONE_GEMM_WITH_BIAS),
-    _linear("compiled", (4096, 4096, 4096), needs_gpu=_TOO_LARGE_FOR_CPU, expectations=seen.ONE_GEMM_WITH_BIAS),
+    _linear("eager", (4096, 4096, 4096), on_cpu=_TOO_LARGE, expectations=seen.ONE_GEMM_WITH_BIAS),
+    _linear("compiled", (4096, 4096, 4096), on_cpu=_TOO_LARGE, expectations=seen.ONE_GEMM_WITH_BIAS),
     _linear("eager", (16, 4096, 4096), expectations=seen.LINEAR_SPLIT_K),
     _linear("compiled", (16, 4096, 4096), expectations=seen.LINEAR_SPLIT_K),
     # An LLM's MLP (8B parameters: dim 4096, hidden 14336), and one token.
-    _mlp("eager", _LLM_SHAPE, needs_gpu=_TOO_LARGE_FOR_CPU, expectations=seen.MLP_EAGER_KINDS),
-    _mlp("compiled", _LLM_SHAPE, needs_gpu=_TOO_LARGE_FOR_CPU, expectations=seen.MLP_COMPILED_KINDS),
+    _mlp("eager", _LLM_SHAPE, expectations=seen.MLP_EAGER_KINDS),
+    _mlp("compiled", _LLM_SHAPE, expectations=seen.MLP_COMPILED_KINDS),
     _mlp("liger", _LLM_SHAPE, layer=liger_geglu_mlp, expectations=seen.MLP_LIGER_KINDS),
-    _mlp("eager", _ONE_TOKEN, expectations=seen.MLP_EAGER_ONE_TOKEN),
-    _mlp("compiled", _ONE_TOKEN, expectations=seen.MLP_COMPILED_ONE_TOKEN),
+    _mlp("eager", _ONE_TOKEN, on_cpu=None, expectations=seen.MLP_EAGER_ONE_TOKEN),
+    _mlp("compiled", _ONE_TOKEN, on_cpu=None, expectations=seen.MLP_COMPILED_ONE_TOKEN),
     _mlp("liger", _ONE_TOKEN, layer=liger_geglu_mlp, expectations=seen.MLP_LIGER_ONE_TOKEN),
     # Forward and backward.
     _mlp("eager", pass_="train", expectations=seen.MLP_EAGER_TRAIN),
@@ -125,11 +130,11 @@ _FULL = [
     _mlp(
         "compiled-reduce-overhead",
         compile={"mode": "reduce-overhead"},
-        needs_gpu=_MEANT_FOR_GPU,
+        on_cpu=_MEANT_FOR_GPU,
         expectations=seen.MLP_CUDA_GRAPH,
     ),
     # No expectation: which template wins is what is autotuned.
-    _mlp("compiled-max-autotune", compile={"mode": "max-autotune"}, needs_gpu=_MEANT_FOR_GPU),
+    _mlp("compiled-max-autotune", compile={"mode": "max-autotune"}, on_cpu=_MEANT_FOR_GPU),
 ]
 
 WORKLOADS = [*_DEFAULT, *(replace(workload, matrix="full") for workload in _FULL)]

@@ -28,6 +28,7 @@ __all__ = [
     "Timer",
     "is_duration",
     "observe",
+    "on_the_fastest_host",
     "summarize",
 ]
 
@@ -147,7 +148,7 @@ def observe(sample: Sample, *, is_by_host: bool = False) -> Observation:
 
     `is_by_host`: whether the host alone fills the time, so that its spread is that of the ratio to the reference.
     """
-    kept = _on_the_fastest_host(sample)
+    kept = on_the_fastest_host(len(sample.replicates_us), sample.controls_us)
     logs = [math.log(sample.replicates_us[index]) for index in kept]
     controls = [math.log(sample.controls_us[index]) for index in kept] if sample.controls_us else []
     values = [log - control for log, control in zip(logs, controls, strict=True)] if is_by_host and controls else logs
@@ -161,11 +162,11 @@ def observe(sample: Sample, *, is_by_host: bool = False) -> Observation:
     )
 
 
-def _on_the_fastest_host(sample: Sample) -> list[int]:
-    everything = list(range(len(sample.replicates_us)))
-    limit = _AS_FAST * min(sample.controls_us, default=math.inf)
-    as_fast = [index for index in everything if sample.controls_us and sample.controls_us[index] <= limit]
-    return as_fast if len(as_fast) > 1 else everything
+def on_the_fastest_host(count: int, controls_us: Sequence[float]) -> list[int]:
+    """Return which of `count` replicates count: those on the fastest host, by the host reference beside each."""
+    limit = _AS_FAST * min(controls_us, default=math.inf)
+    as_fast = [index for index, control_us in enumerate(controls_us) if control_us <= limit]
+    return as_fast if len(as_fast) > 1 else list(range(count))
 
 
 class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

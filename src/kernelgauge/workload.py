@@ -49,7 +49,8 @@ class Workload:
         expectations: what must be seen in the trace, and on which architecture and configuration.
         graph_breaks: how many are known and accepted.
         matrix: ``default`` is always run, ``full`` only under ``--perf-matrix full``.
-        needs_gpu: why it cannot run on a CPU; None if it can.
+        on_cpu: the workload that takes its place where there is no GPU, of a shape and dtype that fit a CPU. A text says
+            why there is none. None: it runs on a CPU as it is.
         sensitivity: the slowdown that a PASS may miss, as a fraction, by timer: ``{"device_time": 0.02}``. A timer that is
             not named has that of the project (ini option ``kernelgauge_sensitivity``).
         gate: a smaller change is no finding; likewise (``kernelgauge_gate``).
@@ -67,7 +68,7 @@ class Workload:
     expectations: tuple[Expectation, ...] = field(default=(), repr=False)
     graph_breaks: int = 0
     matrix: Matrix = "default"
-    needs_gpu: str | None = None
+    on_cpu: Workload | str | None = field(default=None, repr=False)
     sensitivity: Mapping[str, float] = field(default_factory=dict)
     gate: Mapping[str, float] = field(default_factory=dict)
 

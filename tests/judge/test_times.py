@@ -212,6 +212,14 @@ def test_cpu_time_is_judged_on_its_host_only(factor: float, host: str, status: s
     assert verdict_on(DEVICE, observed, stored).status is Status(status)
 
 
+def test_cpu_time_of_a_disturbed_run_is_not_judged() -> None:
+    cpu: dict[str, Any] = {"machine": CPU, "gpu": None, "controls": {}}
+    stored = calibrated([on_host("here", device=times(), **cpu)], suite="perf")
+    verdict = verdict_on(DEVICE, on_host("here", device=(120.0, 400.0, 90.0, 350.0), **cpu), stored)
+    assert verdict.status is Status.NOT_JUDGED
+    assert verdict.headline.endswith("not judged: another job disturbed this CPU")
+
+
 # -- the autotuner's choice --------------------------------------------------------------------------------------------
 
 

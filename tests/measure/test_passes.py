@@ -297,7 +297,7 @@ def test_failures_leave_the_other_workloads(gpu: FakeGpu) -> None:
         gpu.workload("unbuildable", on_build=raising(no)),
         gpu.workload("uncallable", on_call=raising(no)),
         gpu.workload("later", on_build=lambda number: number == 2 and raising(no)()),
-        gpu.workload("unavailable", needs_gpu="Triton code"),
+        gpu.workload("unavailable", on_cpu="Triton code"),
         gpu.workload("last"),
     ]
     results = results_of(gpu, *workloads, settings=SETTINGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from itertools import count
@@ -13,9 +14,11 @@ from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
+from kernelgauge.measure import passes
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.numerics import BOUNDS
+from kernelgauge.measure.replicate import Replicate, replicate
 from kernelgauge.measure.runner import Measured, measure_groups
 from kernelgauge.run import Sample, Timer
 from kernelgauge.trace import parse
@@ -52,6 +55,18 @@ def test_run_on_cpu_has_gpu_time_and_host_controls(cpu: CpuDevice) -> None:
     samples = measured(cpu, tiny()).run.samples
     assert set(samples) == {Timer.DEVICE}  # end-to-end is pytest-benchmark's
     assert len(samples[Timer.DEVICE].controls_us) == QUICK.replicates  # the host does the work itself
+
+
+def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    def disturbed(*arguments: Any, index: int, **named: Any) -> Replicate:
+        taken = replicate(*arguments, index=index, **named)
+        slow = 100.0 if index == 0 else 1.0
+        return dataclasses.replace(taken, kernel_us=(slow * 5.0,), reference_us=slow * 14.0)
+
+    monkeypatch.setattr(passes, "replicate", disturbed)
+    run = measured(cpu, tiny(), settings=dataclasses.replace(QUICK, replicates=3, most_replicates=3)).run
+    assert run.samples[Timer.DEVICE].replicates_us == (500.0, 5.0, 5.0)
+    assert [kernel.device_time_us for kernel in run.kernels] == [5.0]
 
 
 def test_run_on_gpu_has_gpu_and_host_time(gpu: FakeGpu) -> None:
@@ -265,7 +280,7 @@ def test_failure_to_build_names_the_file_and_no_interrupt(cpu: CpuDevice) -> Non
 
 
 def test_workload_for_gpus_is_unavailable_before_its_build(cpu: CpuDevice) -> None:
-    result = results_of(cpu, tiny(build=raising(AssertionError()), needs_gpu="Triton code"))["tiny"]
+    result = results_of(cpu, tiny(build=raising(AssertionError()), on_cpu="Triton code"))["tiny"]
     assert isinstance(result, WorkloadUnavailable)
     assert (result.what, result.expected) == ("Triton code", "a CUDA GPU")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ..errors import KernelgaugeError, MeasurementError
-from ..run import ControlTime, Counts, Fingerprint, OpRecord, Run, Sample, Timer
+from ..run import ControlTime, Counts, Fingerprint, OpRecord, Run, Sample, Timer, on_the_fastest_host
 from ..trace import KernelRecord, dispatcher_ops, metadata_ops_that_launched
 from ..trace.lane import lane_of
 from ..trace.summary import kernel_work
@@ -96,9 +96,10 @@ def observed(
 
 
 def _kernels(subject: Subject) -> tuple[KernelRecord, ...]:
-    timed = [each.kernel_us for each in subject.replicates] or [
-        tuple(execution.duration_us for execution in executions) for executions in subject.structure.executions
-    ]
+    timed = [tuple(execution.duration_us for execution in executions) for executions in subject.structure.executions]
+    if subject.replicates:  # those that the time of the whole is a mean of
+        kept = on_the_fastest_host(len(subject.replicates), _references_us(subject))
+        timed = [subject.replicates[place].kernel_us for place in kept]
     return tuple(
         KernelRecord(execution.identity, fmean(times[place] for times in timed))
         for place, execution in enumerate(subject.structure.executions[0])
@@ -108,8 +109,7 @@ def _kernels(subject: Subject) -> tuple[KernelRecord, ...]:
 def _samples(subject: Subject, settings: Settings) -> dict[Timer, Sample]:
     call_us = subject.pace.call_us
     device = tuple(each.device_us for each in subject.replicates)
-    references = tuple(each.reference_us for each in subject.replicates if each.reference_us is not None)
-    samples = {Timer.DEVICE: Sample(device, settings.iterations_for(call_us), references)}
+    samples = {Timer.DEVICE: Sample(device, settings.iterations_for(call_us), _references_us(subject))}
     host = [each.host for each in subject.replicates if each.host is not None]
     if host:
         samples[Timer.HOST] = Sample(
@@ -118,6 +118,11 @@ def _samples(subject: Subject, settings: Settings) -> dict[Timer, Sample]:
             tuple(each.control_us for each in host),
         )
     return samples
+
+
+def _references_us(subject: Subject) -> tuple[float, ...]:
+    """Return the host reference beside each replicate; empty on a GPU."""
+    return tuple(each.reference_us for each in subject.replicates if each.reference_us is not None)
 
 
 def _counts(subject: Subject) -> Counts:

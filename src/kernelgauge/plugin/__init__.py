@@ -27,6 +27,7 @@ _MARKS = (
     "structure: needs no clock: kernels, launches and counts (kernelgauge)",
     "timing: judges or reads times; without such a test nothing is timed (kernelgauge)",
     "numerics: compares results with float64 (kernelgauge)",
+    "gpu: a test of a workload that means something on a GPU only: deselected on a CPU (kernelgauge)",
 )
 
 

@@ -129,11 +129,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run all tests of one workload together, in the order that they are measured in."""
     session = config.stash[SESSION]
+    keep(config, items, session.suites.runnable(items))
     if session.options.calibrating:
         keep(config, items, [workload_of(item) is not None and _calibrates(item) for item in items])
     session.planned = session.suites.count(full=session.options.full_matrix) * session.options.repeats
     keep(config, items, is_in_share(items, session.options))
     sort_by_workload(items, session.suites.in_order(workloads_of(items)))
+
+
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> str:
+    return config.stash[SESSION].suites.changes_on_cpu(items)
 
 
 def _calibrates(item: pytest.Item) -> bool:

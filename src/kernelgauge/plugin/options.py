@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,15 @@ class Options:
     def repeats(self) -> int:
         """How many processes of this run measure the same: all workers under ``--dist each``."""
         return self.worker.others + 1 if self.worker and self.worker.dist == "each" else 1
+
+    @cached_property
+    def is_on_cpu(self) -> bool:
+        """Whether the suite runs on a CPU. Imports torch unless the device was named."""
+        if self.device != "auto":
+            return self.device == "cpu"
+        import torch
+
+        return not torch.cuda.is_available()
 
     @property
     def accepts(self) -> bool:

@@ -7,7 +7,7 @@ import os
 import shlex
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ class Suites:
     _suites: dict[Hashable, _Suite] = field(default_factory=dict)  # by the conftest or plugin that declares them
     _suite_of: dict[str, _Suite] = field(default_factory=dict)  # by workload id
     _workloads: dict[str, Workload] = field(default_factory=dict)
+    _for_cpu: set[str] = field(default_factory=set)  # ids of those that took the place of others
+    _for_gpu: int = 0  # tests that are not selected
 
     def declare(self, plugin: Hashable, folder: Path, declaration: Callable[[], Any]) -> list[Workload]:
         """Return the workloads that a plugin declares for a folder, asked for once. Two with one id are an error."""
@@ -68,7 +70,7 @@ class Suites:
         if isinstance(declared, Iterable):
             workloads = list(declared)
             if all(isinstance(workload, Workload) for workload in workloads):
-                return workloads
+                return [self._fitting(workload) for workload in workloads]
         self.error = KernelgaugeError(
             "pytest_kernelgauge_workloads must return workloads",
             where=str(folder / "conftest.py"),
@@ -76,6 +78,14 @@ class Suites:
             expected="a list of kernelgauge.Workload",
         )
         return []
+
+    def _fitting(self, workload: Workload) -> Workload:
+        """Return what runs on this device."""
+        if not isinstance(workload.on_cpu, Workload) or not self.options.is_on_cpu:
+            return workload
+        chosen = replace(workload.on_cpu, matrix=workload.matrix, on_cpu=None)
+        self._for_cpu.add(chosen.id)
+        return chosen
 
     def _add(self, workload: Workload, suite: _Suite) -> None:
         if workload.id in self._workloads:
@@ -87,6 +97,32 @@ class Suites:
             )
         self._workloads[workload.id] = workload
         self._suite_of[workload.id] = suite
+
+    def runnable(self, items: Sequence[pytest.Item]) -> list[bool]:
+        """Return of each test whether this device can run it: a CPU none that needs a GPU.
+
+        With ``--perf-strict`` a workload that cannot run here is selected all the same, and fails.
+        """
+
+        def needs_gpu(item: pytest.Item) -> bool:
+            workload = workload_of(item)
+            if workload is None:
+                return False
+            cannot_run = isinstance(workload.on_cpu, str) and not self.options.strict
+            return cannot_run or item.get_closest_marker("gpu") is not None
+
+        kept = [not (needs_gpu(item) and self.options.is_on_cpu) for item in items]
+        self._for_gpu = kept.count(False)
+        return kept
+
+    def changes_on_cpu(self, items: Sequence[pytest.Item]) -> str:
+        """Return what a CPU changes, in one line; empty if nothing."""
+        changes = []
+        if self._for_gpu:
+            changes.append(f"{self._for_gpu} tests that need one are deselected")
+        if sized := [workload.id for workload in workloads_of(items) if workload.id in self._for_cpu]:
+            changes.append(f"sized for a CPU: {', '.join(sized)}")
+        return f"no GPU: {'; '.join(changes)}" if changes else ""
 
     def __bool__(self) -> bool:
         return bool(self._workloads)

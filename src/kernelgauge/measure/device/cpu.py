@@ -45,8 +45,8 @@ class CpuDevice:
         self.monitor = Monitor(why_not="NVML knows GPUs only")
 
     def check(self, workload: Workload) -> None:
-        if workload.needs_gpu is not None:
-            raise WorkloadUnavailable(workload.needs_gpu, expected="a CUDA GPU")
+        if isinstance(workload.on_cpu, str):
+            raise WorkloadUnavailable(workload.on_cpu, expected="a CUDA GPU")
 
     def synchronize(self) -> None:
         """Nothing to wait for: a call has done its work when it returns."""
