@@ -65,6 +65,7 @@ def test_quick_start_catches_a_slower_module(tmp_path: Path) -> None:
     assert status == 1, said
     assert "REGRESSED  kernels differ from the baseline" in said
     assert "launches 3 -> 4" in said, said
-    assert run(accept, tmp_path)[0] == 0
+    status, said = run(accept, tmp_path)
+    assert status == 0, said
     status, said = run(f"{check} -m structure", tmp_path)
     assert status == 0, said

@@ -87,8 +87,6 @@ def judge_time(
     )
     if other_choice and decision.status is Status.IMPROVED:  # another choice than the slowest is no change of the code
         decision = replace(decision, status=Status.PASS)
-    if decision.status is Status.UNDECIDED and decision.scattered and run.fingerprint.arch == "cpu":
-        decision = replace(decision, status=Status.NOT_JUDGED, reason="another job disturbed this CPU")
     compared = ComparedTime(timer, run, baseline, entry, decision, other_choice)
     return Verdict(
         status=decision.status,

@@ -49,6 +49,11 @@ class ProcessTime:
         return math.log(self.observation.mean_us / unit_us)
 
     @property
+    def is_of_cpu(self) -> bool:
+        """Whether there is no GPU: then the host is the place."""
+        return self.is_host_clock and self.place == self.host
+
+    @property
     def gemm_logarithm(self) -> float:
         return math.log(self.references_us["gemm"])
 
@@ -140,10 +145,10 @@ def decide(
     elif delta - faster < -needed:
         status = Status.IMPROVED
     elif change.sensitivity is None or change.sensitivity > prior.sensitivity:
-        status, reason = (
-            Status.UNDECIDED,
-            f"{_noise(abs(machine) > needed, scattered)} hides +{100 * prior.sensitivity:g} %",
-        )
+        status = Status.UNDECIDED
+        reason = f"{_noise(abs(machine) > needed, scattered)} hides +{100 * prior.sensitivity:g} %"
+        if scattered and after.is_of_cpu:
+            status, reason = Status.NOT_JUDGED, "another job disturbed this CPU"
     return Decision(status, change, same or before, before_us, machine, scattered, reason)
 
 

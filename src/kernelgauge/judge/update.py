@@ -30,6 +30,9 @@ __all__ = [
     "time_detail",
 ]
 
+# What a disturbed machine makes of a time.
+_DISTURBED = (Status.UNDECIDED, Status.NOT_JUDGED)
+
 
 class Action(str, Enum):
     """What happens to one file of the baselines."""
@@ -266,5 +269,5 @@ def _moved(stored: Baseline, new: Baseline, comparisons: int, limits: Limits | N
                     yield time_detail(change)
                 elif change.decision is not None and change.decision.machine:
                     yield "the GPU's own speed (its reference kernels moved)"
-                elif change.decision is not None and change.decision.scattered and change.undecided:
+                elif change.decision is not None and change.decision.scattered and change.decision.status in _DISTURBED:
                     yield f"{change.timer.label}, measured on a disturbed machine"
