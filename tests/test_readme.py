@@ -65,6 +65,7 @@ def test_quick_start_catches_a_slower_module(tmp_path: Path) -> None:
     assert status == 1, said
     assert "REGRESSED  kernels differ from the baseline" in said
     assert "launches 3 -> 4" in said, said
+    assert "benchmark: 1 tests" not in said  # pytest-benchmark's table comes with -v
     status, said = run(accept, tmp_path)
     assert status == 0, said
     status, said = run(f"{check} -m structure", tmp_path)

@@ -215,6 +215,22 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         session.release_folder()
 
 
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_benchmark_group_stats(config: pytest.Config) -> Generator[None, Any, Any]:
+    """Leave latencies of workloads out of pytest-benchmark's table, unless `-v` or one of its options asks for it."""
+    groups = yield
+    if config.getoption("verbose") > 0 or any(each.startswith("--benchmark") for each in _arguments(config)):
+        return groups
+    session = config.stash[SESSION].pytest
+    ours = {item.nodeid for item in session.items if workload_of(item)} if session else set()
+    others = [(name, [each for each in group if each["fullname"] not in ours]) for name, group in groups]
+    return [(name, group) for name, group in others if group]
+
+
+def _arguments(config: pytest.Config) -> tuple[str, ...]:
+    return tuple(map(str, config.invocation_params.args))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     session = config.stash[SESSION]
     if session.options.worker is None:  # a worker has a reporter too, which nobody sees
