@@ -15,6 +15,7 @@ from .trace.kernel import KernelRecord
 from .trace.work import Work
 
 __all__ = [
+    "CompileEvent",
     "Conditions",
     "ControlTime",
     "Counts",
@@ -198,6 +199,21 @@ class OpRecord(msgspec.Struct, frozen=True):
     input_shapes: tuple[Any, ...] = ()  # nested tuples of ints, as recorded
 
 
+class CompileEvent(msgspec.Struct, frozen=True):
+    """A graph break or a recompile of torch.compile, and the line of the user's code that caused it."""
+
+    kind: Literal["graph break", "recompile"]
+    reason: str
+    file: str | None = None  # relative to the working directory, or to the packages
+    line: int = 0
+    code: str = ""
+
+    def __str__(self) -> str:
+        place = f" at {self.file}:{self.line}" if self.file else ""
+        code = f" `{self.code}`" if self.code else ""
+        return f"{self.kind}{place}{code}: {self.reason}"
+
+
 class ControlTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A workload of our own that no change of the code under test can touch: what moves it is the machine."""
 
@@ -245,6 +261,7 @@ class Run(msgspec.Struct, frozen=True):
     occupancy_queries: int = 0
     metadata_ops_that_launched: tuple[str, ...] = ()
     steps: int = 0  # profiler steps in the trace
+    compile_events: tuple[CompileEvent, ...] = ()  # each once; `counts` says how many there were
     # What reports compare the kernels with, and nobody judges.
     work: tuple[Work | None, ...] = ()  # of each kernel; None where the shapes of its op do not say
     roof: Roof | None = None

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.judge import Status, Verdict, compare, judge_structure
+from kernelgauge.run import CompileEvent
 from tests.builders import (
     DOWN,
     FUSED,
@@ -152,3 +153,22 @@ def test_structure_of_several_counts_gives_status(
 ) -> None:
     verdict = judged(before, after, **changes)
     assert (verdict.status, reasons(verdict, "counts")) == (Status(status), lines)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"graph_breaks": 1}, ["graph break at model.py:17 `if x.sum() > 0:`: a branch that depends on data"]),
+        (
+            {"recompiles": 5},
+            [f"recompile at model.py:{line}: k == 1 no longer holds" for line in range(4)] + ["1 more"],
+        ),
+        ({"memsets": 9}, []),
+    ],
+)
+def test_structure_names_lines_of_more_compiling(changes: dict[str, int], said: list[str]) -> None:
+    events = [CompileEvent("graph break", "a branch that depends on data", "model.py", 17, "if x.sum() > 0:")]
+    events += [CompileEvent("recompile", "k == 1 no longer holds", "model.py", line) for line in range(5)]
+    verdict = judged(after=changes, compile_events=tuple(events))
+    assert verdict.status is Status.REGRESSED
+    assert reasons(verdict, "why") == said

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -385,6 +386,48 @@ def test_groups_count_their_own_breaks(cpu: CpuDevice) -> None:
     results = results_of(cpu, *(tiny(module=name, build=build, compile=CAPTURED) for name, build in builds.items()))
     counts = [result.run.counts for result in results.values() if isinstance(result, Measured)]
     assert [(each.graph_breaks, each.recompiles) for each in counts] == [(1, 0), (0, 0)]
+
+
+class Undecided(nn.Module):
+    """Breaks its graph at a branch that depends on data, and is compiled again whenever `factor` changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            x = x * 2
+        return x * self.factor
+
+
+def line_of(text: str) -> int:
+    """Return the number of the first line of this file with that text."""
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.strip() == text)
+
+
+def test_graph_break_has_line_and_reason(cpu: CpuDevice) -> None:
+    run = measured(cpu, tiny(build=Undecided, compile=CAPTURED)).run
+    (event,) = run.compile_events
+    place = f"tests/measure/test_runner.py:{line_of('if x.sum() > 0:')}"
+    assert str(event) == f"graph break at {place} `if x.sum() > 0:`: a branch that depends on data"
+
+
+def test_recompile_has_line_and_guard(cpu: CpuDevice) -> None:
+    factors = count(1)
+
+    def build() -> nn.Module:
+        module = Undecided()
+        module.factor = next(factors)
+        return module
+
+    events = measured(cpu, tiny(build=build, compile=CAPTURED)).run.compile_events
+    (recompile,) = (event for event in events if event.kind == "recompile")
+    assert recompile.file == "tests/measure/test_runner.py"
+    assert recompile.line == line_of("return x * self.factor")
+    assert "factor ==" in recompile.reason
+    assert recompile.reason.endswith("no longer holds")
 
 
 @pytest.mark.parametrize("changes_in", [1, 2, 99], ids=["first", "second", "never"])

@@ -19,7 +19,7 @@ from .expectation import Expectation, applicable, mismatches
 from .fingerprint import Comparison, FieldChange, compare
 from .priors import FALSE_ALARMS_PER_RUN, Limits, Prior, prior_for
 from .review import Candidate, Group, Review, Reviewed, review
-from .structure import judge_structure
+from .structure import compile_reasons, judge_structure
 from .time_verdict import judge_time, not_measured
 from .timing import Decision, ProcessTime, decide, on_same_host, variance_between_processes
 from .update import Action, PlannedChange, TimeChange, comparison_count, joined, plan_update
@@ -60,6 +60,7 @@ __all__ = [
     "check_integers",
     "compare",
     "comparison_count",
+    "compile_reasons",
     "decide",
     "decode_baseline",
     "encode_baseline",

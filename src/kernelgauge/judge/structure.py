@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from ..run import Run
+from ..run import Counts, Run
 from ..trace.difference import align
 from ..trace.kernel import configuration_change
 from .baseline import Baseline, Entry
 from .fingerprint import Comparison
 from .verdict import STRUCTURE, Reason, Status, Verdict
 
-__all__ = ["judge_structure"]
+__all__ = ["compile_reasons", "judge_structure"]
+
+_MOST_EVENTS = 4  # shown in a verdict; the results have all
 
 # Counts that belong to torch as much as to the code: another version of torch may count otherwise for the same work.
 _COUNTS_OF_TORCH = ("dispatcher_ops", "peak_allocated_bytes")
@@ -46,11 +48,23 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
     reasons += [Reason("counts", line) for line in (*more, *less)]
     if more:
         status = Status.REGRESSED
+        reasons += compile_reasons(run, baseline.counts)
     elif less and status is Status.PASS:
         status = Status.IMPROVED
     if status is Status.PASS:
         return Verdict(status, run.workload, STRUCTURE, "same kernels, same counts", tuple(reasons))
     return Verdict(status, run.workload, STRUCTURE, headline or "other counts", tuple(reasons))
+
+
+def compile_reasons(run: Run, usual: Counts) -> list[Reason]:
+    """Return where the code breaks the graph or is compiled again, if that is more often than usual."""
+    more = {
+        "graph break": run.counts.graph_breaks > usual.graph_breaks,
+        "recompile": run.counts.recompiles > usual.recompiles,
+    }
+    told = [str(event) for event in run.compile_events if more[event.kind]]
+    rest = [f"{len(told) - _MOST_EVENTS} more"] if len(told) > _MOST_EVENTS else []
+    return [Reason("why", text) for text in (*told[:_MOST_EVENTS], *rest)]
 
 
 def _kernel_diff(run: Run, entry: Entry) -> list[str]:

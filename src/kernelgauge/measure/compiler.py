@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from traceback import FrameSummary
+from types import CodeType
 from typing import Any
 
 import torch
 
 from ..errors import KernelgaugeError
+from ..run import CompileEvent
 
 __all__ = [
     "CompileCounts",
     "compile_counts",
+    "compile_events",
     "reset_compiler",
     "silence_structured_trace",
     "torch_set_up",
@@ -45,6 +51,58 @@ def compile_counts() -> CompileCounts:
     return CompileCounts(
         graphs=int(counters["stats"].get("unique_graphs", 0)), graph_breaks=sum(counters["graph_break"].values())
     )
+
+
+def compile_events() -> tuple[CompileEvent, ...]:
+    """Read the graph breaks and recompiles since the last `reset_compiler`, each place once.
+
+    A torch without these lists (torch/_dynamo/utils.py) gives none: the counts are there all the same.
+    """
+    import torch._dynamo.utils as dynamo
+
+    found: dict[object, CompileEvent] = {}
+    for each in getattr(dynamo, "graph_break_reasons", ()):
+        if getattr(each, "graph_break", True):
+            frame = next((one for one in reversed(each.user_stack) if not _is_of_torch(one.filename)), None)
+            _add(found, "graph break", _graph_break_reason(each.reason), frame)
+    for code, failures in getattr(dynamo, "guard_failures", {}).items():
+        for text in failures:
+            guard = str(text).partition("  ")[0].partition(": ")[2] or str(text).partition("\n")[0]
+            _add(found, "recompile", f"{guard} no longer holds", _frame_of(str(text), code))
+    return tuple(found.values())
+
+
+def _add(found: dict[object, CompileEvent], kind: Any, reason: str, frame: FrameSummary | None) -> None:
+    if frame is None:
+        found.setdefault((kind, reason), CompileEvent(kind, reason))
+        return
+    file, line = shown_path(frame.filename), frame.lineno or 0
+    found.setdefault((kind, file, line), CompileEvent(kind, reason, file, line, frame.line or ""))
+
+
+def _graph_break_reason(text: str) -> str:
+    """Return the first line, which names the kind of break."""
+    first = text.strip().partition("\n")[0]
+    return "a branch that depends on data" if first.startswith("generic_jump") else first
+
+
+def _frame_of(text: str, code: CodeType) -> FrameSummary:
+    """Return the line that a failed guard names; else the start of the function that was compiled again."""
+    named = re.findall(r'File "(.+?)", line (\d+), in (\S+)\n\s*(.*)', text)
+    file, line, name, source = named[-1] if named else (code.co_filename, code.co_firstlineno, code.co_name, "")
+    return FrameSummary(file, int(line), name, line=source, lookup_line=not named)
+
+
+def _is_of_torch(file: str) -> bool:
+    return Path(file).is_relative_to(Path(torch.__file__).parent)
+
+
+def shown_path(file: str) -> str:
+    """Return a path without the folders of this machine: from the working directory, or from the packages."""
+    path = Path(file)
+    if path.is_relative_to(Path.cwd()):
+        return path.relative_to(Path.cwd()).as_posix()
+    return file.rpartition("site-packages/")[2] if "site-packages/" in file else path.name
 
 
 @contextmanager

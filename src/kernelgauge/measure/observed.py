@@ -84,6 +84,7 @@ def observed(
             occupancy_queries=window.occupancy_queries,
             metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
             steps=len(session.trace.steps()),
+            compile_events=subject.compile_events,
             work=tuple(kernel_work(kernel) for kernel in lane_of(session.trace, [window]).kernels),
             roof=roof(controls),
         ),

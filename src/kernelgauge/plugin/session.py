@@ -33,6 +33,7 @@ from ..judge import (
     Verdict,
     applicable,
     compare,
+    compile_reasons,
     judge_structure,
     judge_time,
     mismatches,
@@ -320,7 +321,8 @@ class Session:
             return self.conclude(Verdict(Status.PASS, workload.id, DECLARED, "as declared"))
         # Beside the results, as they name it: a path of this machine says nothing to who reads them elsewhere.
         trace = self.artifacts.trace(workload).relative_to(self.artifacts.folder).as_posix()
-        reasons = (*(Reason("why", line) for line in wrong), Reason("trace", trace))
+        declared = msgspec.structs.replace(run.counts, graph_breaks=workload.graph_breaks, recompiles=0)
+        reasons = (*(Reason("why", line) for line in wrong), *compile_reasons(run, declared), Reason("trace", trace))
         return self.conclude(
             Verdict(Status.REGRESSED, workload.id, DECLARED, "differs from what the workload declares", reasons)
         )
