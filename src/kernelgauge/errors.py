@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 __all__ = [
     "BaselineError",
@@ -21,6 +22,7 @@ __all__ = [
     "WorkloadUnavailable",
     "printable",
     "printable_url",
+    "shown_path",
 ]
 
 
@@ -58,7 +60,8 @@ class KernelgaugeError(Exception):
         return [(label, text) for label, text in parts if text]
 
     def __str__(self) -> str:
-        return "\n".join([self.what, *(f"  {label:<9}{text}" for label, text in self.details)])
+        indented = [(label, text.replace("\n", "\n" + 11 * " ")) for label, text in self.details]
+        return "\n".join([self.what, *(f"  {label:<9}{text}" for label, text in indented)])
 
 
 class WorkloadError(KernelgaugeError):
@@ -130,3 +133,11 @@ def printable(text: str) -> str:
 def printable_url(text: str) -> str:
     """Return a URL, or a message with one, for a terminal: without its password."""
     return printable(re.sub(r"//[^/@\s]*@", "//***@", text))
+
+
+def shown_path(file: str) -> str:
+    """Return a path without the folders of this machine: from the working directory, or from the packages."""
+    path = Path(file)
+    if path.is_relative_to(Path.cwd()):
+        return path.relative_to(Path.cwd()).as_posix()
+    return file.rpartition("site-packages/")[2] if "site-packages/" in file else path.name

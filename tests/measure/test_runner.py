@@ -272,9 +272,19 @@ def test_failure_of_our_own_passes_through(cpu: CpuDevice, error: KernelgaugeErr
     assert raised.value is error
 
 
-def test_failure_to_build_names_the_file_and_no_interrupt(cpu: CpuDevice) -> None:
+def test_failure_names_the_lines_of_the_user(cpu: CpuDevice) -> None:
+    def build() -> nn.Module:
+        return nn.Linear(-1, 3)
+
     with pytest.raises(WorkloadError) as raised:
-        measured(cpu, tiny(build=lambda: nn.Linear(-1, 3)))
+        measured(cpu, tiny(build=build))
+    place = f"tests/measure/test_runner.py:{line_of('return nn.Linear(-1, 3)')}"
+    assert raised.value.where == f"{place} in build: return nn.Linear(-1, 3)"
+
+
+def test_failure_without_lines_names_the_file(cpu: CpuDevice) -> None:
+    with pytest.raises(WorkloadError) as raised:
+        measured(cpu, tiny(build=functools.partial(Doubles), inputs=functools.partial(torch.zeros, -1)))
     assert raised.value.where == __file__
     with pytest.raises(KeyboardInterrupt):
         measured(cpu, tiny(build=raising(KeyboardInterrupt())))

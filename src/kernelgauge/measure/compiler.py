@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..errors import KernelgaugeError
+from ..errors import KernelgaugeError, shown_path
 from ..run import CompileEvent
 
 __all__ = [
@@ -95,14 +95,6 @@ def _frame_of(text: str, code: CodeType) -> FrameSummary:
 
 def _is_of_torch(file: str) -> bool:
     return Path(file).is_relative_to(Path(torch.__file__).parent)
-
-
-def shown_path(file: str) -> str:
-    """Return a path without the folders of this machine: from the working directory, or from the packages."""
-    path = Path(file)
-    if path.is_relative_to(Path.cwd()):
-        return path.relative_to(Path.cwd()).as_posix()
-    return file.rpartition("site-packages/")[2] if "site-packages/" in file else path.name
 
 
 @contextmanager

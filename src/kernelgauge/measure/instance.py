@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..errors import KernelgaugeError, WorkloadError
+from ..errors import KernelgaugeError, WorkloadError, shown_path
 from ..workload import Workload
 from .compiler import silence_structured_trace
 from .device import Device
@@ -23,6 +26,7 @@ TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.flo
 
 # Values change GPU time (zeros draw less power than noise), so every replicate has the same ones.
 _SEED = 0
+_SHOWN_FRAMES = 3  # of the traceback of a workload's own error
 # Each replicate sits elsewhere in memory. Odd multiples of this many bytes, the allocator's own granularity.
 _PADDING_BYTES = 512
 _PADDING_STEP = 7919  # a prime, so that the offsets of the replicates share no power of two
@@ -164,8 +168,25 @@ def _failed(workload: Workload, doing: str, error: Exception) -> WorkloadError:
             next_command="nvidia-smi   (who holds it?)",
         )
     return WorkloadError(
-        f"{workload.id}: {doing} failed", where=_source_of(workload), got=f"{type(error).__name__}: {_message(error)}"
+        f"{workload.id}: {doing} failed",
+        where=_lines_of(error) or _source_of(workload),
+        got=f"{type(error).__name__}: {_message(error)}",
     )
+
+
+def _lines_of(error: Exception) -> str:
+    """Return the innermost lines of the user's own code, outermost first; empty if there is none in the traceback."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    return "\n".join(
+        f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}"
+        for frame in frames[-_SHOWN_FRAMES:]
+    )
+
+
+def _is_users(file: str) -> bool:
+    ours = [Path(torch.__file__).parent, Path(__file__).parents[1]]
+    in_standard_library = Path(file).is_relative_to(sysconfig.get_path("stdlib")) and "site-packages" not in file
+    return not in_standard_library and not any(Path(file).is_relative_to(folder) for folder in ours)
 
 
 def _source_of(workload: Workload) -> str | None:

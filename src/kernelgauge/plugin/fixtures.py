@@ -102,7 +102,8 @@ class WorkloadTest:
         if isinstance(error, WorkloadUnavailable):
             skip_or_fail(self.item, self.session, error.one_line, detail=str(error))
         self._end(self.session.conclude_error(self.workload, subject, error))
-        pytest.fail(str(error), pytrace=False)
+        first = self.session.errors_shown.setdefault(str(error), self.item.name)
+        pytest.fail(str(error) if first == self.item.name else f"{error.what}: see {first}", pytrace=False)
 
     def conclude(self, verdict: Verdict) -> None:
         """End the test with a verdict: passed, failed or skipped."""

@@ -83,6 +83,7 @@ class Session:
         is_timed: whether one of these tests judges or reads times.
         planned: how many workloads the suites have, selected or not: `-k` changes no verdict.
         pytest: pytest's own session, for its exit status.
+        errors_shown: texts of errors that were shown in full, with the name of that test.
         choose_device, measure_groups: those of `kernelgauge.measure`, or stand-ins for them in a test.
     """
 
@@ -109,6 +110,7 @@ class Session:
         self.pytest: Any = None
         self.started = datetime.now(timezone.utc)
         self.warnings: list[str] = []
+        self.errors_shown: dict[str, str] = {}
         self._gpu_lock = GpuLock()
         self._folder_lock = FolderLock(options.reports) if options.worker is None else None
         self._measured: dict[str, Result] = {}
