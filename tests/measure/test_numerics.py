@@ -250,3 +250,23 @@ def test_error_is_within_its_bound(error: float, is_within: bool) -> None:
 def test_error_is_shown_with_tensor_and_bound() -> None:
     shown = str(RelativeError("gradient of up.weight", 0.01234, 1e-2))
     assert shown == "gradient of up.weight: relative error 1.23e-02, bound 1e-02"
+
+
+class NotInFloat64(nn.Linear):
+    """As a fused attention kernel, which has no float64."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float64:
+            raise RuntimeError("No available kernel. Aborting execution.")
+        return super().forward(x) if x.dtype == torch.float32 else 1.001 * super().forward(x)
+
+
+def test_reference_without_float64_is_float32(cpu: CpuDevice) -> None:
+    def error_of(dtype: str) -> RelativeError:
+        return errors_of(cpu, build=lambda: NotInFloat64(4, 3), reference=None, dtype=dtype)["output 0"]
+
+    error = error_of("bf16")
+    assert error.reference == "float32"
+    assert 1e-4 < error.error < error.bound == BOUNDS["bf16"]
+    with pytest.raises(WorkloadError, match="running its reference failed"):
+        error_of("fp32")

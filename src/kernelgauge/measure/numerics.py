@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,11 +32,15 @@ class UnknownBoundError(KernelgaugeError):
 
 @dataclass(frozen=True)
 class RelativeError:
-    """The error of one tensor of the result (an output, or the gradient of a parameter or an input)."""
+    """The error of one tensor of the result (an output, or the gradient of a parameter or an input).
+
+    `reference`: what it is compared with, ``float64``, or ``float32`` where the reference does not run in float64.
+    """
 
     tensor: str
     error: float
     bound: float
+    reference: str = "float64"
 
     @property
     def within_bound(self) -> bool:
@@ -52,33 +57,71 @@ def compare_with_float64(
 
     Returns one error for each output tensor, and under a `train` pass for the gradient of each parameter and of each input
     that asks for one.
-    A workload without a dtype has the bound of the coarsest dtype among its parameters, inputs and results.
+    A workload without a dtype has the bound of the coarsest dtype among its parameters, inputs and results. If the
+    reference fails in float64 (some kernels exist for other dtypes only), a workload in bf16 or fp16 is compared with
+    float32, without TF32.
 
     Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its reference fails, and
     `UnknownBoundError`.
     """
     with torch_set_up(deterministic=deterministic):
-        return _compare(workload, device, seed)
+        try:
+            return _compare(workload, device, seed, torch.float64)
+        except _ReferenceFailed as failed:
+            if workload.dtype not in ("bf16", "fp16"):  # float32 is no reference for itself
+                raise failed.error from None
+        with _without_tf32():
+            try:
+                return _compare(workload, device, seed, torch.float32)
+            except _ReferenceFailed as failed:
+                raise failed.error from None
 
 
-def _compare(workload: Workload, device: Device, seed: int) -> list[RelativeError]:
+class _ReferenceFailed(Exception):
+    def __init__(self, error: WorkloadError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        torch.backends.cudnn.allow_tf32 = cudnn
+
+
+@contextmanager
+def _reporting_reference(workload: Workload, doing: str) -> Iterator[None]:
+    try:
+        with reporting(workload, f"{doing} its reference"):
+            yield
+    except WorkloadError as error:
+        raise _ReferenceFailed(error) from None
+
+
+def _compare(workload: Workload, device: Device, seed: int, dtype: torch.dtype) -> list[RelativeError]:
     reset_compiler()  # else a module of the ninth shape silently runs eager, and is compared with itself
     instance = build(workload, device, seed=seed)
     # Copies, because a module may write to its input.
-    inputs = tuple(_to_float64(value) for value in instance.inputs)
+    inputs = tuple(_cast(value, dtype) for value in instance.inputs)
     originals = tuple(value.detach().clone() if isinstance(value, torch.Tensor) else value for value in instance.inputs)
     with instance.grad_mode():
         first_call(instance)
         instance.prepare()
-        with reporting(workload, "building its reference"):
-            reference = _reference(instance, device)
+        with _reporting_reference(workload, "building"):
+            reference = _reference(instance, device, dtype)
         with reporting(workload, "running"):
             for value, original in zip(instance.inputs, originals, strict=True):
                 if isinstance(value, torch.Tensor):
                     with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
                         value.copy_(original)
             got = _results(instance.module, instance.inputs, instance.outputs, workload)
-        with reporting(workload, "running its reference"):
+        with _reporting_reference(workload, "running"):
             expected = _results(reference, inputs, lambda: reference(*inputs), workload)
     if got.keys() != expected.keys():
         raise WorkloadError(
@@ -87,7 +130,8 @@ def _compare(workload: Workload, device: Device, seed: int) -> list[RelativeErro
     if not expected:
         raise WorkloadError(f"{workload.id}: nothing to compare: the result holds no floating-point tensor")
     bound = _bound(instance, got)
-    return [RelativeError(name, _relative_error(got[name], expected[name]), bound) for name in expected]
+    reference_name = str(dtype).removeprefix("torch.")
+    return [RelativeError(name, _relative_error(got[name], expected[name]), bound, reference_name) for name in expected]
 
 
 def _bound(instance: Instance, results: Mapping[str, torch.Tensor]) -> float:
@@ -104,16 +148,16 @@ def _bound(instance: Instance, results: Mapping[str, torch.Tensor]) -> float:
     return max((bounds[dtype] for dtype in dtypes), default=BOUNDS["fp32"])
 
 
-def _reference(instance: Instance, device: Device) -> Any:
+def _reference(instance: Instance, device: Device, dtype: torch.dtype) -> Any:
     workload, module = instance.workload, instance.module
     if workload.reference is None:
-        return copy.deepcopy(module).double() if isinstance(module, nn.Module) else module
+        return copy.deepcopy(module).to(dtype) if isinstance(module, nn.Module) else module
     with device.torch_device:
         reference = workload.reference()
     if isinstance(reference, nn.Module):
         if isinstance(module, nn.Module):
             reference.load_state_dict(module.state_dict())
-        reference = reference.to(device.torch_device).double()
+        reference = reference.to(device.torch_device, dtype)
     return reference
 
 
@@ -131,11 +175,11 @@ def _results(module: Any, inputs: Sequence[Any], run: Any, workload: Workload) -
     return results
 
 
-def _to_float64(value: Any) -> Any:
+def _cast(value: Any, dtype: torch.dtype) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     copied = value.detach().clone()
-    return copied.double().requires_grad_(value.requires_grad) if value.is_floating_point() else copied
+    return copied.to(dtype).requires_grad_(value.requires_grad) if value.is_floating_point() else copied
 
 
 def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:

@@ -344,9 +344,10 @@ class Session:
         except UnknownBoundError as error:
             return self.conclude(Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, f"not judged: {error.what}"))
         wrong = [error for error in errors if not error.within_bound]  # NaN is within no bound
+        reference = errors[0].reference
         if not wrong:
-            return self.conclude(Verdict(Status.PASS, workload.id, NUMERICS, "within bounds of float64"))
-        headline = "result differs from the float64 reference"
+            return self.conclude(Verdict(Status.PASS, workload.id, NUMERICS, f"within bounds of {reference}"))
+        headline = f"result differs from the {reference} reference"
         reasons = (*(Reason("why", str(error)) for error in wrong), Reason("seed", f"--perf-seed {seed}"))
         return self.conclude(Verdict(Status.REGRESSED, workload.id, NUMERICS, headline, reasons))
 
