@@ -7,7 +7,7 @@
 
 A suite is one process: all times of all workloads, judged as `pytest perf --perf-strict` judges them. It is green if none
 is REGRESSED and none UNDECIDED. A suite whose autotuner made a choice slower than all that the baseline knows is counted
-apart. Slowdowns are simulated on recorded times, and so is the noisy machine.
+apart. Slowdowns and the noisy machine are simulated on recorded times.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class Share:
 
     @classmethod
     def parse(cls, text: str) -> Share:
-        """Raises `ValueError` for what is not I/N."""
+        """Parse ``I/N``. Raises `ValueError` for anything else."""
         index, slash, count = text.partition("/")
         if not slash or not index.isdecimal() or not count.isdecimal():
             raise ValueError(f"a share is I/N, for example 2/4, got {text!r}")

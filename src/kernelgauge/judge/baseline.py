@@ -165,7 +165,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     recorded: Recorded | None = None
 
     def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
-        """The entry to compare these kernels with: that of their own configuration, else the one chosen most often."""
+        """Return the entry to compare these kernels with: that of their own configuration, else the one chosen most often."""
         best = max(self.entries, key=lambda entry: (likeness(entry.kernels, kernels), entry.draws))
         return best, likeness(best.kernels, kernels)
 

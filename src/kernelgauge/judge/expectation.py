@@ -46,7 +46,7 @@ class Expectation:
 
 
 def applicable(expectations: Sequence[Expectation], fingerprint: Fingerprint) -> list[Expectation]:
-    """The expectations that hold for this machine and software."""
+    """Return the expectations that hold for this machine and software."""
     return [expectation for expectation in expectations if expectation.holds_for(fingerprint)]
 
 

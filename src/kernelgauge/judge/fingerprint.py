@@ -41,7 +41,7 @@ class Comparison:
     Attributes:
         foreign: what makes the baseline one of another kind of machine: nothing is compared.
         moved: what makes it an older one: all is compared, and every verdict names this.
-        recorded: what is told nowhere but in a review.
+        recorded: shown nowhere but in a review.
     """
 
     foreign: tuple[FieldChange, ...]

@@ -20,8 +20,8 @@ _COUNTS_OF_TORCH = ("dispatcher_ops", "peak_allocated_bytes")
 def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
     """Gate kernels (names, order, number of launches) and every count exactly.
 
-    So is the launch configuration, except for Inductor's kernels: its autotuner chooses theirs anew for each compile, and
-    the device time's verdict names it. More of anything counted is REGRESSED, less is IMPROVED; other kernels are
+    The launch configuration is gated too, except for Inductor's kernels: its autotuner chooses theirs anew for each
+    compile, and the device time's verdict names it. More of anything counted is REGRESSED, less is IMPROVED; other kernels are
     REGRESSED until they are accepted, fewer or not. Where torch is another version than in the baseline, dispatcher ops
     and the peak of memory are shown and not judged.
     """

@@ -130,5 +130,5 @@ class Verdict:
 
 
 def worst(statuses: list[Status]) -> Status | None:
-    """The status that a table shows for a workload with several verdicts; None for none."""
+    """Return the status that a table shows for a workload with several verdicts; None for none."""
     return min(statuses, key=_SEVERITY.index, default=None)

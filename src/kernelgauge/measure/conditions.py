@@ -51,9 +51,9 @@ _REASONS = {
 
 # Heat, a failing power supply, and the hardware halving its clock to protect itself: never usual, however short.
 _NEVER_USUAL = frozenset({HARDWARE_SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL, HARDWARE_POWER_BRAKE})
-# The power cap is a workload's own doing: an H200 under MLPs of 200 us is capped most of the time, at 1620 to 1905 MHz of
-# 1980, and was when the baseline was recorded. The reference kernels shows whether the machine is another one; what the cap
-# did is told (`Conditions`), and explains a slow clock.
+# A workload causes its power cap itself: an H200 under MLPs of 200 us is capped most of the time, at 1620 to 1905 MHz of
+# 1980, and was when the baseline was recorded. The reference kernels show whether the machine is another one. `Conditions`
+# say how long it was capped, which explains a slow clock.
 
 # A share of the usual clock. An H200's moves in steps of 15 MHz (0.8 % of 1980), and one or two of them are nothing
 # unusual; 3 % is more. A kernel that computes is slower by what the clock is, and 3 % would pass for a regression.
@@ -89,7 +89,7 @@ class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def conditions_of(readings: Sequence[Reading]) -> Conditions | None:
-    """What `readings` say together: in order of time, from before to after. None: nothing."""
+    """Sum up readings in order of time, from before to after. Return None if they know nothing."""
     if all(reading == Reading() for reading in readings):
         return None
     before, after = readings[0], readings[-1]
@@ -122,7 +122,7 @@ def conditions_of_all(windows: Sequence[Sequence[Reading]]) -> Conditions | None
 
 
 def highest_clock_mhz(readings: Iterable[Reading]) -> int | None:
-    """The highest SM clock of a busy GPU: what is usual, once a session has seen enough readings."""
+    """Return the highest SM clock of a busy GPU: what is usual, once a session has seen enough readings."""
     return _most(reading.busy_clock_mhz for reading in readings)
 
 

@@ -56,7 +56,7 @@ def control_pair() -> tuple[Workload, ...]:
 
 
 def roof(controls: Mapping[str, ControlTime]) -> Roof | None:
-    """What the pair reached; None if one of it was not measured."""
+    """Return what the pair reached; None if one of it was not measured."""
     if not {"copy", "gemm"} <= set(controls):
         return None
     moved_bytes = 2 * prod(_COPIED) * torch.float16.itemsize

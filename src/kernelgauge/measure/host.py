@@ -1,8 +1,8 @@
 """How fast the host is right now.
 
-A virtual machine's cores change speed by a factor of two for tenths of a second to many seconds, whatever runs on them: a
-neighbour on the sibling hyperthread, say. A fixed piece of work, the host reference, timed beside each measurement, shows it. What
-is discarded is chosen by that control alone, never by the time that is being measured.
+A virtual machine's cores change speed by a factor of two for tenths of a second to many seconds, whatever runs on them. Another
+machine's work on the sibling hyperthread is one reason. A fixed piece of work, the host reference, is timed beside each
+measurement and shows it. It alone decides what is discarded, never the time that is being measured.
 """
 
 from __future__ import annotations

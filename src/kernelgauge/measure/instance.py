@@ -200,7 +200,7 @@ def _source_of(workload: Workload) -> str | None:
 
 
 def _message(error: Exception) -> str:
-    """The first line, and the next one too where the first only announces it ("backend='inductor' raised:")."""
+    """Return the first line, and the next one too where the first only announces it ("backend='inductor' raised:")."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):
         return f"{lines[0]} {lines[1]}"

@@ -84,7 +84,7 @@ class Rounds:
         return self._instance
 
     def call(self) -> None:
-        """What is timed."""
+        """Make the call that is timed."""
         assert self._instance is not None  # setup comes first
         self._instance.call()
         self._device.synchronize()
@@ -154,7 +154,7 @@ class Rounds:
         return sample
 
     def sample(self, durations_s: Sequence[float]) -> Sample:
-        """The sample that the rounds' durations, in seconds and in order, make."""
+        """Make a sample of the rounds' durations, in seconds and in order."""
         self._timed_s = sum(durations_s)
         times = self._by_replicate([1e6 * duration for duration in durations_s])
         # --benchmark-cprofile makes one more round than it times.

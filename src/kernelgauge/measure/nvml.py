@@ -48,7 +48,7 @@ _SAMPLING_PERIOD_S = 1.0
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """What to set CUDA_VISIBLE_DEVICES to for each GPU that this process may use; empty without NVML and the variable.
+    """Return what to set CUDA_VISIBLE_DEVICES to for each GPU that this process may use; empty without NVML and the variable.
 
     The caller's own names where the variable is set, up to the first that CUDA refuses; else the UUIDs of all, of the
     slices where a GPU is cut into some (MIG).
@@ -72,7 +72,7 @@ def digest(uuid: str) -> str:
 
 
 def digest_of(name: str) -> str | None:
-    """The digest of a GPU that CUDA_VISIBLE_DEVICES names by number or by the beginning of its UUID; None: not known.
+    """Return the digest of a GPU that CUDA_VISIBLE_DEVICES names by number or by the beginning of its UUID; None: not known.
 
     Numbers are CUDA's, which are NVML's where all GPUs are of one model and none is cut into slices.
     """
@@ -89,7 +89,7 @@ def digest_of(name: str) -> str | None:
 
 @contextmanager
 def _nvml() -> Iterator[Any]:  # pynvml has no types
-    """The module, initialised; None where there is no driver or no library."""
+    """Return the module, initialised; None where there is no driver or no library."""
     try:
         import pynvml
 
@@ -181,7 +181,7 @@ def gpu_settings(uuid: str) -> GpuSettings:
 
 
 def _handle(pynvml: Any, uuid: str) -> tuple[Any, bool]:  # pynvml has no types
-    """The device of that UUID, and whether it is a slice of a GPU."""
+    """Return the device of that UUID, and whether it is a slice of a GPU."""
     try:
         return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"), False
     except pynvml.NVMLError:
@@ -245,7 +245,7 @@ class Monitor:
         return self._nvml is not None
 
     def read(self, *, processes: bool = False) -> Reading:
-        """A look at the GPU. What it does not tell is None.
+        """Look at the GPU. A field that it does not know is None.
 
         Takes 50 to 130 us on an H200, whose driver refreshes these values about every 100 ms; power is a mean over
         the last second. So what has just begun is not in them yet.
@@ -332,7 +332,7 @@ class Monitor:
         return {sample.pid: sample.smUtil for sample in sorted(taken, key=lambda sample: int(sample.smUtil))}
 
     def _still_used(self, percent: int | None) -> int | None:
-        """What others use; what they used by the last sample, if there is no newer one."""
+        """Return what others use; what they used by the last sample, if there is no newer one."""
         if percent is not None and self._asked_s is not None:
             self._others_used = self._asked_s, percent
         sampled_s, last = self._others_used

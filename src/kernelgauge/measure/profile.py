@@ -123,7 +123,7 @@ def session_problems(session: ProfilerSession, iterations: int) -> list[str]:
 
 
 def _exact(window: Window) -> dict[str, object]:
-    """What must be the same in each iteration, or some of it was lost."""
+    """Return what must be the same in each iteration, or some of it was lost."""
     return {
         "memsets": len(window.memsets),
         "copies": len(window.copies),
@@ -207,7 +207,7 @@ def are_alike(one: Iterable[KernelIdentity], other: Iterable[KernelIdentity]) ->
 
 
 def without(one: Sequence[KernelIdentity], other: Sequence[KernelIdentity]) -> list[KernelIdentity]:
-    """Those of the one that the other has not, or not as often; all if nothing but their order differs."""
+    """Return what `one` has more often than `other`; all of it if nothing but their order differs."""
     left = Counter(each.without_source for each in one) - Counter(each.without_source for each in other)
     return list(left.elements()) or list(one if len(one) == len(other) else ())
 

@@ -37,7 +37,7 @@ class Pace:
         return cls(call_us, min(_HOLD_MOST_US, max(_HOLD_LEAST_US, _HOLD_FACTOR * structure.dispatch_us)))
 
     def hold_longer(self) -> bool:
-        """False if it is as long as it may be."""
+        """Hold longer. Return False if it is as long as it may be."""
         self.is_settled = True
         if self.hold_us >= _HOLD_MOST_US:
             return False
@@ -127,7 +127,7 @@ def replicate(
 def held_session(
     device: Device, instance: Instance, settings: Settings, pace: Pace, during: list[Reading]
 ) -> ProfilerSession:
-    """A session in whose calls the device had all launches before it began; `during`: what the monitor saw then."""
+    """Make a session in whose calls the device had all launches before it began; `during`: what the monitor saw then."""
     iterations = settings.iterations_for(pace.call_us)
     while True:
         during.clear()

@@ -93,19 +93,19 @@ class Settings:
         return replace(self, replicates=few, most_replicates=few, latency_replicates=latency)
 
     def iterations_for(self, call_us: float) -> int:
-        """Calls in a replicate of the device time, where one takes so long."""
+        """Return the calls in a replicate of the device time, where one takes so long."""
         return self._calls(self.iterations, call_us, self.busy_seconds)
 
     def warm_up_calls_for(self, call_us: float) -> int:
-        """Calls in a session before those: the clock fell while it was started. One that takes a second warms by itself."""
+        """Return the calls in a session before those: the clock fell while it was started."""
         return 1 if call_us >= _SLOW_CALL_US else 1 + self.iterations_for(call_us) // _WARM_UP_SHARE
 
     def host_iterations_for(self, call_us: float) -> int:
-        """The same for the host dispatch time."""
+        """Return the same for the host dispatch time."""
         return self._calls(self.host_iterations, call_us, self.busy_seconds)
 
     def latency_iterations_for(self, call_us: float) -> int:
-        """The same for the end-to-end latency."""
+        """Return the same for the end-to-end latency."""
         return self._calls(self.latency_iterations, call_us)
 
     def is_enough(self, times_us: Sequence[float], seconds: float) -> bool:

@@ -64,13 +64,13 @@ class Subject:
         return own.is_enough(times, seconds)
 
     def end(self, error: KernelgaugeError) -> None:
-        """It is measured no more; the memory of its instance is for the others."""
+        """Measure it no more. The memory of its instance is for the others."""
         self.error = error
         self.only_instance = None
 
 
 def told(error: KernelgaugeError, device: Device) -> KernelgaugeError:
-    """The error as it is reported: without the frames, which hold a workload's memory while others are measured."""
+    """Return the error as it is reported: without the frames, which hold a workload's memory while others are measured."""
     if device.lost():
         return DeviceLost(error)
     error.__cause__ = error.__context__ = None
@@ -127,7 +127,7 @@ def prepare_together(
 
 
 def _compiled_root(module: Any) -> object:
-    """What Dynamo keeps the compiled code under. Two workloads of one root would see each other's: another shape of the
+    """Return what Dynamo keeps the compiled code under. Two workloads of one root would see each other's: another shape of the
     same code compiles for dynamic shapes, with other kernels."""
     if isinstance(module, nn.Module):
         # A module of torch itself is compiled through a wrapper that all of them share (torch/_dynamo/eval_frame.py).

@@ -74,7 +74,7 @@ class Artifacts:
         self._remove_files()
 
     def _machines(self) -> list[Artifacts]:
-        """A folder like this one for each machine, where a run was on several: those that have the name of theirs."""
+        """Return a folder like this one for each machine of a run on several."""
         return [
             Artifacts(path.parent)
             for path in sorted(self.folder.glob(f"*/{NAME}"))
@@ -90,19 +90,19 @@ class Artifacts:
         shutil.rmtree(self.workers, ignore_errors=True)
 
     def write_results(self, content: bytes) -> None:
-        """Raises `StorageError` if it cannot be written."""
+        """Write the file. Raises `StorageError` if it cannot be written."""
         write_atomically(self.results, content)
 
     def write_markdown(self, content: str) -> None:
-        """Raises `StorageError` if it cannot be written."""
+        """Write the file. Raises `StorageError` if it cannot be written."""
         write_atomically(self.markdown, content.encode())
 
     def write_html(self, content: str) -> None:
-        """Raises `StorageError` if it cannot be written."""
+        """Write the file. Raises `StorageError` if it cannot be written."""
         write_atomically(self.html, content.encode())
 
     def write(self, workload: Workload, trace_json: bytes, table: str) -> None:
-        """Raises `StorageError` if it cannot be written."""
+        """Write the file. Raises `StorageError` if it cannot be written."""
         write_atomically(self.trace(workload), compress(trace_json, mtime=0))
         write_atomically(self.table(workload), table.encode())
 
@@ -117,7 +117,7 @@ def _is_of_its_machine(path: Path) -> bool:
 
 
 def _remove(how: Callable[[Path], object], path: Path) -> None:
-    """What another run has left, if it is there. Raises `StorageError`."""
+    """Remove what another run has left. Raises `StorageError`."""
     try:
         how(path)
     except FileNotFoundError:

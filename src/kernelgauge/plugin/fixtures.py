@@ -49,13 +49,13 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 
 @pytest.fixture
 def run(kernelgauge_test: WorkloadTest) -> Run:
-    """What was measured of the workload. All workloads are built, profiled and timed at first demand, once a session."""
+    """Return the measurements of the workload. All workloads are built, profiled and timed at first demand, once a session."""
     return kernelgauge_test.ask(kernelgauge_test.session.run, kernelgauge_test.workload)
 
 
 @pytest.fixture
 def sibling(kernelgauge_test: WorkloadTest) -> Sibling:
-    """The run of another workload of the suite, which differs in the given fields only: ``sibling(variant="eager")``."""
+    """Return the run of another workload of the suite, which differs in the given fields only: ``sibling(variant="eager")``."""
     session, workload = kernelgauge_test.session, kernelgauge_test.workload
 
     def sibling_run(**fields: object) -> Run:
@@ -69,7 +69,7 @@ def sibling(kernelgauge_test: WorkloadTest) -> Sibling:
 
 @pytest.fixture
 def trace_file(run: Run, kernelgauge_test: WorkloadTest) -> Path:
-    """The workload's trace, ``.json.gz``. The profiler's own table lies beside it, with ``.txt``."""
+    """Return the path of the workload's trace, ``.json.gz``. The profiler's own table lies beside it, with ``.txt``."""
     assert run.workload == kernelgauge_test.workload.id
     return kernelgauge_test.session.artifacts.trace(kernelgauge_test.workload)
 

@@ -175,7 +175,7 @@ def _save_reports(session: Session, results: Sequence[Results], reporter: pytest
 
 
 def _tell_github(results: Sequence[Results], reporter: pytest.TerminalReporter) -> None:
-    """A summary of the step and annotations, where a workflow of GitHub Actions runs this."""
+    """Write a summary of the step and annotations, where a workflow of GitHub Actions runs this."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
         try:

@@ -560,7 +560,7 @@ def _not_judged(workload: Workload, timer: Timer, what: str, error: KernelgaugeE
 
 
 def revision(folder: Path) -> str | None:
-    """The commit of the working tree that `folder` is in, with ``+`` behind it if tracked files differ; None: not known.
+    """Return the commit of the working tree that `folder` is in, with ``+`` behind it if tracked files differ; None: not known.
 
     Git's own answer, with git's own rules about whose repositories it trusts.
     """

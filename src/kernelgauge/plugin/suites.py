@@ -154,7 +154,7 @@ class Suites:
         return found
 
     def sibling(self, workload: Workload, **changes: object) -> Workload:
-        """The workload that differs in these fields only, for example ``variant="eager"``.
+        """Return the workload that differs in these fields only, for example ``variant="eager"``.
 
         Raises `KernelgaugeError` if no suite declares one.
         """
@@ -165,7 +165,7 @@ class Suites:
         raise KernelgaugeError(f"{workload.id} has no sibling with {changes}", expected=", ".join(self._workloads))
 
     def command(self, workload: Workload | None = None, *, suites: Iterable[str] = ()) -> str:
-        """The command that records a workload, or all that is declared, from where pytest was started.
+        """Return the command that records a workload, or all that is declared, from where pytest was started.
 
         `suites`: their names, where other processes have collected them.
         """
@@ -175,7 +175,7 @@ class Suites:
         return shlex.join(["pytest", *folders, *chosen, *self.options.measuring_arguments, "--perf-update"])
 
     def _selector(self, workload: Workload) -> str:
-        """What `-k` must say to select this workload and no other."""
+        """Return what `-k` must say to select this workload and no other."""
         begins_another = any(workload.id in other and workload.id != other for other in self._workloads)
         return f"{workload.id}]" if begins_another else workload.id
 

@@ -110,7 +110,7 @@ def _gpus(config: pytest.Config) -> tuple[str, ...]:
 
 @contextmanager
 def _ending_the_run() -> Iterator[None]:
-    """An error of ours ends pytest with its text alone, where a raised one would be an internal error."""
+    """End pytest with the text of our error alone; raised, it would be an internal error."""
     try:
         yield
     except KernelgaugeError as error:
@@ -237,7 +237,7 @@ class Worker:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
-        """A controller that has ended hears no more. Its own last words are not to be followed by ours."""
+        """Write nothing to a controller that has ended."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # pluggy's, of the exception
             try:
@@ -276,7 +276,7 @@ def arguments_of(config: pytest.Config) -> tuple[str, ...]:
 
 
 def require_suite(options: Options) -> None:
-    """Raises `KernelgaugeError` in a worker whose controller knew of no suite: it would share the GPU with the others."""
+    """Raise `KernelgaugeError` in a worker whose controller knew of no suite: it would share the GPU with the others."""
     if options.worker is not None and options.worker.dist is None:
         raise KernelgaugeError(
             "several workers found workloads that nobody had divided among them",

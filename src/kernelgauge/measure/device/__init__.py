@@ -17,7 +17,7 @@ DeviceChoice = Literal["auto", "cuda", "cpu"]
 
 
 def choose_device(choice: DeviceChoice) -> Device:
-    """The device to measure on. ``auto``: a GPU if there is one. Raises `KernelgaugeError` if ``cuda`` is not there."""
+    """Return the device to measure on. ``auto``: a GPU if there is one. Raises `KernelgaugeError` if ``cuda`` is not there."""
     if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
         return CpuDevice()
     if not torch.cuda.is_available():

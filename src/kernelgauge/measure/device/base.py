@@ -63,7 +63,7 @@ class Device(Protocol):
         """Whether the device no longer answers. It does not recover in this process."""
 
     def executions(self, window: Window) -> list[Execution]:
-        """The kernels of a window, in launch order."""
+        """Return the kernels of a window, in launch order."""
 
     def forget_peak(self) -> None:
         """Begin the peak of what is allocated anew, as in a new process.
@@ -76,7 +76,7 @@ class Device(Protocol):
         """Most memory held at once during `call`, beyond what was held before; None if not observable."""
 
     def fingerprint(self) -> Fingerprint:
-        """The machine and the software."""
+        """Describe the machine and the software."""
 
 
 # -- the software, and the processor's name ------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def _version(distribution: str) -> str | None:
 
 
 def cpu_name() -> str:
-    """The processor's name as the system gives it."""
+    """Return the processor's name as the system gives it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")

@@ -52,10 +52,10 @@ class CpuDevice:
         """Nothing to wait for: a call has done its work when it returns."""
 
     def flush_cache(self) -> None:
-        """The claims on a CPU are about structure; its caches are left as they are."""
+        """Leave the caches of a CPU as they are: its claims are about structure."""
 
     def hold(self, microseconds: float) -> None:
-        """A call on the CPU has no launches that could wait."""
+        """Hold nothing: a call on the CPU has no launches that could wait."""
 
     def lost(self) -> bool:
         return False
@@ -64,7 +64,7 @@ class CpuDevice:
         return [Execution(identity_of_op(op), op.duration_us) for op in computing_ops(window)]
 
     def forget_peak(self) -> None:
-        """The CPU's allocator keeps none."""
+        """Forget nothing: the CPU's allocator keeps no peak."""
 
     def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:  # noqa: ARG002  (the protocol's)
         return None  # the CPU's allocator keeps no peak

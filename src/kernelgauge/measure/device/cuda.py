@@ -146,7 +146,7 @@ def _let_cupti_detach() -> None:
 
 
 def _launches(device: torch.device) -> Callable[[], None]:
-    """The control of a host clock on CUDA: a few launches of a kernel that does nothing much.
+    """Return the control of a host clock on CUDA: a few launches of a kernel that does nothing much.
 
     Launches, because they follow the dispatch of real workloads: at equal control it spreads by 0.9 to 1.5 % between
     processes on one H200 (docs/measuring.md); with ten `tensor.view` for a control 9 to 10 % were left.
