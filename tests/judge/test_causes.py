@@ -9,10 +9,23 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.judge import compare, judge_time
+from kernelgauge.judge import calibrated, compare, judge_time
 from kernelgauge.run import Timer
 from kernelgauge.trace import KernelIdentity, KernelRecord
-from tests.builders import DOWN, FUSED, GEMM, H200, OTHER_SOURCE, baseline, fused, launched, mlp_kernels, reasons, run
+from tests.builders import (
+    DOWN,
+    FUSED,
+    GEMM,
+    H200,
+    OTHER_SOURCE,
+    baseline,
+    fused,
+    launched,
+    mlp_kernels,
+    pair,
+    reasons,
+    run,
+)
 
 TUNED = "other launch configuration:\nXBLOCK 1024 -> 512, num_warps 4 -> 8"
 AUTOTUNER = f"{TUNED}: Inductor's autotuner chose differently"
@@ -139,3 +152,15 @@ def test_other_configuration_names_what_differs(before: Any, after: Any, text: s
         for fields in (before, after)
     )
     assert "".join(causes(one, other)[0]).partition(":\n")[2] == text
+
+
+def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:
+    known = run(kernels=tuple(launched(f"kernel_{place}", 50.0) for place in range(4)), device=(200.0,) * 4)
+    stored = calibrated([known], suite="perf")
+    times = (51.0, 51.0, 51.0, 61.0)  # the GPU is slower by 2 %, and one kernel by 20 %
+    kernels = tuple(launched(f"kernel_{place}", us) for place, us in enumerate(times))
+    now = run(kernels=kernels, device=(sum(times),) * 4, controls=pair(gemm=150 * 1.02))
+    verdict = judge_time(Timer.DEVICE, now, stored, compare(H200, H200))
+    assert reasons(verdict, "why") == [f"kernel_3  51.0 -> 61.0 us (+10.00): {SAME}, slower"]
+    assert reasons(verdict, "rest") == [f"3 GEMMs {UNCHANGED}"]
+    assert reasons(verdict, "machine") == ["the GPU itself changed its speed (reference copy +0.0 %, gemm +2.0 %)"]

@@ -187,7 +187,9 @@ def time_reasons(compared: ComparedTime) -> list[Reason]:
     changed = decision.status in (Status.REGRESSED, Status.IMPROVED)
     reasons = _choice_reasons(compared) if timer is Timer.DEVICE else []
     if timer is Timer.DEVICE and changed:
-        named, rest = explain(compared.entry.kernels_in(decision.before_us), compared.run.kernels)
+        # What the GPU's own change of speed did to every kernel is no reason: `_machine_reasons` names it.
+        usual = compared.entry.kernels_in(decision.before_us * math.exp(decision.machine))
+        named, rest = explain(usual, compared.run.kernels)
         reasons += [Reason("why", text) for text in named] + ([Reason("rest", rest)] if rest else [])
     elif changed:
         reasons += _host_reasons(compared)
