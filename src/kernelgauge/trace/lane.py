@@ -166,8 +166,9 @@ def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
     `windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace.
     """
     chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
-    # Launches without a single record are records that were lost, and no CPU.
-    on_cpu = not trace.records and not trace.not_read and not any(call.is_launch for call in trace.calls)
+    # Launches without a single record are records that were lost, and no CPU. So are records that could not be read.
+    lost = trace.not_read or trace.malformed.keys() & {"kernel", "gpu_memset", "gpu_memcpy"}
+    on_cpu = not trace.records and not lost and not any(call.is_launch for call in trace.calls)
     ran = [_executions(window, on_cpu=on_cpu) for window in chosen]
     sequences = [tuple(execution.identity for execution in each) for each in ran]
     # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was
@@ -185,10 +186,10 @@ def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
 def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
     """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
     if on_cpu:
-        return [_Execution(identity_of_op(op), op.duration_us, op) for op in computing_ops(window)]
+        return [_Execution(identity_of_op(op), max(0.0, op.duration_us), op) for op in computing_ops(window)]
     ran = [(launch.record, launch.op) for launch in window.launches]
     ran += [(record, None) for record in window.orphans if record.category == "kernel"]
-    return [_Execution(identity_of_record(record, op), record.duration_us, op) for record, op in ran]
+    return [_Execution(identity_of_record(record, op), record.time_us, op) for record, op in ran]
 
 
 def _kernels(ran: Sequence[Sequence[_Execution]]) -> tuple[LaneKernel, ...]:

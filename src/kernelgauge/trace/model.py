@@ -108,6 +108,11 @@ class DeviceRecord(msgspec.Struct, frozen=True, gc=False):
     block: tuple[int, int, int] | None = None
     bytes: int | None = None
 
+    @property
+    def time_us(self) -> float:
+        """Return the duration that sums have: a negative one, or none that is a number, counts nothing."""
+        return self.duration_us if self.duration_us > 0 else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -145,7 +150,7 @@ class Window:
     @property
     def device_time_us(self) -> float:
         """Return the sum of kernel durations; memsets and copies are not in it."""
-        return sum(launch.record.duration_us for launch in self.launches)
+        return sum(launch.record.time_us for launch in self.launches)
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,8 @@ class Trace:
     records: tuple[DeviceRecord, ...]
     device_properties: tuple[dict[str, object], ...] = ()
     not_read: Mapping[str, int] = field(default_factory=dict)  # rows of devices that nobody here knows, by category
+    malformed: Mapping[str, int] = field(default_factory=dict)  # rows with a field of another type, by category
+    first_malformed: str = field(default="", compare=False)
 
     @cached_property
     def _records_by_correlation(self) -> dict[int, list[DeviceRecord]]:
@@ -187,6 +194,10 @@ class Trace:
         asking = [call for call in self.calls if call.is_launch or call.is_transfer]
         asked = Counter(call.correlation for call in asking if call.correlation is not None)
         problems = [
+            f"malformed: rows of {category} that were not read: {count}; the first: {self.first_malformed}"
+            for category, count in self.malformed.items()
+        ]
+        problems += [
             f"duplicated: correlation {correlation} belongs to {count} launching calls"
             for correlation, count in asked.items()
             if count > 1

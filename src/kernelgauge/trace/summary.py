@@ -104,7 +104,7 @@ class Summary:
     activity: tuple[Activity, ...]
     problems: tuple[str, ...]  # launches without kernels, kernels without launches, anywhere in the trace
     problems_inside: int  # of them, launches inside the windows whose kernels are missing
-    not_read: Mapping[str, int]  # rows of devices that are not read, by category
+    not_read: Mapping[str, int]  # rows of other devices, and rows with an odd field
     devices: tuple[str, ...]
     limits: DeviceLimits | None
 
@@ -135,7 +135,7 @@ def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Su
         activity=tuple(activity_of(lane.windows, trace.records)),
         problems=trace.pairing_problems(),
         problems_inside=sum(window.lost for window in lane.windows),
-        not_read=trace.not_read,
+        not_read={**trace.not_read, **{f"{name} row": count for name, count in trace.malformed.items()}},
         devices=tuple(str(device.get("name", "")) for device in trace.device_properties),
         limits=limits,
     )
@@ -201,7 +201,7 @@ def _totals(trace: Trace) -> tuple[Total, ...]:
     found: dict[tuple[str, Size, Size], list[float]] = {}
     for record in trace.records:
         if record.category == "kernel":
-            found.setdefault((record.name, record.grid, record.block), []).append(record.duration_us)
+            found.setdefault((record.name, record.grid, record.block), []).append(record.time_us)
     totals = [Total(name, grid, block, len(times), sum(times)) for (name, grid, block), times in found.items()]
     return tuple(sorted(totals, key=lambda total: -total.device_time_us))
 
@@ -215,7 +215,7 @@ def _transfers(windows: Sequence[Sequence[DeviceRecord]]) -> tuple[Transfers, ..
         Transfers(
             name,
             len(records) / steps,
-            sum(record.duration_us for record in records) / steps,
+            sum(record.time_us for record in records) / steps,
             sum(record.bytes or 0 for record in records) / steps,
         )
         for name, records in found.items()
