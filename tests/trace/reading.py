@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -219,3 +220,35 @@ def _shape(value: Json, depth: int = 1) -> Any:
 
 def _type_name(value: Json) -> str:
     return value if isinstance(value, str) else refuse("no name of a type")
+
+
+# --- the plain calculation ---------------------------------------------------------------------------------------------
+
+
+def plain_step_time(content: bytes) -> tuple[float, float]:
+    """Return the time of a step and of it the GPU's busy time, of a trace whose steps all launch the same on one GPU."""
+    rows = [row for row in json.loads(content)["traceEvents"] if row.get("ph") == "X"]
+    spans = [(row["ts"], row["ts"] + row["dur"]) for row in rows if row["name"].startswith("ProfilerStep#")]
+    spans = [(float(start), float(end)) for start, end in sorted(set(spans))]
+    begin, end = spans[0][0], spans[-1][1]
+    steps = {
+        row["args"]["correlation"]
+        for row in rows
+        if row.get("cat") in API and "correlation" in row["args"] and begin <= row["ts"] < end
+    }
+    device = [row for row in rows if row.get("cat") in DEVICE]
+    own = [row for row in device if row["args"]["correlation"] in steps]
+    last = max(row["ts"] + row["dur"] for row in own)
+    first = min(row["ts"] for row in own)
+    earlier = [row["ts"] + row["dur"] for row in device if row not in own and row["ts"] < first]
+    behind = max(0.0, last - end)
+    begin, end = begin + min(behind, max(0.0, max(earlier, default=begin) - begin)), end + behind
+    moments = sorted(
+        {begin, end, *(min(max(at, begin), end) for row in device for at in (row["ts"], row["ts"] + row["dur"]))}
+    )
+    busy = sum(
+        after - before
+        for before, after in pairwise(moments)
+        if any(row["ts"] <= before and after <= row["ts"] + row["dur"] for row in device)
+    )
+    return (end - begin) / len(spans), busy / len(spans)

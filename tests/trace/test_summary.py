@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from kernelgauge.trace import METADATA_OPS, Op, computing_ops, dispatcher_ops, identity_of_op, is_compile_op, parse
 from kernelgauge.trace.summary import Summary, summarize_trace
-from tests.builders import BACKWARD_THREAD, Event, call, chrome, kernel, op, recorded, region, step, trace_of
+from tests.builders import BACKWARD_THREAD, RECORDED, Event, call, chrome, kernel, op, recorded, region, step, trace_of
+from tests.trace.reading import plain_step_time
 
 
 @cache
@@ -78,7 +81,6 @@ def test_lane_without_steps_is_whole_trace_with_orphans() -> None:
     asked_otherwise = call(999, 45, name="cudaEventRecord")  # it launches nothing
     found = summary_of(*launches(1, "mul")[1:], asked_otherwise, kernel(999, 50, name="orphan"))
     assert found.lane.is_whole_trace
-    assert found.bound is None
     assert [(each.identity.name, each.op) for each in found.lane.kernels] == [("mul", "aten::mul"), ("orphan", None)]
 
 
@@ -89,7 +91,7 @@ def test_lane_of_region_is_of_that_region() -> None:
 
 def test_lane_of_empty_trace_is_empty() -> None:
     found = summary_of()
-    assert (found.lane.kernels, found.lane.device_time_us, found.activity, found.bound) == ((), 0, (), None)
+    assert (found.lane.kernels, found.lane.device_time_us, found.times, found.bound) == ((), 0, (), None)
 
 
 @pytest.mark.parametrize(
@@ -221,65 +223,142 @@ def test_host_launching_time_leaves_waits_out(rows: list[Event], expected: float
     assert summary_of(step(1, 0, 1000), *rows).host.launching_us == expected
 
 
-# --- activity of the device --------------------------------------------------------------------------------------------
+# --- where the time of a step went -------------------------------------------------------------------------------------
 
 
 def on(row: Event, **place: int) -> Event:
     return row | {"args": row["args"] | place}
 
 
-TWO_CALLS = [call(1, 0), call(2, 2)]
-MEMSET = [call(1, 0), call(2, 2, name="cudaMemsetAsync"), kernel(1, 10), kernel(2, 15, category="gpu_memset")]
+def parts(found: Summary) -> dict[str, float]:
+    """Return the parts of a step on its only device that are not 0; they add up."""
+    (time,) = found.times
+    names = "compute communication copy launch input copy_wait unknown".split()
+    all_parts = {name: getattr(time, f"{name}_us") for name in names}
+    assert sum(all_parts.values()) == pytest.approx(time.wall_us)
+    assert time.busy_us + time.idle_us == pytest.approx(time.wall_us)
+    return {"wall": time.wall_us, **{name: value for name, value in all_parts.items() if value}}
+
+
+OPS = [op("aten::mm", 0, 5), *(call(1, 0), call(2, 2))]
+COPY = call(2, 30, name="cudaMemcpyAsync")
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
 @pytest.mark.parametrize(
-    ("rows", "span", "busy", "waiting"),
+    ("rows", "expected"),
     [
-        pytest.param([*TWO_CALLS, kernel(1, 10), kernel(2, 15)], 10, 10, 0, id="one after the other"),
-        pytest.param([*TWO_CALLS, kernel(1, 10), kernel(2, 35)], 30, 10, 0, id="a gap behind the launches"),
-        # The first ends at 15. The second's launch returns at 31, and it starts at 35: 16 us for the host.
-        pytest.param([call(1, 0), call(2, 30), kernel(1, 10), kernel(2, 35)], 30, 10, 16, id="a wait for the launch"),
-        pytest.param([*TWO_CALLS, kernel(1, 10, duration=20), kernel(2, 15)], 20, 20, 0, id="one within the other"),
-        pytest.param(MEMSET, 10, 10, 0, id="a memset"),
-        pytest.param([*TWO_CALLS, kernel(1, 10), kernel(2, 15, duration=-5)], 5, 5, 0, id="a negative duration"),
+        pytest.param([*OPS, kernel(1, 10), kernel(2, 15)], {"compute": 10, "input": 80}, id="one after the other"),
+        pytest.param([*OPS, kernel(1, 10), kernel(2, 35)], {"compute": 10, "unknown": 9 + 20}, id="a gap"),
+        pytest.param([*OPS, kernel(1, 10, duration=20), kernel(2, 15)], {"compute": 20}, id="one in the other"),
+        pytest.param([*OPS, kernel(1, 10), kernel(2, 15, duration=-5)], {"compute": 5}, id="a negative duration"),
+        pytest.param([*OPS, kernel(1, 10), kernel(2, 12, name=NCCL)], {"communication": 2}, id="communication"),
+        pytest.param([*OPS, kernel(1, 10), kernel(2, 12, category="gpu_memset")], {"copy": 2}, id="a memset"),
+        # The second's launch returns at 31, and it starts at 35.
+        pytest.param(
+            [op("aten::mm", 0, 5), call(1, 0), call(2, 30), kernel(1, 10), kernel(2, 35)],
+            {"launch": 17, "unknown": 13, "input": 60},
+            id="a wait for the launch",
+        ),
+        pytest.param(
+            [op("aten::mm", 0, 5), call(1, 0), COPY, kernel(1, 10), kernel(2, 40, category="gpu_memcpy")],
+            {"copy_wait": 10, "launch": 16},
+            id="a wait for a copy",
+        ),
+        pytest.param(
+            [
+                *(op("enumerate(DataLoader)#__next__", 0, 60), op("aten::empty", 20, 5)),
+                *(op("aten::mm", 65, 9), call(1, 66), kernel(1, 70, duration=30)),
+            ],
+            {"input": 65, "launch": 2, "unknown": 3, "compute": 30},
+            id="a wait for a batch",
+        ),
+        pytest.param(
+            [*OPS, kernel(1, 10), op("enumerate(DataLoader)#__next__", 20, 60), call(3, 88), kernel(3, 90)],
+            {"input": 60 + 5, "launch": 15},
+            id="a batch in the middle",
+        ),
     ],
 )
-def test_activity_is_span_busy_and_waiting(rows: list[Event], span: float, busy: float, waiting: float) -> None:
-    (activity,) = summary_of(step(1, 0, 1000), *rows).activity
-    assert (activity.span_us, activity.busy_us, activity.waiting_us) == (span, busy, waiting)
-    assert activity.idle_us == span - busy
+def test_step_time_adds_up(rows: list[Event], expected: dict[str, float]) -> None:
+    found = parts(summary_of(step(1, 0, 100), *rows))
+    assert found["wall"] == 100
+    assert {name: found.get(name, 0) for name in expected} == pytest.approx(expected)
 
 
-def test_activity_counts_streams_and_tells_gpus_apart() -> None:
-    rows = [*TWO_CALLS, call(3, 4), kernel(1, 10), on(kernel(2, 11), stream=8), on(kernel(3, 500), device=1)]
-    found = summary_of(step(1, 0, 1000), *rows).activity
-    assert [(each.device, each.span_us, each.streams) for each in found] == [(0, 6, 2), (1, 5, 1)]
+def job(steps: int, us: int, *, of: int = 100, lag: int = 0) -> list[Event]:
+    """Return steps of `of` ms with one kernel of `us` ms each at the end, which starts `lag` ms later than it could."""
+    rows = [kernel(999, lag - 50, duration=50)] if lag else []
+    for number in range(1, steps + 1):
+        at = of * (number - 1)
+        launch = at + of - us
+        rows += [step(number, at, of), op("aten::mm", launch - 1, 1, external_id=number)]
+        rows += [call(number, launch - 1, external_id=number), kernel(number, launch + lag, duration=us)]
+    return rows
 
 
-def test_activity_includes_earlier_launches_still_running() -> None:
-    early = [call(1, 1), kernel(1, 50, duration=100)]
-    found = summary_of(*early, step(1, 90, 500), call(2, 100), kernel(2, 120), call(3, 110), kernel(3, 200))
-    assert (found.activity[0].span_us, found.activity[0].busy_us) == (85, 35)  # 120 to 205; until 150, and the last
+def test_step_of_a_waiting_job_is_input_bound() -> None:
+    found = summary_of(*job(5, 20))
+    assert parts(found)["compute"] == 20
+    assert found.wall_us == 100
+    assert found.bound is not None
+    assert found.bound.by == "input"
 
 
-def test_activity_of_recorded_trace_is_nearly_busy() -> None:
-    (activity,) = summary("mlp-compiled").activity
-    assert activity.busy_us == pytest.approx(206.7, abs=0.1)  # 205.1 us of kernels, and two memsets
-    assert activity.busy_us / activity.span_us == pytest.approx(0.94, abs=0.01)
+def test_step_of_a_device_behind_the_host_is_as_long() -> None:
+    assert summary_of(*job(4, 90, lag=50)).wall_us == 100
+    ahead = [step(number, number, 1) for number in range(3)]
+    ahead += [row for at in range(3) for row in (call(at, at), kernel(at, 100 * at, duration=100))]
+    assert parts(summary_of(*ahead)) == {"wall": 100, "compute": 100}
+
+
+def test_step_time_leaves_out_what_was_not_profiled() -> None:
+    rows = [step(1, 0, 10), call(1, 1), kernel(1, 5), step(9, 5000, 10), call(2, 5001), kernel(2, 5005)]
+    assert summary_of(*rows).wall_us == 10
+
+
+def test_step_times_tell_gpus_and_streams_apart() -> None:
+    rows = [*OPS, call(3, 4), kernel(1, 10), on(kernel(2, 11), stream=8), on(kernel(3, 50), device=1)]
+    found = summary_of(step(1, 0, 100), *rows).times
+    assert [(each.device, each.compute_us, each.streams) for each in found] == [(0, 6, 2), (1, 5, 1)]
 
 
 @pytest.mark.parametrize(
-    ("name", "by", "waiting"), [("mlp-compiled", "compute", 0.029), ("mlp-eager-train", "overhead", 0.46)]
+    ("name", "by", "share"), [("mlp-liger", "compute", 0.73), ("mlp-eager-train", "overhead", 0.46)]
 )
-def test_bound_follows_from_waiting(name: str, by: str, waiting: float) -> None:
+def test_bound_of_recorded_trace(name: str, by: str, share: float) -> None:
     bound = summary(name).bound
     assert bound is not None
-    assert (bound.by, bound.waiting) == (by, pytest.approx(waiting, abs=0.001))
+    assert (bound.by, bound.share) == (by, pytest.approx(share, abs=0.01))
 
 
-def test_bound_is_unknown_where_records_are_lost() -> None:
+@pytest.mark.parametrize(
+    ("name", "category", "by"),
+    [(NCCL, "kernel", "communication"), ("Memcpy HtoD", "gpu_memcpy", "copy"), ("gemm", "kernel", "compute")],
+)
+def test_bound_is_named_after_what_runs(name: str, category: str, by: str) -> None:
+    bound = summary_of(step(1, 0, 100), *OPS[:2], kernel(1, 3, name=name, duration=80, category=category)).bound
+    assert bound is not None
+    assert (bound.by, bound.share) == (by, pytest.approx(0.8, abs=0.05))
+
+
+def test_bound_is_none_where_the_trace_does_not_show_it() -> None:
+    assert summary_of(step(1, 0, 100), *OPS, kernel(1, 3), kernel(2, 90)).bound is None
+
+
+def test_bound_is_none_where_records_are_lost() -> None:
     found = summary_of(step(1, 0, 100), call(1, 1), kernel(1, 5), call(2, 50), kernel(9, 60))
     assert (found.problems_inside, len(found.problems), found.bound) == (1, 2, None)
+
+
+@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.json.gz")), ids=lambda path: path.name)
+def test_step_time_agrees_with_plain_calculation(path: Path) -> None:
+    content = gzip.decompress(path.read_bytes())
+    found = summarize_trace(parse(content))
+    time = parts(found)
+    wall, busy = plain_step_time(content)
+    assert time["wall"] == pytest.approx(wall, abs=0.01)
+    assert found.times[0].busy_us == pytest.approx(busy, abs=0.01)
 
 
 # --- groups, work and limits -------------------------------------------------------------------------------------------

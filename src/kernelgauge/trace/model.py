@@ -140,6 +140,10 @@ class Window:
     lost: int = 0  # launches of kernels that left no record
 
     @property
+    def end_us(self) -> float:
+        return self.start_us + self.duration_us
+
+    @property
     def synchronizations(self) -> int:
         return sum(call.is_synchronization for call in self.calls)
 
@@ -215,6 +219,10 @@ class Trace:
             if not 0 <= record.duration_us < inf:  # NaN fails too
                 problems.append(f"bad duration: {record.name} took {record.duration_us} us")
         return tuple(problems)
+
+    def launch_of(self, record: DeviceRecord) -> ApiCall | None:
+        """Return the call that asked for this record; None if the trace does not have it."""
+        return self._asking_by_correlation.get(record.correlation)
 
     def _records_of(self, call: ApiCall) -> list[DeviceRecord]:
         return self._records_by_correlation.get(call.correlation, []) if call.correlation is not None else []

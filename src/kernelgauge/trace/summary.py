@@ -6,21 +6,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from statistics import median
+from statistics import fmean, median
 from typing import Any, TypeAlias
 
 from .kernel import KernelIdentity
 from .lane import (
     METADATA_OPS,
-    Activity,
     Lane,
     LaneKernel,
-    activity_of,
+    StepTime,
     dispatcher_ops,
     host_time_us,
     is_compile_op,
     lane_of,
     metadata_ops_that_launched,
+    step_times,
 )
 from .limits import DeviceLimits, LimitShare, limits_of, share_of_limit
 from .model import DeviceRecord, Trace, Window
@@ -29,8 +29,9 @@ from .work import Work, work_of
 
 __all__ = ["Bound", "HostLane", "KernelGroup", "Summary", "Total", "Transfers", "kernel_work", "summarize_trace"]
 
-# A GPU that waits for launches for longer than this share of a step would be faster with a faster host.
-_OVERHEAD_BOUND = 0.25
+# What takes more than this share of a step is worth naming before the kernels.
+_MOST_BESIDE_COMPUTE = 0.25
+_LEAST_BUSY = 0.5  # of a step that its kernels make as long as it is
 
 Size: TypeAlias = "tuple[int, int, int] | None"
 
@@ -84,10 +85,10 @@ class HostLane:
 
 @dataclass(frozen=True)
 class Bound:
-    """Who makes the step as long as it is. `waiting`: share of the GPU's time in which it waited for a launch."""
+    """What makes the step as long as it is: `share` of its time goes there."""
 
-    by: str  # "overhead": the host's, or "compute"
-    waiting: float
+    by: str  # "compute", "communication", "copy", "input" or "overhead"
+    share: float
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Summary:
     memsets: tuple[Transfers, ...]
     copies: tuple[Transfers, ...]
     host: HostLane
-    activity: tuple[Activity, ...]
+    times: tuple[StepTime, ...]  # one for each device
     problems: tuple[str, ...]  # launches without kernels, kernels without launches, anywhere in the trace
     problems_inside: int  # of them, launches inside the windows whose kernels are missing
     not_read: Mapping[str, int]  # rows of other devices, and rows with an odd field
@@ -110,12 +111,27 @@ class Summary:
 
     @property
     def bound(self) -> Bound | None:
-        """Return who makes the step so long; None where nothing ran or records are lost, and over a whole trace."""
-        span = sum(activity.span_us for activity in self.activity)
-        if self.lane.is_whole_trace or self.problems_inside or not span:
+        """Return what makes the step so long; None where nothing ran, records are lost, or the trace does not show it."""
+        wall = sum(time.wall_us for time in self.times)
+        if self.problems_inside or not wall:
             return None
-        waiting = sum(activity.waiting_us for activity in self.activity) / span
-        return Bound("overhead" if waiting > _OVERHEAD_BOUND else "compute", waiting)
+        causes = {
+            "overhead": sum(time.launch_us for time in self.times),
+            "input": sum(time.input_us for time in self.times),
+            "communication": sum(time.communication_us for time in self.times),
+            "copy": sum(time.copy_us + time.copy_wait_us for time in self.times),
+        }
+        most = max(causes, key=lambda cause: causes[cause])
+        busy = sum(time.busy_us for time in self.times) / wall
+        if causes[most] / wall <= _MOST_BESIDE_COMPUTE and busy > _LEAST_BUSY:
+            return Bound("compute", busy)
+        is_shown = causes[most] >= sum(time.unknown_us for time in self.times)
+        return Bound(most, causes[most] / wall) if is_shown else None
+
+    @property
+    def wall_us(self) -> float:
+        """Return the time of one step."""
+        return max((time.wall_us for time in self.times), default=fmean(each.duration_us for each in self.lane.windows))
 
 
 def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Summary:
@@ -132,7 +148,7 @@ def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Su
         memsets=_transfers([window.memsets for window in lane.windows]),
         copies=_transfers([window.copies for window in lane.windows]),
         host=_host(lane.windows),
-        activity=tuple(activity_of(lane.windows, trace.records)),
+        times=tuple(step_times(lane, trace)),
         problems=trace.pairing_problems(),
         problems_inside=sum(window.lost for window in lane.windows),
         not_read={**trace.not_read, **{f"{name} row": count for name, count in trace.malformed.items()}},
