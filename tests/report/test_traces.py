@@ -31,12 +31,12 @@ UNTOUCHED = "left the 3 GEMMs untouched"
         ("mlp-eager", "mlp-compiled", f"compile fused 2 pointwise kernels into 1 and {UNTOUCHED}", "233.9 -> 205.1"),
         ("mlp-eager", "mlp-liger", f"Liger fused 2 pointwise kernels into 1 and {UNTOUCHED}", "233.9 -> 210.5"),
         ("mlp-compiled", "mlp-eager", f"1 pointwise kernel split into 2 and {UNTOUCHED}", "205.1 -> 233.9"),
-        ("mlp-eager", "mlp-eager", "nothing on the GPU changed, nor on the host", "233.9"),
-        ("linear-eager", "linear-compiled", "nothing on the GPU changed: compile only removed dispatch", "2.7"),
+        ("mlp-eager", "mlp-eager", "nothing on the GPU changed. The host ran the same ops", "233.9"),
+        ("linear-eager", "linear-compiled", "nothing on the GPU changed. Compile only removed dispatch", "2.7"),
         (
             "mlp-compiled",
             "mlp-compiled-other-autotune",
-            f"{TUNED} and {UNTOUCHED}; 1 of the others faster (-1.4 us)",
+            f"{TUNED} and {UNTOUCHED}. 1 kernel became faster (-1.4 us)",
             "205.1 -> 218.8",
         ),
         (
@@ -80,12 +80,18 @@ def test_conclusion_same_kernels_slower_says_so() -> None:
         replace(kernel, durations_us=tuple(1.8 * us for us in kernel.durations_us)) for kernel in before.lane.kernels
     )
     after = replace(before, lane=replace(before.lane, kernels=kernels))
-    assert conclusion(compare_traces(before, after)).startswith("Step 347.0 us, kernels 205.1 -> 369.2 us")
+    assert conclusion(compare_traces(before, after)) == (
+        "Step 347.0 us, kernels 205.1 -> 369.2 us (+80.0 %). The same kernels ran. 3 kernels became slower (+164.1 us). "
+        "The host ran the same ops."
+    )
 
 
 def test_conclusion_without_kernels_says_so() -> None:
     empty = summarize_trace(trace_of())
-    assert conclusion(compare_traces(empty, empty)) == "Trace 0.0 us, kernels 0.0 us. Neither trace has kernels."
+    assert (
+        conclusion(compare_traces(empty, empty))
+        == "Trace 0.0 us, kernels 0.0 us. Neither trace has kernels. The host ran the same ops."
+    )
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,16 @@ def test_lane_is_of_the_most_frequent_steps(rows: list[Event], expected: list[st
     assert found.lane.kernels[0].durations_us == ((5, 7) if len(steps) == 2 else (5,))
 
 
+def test_lane_of_steps_whose_grids_vary_is_their_mean() -> None:
+    rows = [
+        row | {"args": row["args"] | {"grid": [at, 1, 1], "block": [32, 1, 1]}} if row["cat"] == "kernel" else row
+        for at in (1, 2, 3)
+        for row in launches(at, "mul", us=at)
+    ]
+    (only,) = summary_of(*rows).lane.kernels
+    assert (only.durations_us, only.identity.grid, only.identity.block) == ((1, 2, 3), None, (32, 1, 1))
+
+
 def test_lane_takes_marked_calls_before_steps() -> None:
     assert kernels(summary_of(*launches(1, "fill", "mul"), region("kernelgauge.call", 1009, 40))) == ["mul"]
 

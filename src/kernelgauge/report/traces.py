@@ -46,6 +46,7 @@ __all__ = [
 _SCHEMA = 2  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
 _MOST_PROBLEMS = 5
 _MOST_NAMES = 8  # of one change
+_MOST_CHANGES = 3  # in the conclusion
 _FEW = 12  # kernels: who sees them in order sees their groups
 _GEMM = "gemm"
 _NUMBERS = (Column("us", number=True), Column("share", number=True), Column("of the limit", number=True))
@@ -296,28 +297,32 @@ def compare_traces(before: Summary, after: Summary) -> TraceComparison:
 
 
 def conclusion(comparison: TraceComparison) -> str:
-    """Return what happened on the GPU, else on the host; then what it did to the time of a step and of its kernels."""
-    changed = [_change_phrase(what, found) for what in What if what.is_change and (found := comparison.of(what))]
-    timed = ", ".join(
-        f"{len(found)} {'of the others' if changed else 'of them'} {what.value} ({_delta_us(found):+.1f} us)"
-        for what in (What.SLOWER, What.FASTER)
-        if (found := comparison.of(what))
-    )
-    if changed:
-        said = ", ".join(changed) + _untouched(comparison.differences) + (f"; {timed}" if timed else "")
-    elif not comparison.before.lane.kernels:
-        said = "neither trace has kernels"
-    elif timed:
-        said = f"the same kernels ran, {timed}{_host_phrase(comparison.host)}"
-    else:
-        where = "the CPU" if comparison.before.lane.on_cpu and comparison.after.lane.on_cpu else "the GPU"
-        said = f"nothing on {where} changed{_host_phrase(comparison.host)}"
+    """Return sentences: what the change did to the time of a step, what happened on the GPU, and else on the host."""
     before, after = comparison.before, comparison.after
     walls, kernels = (before.wall_us, after.wall_us), (before.lane.device_time_us, after.lane.device_time_us)
-    return (
-        f"{_noun(after).capitalize()} {time_change(*walls)}{relative_change(*walls)}, "
-        f"kernels {time_change(*kernels)}{relative_change(*kernels)}. {said[0].upper()}{said[1:]}."
-    )
+    step = f"{_noun(after).capitalize()} {time_change(*walls)}{relative_change(*walls)}"
+    said = [f"{step}, kernels {time_change(*kernels)}{relative_change(*kernels)}"]
+    changes = [(what, found) for what in What if what.is_change and (found := comparison.of(what))]
+    largest = sorted(changes, key=lambda change: -abs(_delta_us(change[1])))[:_MOST_CHANGES]
+    phrases = [_change_phrase(*change) for change in changes if change in largest]
+    timed = [(what, found) for what in (What.SLOWER, What.FASTER) if (found := comparison.of(what))]
+    if phrases:
+        more = (
+            f", and there are {len(changes) - len(largest)} more kinds of change" if len(changes) > len(largest) else ""
+        )
+        said.append(", ".join(phrases) + more + _untouched(comparison.differences))
+    elif not before.lane.kernels:
+        said.append("Neither trace has kernels")
+    elif timed:
+        said.append("The same kernels ran")
+    else:
+        said.append(f"Nothing on the {'CPU' if before.lane.on_cpu and after.lane.on_cpu else 'GPU'} changed")
+    said += [
+        f"{counted(len(found), 'kernel')} became {what.value} ({_delta_us(found):+.1f} us)" for what, found in timed
+    ]
+    if not phrases:
+        said.append(_host_phrase(comparison.host))
+    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in said)
 
 
 def _time_changes(comparison: TraceComparison) -> Iterator[str]:
@@ -341,12 +346,12 @@ def _time_changes(comparison: TraceComparison) -> Iterator[str]:
 
 
 _ONE_FOR_ONE = {
-    What.TEMPLATE: "from another template",
-    What.REPLACED: "replaced",
+    What.TEMPLATE: "got another template",
+    What.REPLACED: "gave way to others",
     What.VANISHED: "vanished",
     What.APPEARED: "appeared",
-    What.MOVED: "in another place",
-    What.SOURCE: "from another source",
+    What.MOVED: "moved",
+    What.SOURCE: "got another source",
 }
 
 
@@ -359,12 +364,12 @@ def _change_phrase(what: What, found: Sequence[Difference]) -> str:
     if what is What.SPLIT:
         return f"{kinds} split into {len(new)}"
     if what is What.FOLDED:
-        count = len(old) - len(found)
-        return f"{counted(count, 'pointwise kernel')} went into the epilogue of {counted(len(found), 'GEMM')}"
+        count = len(old) - len(new)
+        return f"{counted(count, 'pointwise kernel')} went into the epilogue of {counted(len(new), 'GEMM')}"
     if what is What.CONFIGURATION:
         tuned = all(difference.was_autotuned for difference in found)
-        chosen = "Inductor's autotuner chose another" if tuned else "another"
-        return f"{chosen} launch configuration for {counted(len(found), 'kernel')} ({_delta_us(found):+.1f} us)"
+        chosen = "Inductor's autotuner chose another" if tuned else "there is another"
+        return f"{chosen} launch configuration for {counted(len(old), 'kernel')} ({_delta_us(found):+.1f} us)"
     return f"{kinds} {_ONE_FOR_ONE[what]}"
 
 
@@ -377,17 +382,18 @@ def _author(kernels: Sequence[LaneKernel]) -> str:
 
 def _untouched(found: Sequence[Difference]) -> str:
     gemms = [d for d in found if any(kernel.identity.kind == _GEMM for kernel in (*d.before, *d.after))]
+    count = sum(len(difference.before) for difference in gemms)
     if not gemms or any(difference.what.is_change for difference in gemms):
         return ""
-    return f" and left the {'GEMM' if len(gemms) == 1 else f'{len(gemms)} GEMMs'} untouched"
+    return f" and left the {'GEMM' if count == 1 else f'{count} GEMMs'} untouched"
 
 
 def _host_phrase(host: HostDifference) -> str:
     if not host.is_change:
-        return ", nor on the host"
+        return "The host ran the same ops"
     if host.compile_ops_new and host.dispatcher_ops[1] < host.dispatcher_ops[0]:
-        return ": compile only removed dispatch"
-    return ": only the host's ops"
+        return "Compile only removed dispatch"
+    return "Only the host's ops changed"
 
 
 # -- two traces, as a page --------------------------------------------------------------------------------------------
@@ -436,20 +442,14 @@ def _change_table(comparison: TraceComparison, *, top: int, everything: bool) ->
     """Return what changed, in order of launch; where that is too much, the largest changes first, the rest in a line."""
     total_us = comparison.before.lane.device_time_us
     unchanged = [] if everything else comparison.of(What.SAME)
-    groups: dict[tuple[object, ...], list[Difference]] = {}  # of those that read the same
-    for difference in comparison.differences:
-        if everything or difference.what is not What.SAME:
-            names = (tuple(kernel.identity.name for kernel in side) for side in (difference.before, difference.after))
-            launched = tuple(configuration_text(kernel.identity) for kernel in difference.after[:1])
-            groups.setdefault((difference.what, *names, difference.details, launched), []).append(difference)
-    ordered = list(groups.values())
+    ordered = [each for each in comparison.differences if everything or each.what is not What.SAME]
     if len(ordered) > top:
-        ordered.sort(key=lambda group: -abs(_delta_us(group)))
-    rows = [_change_row(group[0].what.value, _change_lines(group), group, total_us) for group in ordered[:top]]
-    left = [difference for group in ordered[top:] for difference in group]
+        ordered.sort(key=lambda each: -abs(each.delta_us))
+    rows = [_change_row(each.what.value, _change_lines(each), [each], total_us) for each in ordered[:top]]
+    left = ordered[top:]
     for what, rest in ((f"{len(left)} more", left), (What.SAME.value, unchanged)):
         if rest:
-            kinds = kinds_text((each.after or each.before)[0].identity.kind for each in rest)
+            kinds = kinds_text(kernel.identity.kind for each in rest for kernel in each.after or each.before)
             rows.append(_change_row(what, [kinds], rest, total_us))
     times_us = (Column(title, number=True) for title in ("before\nus", "after\nus", "change\nus", "of the\ntotal"))
     return Grid((Column("what"), Column("kernels"), *times_us), tuple(rows))
@@ -467,15 +467,13 @@ def _change_row(what: str, lines: Sequence[str], group: Sequence[Difference], to
     )
 
 
-def _change_lines(group: Sequence[Difference]) -> list[str]:
-    first = group[0]
-    old, new = _names(first.before), _names(first.after)
-    lines = [f"{len(group)} times"] if len(group) > 1 else []
-    lines += old if old == new else [*old, *(f"-> {name}" for name in new)]
-    if first.details:
-        lines.append(f"   {first.details}")
-    elif first.what in (What.FUSED, What.REPLACED, What.APPEARED, What.SPLIT):
-        lines.append(f"   {configuration_text(first.after[0].identity)}")
+def _change_lines(difference: Difference) -> list[str]:
+    old, new = _names(difference.before), _names(difference.after)
+    lines = old if old == new else [*old, *(f"-> {name}" for name in new)]
+    if difference.details:
+        lines.append(f"   {difference.details}")
+    elif difference.what in (What.FUSED, What.REPLACED, What.APPEARED, What.SPLIT):
+        lines.append(f"   {configuration_text(difference.after[0].identity)}")
     return lines
 
 

@@ -14,6 +14,8 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import msgspec
+
 from .kernel import KernelIdentity, identity_of_op, identity_of_record
 from .model import REGION, STEP_PREFIX, WHOLE, DeviceRecord, Op, Trace, Window
 from .names import Kind, decode
@@ -170,7 +172,7 @@ def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
     lost = trace.not_read or trace.malformed.keys() & {"kernel", "gpu_memset", "gpu_memcpy"}
     on_cpu = not trace.records and not lost and not any(call.is_launch for call in trace.calls)
     ran = [_executions(window, on_cpu=on_cpu) for window in chosen]
-    sequences = [tuple(execution.identity for execution in each) for each in ran]
+    sequences = [tuple(execution.identity.name for execution in each) for each in ran]
     # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was
     # launched stands for the trace only if nothing ever was.
     most, _ = Counter(filter(None, reversed(sequences))).most_common(1)[0] if any(sequences) else ((), 0)
@@ -193,20 +195,38 @@ def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
 
 
 def _kernels(ran: Sequence[Sequence[_Execution]]) -> tuple[LaneKernel, ...]:
-    last = ran[-1]
     # What adds up the parts of a split-K product belongs to it: the product itself has done the op's work.
-    launched = Counter(id(one.op) for one in last if one.identity.kind != Kind.SPLITK_REDUCE.value)
-    return tuple(
-        LaneKernel(
-            one.identity,
-            tuple(each[place].duration_us for each in ran),
-            one.op.name if one.op else None,
-            one.op.input_shapes if one.op else (),
-            one.op.input_types if one.op else (),
-            does_the_op=launched[id(one.op)] == 1 and one.identity.kind != Kind.SPLITK_REDUCE.value,
+    launched = Counter(id(one.op) for one in ran[-1] if one.identity.kind != Kind.SPLITK_REDUCE.value)
+    found = []
+    for launches in zip(*ran, strict=True):
+        one = launches[-1]
+        identity = _common([launch.identity for launch in launches])
+        op = one.op if one.op and identity.grid == one.identity.grid else None  # else the shapes differ as the grids do
+        found.append(
+            LaneKernel(
+                identity,
+                tuple(launch.duration_us for launch in launches),
+                one.op.name if one.op else None,
+                op.input_shapes if op else (),
+                op.input_types if op else (),
+                does_the_op=launched[id(one.op)] == 1 and one.identity.kind != Kind.SPLITK_REDUCE.value,
+            )
         )
-        for place, one in enumerate(last)
-    )
+    return tuple(found)
+
+
+def _common(identities: Sequence[KernelIdentity]) -> KernelIdentity:
+    """Return what the launches of one kernel in all steps have in common: where its grids vary, none is known."""
+    last = identities[-1]
+    if all(identity == last for identity in identities):
+        return last
+    varying = {
+        field
+        for field in last.__struct_fields__
+        for identity in identities
+        if getattr(identity, field) != getattr(last, field)
+    }
+    return msgspec.structs.replace(last, **dict.fromkeys(varying))
 
 
 # --- where the time of a step went -----------------------------------------------------------------------------------
