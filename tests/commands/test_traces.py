@@ -109,7 +109,7 @@ def test_orphan_kernels_are_shown_and_escaped(command: Command, tmp_path: Path) 
     trace.write_bytes(chrome(kernel(1, 0, name="\u00e9vil\x1b[31m"), kernel(2, 10)))
     out = command("show", trace)[1]
     assert "orphan: \u00e9vil\\x1b[31m (correlation 1) has no launch" in out
-    assert "2 kernels, 10.0 us: other 10.0 us (100 %)." in out
+    assert "2 kernels, 10.0 us: other 5.0 us (50 %), gemm 5.0 us (50 %)." in out
     assert "\\xe9vil" in shell('$KG show "$1"', trace, PYTHONIOENCODING="ascii").stdout
 
 

@@ -137,6 +137,25 @@ def test_identity_of_op_has_its_kind(kind: str, names: str) -> None:
     assert {identity_of_op(Op(name, 0.0, 1.0, 1)).kind for name in names.split()} == {kind}
 
 
+@pytest.mark.parametrize(
+    ("name", "launching", "kind"),
+    [
+        ("mystery", "aten::_flash_attention_forward", "attention"),
+        ("mystery", "aten::miopen_convolution", "convolution"),
+        ("mystery", "aten::mm", "gemm"),
+        ("mystery", "_C::fused_add_rms_norm", "norm"),
+        ("mystery", "aten::max_pool2d_with_indices", "reduction"),
+        ("mystery", "aten::item", "other"),
+        ("void at::native::max_pool_forward_nchw<float>(int)", "aten::item", "reduction"),
+        ("nvjet_sm90_tst_64x8_64x16_1x2_h_bz_NNT", "aten::sum", "gemm"),
+    ],
+)
+def test_kind_is_of_the_op_where_the_name_has_none(name: str, launching: str, kind: str) -> None:
+    rows = [op(launching, 1, 5, external_id=3), call(1, 2, external_id=3), kernel(1, 5, name=name, external_id=3)]
+    found = summary_of(step(1, 0, 100), *rows)
+    assert [each.kind for each in (*found.lane.kernels, *found.groups)] == [kind, kind]
+
+
 # --- the host's ops ----------------------------------------------------------------------------------------------------
 
 

@@ -145,7 +145,7 @@ def _kinds(kernels: Sequence[LaneKernel]) -> str:
     """Return the time of each kind, the longest first."""
     found: dict[str, float] = {}
     for kernel in kernels:
-        found[kernel.identity.kind] = found.get(kernel.identity.kind, 0.0) + kernel.device_time_us
+        found[kernel.kind] = found.get(kernel.kind, 0.0) + kernel.device_time_us
     total = sum(found.values())
     return ", ".join(
         f"{kind} {time_text(value)}" + (f" ({percent(value / total)})" if total else "")
@@ -193,7 +193,7 @@ def _details(kernel: LaneKernel) -> str:
     by = "" if kernel.op is None or kernel.op == identity.name else f" by {kernel.op}"
     shapes = shapes_text(kernel.input_shapes)
     lines = [
-        "  " + " ".join(part for part in (identity.kind + by, shapes) if part),
+        "  " + " ".join(part for part in (kernel.kind + by, shapes) if part),
         "  " + " ".join(part for part in (*said, configuration_text(identity)) if part),
     ]
     return "\n".join(line for line in lines if line.strip())
@@ -223,7 +223,7 @@ def _by_group(summary: Summary, top: int) -> Section:
 def _group_details(group: KernelGroup) -> str:
     by = ", ".join(name for name in group.ops if name != group.identity.name)
     shapes = shapes_text(group.shapes[0]) if len(group.shapes) == 1 else counted(len(group.shapes), "shape")
-    said = [group.identity.kind, f"by {by}" if by else "", shapes if group.shapes else "", _work(group.work)]
+    said = [group.kind, f"by {by}" if by else "", shapes if group.shapes else "", _work(group.work)]
     return " ".join(part for part in said if part)
 
 
@@ -358,7 +358,7 @@ _ONE_FOR_ONE = {
 def _change_phrase(what: What, found: Sequence[Difference]) -> str:
     old = [kernel for difference in found for kernel in difference.before]
     new = [kernel for difference in found for kernel in difference.after]
-    kinds = kinds_text(kernel.identity.kind for kernel in old or new)
+    kinds = kinds_text(kernel.kind for kernel in old or new)
     if what is What.FUSED:
         return f"{_author(new)} fused {kinds} into {len(new)}"
     if what is What.SPLIT:
@@ -381,7 +381,7 @@ def _author(kernels: Sequence[LaneKernel]) -> str:
 
 
 def _untouched(found: Sequence[Difference]) -> str:
-    gemms = [d for d in found if any(kernel.identity.kind == _GEMM for kernel in (*d.before, *d.after))]
+    gemms = [d for d in found if any(kernel.kind == _GEMM for kernel in (*d.before, *d.after))]
     count = sum(len(difference.before) for difference in gemms)
     if not gemms or any(difference.what.is_change for difference in gemms):
         return ""
@@ -449,7 +449,7 @@ def _change_table(comparison: TraceComparison, *, top: int, everything: bool) ->
     left = ordered[top:]
     for what, rest in ((f"{len(left)} more", left), (What.SAME.value, unchanged)):
         if rest:
-            kinds = kinds_text(kernel.identity.kind for each in rest for kernel in each.after or each.before)
+            kinds = kinds_text(kernel.kind for each in rest for kernel in each.after or each.before)
             rows.append(_change_row(what, [kinds], rest, total_us))
     times_us = (Column(title, number=True) for title in ("before\nus", "after\nus", "change\nus", "of the\ntotal"))
     return Grid((Column("what"), Column("kernels"), *times_us), tuple(rows))
@@ -606,6 +606,7 @@ def _times_data(summary: Summary) -> list[dict[str, Any]]:
 def _kernel(kernel: LaneKernel) -> dict[str, Any]:
     return {
         **_identity(kernel.identity),
+        "kind": kernel.kind,
         "device_time_us": kernel.device_time_us,
         "durations_us": list(kernel.durations_us),
         "op": kernel.op,

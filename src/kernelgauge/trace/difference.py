@@ -318,7 +318,7 @@ def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[D
     """Exchange templates, each with the next of its kind; what is left was fused, split or replaced."""
     found: list[Difference] = []
     for kind in _TEMPLATES:
-        olds, news = ([kernel for kernel in side if kernel.identity.kind == kind] for side in (old, new))
+        olds, news = ([kernel for kernel in side if kernel.kind == kind] for side in (old, new))
         pairs = min(len(olds), len(news))
         found += [
             Difference(What.TEMPLATE, (one,), (other,), _template_change(one, other))
@@ -326,7 +326,7 @@ def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[D
         ]
         found += [Difference(What.VANISHED, (kernel,), ()) for kernel in olds[pairs:]]
         found += [Difference(What.APPEARED, (), (kernel,)) for kernel in news[pairs:]]
-    others = [[kernel for kernel in side if kernel.identity.kind not in _TEMPLATES] for side in (old, new)]
+    others = [[kernel for kernel in side if kernel.kind not in _TEMPLATES] for side in (old, new)]
     return found + _leftover(*others)
 
 
@@ -389,7 +389,7 @@ def _gained_an_addend(difference: Difference) -> bool:
     if len(difference.before) != 1 or len(difference.after) != 1:
         return False
     old, new = difference.before[0], difference.after[0]
-    if old.identity.kind != Kind.GEMM.value or new.identity.kind != Kind.GEMM.value:
+    if old.kind != Kind.GEMM.value or new.kind != Kind.GEMM.value:
         return False
     epilogues = (decode(old.identity.name).bias_epilogue, decode(new.identity.name).bias_epilogue)
     return epilogues == (False, True) or ((old.op or "") == "aten::mm" and (new.op or "") == "aten::addmm")

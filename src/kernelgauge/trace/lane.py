@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .kernel import KernelIdentity, identity_of_op, identity_of_record
+from .kernel import KernelIdentity, identity_of_op, identity_of_record, kind_of_launch
 from .model import REGION, STEP_PREFIX, WHOLE, DeviceRecord, Op, Trace, Window
 from .names import Kind, decode
 
@@ -133,6 +133,10 @@ class LaneKernel:
     input_shapes: tuple[Any, ...] = ()
     input_types: tuple[str, ...] = ()
     does_the_op: bool = True  # the op launched no other kernel to do its work
+
+    @property
+    def kind(self) -> str:
+        return kind_of_launch(self.identity, self.op)
 
     @property
     def device_time_us(self) -> float:

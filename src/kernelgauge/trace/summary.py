@@ -41,6 +41,7 @@ class KernelGroup:
     """The launches of a step that are the same kernel, launched the same way. Times are means per step."""
 
     identity: KernelIdentity
+    kind: str
     launches: int
     device_time_us: float
     ops: tuple[str, ...]  # those that launched it, the most frequent first
@@ -171,6 +172,7 @@ def _groups(lane: Lane, limits: DeviceLimits | None) -> tuple[KernelGroup, ...]:
     groups = [
         KernelGroup(
             identity=identity,
+            kind=kernels[0].kind,
             launches=len(kernels),
             device_time_us=sum(kernel.device_time_us for kernel in kernels),
             ops=tuple(name for name, _ in Counter(kernel.op for kernel in kernels if kernel.op).most_common()),
