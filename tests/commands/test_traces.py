@@ -64,11 +64,47 @@ def test_show_json_sums_up_kernels(command: Command) -> None:
     assert data["step"]["groups"][0]["flops"] == 2 * (2 * 8192 * 768 * 3072)
 
 
-@pytest.mark.parametrize(("top", "title", "most"), [("2", "the 2 longest of", 2), ("0", None, 100)])
+@pytest.mark.parametrize(("top", "title", "most"), [("2", "2 of 12 rows. The others take", 2), ("0", None, 100)])
 def test_show_top_limits_rows(command: Command, top: str, title: str | None, most: int) -> None:
     out = command("show", TRAIN, "--top", top)[1]
-    assert title in out if title else "longest of" not in out
-    assert min(most, 8) <= out.count("nvjet") <= most
+    assert title in out if title else "The others take" not in out
+    assert min(most, 5) <= out.count("nvjet") <= most
+
+
+def test_show_names_are_whole_on_a_narrow_terminal(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    for words in (["show", COMPILED], ["diff", EAGER, COMPILED]):
+        assert "triton_poi_fused__unsafe_view_gelu_mul_0\n" in command(*words)[1]
+
+
+@pytest.mark.parametrize(
+    ("by", "titles"),
+    [
+        ("name", ["nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT", "triton_poi_fused__unsafe_view_gelu_mul_0"]),
+        ("op", ["aten::mm", "triton_poi_fused__unsafe_view_gelu_mul_0"]),
+    ],
+)
+def test_show_groups_by_name_and_op(command: Command, by: str, titles: list[str]) -> None:
+    data = json.loads(command("show", COMPILED, "--by", by, "--sort", "name", "--json")[1])
+    found = [group["title"] for group in data["step"]["groups"]]
+    assert found == sorted(found)
+    assert set(titles) <= set(found)
+    out = command("show", COMPILED, "--by", by)[1]
+    assert all(title in out for title in titles)
+
+
+def test_show_by_module_without_modules_is_refused(command: Command) -> None:
+    code, out, err = command("show", COMPILED, "--by", "module")
+    assert (code, out) == (2, "")
+    assert "with_stack=True" in err
+    assert f"kernelgauge show {COMPILED} --by op" in err
+
+
+def test_show_groups_what_does_not_pair(command: Command, tmp_path: Path) -> None:
+    trace = tmp_path / "orphans.json"
+    trace.write_bytes(chrome(*(kernel(at, 10 * at) for at in range(9))))
+    out = command("show", trace)[1]
+    assert out.index("9 times orphan: gemm has no launch") > out.index("of the limit")
 
 
 def test_diff_concludes_in_one_sentence(command: Command) -> None:
@@ -77,7 +113,8 @@ def test_diff_concludes_in_one_sentence(command: Command) -> None:
     assert "Compile fused 2 pointwise kernels into 1 and left the 3 GEMMs untouched" in " ".join(out.split())
     assert "-> triton_poi_fused__unsafe_view_gelu_mul_0" in out
     table = command("diff", EAGER, COMPILED, "--markdown")[1]
-    assert "| what | kernels | before us | after us | change us | of the total |" in table
+    assert "| what | before | after | change | of the total | kernel |" in table
+    assert "| 37.4 us | \\-29.8 us | \\-12.7 % | vectorized_elementwise_kernel&lt;gelu>" in table
 
 
 def test_diff_json_sums_up_differences(command: Command) -> None:
@@ -108,7 +145,7 @@ def test_orphan_kernels_are_shown_and_escaped(command: Command, tmp_path: Path) 
     trace = tmp_path / "orphans.json"
     trace.write_bytes(chrome(kernel(1, 0, name="\u00e9vil\x1b[31m"), kernel(2, 10)))
     out = command("show", trace)[1]
-    assert "orphan: \u00e9vil\\x1b[31m (correlation 1) has no launch" in out
+    assert "orphan: \u00e9vil\\x1b[31m has no launch" in out
     assert "2 kernels, 10.0 us: other 5.0 us (50 %), gemm 5.0 us (50 %)." in out
     assert "\\xe9vil" in shell('$KG show "$1"', trace, PYTHONIOENCODING="ascii").stdout
 

@@ -152,7 +152,13 @@ def _rows_and_devices(found: Json) -> tuple[list[Json], Json]:
 
 
 def _trace(rows: list[Json], devices: Json) -> Trace:
-    lanes: dict[type, list[Any]] = {Op: [], Pairs: [], ApiCall: [], DeviceRecord: []}  # Pairs: annotations
+    lanes: dict[type, list[Any]] = {
+        Op: [],
+        Pairs: [],
+        ApiCall: [],
+        DeviceRecord: [],
+        str: [],
+    }  # Pairs: annotations, str: modules
     not_read: dict[str, int] = {}
     malformed: dict[str, int] = {}
     is_of_pytorch = is_of_another = False
@@ -166,20 +172,23 @@ def _trace(rows: list[Json], devices: Json) -> Trace:
         if category in NOT_READ and fits:
             not_read[category] = not_read.get(category, 0) + 1
         category = OLD.get(category, category)
-        if row.get("ph") != "X" or category not in CATEGORIES:
+        is_module = category == "python_function" and fits and str(row.get("name")).startswith("nn.Module: ")
+        if row.get("ph") != "X" or not (category in CATEGORIES or is_module):
             continue
         is_step = row["cat"] == "Operator" and str(row.get("name")).startswith("ProfilerStep#")
         try:
             lane, read = _row(row, category) if fits else refuse("a field of another type")
-            lanes[Pairs if is_step else lane].append(read)
+            lanes[str if is_module else Pairs if is_step else lane].append(read)
         except ValueError:
             malformed[category] = malformed.get(category, 0) + 1
     if is_of_another and not (is_of_pytorch or malformed or not_read):
         refuse("of another program")
     if not isinstance(devices, list) or not all(isinstance(device, dict) for device in _finite(devices)):
         refuse("no list of devices")
-    ordered = [tuple(sorted(lane, key=lambda row: (row.start_us, -row.duration_us))) for lane in lanes.values()]
-    return Trace(*ordered, device_properties=tuple(devices), not_read=not_read, malformed=malformed)
+    *ordered, modules = [
+        tuple(sorted(lane, key=lambda row: (row.start_us, -row.duration_us))) for lane in lanes.values()
+    ]
+    return Trace(*ordered, device_properties=tuple(devices), not_read=not_read, malformed=malformed, modules=modules)
 
 
 def _row(row: Pairs, category: str) -> tuple[type, Json]:

@@ -10,7 +10,20 @@ import pytest
 
 from kernelgauge.trace import METADATA_OPS, Op, computing_ops, dispatcher_ops, identity_of_op, is_compile_op, parse
 from kernelgauge.trace.summary import Summary, summarize_trace
-from tests.builders import BACKWARD_THREAD, RECORDED, Event, call, chrome, kernel, op, recorded, region, step, trace_of
+from tests.builders import (
+    BACKWARD_THREAD,
+    RECORDED,
+    Event,
+    call,
+    chrome,
+    event,
+    kernel,
+    op,
+    recorded,
+    region,
+    step,
+    trace_of,
+)
 from tests.trace.reading import plain_step_time
 
 
@@ -153,7 +166,7 @@ def test_identity_of_op_has_its_kind(kind: str, names: str) -> None:
 def test_kind_is_of_the_op_where_the_name_has_none(name: str, launching: str, kind: str) -> None:
     rows = [op(launching, 1, 5, external_id=3), call(1, 2, external_id=3), kernel(1, 5, name=name, external_id=3)]
     found = summary_of(step(1, 0, 100), *rows)
-    assert [each.kind for each in (*found.lane.kernels, *found.groups)] == [kind, kind]
+    assert [each.kind for each in found.lane.kernels] == [kind]
 
 
 # --- the host's ops ----------------------------------------------------------------------------------------------------
@@ -395,15 +408,46 @@ def test_step_time_agrees_with_plain_calculation(path: Path) -> None:
 
 def test_groups_are_kernels_the_longest_first() -> None:
     found = summary("mlp-eager")
-    times = [group.device_time_us for group in found.groups]
-    assert [group.launches for group in found.groups] == [2, 1, 1, 1]
+    times = [group.device_time_us for group in found.groups()]
+    assert [len(group.kernels) for group in found.groups()] == [2, 1, 1, 1]
     assert times == sorted(times, reverse=True)
     assert sum(times) == pytest.approx(found.lane.device_time_us)
-    assert (found.groups[0].ops, found.groups[0].shapes) == (("aten::mm",), (((8192, 768), (768, 3072)),))
+    assert (found.groups()[0].ops, found.groups()[0].shapes) == (("aten::mm",), (((8192, 768), (768, 3072)),))
+
+
+GROUPED = [
+    *launches(1, "mm", "add", "add", us=7),
+    event("python_function", "nn.Module: Mlp_0", 1095, 20, 404),
+    event("python_function", "nn.Module: Linear_0", 1099, 4, 404),
+    event("python_function", "mlp.py(7): forward", 1098, 16, 404),
+    event("python_function", "nn.Module: Other_0", 1099, 90, 9),
+]
+
+
+@pytest.mark.parametrize(
+    ("by", "order", "expected"),
+    [
+        ("launch", "order", [("mm", 1), ("add", 1), ("add", 1)]),
+        ("name", "time", [("add", 2), ("mm", 1)]),
+        ("config", "name", [("add", 2), ("mm", 1)]),
+        ("op", "launches", [("aten::add", 2), ("aten::mm", 1)]),
+        ("module", "order", [("(no module)", 2), ("Mlp_0", 1)]),
+    ],
+)
+def test_groups_are_by_what_was_asked(by: str, order: str, expected: list[tuple[str, int]]) -> None:
+    rows = [row | {"ts": row["ts"] - 1095 + 1012} if row["cat"] == "python_function" else row for row in GROUPED]
+    groups = summary_of(*rows).groups(by, order)
+    assert [(group.title, len(group.kernels)) for group in groups] == expected
+
+
+def test_groups_by_module_are_paths_of_modules() -> None:
+    rows = [event("python_function", f"nn.Module: {name}", 999, 99, 404) for name in ("Mlp_0", "Linear_0")]
+    (only,) = summary_of(*launches(1, "mm"), *rows).groups("module")
+    assert only.title == "Mlp_0.Linear_0"
 
 
 def test_groups_have_work_and_share_of_all_launches() -> None:
-    gemm = summary("mlp-eager").groups[0]
+    gemm = summary("mlp-eager").groups()[0]
     assert gemm.work is not None
     assert gemm.limit is not None
     assert gemm.work.flops == 2 * (2 * 8192 * 768 * 3072)
@@ -412,7 +456,7 @@ def test_groups_have_work_and_share_of_all_launches() -> None:
 
 
 def test_shares_are_one_for_each_kernel() -> None:
-    first, second, *others = summary("mlp-compiled").shares
+    first, second, *others = (each.limit for each in summary("mlp-compiled").groups("launch", "order"))
     assert first is not None
     assert second is not None
     assert first.achieved > second.achieved  # the same product, in 56.3 and 59.7 us
@@ -420,7 +464,7 @@ def test_shares_are_one_for_each_kernel() -> None:
 
 
 def test_work_of_split_product_is_on_its_gemm() -> None:
-    gemm, reduce = summary("linear-eager-splitk").groups
+    gemm, reduce = summary("linear-eager-splitk").groups()
     assert gemm.ops == reduce.ops == ("aten::addmm",)
     assert gemm.work is not None
     assert (gemm.work.flops, reduce.work) == (2 * 16 * 4096 * 4096, None)
@@ -430,15 +474,14 @@ def test_work_of_two_kernels_of_one_op_is_on_neither() -> None:
     mm = op("aten::mm", 0, 50, external_id=7)
     mm["args"] |= {"Input Dims": [[4, 4], [4, 4]], "Input type": ["float", "float"]}
     launched = [row for n in (1, 2) for row in (call(n, 10 * n), kernel(n, 10 * n + 2, name=f"k{n}", external_id=7))]
-    assert [group.work is None for group in summary_of(step(1, 0, 100), mm, *launched[:2]).groups] == [False]
-    assert [group.work is None for group in summary_of(step(1, 0, 100), mm, *launched).groups] == [True, True]
+    assert [group.work is None for group in summary_of(step(1, 0, 100), mm, *launched[:2]).groups()] == [False]
+    assert [group.work is None for group in summary_of(step(1, 0, 100), mm, *launched).groups()] == [True, True]
 
 
 def test_totals_are_of_the_whole_trace() -> None:
     rows = [call(1, 1), kernel(1, 2), call(2, 50), kernel(2, 60), kernel(3, 70, name="orphan")]
     found = summary_of(step(1, 0, 10), *rows)
-    totals = [(total.name, total.launches, total.device_time_us) for total in found.totals]
-    assert totals == [("gemm", 2, 10), ("orphan", 1, 5)]
+    assert [(name, us) for (name, *_), us in found.totals.items()] == [("gemm", [5, 5]), ("orphan", [5])]
     assert len(found.lane.kernels) == 1
 
 

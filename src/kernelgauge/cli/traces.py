@@ -33,6 +33,12 @@ def add_commands(commands: Commands) -> None:
     )
     show.add_argument("trace", metavar="TRACE")
     _add_selection(show)
+    show.add_argument(
+        "--by",
+        choices=("launch", "config", "name", "op", "module"),
+        help="what a row is of (default: config; of few: launch)",
+    )
+    show.add_argument("--sort", choices=("time", "launches", "name", "order"), help="order of the rows (default: time)")
     forms = _add_forms(show)
     forms.add_argument(
         "--open",
@@ -98,10 +104,20 @@ def _show(options: argparse.Namespace) -> Exit:
     from ..report.traces import json_text, show_data, show_page
 
     summary = _summary(options.trace, options)
+    if options.by == "module" and not any(kernel.module for kernel in summary.lane.kernels):
+        raise TraceError(
+            "no kernel has a module",
+            where=options.trace,
+            got="no rows of nn.Module around the ops",
+            expected="a trace of torch.profiler.profile(with_stack=True, with_modules=True)",
+            next_command=f"kernelgauge show {options.trace} --by op",
+        )
+    grouped = {"by": options.by, "order": options.sort}
     if options.json:
-        say(json_text(show_data(summary, name=printable(options.trace))))
+        say(json_text(show_data(summary, name=printable(options.trace), **grouped)))
     else:
-        say(_formed(show_page(summary, name=Path(options.trace).name, top=_top(options)), options))
+        page = show_page(summary, name=Path(options.trace).name, top=_top(options), **grouped)
+        say(_formed(page, options))
     return Exit.YES
 
 

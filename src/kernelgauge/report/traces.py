@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
@@ -15,12 +16,13 @@ from ..trace.lane import LaneKernel, StepTime
 from ..trace.limits import LimitShare
 from ..trace.model import STEP_PREFIX, WHOLE
 from ..trace.names import decode
-from ..trace.summary import KernelGroup, Summary, Transfers
+from ..trace.summary import KernelGroup, Summary
 from ..trace.work import Work
 from .page import Column, Grid, Section
 from .wording import (
     bytes_text,
     counted,
+    cut,
     kinds_text,
     percent,
     relative_change,
@@ -28,7 +30,6 @@ from .wording import (
     time_change,
     time_text,
     times,
-    us,
 )
 
 __all__ = [
@@ -44,30 +45,43 @@ __all__ = [
 ]
 
 _SCHEMA = 2  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
-_MOST_PROBLEMS = 5
-_MOST_NAMES = 8  # of one change
+_MOST_PROBLEMS = 8
+_MOST_NAMES = 8  # of one change, or of a group
 _MOST_CHANGES = 3  # in the conclusion
 _FEW = 12  # kernels: who sees them in order sees their groups
 _GEMM = "gemm"
-_NUMBERS = (Column("us", number=True), Column("share", number=True), Column("of the limit", number=True))
+_OF_A_LAUNCH = ("kind", "device_time_us", "durations_us", "op", "module", "input_shapes", "input_types")
+_LONGEST_NAME = 500  # characters
+_CORRELATION = re.compile(r" \(correlation [^)]*\)")
 
 
 # -- one trace --------------------------------------------------------------------------------------------------------
 
 
-def show_page(summary: Summary, *, name: str, top: int) -> list[Section]:
-    """Return the page of a trace of this name, with at most `top` rows in a table."""
-    lane = summary.lane
+def show_page(
+    summary: Summary, *, name: str, top: int, by: str | None = None, order: str | None = None
+) -> list[Section]:
+    """Return the page of a trace of this name, with at most `top` rows. `by` and `order`: see `Summary.groups`."""
+    kernels = summary.lane.kernels
+    by = by or ("launch" if len(kernels) <= min(top, _FEW) else "config")
+    groups = summary.groups(by, order or ("order" if by == "launch" else "time"))
     sections = [Section(lines=(f"{name}  {_lane_text(summary)}", *_statements(summary)))]
-    if summary.problems:
-        sections.append(_problems(summary))
-    if lane.kernels and len(lane.kernels) <= top:
-        sections.append(_in_order(summary))
-    if lane.kernels and (len(lane.kernels) > top or len(summary.groups) < len(lane.kernels) > _FEW):
-        sections.append(_by_group(summary, top))
-    transfers = tuple(_transfer_text(transfer) for transfer in (*summary.memsets, *summary.copies))
+    if groups:
+        sections.append(_table(groups, top, summary.lane.device_time_us))
+    transfers = tuple(
+        f"{each.name}: {each.count:g} times, {time_text(each.time_us)}"
+        + (f", {bytes_text(each.bytes)}" if each.bytes else "")
+        for each in (*summary.memsets, *summary.copies)
+    )
     if transfers:
         sections.append(Section(f"beside the kernels{_per(summary)}", transfers))
+    if summary.problems:
+        # Without correlations, what is lost of one kernel reads the same.
+        found = Counter(_CORRELATION.sub("", problem) for problem in summary.problems).most_common()
+        lines = [f"{count} times {cut(problem)}" if count > 1 else cut(problem) for problem, count in found]
+        left = [f"and {len(lines) - _MOST_PROBLEMS} others"] if len(lines) > _MOST_PROBLEMS else []
+        title = "launches and records that do not pair, anywhere in the trace"
+        sections.append(Section(title, (*lines[:_MOST_PROBLEMS], *left)))
     sections.append(Section(f"host{_per(summary)}", tuple(_host_lines(summary))))
     return sections
 
@@ -163,24 +177,45 @@ def _noun(summary: Summary) -> str:
     return "step" if summary.lane.all_windows[0].name.startswith(STEP_PREFIX) else "call"
 
 
-def _in_order(summary: Summary) -> Section:
-    total = summary.lane.device_time_us
+def _table(groups: Sequence[KernelGroup], top: int, total_us: float) -> Section:
+    columns = tuple(Column(title, number=True) for title in ("times", "time", "share", "of the limit"))
     rows = tuple(
         (
-            str(place),
-            f"{kernel.identity.shown}\n{_details(kernel)}",
-            us(kernel.device_time_us),
-            percent(kernel.device_time_us / total) if total else "-",
-            limit_text(kernel.identity, share),
+            f"{len(group.kernels)}",
+            time_text(group.device_time_us),
+            percent(group.device_time_us / total_us) if total_us else "-",
+            limit_text(group.kernels[0].identity, group.limit).replace("\n", ", "),
         )
-        for place, (kernel, share) in enumerate(zip(summary.lane.kernels, summary.shares, strict=True), 1)
+        for group in groups[:top]
     )
-    columns = (Column("#", number=True), Column("kernel, in order of launch"), *_NUMBERS)
-    return Section(grid=Grid(columns, rows))
+    below = tuple("\n".join(_group_lines(group)) for group in groups[:top])
+    left = time_text(sum(group.device_time_us for group in groups[top:]))
+    lines = (f"{top} of {len(groups)} rows. The others take {left}: --top 0 shows them.",) if len(groups) > top else ()
+    return Section(lines=lines, grid=Grid(columns, rows, below))
 
 
-def _details(kernel: LaneKernel) -> str:
-    identity = kernel.identity
+def _group_lines(group: KernelGroup) -> Iterator[str]:
+    """Return what a row is of, and what its launches have in common."""
+    identities = group.identities
+    is_of_name = group.title == identities[0].name
+    yield _name(identities[0]) if is_of_name else cut(group.title)
+    by = ", ".join(name for name in group.ops if name != group.title)
+    shapes = shapes_text(group.shapes[0]) if len(group.shapes) == 1 else counted(len(group.shapes), "shape")
+    said = [group.kernels[0].kind if is_of_name else "", f"by {by}" if by else "", shapes if group.shapes else ""]
+    yield "  " + " ".join(part for part in (*said, _work(group.work)) if part)
+    if not is_of_name:
+        names = list(dict.fromkeys(map(_name, identities)))
+        yield from (f"  {name}" for name in names[:_MOST_NAMES])
+        if len(names) > _MOST_NAMES:
+            yield f"  and {len(names) - _MOST_NAMES} other kernels"
+    elif len(identities) > 1:
+        yield f"  {len(identities)} launch configurations"
+    else:
+        yield f"  {_configuration(identities[0])}"
+
+
+def _configuration(identity: KernelIdentity) -> str:
+    """Return what the name says of the kernel, and how it was launched."""
     decoded = decode(identity.name)
     said = [
         decoded.dtype,
@@ -189,42 +224,14 @@ def _details(kernel: LaneKernel) -> str:
         f"layout {decoded.layout}" if decoded.layout else None,
         "split-K" if decoded.split_k else None,
         "bias epilogue" if decoded.bias_epilogue else None,
+        configuration_text(identity),
     ]
-    by = "" if kernel.op is None or kernel.op == identity.name else f" by {kernel.op}"
-    shapes = shapes_text(kernel.input_shapes)
-    lines = [
-        "  " + " ".join(part for part in (kernel.kind + by, shapes) if part),
-        "  " + " ".join(part for part in (*said, configuration_text(identity)) if part),
-    ]
-    return "\n".join(line for line in lines if line.strip())
-
-
-def _by_group(summary: Summary, top: int) -> Section:
-    total = summary.lane.device_time_us
-    rows = tuple(
-        (
-            f"{group.launches}",
-            f"{group.identity.shown}\n  {_group_details(group)}\n  {configuration_text(group.identity)}".rstrip(),
-            us(group.device_time_us),
-            percent(group.device_time_us / total) if total else "-",
-            limit_text(group.identity, group.limit),
-        )
-        for group in summary.groups[:top]
-    )
-    left = summary.groups[top:]
-    lines: tuple[str, ...] = ()
-    if left:
-        rest = us(sum(group.device_time_us for group in left))
-        lines = (f"the {top} longest of {len(summary.groups)}; the others take {rest} us: --top 0 shows all",)
-    columns = (Column("times", number=True), Column("kernel, the longest first"), *_NUMBERS)
-    return Section(lines=lines, grid=Grid(columns, rows))
-
-
-def _group_details(group: KernelGroup) -> str:
-    by = ", ".join(name for name in group.ops if name != group.identity.name)
-    shapes = shapes_text(group.shapes[0]) if len(group.shapes) == 1 else counted(len(group.shapes), "shape")
-    said = [group.kind, f"by {by}" if by else "", shapes if group.shapes else "", _work(group.work)]
     return " ".join(part for part in said if part)
+
+
+def _name(identity: KernelIdentity) -> str:
+    """Return a name that can be copied and searched for. One of C++ is a page long: of that the part that tells it apart."""
+    return identity.shown if set("<( ") & set(identity.name) or not identity.name else cut(identity.name, _LONGEST_NAME)
 
 
 def _work(work: Work | None) -> str:
@@ -244,14 +251,9 @@ def limit_text(identity: KernelIdentity, share: LimitShare | None) -> str:
     return f"{least}{percent(share.share)} {share.limit}\n{least}{share.achieved:.0f} {share.unit}"
 
 
-def _transfer_text(transfer: Transfers) -> str:
-    moved = f", {bytes_text(transfer.bytes)}" if transfer.bytes else ""
-    return f"{transfer.name}: {transfer.count:g} times, {us(transfer.time_us)} us{moved}"
-
-
 def _host_lines(summary: Summary) -> Iterator[str]:
     host = summary.host
-    yield f"{us(host.duration_us)} us, {counted(sum(host.dispatcher_ops.values()), 'dispatcher op')}"
+    yield f"{time_text(host.duration_us)}, {counted(sum(host.dispatcher_ops.values()), 'dispatcher op')}"
     if host.metadata_ops:
         yield f"launched nothing (metadata only): {times(host.metadata_ops)}"
     if host.metadata_ops_that_launched:
@@ -260,13 +262,6 @@ def _host_lines(summary: Summary) -> Iterator[str]:
         yield f"pre-ops of torch.compile: {times(Counter(host.compile_ops))}"
     if host.synchronizations:
         yield f"waited for the GPU: {counted(host.synchronizations, 'time')}"
-
-
-def _problems(summary: Summary) -> Section:
-    lines = summary.problems[:_MOST_PROBLEMS]
-    left = len(summary.problems) - len(lines)
-    more = (f"and {left} more",) if left else ()
-    return Section("launches and records that do not pair, anywhere in the trace", (*lines, *more))
 
 
 # -- two traces, in one sentence --------------------------------------------------------------------------------------
@@ -318,7 +313,7 @@ def conclusion(comparison: TraceComparison) -> str:
     else:
         said.append(f"Nothing on the {'CPU' if before.lane.on_cpu and after.lane.on_cpu else 'GPU'} changed")
     said += [
-        f"{counted(len(found), 'kernel')} became {what.value} ({_delta_us(found):+.1f} us)" for what, found in timed
+        f"{counted(len(found), 'kernel')} became {what.value} ({_signed(_delta_us(found))})" for what, found in timed
     ]
     if not phrases:
         said.append(_host_phrase(comparison.host))
@@ -369,7 +364,7 @@ def _change_phrase(what: What, found: Sequence[Difference]) -> str:
     if what is What.CONFIGURATION:
         tuned = all(difference.was_autotuned for difference in found)
         chosen = "Inductor's autotuner chose another" if tuned else "there is another"
-        return f"{chosen} launch configuration for {counted(len(old), 'kernel')} ({_delta_us(found):+.1f} us)"
+        return f"{chosen} launch configuration for {counted(len(old), 'kernel')} ({_signed(_delta_us(found))})"
     return f"{kinds} {_ONE_FOR_ONE[what]}"
 
 
@@ -406,8 +401,7 @@ def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: in
     """
     sides = zip(("before", "after"), names, (comparison.before, comparison.after), strict=True)
     heads = (
-        f"{label:<7} {name}  {_lane_text(side)}, {counted(len(side.lane.kernels), 'kernel')}, "
-        f"{us(side.lane.device_time_us)} us"
+        f"{label:<7} {name}  {_lane_text(side)}, {counted(len(side.lane.kernels), 'kernel')}"
         for label, name, side in sides
     )
     return [
@@ -439,32 +433,35 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
 
 
 def _change_table(comparison: TraceComparison, *, top: int, everything: bool) -> Grid:
-    """Return what changed, in order of launch; where that is too much, the largest changes first, the rest in a line."""
+    """Return what changed, in order of launch; where that is too much, the largest changes first, the rest in a row."""
     total_us = comparison.before.lane.device_time_us
-    unchanged = [] if everything else comparison.of(What.SAME)
     ordered = [each for each in comparison.differences if everything or each.what is not What.SAME]
     if len(ordered) > top:
         ordered.sort(key=lambda each: -abs(each.delta_us))
-    rows = [_change_row(each.what.value, _change_lines(each), [each], total_us) for each in ordered[:top]]
-    left = ordered[top:]
-    for what, rest in ((f"{len(left)} more", left), (What.SAME.value, unchanged)):
+    rows = [_change_row(each.what.value, [each], total_us) for each in ordered[:top]]
+    below = ["\n".join(_change_lines(each)) for each in ordered[:top]]
+    unchanged = [] if everything else comparison.of(What.SAME)
+    for what, rest in ((f"{len(ordered) - top} more rows", ordered[top:]), (What.SAME.value, unchanged)):
         if rest:
-            kinds = kinds_text(kernel.kind for each in rest for kernel in each.after or each.before)
-            rows.append(_change_row(what, [kinds], rest, total_us))
-    times_us = (Column(title, number=True) for title in ("before\nus", "after\nus", "change\nus", "of the\ntotal"))
-    return Grid((Column("what"), Column("kernels"), *times_us), tuple(rows))
+            rows.append(_change_row(what, rest, total_us))
+            below.append(kinds_text(kernel.kind for each in rest for kernel in each.after or each.before))
+    times_us = (Column(title, number=True) for title in ("before", "after", "change", "of the total"))
+    return Grid((Column("what"), *times_us), tuple(rows), tuple(below))
 
 
-def _change_row(what: str, lines: Sequence[str], group: Sequence[Difference], total_us: float) -> tuple[str, ...]:
+def _change_row(what: str, group: Sequence[Difference], total_us: float) -> tuple[str, ...]:
     before, after = (sum(each.before_us for each in group), sum(each.after_us for each in group))
     return (
         what,
-        "\n".join(lines),
-        us(before) if any(each.before for each in group) else "",
-        us(after) if any(each.after for each in group) else "",
-        f"{after - before:+.1f}",
+        time_text(before) if any(each.before for each in group) else "",
+        time_text(after) if any(each.after for each in group) else "",
+        _signed(after - before),
         f"{100 * (after - before) / total_us:+.1f} %" if total_us else "-",
     )
+
+
+def _signed(value_us: float) -> str:
+    return f"{'-' if value_us < 0 else '+'}{time_text(abs(value_us))}"
 
 
 def _change_lines(difference: Difference) -> list[str]:
@@ -479,7 +476,7 @@ def _change_lines(difference: Difference) -> list[str]:
 
 def _names(kernels: Sequence[LaneKernel]) -> list[str]:
     """Return one line for each name, with how often it is there; of many the first."""
-    counts = Counter(kernel.identity.shown for kernel in kernels)
+    counts = Counter(_name(kernel.identity) for kernel in kernels)
     lines = [f"{name} x{count}" if count > 1 else name for name, count in counts.items()]
     left = len(lines) - _MOST_NAMES
     return lines if left <= 0 else [*lines[: _MOST_NAMES - 1], f"and {left + 1} more"]
@@ -512,83 +509,75 @@ def json_text(data: Mapping[str, Any]) -> str:
     return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
 
 
-def show_data(summary: Summary, *, name: str) -> dict[str, Any]:
+def show_data(summary: Summary, *, name: str, by: str | None = None, order: str | None = None) -> dict[str, Any]:
     """Return a trace as data. `kernels`: sums over all of it; `step`: means over the steps that launched the same."""
-    lane, host, bound = summary.lane, summary.host, summary.bound
+    lane = summary.lane
     return {
         "schema": _SCHEMA,
-        "trace": name,
-        "devices": list(summary.devices),
-        "on_cpu": lane.on_cpu,
-        "steps": 0 if lane.is_whole_trace else len(lane.all_windows),
+        **_side_data(summary, name),
         "steps_alike": 0 if lane.is_whole_trace else len(lane.windows),
         "not_read": dict(summary.not_read),
         "kernels": [
-            {
-                "name": total.name,
-                "kind": decode(total.name).kind.value,
-                "launches": total.launches,
-                "device_time_us": total.device_time_us,
-                "grid": total.grid,
-                "block": total.block,
-            }
-            for total in summary.totals
+            {"name": name, "kind": decode(name).kind.value, "launches": len(us), "device_time_us": sum(us)}
+            | {"grid": grid, "block": block}
+            for (name, grid, block), us in summary.totals.items()
         ],
         "step": {
             "device_time_us": lane.device_time_us,
-            "kernels": [
-                _kernel(kernel) | {"limit": msgspec.to_builtins(share) if share else None}
-                for kernel, share in zip(lane.kernels, summary.shares, strict=True)
-            ],
-            "groups": [
-                {
-                    **_identity(group.identity),
-                    "launches": group.launches,
-                    "device_time_us": group.device_time_us,
-                    "launched_by": list(group.ops),
-                    "input_shapes": list(group.shapes),
-                    "flops": group.work.flops if group.work else None,
-                    "bytes": group.work.bytes if group.work else None,
-                    "limit": msgspec.to_builtins(group.limit) if group.limit else None,
-                }
-                for group in summary.groups
-            ],
-            "memsets": msgspec.to_builtins(summary.memsets),
-            "copies": msgspec.to_builtins(summary.copies),
-            "host": msgspec.to_builtins(host),
             "wall_us": summary.wall_us,
             "times": _times_data(summary),
-            "bound": msgspec.to_builtins(bound) if bound else None,
+            "bound": msgspec.to_builtins(summary.bound),
+            "kernels": [
+                _identity(kernel.identity) | {field: getattr(kernel, field) for field in _OF_A_LAUNCH}
+                for kernel in lane.kernels
+            ],
+            "groups": [_group_data(group) for group in summary.groups(by or "config", order or "time")],
+            **{field: msgspec.to_builtins(getattr(summary, field)) for field in ("memsets", "copies", "host")},
         },
+    }
+
+
+def _group_data(group: KernelGroup) -> dict[str, Any]:
+    return {
+        **(_identity(group.identities[0]) if len(group.identities) == 1 else {}),
+        "title": group.title,
+        "kind": group.kernels[0].kind,
+        "launches": len(group.kernels),
+        "device_time_us": group.device_time_us,
+        "launched_by": list(group.ops),
+        "input_shapes": list(group.shapes),
+        "flops": group.work.flops if group.work else None,
+        "bytes": group.work.bytes if group.work else None,
+        "limit": msgspec.to_builtins(group.limit),
+    }
+
+
+def _side_data(summary: Summary, name: str) -> dict[str, Any]:
+    return {
+        "trace": name,
+        "devices": list(summary.devices),
+        "on_cpu": summary.lane.on_cpu,
+        "steps": 0 if summary.lane.is_whole_trace else len(summary.lane.all_windows),
         "problems": list(summary.problems),
     }
 
 
 def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict[str, Any]:
     """Return two traces as data. `differences` sum to the difference of the two device times."""
-    sides = (comparison.before, comparison.after)
     return {
         "schema": _SCHEMA,
         "conclusion": conclusion(comparison),
         "changed": comparison.gpu_changed,
         **{
-            label: {
-                "trace": name,
-                "devices": list(side.devices),
-                "on_cpu": side.lane.on_cpu,
-                "steps": 0 if side.lane.is_whole_trace else len(side.lane.all_windows),
-                "wall_us": side.wall_us,
-                "times": _times_data(side),
-                "device_time_us": side.lane.device_time_us,
-                "problems": list(side.problems),
-            }
-            for label, name, side in zip(("before", "after"), names, sides, strict=True)
+            label: _side_data(side, name)
+            | {"wall_us": side.wall_us, "times": _times_data(side), "device_time_us": side.lane.device_time_us}
+            for label, name, side in zip(("before", "after"), names, (comparison.before, comparison.after), strict=True)
         },
         "differences": [
             {
                 "what": difference.what.value,
-                "before": [_kernel(kernel) for kernel in difference.before],
-                "after": [_kernel(kernel) for kernel in difference.after],
+                "before": _kernels_data(difference.before),
+                "after": _kernels_data(difference.after),
                 "delta_us": difference.delta_us,
                 "details": difference.details,
             }
@@ -603,30 +592,15 @@ def _times_data(summary: Summary) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(time) | {"busy_us": time.busy_us, "idle_us": time.idle_us} for time in summary.times]
 
 
-def _kernel(kernel: LaneKernel) -> dict[str, Any]:
-    return {
-        **_identity(kernel.identity),
-        "kind": kernel.kind,
-        "device_time_us": kernel.device_time_us,
-        "durations_us": list(kernel.durations_us),
-        "op": kernel.op,
-        "input_shapes": kernel.input_shapes,
-        "input_types": kernel.input_types,
-    }
+def _kernels_data(kernels: Sequence[LaneKernel]) -> list[dict[str, Any]]:
+    """Return launches of one kernel together."""
+    found: dict[KernelIdentity, list[float]] = {}
+    for kernel in kernels:
+        found.setdefault(kernel.identity, []).append(kernel.device_time_us)
+    return [_identity(each) | {"launches": len(us), "device_time_us": sum(us)} for each, us in found.items()]
 
 
 def _identity(identity: KernelIdentity) -> dict[str, Any]:
     """Return every key, also of what is not known: a reader need not guess."""
-    decoded = decode(identity.name)
-    return {
-        **{field: getattr(identity, field) for field in identity.__struct_fields__},
-        "backend": decoded.backend,
-        "short": decoded.short,
-        "ops": list(decoded.ops),
-        "dtype": decoded.dtype,
-        "tile": decoded.tile,
-        "stages": decoded.stages,
-        "layout": decoded.layout,
-        "split_k": decoded.split_k,
-        "bias_epilogue": decoded.bias_epilogue,
-    }
+    decoded = {key: value for key, value in asdict(decode(identity.name)).items() if key != "raw"}
+    return decoded | msgspec.structs.asdict(identity)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from statistics import fmean
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .kernel import KernelIdentity, identity_of_op, identity_of_record, kind_of_launch
-from .model import REGION, STEP_PREFIX, WHOLE, DeviceRecord, Op, Trace, Window
+from .model import MODULE_PREFIX, REGION, STEP_PREFIX, WHOLE, DeviceRecord, Op, Trace, Window
 from .names import Kind, decode
 
 __all__ = [
@@ -133,6 +133,7 @@ class LaneKernel:
     input_shapes: tuple[Any, ...] = ()
     input_types: tuple[str, ...] = ()
     does_the_op: bool = True  # the op launched no other kernel to do its work
+    module: str | None = None  # the nn.Modules around the op, the outermost first
 
     @property
     def kind(self) -> str:
@@ -182,7 +183,7 @@ def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
     most, _ = Counter(filter(None, reversed(sequences))).most_common(1)[0] if any(sequences) else ((), 0)
     alike = [index for index, sequence in enumerate(sequences) if sequence == most]
     return Lane(
-        kernels=_kernels([ran[index] for index in alike]),
+        kernels=_kernels([ran[index] for index in alike], trace.modules),
         windows=tuple(chosen[index] for index in alike),
         all_windows=chosen,
         on_cpu=on_cpu,
@@ -198,7 +199,8 @@ def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
     return [_Execution(identity_of_record(record, op), record.time_us, op) for record, op in ran]
 
 
-def _kernels(ran: Sequence[Sequence[_Execution]]) -> tuple[LaneKernel, ...]:
+def _kernels(ran: Sequence[Sequence[_Execution]], modules: Sequence[Op]) -> tuple[LaneKernel, ...]:
+    paths = _module_paths(modules, [one.op for one in ran[-1] if one.op]) if modules else {}
     # What adds up the parts of a split-K product belongs to it: the product itself has done the op's work.
     launched = Counter(id(one.op) for one in ran[-1] if one.identity.kind != Kind.SPLITK_REDUCE.value)
     found = []
@@ -214,9 +216,25 @@ def _kernels(ran: Sequence[Sequence[_Execution]]) -> tuple[LaneKernel, ...]:
                 op.input_shapes if op else (),
                 op.input_types if op else (),
                 does_the_op=launched[id(one.op)] == 1 and one.identity.kind != Kind.SPLITK_REDUCE.value,
+                module=paths.get(id(one.op)),
             )
         )
     return tuple(found)
+
+
+def _module_paths(modules: Iterable[Op], ops: Iterable[Op]) -> dict[int, str]:
+    """Return by id of an op the modules that were open on its thread."""
+    stacks: dict[int | str, list[Op]] = {}
+    paths = {}
+    for row in sorted((*modules, *ops), key=lambda row: (row.start_us, -row.duration_us)):
+        stack = stacks.setdefault(row.thread, [])
+        while stack and stack[-1].end_us <= row.start_us:
+            stack.pop()
+        if row.name.startswith(MODULE_PREFIX):
+            stack.append(row)
+        elif stack:
+            paths[id(row)] = ".".join(each.name.removeprefix(MODULE_PREFIX) for each in stack)
+    return paths
 
 
 def _common(identities: Sequence[KernelIdentity]) -> KernelIdentity:

@@ -18,9 +18,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["REGION", "STEP_PREFIX", "WHOLE", "ApiCall", "DeviceRecord", "Launch", "Op", "Trace", "Window"]
+__all__ = [
+    "MODULE_PREFIX",
+    "REGION",
+    "STEP_PREFIX",
+    "WHOLE",
+    "ApiCall",
+    "DeviceRecord",
+    "Launch",
+    "Op",
+    "Trace",
+    "Window",
+]
 
 STEP_PREFIX = "ProfilerStep#"  # of the annotation that torch.profiler makes of each step
+MODULE_PREFIX = "nn.Module: "  # of a row of a Python function
 WHOLE = "the whole trace"  # name of the window of everything
 # What `pytest perf` marks the call with, inside each profiler step: flushing and waiting stay outside of it.
 REGION = "kernelgauge.call"
@@ -169,6 +181,7 @@ class Trace:
     not_read: Mapping[str, int] = field(default_factory=dict)  # rows of devices that nobody here knows, by category
     malformed: Mapping[str, int] = field(default_factory=dict)  # rows with a field of another type, by category
     first_malformed: str = field(default="", compare=False)
+    modules: tuple[Op, ...] = ()  # calls of an nn.Module; only with_stack=True records them
 
     @cached_property
     def _records_by_correlation(self) -> dict[int, list[DeviceRecord]]:

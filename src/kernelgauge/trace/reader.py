@@ -22,7 +22,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from ..errors import TraceError
-from .model import STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
+from .model import MODULE_PREFIX, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
 __all__ = ["BLOCK_BYTES", "FILE_BLOCK_BYTES", "LONGEST_BYTES", "parse", "parse_blocks"]
 
@@ -455,6 +455,7 @@ class _Rows:
     def __init__(self) -> None:
         self._ops: list[Op] = []
         self._annotations: list[Op] = []
+        self._modules: list[Op] = []
         self._calls: list[ApiCall] = []
         self._records: list[DeviceRecord] = []
         self._not_read: Counter[str] = Counter()
@@ -485,9 +486,8 @@ class _Rows:
                 if category in _DEVICE_CATEGORIES:
                     self._records.append(_record(event, name, args, external_id))
                 else:
-                    (ops if category == "cpu_op" else self._annotations).append(
-                        self._op(event, name, args, external_id)
-                    )
+                    lane = {"cpu_op": ops, "python_function": self._modules}.get(category, self._annotations)
+                    lane.append(self._op(event, name, args, external_id))
             except msgspec.DecodeError as error:
                 self._add_malformed(category, f"traceEvents[{index}].args: {error}")
 
@@ -499,6 +499,8 @@ class _Rows:
                 self._add_malformed(old or event.cat, event.name)
         elif event.cat in _NOT_READ:
             self._not_read[event.cat] += 1
+        elif event.cat == "python_function" and event.ph == "X" and event.name.startswith(MODULE_PREFIX):
+            return event.cat
         elif old and event.ph == "X":
             return "user_annotation" if old == "cpu_op" and event.name.startswith(STEP_PREFIX) else old
         elif event.ph not in ("", "M"):
@@ -512,7 +514,7 @@ class _Rows:
     def trace(self, devices: tuple[dict[str, object], ...]) -> Trace:
         """Return the trace of all rows that were added."""
         if self._foreign.total() and not (
-            self._ops or self._annotations or self._calls or self._records or self._not_read or self._malformed
+            self._ops or self._annotations or self._modules or self._calls or self._records or self._not_read or self._malformed
             or self._foreign.keys() & (_OF_PYTORCH | _CATEGORIES | _OLD_CATEGORIES.keys())
         ):  # fmt: skip
             found = ", ".join(repr(category) for category, _ in self._foreign.most_common(3))
@@ -520,7 +522,8 @@ class _Rows:
         annotations = _by_start(self._annotations)
         _refuse_crowded_steps(annotations)
         lanes = (_by_start(self._ops), annotations, _by_start(self._calls), _by_start(self._records))
-        return Trace(*lanes, devices, self._not_read, self._malformed, self._first_malformed)
+        modules = _by_start(self._modules)
+        return Trace(*lanes, devices, self._not_read, self._malformed, self._first_malformed, modules)
 
     def _op(self, event: Event, name: str, args: Args, external_id: int | None) -> Op:
         return Op(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean, median
@@ -27,7 +27,17 @@ from .model import DeviceRecord, Trace, Window
 from .names import decode
 from .work import Work, work_of
 
-__all__ = ["Bound", "HostLane", "KernelGroup", "Summary", "Total", "Transfers", "kernel_work", "summarize_trace"]
+__all__ = [
+    "GROUPINGS",
+    "ORDERS",
+    "Bound",
+    "HostLane",
+    "KernelGroup",
+    "Summary",
+    "Transfers",
+    "kernel_work",
+    "summarize_trace",
+]
 
 # What takes more than this share of a step is worth naming before the kernels.
 _MOST_BESIDE_COMPUTE = 0.25
@@ -38,27 +48,48 @@ Size: TypeAlias = "tuple[int, int, int] | None"
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """The launches of a step that are the same kernel, launched the same way. Times are means per step."""
+    """Launches of a step that are shown as one. Times are means per step."""
 
-    identity: KernelIdentity
-    kind: str
-    launches: int
-    device_time_us: float
-    ops: tuple[str, ...]  # those that launched it, the most frequent first
-    shapes: tuple[tuple[Any, ...], ...]  # the different inputs of these ops
-    work: Work | None  # of all its launches; None where it is not known of each
-    limit: LimitShare | None
+    title: str
+    kernels: tuple[LaneKernel, ...]
+    limit: LimitShare | None  # None where it is not known, or they are several kernels
+
+    @property
+    def identities(self) -> tuple[KernelIdentity, ...]:
+        return tuple(dict.fromkeys(kernel.identity for kernel in self.kernels))
+
+    @property
+    def device_time_us(self) -> float:
+        return sum(kernel.device_time_us for kernel in self.kernels)
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Return those that launched it, the most frequent first."""
+        return tuple(name for name, _ in Counter(kernel.op for kernel in self.kernels if kernel.op).most_common())
+
+    @property
+    def shapes(self) -> tuple[tuple[Any, ...], ...]:
+        return tuple(dict.fromkeys(kernel.input_shapes for kernel in self.kernels if kernel.input_shapes))
+
+    @property
+    def work(self) -> Work | None:
+        return _work_of_all(self.kernels)
 
 
-@dataclass(frozen=True)
-class Total:
-    """A kernel over the whole trace, whatever the steps are. Time is a sum."""
-
-    name: str
-    grid: Size
-    block: Size
-    launches: int
-    device_time_us: float
+# What a row of `kernelgauge show --by` has in common, and in what order rows stand.
+GROUPINGS: Mapping[str, Callable[[LaneKernel], object]] = {
+    "launch": id,
+    "config": lambda kernel: kernel.identity,
+    "name": lambda kernel: kernel.identity.name,
+    "op": lambda kernel: kernel.op or "(no op)",
+    "module": lambda kernel: kernel.module or "(no module)",
+}
+ORDERS: Mapping[str, Callable[[KernelGroup], Any]] = {
+    "time": lambda group: -group.device_time_us,
+    "launches": lambda group: -len(group.kernels),
+    "name": lambda group: group.title,
+    "order": lambda _: 0,
+}
 
 
 @dataclass(frozen=True)
@@ -97,9 +128,7 @@ class Summary:
     """All of it. Of a step: device times are means over the steps of the lane, host times medians, ops the last one's."""
 
     lane: Lane
-    shares: tuple[LimitShare | None, ...]  # of the GPU's limit, of each kernel of the lane
-    groups: tuple[KernelGroup, ...]  # the longest first
-    totals: tuple[Total, ...]  # the longest first
+    totals: Mapping[tuple[str, Size, Size], Sequence[float]]  # durations over the whole trace, the longest first
     memsets: tuple[Transfers, ...]
     copies: tuple[Transfers, ...]
     host: HostLane
@@ -109,6 +138,21 @@ class Summary:
     not_read: Mapping[str, int]  # rows of other devices, and rows with an odd field
     devices: tuple[str, ...]
     limits: DeviceLimits | None
+
+    def groups(self, by: str = "config", order: str = "time") -> list[KernelGroup]:
+        """Return the kernels of a step in groups. `by` is one of `GROUPINGS`, `order` one of `ORDERS`."""
+        found: dict[object, list[LaneKernel]] = {}
+        for kernel in self.lane.kernels:
+            found.setdefault(GROUPINGS[by](kernel), []).append(kernel)
+        groups = [
+            KernelGroup(
+                key if isinstance(key, str) else kernels[0].identity.name,
+                tuple(kernels),
+                _share(kernels, self.limits) if by in ("launch", "config") else None,
+            )
+            for key, kernels in found.items()
+        ]
+        return sorted(groups, key=ORDERS[order])
 
     @property
     def bound(self) -> Bound | None:
@@ -143,8 +187,6 @@ def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Su
     limits = limits_of(named.pop()) if len(named) == 1 else None
     return Summary(
         lane=lane,
-        shares=tuple(_share([kernel], limits) for kernel in lane.kernels),
-        groups=_groups(lane, limits),
         totals=_totals(trace),
         memsets=_transfers([window.memsets for window in lane.windows]),
         copies=_transfers([window.copies for window in lane.windows]),
@@ -163,26 +205,6 @@ def kernel_work(kernel: LaneKernel) -> Work | None:
     if kernel.op is None or not kernel.does_the_op:
         return None
     return work_of(kernel.op, kernel.input_shapes, kernel.input_types)
-
-
-def _groups(lane: Lane, limits: DeviceLimits | None) -> tuple[KernelGroup, ...]:
-    found: dict[KernelIdentity, list[LaneKernel]] = {}
-    for kernel in lane.kernels:
-        found.setdefault(kernel.identity, []).append(kernel)
-    groups = [
-        KernelGroup(
-            identity=identity,
-            kind=kernels[0].kind,
-            launches=len(kernels),
-            device_time_us=sum(kernel.device_time_us for kernel in kernels),
-            ops=tuple(name for name, _ in Counter(kernel.op for kernel in kernels if kernel.op).most_common()),
-            shapes=tuple(dict.fromkeys(kernel.input_shapes for kernel in kernels if kernel.input_shapes)),
-            work=_work_of_all(kernels),
-            limit=_share(kernels, limits),
-        )
-        for identity, kernels in found.items()
-    ]
-    return tuple(sorted(groups, key=lambda group: -group.device_time_us))
 
 
 def _share(kernels: Sequence[LaneKernel], limits: DeviceLimits | None) -> LimitShare | None:
@@ -215,13 +237,12 @@ def _work_of_all(kernels: Sequence[LaneKernel]) -> Work | None:
     return Work(sum(flops) if len(flops) == len(known) else None, sum(moved) if len(moved) == len(known) else None)
 
 
-def _totals(trace: Trace) -> tuple[Total, ...]:
+def _totals(trace: Trace) -> dict[tuple[str, Size, Size], list[float]]:
     found: dict[tuple[str, Size, Size], list[float]] = {}
     for record in trace.records:
         if record.category == "kernel":
             found.setdefault((record.name, record.grid, record.block), []).append(record.time_us)
-    totals = [Total(name, grid, block, len(times), sum(times)) for (name, grid, block), times in found.items()]
-    return tuple(sorted(totals, key=lambda total: -total.device_time_us))
+    return dict(sorted(found.items(), key=lambda item: -sum(item[1])))
 
 
 def _transfers(windows: Sequence[Sequence[DeviceRecord]]) -> tuple[Transfers, ...]:
