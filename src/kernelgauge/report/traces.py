@@ -302,9 +302,7 @@ def conclusion(comparison: TraceComparison) -> str:
     phrases = [_change_phrase(*change) for change in changes if change in largest]
     timed = [(what, found) for what in (What.SLOWER, What.FASTER) if (found := comparison.of(what))]
     if phrases:
-        more = (
-            f", and there are {len(changes) - len(largest)} more kinds of change" if len(changes) > len(largest) else ""
-        )
+        more = ", and other changes" if len(changes) > len(largest) else ""
         said.append(", ".join(phrases) + more + _untouched(comparison.differences))
     elif not before.lane.kernels:
         said.append("Neither trace has kernels")
@@ -563,7 +561,9 @@ def _side_data(summary: Summary, name: str) -> dict[str, Any]:
 
 
 def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict[str, Any]:
-    """Return two traces as data. `differences` sum to the difference of the two device times."""
+    """Return two traces as data. `differences` sum to the difference of the two device times, and refer to `kernels`."""
+    kernels = dict.fromkeys(k.identity.name for each in comparison.differences for k in (*each.before, *each.after))
+    places = {name: place for place, name in enumerate(kernels)}
     return {
         "schema": _SCHEMA,
         "conclusion": conclusion(comparison),
@@ -573,11 +573,12 @@ def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict
             | {"wall_us": side.wall_us, "times": _times_data(side), "device_time_us": side.lane.device_time_us}
             for label, name, side in zip(("before", "after"), names, (comparison.before, comparison.after), strict=True)
         },
+        "kernels": [_decoded(name) for name in kernels],
         "differences": [
             {
                 "what": difference.what.value,
-                "before": _kernels_data(difference.before),
-                "after": _kernels_data(difference.after),
+                "before": _kernels_data(difference.before, places),
+                "after": _kernels_data(difference.after, places),
                 "delta_us": difference.delta_us,
                 "details": difference.details,
             }
@@ -592,15 +593,23 @@ def _times_data(summary: Summary) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(time) | {"busy_us": time.busy_us, "idle_us": time.idle_us} for time in summary.times]
 
 
-def _kernels_data(kernels: Sequence[LaneKernel]) -> list[dict[str, Any]]:
-    """Return launches of one kernel together."""
+def _kernels_data(kernels: Sequence[LaneKernel], places: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return launches of one kernel together: its place in `kernels`, and what is known of its launch configuration."""
     found: dict[KernelIdentity, list[float]] = {}
     for kernel in kernels:
         found.setdefault(kernel.identity, []).append(kernel.device_time_us)
-    return [_identity(each) | {"launches": len(us), "device_time_us": sum(us)} for each, us in found.items()]
+    return [
+        {"kernel": places[each.name], "launches": len(us), "device_time_us": sum(us)}
+        | {key: value for key, value in msgspec.to_builtins(each).items() if key not in ("name", "kind")}
+        for each, us in found.items()
+    ]
 
 
 def _identity(identity: KernelIdentity) -> dict[str, Any]:
     """Return every key, also of what is not known: a reader need not guess."""
-    decoded = {key: value for key, value in asdict(decode(identity.name)).items() if key != "raw"}
-    return decoded | msgspec.structs.asdict(identity)
+    return _decoded(identity.name) | msgspec.structs.asdict(identity)
+
+
+def _decoded(name: str) -> dict[str, Any]:
+    fields = asdict(decode(name))
+    return {"name": fields.pop("raw"), **fields}
