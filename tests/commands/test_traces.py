@@ -43,7 +43,6 @@ def test_show_explains_a_trace(command: Command) -> None:
         "pre-ops of torch.compile: TorchDynamo Cache Lookup",
     ):
         assert text in out
-    assert "launched nothing (metadata only): aten::t x3" in command("show", EAGER)[1]
 
 
 def test_show_selects_a_step_or_the_whole_trace(command: Command) -> None:
@@ -109,7 +108,7 @@ def test_show_groups_what_does_not_pair(command: Command, tmp_path: Path) -> Non
 
 def test_diff_concludes_in_one_sentence(command: Command) -> None:
     code, out, _ = command("diff", EAGER, COMPILED)
-    assert (code, "gone     aten::linear x3, aten::t x3" in out) == (0, True)
+    assert (code, "gone  aten::linear x3, aten::t x3" in out) == (0, True)
     assert "Compile fused 2 pointwise kernels into 1 and left the 3 GEMMs untouched" in " ".join(out.split())
     assert "-> triton_poi_fused__unsafe_view_gelu_mul_0" in out
     table = command("diff", EAGER, COMPILED, "--markdown")[1]

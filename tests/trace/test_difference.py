@@ -213,11 +213,12 @@ def test_differences_sum_to_the_total(seed: int) -> None:
     assert sum(each.delta_us for each in found) == pytest.approx(after.device_time_us - before.device_time_us)
 
 
+REGION = "Torch-Compiled Region"
 # --- the host ----------------------------------------------------------------------------------------------------------
 
 
 def host(ops: dict[str, int], region: str = "Torch-Compiled Region: 1/0", synchronizations: int = 0) -> HostLane:
-    return HostLane(100, 80, ops, {}, (), (region,), synchronizations)
+    return HostLane(100, 80, ops, (), (region,), synchronizations)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +226,7 @@ def host(ops: dict[str, int], region: str = "Torch-Compiled Region: 1/0", synchr
     [
         (host({"aten::mm": 4}), {"aten::t": 3}, {"aten::mm": 1}, True),
         (host({"aten::t": 3, "aten::mm": 3}, "Torch-Compiled Region: 2/0"), {}, {}, False),  # numbered anew
-        (host({"aten::t": 3, "aten::mm": 3}, "CompiledFunction"), {}, {}, True),
+        (host({"aten::t": 3, "aten::mm": 3}, "CompiledFunction"), {REGION: 1}, {"CompiledFunction": 1}, True),
         (host({"aten::t": 3, "aten::mm": 3}, synchronizations=1), {}, {}, True),
     ],
 )

@@ -244,7 +244,6 @@ def test_compile_ops_are_of_compiled_traces_only() -> None:
 def test_metadata_ops_that_launched_are_told_apart() -> None:
     rows = [op("aten::t", 1, 1), op("aten::reshape", 5, 10), call(1, 6), kernel(1, 8), op("aten::reshape", 20, 1)]
     host = summary_of(step(1, 0, 100), *rows).host
-    assert host.metadata_ops == {"aten::t": 1, "aten::reshape": 1}
     assert host.metadata_ops_that_launched == ("aten::reshape",)
     assert summary("mlp-eager-train").host.metadata_ops_that_launched == ()
 

@@ -12,7 +12,7 @@ import msgspec
 
 from ..trace.difference import Difference, HostDifference, What, differences, host_difference
 from ..trace.kernel import KernelIdentity, configuration_text
-from ..trace.lane import LaneKernel, StepTime
+from ..trace.lane import LaneKernel, StepTime, is_compile_op
 from ..trace.limits import LimitShare
 from ..trace.model import STEP_PREFIX, WHOLE
 from ..trace.names import decode
@@ -254,8 +254,6 @@ def limit_text(identity: KernelIdentity, share: LimitShare | None) -> str:
 def _host_lines(summary: Summary) -> Iterator[str]:
     host = summary.host
     yield f"{time_text(host.duration_us)}, {counted(sum(host.dispatcher_ops.values()), 'dispatcher op')}"
-    if host.metadata_ops:
-        yield f"launched nothing (metadata only): {times(host.metadata_ops)}"
     if host.metadata_ops_that_launched:
         yield f"metadata ops that had to launch: {times(Counter(host.metadata_ops_that_launched))}"
     if host.compile_ops:
@@ -384,7 +382,7 @@ def _untouched(found: Sequence[Difference]) -> str:
 def _host_phrase(host: HostDifference) -> str:
     if not host.is_change:
         return "The host ran the same ops"
-    if host.compile_ops_new and host.dispatcher_ops[1] < host.dispatcher_ops[0]:
+    if any(map(is_compile_op, host.new)) and host.dispatcher_ops[1] < host.dispatcher_ops[0]:
         return "Compile only removed dispatch"
     return "Only the host's ops changed"
 
@@ -488,14 +486,9 @@ def _host_changes(host: HostDifference) -> Iterator[str]:
     before, after = host.dispatcher_ops
     launching = f"{time_change(*host.launching_us)}{relative_change(*host.launching_us)}"
     yield f"dispatcher ops {before} -> {after}, launching {launching} under the profiler"
-    for label, names in (
-        ("gone    ", host.gone),
-        ("new     ", host.new),
-        ("pre-ops ", Counter(host.compile_ops_new)),
-        ("pre-ops gone ", Counter(host.compile_ops_gone)),
-    ):
+    for label, names in (("gone", host.gone), ("new ", host.new)):
         if names:
-            yield f"{label} {times(names)}"
+            yield f"{label}  {times(names)}"
     if host.synchronizations[0] != host.synchronizations[1]:
         yield f"waits for the GPU {host.synchronizations[0]} -> {host.synchronizations[1]}"
 

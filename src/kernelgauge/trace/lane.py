@@ -331,9 +331,8 @@ def _span(run: Sequence[Window], trace: Trace) -> tuple[float, float]:
     first, last = min(record.start_us for record in own), max(map(_end_us, own))
     if run[0].name == WHOLE:
         return first, last
-    ids = set(map(id, own))
-    before = trace.records[: bisect_left(trace.records, first, key=attrgetter("start_us"))]
-    drained = max((_end_us(record) for record in before if id(record) not in ids), default=start)
+    # None of these is one of theirs: they start before the first of those.
+    drained = max(map(_end_us, _running_between(start, first, trace.records)), default=start)
     behind = max(0.0, last - end)
     return start + min(behind, max(0.0, drained - start)), end + behind
 

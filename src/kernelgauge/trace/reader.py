@@ -549,31 +549,13 @@ def _devices(raw: msgspec.Raw) -> tuple[dict[str, object], ...]:
 
 
 def _record(event: Event, name: str, args: Args, external_id: int | None) -> DeviceRecord:
-    device, stream, grid, block = args.device, args.stream, args.grid, args.block
-    size = args.bytes
-    if (
-        isinstance(device, str)
-        or isinstance(stream, str)
-        or isinstance(grid, str)
-        or isinstance(block, str)
-        or isinstance(size, str)
-    ):
-        places = ("device", "stream", "grid", "block", "bytes")
-        wrong = next(name for name in places if isinstance(getattr(args, name), str))
+    place: tuple[Any, ...] = (args.device, args.stream, args.grid, args.block, args.bytes)
+    if str in map(type, place):
+        wrong = ("device", "stream", "grid", "block", "bytes")[list(map(type, place)).index(str)]
         raise msgspec.ValidationError(f"{wrong} of a device record: got `str`")
-    return DeviceRecord(
-        event.cat,
-        name,
-        event.ts,
-        event.dur,
-        device or 0,
-        stream or 0,
-        args.correlation,
-        external_id,
-        grid,
-        block,
-        size,
-    )
+    device, stream, *sizes = place
+    when = (event.ts, event.dur, device or 0, stream or 0, args.correlation)
+    return DeviceRecord(event.cat, name, *when, external_id, *sizes)
 
 
 def _listed(

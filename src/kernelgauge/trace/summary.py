@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 from .kernel import KernelIdentity
 from .lane import (
-    METADATA_OPS,
     Lane,
     LaneKernel,
     StepTime,
@@ -109,7 +108,6 @@ class HostLane:
     duration_us: float  # median over the steps: the host stumbles in one now and then
     launching_us: float  # until the last launch returned, less waiting
     dispatcher_ops: Mapping[str, int]
-    metadata_ops: Mapping[str, int]  # that launched nothing
     metadata_ops_that_launched: tuple[str, ...]
     compile_ops: tuple[str, ...]
     synchronizations: int
@@ -263,14 +261,11 @@ def _transfers(windows: Sequence[Sequence[DeviceRecord]]) -> tuple[Transfers, ..
 
 def _host(windows: Sequence[Window]) -> HostLane:
     last = windows[-1]
-    launched = metadata_ops_that_launched(last)
-    metadata = Counter(op.name for op in last.ops if op.name in METADATA_OPS)
     return HostLane(
         duration_us=median(window.duration_us for window in windows),
         launching_us=median(host_time_us(window) for window in windows),
         dispatcher_ops=Counter(op.name for op in dispatcher_ops(last)),
-        metadata_ops=metadata - Counter(launched),
-        metadata_ops_that_launched=tuple(launched),
+        metadata_ops_that_launched=tuple(metadata_ops_that_launched(last)),
         compile_ops=tuple(op.name for op in last.ops if is_compile_op(op.name)),
         synchronizations=last.synchronizations,
     )
