@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from operator import attrgetter
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -240,15 +241,8 @@ def _module_paths(modules: Iterable[Op], ops: Iterable[Op]) -> dict[int, str]:
 def _common(identities: Sequence[KernelIdentity]) -> KernelIdentity:
     """Return what the launches of one kernel in all steps have in common: where its grids vary, none is known."""
     last = identities[-1]
-    if all(identity == last for identity in identities):
-        return last
-    varying = {
-        field
-        for field in last.__struct_fields__
-        for identity in identities
-        if getattr(identity, field) != getattr(last, field)
-    }
-    return msgspec.structs.replace(last, **dict.fromkeys(varying))
+    fields = [each for each in last.__struct_fields__ if len({getattr(one, each) for one in identities}) > 1]
+    return msgspec.structs.replace(last, **dict.fromkeys(fields)) if fields else last
 
 
 # --- where the time of a step went -----------------------------------------------------------------------------------
@@ -304,17 +298,14 @@ def _runs(lane: Lane) -> list[list[Window]]:
     """Return the windows of a lane: steps that follow one another together, other windows alone."""
     runs: list[list[Window]] = []
     chosen = set(map(id, lane.windows))
-    before = None  # the window before, where it is one of the lane
+    until = -inf  # when the step before ended, and the longest time after it that is no break
     for window in lane.all_windows:
-        if id(window) not in chosen:
-            before = None
-            continue
-        follows = before is not None and window.name.startswith(STEP_PREFIX)
-        if follows and before and window.start_us - before.end_us <= _MOST_BETWEEN_STEPS * before.duration_us:
+        if id(window) in chosen and window.start_us <= until:
             runs[-1].append(window)
-        else:
+        elif id(window) in chosen:
             runs.append([window])
-        before = window
+        is_step = id(window) in chosen and window.name.startswith(STEP_PREFIX)
+        until = window.end_us + _MOST_BETWEEN_STEPS * window.duration_us if is_step else -inf
     return runs
 
 
