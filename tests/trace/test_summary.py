@@ -383,6 +383,20 @@ def test_bound_is_named_after_what_runs(name: str, category: str, by: str) -> No
     assert (bound.by, bound.share) == (by, pytest.approx(0.8, abs=0.05))
 
 
+def test_bound_is_of_the_busiest_gpu() -> None:
+    rows = [*OPS, kernel(1, 3, duration=90), on(kernel(2, 40, duration=1), device=1)]
+    bound = summary_of(step(1, 0, 100), *rows).bound
+    assert bound is not None
+    assert (bound.by, bound.share) == ("compute", 0.9)
+
+
+def test_time_of_a_region_has_no_input() -> None:
+    rows = [region("forward", 0, 100), op("aten::mm", 20, 5), call(1, 30), kernel(1, 40, duration=20)]
+    trace = trace_of(step(1, 0, 100), *rows)
+    expected = {"wall": 100, "compute": 20, "launch": 31, "unknown": 9 + 40}
+    assert parts(summarize_trace(trace, trace.regions("forward"))) == expected
+
+
 def test_bound_is_none_where_the_trace_does_not_show_it() -> None:
     assert summary_of(step(1, 0, 100), *OPS, kernel(1, 3), kernel(2, 90)).bound is None
 

@@ -128,8 +128,7 @@ def _statements(summary: Summary) -> Iterator[str]:
     yield f"{noun.capitalize()}: {time_text(summary.wall_us)}{spread}."
     for time in summary.times:
         device = f"GPU {time.device}" if len(summary.times) > 1 else "GPU"
-        streams = f" on {time.streams} streams" if time.streams > 1 else ""
-        yield f"{device} busy {_parts(time, time.busy_us, _BUSY)}{streams}."
+        yield f"{device} busy {_parts(time, time.busy_us, _BUSY)}."
         yield f"{device} idle {_parts(time, time.idle_us, _IDLE)}."
     if summary.bound is not None:
         said = _BOUNDS[summary.bound.by].format(percent(summary.bound.share), noun)

@@ -355,6 +355,7 @@ class _Host:
 
     def __init__(self, lane: Lane, trace: Trace) -> None:
         self._trace = trace
+        self.is_of_steps = lane.windows[0].name.startswith(STEP_PREFIX)
         loading = (row for rows in (trace.ops, trace.annotations) for row in rows if row.name.startswith(_LOADER))
         self._loading = sorted(loading, key=attrgetter("start_us"))
         # By the correlation of the first call of a step that launches.
@@ -363,7 +364,7 @@ class _Host:
     def _begin(self, window: Window) -> tuple[int | None, float] | None:
         """Return the first launch of a step, and when the host began to work for it: behind the loader's rows."""
         first = next((call for call in window.calls if call.is_launch or call.is_transfer), None)
-        if first is None or window.name == WHOLE:
+        if first is None or not window.name.startswith(STEP_PREFIX):
             return None
         loaded = self._loading_between(window.start_us, first.start_us)
         since = max((row.end_us for row in loaded), default=window.start_us)
@@ -398,7 +399,7 @@ def _idle_parts(start: float, end: float, ran: Sequence[DeviceRecord], host: _Ho
             for cause, us in host.causes(at, record.start_us, record).items():
                 parts[cause] += us
         at = max(at, _end_us(record))
-    parts["input_us"] += max(0.0, end - at)
+    parts["input_us" if host.is_of_steps else "unknown_us"] += max(0.0, end - at)
     return parts
 
 

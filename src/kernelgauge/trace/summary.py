@@ -115,7 +115,7 @@ class HostLane:
 
 @dataclass(frozen=True)
 class Bound:
-    """What makes the step as long as it is: `share` of its time goes there."""
+    """What makes the step as long as it is, on the busiest device: `share` of its time goes there."""
 
     by: str  # "compute", "communication", "copy", "input" or "overhead"
     share: float
@@ -155,21 +155,20 @@ class Summary:
     @property
     def bound(self) -> Bound | None:
         """Return what makes the step so long; None where nothing ran, records are lost, or the trace does not show it."""
-        wall = sum(time.wall_us for time in self.times)
-        if self.problems_inside or not wall:
+        time = max(self.times, key=lambda time: time.busy_us, default=None)
+        if self.problems_inside or time is None or not time.wall_us:
             return None
         causes = {
-            "overhead": sum(time.launch_us for time in self.times),
-            "input": sum(time.input_us for time in self.times),
-            "communication": sum(time.communication_us for time in self.times),
-            "copy": sum(time.copy_us + time.copy_wait_us for time in self.times),
+            "overhead": time.launch_us,
+            "input": time.input_us,
+            "communication": time.communication_us,
+            "copy": time.copy_us + time.copy_wait_us,
         }
         most = max(causes, key=lambda cause: causes[cause])
-        busy = sum(time.busy_us for time in self.times) / wall
-        if causes[most] / wall <= _MOST_BESIDE_COMPUTE and busy > _LEAST_BUSY:
+        share, busy = causes[most] / time.wall_us, time.busy_us / time.wall_us
+        if share <= _MOST_BESIDE_COMPUTE and busy > _LEAST_BUSY:
             return Bound("compute", busy)
-        is_shown = causes[most] >= sum(time.unknown_us for time in self.times)
-        return Bound(most, causes[most] / wall) if is_shown else None
+        return Bound(most, share) if causes[most] >= time.unknown_us else None
 
     @property
     def wall_us(self) -> float:
