@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import RECORDED, chrome, kernel, recorded_events
+from tests.builders import RECORDED, chrome, kernel, op, recorded_events
 from tests.commands.conftest import Command, imported_modules, shell
 
 TRACES_PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
@@ -90,6 +90,14 @@ def test_show_groups_by_name_and_op(command: Command, by: str, titles: list[str]
     assert set(titles) <= set(found)
     out = command("show", COMPILED, "--by", by)[1]
     assert all(title in out for title in titles)
+
+
+def test_show_of_a_cpu_has_no_empty_lines(command: Command, tmp_path: Path) -> None:
+    trace = tmp_path / "cpu.json"
+    trace.write_bytes(chrome(op("aten::mm", 1, 5)))
+    out = command("show", trace)[1]
+    assert "1 computing op, 5.0 us: gemm 5.0 us (100 %)." in out
+    assert "aten::mm\n      gemm\n\nhost" in out
 
 
 def test_show_by_module_without_modules_is_refused(command: Command) -> None:

@@ -27,8 +27,8 @@ def add_commands(commands: Commands) -> None:
     show = commands.add_parser(
         "show",
         help="explain one trace: its kernels, what launched them, why the GPU was idle",
-        description="Explain a trace of torch.profiler (.json or .json.gz): kernels in order and in groups, launch "
-        "configurations, launching ops and shapes, idle time, the host's ops.",
+        description="Explain a trace of torch.profiler (.json or .json.gz): where the time of a step went, its kernels in "
+        "order or in groups, launch configurations, launching ops and shapes, the host's ops.",
         allow_abbrev=False,
     )
     show.add_argument("trace", metavar="TRACE")
@@ -51,7 +51,7 @@ def add_commands(commands: Commands) -> None:
         "diff",
         help="compare two traces",
         description="Compare two traces of torch.profiler: kernels that were fused, replaced, added, removed or launched "
-        "with another configuration, changes of their times, and changes on the host. Ends with one sentence.",
+        "with another configuration, changes of their times, and changes on the host. The time of a step comes first.",
         allow_abbrev=False,
     )
     diff.add_argument("before", metavar="BEFORE")

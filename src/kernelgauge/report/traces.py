@@ -136,13 +136,14 @@ def _statements(summary: Summary) -> Iterator[str]:
     if not lane.kernels:
         yield "No kernels."
     else:
-        kernels = counted(len(lane.kernels), "op that compute" if lane.on_cpu else "kernel")
+        kernels = counted(len(lane.kernels), "computing op" if lane.on_cpu else "kernel")
         yield f"{kernels}, {time_text(lane.device_time_us)}: {_kinds(lane.kernels)}."
     if lane.on_cpu and summary.devices:
         listed = counted(len(summary.devices), "GPU")
         yield f"The trace lists {listed} and no work of one: times of ops are the host's."
     if summary.not_read:
-        yield f"Not read, and in no number here: {', '.join(f'{count} {name}' for name, count in summary.not_read.items())}."
+        rows = ", ".join(f"{count} {name}" for name, count in summary.not_read.items())
+        yield f"Not read, and in no number here: {rows}."
     if not lane.on_cpu and summary.problems_inside:
         yield f"The profiler lost the kernels of {counted(summary.problems_inside, 'launch call')}."
 
@@ -187,7 +188,7 @@ def _table(groups: Sequence[KernelGroup], top: int, total_us: float) -> Section:
         )
         for group in groups[:top]
     )
-    below = tuple("\n".join(_group_lines(group)) for group in groups[:top])
+    below = tuple("\n".join(filter(str.strip, _group_lines(group))) for group in groups[:top])
     left = time_text(sum(group.device_time_us for group in groups[top:]))
     lines = (f"{top} of {len(groups)} rows. The others take {left}: --top 0 shows them.",) if len(groups) > top else ()
     return Section(lines=lines, grid=Grid(columns, rows, below))
@@ -408,23 +409,22 @@ def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: in
 
 
 def _caveats(comparison: TraceComparison) -> Iterator[str]:
+    """Return what makes the two traces hard to compare."""
     before, after = comparison.before, comparison.after
     if set(before.devices) != set(after.devices) or before.lane.on_cpu != after.lane.on_cpu:
-        yield "the two were recorded on different devices: times and templates differ for that alone"
+        yield "The devices differ, and so do times and templates."
     if before.lane.is_whole_trace != after.lane.is_whole_trace:
-        yield "one is a whole trace and the other its steps: the totals are not of the same amount of work"
-    (old_ops, old_shapes), (new_ops, new_shapes) = (
-        ([kernel.op for kernel in side.lane.kernels], [kernel.input_shapes for kernel in side.lane.kernels])
-        for side in (before, after)
-    )
-    if old_shapes != new_shapes and old_ops == new_ops:
-        yield "the same ops had inputs of other shapes: the two did not do the same work"
-    for label, side in (("before", before), ("after", after)):
+        yield "One is a whole trace and the other its steps: the totals are of different amounts of work."
+    old, new = before.lane.kernels, after.lane.kernels
+    same_ops = [each.op for each in old] == [each.op for each in new]
+    if same_ops and [each.input_shapes for each in old] != [each.input_shapes for each in new]:
+        yield "The same ops had inputs of other shapes, so the two did not do the same work."
+    for label, side in (("Before", before), ("After", after)):
         if side.problems:
             inside = f", {side.problems_inside} of them in what is shown" if side.problems_inside else ""
-            yield f"{label}: {len(side.problems)} launches and records do not pair{inside}; kernelgauge show says which"
+            yield f"{label}: {len(side.problems)} launches and records do not pair{inside}. `kernelgauge show` lists them."
         if side.not_read:
-            yield f"{label}: rows of a device that are not read: {', '.join(side.not_read)}"
+            yield f"{label}: not read are {', '.join(f'{count} {name}' for name, count in side.not_read.items())}."
 
 
 def _change_table(comparison: TraceComparison, *, top: int, everything: bool) -> Grid:
@@ -483,8 +483,8 @@ def _delta_us(group: Sequence[Difference]) -> float:
 
 def _host_changes(host: HostDifference) -> Iterator[str]:
     before, after = host.dispatcher_ops
-    launching = f"{time_change(*host.launching_us)}{relative_change(*host.launching_us)}"
-    yield f"dispatcher ops {before} -> {after}, launching {launching} under the profiler"
+    launching = f", launching {time_change(*host.launching_us)}{relative_change(*host.launching_us)} under the profiler"
+    yield f"dispatcher ops {before} -> {after}" + (launching if any(host.launching_us) else "")
     for label, names in (("gone", host.gone), ("new ", host.new)):
         if names:
             yield f"{label}  {times(names)}"
