@@ -58,7 +58,9 @@ def parse(content: bytes, *, where: str = "<bytes>") -> Trace:
 
 def parse_blocks(blocks: Iterator[bytes], *, where: str) -> Trace:
     """Parse the blocks of a file, gzip or JSON, at most `FILE_BLOCK_BYTES` each. Raises `TraceError` as `parse`."""
-    return _read(_inflate(blocks, where), where)
+    start = next(blocks, b"")
+    content = chain([start], blocks)
+    return _read(_inflate(content, where) if start.startswith(_GZIP) else content, where)
 
 
 def _read(blocks: Iterable[bytes], where: str) -> Trace:
@@ -91,18 +93,12 @@ _MOST_RATIO = 200
 _RATIO_FROM = 64 << 20
 
 
-def _inflate(blocks: Iterator[bytes], where: str) -> Iterator[bytes]:
-    """Yield the content of a file, decompressed if it is gzip, in blocks of at most `BLOCK_BYTES`.
+def _inflate(blocks: Iterable[bytes], where: str) -> Iterator[bytes]:
+    """Yield the content of a gzip file in blocks of at most `BLOCK_BYTES`.
 
     A file is one gzip member after another; zeros between and behind them are padding. Raises `TraceError` if a member
     is damaged or incomplete, or holds far more than a trace would.
     """
-    start = next(blocks, b"")
-    blocks = chain([start], blocks)
-    return _inflated(blocks, where) if start.startswith(_GZIP) else blocks
-
-
-def _inflated(blocks: Iterable[bytes], where: str) -> Iterator[bytes]:
     engine = zlib.decompressobj(_GZIP_WINDOW)
     read = made = 0
     for block in blocks:
@@ -297,20 +293,15 @@ class _Document:
         self.rest |= {key: msgspec.Raw(bytes(value)) for key, value in rest.items()}
         return True
 
-    def _guess(self, buffer: bytes, ends: Iterable[tuple[int, int]]) -> tuple[list[Event], int] | None:
-        """Return the events before the first end that proves right, and where it goes on. `ends`: the same of each."""
-        for end, next_one in islice(ends, _MOST_GUESSES):
-            try:
-                return self._events(buffer[:end]), next_one
-            except _NotTheEndError:
-                continue
-        return None
-
     def _before_last(self, buffer: bytes) -> tuple[list[Event], int] | None:
         """Return the events before the last one, and where that begins. None if it is the first, or the list ends."""
-        found = self._guess(buffer, _ends_of_events(buffer))
-        if found and found[0]:
-            return found
+        for end, next_one in islice(_ends_of_events(buffer), _MOST_GUESSES):
+            try:
+                if events := self._events(buffer[:end]):
+                    return events, next_one
+            except _NotTheEndError:
+                continue
+            break
         begin, closed = _count(buffer)
         before = buffer[:begin].rstrip(_SPACE)
         if not before or closed is not None:
@@ -324,15 +315,12 @@ class _Document:
         return events, begin
 
     def _last(self, buffer: bytes) -> tuple[list[Event], int]:
-        """Return the events before the bracket that closes their list: one of the last, for little stands behind it."""
-        found = self._guess(buffer, _ends_of_list(buffer))
-        if found is None:
-            _, closed = _count(buffer)
-            if closed is None or buffer[closed : closed + 1] != b"]":
-                self._proved(buffer)  # says what is wrong, if it is more than this
-                raise msgspec.DecodeError(self._place("the file ends within the list of events"))
-            found = self._proved(buffer[:closed]), closed + 1
-        events, end = found
+        """Return the events before the bracket that closes their list, and where that ends."""
+        _, closed = _count(buffer)
+        if closed is None or buffer[closed : closed + 1] != b"]":
+            self._proved(buffer)  # says what is wrong, if it is more than this
+            raise msgspec.DecodeError(self._place("the file ends within the list of events"))
+        events, end = self._proved(buffer[:closed]), closed + 1
         if self._first and not events:
             raise msgspec.DecodeError(self._place("a comma behind the last event"))
         if self._is_list and buffer[end:].strip(_SPACE):
@@ -342,7 +330,7 @@ class _Document:
             _decode_rest(_in_utf8(tail))  # says what is wrong
         if "traceEvents" in self.rest:
             raise msgspec.ValidationError("a second list `traceEvents`")
-        return found
+        return events, end
 
     def _place(self, what: str) -> str:
         return f"traceEvents[{self._first}] or later, from byte {self._offset} of the JSON: {what}"
@@ -406,13 +394,6 @@ def _ends_of_events(text: bytes) -> Iterator[tuple[int, int]]:
     while (at := text.rfind(b"}", 0, at)) >= 0:
         if end := _END.match(text, at):
             yield at + 1, end.end()
-
-
-def _ends_of_list(text: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where the list of events may end, from the right, and what is behind its bracket."""
-    at = len(text)
-    while (at := text.rfind(b"]", 0, at)) >= 0:
-        yield at, at + 1
 
 
 def _count(text: bytes) -> tuple[int, int | None]:
