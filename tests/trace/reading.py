@@ -28,7 +28,7 @@ OLD = {
     "Memcpy": "gpu_memcpy",
 }
 NOT_READ = {"mtia_runtime", "xpu_driver"}
-OTHERS = {"ac2g", "fwdbwd", "python_function", "overhead", "Trace"}  # of PyTorch, too
+OTHERS = {"ac2g", "fwdbwd", "overhead", "Trace", "gpu_user_annotation", "cpu_instant_event", "cuda_sync"}  # of PyTorch
 
 
 def read_in_blocks(content: bytes, block: int | None = None) -> Trace | None:
@@ -167,7 +167,8 @@ def _trace(rows: list[Json], devices: Json) -> Trace:
             refuse("no object")
         category = row.get("cat") if is_text(row.get("cat")) else ""
         fits = row.fits(FIELDS)
-        is_of_pytorch |= fits and category in CATEGORIES | OLD.keys() | OTHERS
+        is_of_pytorch |= (fits or row.get("ph") == "X") and category in CATEGORIES | OLD.keys() | OTHERS
+        is_of_pytorch |= fits and category == "python_function"
         is_of_another |= fits and row.get("ph", "") not in ("", "M")
         if category in NOT_READ and fits:
             not_read[category] = not_read.get(category, 0) + 1

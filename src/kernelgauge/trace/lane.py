@@ -372,6 +372,8 @@ class _Host:
         return first.correlation, min([first.start_us, *(op.start_us for op in window.ops[working : working + 1])])
 
     def _loading_between(self, start: float, end: float) -> list[Op]:
+        if not self._loading:
+            return []
         first, last = (bisect_left(self._loading, at, key=attrgetter("start_us")) for at in (start, end))
         return self._loading[max(0, first - 1) : last]
 

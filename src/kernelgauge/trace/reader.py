@@ -46,7 +46,7 @@ _NOT_READ = frozenset(
 )  # fmt: skip
 # Kineto's other rows. They are not needed, but only PyTorch writes them.
 _OF_PYTORCH = frozenset(
-    {"python_function", "gpu_user_annotation", "cpu_instant_event", "ac2g", "fwdbwd", "overhead", "cuda_sync", "Trace",
+    {"gpu_user_annotation", "cpu_instant_event", "ac2g", "fwdbwd", "overhead", "cuda_sync", "Trace",
      "PyTorch Profiler"}
 )  # fmt: skip
 
@@ -442,6 +442,7 @@ class _Rows:
         self._not_read: Counter[str] = Counter()
         self._malformed: Counter[str] = Counter()
         self._first_malformed = ""
+        self._is_of_pytorch = False
         self._foreign: Counter[str] = Counter()  # rows that are not needed, by category
         self._names: dict[str, str] = {}
         self._threads: dict[int | str, int | str] = {}
@@ -454,6 +455,9 @@ class _Rows:
         for index, event in enumerate(events, start=first):
             category = event.cat
             if category not in _CATEGORIES or event.ph != "X":
+                if category in _OF_PYTORCH:
+                    self._is_of_pytorch = True
+                    continue
                 event.cat = category = self._category_of_other(event)
                 if not category:
                     continue
@@ -495,8 +499,9 @@ class _Rows:
     def trace(self, devices: tuple[dict[str, object], ...]) -> Trace:
         """Return the trace of all rows that were added."""
         if self._foreign.total() and not (
-            self._ops or self._annotations or self._modules or self._calls or self._records or self._not_read or self._malformed
-            or self._foreign.keys() & (_OF_PYTORCH | _CATEGORIES | _OLD_CATEGORIES.keys())
+            self._ops or self._annotations or self._modules or self._calls or self._records or self._not_read
+            or self._malformed or self._is_of_pytorch
+            or self._foreign.keys() & {"python_function", *_CATEGORIES, *_OLD_CATEGORIES}
         ):  # fmt: skip
             found = ", ".join(repr(category) for category, _ in self._foreign.most_common(3))
             raise msgspec.ValidationError(f"the trace of another program: no row of PyTorch, but of {found}")
