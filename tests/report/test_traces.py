@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from kernelgauge.report.traces import TraceComparison, compare_traces, conclusion
+from kernelgauge.report.traces import TraceComparison, compare_page, compare_traces, conclusion
 from kernelgauge.trace.summary import Summary, summarize_trace
-from tests.builders import recorded, trace_of
+from tests.builders import call, kernel, recorded, step, trace_of
 
 
 @cache
@@ -31,12 +31,12 @@ UNTOUCHED = "left the 3 GEMMs untouched"
         ("mlp-eager", "mlp-compiled", f"compile fused 2 pointwise kernels into 1 and {UNTOUCHED}", "233.9 -> 205.1"),
         ("mlp-eager", "mlp-liger", f"Liger fused 2 pointwise kernels into 1 and {UNTOUCHED}", "233.9 -> 210.5"),
         ("mlp-compiled", "mlp-eager", f"1 pointwise kernel split into 2 and {UNTOUCHED}", "205.1 -> 233.9"),
-        ("mlp-eager", "mlp-eager", "nothing on the GPU changed, nor on the host", "233.9 -> 233.9"),
-        ("linear-eager", "linear-compiled", "nothing on the GPU changed: compile only removed dispatch", "2.7 -> 2.7"),
+        ("mlp-eager", "mlp-eager", "nothing on the GPU changed. The host ran the same ops", "233.9"),
+        ("linear-eager", "linear-compiled", "nothing on the GPU changed. Compile only removed dispatch", "2.7"),
         (
             "mlp-compiled",
             "mlp-compiled-other-autotune",
-            f"{TUNED} and {UNTOUCHED}; 1 of the others faster (-1.4 us)",
+            f"{TUNED} and {UNTOUCHED}. 1 kernel became faster (-1.4 us)",
             "205.1 -> 218.8",
         ),
         (
@@ -48,8 +48,30 @@ UNTOUCHED = "left the 3 GEMMs untouched"
     ],
 )
 def test_conclusion_of_recorded_traces(before: str, after: str, said: str, time: str) -> None:
-    sentence, _, times = conclusion(compared(before, after)).rpartition("; ")
-    assert (sentence, times.partition(" us")[0]) == (said, f"device time {time}")
+    text = conclusion(compared(before, after))
+    assert text.endswith(f". {said[0].upper()}{said[1:]}.")
+    assert f", kernels {time} us" in text
+
+
+def test_conclusion_compares_time_of_steps() -> None:
+    """The kernels take as long as before: what changed is how long the GPU waits for a batch."""
+
+    def job(step_us: int) -> Summary:
+        rows = [
+            row
+            for at in range(4)
+            for row in (
+                step(at, at * step_us, step_us),
+                call(at, (at + 1) * step_us - 100_000),
+                kernel(at, (at + 1) * step_us - 99_990, duration=99_000 + at),
+            )
+        ]
+        return summarize_trace(trace_of(*rows))
+
+    found = compare_traces(job(175_000), job(140_000))
+    assert conclusion(found).startswith("Step 175.0 -> 140.0 ms (-20.0 %), kernels 99.00 ms. Nothing on the GPU")
+    page = compare_page(found, names=("a", "b"), top=5, everything=False)
+    assert any("between steps (input) 75.99 -> 40.99 ms" in line for section in page for line in section.lines)
 
 
 def test_conclusion_same_kernels_slower_says_so() -> None:
@@ -59,13 +81,17 @@ def test_conclusion_same_kernels_slower_says_so() -> None:
     )
     after = replace(before, lane=replace(before.lane, kernels=kernels))
     assert conclusion(compare_traces(before, after)) == (
-        "the same kernels ran, 4 of them slower (+164.1 us), nor on the host; device time 205.1 -> 369.2 us (+80.0 %)"
+        "Step 347.0 us, kernels 205.1 -> 369.2 us (+80.0 %). The same kernels ran. 3 kernels became slower (+164.1 us). "
+        "The host ran the same ops."
     )
 
 
 def test_conclusion_without_kernels_says_so() -> None:
     empty = summarize_trace(trace_of())
-    assert conclusion(compare_traces(empty, empty)) == "neither trace has kernels; device time 0.0 -> 0.0 us"
+    assert (
+        conclusion(compare_traces(empty, empty))
+        == "Trace 0.0 us, kernels 0.0 us. Neither trace has kernels. The host ran the same ops."
+    )
 
 
 @pytest.mark.parametrize(

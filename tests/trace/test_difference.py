@@ -146,10 +146,8 @@ def test_differences_name_what_happened(
 
 def test_differences_pair_moved_launches_in_order() -> None:
     old, new = [one(MUL, us) for us in (1.0, 2.0)], [one(MUL, us) for us in (1.0, 2.0)]
-    moved = differences(lane(GEMM, DOWN, *old), lane(*new, GEMM, DOWN))[2:]
-    assert [(each.what, each.before, each.after) for each in moved] == [
-        (What.MOVED, (old[at],), (new[at],)) for at in (0, 1)
-    ]
+    (moved,) = differences(lane(GEMM, DOWN, *old), lane(*new, GEMM, DOWN))[2:]
+    assert (moved.what, moved.before, moved.after) == (What.MOVED, tuple(old), tuple(new))
 
 
 @pytest.mark.parametrize(
@@ -170,6 +168,34 @@ def test_differences_time_counts_where_no_step_overlaps(
     assert counts(differences(lane(one(GEMM, *before)), lane(one(GEMM, *after)))) == [(what, 1, 1)]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        pytest.param([10.3, 20.3, 30.3], [12.3, 22.4, 32.2], What.SLOWER, id="each launch by the same"),
+        pytest.param([10.3, 20.3, 30.3], [19.3, 12.3, 36.3], What.SAME, id="their scatter"),
+        pytest.param([6.0] * 100, [7.0] * 52 + [6.0] * 48, What.SAME, id="steps of a microsecond"),
+        pytest.param([6.0] * 100, [9.0] * 100, What.SLOWER, id="more than a microsecond"),
+    ],
+)
+def test_differences_judge_launches_together(before: list[float], after: list[float], what: What) -> None:
+    sides = [lane(*(one(GEMM, us) for us in side)) for side in (before, after)]
+    assert counts(differences(*sides)) == [(what, len(before), len(after))]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_differences_never_call_a_kernel_both(seed: int) -> None:
+    generator = random.Random(seed)
+    sides = [
+        lane(*(one(name, generator.uniform(1, 90)) for name in (GEMM, DOWN, GELU, MUL) * generator.randrange(2, 9)))
+        for _ in range(2)
+    ]
+    found = differences(*sides)
+    slower, faster = (
+        {each.before[0].identity for each in found if each.what is what} for what in (What.SLOWER, What.FASTER)
+    )
+    assert not slower & faster
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_differences_sum_to_the_total(seed: int) -> None:
     generator = random.Random(seed)
@@ -187,11 +213,12 @@ def test_differences_sum_to_the_total(seed: int) -> None:
     assert sum(each.delta_us for each in found) == pytest.approx(after.device_time_us - before.device_time_us)
 
 
+REGION = "Torch-Compiled Region"
 # --- the host ----------------------------------------------------------------------------------------------------------
 
 
 def host(ops: dict[str, int], region: str = "Torch-Compiled Region: 1/0", synchronizations: int = 0) -> HostLane:
-    return HostLane(100, 80, ops, {}, (), (region,), synchronizations)
+    return HostLane(100, 80, ops, (), (region,), synchronizations)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +226,7 @@ def host(ops: dict[str, int], region: str = "Torch-Compiled Region: 1/0", synchr
     [
         (host({"aten::mm": 4}), {"aten::t": 3}, {"aten::mm": 1}, True),
         (host({"aten::t": 3, "aten::mm": 3}, "Torch-Compiled Region: 2/0"), {}, {}, False),  # numbered anew
-        (host({"aten::t": 3, "aten::mm": 3}, "CompiledFunction"), {}, {}, True),
+        (host({"aten::t": 3, "aten::mm": 3}, "CompiledFunction"), {REGION: 1}, {"CompiledFunction": 1}, True),
         (host({"aten::t": 3, "aten::mm": 3}, synchronizations=1), {}, {}, True),
     ],
 )

@@ -27,12 +27,18 @@ def add_commands(commands: Commands) -> None:
     show = commands.add_parser(
         "show",
         help="explain one trace: its kernels, what launched them, why the GPU was idle",
-        description="Explain a trace of torch.profiler (.json or .json.gz): kernels in order and in groups, launch "
-        "configurations, launching ops and shapes, idle time, the host's ops.",
+        description="Explain a trace of torch.profiler (.json or .json.gz): where the time of a step went, its kernels in "
+        "order or in groups, launch configurations, launching ops and shapes, the host's ops.",
         allow_abbrev=False,
     )
     show.add_argument("trace", metavar="TRACE")
     _add_selection(show)
+    show.add_argument(
+        "--by",
+        choices=("launch", "config", "name", "op", "module"),
+        help="what a row is of (default: config; of few: launch)",
+    )
+    show.add_argument("--sort", choices=("time", "launches", "name", "order"), help="order of the rows (default: time)")
     forms = _add_forms(show)
     forms.add_argument(
         "--open",
@@ -45,7 +51,7 @@ def add_commands(commands: Commands) -> None:
         "diff",
         help="compare two traces",
         description="Compare two traces of torch.profiler: kernels that were fused, replaced, added, removed or launched "
-        "with another configuration, changes of their times, and changes on the host. Ends with one sentence.",
+        "with another configuration, changes of their times, and changes on the host. The time of a step comes first.",
         allow_abbrev=False,
     )
     diff.add_argument("before", metavar="BEFORE")
@@ -98,10 +104,20 @@ def _show(options: argparse.Namespace) -> Exit:
     from ..report.traces import json_text, show_data, show_page
 
     summary = _summary(options.trace, options)
+    if options.by == "module" and not any(kernel.module for kernel in summary.lane.kernels):
+        raise TraceError(
+            "no kernel has a module",
+            where=options.trace,
+            got="no rows of nn.Module around the ops",
+            expected="a trace of torch.profiler.profile(with_stack=True, with_modules=True)",
+            next_command=f"kernelgauge show {options.trace} --by op",
+        )
+    grouped = {"by": options.by, "order": options.sort}
     if options.json:
-        say(json_text(show_data(summary, name=printable(options.trace))))
+        say(json_text(show_data(summary, name=printable(options.trace), **grouped)))
     else:
-        say(_formed(show_page(summary, name=Path(options.trace).name, top=_top(options)), options))
+        page = show_page(summary, name=Path(options.trace).name, top=_top(options), **grouped)
+        say(_formed(page, options))
     return Exit.YES
 
 

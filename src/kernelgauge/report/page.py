@@ -28,10 +28,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. A cell may have several lines."""
+    """A table. A cell may have several lines.
+
+    `below`: for each row the text that stands under it, over all columns, so that its names stay whole. Then a cell of
+    the row has one line.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
+    below: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,9 +54,20 @@ def text(sections: Sequence[Section], *, width: int, color: bool) -> str:
         lines = [printable(line) for line in ([section.title] if section.title else []) + list(section.lines)]
         body = "".join(f"{_wrapped(line, width)}\n" for line in lines)
         if section.grid:
-            body += render(_table(section.grid), width=width, color=color)
+            body += _grid_text(section.grid, width=width, color=color)
         parts.append(body)
     return "\n".join(parts)
+
+
+def _grid_text(grid: Grid, *, width: int, color: bool) -> str:
+    lines = render(_table(grid), width=width, color=color).splitlines(keepends=True)
+    if not grid.below:
+        return "".join(lines)
+    head = len(lines) - len(grid.rows)
+    parts = lines[:head]
+    for line, below in zip(lines[head:], grid.below, strict=True):
+        parts += [line, *(f"{_wrapped(f'    {printable(each)}', width)}\n" for each in below.split("\n"))]
+    return "".join(parts)
 
 
 def render(content: Table | Text, *, width: int, color: bool) -> str:
@@ -67,7 +83,7 @@ def render(content: Table | Text, *, width: int, color: bool) -> str:
 def _wrapped(line: str, width: int) -> str:
     if len(line) <= width:
         return line
-    return textwrap.fill(line, max(width, 20), subsequent_indent="    ", break_on_hyphens=False)
+    return textwrap.fill(line, max(width, 20), subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
 
 
 def markdown(sections: Sequence[Section]) -> str:
@@ -105,11 +121,13 @@ def _table(grid: Grid) -> Table:
 
 
 def _markdown_table(grid: Grid) -> str:
-    head = " | ".join(_escaped(column.title.replace("\n", " ")) for column in grid.columns)
-    rule = " | ".join("---:" if column.number else "---" for column in grid.columns)
+    columns = (*grid.columns, Column("kernel")) if grid.below else grid.columns
+    head = " | ".join(_escaped(column.title.replace("\n", " ")) for column in columns)
+    rule = " | ".join("---:" if column.number else "---" for column in columns)
+    cells = ((*row, *below) for row, below in zip_longest(grid.rows, ((text,) for text in grid.below), fillvalue=()))
     rows = (
         " | ".join("<br>".join(_escaped(line.strip()) for line in cell.split("\n")) for _, cell in pairs)
-        for pairs in (list(zip_longest(grid.columns, row, fillvalue="")) for row in grid.rows)
+        for pairs in (list(zip_longest(columns, row, fillvalue="")) for row in cells)
     )
     return "\n".join(f"| {line} |" for line in (head, rule, *rows))
 

@@ -19,7 +19,6 @@ __all__ = [
     "NO_VERDICT",
     "bytes_text",
     "change_of_one",
-    "change_text",
     "conditions_text",
     "counted",
     "cut",
@@ -28,10 +27,13 @@ __all__ = [
     "kinds_text",
     "notes",
     "percent",
+    "relative_change",
     "shapes_text",
     "short_commit",
     "shown_reasons",
     "status_text",
+    "time_change",
+    "time_text",
     "times",
     "us",
     "us_or_dash",
@@ -56,6 +58,28 @@ def kernel_us(value: float) -> str:
     return f"{value:.2f}" if abs(value) < _SHORT_US else us(value)
 
 
+def time_text(value_us: float) -> str:
+    """Return ``205.1 us``, ``98.59 ms`` or ``12.92 s``: four digits."""
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if abs(value_us) >= size:
+            value = value_us / size
+            return f"{value:.2f} {unit}" if abs(value) < 100 else f"{value:.1f} {unit}"
+    return f"{value_us:.1f} us"
+
+
+def time_change(before_us: float, after_us: float) -> str:
+    """Return ``175.0 -> 140.0 ms``; a unit that both have stands once, and so do two times that read the same."""
+    (old, unit), new = time_text(before_us).split(), time_text(after_us)
+    if new == f"{old} {unit}":
+        return new
+    return f"{old if new.endswith(f' {unit}') else f'{old} {unit}'} -> {new}"
+
+
+def relative_change(before: float, after: float) -> str:
+    """Return `` (-20.0 %)``; nothing where nothing changed, or there was nothing before."""
+    return f" ({100 * (after / before - 1):+.1f} %)" if before > 0 and before != after else ""
+
+
 def us_or_dash(value: float | None) -> str:
     return "-" if value is None else us(value)
 
@@ -74,12 +98,6 @@ def status_text(workload: WorkloadResult) -> str:
 
 def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
-
-
-def change_text(before: float, after: float) -> str:
-    """Return ``233.9 -> 205.1 us (-12.3 %)``."""
-    relative = f" ({100 * (after / before - 1):+.1f} %)" if before > 0 else ""
-    return f"{us(before)} -> {us(after)} us{relative}"
 
 
 def bytes_text(count: float) -> str:

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from enum import Enum
+from statistics import fmean, stdev
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from .kernel import KernelIdentity, configuration_change, was_autotuned
+from .kernel import KernelIdentity, configuration_change, configuration_text, was_autotuned
 from .lane import Lane, LaneKernel
 from .names import Kind, decode
 from .summary import HostLane
@@ -176,32 +177,30 @@ class Difference:
 
 @dataclass(frozen=True)
 class HostDifference:
-    """Ops that ran more or less often in one step. Times in microseconds."""
+    """Ops that ran more or less often in one step, those of torch.compile too. Times in microseconds."""
 
     gone: Mapping[str, int]
     new: Mapping[str, int]
-    compile_ops_gone: tuple[str, ...]
-    compile_ops_new: tuple[str, ...]
     dispatcher_ops: tuple[int, int]
     launching_us: tuple[float, float]
     synchronizations: tuple[int, int]
 
     @property
     def is_change(self) -> bool:
-        return bool(self.gone or self.new or self.compile_ops_gone or self.compile_ops_new) or (
-            self.synchronizations[0] != self.synchronizations[1]
-        )
+        return bool(self.gone or self.new) or self.synchronizations[0] != self.synchronizations[1]
 
 
 # A template is one of several for the same job: where one goes and another comes, it was exchanged.
 _TEMPLATES = tuple(kind.value for kind in (Kind.GEMM, Kind.CONVOLUTION, Kind.ATTENTION, Kind.COMMUNICATION))
 # Two profiles are a few steps each: a kernel is called slower only if no step of one is as fast as any of the other,
-# and by more than a kernel's time differs between two processes (docs/measuring.md).
+# and by more than a kernel's time differs between two processes (docs/measuring.md). Of a single step, its launches tell.
 _SEEN = 0.02
 _SEEN_OF_ONE_STEP = 0.05
 # Dynamo counts the regions of a process: "Torch-Compiled Region: 2/0".
 _REGION_NUMBER = re.compile(r": \d+/\d+$")
 _SEEN_US = 0.1  # durations come in steps of 32 ns
+_ROUNDED_US = 1.0
+_SEEN_ERRORS = 3.0  # standard errors of the mean of the launches of one step
 
 
 def differences(before: Lane, after: Lane) -> tuple[Difference, ...]:
@@ -218,20 +217,36 @@ def differences(before: Lane, after: Lane) -> tuple[Difference, ...]:
                 [kernel for kernel in side if id(kernel) not in elsewhere] for side in (block.before, block.after)
             )
             found += _other_names(old, new)
-    return (*_folded(found), *moved)
+    return tuple(_joined((*_folded(found), *moved)))
+
+
+def _joined(found: Iterable[Difference]) -> Iterator[Difference]:
+    """Join what happened to launches of the same kernels. Of those that are unchanged, judge the times together."""
+    groups: dict[tuple[object, ...], list[Difference]] = {}
+    for each in found:
+        key: tuple[object, ...]
+        if each.what is What.SAME:
+            key = (each.what, each.before[0].identity, each.after[0].identity)
+        else:
+            names = (tuple(kernel.identity.name for kernel in side) for side in (each.before, each.after))
+            key = (each.what, *names, each.details, *(configuration_text(kernel.identity) for kernel in each.after[:1]))
+        groups.setdefault(key, []).append(each)
+    for (what, *_), group in groups.items():
+        old = tuple(kernel for each in group for kernel in each.before)
+        new = tuple(kernel for each in group for kernel in each.after)
+        assert isinstance(what, What)
+        yield Difference(_timing(old, new) if what is What.SAME else what, old, new, group[0].details)
 
 
 def host_difference(before: HostLane, after: HostLane) -> HostDifference:
-    old, new = Counter(before.dispatcher_ops), Counter(after.dispatcher_ops)
-    old_compile, new_compile = (
-        Counter(_REGION_NUMBER.sub("", name) for name in side.compile_ops) for side in (before, after)
+    old, new = (
+        Counter(side.dispatcher_ops) + Counter(_REGION_NUMBER.sub("", name) for name in side.compile_ops)
+        for side in (before, after)
     )
     return HostDifference(
         gone=old - new,
         new=new - old,
-        compile_ops_gone=tuple((old_compile - new_compile).elements()),
-        compile_ops_new=tuple((new_compile - old_compile).elements()),
-        dispatcher_ops=(old.total(), new.total()),
+        dispatcher_ops=(sum(before.dispatcher_ops.values()), sum(after.dispatcher_ops.values())),
         launching_us=(before.launching_us, after.launching_us),
         synchronizations=(before.synchronizations, after.synchronizations),
     )
@@ -244,7 +259,7 @@ def _same_name(old: LaneKernel, new: LaneKernel) -> Difference:
         return Difference(What.SOURCE, (old,), (new,), details)
     if details:
         return Difference(What.CONFIGURATION, (old,), (new,), details)
-    return Difference(_timing(old, new), (old,), (new,))
+    return Difference(What.SAME, (old,), (new,))
 
 
 def _known_of_both(old: KernelIdentity, new: KernelIdentity) -> tuple[KernelIdentity, KernelIdentity]:
@@ -254,14 +269,32 @@ def _known_of_both(old: KernelIdentity, new: KernelIdentity) -> tuple[KernelIden
     return msgspec.structs.replace(old, **unknown), msgspec.structs.replace(new, **unknown)
 
 
-def _timing(old: LaneKernel, new: LaneKernel) -> What:
-    change = KernelChange(old, new).delta_us
-    single = min(len(old.durations_us), len(new.durations_us)) < 2
-    if abs(change) <= max(_SEEN_US, (_SEEN_OF_ONE_STEP if single else _SEEN) * old.device_time_us):
+def _timing(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> What:
+    """Judge the times of all launches of one kernel together: `old` and `new` are pairs of them."""
+    befores, afters = _step_sums(old), _step_sums(new)
+    change = fmean(afters) - fmean(befores)
+    is_single = min(len(befores), len(afters)) < 2
+    if abs(change) <= max(
+        _resolution_us((*old, *new)) * len(old), (_SEEN_OF_ONE_STEP if is_single else _SEEN) * fmean(befores)
+    ):
         return What.SAME
-    if min(new.durations_us) > max(old.durations_us):
-        return What.SLOWER
-    return What.FASTER if max(new.durations_us) < min(old.durations_us) else What.SAME
+    if is_single and len(old) > 1:
+        deltas = [KernelChange(*pair).delta_us for pair in zip(old, new, strict=True)]
+        is_seen = abs(change) > _SEEN_ERRORS * stdev(deltas) * len(deltas) ** 0.5
+    else:
+        is_seen = min(afters) > max(befores) or max(afters) < min(befores)
+    return What.SAME if not is_seen else What.SLOWER if change > 0 else What.FASTER
+
+
+def _step_sums(kernels: Sequence[LaneKernel]) -> list[float]:
+    """Return what they took together in each step."""
+    return [sum(times) for times in zip(*(kernel.durations_us for kernel in kernels), strict=True)]
+
+
+def _resolution_us(kernels: Iterable[LaneKernel]) -> float:
+    """Return the step of the clock: before torch 2.2 a profiler rounded to microseconds."""
+    is_rounded = all(us == int(us) for kernel in kernels for us in kernel.durations_us)
+    return _ROUNDED_US if is_rounded else _SEEN_US
 
 
 def _moved(cut: Sequence[_Block[LaneKernel]]) -> list[Difference]:
@@ -279,7 +312,7 @@ def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[D
     """Exchange templates, each with the next of its kind; what is left was fused, split or replaced."""
     found: list[Difference] = []
     for kind in _TEMPLATES:
-        olds, news = ([kernel for kernel in side if kernel.identity.kind == kind] for side in (old, new))
+        olds, news = ([kernel for kernel in side if kernel.kind == kind] for side in (old, new))
         pairs = min(len(olds), len(news))
         found += [
             Difference(What.TEMPLATE, (one,), (other,), _template_change(one, other))
@@ -287,7 +320,7 @@ def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[D
         ]
         found += [Difference(What.VANISHED, (kernel,), ()) for kernel in olds[pairs:]]
         found += [Difference(What.APPEARED, (), (kernel,)) for kernel in news[pairs:]]
-    others = [[kernel for kernel in side if kernel.identity.kind not in _TEMPLATES] for side in (old, new)]
+    others = [[kernel for kernel in side if kernel.kind not in _TEMPLATES] for side in (old, new)]
     return found + _leftover(*others)
 
 
@@ -350,7 +383,7 @@ def _gained_an_addend(difference: Difference) -> bool:
     if len(difference.before) != 1 or len(difference.after) != 1:
         return False
     old, new = difference.before[0], difference.after[0]
-    if old.identity.kind != Kind.GEMM.value or new.identity.kind != Kind.GEMM.value:
+    if old.kind != Kind.GEMM.value or new.kind != Kind.GEMM.value:
         return False
     epilogues = (decode(old.identity.name).bias_epilogue, decode(new.identity.name).bias_epilogue)
     return epilogues == (False, True) or ((old.op or "") == "aten::mm" and (new.op or "") == "aten::addmm")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from .model import DeviceRecord, Launch, Op
-from .names import KernelName, Kind, decode
+from .names import KernelName, Kind, decode, kind_of_words
 from .work import kind_of_op
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "identity_of",
     "identity_of_op",
     "identity_of_record",
+    "kind_of_launch",
     "was_autotuned",
 ]
 
@@ -119,6 +120,33 @@ def _kind_of_op(name: str) -> str:
     if op.startswith(("scaled_dot_product", "_scaled_dot_product")):
         return Kind.ATTENTION.value
     return (kind_of_op(op) or Kind.OTHER).value
+
+
+# Ops of which no rule knows the kernels, and kernels of PyTorch's own that have no kind.
+_WORDS_OF_OPS = (
+    ("conv", Kind.CONVOLUTION),
+    ("pool cumsum cumprod scan argmax argmin", Kind.REDUCTION),
+    ("upsample interpolate dropout", Kind.POINTWISE),
+    ("sort topk unique nonzero where searchsorted index", Kind.INDEX),
+    ("allreduce all_reduce allgather all_gather reduce_scatter all_to_all broadcast", Kind.COMMUNICATION),
+)
+
+
+@lru_cache(maxsize=4096)
+def kind_of_launch(identity: KernelIdentity, op: str | None) -> str:
+    """Return what a kernel does. Where no rule knows its name, the op that launched it says so, else the name's words."""
+    for text in (op or "", decode(identity.name).short) if identity.kind == Kind.OTHER.value else ():
+        kind = _kind_of_op(text)
+        plain = text.rpartition("::")[2]
+        if kind == Kind.OTHER.value:
+            kind = kind_of_words(plain).value
+        if kind == Kind.OTHER.value:
+            kind = next(
+                (each.value for words, each in _WORDS_OF_OPS if any(w in plain.lower() for w in words.split())), kind
+            )
+        if kind != Kind.OTHER.value:
+            return kind
+    return identity.kind
 
 
 # --- launch configurations: what differs between two, and whether the autotuner chose it -----------------------------

@@ -8,28 +8,31 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from operator import attrgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from .kernel import KernelIdentity, identity_of_op, identity_of_record
-from .model import REGION, WHOLE, ApiCall, DeviceRecord, Op, Trace, Window
-from .names import Kind
+import msgspec
+
+from .kernel import KernelIdentity, identity_of_op, identity_of_record, kind_of_launch
+from .model import MODULE_PREFIX, REGION, STEP_PREFIX, WHOLE, DeviceRecord, Op, Trace, Window
+from .names import Kind, decode
 
 __all__ = [
     "METADATA_OPS",
-    "Activity",
     "Lane",
     "LaneKernel",
-    "activity_of",
+    "StepTime",
     "computing_ops",
     "dispatcher_ops",
     "host_time_us",
     "is_compile_op",
     "lane_of",
     "metadata_ops_that_launched",
+    "step_times",
 ]
 
 
@@ -131,6 +134,11 @@ class LaneKernel:
     input_shapes: tuple[Any, ...] = ()
     input_types: tuple[str, ...] = ()
     does_the_op: bool = True  # the op launched no other kernel to do its work
+    module: str | None = None  # the nn.Modules around the op, the outermost first
+
+    @property
+    def kind(self) -> str:
+        return kind_of_launch(self.identity, self.op)
 
     @property
     def device_time_us(self) -> float:
@@ -166,16 +174,17 @@ def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
     `windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace.
     """
     chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
-    # Launches without a single record are records that were lost, and no CPU.
-    on_cpu = not trace.records and not trace.not_read and not any(call.is_launch for call in trace.calls)
+    # Launches without a single record are records that were lost, and no CPU. So are records that could not be read.
+    lost = trace.not_read or trace.malformed.keys() & {"kernel", "gpu_memset", "gpu_memcpy"}
+    on_cpu = not trace.records and not lost and not any(call.is_launch for call in trace.calls)
     ran = [_executions(window, on_cpu=on_cpu) for window in chosen]
-    sequences = [tuple(execution.identity for execution in each) for each in ran]
+    sequences = [tuple(execution.identity.name for execution in each) for each in ran]
     # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was
     # launched stands for the trace only if nothing ever was.
     most, _ = Counter(filter(None, reversed(sequences))).most_common(1)[0] if any(sequences) else ((), 0)
     alike = [index for index, sequence in enumerate(sequences) if sequence == most]
     return Lane(
-        kernels=_kernels([ran[index] for index in alike]),
+        kernels=_kernels([ran[index] for index in alike], trace.modules),
         windows=tuple(chosen[index] for index in alike),
         all_windows=chosen,
         on_cpu=on_cpu,
@@ -185,73 +194,215 @@ def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
 def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
     """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
     if on_cpu:
-        return [_Execution(identity_of_op(op), op.duration_us, op) for op in computing_ops(window)]
+        return [_Execution(identity_of_op(op), max(0.0, op.duration_us), op) for op in computing_ops(window)]
     ran = [(launch.record, launch.op) for launch in window.launches]
     ran += [(record, None) for record in window.orphans if record.category == "kernel"]
-    return [_Execution(identity_of_record(record, op), record.duration_us, op) for record, op in ran]
+    return [_Execution(identity_of_record(record, op), record.time_us, op) for record, op in ran]
 
 
-def _kernels(ran: Sequence[Sequence[_Execution]]) -> tuple[LaneKernel, ...]:
-    last = ran[-1]
+def _kernels(ran: Sequence[Sequence[_Execution]], modules: Sequence[Op]) -> tuple[LaneKernel, ...]:
+    paths = _module_paths(modules, [one.op for one in ran[-1] if one.op]) if modules else {}
     # What adds up the parts of a split-K product belongs to it: the product itself has done the op's work.
-    launched = Counter(id(one.op) for one in last if one.identity.kind != Kind.SPLITK_REDUCE.value)
-    return tuple(
-        LaneKernel(
-            one.identity,
-            tuple(each[place].duration_us for each in ran),
-            one.op.name if one.op else None,
-            one.op.input_shapes if one.op else (),
-            one.op.input_types if one.op else (),
-            does_the_op=launched[id(one.op)] == 1 and one.identity.kind != Kind.SPLITK_REDUCE.value,
+    launched = Counter(id(one.op) for one in ran[-1] if one.identity.kind != Kind.SPLITK_REDUCE.value)
+    found = []
+    for launches in zip(*ran, strict=True):
+        one = launches[-1]
+        identity = _common([launch.identity for launch in launches])
+        op = one.op if one.op and identity.grid == one.identity.grid else None  # else the shapes differ as the grids do
+        found.append(
+            LaneKernel(
+                identity,
+                tuple(launch.duration_us for launch in launches),
+                one.op.name if one.op else None,
+                op.input_shapes if op else (),
+                op.input_types if op else (),
+                does_the_op=launched[id(one.op)] == 1 and one.identity.kind != Kind.SPLITK_REDUCE.value,
+                module=paths.get(id(one.op)),
+            )
         )
-        for place, one in enumerate(last)
-    )
+    return tuple(found)
 
 
-# --- when the device worked and when it waited, and for whom ---------------------------------------------------------
+def _module_paths(modules: Iterable[Op], ops: Iterable[Op]) -> dict[int, str]:
+    """Return by id of an op the modules that were open on its thread."""
+    stacks: dict[int | str, list[Op]] = {}
+    paths = {}
+    for row in sorted((*modules, *ops), key=lambda row: (row.start_us, -row.duration_us)):
+        stack = stacks.setdefault(row.thread, [])
+        while stack and stack[-1].end_us <= row.start_us:
+            stack.pop()
+        if row.name.startswith(MODULE_PREFIX):
+            stack.append(row)
+        elif stack:
+            paths[id(row)] = ".".join(each.name.removeprefix(MODULE_PREFIX) for each in stack)
+    return paths
 
-_STILL_RUNNING = 128  # records before a window that are looked at: as many as a device has streams
+
+def _common(identities: Sequence[KernelIdentity]) -> KernelIdentity:
+    """Return what the launches of one kernel in all steps have in common: where its grids vary, none is known."""
+    last = identities[-1]
+    fields = [each for each in last.__struct_fields__ if len({getattr(one, each) for one in identities}) > 1]
+    return msgspec.structs.replace(last, **dict.fromkeys(fields)) if fields else last
+
+
+# --- where the time of a step went -----------------------------------------------------------------------------------
+
+_STILL_RUNNING = 128  # records before a moment that are looked at: as many as a device has streams
+_LOADER = "enumerate(DataLoader)"  # how torch names the rows of fetching a batch
+_MOST_BETWEEN_STEPS = 0.5  # of the step before: a longer time between two steps was not profiled
 
 
 @dataclass(frozen=True)
-class Activity:
-    """One device, from the start of its first record of a window to the end of its last.
-
-    `waiting_us` is that part of the idle time in which the next record's launch had not returned yet: the device
-    waited for the host. The rest is the launch's way to the device, or a wait for another stream.
-    """
+class StepTime:
+    """Where the time of one step went on one device, mean over the steps. All parts add up to `wall_us`."""
 
     device: int
     streams: int
-    span_us: float
-    busy_us: float  # at least one record running
-    waiting_us: float
+    wall_us: float
+    compute_us: float  # with a kernel running
+    communication_us: float  # with communication running, and no other kernel
+    copy_us: float  # with nothing but copies and memsets running
+    launch_us: float  # idle: the host had not launched yet what ran next
+    input_us: float  # idle: the host was between two steps, or fetched a batch
+    copy_wait_us: float  # idle: a copy was launched and had not begun
+    unknown_us: float  # idle: for another stream, on the launch's way to the device, ...
+
+    @property
+    def busy_us(self) -> float:
+        return self.compute_us + self.communication_us + self.copy_us
 
     @property
     def idle_us(self) -> float:
-        return self.span_us - self.busy_us
+        return self.wall_us - self.busy_us
 
 
-def activity_of(windows: Sequence[Window], records: Sequence[DeviceRecord]) -> list[Activity]:
-    """Return one for each device that ran something for these windows, mean over them. `records`: all, by start."""
-    lanes: dict[int, list[DeviceRecord]] = {}
+def step_times(lane: Lane, trace: Trace) -> list[StepTime]:
+    """Return one for each device that ran something for the steps of a lane."""
+    host = _Host(lane, trace)
+    spans = [_span(run, trace) for run in _runs(lane)]
+    found = []
+    for device in sorted({record.device for window in lane.windows for record, _ in window.executed}):
+        records = [record for record in trace.records if record.device == device and record.duration_us >= 0]
+        means: dict[str, float] = {}
+        streams = set()
+        for start, end in spans:
+            ran = _running_between(start, end, records)
+            streams |= {record.stream for record in ran}
+            for name, us in (_busy_parts(start, end, ran) | _idle_parts(start, end, ran, host)).items():
+                means[name] = means.get(name, 0.0) + us / len(lane.windows)
+        found.append(StepTime(device, len(streams), **means))
+    return found
+
+
+def _runs(lane: Lane) -> list[list[Window]]:
+    """Return the windows of a lane: steps that follow one another together, other windows alone."""
+    runs: list[list[Window]] = []
+    chosen = set(map(id, lane.windows))
+    until = -inf  # when the step before ended, and the longest time after it that is no break
+    for window in lane.all_windows:
+        if id(window) in chosen and window.start_us <= until:
+            runs[-1].append(window)
+        elif id(window) in chosen:
+            runs.append([window])
+        is_step = id(window) in chosen and window.name.startswith(STEP_PREFIX)
+        until = window.end_us + _MOST_BETWEEN_STEPS * window.duration_us if is_step else -inf
+    return runs
+
+
+def _span(run: Sequence[Window], trace: Trace) -> tuple[float, float]:
+    """Return when steps that follow one another began and ended.
+
+    They begin and end on the host, unless the device is behind it at the end. Then they end with their last record,
+    and begin as far behind the host, at most when the device had done what was launched before.
+    """
+    own = [record for window in run for record, _ in window.executed]
+    start, end = run[0].start_us, run[-1].end_us
+    if not own:
+        return start, end
+    first, last = min(record.start_us for record in own), max(map(_end_us, own))
+    if run[0].name == WHOLE:
+        return first, last
+    # None of these is one of theirs: they start before the first of those.
+    drained = max(map(_end_us, _running_between(start, first, trace.records)), default=start)
+    behind = max(0.0, last - end)
+    return start + min(behind, max(0.0, drained - start)), end + behind
+
+
+def _busy_parts(start: float, end: float, ran: Sequence[DeviceRecord]) -> dict[str, float]:
+    kernels = [record for record in ran if record.category == "kernel"]
+    computing = [record for record in kernels if decode(record.name).kind is not Kind.COMMUNICATION]
+    compute, all_kernels, busy = (_union_us(start, end, each) for each in (computing, kernels, ran))
+    return {
+        "wall_us": end - start,
+        "compute_us": compute,
+        "communication_us": all_kernels - compute,
+        "copy_us": busy - all_kernels,
+    }
+
+
+def _union_us(start: float, end: float, records: Sequence[DeviceRecord | Op]) -> float:
+    """Return how long at least one of them ran. `records`: by start."""
+    total = 0.0
     for record in records:
-        if record.duration_us >= 0:  # NaN fails too
-            lanes.setdefault(record.device, []).append(record)
-    found: dict[int, list[Activity]] = {}
-    for window in windows:
-        for activity in _of_window(window, lanes):
-            found.setdefault(activity.device, []).append(activity)
-    return [
-        Activity(
-            device=device,
-            streams=max(activity.streams for activity in activities),
-            span_us=sum(activity.span_us for activity in activities) / len(windows),
-            busy_us=sum(activity.busy_us for activity in activities) / len(windows),
-            waiting_us=sum(activity.waiting_us for activity in activities) / len(windows),
-        )
-        for device, activities in sorted(found.items())
-    ]
+        until = min(_end_us(record), end)
+        total += max(0.0, until - max(start, record.start_us))
+        start = max(start, until)
+    return total
+
+
+class _Host:
+    """What the host did while a device was idle."""
+
+    def __init__(self, lane: Lane, trace: Trace) -> None:
+        self._trace = trace
+        self.is_of_steps = lane.windows[0].name.startswith(STEP_PREFIX)
+        loading = (row for rows in (trace.ops, trace.annotations) for row in rows if row.name.startswith(_LOADER))
+        self._loading = sorted(loading, key=attrgetter("start_us"))
+        # By the correlation of the first call of a step that launches.
+        self._begins = dict(filter(None, map(self._begin, lane.windows)))
+
+    def _begin(self, window: Window) -> tuple[int | None, float] | None:
+        """Return the first launch of a step, and when the host began to work for it: behind the loader's rows."""
+        first = next((call for call in window.calls if call.is_launch or call.is_transfer), None)
+        if first is None or not window.name.startswith(STEP_PREFIX):
+            return None
+        loaded = self._loading_between(window.start_us, first.start_us)
+        since = max((row.end_us for row in loaded), default=window.start_us)
+        working = bisect_left(window.ops, since, key=attrgetter("start_us"))
+        return first.correlation, min([first.start_us, *(op.start_us for op in window.ops[working : working + 1])])
+
+    def _loading_between(self, start: float, end: float) -> list[Op]:
+        if not self._loading:
+            return []
+        first, last = (bisect_left(self._loading, at, key=attrgetter("start_us")) for at in (start, end))
+        return self._loading[max(0, first - 1) : last]
+
+    def causes(self, start: float, end: float, record: DeviceRecord) -> dict[str, float]:
+        """Return for what a device waited from `start` until this record began, at `end`."""
+        call = self._trace.launch_of(record)
+        if call is None:
+            return {"unknown_us": end - start}
+        is_copy = record.category == "gpu_memcpy"
+        launched = max(start, min(end, call.start_us if is_copy else call.start_us + call.duration_us))
+        began = self._begins.get(call.correlation)
+        if began is not None:
+            fetching = max(0.0, min(launched, began) - start)
+        else:
+            fetching = _union_us(start, launched, self._loading_between(start, launched))
+        rest = "copy_wait_us" if is_copy else "unknown_us"
+        return {"input_us": fetching, "launch_us": launched - start - fetching, rest: end - launched}
+
+
+def _idle_parts(start: float, end: float, ran: Sequence[DeviceRecord], host: _Host) -> dict[str, float]:
+    parts = {"launch_us": 0.0, "input_us": 0.0, "copy_wait_us": 0.0, "unknown_us": 0.0}
+    at = start
+    for record in ran:
+        if record.start_us > at:
+            for cause, us in host.causes(at, record.start_us, record).items():
+                parts[cause] += us
+        at = max(at, _end_us(record))
+    parts["input_us" if host.is_of_steps else "unknown_us"] += max(0.0, end - at)
+    return parts
 
 
 def host_time_us(window: Window) -> float:
@@ -269,30 +420,6 @@ def host_time_us(window: Window) -> float:
     return max(0.0, end - start - waited)
 
 
-def _of_window(window: Window, lanes: Mapping[int, Sequence[DeviceRecord]]) -> Iterable[Activity]:
-    by_device: dict[int, list[DeviceRecord]] = {}
-    calls: dict[int, ApiCall | None] = {}
-    for record, call in window.executed:
-        if record.duration_us >= 0:  # NaN fails too
-            by_device.setdefault(record.device, []).append(record)
-            calls[id(record)] = call
-    for device, own in by_device.items():
-        first = min(record.start_us for record in own)
-        last = max(_end_us(record) for record in own)
-        ran = _running_between(first, last, lanes[device])
-        busy = waiting = 0.0
-        end = first
-        for record in ran:
-            call = calls.get(id(record))
-            if record.start_us > end and call is not None:
-                returned = call.start_us + call.duration_us
-                waiting += max(0.0, min(record.start_us, returned) - end)
-            until = min(_end_us(record), last)
-            busy += max(0.0, until - max(end, record.start_us))
-            end = max(end, until)
-        yield Activity(device, len({record.stream for record in ran}), last - first, busy, waiting)
-
-
 def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRecord]) -> list[DeviceRecord]:
     """Return those that start there, and those that were launched before the window and still ran."""
     first, last = (bisect_left(records, at, key=attrgetter("start_us")) for at in (start_us, end_us))
@@ -300,5 +427,5 @@ def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRec
     return [*(record for record in earlier if _end_us(record) > start_us), *records[first:last]]
 
 
-def _end_us(record: DeviceRecord) -> float:
+def _end_us(record: DeviceRecord | Op) -> float:
     return record.start_us + record.duration_us

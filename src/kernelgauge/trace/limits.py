@@ -32,71 +32,53 @@ class LimitShare:
     unit: str  # "GB/s" or "TFLOP/s"
 
 
-def _limits(name: str, memory_gb_per_s: float, source: str, /, **tflop_per_s: float) -> DeviceLimits:
-    return DeviceLimits(name, memory_gb_per_s, MappingProxyType(tflop_per_s), source)
+_TYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+
+
+def _limits(name: str, memory_gb_per_s: float, tflop_per_s: str, source: str) -> DeviceLimits:
+    peaks = {dtype: float(peak) for dtype, peak in zip(_TYPES, tflop_per_s.split(), strict=True) if peak != "-"}
+    return DeviceLimits(name, memory_gb_per_s, MappingProxyType(peaks), source)
 
 
 # Peaks are those of the matrix units where a type has them (Tensor Cores, Matrix Cores), with sums in fp32: on GeForce
-# cards sums in fp16 are twice as fast. Some figures NVIDIA prints only with sparsity, twice as high: "/ 2" is ours.
-_SXM_HOPPER = {
-    "fp64": 67.0, "fp32": 67.0, "tf32": 989 / 2, "bf16": 1979 / 2, "fp16": 1979 / 2, "fp8": 3958 / 2, "int8": 3958 / 2,
-}  # fmt: skip
-_A100 = {"fp64": 19.5, "fp32": 19.5, "tf32": 156.0, "bf16": 312.0, "fp16": 312.0, "int8": 624.0}
-_A100_SOURCE = "NVIDIA A100 Tensor Core GPU datasheet"
-_V100_SOURCE = "NVIDIA V100 Tensor Core GPU datasheet"
+# cards sums in fp16 are twice as fast. Of figures that NVIDIA prints only with sparsity, it is half.
+# fmt: off
 _ALL = (
-    _limits(
-        "NVIDIA B200", 8000,
-        # The table for FP8 and memory is of eight GPUs. What other editions disagree on (TF32, FP32, FP64) is left out.
-        "NVIDIA DGX B200 datasheet; NVIDIA Blackwell Architecture Technical Brief, HGX B200",
-        bf16=4500 / 2, fp16=4500 / 2, fp8=9000 / 2,
-    ),
-    _limits("NVIDIA H200", 4800, "NVIDIA H200 Tensor Core GPU datasheet, H200 SXM", **_SXM_HOPPER),
-    _limits("NVIDIA H100 80GB HBM3", 3350, "NVIDIA H100 Tensor Core GPU datasheet, H100 SXM", **_SXM_HOPPER),
-    _limits(
-        "NVIDIA H100 PCIe", 2000, "NVIDIA H100 Tensor Core GPU datasheet, H100 PCIe",
-        fp64=51, fp32=51, tf32=756 / 2, bf16=1513 / 2, fp16=1513 / 2, fp8=3026 / 2, int8=3026 / 2,
-    ),
-    _limits("NVIDIA A100-SXM4-80GB", 2039, _A100_SOURCE, **_A100),
-    _limits("NVIDIA A100 80GB PCIe", 1935, _A100_SOURCE, **_A100),
-    _limits("NVIDIA A100-SXM4-40GB", 1555, _A100_SOURCE, **_A100),
-    _limits("NVIDIA A100-PCIE-40GB", 1555, _A100_SOURCE, **_A100),
-    _limits(
-        "NVIDIA L40S", 864, "NVIDIA L40S GPU datasheet",
-        fp32=91.6, tf32=183, bf16=362.05, fp16=362.05, fp8=733, int8=733,
-    ),
-    _limits(
-        "NVIDIA L4", 300, "NVIDIA L4 Tensor Core GPU datasheet",
-        fp32=30.3, tf32=120 / 2, bf16=242 / 2, fp16=242 / 2, fp8=485 / 2, int8=485 / 2,
-    ),
-    _limits(
-        "NVIDIA A10", 600, "NVIDIA A10 Tensor Core GPU datasheet", fp32=31.2, tf32=62.5, bf16=125, fp16=125, int8=250,
-    ),
-    _limits(
-        "NVIDIA GeForce RTX 4090", 1008, "NVIDIA Ada GPU Architecture whitepaper v2.02, appendix A",
-        fp32=82.6, tf32=82.6, bf16=165.2, fp16=165.2, fp8=330.3, int8=660.6,
-    ),
-    _limits(
-        "NVIDIA GeForce RTX 3090", 936, "NVIDIA Ampere GA102 GPU Architecture whitepaper v2, appendix A",
-        fp32=35.6, tf32=35.6, bf16=71, fp16=71, int8=284,
-    ),
+    # GB/s; TFLOP/s in fp64, fp32, tf32, bf16, fp16, fp8 and int8
+    # The table for FP8 and memory is of eight GPUs. What other editions disagree on (TF32, FP32, FP64) is left out.
+    _limits("NVIDIA B200", 8000, "- - - 2250 2250 4500 -",
+            "NVIDIA DGX B200 datasheet; NVIDIA Blackwell Architecture Technical Brief, HGX B200"),
+    _limits("NVIDIA H200", 4800, "67 67 494.5 989.5 989.5 1979 1979",
+            "NVIDIA H200 Tensor Core GPU datasheet, H200 SXM"),
+    _limits("NVIDIA H100 80GB HBM3", 3350, "67 67 494.5 989.5 989.5 1979 1979",
+            "NVIDIA H100 Tensor Core GPU datasheet, H100 SXM"),
+    _limits("NVIDIA H100 PCIe", 2000, "51 51 378 756.5 756.5 1513 1513",
+            "NVIDIA H100 Tensor Core GPU datasheet, H100 PCIe"),
+    _limits("NVIDIA A100-SXM4-80GB", 2039, "19.5 19.5 156 312 312 - 624", "NVIDIA A100 Tensor Core GPU datasheet"),
+    _limits("NVIDIA A100 80GB PCIe", 1935, "19.5 19.5 156 312 312 - 624", "NVIDIA A100 Tensor Core GPU datasheet"),
+    _limits("NVIDIA A100-SXM4-40GB", 1555, "19.5 19.5 156 312 312 - 624", "NVIDIA A100 Tensor Core GPU datasheet"),
+    _limits("NVIDIA A100-PCIE-40GB", 1555, "19.5 19.5 156 312 312 - 624", "NVIDIA A100 Tensor Core GPU datasheet"),
+    _limits("NVIDIA L40S", 864, "- 91.6 183 362.05 362.05 733 733", "NVIDIA L40S GPU datasheet"),
+    _limits("NVIDIA L4", 300, "- 30.3 60 121 121 242.5 242.5", "NVIDIA L4 Tensor Core GPU datasheet"),
+    _limits("NVIDIA A10", 600, "- 31.2 62.5 125 125 - 250", "NVIDIA A10 Tensor Core GPU datasheet"),
+    _limits("NVIDIA GeForce RTX 4090", 1008, "- 82.6 82.6 165.2 165.2 330.3 660.6",
+            "NVIDIA Ada GPU Architecture whitepaper v2.02, appendix A"),
+    _limits("NVIDIA GeForce RTX 3090", 936, "- 35.6 35.6 71 71 - 284",
+            "NVIDIA Ampere GA102 GPU Architecture whitepaper v2, appendix A"),
     # The datasheets of the V100 and the T4 have no bf16, and no TF32.
-    _limits("Tesla V100-SXM2-16GB", 900, _V100_SOURCE, fp64=7.8, fp32=15.7, fp16=125),
-    _limits("Tesla V100-SXM2-32GB", 900, _V100_SOURCE, fp64=7.8, fp32=15.7, fp16=125),
-    _limits("Tesla V100-PCIE-16GB", 900, _V100_SOURCE, fp64=7, fp32=14, fp16=112),
-    _limits("Tesla V100-PCIE-32GB", 900, _V100_SOURCE, fp64=7, fp32=14, fp16=112),
+    _limits("Tesla V100-SXM2-16GB", 900, "7.8 15.7 - - 125 - -", "NVIDIA V100 Tensor Core GPU datasheet"),
+    _limits("Tesla V100-SXM2-32GB", 900, "7.8 15.7 - - 125 - -", "NVIDIA V100 Tensor Core GPU datasheet"),
+    _limits("Tesla V100-PCIE-16GB", 900, "7 14 - - 112 - -", "NVIDIA V100 Tensor Core GPU datasheet"),
+    _limits("Tesla V100-PCIE-32GB", 900, "7 14 - - 112 - -", "NVIDIA V100 Tensor Core GPU datasheet"),
     # The datasheet has 300 GB/s, the product page "320+", which is what 256 bits at 10 Gbit/s give.
-    _limits("Tesla T4", 320, "NVIDIA T4 Tensor Core GPU datasheet and product page", fp32=8.1, fp16=65, int8=130),
-    _limits(
-        "AMD Instinct MI300X", 5300, "AMD Instinct MI300X accelerator data sheet",
-        fp64=163.4, fp32=163.4, tf32=653.7, bf16=1307.4, fp16=1307.4, fp8=2614.9, int8=2614.9,
-    ),
+    _limits("Tesla T4", 320, "- 8.1 - - 65 - 130", "NVIDIA T4 Tensor Core GPU datasheet and product page"),
+    _limits("AMD Instinct MI300X", 5300, "163.4 163.4 653.7 1307.4 1307.4 2614.9 2614.9",
+            "AMD Instinct MI300X accelerator data sheet"),
     # The data sheet's figures are of a module; a device of PyTorch is one of its two dies.
-    _limits(
-        "AMD Instinct MI250X", 3200 / 2, "AMD Instinct MI200 series data sheet, MI250X: half of a module",
-        fp64=95.7 / 2, fp32=95.7 / 2, bf16=383 / 2, fp16=383 / 2, int8=383 / 2,
-    ),
-)  # fmt: skip
+    _limits("AMD Instinct MI250X", 1600, "47.85 47.85 - 191.5 191.5 - 191.5",
+            "AMD Instinct MI200 series data sheet, MI250X: half of a module"),
+)
+# fmt: on
 _BY_NAME = MappingProxyType({limits.name: limits for limits in _ALL})
 
 

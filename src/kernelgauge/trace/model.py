@@ -18,9 +18,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["REGION", "STEP_PREFIX", "WHOLE", "ApiCall", "DeviceRecord", "Launch", "Op", "Trace", "Window"]
+__all__ = [
+    "MODULE_PREFIX",
+    "REGION",
+    "STEP_PREFIX",
+    "WHOLE",
+    "ApiCall",
+    "DeviceRecord",
+    "Launch",
+    "Op",
+    "Trace",
+    "Window",
+]
 
 STEP_PREFIX = "ProfilerStep#"  # of the annotation that torch.profiler makes of each step
+MODULE_PREFIX = "nn.Module: "  # of a row of a Python function
 WHOLE = "the whole trace"  # name of the window of everything
 # What `pytest perf` marks the call with, inside each profiler step: flushing and waiting stay outside of it.
 REGION = "kernelgauge.call"
@@ -108,6 +120,11 @@ class DeviceRecord(msgspec.Struct, frozen=True, gc=False):
     block: tuple[int, int, int] | None = None
     bytes: int | None = None
 
+    @property
+    def time_us(self) -> float:
+        """Return the duration that sums have: a negative one, or none that is a number, counts nothing."""
+        return self.duration_us if self.duration_us > 0 else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -135,6 +152,10 @@ class Window:
     lost: int = 0  # launches of kernels that left no record
 
     @property
+    def end_us(self) -> float:
+        return self.start_us + self.duration_us
+
+    @property
     def synchronizations(self) -> int:
         return sum(call.is_synchronization for call in self.calls)
 
@@ -145,7 +166,7 @@ class Window:
     @property
     def device_time_us(self) -> float:
         """Return the sum of kernel durations; memsets and copies are not in it."""
-        return sum(launch.record.duration_us for launch in self.launches)
+        return sum(launch.record.time_us for launch in self.launches)
 
 
 @dataclass(frozen=True)
@@ -158,6 +179,9 @@ class Trace:
     records: tuple[DeviceRecord, ...]
     device_properties: tuple[dict[str, object], ...] = ()
     not_read: Mapping[str, int] = field(default_factory=dict)  # rows of devices that nobody here knows, by category
+    malformed: Mapping[str, int] = field(default_factory=dict)  # rows with a field of another type, by category
+    first_malformed: str = field(default="", compare=False)
+    modules: tuple[Op, ...] = ()  # calls of an nn.Module; only with_stack=True records them
 
     @cached_property
     def _records_by_correlation(self) -> dict[int, list[DeviceRecord]]:
@@ -187,6 +211,10 @@ class Trace:
         asking = [call for call in self.calls if call.is_launch or call.is_transfer]
         asked = Counter(call.correlation for call in asking if call.correlation is not None)
         problems = [
+            f"malformed: rows of {category} that were not read: {count}; the first: {self.first_malformed}"
+            for category, count in self.malformed.items()
+        ]
+        problems += [
             f"duplicated: correlation {correlation} belongs to {count} launching calls"
             for correlation, count in asked.items()
             if count > 1
@@ -204,6 +232,10 @@ class Trace:
             if not 0 <= record.duration_us < inf:  # NaN fails too
                 problems.append(f"bad duration: {record.name} took {record.duration_us} us")
         return tuple(problems)
+
+    def launch_of(self, record: DeviceRecord) -> ApiCall | None:
+        """Return the call that asked for this record; None if the trace does not have it."""
+        return self._asking_by_correlation.get(record.correlation)
 
     def _records_of(self, call: ApiCall) -> list[DeviceRecord]:
         return self._records_by_correlation.get(call.correlation, []) if call.correlation is not None else []

@@ -3,8 +3,8 @@
 A rule about names is one row of `RULES`. Names come from traces and are untrusted: `decode` accepts any string, in time
 linear in its length, and only `raw` keeps unprintable characters. A name without a rule is `Kind.OTHER`.
 
-C++ names reach a trace demangled. All that is needed of them is the qualified name and the template arguments, which
-`_parse_name` finds by counting brackets.
+C++ names reach a trace demangled, but for some of ROCm. All that is needed of them is the qualified name and the template
+arguments, which `_parse_name` finds by counting brackets; of a mangled name, what can be read without a demangler.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-__all__ = ["RULES", "KernelName", "Kind", "Rule", "decode"]
+__all__ = ["RULES", "KernelName", "Kind", "Rule", "decode", "kind_of_words"]
 
 
 class Kind(str, Enum):
@@ -87,7 +87,10 @@ def _parse_name(raw: str) -> _Parsed:
     text = raw if raw.isprintable() else "".join(c if c.isprintable() else "?" for c in raw)
     text = text.strip().removesuffix(" [clone .kd]").removesuffix(".kd")  # ROCm's suffix of a code object's symbol
     text = _CAST.sub("", _ANONYMOUS.sub("", text))
-    head, args = _split_function(text) if "<" in text or "(" in text else (text.removeprefix("void "), "")
+    if text.startswith("_Z"):
+        head, args = _split_mangled(text)
+    else:
+        head, args = _split_function(text) if "<" in text or "(" in text else (text.removeprefix("void "), "")
     base = head.rsplit("::", 1)[-1]
     return _Parsed(raw, text, head, base if _WORD.fullmatch(base) else "", args)
 
@@ -114,6 +117,18 @@ def _split_function(text: str) -> tuple[str, str]:
     if depth:
         return "".join(heads), text[args_at:]
     return "".join(heads) + text[start:], args
+
+
+_LENGTH = re.compile(r"[0-9]{1,4}")
+
+
+def _split_mangled(text: str) -> tuple[str, str]:
+    """Return `ck::kernel_gemm` and the rest of `_ZN2ck11kernel_gemmI...`: the scopes up to the first that has arguments."""
+    parts, at = [], 3 if text.startswith("_ZN") else 2
+    while length := _LENGTH.match(text, at):
+        at = length.end() + int(length[0])
+        parts.append(text[length.end() : at])
+    return "::".join(part for part in parts if part and not part.startswith("_GLOBAL__N")) or text, text[at:]
 
 
 def _clip(text: str) -> str:
@@ -493,17 +508,23 @@ _WORDS_OF_KINDS = tuple(
         (Kind.INDEX, r"embedding|gather|scatter"),
     )
 )
+
+
+def kind_of_words(text: str) -> Kind:
+    """Return the kind that words of a Triton kernel or of an op say."""
+    return next((kind for words, kind in _WORDS_OF_KINDS if words.search(text)), Kind.OTHER)
+
+
 _PASS = re.compile(r"_(?P<pass>forward|backward|fwd|bwd)(?=_|$)")
 
 
 def _triton(name: _Parsed, _: re.Match[str]) -> dict[str, Any]:
     """Read the words of a hand-written kernel. Its op is what stands before the pass; a backward says so."""
-    kind = next((kind for words, kind in _WORDS_OF_KINDS if words.search(name.text)), Kind.OTHER)
     passed = _PASS.search(name.text)
     op = (name.text[: passed.start()] if passed else re.sub(r"_kernel.*", "", name.text)).strip("_")
     if op and passed and passed["pass"].startswith("b"):
         op += "_backward"
-    return {"kind": kind, "ops": (op,) if op else ()}
+    return {"kind": kind_of_words(name.text), "ops": (op,) if op else ()}
 
 
 # --- the rules -------------------------------------------------------------------------------------------------------
@@ -601,13 +622,13 @@ RULES: tuple[Rule, ...] = (
     _rule(_BARE, r"cudnn_generated_\w*conv\w*", "cudnn", Kind.CONVOLUTION, _PUBLIC, _tokens),
     _rule(_BARE, r"cudnn_generated_\w*(?:matMul|gemm)\w*", "cudnn", Kind.GEMM, _PUBLIC, _tokens),
     _rule(_TEXT, r"\bcutlass__5x_cudnn::Kernel<(?P<name>cutlass_\w+)", "cudnn", Kind.CONVOLUTION, _PUBLIC, _tokens),
-    _rule(_BARE, r"_ZN17cutlass__5x_cudnn\d+KernelI\d+(?P<name>cutlass_\w+?_align\d+)\w*", "cudnn", Kind.CONVOLUTION,
+    _rule(_TEXT, r"^_ZN17cutlass__5x_cudnn\d+KernelI\d+(?P<name>cutlass_\w+?_align\d+)", "cudnn", Kind.CONVOLUTION,
           _MANGLED, _tokens),
     _rule(_TEXT, r"^(?:void )?cutlass_cudnn\w*::Kernel<cutlass_cudnn\w*::reduction::kernel::ReduceSplitK", "cudnn",
           Kind.SPLITK_REDUCE, _RESNET),
     _rule(_TEXT, r"^(?:void )?cutlass_cudnn\w*::Kernel<(?P<name>cutlass_\w+)", "cudnn", Kind.CONVOLUTION, _RESNET,
           _tokens),
-    _rule(_BARE, r"_ZN\d+cutlass_cudnn\w*ImplicitGemmConvolution\w*", "cudnn", Kind.CONVOLUTION,
+    _rule(_TEXT, r"^_ZN\d+cutlass_cudnn\w*ImplicitGemmConvolution", "cudnn", Kind.CONVOLUTION,
           f"{_RESNET}, not demangled", _whole),
     _rule(_BARE, rf"cudnn_(?:infer|train)_{_ARCH}_(?P<name>\w*cudnn_\w*)", "cudnn", Kind.CONVOLUTION, _RESNET, _tokens),
     _rule(_BARE, rf"sm\d+_xmma_\w*(?:fprop|dgrad|wgrad)\w*|(?:cudnn_)?{_ARCH}_\w*cudnn_\w*", "cudnn", Kind.CONVOLUTION,
@@ -634,7 +655,7 @@ RULES: tuple[Rule, ...] = (
     _rule(_TEXT, r"\bcutlass::Kernel2?<(?P<name>cutlass_\w+)", "cutlass", Kind.GEMM, _PUBLIC, _tokens),
     _rule(_BARE, r"cutlass(?:3x)?_\w*(?:gemm|fprop|dgrad|wgrad)\w*", "cutlass", Kind.GEMM,
           "cutlass: media/docs/profiler.md", _tokens),
-    _rule(_BARE, r"_ZN7cutlass\d+Kernel2?I\d+(?P<name>cutlass_\w+?_align\d+)\w*", "cutlass", Kind.GEMM, _MANGLED,
+    _rule(_TEXT, r"^_ZN7cutlass\d+Kernel2?I\d+(?P<name>cutlass_\w+?_align\d+)", "cutlass", Kind.GEMM, _MANGLED,
           _tokens),
     _rule(_HEAD, r"\bcutlass::device_kernel$", "cutlass", Kind.OTHER, "cutlass: include/cutlass/device_kernel.h",
           _cutlass3),
@@ -675,6 +696,41 @@ RULES: tuple[Rule, ...] = (
     _rule(_BARE, _LIGER, "liger", Kind.OTHER, "Liger-Kernel: src/liger_kernel/ops", _triton),
     _rule(_BARE, r"_(?![A-Z])\w*(?:kernel|fwd|bwd|forward|backward)\w*", "triton", Kind.OTHER, _PUBLIC, _triton),
     _rule(_BARE, r"triton_\w+", "triton", Kind.OTHER, _PUBLIC, _triton),
+
+    # What no library above has: those of ROCm and of serving, by the words that they use.
+    _rule(_HEAD, r"^(?:deep_ep|dpsk::ep)::", "deepep", Kind.COMMUNICATION, _PUBLIC),
+    _rule(_BASE, r"(?:attn_fwd|attn_bwd|bwd_preprocess|bwd_kernel_d[kqv])\w*", "aotriton", Kind.ATTENTION, _PUBLIC),
+    _rule(_BASE, r"igemm_(?:fwd|bwd|wrw)_gtc\w*|(?:miopenSp3|miopenGcn|naive_conv|gridwise_conv)\w*", "miopen",
+          Kind.CONVOLUTION, _PUBLIC),
+    _rule(_BASE, r"(?:batched_transpose|transpose_(?:NCHW|NHWC|CNHW)|Im2d?2?Col|Col2Im)\w*", "miopen", Kind.COPY,
+          _PUBLIC),
+    _rule(_BASE, r"MIOpenBatchNorm\w*", "miopen", Kind.NORM, _PUBLIC, op="batch_norm"),
+    _rule(_BASE, r"(?:SubTensorOp|Op\dd?Tensor)\w*", "miopen", Kind.POINTWISE, _PUBLIC),
+    *(_rule(_TEXT, rf"ck_tile(?:::|6)kentry.*?{word}", "composable-kernel", kind, _PUBLIC)
+      for word, kind in (("Fmha", Kind.ATTENTION), ("norm", Kind.NORM), ("MoeSorting", Kind.INDEX), ("Gemm", Kind.GEMM))),
+    _rule(_HEAD, r"^ck(?:_tile)?::(?:\w+::)*kernel_\w*conv", "composable-kernel", Kind.CONVOLUTION, _PUBLIC),
+    _rule(_BASE, r"fft[12]d_[cr]2[cr]\w*|flip_filter|pointwise_mult_and_sum_complex\w*", "cudnn", Kind.CONVOLUTION,
+          _PUBLIC),
+    _rule(_BASE, r"bmm_\w+_sm1\d\d\w*", "trtllm", Kind.GEMM, _PUBLIC),
+    _rule(_BASE, r"fmhaSm\d+\w*", "trtllm", Kind.ATTENTION, _PUBLIC),
+    _rule(_BASE, r"routing[A-Z]\w*", "trtllm", Kind.INDEX, _PUBLIC),
+    *(_rule(_HEAD, rf"^{name}", name.split(":")[0], kind, _PUBLIC)
+      for name, kind in (
+          ("flashinfer::norm::", Kind.NORM), ("flashinfer::activation::", Kind.POINTWISE),
+          ("flashinfer::sampling::", Kind.INDEX), (r"flashinfer::\w*Rotary", Kind.POINTWISE),
+          (r"flashinfer::(?:\w+::)*\w*(?:Prefill|Decode|Attention|MLA|Merge)", Kind.ATTENTION),
+          ("flash::compute_attn", Kind.ATTENTION))
+      ),
+    *(_rule(_BASE, rf"\w*(?:{words})\w*", "other", kind, "vLLM: csrc; SGLang: sgl-kernel; aiter: csrc; public profiles")
+      for kind, words in (
+          (Kind.COPY, "reshape_and_cache|store_kvcache|concat_and_cache|copy_blocks"),
+          (Kind.POINTWISE, "sage_quant|per_token_(?:group_)?(?:cast|quant)|scaled_fp8_quant|quantize_|rotary|_rope"),
+          (Kind.ATTENTION, "paged_attention|unified_attention|fmha_|sage_fwd|compute_attn|mla_decode|flash_attn"),
+          (Kind.NORM, "rms_?norm|layer_?norm|group_?norm|RMSNorm|LayerNorm|ln_fwd|ln_bwd"),
+          (Kind.POINTWISE, "act_and_mul|silu_and_mul|swiglu"),
+          (Kind.GEMM, "matmul_ogs|finalize_matmul|fused_moe|moe_gemm|fp8_gemm|sgemm_largek"),
+          (Kind.INDEX, "moe_align|moe_sorting|moe_sum|combined_routing|expert_tokens"))
+      ),
 )
 # fmt: on
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import chain, islice
@@ -21,7 +22,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from ..errors import TraceError
-from .model import STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
+from .model import MODULE_PREFIX, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
 __all__ = ["BLOCK_BYTES", "FILE_BLOCK_BYTES", "LONGEST_BYTES", "parse", "parse_blocks"]
 
@@ -34,10 +35,19 @@ LONGEST_BYTES = 16 << 20
 _API_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"})
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
 _CATEGORIES = _API_CATEGORIES | _DEVICE_CATEGORIES | {"cpu_op", "user_annotation"}
-# Devices and versions that nobody here has seen enough of: Kineto's other accelerators, and its names before torch 1.11.
+# The same before torch 1.11. A profiler step was an `Operator`, too.
+_OLD_CATEGORIES = {
+    "Operator": "cpu_op", "Runtime": "cuda_runtime", "Kernel": "kernel", "Memset": "gpu_memset", "Memcpy": "gpu_memcpy",
+}  # fmt: skip
+# Kineto's other accelerators: nobody here has seen enough of them.
 _NOT_READ = frozenset(
-    {"Kernel", "Memset", "Memcpy", "Runtime", "mtia_ccp_events", "mtia_runtime", "mtia_workloadd", "hpu_op",
-     "xpu_runtime", "xpu_driver", "privateuse1_runtime", "privateuse1_driver"}
+    {"mtia_ccp_events", "mtia_runtime", "mtia_workloadd", "hpu_op", "xpu_runtime", "xpu_driver",
+     "privateuse1_runtime", "privateuse1_driver"}
+)  # fmt: skip
+# Kineto's other rows. They are not needed, but only PyTorch writes them.
+_OF_PYTORCH = frozenset(
+    {"gpu_user_annotation", "cpu_instant_event", "ac2g", "fwdbwd", "overhead", "cuda_sync", "Trace",
+     "PyTorch Profiler"}
 )  # fmt: skip
 
 
@@ -48,7 +58,9 @@ def parse(content: bytes, *, where: str = "<bytes>") -> Trace:
 
 def parse_blocks(blocks: Iterator[bytes], *, where: str) -> Trace:
     """Parse the blocks of a file, gzip or JSON, at most `FILE_BLOCK_BYTES` each. Raises `TraceError` as `parse`."""
-    return _read(_inflate(blocks, where), where)
+    start = next(blocks, b"")
+    content = chain([start], blocks)
+    return _read(_inflate(content, where) if start.startswith(_GZIP) else content, where)
 
 
 def _read(blocks: Iterable[bytes], where: str) -> Trace:
@@ -58,8 +70,13 @@ def _read(blocks: Iterable[bytes], where: str) -> Trace:
             rows.add(first, events)
         return rows.trace(_devices(document.rest.get("deviceProperties", msgspec.Raw(b"[]"))))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        expected = "a JSON object with a list `traceEvents`, as export_chrome_trace writes it"
-        raise TraceError("not a torch.profiler trace", where=where, got=str(error), expected=expected) from error
+        raise TraceError(
+            "not a torch.profiler trace",
+            where=where,
+            got=str(error),
+            expected="a JSON object with a list `traceEvents`, as export_chrome_trace writes it",
+            next_command="torch.profiler.profile(...).export_chrome_trace(PATH)   (in the program to explain)",
+        ) from error
 
 
 # --- from a file to blocks of JSON -----------------------------------------------------------------------------------
@@ -76,18 +93,12 @@ _MOST_RATIO = 200
 _RATIO_FROM = 64 << 20
 
 
-def _inflate(blocks: Iterator[bytes], where: str) -> Iterator[bytes]:
-    """Yield the content of a file, decompressed if it is gzip, in blocks of at most `BLOCK_BYTES`.
+def _inflate(blocks: Iterable[bytes], where: str) -> Iterator[bytes]:
+    """Yield the content of a gzip file in blocks of at most `BLOCK_BYTES`.
 
     A file is one gzip member after another; zeros between and behind them are padding. Raises `TraceError` if a member
     is damaged or incomplete, or holds far more than a trace would.
     """
-    start = next(blocks, b"")
-    blocks = chain([start], blocks)
-    return _inflated(blocks, where) if start.startswith(_GZIP) else blocks
-
-
-def _inflated(blocks: Iterable[bytes], where: str) -> Iterator[bytes]:
     engine = zlib.decompressobj(_GZIP_WINDOW)
     read = made = 0
     for block in blocks:
@@ -146,6 +157,9 @@ _KEY = b'"traceEvents"'
 _EVENTS = re.compile(_KEY + rb"[ \t\r\n]*:[ \t\r\n]*\[")
 _END = re.compile(rb"\}[ \t\r\n]*,")
 _TOKEN = re.compile(rb'"[^"]*"?|[{\[]+|[}\]]+')  # of text without escapes: a string, or brackets in a row
+# What Kineto writes and JSON does not allow: numbers that are none, line ends in strings, backslashes of Windows paths.
+_STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]+|\\.)*"?|-?\b(?:NaN|Infinity|nan|inf)\b', re.DOTALL)
+_NOT_IN_A_STRING = re.compile(rb'[\0-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<wrong>))')
 # Python's integers have no bound, but their hashes have: keys of a dict that are chosen to collide would stop it.
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -182,6 +196,10 @@ class Event(msgspec.Struct, gc=False):
     dur: float = 0.0
     tid: _Int | str = 0
     args: Args | None = None
+
+
+class _OddEvent(Event, gc=False):
+    """A row with a field of another type. `name` is the error; the phase is none."""
 
 
 class _Loose(msgspec.Struct):
@@ -249,7 +267,9 @@ class _Document:
                 return buffer[1:]
             for match in _EVENTS.finditer(buffer, seen):
                 seen = match.end()
-                if self._takes_rest(buffer[:seen] + b"]}"):  # else it is a part of something else
+                if self._takes_rest(
+                    buffer[:seen] + b"]}", mend=others < _MOST_GUESSES
+                ):  # else it is a part of something else
                     del self.rest["traceEvents"]
                     self._offset += seen
                     return buffer[seen:]
@@ -265,28 +285,23 @@ class _Document:
             raise msgspec.ValidationError("Expected `array` - at `$.traceEvents`")
         raise msgspec.ValidationError("Object missing required field `traceEvents`")
 
-    def _takes_rest(self, text: bytes) -> bool:
+    def _takes_rest(self, text: bytes, *, mend: bool = True) -> bool:
         try:
             rest = _decode_rest(_in_utf8(text))
         except msgspec.DecodeError:
-            return False
+            return mend and self._takes_rest(_mended(text), mend=False)
         self.rest |= {key: msgspec.Raw(bytes(value)) for key, value in rest.items()}
         return True
 
-    def _guess(self, buffer: bytes, ends: Iterable[tuple[int, int]]) -> tuple[list[Event], int] | None:
-        """Return the events before the first end that proves right, and where it goes on. `ends`: the same of each."""
-        for end, next_one in islice(ends, _MOST_GUESSES):
-            try:
-                return self._events(buffer[:end]), next_one
-            except _NotTheEndError:
-                continue
-        return None
-
     def _before_last(self, buffer: bytes) -> tuple[list[Event], int] | None:
         """Return the events before the last one, and where that begins. None if it is the first, or the list ends."""
-        found = self._guess(buffer, _ends_of_events(buffer))
-        if found and found[0]:
-            return found
+        for end, next_one in islice(_ends_of_events(buffer), _MOST_GUESSES):
+            try:
+                if events := self._events(buffer[:end]):
+                    return events, next_one
+            except _NotTheEndError:
+                continue
+            break
         begin, closed = _count(buffer)
         before = buffer[:begin].rstrip(_SPACE)
         if not before or closed is not None:
@@ -300,15 +315,12 @@ class _Document:
         return events, begin
 
     def _last(self, buffer: bytes) -> tuple[list[Event], int]:
-        """Return the events before the bracket that closes their list: one of the last, for little stands behind it."""
-        found = self._guess(buffer, _ends_of_list(buffer))
-        if found is None:
-            _, closed = _count(buffer)
-            if closed is None or buffer[closed : closed + 1] != b"]":
-                self._proved(buffer)  # says what is wrong, if it is more than this
-                raise msgspec.DecodeError(self._place("the file ends within the list of events"))
-            found = self._proved(buffer[:closed]), closed + 1
-        events, end = found
+        """Return the events before the bracket that closes their list, and where that ends."""
+        _, closed = _count(buffer)
+        if closed is None or buffer[closed : closed + 1] != b"]":
+            self._proved(buffer)  # says what is wrong, if it is more than this
+            raise msgspec.DecodeError(self._place("the file ends within the list of events"))
+        events, end = self._proved(buffer[:closed]), closed + 1
         if self._first and not events:
             raise msgspec.DecodeError(self._place("a comma behind the last event"))
         if self._is_list and buffer[end:].strip(_SPACE):
@@ -318,7 +330,7 @@ class _Document:
             _decode_rest(_in_utf8(tail))  # says what is wrong
         if "traceEvents" in self.rest:
             raise msgspec.ValidationError("a second list `traceEvents`")
-        return found
+        return events, end
 
     def _place(self, what: str) -> str:
         return f"traceEvents[{self._first}] or later, from byte {self._offset} of the JSON: {what}"
@@ -327,7 +339,10 @@ class _Document:
         try:
             return self._events(text)
         except _NotTheEndError as error:
-            raise msgspec.DecodeError(self._place(str(error))) from error
+            try:
+                return self._events(_mended(text))
+            except _NotTheEndError:
+                raise msgspec.DecodeError(self._place(str(error))) from error
 
     def _events(self, text: bytes) -> list[Event]:
         """Decode events. Raises `_NotTheEndError` where `text` is no sequence of JSON values."""
@@ -350,12 +365,22 @@ class _Document:
         except msgspec.DecodeError as error:
             try:
                 kind = _decode_loose(row)
-                is_read = kind.ph == "X" and isinstance(kind.cat, str) and kind.cat in _CATEGORIES
-            except msgspec.DecodeError:  # no object
-                is_read = True
-            if is_read:
+            except msgspec.DecodeError:
                 raise msgspec.ValidationError(f"traceEvents[{index}]: {error}") from error
-            return Event(ph="?")
+            category = kind.cat if kind.ph == "X" and isinstance(kind.cat, str) else ""
+            return _OddEvent("?", category, f"traceEvents[{index}]: {error}")
+
+
+def _mended(text: bytes) -> bytes:
+    """Make JSON of what Kineto writes. Of a number that is none it makes what no field that is read may hold."""
+    return _STRING_OR_NUMBER.sub(lambda match: _mended_string(match[0]) if match[0][:1] == b'"' else b"[{}]", text)
+
+
+def _mended_string(text: bytes) -> bytes:
+    def mend(match: re.Match[bytes]) -> bytes:
+        return b" " if match[0] < b" " else match[0] if match["wrong"] is None else b"\\\\"
+
+    return _NOT_IN_A_STRING.sub(mend, text)
 
 
 def _in_utf8(text: bytes) -> bytes:
@@ -369,13 +394,6 @@ def _ends_of_events(text: bytes) -> Iterator[tuple[int, int]]:
     while (at := text.rfind(b"}", 0, at)) >= 0:
         if end := _END.match(text, at):
             yield at + 1, end.end()
-
-
-def _ends_of_list(text: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where the list of events may end, from the right, and what is behind its bracket."""
-    at = len(text)
-    while (at := text.rfind(b"]", 0, at)) >= 0:
-        yield at, at + 1
 
 
 def _count(text: bytes) -> tuple[int, int | None]:
@@ -418,9 +436,14 @@ class _Rows:
     def __init__(self) -> None:
         self._ops: list[Op] = []
         self._annotations: list[Op] = []
+        self._modules: list[Op] = []
         self._calls: list[ApiCall] = []
         self._records: list[DeviceRecord] = []
-        self._not_read: dict[str, int] = {}
+        self._not_read: Counter[str] = Counter()
+        self._malformed: Counter[str] = Counter()
+        self._first_malformed = ""
+        self._is_of_pytorch = False
+        self._foreign: Counter[str] = Counter()  # rows that are not needed, by category
         self._names: dict[str, str] = {}
         self._threads: dict[int | str, int | str] = {}
         self._shapes: dict[bytes, tuple[Any, ...]] = {b"": (), b"null": ()}
@@ -432,9 +455,12 @@ class _Rows:
         for index, event in enumerate(events, start=first):
             category = event.cat
             if category not in _CATEGORIES or event.ph != "X":
-                if category in _NOT_READ:
-                    self._not_read[category] = self._not_read.get(category, 0) + 1
-                continue
+                if category in _OF_PYTORCH:
+                    self._is_of_pytorch = True
+                    continue
+                event.cat = category = self._category_of_other(event)
+                if not category:
+                    continue
             name = names.setdefault(event.name, event.name)
             args = event.args or _NO_ARGS
             external_id = args.older_id if args.external_id is None else args.external_id
@@ -445,18 +471,45 @@ class _Rows:
                 if category in _DEVICE_CATEGORIES:
                     self._records.append(_record(event, name, args, external_id))
                 else:
-                    (ops if category == "cpu_op" else self._annotations).append(
-                        self._op(event, name, args, external_id)
-                    )
+                    lane = {"cpu_op": ops, "python_function": self._modules}.get(category, self._annotations)
+                    lane.append(self._op(event, name, args, external_id))
             except msgspec.DecodeError as error:
-                raise msgspec.DecodeError(f"traceEvents[{index}].args: {error}") from error
+                self._add_malformed(category, f"traceEvents[{index}].args: {error}")
+
+    def _category_of_other(self, event: Event) -> str:
+        """Return the category that a row of torch < 1.11 would have today. Count a row that is not read: "" """
+        old = _OLD_CATEGORIES.get(event.cat, "")
+        if isinstance(event, _OddEvent):
+            if old or event.cat in _CATEGORIES:
+                self._add_malformed(old or event.cat, event.name)
+        elif event.cat in _NOT_READ:
+            self._not_read[event.cat] += 1
+        elif event.cat == "python_function" and event.ph == "X" and event.name.startswith(MODULE_PREFIX):
+            return event.cat
+        elif old and event.ph == "X":
+            return "user_annotation" if old == "cpu_op" and event.name.startswith(STEP_PREFIX) else old
+        elif event.ph not in ("", "M"):
+            self._foreign[event.cat] += 1
+        return ""
+
+    def _add_malformed(self, category: str, error: str) -> None:
+        self._malformed[category] += 1
+        self._first_malformed = self._first_malformed or error
 
     def trace(self, devices: tuple[dict[str, object], ...]) -> Trace:
         """Return the trace of all rows that were added."""
+        if self._foreign.total() and not (
+            self._ops or self._annotations or self._modules or self._calls or self._records or self._not_read
+            or self._malformed or self._is_of_pytorch
+            or self._foreign.keys() & {"python_function", *_CATEGORIES, *_OLD_CATEGORIES}
+        ):  # fmt: skip
+            found = ", ".join(repr(category) for category, _ in self._foreign.most_common(3))
+            raise msgspec.ValidationError(f"the trace of another program: no row of PyTorch, but of {found}")
         annotations = _by_start(self._annotations)
         _refuse_crowded_steps(annotations)
         lanes = (_by_start(self._ops), annotations, _by_start(self._calls), _by_start(self._records))
-        return Trace(*lanes, device_properties=devices, not_read=self._not_read)
+        modules = _by_start(self._modules)
+        return Trace(*lanes, devices, self._not_read, self._malformed, self._first_malformed, modules)
 
     def _op(self, event: Event, name: str, args: Args, external_id: int | None) -> Op:
         return Op(
@@ -482,31 +535,13 @@ def _devices(raw: msgspec.Raw) -> tuple[dict[str, object], ...]:
 
 
 def _record(event: Event, name: str, args: Args, external_id: int | None) -> DeviceRecord:
-    device, stream, grid, block = args.device, args.stream, args.grid, args.block
-    size = args.bytes
-    if (
-        isinstance(device, str)
-        or isinstance(stream, str)
-        or isinstance(grid, str)
-        or isinstance(block, str)
-        or isinstance(size, str)
-    ):
-        places = ("device", "stream", "grid", "block", "bytes")
-        wrong = next(name for name in places if isinstance(getattr(args, name), str))
+    place: tuple[Any, ...] = (args.device, args.stream, args.grid, args.block, args.bytes)
+    if str in map(type, place):
+        wrong = ("device", "stream", "grid", "block", "bytes")[list(map(type, place)).index(str)]
         raise msgspec.ValidationError(f"{wrong} of a device record: got `str`")
-    return DeviceRecord(
-        event.cat,
-        name,
-        event.ts,
-        event.dur,
-        device or 0,
-        stream or 0,
-        args.correlation,
-        external_id,
-        grid,
-        block,
-        size,
-    )
+    device, stream, *sizes = place
+    when = (event.ts, event.dur, device or 0, stream or 0, args.correlation)
+    return DeviceRecord(event.cat, name, *when, external_id, *sizes)
 
 
 def _listed(

@@ -3,60 +3,92 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from statistics import median
+from statistics import fmean, median
 from typing import Any, TypeAlias
 
 from .kernel import KernelIdentity
 from .lane import (
-    METADATA_OPS,
-    Activity,
     Lane,
     LaneKernel,
-    activity_of,
+    StepTime,
     dispatcher_ops,
     host_time_us,
     is_compile_op,
     lane_of,
     metadata_ops_that_launched,
+    step_times,
 )
 from .limits import DeviceLimits, LimitShare, limits_of, share_of_limit
 from .model import DeviceRecord, Trace, Window
 from .names import decode
 from .work import Work, work_of
 
-__all__ = ["Bound", "HostLane", "KernelGroup", "Summary", "Total", "Transfers", "kernel_work", "summarize_trace"]
+__all__ = [
+    "GROUPINGS",
+    "ORDERS",
+    "Bound",
+    "HostLane",
+    "KernelGroup",
+    "Summary",
+    "Transfers",
+    "kernel_work",
+    "summarize_trace",
+]
 
-# A GPU that waits for launches for longer than this share of a step would be faster with a faster host.
-_OVERHEAD_BOUND = 0.25
+# What takes more than this share of a step is worth naming before the kernels.
+_MOST_BESIDE_COMPUTE = 0.25
+_LEAST_BUSY = 0.5  # of a step that its kernels make as long as it is
 
 Size: TypeAlias = "tuple[int, int, int] | None"
 
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """The launches of a step that are the same kernel, launched the same way. Times are means per step."""
+    """Launches of a step that are shown as one. Times are means per step."""
 
-    identity: KernelIdentity
-    launches: int
-    device_time_us: float
-    ops: tuple[str, ...]  # those that launched it, the most frequent first
-    shapes: tuple[tuple[Any, ...], ...]  # the different inputs of these ops
-    work: Work | None  # of all its launches; None where it is not known of each
-    limit: LimitShare | None
+    title: str
+    kernels: tuple[LaneKernel, ...]
+    limit: LimitShare | None  # None where it is not known, or they are several kernels
+
+    @property
+    def identities(self) -> tuple[KernelIdentity, ...]:
+        return tuple(dict.fromkeys(kernel.identity for kernel in self.kernels))
+
+    @property
+    def device_time_us(self) -> float:
+        return sum(kernel.device_time_us for kernel in self.kernels)
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Return those that launched it, the most frequent first."""
+        return tuple(name for name, _ in Counter(kernel.op for kernel in self.kernels if kernel.op).most_common())
+
+    @property
+    def shapes(self) -> tuple[tuple[Any, ...], ...]:
+        return tuple(dict.fromkeys(kernel.input_shapes for kernel in self.kernels if kernel.input_shapes))
+
+    @property
+    def work(self) -> Work | None:
+        return _work_of_all(self.kernels)
 
 
-@dataclass(frozen=True)
-class Total:
-    """A kernel over the whole trace, whatever the steps are. Time is a sum."""
-
-    name: str
-    grid: Size
-    block: Size
-    launches: int
-    device_time_us: float
+# What a row of `kernelgauge show --by` has in common, and in what order rows stand.
+GROUPINGS: Mapping[str, Callable[[LaneKernel], object]] = {
+    "launch": id,
+    "config": lambda kernel: kernel.identity,
+    "name": lambda kernel: kernel.identity.name,
+    "op": lambda kernel: kernel.op or "(no op)",
+    "module": lambda kernel: kernel.module or "(no module)",
+}
+ORDERS: Mapping[str, Callable[[KernelGroup], Any]] = {
+    "time": lambda group: -group.device_time_us,
+    "launches": lambda group: -len(group.kernels),
+    "name": lambda group: group.title,
+    "order": lambda _: 0,
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +108,6 @@ class HostLane:
     duration_us: float  # median over the steps: the host stumbles in one now and then
     launching_us: float  # until the last launch returned, less waiting
     dispatcher_ops: Mapping[str, int]
-    metadata_ops: Mapping[str, int]  # that launched nothing
     metadata_ops_that_launched: tuple[str, ...]
     compile_ops: tuple[str, ...]
     synchronizations: int
@@ -84,10 +115,10 @@ class HostLane:
 
 @dataclass(frozen=True)
 class Bound:
-    """Who makes the step as long as it is. `waiting`: share of the GPU's time in which it waited for a launch."""
+    """What makes the step as long as it is, on the busiest device: `share` of its time goes there."""
 
-    by: str  # "overhead": the host's, or "compute"
-    waiting: float
+    by: str  # "compute", "communication", "copy", "input" or "overhead"
+    share: float
 
 
 @dataclass(frozen=True)
@@ -95,27 +126,54 @@ class Summary:
     """All of it. Of a step: device times are means over the steps of the lane, host times medians, ops the last one's."""
 
     lane: Lane
-    shares: tuple[LimitShare | None, ...]  # of the GPU's limit, of each kernel of the lane
-    groups: tuple[KernelGroup, ...]  # the longest first
-    totals: tuple[Total, ...]  # the longest first
+    totals: Mapping[tuple[str, Size, Size], Sequence[float]]  # durations over the whole trace, the longest first
     memsets: tuple[Transfers, ...]
     copies: tuple[Transfers, ...]
     host: HostLane
-    activity: tuple[Activity, ...]
+    times: tuple[StepTime, ...]  # one for each device
     problems: tuple[str, ...]  # launches without kernels, kernels without launches, anywhere in the trace
     problems_inside: int  # of them, launches inside the windows whose kernels are missing
-    not_read: Mapping[str, int]  # rows of devices that are not read, by category
+    not_read: Mapping[str, int]  # rows of other devices, and rows with an odd field
     devices: tuple[str, ...]
     limits: DeviceLimits | None
 
+    def groups(self, by: str = "config", order: str = "time") -> list[KernelGroup]:
+        """Return the kernels of a step in groups. `by` is one of `GROUPINGS`, `order` one of `ORDERS`."""
+        found: dict[object, list[LaneKernel]] = {}
+        for kernel in self.lane.kernels:
+            found.setdefault(GROUPINGS[by](kernel), []).append(kernel)
+        groups = [
+            KernelGroup(
+                key if isinstance(key, str) else kernels[0].identity.name,
+                tuple(kernels),
+                _share(kernels, self.limits) if by in ("launch", "config") else None,
+            )
+            for key, kernels in found.items()
+        ]
+        return sorted(groups, key=ORDERS[order])
+
     @property
     def bound(self) -> Bound | None:
-        """Return who makes the step so long; None where nothing ran or records are lost, and over a whole trace."""
-        span = sum(activity.span_us for activity in self.activity)
-        if self.lane.is_whole_trace or self.problems_inside or not span:
+        """Return what makes the step so long; None where nothing ran, records are lost, or the trace does not show it."""
+        time = max(self.times, key=lambda time: time.busy_us, default=None)
+        if self.problems_inside or time is None or not time.wall_us:
             return None
-        waiting = sum(activity.waiting_us for activity in self.activity) / span
-        return Bound("overhead" if waiting > _OVERHEAD_BOUND else "compute", waiting)
+        causes = {
+            "overhead": time.launch_us,
+            "input": time.input_us,
+            "communication": time.communication_us,
+            "copy": time.copy_us + time.copy_wait_us,
+        }
+        most = max(causes, key=lambda cause: causes[cause])
+        share, busy = causes[most] / time.wall_us, time.busy_us / time.wall_us
+        if share <= _MOST_BESIDE_COMPUTE and busy > _LEAST_BUSY:
+            return Bound("compute", busy)
+        return Bound(most, share) if causes[most] >= time.unknown_us else None
+
+    @property
+    def wall_us(self) -> float:
+        """Return the time of one step."""
+        return max((time.wall_us for time in self.times), default=fmean(each.duration_us for each in self.lane.windows))
 
 
 def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Summary:
@@ -126,16 +184,14 @@ def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Su
     limits = limits_of(named.pop()) if len(named) == 1 else None
     return Summary(
         lane=lane,
-        shares=tuple(_share([kernel], limits) for kernel in lane.kernels),
-        groups=_groups(lane, limits),
         totals=_totals(trace),
         memsets=_transfers([window.memsets for window in lane.windows]),
         copies=_transfers([window.copies for window in lane.windows]),
         host=_host(lane.windows),
-        activity=tuple(activity_of(lane.windows, trace.records)),
+        times=tuple(step_times(lane, trace)),
         problems=trace.pairing_problems(),
         problems_inside=sum(window.lost for window in lane.windows),
-        not_read=trace.not_read,
+        not_read={**trace.not_read, **{f"{name} row": count for name, count in trace.malformed.items()}},
         devices=tuple(str(device.get("name", "")) for device in trace.device_properties),
         limits=limits,
     )
@@ -146,25 +202,6 @@ def kernel_work(kernel: LaneKernel) -> Work | None:
     if kernel.op is None or not kernel.does_the_op:
         return None
     return work_of(kernel.op, kernel.input_shapes, kernel.input_types)
-
-
-def _groups(lane: Lane, limits: DeviceLimits | None) -> tuple[KernelGroup, ...]:
-    found: dict[KernelIdentity, list[LaneKernel]] = {}
-    for kernel in lane.kernels:
-        found.setdefault(kernel.identity, []).append(kernel)
-    groups = [
-        KernelGroup(
-            identity=identity,
-            launches=len(kernels),
-            device_time_us=sum(kernel.device_time_us for kernel in kernels),
-            ops=tuple(name for name, _ in Counter(kernel.op for kernel in kernels if kernel.op).most_common()),
-            shapes=tuple(dict.fromkeys(kernel.input_shapes for kernel in kernels if kernel.input_shapes)),
-            work=_work_of_all(kernels),
-            limit=_share(kernels, limits),
-        )
-        for identity, kernels in found.items()
-    ]
-    return tuple(sorted(groups, key=lambda group: -group.device_time_us))
 
 
 def _share(kernels: Sequence[LaneKernel], limits: DeviceLimits | None) -> LimitShare | None:
@@ -197,13 +234,12 @@ def _work_of_all(kernels: Sequence[LaneKernel]) -> Work | None:
     return Work(sum(flops) if len(flops) == len(known) else None, sum(moved) if len(moved) == len(known) else None)
 
 
-def _totals(trace: Trace) -> tuple[Total, ...]:
+def _totals(trace: Trace) -> dict[tuple[str, Size, Size], list[float]]:
     found: dict[tuple[str, Size, Size], list[float]] = {}
     for record in trace.records:
         if record.category == "kernel":
-            found.setdefault((record.name, record.grid, record.block), []).append(record.duration_us)
-    totals = [Total(name, grid, block, len(times), sum(times)) for (name, grid, block), times in found.items()]
-    return tuple(sorted(totals, key=lambda total: -total.device_time_us))
+            found.setdefault((record.name, record.grid, record.block), []).append(record.time_us)
+    return dict(sorted(found.items(), key=lambda item: -sum(item[1])))
 
 
 def _transfers(windows: Sequence[Sequence[DeviceRecord]]) -> tuple[Transfers, ...]:
@@ -215,7 +251,7 @@ def _transfers(windows: Sequence[Sequence[DeviceRecord]]) -> tuple[Transfers, ..
         Transfers(
             name,
             len(records) / steps,
-            sum(record.duration_us for record in records) / steps,
+            sum(record.time_us for record in records) / steps,
             sum(record.bytes or 0 for record in records) / steps,
         )
         for name, records in found.items()
@@ -224,14 +260,11 @@ def _transfers(windows: Sequence[Sequence[DeviceRecord]]) -> tuple[Transfers, ..
 
 def _host(windows: Sequence[Window]) -> HostLane:
     last = windows[-1]
-    launched = metadata_ops_that_launched(last)
-    metadata = Counter(op.name for op in last.ops if op.name in METADATA_OPS)
     return HostLane(
         duration_us=median(window.duration_us for window in windows),
         launching_us=median(host_time_us(window) for window in windows),
         dispatcher_ops=Counter(op.name for op in dispatcher_ops(last)),
-        metadata_ops=metadata - Counter(launched),
-        metadata_ops_that_launched=tuple(launched),
+        metadata_ops_that_launched=tuple(metadata_ops_that_launched(last)),
         compile_ops=tuple(op.name for op in last.ops if is_compile_op(op.name)),
         synchronizations=last.synchronizations,
     )

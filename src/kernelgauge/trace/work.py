@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from math import prod
 from typing import Any
 
@@ -58,6 +57,18 @@ ELEMENT_BYTES = {
     "c10::Float8_e4m3fn": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2": 1, "c10::Float8_e5m2fnuz": 1,
     "c10::Float8_e8m0fnu": 1, "c10::Float4_e2m1fn_x2": 1,
 }  # fmt: skip
+_FLOATING = frozenset({"c10::BFloat16", "c10::Half", "float", "double"})
+_REAL = _FLOATING | {
+    "bool",
+    "unsigned char",
+    "signed char",
+    "short int",
+    "short",
+    "int",
+    "long int",
+    "long",
+    "long long",
+}
 # What the profiler writes in place of a type where an argument is no tensor; "" is also a tensor that was not given.
 _NO_TENSOR = frozenset({"", "Scalar", "ScalarList"})
 _TENSOR_LIST = "TensorList"
@@ -305,35 +316,30 @@ def _attention_work(attention: _Attention, inputs: tuple[Input, ...]) -> Work | 
 # --- ops that are bound by memory: pointwise ops, reductions, normalisations -----------------------------------------
 
 
-class _Result(Enum):
-    """The type of a pointwise result."""
-
-    PROMOTED = "the type that the operands promote to"
-    FLOATING = "that, if it is a floating type: what integers and complex numbers give is another"
-    FIRST = "that of the first operand"
-    BOOL = "bool"
-
-
-# Result, and how many of the first arguments are operands; a tensor after them is `out`.
+# How many of the first arguments are operands; a tensor after them is `out`.
 _POINTWISE = {
-    name: (result, operands)
-    for result, operands, names in (
-        (_Result.PROMOTED, 1, "clone neg relu relu6 sign square ceil floor round trunc bitwise_not threshold"),
-        (_Result.FLOATING, 1, "abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tanh erf"),
-        (_Result.FLOATING, 1, "sigmoid gelu silu mish softplus elu celu selu leaky_relu hardtanh hardswish"),
-        (_Result.FLOATING, 1, "hardsigmoid"),
-        (_Result.BOOL, 1, "logical_not isnan isinf isfinite"),
-        (_Result.PROMOTED, 2, "add sub rsub mul maximum minimum fmod remainder pow"),
-        (_Result.PROMOTED, 2, "bitwise_and bitwise_or bitwise_xor"),
-        (_Result.FLOATING, 2, "div true_divide atan2 threshold_backward gelu_backward silu_backward mish_backward"),
-        (_Result.FLOATING, 2, "sigmoid_backward tanh_backward leaky_relu_backward hardtanh_backward"),
-        (_Result.FLOATING, 2, "hardswish_backward"),
-        (_Result.BOOL, 2, "eq ne lt le gt ge logical_and logical_or logical_xor"),
-        (_Result.PROMOTED, 3, "where clamp lerp addcmul addcdiv"),
-        (_Result.FIRST, 3, "masked_fill"),
+    name: operands
+    for operands, names in (
+        (1, "abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tanh erf sigmoid gelu silu mish"),
+        (
+            1,
+            "softplus elu celu selu leaky_relu hardtanh hardswish hardsigmoid clone neg relu relu6 sign square ceil floor",
+        ),
+        (1, "round trunc bitwise_not threshold logical_not isnan isinf isfinite"),
+        (
+            2,
+            "add sub rsub mul maximum minimum fmod remainder pow bitwise_and bitwise_or bitwise_xor div true_divide atan2",
+        ),
+        (2, "threshold_backward gelu_backward silu_backward mish_backward sigmoid_backward tanh_backward"),
+        (
+            2,
+            "leaky_relu_backward hardtanh_backward hardswish_backward eq ne lt le gt ge logical_and logical_or logical_xor",
+        ),
+        (3, "where clamp lerp addcmul addcdiv masked_fill"),
     )
     for name in names.split()
 }
+_OF_BOOL = frozenset("logical_not isnan isinf isfinite eq ne lt le gt ge logical_and logical_or logical_xor".split())
 # These overwrite their first argument and read nothing of it.
 _OVERWRITING = frozenset({"fill_", "zero_", "normal_", "uniform_", "exponential_", "random_"})
 # The result is a part of the input whose size the shapes do not say, unless there is an `out`.
@@ -363,9 +369,9 @@ def _memory_work(name: str, inputs: tuple[Input, ...]) -> Work | None:
     if op == name or not any(given.is_tensor for given in inputs):
         return None
     in_place = op.endswith("_") and op[:-1] in _POINTWISE
-    rule = _POINTWISE.get(op[:-1] if in_place else op)
-    if rule is not None:
-        return _pointwise(*rule, inputs, in_place)
+    plain = op[:-1] if in_place else op
+    if plain in _POINTWISE:
+        return _pointwise(plain, inputs, in_place)
     if not inputs[0].is_tensor:
         return None
     if op == "copy_":
@@ -388,7 +394,8 @@ def _copy(inputs: tuple[Input, ...]) -> Work | None:
     return Work(None, _total([source.bytes, target.bytes]))
 
 
-def _pointwise(result: _Result, count: int, inputs: tuple[Input, ...], in_place: bool) -> Work | None:
+def _pointwise(op: str, inputs: tuple[Input, ...], in_place: bool) -> Work | None:
+    count = _POINTWISE[op]
     operands = inputs[:count]
     tensors = [operand for operand in operands if operand.is_tensor]
     shape = _broadcast(*(tensor.shape for tensor in tensors))
@@ -397,17 +404,29 @@ def _pointwise(result: _Result, count: int, inputs: tuple[Input, ...], in_place:
     if in_place and (not inputs[0].is_tensor or shape != inputs[0].shape):
         return None
     out = next((given.type for given in inputs[count:] if given.is_tensor), None)
-    type_name = inputs[0].type if in_place else out or _pointwise_type(result, operands)
+    type_name = inputs[0].type if in_place else out or _pointwise_type(op, operands)
     return Work(None, _total([*(tensor.bytes for tensor in tensors), _tensor_bytes(shape, type_name)]))
 
 
-def _pointwise_type(result: _Result, operands: tuple[Input, ...]) -> str | None:
-    if result is _Result.BOOL:
+def _pointwise_type(op: str, operands: Sequence[Input]) -> str | None:
+    """Return the type of the result: the widest floating type. None without one: rules for integers are long.
+
+    A tensor without dimensions may be a Python number, which widens no floating type but a complex one does.
+    """
+    if op in _OF_BOOL:
         return "bool"
-    if result is _Result.FIRST:
+    if op in ("clone", "masked_fill"):
         return operands[0].type
-    type_name = _promoted(operands)
-    return None if result is _Result.FLOATING and type_name not in _FLOATING else type_name
+    wide, single = (
+        {each.type for each in operands if each.is_tensor and bool(each.shape) is has_shape}
+        for has_shape in (True, False)
+    )
+    types = wide or single
+    if not wide | single <= _REAL or (not wide and len(single) > 1):
+        return None
+    if {"c10::BFloat16", "c10::Half"} <= types:
+        types = types | {"float"}
+    return max(types & _FLOATING, key=lambda name: ELEMENT_BYTES[name], default=None)
 
 
 def _softmax(type_at: int | None, inputs: tuple[Input, ...]) -> Work:
@@ -426,49 +445,3 @@ def _norm(inputs: tuple[Input, ...]) -> Work | None:
     same = all(parameter.type == given.type for parameter in parameters)
     result = _tensor_bytes(given.shape, given.type if same else None)
     return Work(None, _total([given.bytes, *(parameter.bytes for parameter in parameters), result]))
-
-
-# --- the type of a pointwise result, by PyTorch's rules of promotion, as far as a trace says it ----------------------
-
-# Categories (PyTorch, "Tensor Attributes": type promotion). What mixes complex, fp8 or quantized types is not known.
-_FLOATING = ("c10::BFloat16", "c10::Half", "float", "double")
-_CATEGORIES = {
-    "bool": 0,
-    "unsigned char": 1,
-    **dict.fromkeys(("signed char", "short", "short int", "int", "long", "long int", "long long"), 1),
-    **dict.fromkeys(_FLOATING, 2),
-}
-
-
-def _promoted(operands: Sequence[Input]) -> str | None:
-    """Return the type that these operands are computed in; None if the trace does not say.
-
-    A tensor without dimensions may be a Python number: it changes no type of its category or a higher one, and what it
-    does to others is not known. A "Scalar" is a number whose own type is not recorded.
-    """
-    wide = {operand.type for operand in operands if operand.is_tensor and operand.shape}
-    single = {operand.type for operand in operands if operand.is_tensor and not operand.shape}
-    if not wide:
-        wide, single = single, set()
-        if len(wide) > 1:
-            return None
-    result = _common_type(wide)
-    if any(operand.type == "Scalar" for operand in operands) and result not in _FLOATING:
-        return None
-    if single and (result not in _CATEGORIES or any(_CATEGORIES.get(name, 3) > _CATEGORIES[result] for name in single)):
-        return None
-    return result
-
-
-def _common_type(types: set[str]) -> str | None:
-    if len(types) == 1:
-        return next(iter(types))
-    if not types or not types <= _CATEGORIES.keys():
-        return None
-    highest = max(_CATEGORIES[name] for name in types)
-    top = {name for name in types if _CATEGORIES[name] == highest}
-    if top == {"c10::BFloat16", "c10::Half"}:
-        return "float"
-    if "unsigned char" in top and len(top) > 1:
-        return None  # signed with unsigned: rare, and the rules are long
-    return max(top, key=lambda name: ELEMENT_BYTES[name])
