@@ -130,8 +130,8 @@ def _files(results: Results) -> Iterator[tuple[str, bytes]]:
 
 
 def _stamp(when: datetime) -> str:
-    """Return ``20261120T191012Z`` of a time in UTC. `strftime` does not pad the year 999."""
-    return when.isoformat()[:19].replace("-", "").replace(":", "") + "Z"
+    """Return ``20261120T191012Z`` of a time in UTC."""
+    return f"{when:%Y%m%dT%H%M%SZ}"
 
 
 def _row(workload: WorkloadResult) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _clipped(text: str) -> str:
 # -- folders and buckets ----------------------------------------------------------------------------------------------
 
 
-def open_history(location: str) -> _Folder | _Bucket:
+def open_history(location: str) -> _Store:
     """Return the folder or bucket at a local path or a URL of fsspec. Raises `ResultsError` if the location is invalid."""
     protocol, separator, path = location.partition("://")
     is_empty = not location or bool(separator and (not protocol or not path))  # fsspec would take the current folder
@@ -216,10 +216,8 @@ def open_history(location: str) -> _Folder | _Bucket:
             got=printable_url(location) or "no location",
             expected="a folder or the URL of a store: s3://BUCKET/PREFIX, gs://..., hf://buckets/OWNER/NAME",
         )
-    if not separator or protocol in ("file", "local"):
-        return _Folder(Path(path if separator else location))
     with _named_errors(location):
-        return _Bucket(location)
+        return _Store(location)
 
 
 @contextmanager
@@ -238,42 +236,8 @@ def _named_errors(location: str) -> Iterator[None]:
         ) from error
 
 
-class _Folder:
-    """A local folder. Keys are paths below it, with slashes."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def keys(self) -> list[str]:
-        walked = os.walk(self.root, onerror=_raise)
-        paths = [os.path.join(folder, name) for folder, _, names in walked for name in names]
-        return [path.removeprefix(f"{self.root}/") for path in paths]
-
-    def read(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
-        """Yield key and content of each file, or the reason why it cannot be read."""
-        for key in keys:
-            try:
-                with regular_file(self.root / key) as descriptor:
-                    content: bytes | Exception = os.read(descriptor, min(_MOST_BYTES, os.fstat(descriptor).st_size))
-            except OSError as error:
-                content = error
-            yield key, content
-
-    def add(self, key: str, content: bytes) -> bool:
-        """Write a file. Return False if it was there."""
-        path = self.root / key
-        if path.is_file() and path.read_bytes() == content:
-            return False
-        write_atomically(path, content)
-        return True
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-class _Bucket:
-    """A store that fsspec knows. Keys and methods are those of `_Folder`."""
+class _Store:
+    """A folder or a bucket. Keys are paths below it, with slashes."""
 
     def __init__(self, location: str) -> None:
         import fsspec  # type: ignore[import-untyped]
@@ -281,27 +245,52 @@ class _Bucket:
         store, base = fsspec.core.url_to_fs(location)
         self.store: Any = store
         self.base = f"{base.rstrip('/')}/"
+        self.is_local = "file" in store.protocol
 
     def keys(self) -> list[str]:
-        self.store.invalidate_cache()  # others write at the same time
-        return [str(path).removeprefix(self.base) for path in self.store.find(self.base.rstrip("/"))]
+        if self.is_local:  # `find` omits folders that it cannot list
+            walked = os.walk(self.base, onerror=_raise)
+            paths = [os.path.join(folder, name) for folder, _, names in walked for name in names]
+        else:
+            self.store.invalidate_cache()  # others write at the same time
+            paths = self.store.find(self.base.rstrip("/"))
+        return [path.removeprefix(self.base) for path in paths]
 
     def read(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
-        """Make as many requests at once as the store's client does: one by one, a year of them takes minutes."""
-        for start in range(0, len(keys), _AT_ONCE):
+        """Yield key and content of each file, or the reason why it cannot be read."""
+        if self.is_local:
+            yield from ((key, _content(Path(self.base, key))) for key in keys)
+            return
+        for start in range(0, len(keys), _AT_ONCE):  # requests one by one take minutes for a year
             some = keys[start : start + _AT_ONCE]
             contents = self.store.cat([self.base + key for key in some], on_error="return")
             yield from ((key, contents.get(self.base + key, FileNotFoundError("it was removed"))) for key in some)
 
     def add(self, key: str, content: bytes) -> bool:
+        """Write a file. Return False if the store has it with this content."""
         target = self.base + key
         self.store.invalidate_cache()
         if self.store.exists(target) and self.store.cat_file(target) == content:
             return False
+        if self.is_local:
+            write_atomically(Path(target), content)
+            return True
         if not self.store.async_impl:  # an object store has no folders
             self.store.makedirs(target.rpartition("/")[0], exist_ok=True)
         self.store.pipe_file(target, content)
         return True
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _content(path: Path) -> bytes | Exception:
+    try:
+        with regular_file(path) as descriptor:
+            return os.read(descriptor, min(_MOST_BYTES, os.fstat(descriptor).st_size))
+    except OSError as error:
+        return error
 
 
 # -- trends -----------------------------------------------------------------------------------------------------------
