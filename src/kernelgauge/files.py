@@ -25,7 +25,7 @@ __all__ = [
     "IrregularFileError",
     "blocks_of_file",
     "is_file_name",
-    "regular_file",
+    "read_file",
     "rename",
     "slug",
     "unwritable",
@@ -57,6 +57,9 @@ def slug(device: str) -> str:
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_RDONLY", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
 
 
+_MOST_BYTES = 256 << 20  # of results or baselines: a whole suite makes 0.3 MB, and decoding takes ten times as much
+
+
 class IrregularFileError(OSError):
     """A folder, a FIFO, a device: there is something, and it is no file."""
 
@@ -79,6 +82,15 @@ def regular_file(path: Path | str) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def read_file(path: Path | str) -> bytes:
+    """Return the content of a regular file of at most `_MOST_BYTES`. Raises what `regular_file` raises."""
+    with regular_file(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise OSError(f"more than {_MOST_BYTES} bytes")
+    return content
 
 
 def blocks_of_file(path: Path | str, size: int) -> Iterator[bytes]:
@@ -117,6 +129,8 @@ def write_beside(path: Path, content: bytes) -> str:
     """Write a temporary file in the folder of `path`, and return its name. Any interruption removes it again."""
     temporary: str | None = None
     try:
+        if path.exists() and not path.is_file():  # renaming over a device would replace it by a file
+            raise IrregularFileError("not a regular file")
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         with os.fdopen(descriptor, "wb") as file:

@@ -97,7 +97,7 @@ def a_large_file(path: Path) -> None:
             )
         ),
         (a_folder, "cannot be read"),
-        (a_large_file, f"more than {16 << 20} bytes"),
+        (a_large_file, f"more than {256 << 20} bytes"),
     ],
 )
 def test_file_that_cannot_be_used_is_not_missing(store: BaselineStore, spoil: Any, said: str) -> None:

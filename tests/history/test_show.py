@@ -320,7 +320,6 @@ def test_missing_duckdb_says_what_to_install(history: History, monkeypatch: pyte
         ("show", "HISTORY"),
         ("show x --since yesterday", "--since: a date such as 2026-11-01, got 'yesterday'"),
         ("show x --timer gpu", "--timer: invalid choice: 'gpu'"),
-        ("show x --html .", "not a regular file"),
     ],
 )
 def test_wrong_usage_is_trouble(history: History, arguments: str, reason: str) -> None:

@@ -10,14 +10,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import BaselineError, StorageError
-from ..files import LONGEST_NAME, is_file_name, regular_file, rename, slug, unwritable, who_holds, write_beside
+from ..files import LONGEST_NAME, is_file_name, read_file, rename, slug, unwritable, who_holds, write_beside
 from ..judge.baseline import Baseline, decode_baseline, encode_baseline
 from ..judge.update import Action, PlannedChange
 
 __all__ = ["BaselineStore"]
 
 _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
-_MOST_BYTES = 16 << 20  # the largest of baselines/nvidia-h200 has 21 kB
 
 
 class BaselineStore:
@@ -43,14 +42,17 @@ class BaselineStore:
         """
         path = self.path(device, workload)
         try:
-            with regular_file(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
-                content = file.read(_MOST_BYTES + 1)
+            content = read_file(path)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _unreadable(path, str(error)) from error
-        if len(content) > _MOST_BYTES:
-            raise _unreadable(path, f"more than {_MOST_BYTES} bytes")
+            raise BaselineError(
+                "the baseline cannot be read",
+                where=str(path),
+                got=str(error),
+                expected="a regular file",
+                next_command=f"ls -l {path}",
+            ) from error
         return decode_baseline(content, where=str(path), workload=workload)
 
     def stored(self, device: str) -> dict[str, Baseline | None]:
@@ -159,16 +161,6 @@ def _foreign(path: Path) -> BaselineError:
         got=f"the name {path.name!r}",
         expected="a workload's id and .json",
         next_command="move it elsewhere, or delete it",
-    )
-
-
-def _unreadable(path: Path, got: str) -> BaselineError:
-    return BaselineError(
-        "the baseline cannot be read",
-        where=str(path),
-        got=got,
-        expected=f"a regular file of at most {_MOST_BYTES} bytes",
-        next_command=f"ls -l {path}",
     )
 
 

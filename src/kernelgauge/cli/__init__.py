@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from .. import __version__
 from ..errors import KernelgaugeError, printable
-from . import baselines, history, merge, reports, traces
+from . import baselines, results, traces
 from .output import Exit
 
 __all__ = ["main"]
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kernelgauge {__version__}")
     parser.set_defaults(passes_arguments_on=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (traces, reports, history, merge, baselines):
+    for family in (traces, results, baselines):
         family.add_commands(commands)
     return parser
 

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from ..errors import ResultsError, StorageError, printable, printable_url
-from ..files import regular_file, write_atomically
+from ..files import read_file, write_atomically
 from ..judge import Verdict, observe
 from ..judge.fingerprint import compare
 from ..run import Fingerprint, Timer
@@ -58,7 +58,6 @@ __all__ = [
 _SCHEMA_VERSION = 2
 _READ_VERSIONS = ("1", "2")  # version 1 lacks the columns that docs/history.md marks
 _NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-[a-z0-9]{1,40}-([0-9a-f]{16})\.v([0-9]{1,9})\.json")  # start, digest, schema
-_MOST_BYTES = 64 << 20  # of a file; 100 workloads make 30 kB
 _AT_ONCE = 256  # files that are held in memory
 _LONGEST_HEADLINE = 300  # characters
 
@@ -287,8 +286,7 @@ def _raise(error: OSError) -> None:
 
 def _content(path: Path) -> bytes | Exception:
     try:
-        with regular_file(path) as descriptor:
-            return os.read(descriptor, min(_MOST_BYTES, os.fstat(descriptor).st_size))
+        return read_file(path)
     except OSError as error:
         return error
 
