@@ -23,7 +23,18 @@ from .structure import judge_structure
 from .time_verdict import judge_time, not_measured
 from .timing import Decision, ProcessTime, decide, on_same_host, variance_between_processes
 from .update import Action, PlannedChange, TimeChange, comparison_count, joined, plan_update
-from .verdict import DECLARED, MEASUREMENT, NUMERICS, STRUCTURE, Reason, RelativeChange, Status, Verdict, worst
+from .verdict import (
+    DECLARED,
+    MEASUREMENT,
+    NUMERICS,
+    STRUCTURE,
+    WORST_FIRST,
+    Reason,
+    RelativeChange,
+    Status,
+    Verdict,
+    worst,
+)
 
 __all__ = [
     "DECLARED",
@@ -32,6 +43,7 @@ __all__ = [
     "NUMERICS",
     "SCHEMA_VERSION",
     "STRUCTURE",
+    "WORST_FIRST",
     "Action",
     "Baseline",
     "Candidate",
