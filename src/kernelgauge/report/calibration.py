@@ -7,9 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from rich.table import Table
-from rich.text import Text
-
 from ..errors import printable
 from ..judge import (
     Baseline,
@@ -25,7 +22,7 @@ from ..judge import (
 from ..run import Timer
 from ..trace import KernelIdentity
 from ..trace.kernel import configuration_text
-from .page import render
+from .page import Column, table_text
 
 __all__ = ["calibration_text", "choices_text"]
 
@@ -35,11 +32,7 @@ def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, wid
 
     "seen from": the slowdown that is caught 95 times in 100, on the same GPU and on another.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("workload", overflow="fold")
-    table.add_column("timer", no_wrap=True)
-    for title in ("us", "noise\n%", "seen\nfrom %", "other\nGPU %"):
-        table.add_column(title, justify="right", no_wrap=True)
+    rows = []
     for workload, baseline in baselines.items():
         entry = baseline.entries[0]
         for timer in Timer:
@@ -47,8 +40,10 @@ def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, wid
             if times:
                 prior = prior_for(timer, baseline.fingerprint)
                 numbers = _numbers(times, prior, comparisons=comparisons, kernels=baseline.counts.launches)
-                table.add_row(Text(printable(workload)), timer.label, *numbers)
-    return render(table, width=width, color=color)
+                rows.append((workload, timer.label, *numbers))
+    titles = ("us", "noise\n%", "seen\nfrom %", "other\nGPU %")
+    columns = [Column("workload"), Column("timer", is_whole=True), *(Column(title, number=True) for title in titles)]
+    return table_text(columns, rows, width=width, color=color)
 
 
 def _numbers(times: Sequence[ProcessTime], prior: Prior, *, comparisons: int, kernels: int) -> tuple[str, ...]:

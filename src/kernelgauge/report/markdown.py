@@ -12,7 +12,7 @@ from ..results import Results, TestResult, WorkloadResult
 from ..trace.kernel import configuration_text
 from .page import Column, Grid, Section, markdown, unlinked
 from .terminal import Row, rows
-from .wording import conditions_text, counted, cut, describe, notes, shown_reasons
+from .wording import conditions_text, counted, cut, describe, notes, overall, shown_reasons
 
 __all__ = ["github_annotations", "summary_markdown"]
 
@@ -70,7 +70,7 @@ def _each_failure(results: Results) -> Iterator[_Failure]:
         for verdict in sorted(failing, key=lambda each: (each.change is None, not each.reasons)):  # causes first
             yield _of_verdict(workload, verdict)
     by_id = {workload.id: workload for workload in results.workloads}
-    for test in (test for test in results.tests if test.outcome == "failed"):
+    for test in results.failed_tests:
         tested = by_id.get(test.workload or "")
         end = tested.end_of(test) if tested is not None else None
         if tested is None or end is None:
@@ -176,17 +176,12 @@ def _verdict_line(results: Sequence[Results]) -> str:
     counts = [f"{statuses[status]} {status.value}" for status in ranked]
     counts += [f"{statuses[None]} not judged"] if statuses[None] else []
     ends = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
-    word = ranked[0].value if ranked else "NOTHING JUDGED"
-    if not (ranked and ranked[0].fails):  # whatever failed is never called less
-        cut_short = any(each.was_cut_short for each in results)
-        failed = outcomes["failed"] or any(each.exit_status for each in results)
-        word = "CUT SHORT" if cut_short else "FAILED" if failed else word
     said = [
         *([f"{len(results)} runs"] if len(results) != 1 else []),
         f"{counted(statuses.total(), 'workload')}" + (f" ({', '.join(counts)})" if counts else ""),
         f"{counted(outcomes.total(), 'test')}" + (f" ({', '.join(ends)})" if ends else ""),
     ]
-    return f"**{word}**  {', '.join(said)}"
+    return f"**{overall(results)}**  {', '.join(said)}"
 
 
 def _blocks(results: Results) -> Iterator[str]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from ..errors import printable
 from ..judge import Group, Review, Reviewed, TimeChange
-from .page import render
+from .page import Column, render, table_text
 from .wording import counted, short_commit, us
 
 __all__ = ["Line", "commit_text", "review_markdown", "review_text"]
@@ -42,11 +42,9 @@ class Line:
 def review_text(review: Review, *, sources: Sequence[Line], width: int, color: bool) -> str:
     """Return a review for a terminal, or plain for a log."""
 
-    def shown(*contents: Table | Text) -> str:
-        return "".join(render(content, width=width, color=color) for content in contents)
-
+    style: dict[str, Any] = {"width": width, "color": color}
     title = f"{printable(review.device)}: {counted(len(review.reviewed), 'workload')}"
-    parts = [shown(Text(title, style="bold"), _table([*sources, *_origins(review)]))]
+    parts = [render(Text(title, style="bold"), **style) + _table([*sources, *_origins(review)], **style)]
     for group in Group:
         found = review.of(group)
         if not found:
@@ -54,9 +52,11 @@ def review_text(review: Review, *, sources: Sequence[Line], width: int, color: b
         heading = Text(f"{group.heading}: {len(found)}", style=f"bold {_STYLES[group]}")
         if any(each.waits for each in found):
             heading.append(f"   (--group {group.value})", style="not bold dim")
-        body = shown(heading)
+        body = render(heading, **style)
         for each in found:
-            body += shown(Text(f"  {printable(each.workload)}"), _table(list(_lines(each)), indent="    "))
+            body += render(Text(f"  {printable(each.workload)}"), **style) + _table(
+                _lines(each), indent="    ", **style
+            )
         parts.append(body)
     return "\n".join(parts)
 
@@ -124,11 +124,12 @@ def commit_text(commit: str | None) -> str:
     return short_commit(commit) if commit else "not known"
 
 
-def _table(lines: Sequence[Line], indent: str = "") -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for line in lines:
-        text = "\n".join(map(printable, line.text.split("\n")))
-        table.add_row(Text(f"{indent}{line.label:<8}", style=line.style or "dim"), Text(text, style=line.style))
-    return table
+def _table(lines: Iterable[Line], *, indent: str = "", width: int, color: bool) -> str:
+    rows = (
+        (
+            Text(f"{indent}{line.label:<8}", style=line.style or "dim"),
+            Text("\n".join(map(printable, line.text.split("\n"))), style=line.style),
+        )
+        for line in lines
+    )
+    return table_text([Column(is_whole=True), Column()], rows, width=width, color=color)

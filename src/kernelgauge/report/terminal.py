@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rich.table import Table
 from rich.text import Text
 
 from ..errors import printable
 from ..judge import Action, PlannedChange, RelativeChange, Status, Verdict, compare, observe
 from ..results import Results, WorkloadResult
 from ..run import Timer
-from .page import render
+from .page import Column, table_text
 from .wording import change_of_one, conditions_text, describe, notes, us_or_dash
 
 __all__ = ["Block", "Row", "plan_text", "rows", "summary", "unknown_machines"]
@@ -98,18 +97,15 @@ def summary(results: Results, *, width: int, color: bool, failures: bool) -> Ite
 
 def _table(rows: Sequence[Row], *, width: int, color: bool) -> str:
     """Return one line for each workload: kernels, device time, baseline, change, verdict."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("workload", overflow="fold")
-    for title in ("kernels", "device\nus", "stored\nus", "change"):  # two lines: a default id and all columns fit in 80
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            Text(printable(row.workload)),
-            *row.cells,
-            "-" if row.status is None else Text(row.status.value, style=_STYLES[row.status]),
-        )
-    return render(table, width=width, color=color)
+    # Titles of two lines: a default id and all columns fit in 80.
+    titles = ("kernels", "device\nus", "stored\nus", "change")
+    columns = [Column("workload"), *(Column(title, number=True) for title in titles), Column("verdict", is_whole=True)]
+    cells = ((row.workload, *row.cells, _styled(row.status)) for row in rows)
+    return table_text(columns, cells, width=width, color=color)
+
+
+def _styled(status: Status | None) -> Text:
+    return Text("-") if status is None else Text(status.value, style=_STYLES[status])
 
 
 def _remarks(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
@@ -157,12 +153,12 @@ def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
     """Return what an update would write, file by file."""
     if not plan:
         return "nothing to update\n"
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_column(overflow="fold")
-    for change in plan:
-        details = "\n".join(map(printable, change.details)) or "unchanged within noise: the file stays as it is"
-        action = Text(change.action.value, style=_ACTION_STYLES[change.action])
-        table.add_row(action, Text(printable(change.workload)), Text(details))
-    return render(table, width=width, color=color)
+    rows = (
+        (
+            Text(change.action.value, style=_ACTION_STYLES[change.action]),
+            change.workload,
+            "\n".join(map(printable, change.details)) or "unchanged within noise: the file stays as it is",
+        )
+        for change in plan
+    )
+    return table_text([Column(is_whole=True), Column(), Column()], rows, width=width, color=color, gap=2)

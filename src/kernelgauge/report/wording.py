@@ -8,13 +8,17 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..errors import printable
+from ..judge import worst
 
 if TYPE_CHECKING:
     from ..judge import Reason, RelativeChange, Verdict
-    from ..results import WorkloadResult
+    from ..results import Results, WorkloadResult
     from ..run import Fingerprint, Run
 
 __all__ = [
+    "CUT_SHORT",
+    "FAILED",
+    "NOTHING_JUDGED",
     "NOT_RUN",
     "NO_VERDICT",
     "bytes_text",
@@ -27,6 +31,7 @@ __all__ = [
     "kernel_us",
     "kinds_text",
     "notes",
+    "overall",
     "percent",
     "shapes_text",
     "short_commit",
@@ -37,7 +42,9 @@ __all__ = [
     "us_or_dash",
 ]
 
-NOT_RUN, NO_VERDICT = "NOT RUN", "NO VERDICT"
+NOT_RUN, NO_VERDICT = "NOT RUN", "NO VERDICT"  # of a workload
+CUT_SHORT, FAILED, NOTHING_JUDGED = "CUT SHORT", "FAILED", "NOTHING JUDGED"  # of a run
+_NO_FAILURE = (0, 5)  # pytest.ExitCode: all passed; no test was collected
 
 _SHORT_US = 10.0
 _LONGEST_LINE = 300  # characters of a name or a reason; results.json has all of it
@@ -70,6 +77,19 @@ def status_text(workload: WorkloadResult) -> str:
     if workload.status is not None:
         return workload.status.value
     return NOT_RUN if workload.run is None else NO_VERDICT
+
+
+def overall(results: Sequence[Results]) -> str:
+    """Return the worst verdict of some runs. Where no verdict fails and pytest did, say so: that is no pass."""
+    statuses = [each.status for each in results if each.status is not None]
+    status = worst(statuses)
+    if status is not None and status.fails:
+        return status.value
+    if any(each.was_cut_short for each in results):
+        return CUT_SHORT
+    if any(each.exit_status not in _NO_FAILURE or each.failed_tests for each in results):
+        return FAILED
+    return status.value if status is not None else NOTHING_JUDGED
 
 
 def percent(share: float) -> str:

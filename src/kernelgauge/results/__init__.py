@@ -123,6 +123,10 @@ class Results(msgspec.Struct, frozen=True):
         return self.exit_status in _CUT_SHORT
 
     @property
+    def failed_tests(self) -> list[TestResult]:
+        return [test for test in self.tests if test.outcome == "failed"]
+
+    @property
     def status(self) -> Status | None:
         """The worst of all verdicts; None if nothing was judged."""
         return worst([verdict.status for workload in self.workloads for verdict in workload.verdicts])

@@ -239,7 +239,7 @@ def find_problems(merged: Sequence[Results]) -> Iterator[str]:
     """Yield failures beside the workloads: missing shards, and runs that ended badly."""
     yield from _missing_shards(share for each in merged for share in _split_arguments(each.arguments)[1])
     for each in merged:
-        failed = sum(test.outcome == "failed" for test in each.tests)
+        failed = len(each.failed_tests)
         if (each.exit_status or failed) and not (each.status is not None and each.status.fails):
             tests = f", {failed} of {len(each.tests)} tests failed" if failed else ""
             yield f"the run that started at {each.started_at} ended with exit status {each.exit_status}{tests}"
