@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import BaselineError, StorageError
-from ..files import LONGEST_NAME, is_file_name, read_file, rename, slug, unwritable, who_holds, write_beside
+from ..files import LONGEST_NAME, is_file_name, read_file, slug, unwritable, who_holds, write_files
 from ..judge.baseline import Baseline, decode_baseline, encode_baseline
 from ..judge.update import Action, PlannedChange
 
@@ -109,31 +109,19 @@ class BaselineStore:
     def apply_all(self, plans: Iterable[tuple[str, Iterable[PlannedChange]]]) -> None:
         """Carry out the plans of several devices together. Call it inside `locked`.
 
-        All contents are on the disk before the first file is replaced, so that a kill or a full disk leaves all of the
-        old files, and not some of each. Raises `StorageError` if one of them cannot be written.
+        A kill or a full disk leaves all of the old files. Raises `StorageError` if one of them cannot be written.
         """
-        written: list[tuple[str, Path]] = []
-        removed: list[Path] = []
-        try:
-            for device, plan in plans:
-                for change in plan:
-                    path = self.path(device, change.workload)
-                    if change.baseline is not None:
-                        _sweep(path)
-                        written.append((write_beside(path, encode_baseline(change.baseline)), path))
-                    elif change.action is Action.TRIM:
-                        removed.append(path)
-            for temporary, path in written:
-                rename(temporary, path)
-        finally:
-            for temporary, _ in written:
-                with suppress(FileNotFoundError):  # gone once it was renamed
-                    os.unlink(temporary)
-        for path in removed:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise unwritable(path, error) from error
+        changes = [(self.path(device, change.workload), change) for device, plan in plans for change in plan]
+        contents = {path: encode_baseline(each.baseline) for path, each in changes if each.baseline is not None}
+        for path in contents:
+            _sweep(path)
+        write_files(contents)
+        for path, change in changes:
+            if change.action is Action.TRIM:
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    raise unwritable(path, error) from error
 
 
 def _names(folder: Path) -> list[str]:

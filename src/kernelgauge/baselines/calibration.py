@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,7 +21,7 @@ from ..run import Run
 from . import BaselineStore
 from .acceptance import acceptable
 
-__all__ = ["Calibration", "calibrate", "compile_caches", "draw", "planned", "store"]
+__all__ = ["Calibration", "calibrate", "compile_caches", "draw", "store"]
 
 _SHOWN_LINES = 15  # of the output of a process that failed
 
@@ -148,15 +149,14 @@ def _recorded(processes: Sequence[Results]) -> Recorded:
     return Recorded(start, commits.pop() if len(commits) == 1 else None, processes[0].kernelgauge)
 
 
-def planned(calibration: Calibration, *, add: bool = False) -> Calibration:
-    """What `store` would write now."""
-    return _planned(calibration, BaselineStore(calibration.folder).stored(calibration.device), add=add)
-
-
 def store(
-    calibration: Calibration, *, add: bool = False, show: Callable[[Calibration], None] = lambda _: None
+    calibration: Calibration,
+    *,
+    add: bool = False,
+    show: Callable[[Calibration], None] = lambda _: None,
+    dry_run: bool = False,
 ) -> Calibration:
-    """Show what is to be stored, write it, and return it.
+    """Show what is to be stored, write it unless it is a dry run, and return it.
 
     The baselines of these workloads are replaced. `add`: they are kept, and the processes join them; those that cannot
     be joined are refused.
@@ -164,10 +164,10 @@ def store(
     Raises `StorageError` if they cannot be written.
     """
     stored = BaselineStore(calibration.folder)
-    with stored.locked():
+    with nullcontext() if dry_run else stored.locked():
         plan = _planned(calibration, stored.stored(calibration.device), add=add)
         show(plan)
-        if plan.baselines:
+        if not dry_run:
             changes = [PlannedChange(Action.UPDATE, name, new) for name, new in plan.baselines.items()]
             stored.apply(calibration.device, changes)
     return plan

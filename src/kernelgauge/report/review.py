@@ -14,7 +14,7 @@ from ..judge import Group, Review, Reviewed, TimeChange
 from .page import Column, render, table_text
 from .wording import counted, short_commit, us
 
-__all__ = ["Line", "commit_text", "review_markdown", "review_text"]
+__all__ = ["Line", "review_markdown", "review_text"]
 
 _STYLES = {
     Group.SAME_SPEED: "green",
@@ -71,7 +71,7 @@ def review_markdown(review: Review, *, sources: Sequence[Line]) -> str:
 def _origins(review: Review) -> Iterator[Line]:
     """Yield when the baselines were recorded, from which commits, and what changed in the environment since."""
     for recorded, workloads in review.recorded[:_MOST_RECORDED]:
-        commit = commit_text(recorded.commit if recorded else None)
+        commit = short_commit(recorded.commit if recorded else None)
         day = recorded.at.partition("T")[0] if recorded and recorded.at else "a day that is not known"
         yield Line("recorded", f"{day}, commit {commit}   ({counted(workloads, 'workload')})")
     if len(review.recorded) > _MOST_RECORDED:
@@ -118,10 +118,6 @@ def _in_full(change: TimeChange) -> str:
         return f"{said} [no interval]"
     interval = f"{100 * measured.low:+.1f}, {100 * measured.high:+.1f}"
     return f"{said} [{100 * measured.confidence:.2f} % CI {interval}]  {change.decision.status.value}"
-
-
-def commit_text(commit: str | None) -> str:
-    return short_commit(commit) if commit else "not known"
 
 
 def _table(lines: Iterable[Line], *, indent: str = "", width: int, color: bool) -> str:

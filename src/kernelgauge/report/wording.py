@@ -147,8 +147,10 @@ def _shape_text(shape: Any) -> str:
     return "[" + ",".join(_shape_text(item) if isinstance(item, tuple) else str(item) for item in shape) + "]"
 
 
-def short_commit(commit: str) -> str:
-    """As reports show it, with the mark of local changes."""
+def short_commit(commit: str | None) -> str:
+    """Return a commit as reports show it, with the mark of local changes."""
+    if not commit:
+        return "not known"
     sha = commit.removesuffix("+")
     return sha[:_SHOWN_DIGITS] + commit[len(sha) :]
 
