@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from kernelgauge.errors import BaselineError
 from kernelgauge.judge import Baseline, Candidate, Recorded, Review, from_run, review
-from kernelgauge.report.review import Line, review_markdown, review_text
+from kernelgauge.report.baselines import Line, review_markdown, review_text
 from kernelgauge.report.wording import short_commit
 from tests.builders import H200, counts, fingerprint, mlp_kernels, run
 from tests.test_results import HOSTILE

@@ -100,7 +100,7 @@ def _shown(
     as_markdown: bool = False,
 ) -> str:
     from ..files import slug
-    from ..report.review import Line, review_markdown, review_text
+    from ..report.baselines import Line, review_markdown, review_text
     from ..report.wording import short_commit
 
     width, color = terminal()
@@ -182,7 +182,7 @@ def _accept(options: argparse.Namespace) -> Exit:
 
 
 def _apply(selections: Sequence[Selection], store: BaselineStore, *, dry_run: bool) -> Exit:
-    from ..report.terminal import plan_text
+    from ..report.baselines import plan_text
 
     width, color = terminal()
     refused = [each for selection in selections for each in selection.refused]
@@ -289,7 +289,7 @@ def _calibrate(options: argparse.Namespace) -> Exit:
 
 
 def _show(calibration: Calibration) -> None:
-    from ..report.calibration import calibration_text, choices_text
+    from ..report.baselines import calibration_text, choices_text
 
     width, color = terminal()
     lines = [

@@ -14,8 +14,9 @@ import pytest
 from ..baselines.acceptance import refusals, update
 from ..errors import KernelgaugeError, StorageError, printable
 from ..judge import Action, PlannedChange, Status
+from ..report.baselines import plan_text
 from ..report.markdown import github_annotations, summary_markdown
-from ..report.terminal import plan_text, summary, unknown_machines
+from ..report.terminal import summary, unknown_machines
 from ..results import Results, TestResult, encode_results
 from .artifacts import Artifacts
 from .fixtures import SUBJECT

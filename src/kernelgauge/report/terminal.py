@@ -1,4 +1,4 @@
-"""The summary that a run of pytest ends with, made from its results, and the plan of an update."""
+"""The summary that a run of pytest ends with, made from its results."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from rich.text import Text
 
 from ..errors import printable
-from ..judge import Action, PlannedChange, RelativeChange, Status, Verdict, compare, observe
+from ..judge import RelativeChange, Status, Verdict, compare, observe
 from ..results import Results, WorkloadResult
 from ..run import Timer
 from .page import Column, table_text
 from .wording import change_of_one, conditions_text, describe, notes, us_or_dash
 
-__all__ = ["Block", "Row", "plan_text", "rows", "summary", "unknown_machines"]
+__all__ = ["Block", "Row", "rows", "summary", "unknown_machines"]
 
 _STYLES = {
     Status.PASS: "green",
@@ -27,7 +27,6 @@ _STYLES = {
     Status.NO_BASELINE: "yellow",
     Status.NOT_JUDGED: "dim",
 }
-_ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.TRIM: "red", Action.KEEP: "dim"}
 
 
 class Block(NamedTuple):
@@ -147,18 +146,3 @@ def unknown_machines(results: Results) -> list[str]:
         known = {process.place for entry in baseline.entries for process in entry.processes}
         unknown |= {place} if (place := run.place) is not None and place not in known else set()
     return sorted(unknown)
-
-
-def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
-    """Return what an update would write, file by file."""
-    if not plan:
-        return "nothing to update\n"
-    rows = (
-        (
-            Text(change.action.value, style=_ACTION_STYLES[change.action]),
-            change.workload,
-            "\n".join(map(printable, change.details)) or "unchanged within noise: the file stays as it is",
-        )
-        for change in plan
-    )
-    return table_text([Column(is_whole=True), Column(), Column()], rows, width=width, color=color, gap=2)
