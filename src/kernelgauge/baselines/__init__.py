@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from ..errors import BaselineError, StorageError
 from ..files import LONGEST_NAME, is_file_name, read_file, slug, unwritable, who_holds, write_files
 from ..judge.baseline import Baseline, decode_baseline, encode_baseline
-from ..judge.update import Action, PlannedChange
+from ..judge.review import Action, PlannedChange
 
 __all__ = ["BaselineStore"]
 
