@@ -123,17 +123,13 @@ def test_fifo_is_refused_and_not_waited_for(store: BaselineStore) -> None:
     assert isinstance(caught, BaselineError)
 
 
-def test_stored_names_foreign_files_and_ignores_hidden_ones(store: BaselineStore) -> None:
+def test_stored_ignores_files_of_others(store: BaselineStore) -> None:
     store.apply(DEVICE, [create("a-x-bf16-1")])
     folder = store.path(DEVICE, "a-x-bf16-1").parent
     for name in ("copy of x (1).json", "\u202ex.json", "README.md", ".a-x-bf16-1.json.abc123.tmp", ".hidden.json"):
         (folder / name).write_bytes(b"x")
     (folder / ".#a-x-bf16-1.json").symlink_to("someone@host.1234:567")  # an editor's lock
-    found = store.stored_or_wrong(DEVICE)
-    assert set(found) == {"a-x-bf16-1", "copy of x (1)", "\u202ex"}
-    wrong = found["copy of x (1)"]
-    assert isinstance(wrong, BaselineError)
-    assert (wrong.what, wrong.where) == ("not a baseline file", str(folder / "copy of x (1).json"))
+    assert set(store.stored_or_wrong(DEVICE)) == {"a-x-bf16-1"}
 
 
 @pytest.mark.parametrize("what", ["a file", "a loop", "forbidden"])

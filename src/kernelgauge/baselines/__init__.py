@@ -20,13 +20,13 @@ _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that hol
 
 
 class BaselineStore:
-    """`<root>/<gpu>/<workload>.json`."""
+    """The files `<root>/<gpu>/<workload>.json`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def path(self, device: str, workload: str) -> Path:
-        """Raises `StorageError` for an id that is no file name."""
+        """Return the file of a baseline. Raises `StorageError` for an id that is no file name."""
         if not is_file_name(workload):
             raise StorageError(
                 "a workload's id becomes a file name",
@@ -36,7 +36,7 @@ class BaselineStore:
         return self.root / slug(device) / f"{workload}.json"
 
     def load(self, device: str, workload: str) -> Baseline | None:
-        """The stored baseline; None if there is no file.
+        """Return the stored baseline; None if there is no file.
 
         Raises `BaselineError` if there is a file that cannot be used.
         """
@@ -56,7 +56,7 @@ class BaselineStore:
         return decode_baseline(content, where=str(path), workload=workload)
 
     def stored(self, device: str) -> dict[str, Baseline | None]:
-        """Every baseline of a device by workload id; None for a file that cannot be read.
+        """Return every baseline of a device by workload id; None for a file that cannot be read.
 
         Raises `BaselineError` if the folder cannot be listed: it is never taken for an empty one.
         """
@@ -64,13 +64,9 @@ class BaselineStore:
         return {name: old if isinstance(old, Baseline) else None for name, old in found.items()}
 
     def stored_or_wrong(self, device: str) -> dict[str, Baseline | BaselineError]:
-        """The same, with what is wrong with a file that cannot be read, or whose name is no workload's id."""
-        folder = self.root / slug(device)
+        """Return the same, with the error for a file that cannot be read. Raises as `stored` does."""
         found: dict[str, Baseline | BaselineError] = {}
-        for name in _names(folder):
-            if not is_file_name(name):
-                found[name] = _foreign(folder / f"{name}.json")
-                continue
+        for name in _names(self.root / slug(device)):
             try:
                 loaded = self.load(device, name)
             except BaselineError as error:
@@ -125,10 +121,10 @@ class BaselineStore:
 
 
 def _names(folder: Path) -> list[str]:
-    """What a folder has of baselines, without `.json`. What is hidden is somebody's temporary file."""
+    """Return the ids of the workloads that a folder has a file of. Other files are somebody else's."""
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries)
+            names = sorted(entry.name.removesuffix(".json") for entry in entries if entry.name.endswith(".json"))
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -139,21 +135,11 @@ def _names(folder: Path) -> list[str]:
             expected="a folder that can be read",
             next_command=f"ls -ld {folder}",
         ) from error
-    return [name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")]
-
-
-def _foreign(path: Path) -> BaselineError:
-    return BaselineError(
-        "not a baseline file",
-        where=str(path),
-        got=f"the name {path.name!r}",
-        expected="a workload's id and .json",
-        next_command="move it elsewhere, or delete it",
-    )
+    return list(filter(is_file_name, names))
 
 
 def _sweep(path: Path) -> None:
-    """Remove what writers of this file left that were killed. Whoever holds the lock knows that none is at work."""
+    """Remove what killed writers of this file left. Call it inside `locked`: no writer is at work then."""
     with suppress(OSError):
         for left in path.parent.glob(f".{path.name}.*.tmp"):
             left.unlink(missing_ok=True)

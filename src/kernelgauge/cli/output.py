@@ -34,9 +34,8 @@ def terminal() -> tuple[int, bool]:
 
 
 def say(text: str) -> None:
-    """Print to standard output, at once. Characters that its encoding lacks are escaped."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.removesuffix("\n").encode(encoding, "backslashreplace").decode(encoding), flush=True)  # noqa: T201
+    """Print to standard output, at once."""
+    print(text.removesuffix("\n"), flush=True)  # noqa: T201
 
 
 def note(line: str) -> None:
