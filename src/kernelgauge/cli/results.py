@@ -98,15 +98,13 @@ def _report(options: argparse.Namespace) -> Exit:
 
     read = sorted(((read_results(file), file) for file in _find(options.results)), key=lambda each: each[0].started_at)
     results = [each for each, _ in read]
-    wanted = [(form, make) for form, make in _FORMS.items() if getattr(options, form) is not None]
-    places = {form: getattr(options, form) for form, _ in wanted}
-    if not places and not options.print:
+    wanted: dict[str, str] = {form: place for form in _FORMS if (place := getattr(options, form))}
+    if not wanted and not options.print:
         beside = read[-1][1].parent
-        wanted = [(form, _FORMS[form]) for form in ("html", "markdown")]
-        places = {"html": str(beside / "report.html"), "markdown": str(beside / "report.md")}
-    _check_places([*places.values(), *([_STDOUT] if options.print else [])], [file for _, file in read])
+        wanted = {"html": str(beside / "report.html"), "markdown": str(beside / "report.md")}
+    _check_places([*wanted.values(), *([_STDOUT] if options.print else [])], [file for _, file in read])
     # All are made before any is written: an error leaves nothing half done.
-    contents = [(places[form], make(results)) for form, make in wanted]
+    contents = [(place, _FORMS[form](results)) for form, place in wanted.items()]
     for place, content in contents:
         if place == _STDOUT:
             sys.stdout.buffer.write(content)

@@ -134,13 +134,9 @@ def render_page(template: str, *, styles: Sequence[str], script: str = "", **con
 
     `styles` and `script` are files beside the template.
     """
-    style = "".join(map(_asset, styles))
-    policy = f"default-src 'none'; style-src {_source(style)}; "
-    code = ""
-    if script:
-        code = _asset(script)
-        policy += f"script-src {_source(code)}; "
-    policy += "base-uri 'none'; form-action 'none'"
+    style, code = "".join(map(_asset, styles)), _asset(script) if script else ""
+    sources = f"style-src {_source(style)}; script-src {_source(code)}"
+    policy = f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
     page = _environment().get_template(template)
     return page.render(content, style=Markup(style), script=Markup(code), policy=policy)
 
