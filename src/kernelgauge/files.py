@@ -41,12 +41,12 @@ LONGEST_NAME = 200  # of 255 bytes that a file system takes, for what a temporar
 
 
 def is_file_name(workload: str) -> bool:
-    """Whether an id can name a file of the baselines."""
+    """Return whether an id can name a file of the baselines."""
     return len(workload) <= LONGEST_NAME and _FILE_NAME.fullmatch(workload) is not None
 
 
 def slug(device: str) -> str:
-    """Folder name of a device: ``NVIDIA H200`` -> ``nvidia-h200``."""
+    """Return the folder name of a device: ``NVIDIA H200`` -> ``nvidia-h200``."""
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")[:LONGEST_NAME] or "unknown"
 
 
@@ -60,7 +60,7 @@ _MOST_BYTES = 256 << 20  # of results or baselines: a whole suite makes 0.3 MB, 
 
 
 class IrregularFileError(OSError):
-    """A folder, a FIFO, a device: there is something, and it is no file."""
+    """The path is of a folder, a FIFO or a device."""
 
 
 class ChangedFileError(OSError):
@@ -69,7 +69,7 @@ class ChangedFileError(OSError):
 
 @contextmanager
 def regular_file(path: Path | str) -> Iterator[int]:
-    """A descriptor of a regular file, through links too: what is put at the path later is not what is read.
+    """Open a regular file, through links too, and yield its descriptor: a file that replaces it later is not read.
 
     Raises `OSError` if it cannot be opened, `IrregularFileError` if it is something else, and `ValueError` for a path
     with a NUL.

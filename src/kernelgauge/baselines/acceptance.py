@@ -53,7 +53,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class Selection:
-    """What was asked for of a review: the changes of files, and what is refused, unless it is forced."""
+    """The selected part of a review: the changes of files, and the workloads that are refused."""
 
     device: str
     plan: tuple[PlannedChange, ...]
@@ -235,14 +235,14 @@ def update(
 
 
 def acceptable(results: Results, store: BaselineStore) -> Iterator[tuple[WorkloadResult, Run]]:
-    """The workloads that may become baselines as they are, each with its run."""
+    """Yield the workloads that may become baselines as they are, each with its run."""
     for workload in results.workloads:
         if workload.run is not None and not refusals(results, workload, store):
             yield workload, workload.run
 
 
 def refusals(results: Results, workload: WorkloadResult, store: BaselineStore) -> list[str]:
-    """Why a run may not become a baseline; empty if it may. What only differs from a baseline is no reason."""
+    """Return why a run may not become a baseline; empty if it may. A difference from the baseline is no reason."""
     reasons = _contradictions(results, workload)
     if reasons or workload.run is None:
         return reasons
@@ -288,7 +288,7 @@ def _is_acceptable(verdict: Verdict) -> bool:
 
 
 def _contradictions(results: Results, workload: WorkloadResult) -> list[str]:
-    """Why no baseline can be made of it, whoever wants one. Saved results may come from anywhere."""
+    """Return why no run of these results can become a baseline, even by force: saved results may come from anywhere."""
     run = workload.run
     if run is None:
         failed = next((verdict.headline for verdict in workload.verdicts if verdict.status.fails), "")
@@ -311,6 +311,6 @@ def _contradictions(results: Results, workload: WorkloadResult) -> list[str]:
 
 
 def _observed_baseline(results: Results, workload: WorkloadResult, run: Run) -> Baseline:
-    """The baseline that accepting a run would store, with what it remembers of the run of pytest."""
+    """Return the baseline that accepting a run would store. It remembers when and of which commit the run was."""
     recorded = Recorded(results.started_at, results.commit, results.kernelgauge)
     return from_run(run, suite=workload.suite, recorded=recorded)

@@ -28,7 +28,7 @@ _SHOWN_LINES = 15  # of the output of a process that failed
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the processes gave together.
+    """The measurements of all processes together.
 
     Attributes:
         baselines: of each workload that every process measured alike, by id.

@@ -70,7 +70,7 @@ class TimeChange:
 
     @property
     def moved(self) -> bool:
-        """Whether an update stores it. The main time of another machine is no noise, though nothing judges it."""
+        """Return whether an update stores it. GPU time on another machine counts as moved, though no rule judges it."""
         changed = self.decision is None or self.decision.status in (Status.REGRESSED, Status.IMPROVED)
         return changed or (self.not_judged and self.timer is Timer.DEVICE)
 
@@ -112,8 +112,7 @@ def plan_update(
 
 
 def comparison_count(observed: Sequence[Baseline]) -> int:
-    """How many comparisons an update makes, as a run of all that was measured does: false alarms are controlled over
-    all of them together."""
+    """Return how many times an update compares. Its false alarms are controlled over all of them together."""
     return max(1, sum(len(process.timers) for new in observed for process in new.entries[0].processes))
 
 
@@ -143,13 +142,13 @@ def _plan_one(
 
 
 def _forgotten(entries: Sequence[Entry]) -> list[str]:
-    """What replacing these by what one process saw gives up: said, because a calibration takes minutes."""
+    """Return how many processes the file would lose: to measure them takes minutes."""
     count = sum(len(entry.processes) for entry in entries)
     return [f"processes that it knows {count} -> 1 (kernelgauge calibrate records more)"] if count > 1 else []
 
 
 def _with_entry(old: Baseline, replaced: Entry | None, new: Baseline) -> Baseline:
-    """The stored baseline with the one entry of `new` added, or put where `replaced` was."""
+    """Return the stored baseline with the one entry of `new` added, or in place of `replaced`."""
     (fresh,) = new.entries
     if replaced is None:
         return msgspec.structs.replace(new, entries=(*old.entries, fresh))
@@ -167,7 +166,7 @@ def _summary(new: Baseline) -> tuple[str, ...]:
 
 
 def _exact_details(old: Baseline, new: Baseline) -> list[str]:
-    """What makes all that was stored another matter: the environment, the kernels, the counts."""
+    """Return the differences that replace all entries: the environment, the kernels, the counts."""
     details = [str(change) for change in _environment(old, new)]
     if old.suite != new.suite:
         details.append(f"suite {old.suite} -> {new.suite}")
@@ -219,7 +218,7 @@ def _time_changes(old: Baseline, new: Baseline, *, comparisons: int, limits: Lim
 
 
 def _environment(old: Baseline, new: Baseline) -> tuple[FieldChange, ...]:
-    """What moved in the machine and its software."""
+    """Return what changed in the machine and its software."""
     comparison = compare(old.fingerprint, new.fingerprint)
     return (*comparison.foreign, *comparison.moved)
 
@@ -337,7 +336,7 @@ class Reviewed:
 
     @property
     def waits(self) -> bool:
-        """Whether accepting it would change a file."""
+        """Return whether accepting it would change a file."""
         return self.change is not None and self.change.action is not Action.KEEP
 
     @property
@@ -347,7 +346,7 @@ class Reviewed:
 
 @dataclass(frozen=True)
 class Review:
-    """All of one kind of machine.
+    """The review of one kind of machine.
 
     Attributes:
         recorded: how the baselines came about, each with its number of workloads. None: written in schema 2.
@@ -364,7 +363,7 @@ class Review:
 
     @property
     def settled(self) -> bool:
-        """Whether nobody has to look at it: whatever was measured ran the same kernels at the same speed."""
+        """Return whether everything that was measured ran the same kernels at the same speed."""
         quiet = (Group.SAME_SPEED, Group.NOT_MEASURED)
         return all(each.group in quiet and not each.refused for each in self.reviewed)
 
@@ -419,7 +418,7 @@ def review(
 
 
 def _unusable(error: BaselineError) -> str:
-    """In one line: what is wrong, where, and what to do about it."""
+    """Return an error in one line: what is wrong, where, and the next command."""
     got = f": {error.got}" if error.got else ""
     return "; ".join(part for part in (f"{error.what}{got}", error.where, error.next_command) if part)
 
@@ -457,7 +456,7 @@ def _reviewed(
 
 
 def _is_last_accepted(new: Baseline, old: Baseline) -> bool:
-    """Whether this very run is what was accepted last, however noisy it was."""
+    """Return whether this run is the one that was accepted last, however noisy it was."""
     entry, _ = old.entry_like(new.entries[0].kernels)
     return new.recorded is not None and new.recorded == old.recorded and new.entries[0].processes[0] in entry.processes
 
@@ -473,7 +472,7 @@ def _group(old: Baseline, new: Baseline, times: Sequence[TimeChange]) -> Group:
 
 
 def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequence[TimeChange]) -> Iterator[str]:
-    """What the plan says beside times and environment, then the kernels that carry what moved."""
+    """Yield the details of the plan beside times and environment, then the kernels that account for the change."""
     told = {*map(str, _environment(old, new)), *map(_time_detail, times), "other kernels"}
     yield from (detail for detail in change.details if detail not in told)
     entry, alike = old.entry_like(new.entries[0].kernels)
@@ -497,7 +496,7 @@ def _time_doubts(times: Sequence[TimeChange], doubts: Sequence[str]) -> Iterator
 
 
 def _disagreements(new: Baseline, candidate: Candidate, comparisons: int) -> Iterator[str]:
-    """Two runs of a workload agree if an update would keep the one for the other."""
+    """Yield the other runs that disagree: an update would replace one by the other."""
     for other in candidate.others:
         change = _plan_one(new, {new.workload: other}, comparisons=comparisons, limits=candidate.limits)
         if change.action is Action.KEEP:

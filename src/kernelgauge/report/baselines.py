@@ -30,7 +30,6 @@ from ..judge import (
     variance_between_processes,
 )
 from ..run import Timer
-from ..trace import KernelIdentity
 from ..trace.kernel import configuration_text
 from .page import Column, render, table_text
 from .wording import counted, short_commit, us
@@ -232,20 +231,14 @@ def choices_text(baselines: Mapping[str, Baseline]) -> list[str]:
 
 
 def _tuned(entry: Entry) -> str:
-    return ", ".join(
-        f"{kernel.identity.shown} {kernel.device_time_us:.1f} us ({_configuration(kernel.identity)})"
-        for kernel in entry.kernels
-        if _is_tuned(kernel.identity)
-    )
-
-
-def _is_tuned(identity: KernelIdentity) -> bool:
-    if identity.kernel_kwargs is None:  # in a CUDA graph a trace tells the grid and the block alone
-        return identity.is_inductors
-    return bool(identity.kernel_kwargs)
-
-
-def _configuration(identity: KernelIdentity) -> str:
-    if identity.kernel_kwargs:
-        return f"{identity.kernel_kwargs}, num_warps={identity.num_warps}"
-    return configuration_text(identity)
+    """Return the kernels that were tuned, each with its time and configuration."""
+    texts = []
+    for kernel in entry.kernels:
+        identity = kernel.identity
+        configuration = configuration_text(identity)
+        if identity.kernel_kwargs:
+            configuration = f"{identity.kernel_kwargs}, num_warps={identity.num_warps}"
+        elif identity.kernel_kwargs is not None or not identity.is_inductors:  # in a CUDA graph, a trace has none
+            continue
+        texts.append(f"{identity.shown} {kernel.device_time_us:.1f} us ({configuration})")
+    return ", ".join(texts)

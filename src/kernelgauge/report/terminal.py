@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.text import Text
 
 from ..errors import printable
-from ..judge import RelativeChange, Status, Verdict, compare, observe
+from ..judge import Status, Verdict, compare, observe
 from ..results import Results, WorkloadResult
 from ..run import Timer
 from .page import Column, table_text
@@ -36,23 +35,18 @@ class Block(NamedTuple):
     warns: bool = False
 
 
-@dataclass(frozen=True)
-class Row:
-    """What a table says about one workload. None: not measured, or nothing to compare with."""
+class Row(NamedTuple):
+    """What a table says about one workload.
+
+    Attributes:
+        cells: kernels, GPU time, baseline and change; a dash for what is not known.
+        subjects: of the verdicts that the status comes from: "device time", "structure", ...
+    """
 
     workload: str
-    launches: int | None
-    device_time_us: float | None
-    baseline_us: float | None
-    change: RelativeChange | None
+    cells: tuple[str, str, str, str]
     status: Status | None
-    subjects: tuple[str, ...]  # those that the status comes from: "device time", "structure", ...
-
-    @property
-    def cells(self) -> tuple[str, str, str, str]:
-        """Return kernels, time, baseline and change as text; a dash for what is not known."""
-        launches = "-" if self.launches is None else str(self.launches)
-        return launches, us_or_dash(self.device_time_us), us_or_dash(self.baseline_us), change_of_one(self.change)
+    subjects: tuple[str, ...]
 
 
 def rows(results: Results) -> list[Row]:
@@ -64,16 +58,14 @@ def _row(workload: WorkloadResult) -> Row:
     run, status = workload.run, workload.status
     timed = workload.verdict(Timer.DEVICE.label)
     sample = run.sample(Timer.DEVICE) if run else None
-    named = [each.subject for each in workload.verdicts if each.status is status and status is not Status.PASS]
-    return Row(
-        workload=workload.id,
-        launches=run.counts.launches if run else None,
-        device_time_us=observe(sample).mean_us if sample else None,
-        baseline_us=timed.before_us if timed else None,
-        change=timed.change if timed else None,
-        status=status,
-        subjects=tuple(dict.fromkeys(named)),
+    cells = (
+        str(run.counts.launches) if run else "-",
+        us_or_dash(observe(sample).mean_us if sample else None),
+        us_or_dash(timed.before_us if timed else None),
+        change_of_one(timed.change if timed else None),
     )
+    causes = [each.subject for each in workload.verdicts if each.status is status and status is not Status.PASS]
+    return Row(workload.id, cells, status, tuple(dict.fromkeys(causes)))
 
 
 def summary(results: Results, *, width: int, color: bool, failures: bool) -> Iterator[Block]:

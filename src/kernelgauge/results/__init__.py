@@ -62,12 +62,12 @@ class TestResult(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """``test_device_time`` of ``perf/test_latency.py::test_device_time[mlp-eager]``."""
+        """Return ``test_device_time`` of ``perf/test_latency.py::test_device_time[mlp-eager]``."""
         return self.node.partition("[")[0].rpartition("::")[2]
 
 
 class WorkloadResult(msgspec.Struct, frozen=True):
-    """One workload: what was asked, what was observed, what it was compared with, what was concluded."""
+    """One workload: its declaration, its run, the baseline, and the verdicts."""
 
     id: str
     suite: str
@@ -96,7 +96,7 @@ class WorkloadResult(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """All of it. Times are UTC, as ISO 8601."""
+    """The results of one run of pytest. Times are UTC, as ISO 8601."""
 
     schema_version: int
     kernelgauge: str  # its version
@@ -119,7 +119,7 @@ class Results(msgspec.Struct, frozen=True):
 
     @property
     def was_cut_short(self) -> bool:
-        """Whether the run of pytest was interrupted, or broke: what it lacks is not known."""
+        """Return whether the run of pytest was interrupted, or broke: nobody knows what it lacks."""
         return self.exit_status in _CUT_SHORT
 
     @property
@@ -128,20 +128,20 @@ class Results(msgspec.Struct, frozen=True):
 
     @property
     def status(self) -> Status | None:
-        """The worst of all verdicts; None if nothing was judged."""
+        """Return the worst of all verdicts; None if nothing was judged."""
         return worst([verdict.status for workload in self.workloads for verdict in workload.verdicts])
 
     def machine_of(self, workload: WorkloadResult) -> tuple[Fingerprint | None, str | None]:
-        """The fingerprint and the GPU that a workload ran on, which of merged results is not everybody's.
+        """Return the fingerprint and the GPU that a workload ran on; in merged results they differ.
 
-        Of one that could not run, those of the whole.
+        For a workload that could not run, return those of the results.
         """
         run = workload.run
         return (run.fingerprint, run.gpu) if run is not None else (self.fingerprint, self.gpu)
 
 
 def moment(text: str) -> datetime | None:
-    """A time in ISO 8601, in UTC; None: it is none. Saved results may come from anywhere."""
+    """Parse an ISO 8601 timestamp, and return it in UTC. Return None if it is invalid."""
     try:
         read = datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
         return read.astimezone(timezone.utc) if read.tzinfo else read.replace(tzinfo=timezone.utc)

@@ -317,12 +317,12 @@ class Shift:
 
     @property
     def change(self) -> float:
-        """As a fraction."""
+        """Return the change as a fraction."""
         return self.after_us / self.before_us - 1
 
     @property
     def per_night(self) -> float:
-        """Change of a drift from one night to the next, as a fraction."""
+        """Return the change of a drift from one night to the next, as a fraction."""
         return math.expm1(math.log1p(self.change) / (self.nights - 1))
 
 
@@ -353,12 +353,12 @@ class Chart:
 
     @property
     def last_us(self) -> float:
-        """Median over the GPUs."""
+        """Return the last time: the median over the GPUs."""
         return median(each.values_us[-1] for each in self.series)
 
     @property
     def change(self) -> float:
-        """From the first to the last value, as a fraction: the median over the GPUs."""
+        """Return the change from the first to the last value, as a fraction: the median over the GPUs."""
         return median(each.values_us[-1] / each.values_us[0] - 1 for each in self.series)
 
 
