@@ -300,10 +300,8 @@ def _add(options: argparse.Namespace) -> Exit:
             details = "; ".join(f"{label}: {text}" for label, text in error.details)
             say(printable(f"refused: {file}: {error.what}" + (f" ({details})" if details else "")))
         else:
-            for key in added.written:
-                say(f"added: {printable(key)}")
-            for key in added.there:
-                say(f"already there: {printable(key)}")
+            for key, is_new in added.items():
+                say(f"{'added' if is_new else 'already there'}: {printable(key)}")
     return code
 
 

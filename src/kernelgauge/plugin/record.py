@@ -216,7 +216,7 @@ def _add_to_history(session: Session, results: Results, location: str, reporter:
         )
         _fail(session)
         return
-    for name in added.written:
+    for name in (name for name, is_new in added.items() if is_new):
         reporter.write_line(f"history: {printable(f'{location}/{name}')}")
 
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LEAST_NIGHTS",
-    "Added",
     "Chart",
     "Night",
     "Series",
@@ -62,26 +61,19 @@ _AT_ONCE = 256  # files that are held in memory
 _LONGEST_HEADLINE = 300  # characters
 
 
-class Added(NamedTuple):
-    """The keys of files, which are paths below the history. `there`: the history had them with the same content."""
+def add_to_history(results: Results, location: str) -> dict[str, bool]:
+    """Add results to a folder or a URL of fsspec: one file for each GPU. Return whether each is new, by its key.
 
-    written: tuple[str, ...]
-    there: tuple[str, ...]
-
-
-def add_to_history(results: Results, location: str) -> Added:
-    """Add results to a folder or a URL of fsspec: one file for each GPU. The same results again add nothing.
-
-    In a folder, each file is whole at every moment. Any number of processes may add at the same time.
+    A key is a path below the history. The same results again add nothing. In a folder, each file is whole at every
+    moment. Any number of processes may add at the same time.
 
     Raises `ResultsError` for results without a workload or a time, `StorageError` if a file cannot be written.
     """
-    place = open_history(location)
-    written: list[str] = []
-    there: list[str] = []
+    store = open_history(location)
+    added: dict[str, bool] = {}
     for key, content in _files(results):
         try:
-            (written if place.add(key, content) else there).append(key)
+            added[key] = store.add(key, content)
         except Exception as error:  # the errors of botocore or google.auth are no OSError
             reason = (error.got if isinstance(error, StorageError) else None) or f"{type(error).__name__}: {error}"
             raise StorageError(
@@ -91,7 +83,7 @@ def add_to_history(results: Results, location: str) -> Added:
                 expected="a place that can be written",
                 next_command="kernelgauge history add RESULTS --to HISTORY   (run it again: it adds what is missing)",
             ) from error
-    return Added(tuple(written), tuple(there))
+    return added
 
 
 def _files(results: Results) -> Iterator[tuple[str, bytes]]:
