@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,7 +103,8 @@ def _pending(together: Sequence[Results], store: BaselineStore) -> Pending:
         for name, old in stored.items()
         if isinstance(old, Baseline) and old.suite in declared_by
     }
-    comparisons = max(results.comparisons for results in together)
+    observed = [each.observed for each in candidates.values() if each.observed is not None]
+    comparisons = max(results.comparisons for results in together) or comparison_count(observed)
     found = review(
         device,
         list(candidates.values()),
@@ -185,9 +185,8 @@ def _addition(waiting: Pending, each: Reviewed) -> tuple[Reviewed, PlannedChange
     each = replace(each, doubts=candidate.shortcomings)
     if isinstance(old, BaselineError):
         return replace(each, never=(str(old.one_line),)), None
-    observed = [each.observed for each in waiting.candidates.values() if each.observed is not None]
     try:
-        whole = _with_runs(old, candidate, comparisons=waiting.comparisons or comparison_count(observed))
+        whole = _with_runs(old, candidate, comparisons=waiting.comparisons)
     except ValueError as error:
         return replace(each, never=(*each.never, f"it differs from the baseline: {error}")), None
     if whole == old:
@@ -295,7 +294,7 @@ def _contradictions(results: Results, workload: WorkloadResult) -> list[str]:
         return [workload.unavailable or failed or "it was not measured"]
     if not is_file_name(workload.id):
         return ["its id is no file name"]
-    if Counter(each.id for each in results.workloads)[workload.id] > 1:
+    if sum(each.id == workload.id for each in results.workloads) > 1:
         return ["the results hold it more than once"]
     if run.workload != workload.id:
         return [f"its run is of another workload: {run.workload}"]

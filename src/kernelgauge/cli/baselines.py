@@ -113,8 +113,10 @@ def _shown(
             if results.fingerprint is not None and slug(results.fingerprint.device) == folder
         ]
         sources.append(Line("stored", str(store.root / folder)))
-        text = review_text(each.review, sources=sources, width=width, color=color)
-        texts.append(review_markdown(each.review, sources=sources) if as_markdown else text)
+        if as_markdown:
+            texts.append(review_markdown(each.review, sources=sources))
+        else:
+            texts.append(review_text(each.review, sources=sources, width=width, color=color))
     return "\n".join(texts)
 
 

@@ -57,7 +57,6 @@ __all__ = [
 _SCHEMA_VERSION = 2
 _READ_VERSIONS = ("1", "2")  # version 1 lacks the columns that docs/history.md marks
 _NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-[a-z0-9]{1,40}-([0-9a-f]{16})\.v([0-9]{1,9})\.json")  # start, digest, schema
-_AT_ONCE = 256  # files that are held in memory
 _LONGEST_HEADLINE = 300  # characters
 
 
@@ -251,11 +250,9 @@ class _Store:
         """Yield key and content of each file, or the reason why it cannot be read."""
         if self.is_local:
             yield from ((key, _content(Path(self.base, key))) for key in keys)
-            return
-        for start in range(0, len(keys), _AT_ONCE):  # requests one by one take minutes for a year
-            some = keys[start : start + _AT_ONCE]
-            contents = self.store.cat([self.base + key for key in some], on_error="return")
-            yield from ((key, contents.get(self.base + key, FileNotFoundError("it was removed"))) for key in some)
+        elif keys:  # all at once, as many requests as the client makes: one by one, a year takes minutes
+            contents = self.store.cat([self.base + key for key in keys], on_error="return")
+            yield from ((key, contents.get(self.base + key, FileNotFoundError("it was removed"))) for key in keys)
 
     def add(self, key: str, content: bytes) -> bool:
         """Write a file. Return False if the store has it with this content."""
