@@ -269,17 +269,17 @@ def test_accept_under_ci_needs_force(command: Command, monkeypatch: pytest.Monke
 
 
 def test_accept_writes_what_it_showed_under_one_lock(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = BaselineStore.stored_or_wrong
+    real = BaselineStore.stored
     waits: list[bool] = []
 
-    def stored_or_wrong(store: BaselineStore, device: str) -> Any:
+    def reading(store: BaselineStore, device: str) -> Any:
         try:
             FileLock(store.root / ".update.lock").acquire(timeout=0)
         except Timeout:
             waits.append(True)
         return real(store, device)
 
-    monkeypatch.setattr(BaselineStore, "stored_or_wrong", stored_or_wrong)
+    monkeypatch.setattr(BaselineStore, "stored", reading)
     left(told(of(EAGER)))
     assert (command("accept")[0], waits, stored()) == (0, [True], {EAGER})
 

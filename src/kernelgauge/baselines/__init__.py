@@ -55,16 +55,11 @@ class BaselineStore:
             ) from error
         return decode_baseline(content, where=str(path), workload=workload)
 
-    def stored(self, device: str) -> dict[str, Baseline | None]:
-        """Return every baseline of a device by workload id; None for a file that cannot be read.
+    def stored(self, device: str) -> dict[str, Baseline | BaselineError]:
+        """Return every baseline of a device by workload id, or the error if its file cannot be used.
 
         Raises `BaselineError` if the folder cannot be listed: it is never taken for an empty one.
         """
-        found = self.stored_or_wrong(device)
-        return {name: old if isinstance(old, Baseline) else None for name, old in found.items()}
-
-    def stored_or_wrong(self, device: str) -> dict[str, Baseline | BaselineError]:
-        """Return the same, with the error for a file that cannot be read. Raises as `stored` does."""
         found: dict[str, Baseline | BaselineError] = {}
         for name in _names(self.root / slug(device)):
             try:

@@ -90,7 +90,7 @@ def pending(loaded: Sequence[Results], store: BaselineStore) -> list[Pending]:
 
 def _pending(together: Sequence[Results], store: BaselineStore) -> Pending:
     device = next(results.fingerprint.device for results in reversed(together) if results.fingerprint is not None)
-    stored = store.stored_or_wrong(device)
+    stored = store.stored(device)
     measured: dict[str, list[tuple[Results, WorkloadResult]]] = {}
     for results in together:
         for workload in results.workloads:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 
-from ..errors import KernelgaugeError, MeasurementError
+from ..errors import BaselineError, KernelgaugeError, MeasurementError
 from ..files import WAITING
 from ..judge import Action, Baseline, Limits, PlannedChange, Recorded, calibrated, joined
 from ..results import NAME, Results, read_results
@@ -166,14 +166,14 @@ def store(
     return plan
 
 
-def _planned(calibration: Calibration, stored: Mapping[str, Baseline | None], *, add: bool) -> Calibration:
+def _planned(calibration: Calibration, stored: Mapping[str, Baseline | BaselineError], *, add: bool) -> Calibration:
     baselines: dict[str, Baseline] = {}
     refused: dict[str, str] = {}
     for workload, new in calibration.baselines.items():
         old = stored.get(workload)
         if not add or workload not in stored:
             baselines[workload] = new
-        elif old is None:
+        elif not isinstance(old, Baseline):
             refused[workload] = "the stored file cannot be read"
         else:
             try:

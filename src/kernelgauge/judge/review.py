@@ -85,7 +85,7 @@ class TimeChange:
 
 def plan_update(
     observed: Sequence[Baseline],
-    stored: Mapping[str, Baseline | None],
+    stored: Mapping[str, Baseline | BaselineError | None],
     declared: Mapping[str, Collection[str]],
     *,
     comparisons: int = 0,
@@ -95,7 +95,7 @@ def plan_update(
 
     Args:
         observed: what was measured and may be stored.
-        stored: what the folder of this GPU holds now, by workload id; None: a file that cannot be read.
+        stored: what the folder of this GPU holds now, by workload id; an error or None: a file that cannot be read.
         declared: ids that each suite of this run declares, selected or not, by the suite's folder.
         comparisons: times that the suite has; 0: not known, and those that were measured count.
         limits: gates and sensitivity that the suite asks for, by workload id.
@@ -106,7 +106,7 @@ def plan_update(
     alive = {workload for suite in declared.values() for workload in suite}  # it may have moved to another suite
     alive |= {new.workload for new in observed}
     for workload, old in stored.items():
-        if old is not None and old.suite in declared and workload not in alive:
+        if isinstance(old, Baseline) and old.suite in declared and workload not in alive:
             plan.append(PlannedChange(Action.TRIM, workload, None, ("the suite no longer declares it",)))
     return sorted(plan, key=lambda change: change.workload)
 
@@ -117,13 +117,17 @@ def comparison_count(observed: Sequence[Baseline]) -> int:
 
 
 def _plan_one(
-    new: Baseline, stored: Mapping[str, Baseline | None], *, comparisons: int, limits: Limits | None = None
+    new: Baseline,
+    stored: Mapping[str, Baseline | BaselineError | None],
+    *,
+    comparisons: int,
+    limits: Limits | None = None,
 ) -> PlannedChange:
     """Plan one file. `new`: a baseline of one process."""
     if new.workload not in stored:
         return PlannedChange(Action.CREATE, new.workload, new, _summary(new))
     old = stored[new.workload]
-    if old is None:
+    if not isinstance(old, Baseline):
         return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
     changes = _time_changes(old, new, comparisons=comparisons, limits=limits)
     # A time that did not move stays as it is stored, so that slow drift adds up until it shows.
@@ -386,10 +390,9 @@ def review(
         comparisons: times that the suite has; 0: not known, and those that were measured count.
     """
     observed = [each.observed for each in candidates if each.observed is not None]
-    readable = {name: old if isinstance(old, Baseline) else None for name, old in stored.items()}
     limits = {each.workload: each.limits for each in candidates}
     comparisons = comparisons or comparison_count(observed)
-    changes = plan_update(observed, readable, declared, comparisons=comparisons, limits=limits)
+    changes = plan_update(observed, stored, declared, comparisons=comparisons, limits=limits)
     plan = {change.workload: change for change in changes}
     reviewed = [_reviewed(each, stored.get(each.workload), plan, comparisons) for each in candidates]
     for name, change in plan.items():
@@ -405,7 +408,7 @@ def review(
             reviewed.append(Reviewed(name, Group.NOT_MEASURED, None, never=(_unusable(old),)))
         elif old.suite in suites:
             reviewed.append(Reviewed(name, Group.NOT_MEASURED, None, evidence=("not selected in this run",)))
-    compared = [(before, each) for each in observed if (before := readable.get(each.workload)) is not None]
+    compared = [(before, each) for each in observed if isinstance(before := stored.get(each.workload), Baseline)]
     moved = Counter(
         change
         for before, each in compared

@@ -185,12 +185,10 @@ def decode_results(content: bytes, *, where: str) -> Results:
     expected = f"results of kernelgauge, schema_version {SCHEMA_VERSION}"
     try:
         version = msgspec.json.decode(content, type=_Header).schema_version
-        if version == SCHEMA_VERSION:
+        if version in (1, SCHEMA_VERSION):
             check_integers(content)
-            return msgspec.json.decode(content, type=Results)
-        if version == 1:
-            check_integers(content)
-            return _of_schema_1(msgspec.json.decode(content))
+            is_old = version == 1
+            return _of_schema_1(msgspec.json.decode(content)) if is_old else msgspec.json.decode(content, type=Results)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         got = "an empty file" if not content.strip() else str(error)
         raise ResultsError("the results cannot be read", where=where, got=got, expected=expected) from error
