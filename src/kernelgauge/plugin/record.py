@@ -107,8 +107,7 @@ def _write_summary(
     for block in summary(results, **style, failures=False):
         for line in block.text.split("\n"):
             reporter.write_line(line, yellow=block.warns)
-    verdicts = [verdict for workload in results.workloads for verdict in workload.verdicts]
-    if any(verdict.status is Status.NO_BASELINE for verdict in verdicts) and not session.options.update:
+    if any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts) and not session.options.update:
         reporter.write_line(session.how_to_record(results), yellow=True)
     unknown = unknown_machines(results) if not session.options.accepts else []
     if unknown:

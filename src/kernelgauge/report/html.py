@@ -124,7 +124,7 @@ def html(results: Sequence[Results]) -> str:
         groups=[(group, _figure(_lanes_of_variants(group))) for group in _groups(workloads)],
         other_tests=_failed_first(other_tests),
         axis_limit=min(_WIDEST_AXIS, _axis_limit(changes)) if changes else None,
-        notes=list(_notes(workloads, shown)),
+        notes=list(_notes(shown)),
         runs=list(_runs(results)) if len(results) > 1 else [],
     )
 
@@ -240,7 +240,7 @@ def _sentence(status: str, workloads: Sequence[_Workload], shown: Sequence[Resul
     parts = [f"{counts[each]} {phrase}" for each, phrase in _PHRASES.items() if counts[each]]
     said = f"Of {counted(len(workloads), 'workload')}: {', '.join(parts)}." if parts else "No workload was measured."
     if status in (FAILED, CUT_SHORT):
-        failed = sum(test.outcome == "failed" for one in shown for test in one.tests)
+        failed = sum(len(one.failed_tests) for one in shown)
         exits = ", ".join(str(one.exit_status) for one in shown)
         said += f" {counted(failed, 'test')} failed, and pytest ended with {exits}: this is no pass."
     return said
@@ -250,22 +250,22 @@ def _failed_first(tests: Iterable[TestResult]) -> list[TestResult]:
     return sorted(tests, key=lambda test: _OUTCOMES.index(test.outcome))
 
 
-def _notes(workloads: Sequence[_Workload], shown: Sequence[Results]) -> Iterator[str]:
+def _notes(shown: Sequence[Results]) -> Iterator[str]:
     """Yield what to do (baselines to record, improvements to accept), what was not run, and the GPUs' conditions."""
-    verdicts = [(each, verdict) for each in workloads for verdict in each.result.verdicts]
+    verdicts = [verdict for one in shown for verdict in one.verdicts]
     missing = Counter(
         verdict.headline
-        for _, verdict in verdicts
+        for verdict in verdicts
         if verdict.status is Status.NO_BASELINE and verdict.subject == Timer.DEVICE.label
     )
     yield from (f"{counted(count, 'workload')}: {headline}" for headline, count in missing.most_common())
-    for each, verdict in verdicts:
+    for verdict in verdicts:
         if verdict.status is Status.IMPROVED:
-            yield f"improved: {_clip(each.result.id)}: {verdict.headline}"
+            yield f"improved: {_clip(verdict.workload)}: {verdict.headline}"
     for one in shown:
-        yield from notes({_clip(each.id): each.unavailable for each in one.workloads if each.unavailable})
+        yield from notes(one)
     for one in shown:
-        yield from conditions_text([each.run for each in one.workloads if each.run], one.not_watched)
+        yield from conditions_text(one)
 
 
 def _runs(results: Sequence[Results]) -> Iterator[tuple[Results, str, str]]:

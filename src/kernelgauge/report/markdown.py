@@ -194,8 +194,7 @@ def _blocks(results: Results) -> Iterator[str]:
         grid = _inert(Section(grid=Grid(_COLUMNS, table)))
         title = f"<summary>{counted(len(table), 'workload')}</summary>"
         yield f"<details>\n{title}\n\n{grid}\n</details>\n" if len(table) > _UNFOLDED else grid
-    unavailable = {cut(each.id): cut(each.unavailable) for each in results.workloads if each.unavailable}
-    lines = [*notes(unavailable), *(f"warning: {' '.join(warning.split())}" for warning in results.warnings)]
+    lines = [*notes(results), *(f"warning: {' '.join(warning.split())}" for warning in results.warnings)]
     if lines:
         yield "".join(f"- {_inert(Section(lines=(cut(line, _LONGEST_NOTE),)))}" for line in lines)
 
@@ -203,7 +202,7 @@ def _blocks(results: Results) -> Iterator[str]:
 def _machine(results: Results) -> Iterator[str]:
     gpu = f", GPU {results.gpu}" if results.gpu else ""
     yield f"{describe(results.fingerprint)}{gpu}" if results.fingerprint else "nothing was measured"
-    yield from conditions_text([each.run for each in results.workloads if each.run is not None], results.not_watched)
+    yield from conditions_text(results)
     run = f"{results.started_at}, {results.seconds:.0f} s, kernelgauge {results.kernelgauge}"
     yield f"{shlex.join(('pytest', *results.arguments))}  ({run})"
 

@@ -70,19 +70,16 @@ def _row(workload: WorkloadResult) -> Row:
 
 def summary(results: Results, *, width: int, color: bool, failures: bool) -> Iterator[Block]:
     """Yield the machine, the table, and what the table has no room for. `failures`: every failing verdict, in full."""
-    runs = [workload.run for workload in results.workloads if workload.run is not None]
-    verdicts = [verdict for workload in results.workloads for verdict in workload.verdicts]
-    if results.fingerprint is not None and runs:  # without a device there is none, and the verdicts say so
+    if results.fingerprint is not None and results.runs:  # without a device there is none, and the verdicts say so
         yield Block(describe(results.fingerprint))
-        yield from map(Block, conditions_text(runs, results.not_watched))
+        yield from map(Block, conditions_text(results))
     table = rows(results)
     if table:
         yield Block(_table(table, width=width, color=color).removesuffix("\n"))
     if failures:
-        yield from (Block(str(verdict)) for verdict in verdicts if verdict.status.fails)
-    yield from map(Block, _remarks(table, verdicts))
-    unavailable = {workload.id: workload.unavailable for workload in results.workloads if workload.unavailable}
-    yield from (Block(note, warns=True) for note in notes(unavailable))
+        yield from (Block(str(verdict)) for verdict in results.verdicts if verdict.status.fails)
+    yield from map(Block, _remarks(table, results.verdicts))
+    yield from (Block(note, warns=True) for note in notes(results))
     yield from (Block(f"warning: {printable(warning)}", warns=True) for warning in results.warnings)
 
 

@@ -13,7 +13,7 @@ from ..judge import worst
 if TYPE_CHECKING:
     from ..judge import Reason, RelativeChange, Verdict
     from ..results import Results, WorkloadResult
-    from ..run import Fingerprint, Run
+    from ..run import Fingerprint
 
 __all__ = [
     "CUT_SHORT",
@@ -168,35 +168,39 @@ def describe(fingerprint: Fingerprint) -> str:
     return printable(", ".join(parts))
 
 
-def conditions_text(runs: Sequence[Run], not_watched: str) -> list[str]:
-    """Return what the GPU went through while it was measured, over all runs; or why nobody watched it."""
-    seen = [run.conditions for run in runs if run.conditions is not None]
+def conditions_text(results: Results) -> list[str]:
+    """Return the conditions of the GPU while it was measured, over all workloads; or why nobody watched it."""
+    seen = [run.conditions for run in results.runs if run.conditions is not None]
     if not seen:
-        return [printable(f"conditions not watched: {not_watched}")] if not_watched and runs else []
+        reason = results.not_watched
+        return [printable(f"conditions not watched: {reason}")] if reason and results.runs else []
+
+    def known(name: str) -> list[Any]:
+        return [value for each in seen if (value := getattr(each, name)) is not None]
+
     parts: list[str] = []
-    medians = [each.median_sm_clock_mhz for each in seen if each.median_sm_clock_mhz is not None]
-    lowest = min((each.lowest_sm_clock_mhz for each in seen if each.lowest_sm_clock_mhz is not None), default=None)
-    if medians:
+    if medians := known("median_sm_clock_mhz"):
         usual = round(median(medians))
-        parts.append(f"SM clock {usual} MHz" + (f", lowest {lowest}" if lowest is not None and lowest < usual else ""))
-    temperatures = [each.max_temperature_c for each in seen if each.max_temperature_c is not None]
-    powers = [each.max_power_watts for each in seen if each.max_power_watts is not None]
-    parts += [f"{max(temperatures)} C"] if temperatures else []
-    parts += [f"{max(powers):.0f} W"] if powers else []
+        lowest = min(known("lowest_sm_clock_mhz"), default=usual)
+        parts.append(f"SM clock {usual} MHz" + (f", lowest {lowest}" if lowest < usual else ""))
+    if temperatures := known("max_temperature_c"):
+        parts.append(f"{max(temperatures)} C")
+    if powers := known("max_power_watts"):
+        parts.append(f"{max(powers):.0f} W")
     throttled: dict[str, float] = {}
-    for each in seen:
-        for cause, milliseconds in (each.throttled_ms or {}).items():
-            throttled[cause] = throttled.get(cause, 0.0) + milliseconds
+    for cause, milliseconds in (item for times_ms in known("throttled_ms") for item in times_ms.items()):
+        throttled[cause] = throttled.get(cause, 0.0) + milliseconds
     parts += [f"{cause} for {milliseconds:.0f} ms" for cause, milliseconds in throttled.items() if milliseconds >= 1]
     return [printable("conditions: " + ", ".join(parts))] if parts else []
 
 
-def notes(unavailable: Mapping[str, str]) -> list[str]:
+def notes(results: Results) -> list[str]:
     """Return one line for each reason why workloads did not run, with the workloads that it holds for."""
     by_reason: dict[str, list[str]] = {}
-    for workload, reason in unavailable.items():
-        by_reason.setdefault(reason, []).append(workload)
-    return [printable(f"not run: {', '.join(workloads)}: {reason}") for reason, workloads in by_reason.items()]
+    for workload in results.workloads:
+        if workload.unavailable:
+            by_reason.setdefault(cut(workload.unavailable), []).append(cut(workload.id))
+    return [f"not run: {', '.join(workloads)}: {reason}" for reason, workloads in by_reason.items()]
 
 
 def shown_reasons(verdict: Verdict) -> list[Reason]:

@@ -123,13 +123,21 @@ class Results(msgspec.Struct, frozen=True):
         return self.exit_status in _CUT_SHORT
 
     @property
+    def runs(self) -> list[Run]:
+        return [workload.run for workload in self.workloads if workload.run is not None]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [verdict for workload in self.workloads for verdict in workload.verdicts]
+
+    @property
     def failed_tests(self) -> list[TestResult]:
         return [test for test in self.tests if test.outcome == "failed"]
 
     @property
     def status(self) -> Status | None:
         """Return the worst of all verdicts; None if nothing was judged."""
-        return worst([verdict.status for workload in self.workloads for verdict in workload.verdicts])
+        return worst([verdict.status for verdict in self.verdicts])
 
     def machine_of(self, workload: WorkloadResult) -> tuple[Fingerprint | None, str | None]:
         """Return the fingerprint and the GPU that a workload ran on; in merged results they differ.
