@@ -397,7 +397,7 @@ def test_review_doubts_older_and_disagreeing_runs(
 
 
 @pytest.mark.parametrize(("sensitivity", "accepted"), [({}, 0), ({Timer.DEVICE: 9.0}, 1)])
-def test_choose_to_add_asks_for_the_sensitivity(store: BaselineStore, sensitivity: Any, accepted: int) -> None:
+def test_select_to_add_asks_for_the_sensitivity(store: BaselineStore, sensitivity: Any, accepted: int) -> None:
     accept(store, told(passing(), started_at=BEFORE))
     noisy = passing(run=run(device=NOISY), limits=Limits(sensitivity=sensitivity))
     assert len(accept(store, told(noisy, started_at=AFTER), add=True).plan) == accepted
