@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..errors import KernelgaugeError, UpdateRefused, printable
-from .output import Commands, Exit, say, terminal
+from .output import Commands, Exit, note, say, terminal
 
 if TYPE_CHECKING:
     from ..baselines import BaselineStore
@@ -282,7 +281,7 @@ def _calibrate(options: argparse.Namespace) -> Exit:
         options.pytest_arguments,
         processes=options.processes,
         gpus=options.gpus,
-        progress=lambda what: print(what, file=sys.stderr, flush=True),  # noqa: T201
+        progress=note,
     )
     plan = store(calibrate(files), add=options.add, show=_show, dry_run=options.dry_run)
     if not options.dry_run:
