@@ -168,5 +168,5 @@ def test_folder_lock_waits_aloud(tmp_path: Path) -> None:
         first.release()
 
     second.hold(waiting)
-    assert [each.split(":")[0] for each in said] == [f"another run writes to {tmp_path}"]
+    assert [each.split(";")[0] for each in said] == [f"another run writes to {tmp_path}"]
     second.release()

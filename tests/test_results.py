@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelgauge import results as results_module
+from kernelgauge import files
 from kernelgauge.errors import ResultsError
 from kernelgauge.judge import Reason, RelativeChange, Status, Verdict
 from kernelgauge.results import (
@@ -324,9 +324,9 @@ def test_read_results_of_too_large_file_is_refused(tmp_path: Path, monkeypatch: 
     path = tmp_path / "results.json"
     content = encode_results(everything())
     path.write_bytes(content)
-    monkeypatch.setattr(results_module, "MOST_BYTES", len(content))
+    monkeypatch.setattr(files, "_MOST_BYTES", len(content))
     assert read_results(path) == everything()
-    monkeypatch.setattr(results_module, "MOST_BYTES", len(content) - 1)
+    monkeypatch.setattr(files, "_MOST_BYTES", len(content) - 1)
     with pytest.raises(ResultsError) as raised:
         read_results(path)
     assert raised.value.got == f"more than {len(content) - 1} bytes"

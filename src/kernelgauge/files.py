@@ -7,7 +7,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,13 +25,12 @@ __all__ = [
     "IrregularFileError",
     "blocks_of_file",
     "is_file_name",
-    "regular_file",
-    "rename",
+    "read_file",
     "slug",
     "unwritable",
     "who_holds",
     "write_atomically",
-    "write_beside",
+    "write_files",
 ]
 
 # -- names ------------------------------------------------------------------------------------------------------------
@@ -42,12 +41,12 @@ LONGEST_NAME = 200  # of 255 bytes that a file system takes, for what a temporar
 
 
 def is_file_name(workload: str) -> bool:
-    """Whether an id can name a file of the baselines."""
+    """Return whether an id can name a file of the baselines."""
     return len(workload) <= LONGEST_NAME and _FILE_NAME.fullmatch(workload) is not None
 
 
 def slug(device: str) -> str:
-    """Folder name of a device: ``NVIDIA H200`` -> ``nvidia-h200``."""
+    """Return the folder name of a device: ``NVIDIA H200`` -> ``nvidia-h200``."""
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")[:LONGEST_NAME] or "unknown"
 
 
@@ -57,8 +56,11 @@ def slug(device: str) -> str:
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_RDONLY", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
 
 
+_MOST_BYTES = 256 << 20  # of results or baselines: a whole suite makes 0.3 MB, and decoding takes ten times as much
+
+
 class IrregularFileError(OSError):
-    """A folder, a FIFO, a device: there is something, and it is no file."""
+    """The path is of a folder, a FIFO or a device."""
 
 
 class ChangedFileError(OSError):
@@ -67,7 +69,7 @@ class ChangedFileError(OSError):
 
 @contextmanager
 def regular_file(path: Path | str) -> Iterator[int]:
-    """A descriptor of a regular file, through links too: what is put at the path later is not what is read.
+    """Open a regular file, through links too, and yield its descriptor: a file that replaces it later is not read.
 
     Raises `OSError` if it cannot be opened, `IrregularFileError` if it is something else, and `ValueError` for a path
     with a NUL.
@@ -79,6 +81,15 @@ def regular_file(path: Path | str) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def read_file(path: Path | str) -> bytes:
+    """Return the content of a regular file of at most `_MOST_BYTES`. Raises what `regular_file` raises."""
+    with regular_file(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise OSError(f"more than {_MOST_BYTES} bytes")
+    return content
 
 
 def blocks_of_file(path: Path | str, size: int) -> Iterator[bytes]:
@@ -101,43 +112,37 @@ def blocks_of_file(path: Path | str, size: int) -> Iterator[bytes]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the target, then rename: a reader sees the old file or the new one, never a part.
+    """Write a file whole. Raises what `write_files` raises."""
+    write_files({path: content})
 
-    Raises `StorageError` if the folder cannot be written.
+
+def write_files(contents: Mapping[Path, bytes]) -> None:
+    """Write each file beside its target, then rename all: a reader sees an old file or a new one, never a part.
+
+    All contents are on the disk before the first file is replaced: a kill or a full disk leaves the old files.
+    Raises `StorageError` if one cannot be written.
     """
-    temporary = write_beside(path, content)
+    written: list[tuple[str, Path]] = []
     try:
-        rename(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):  # gone once it was renamed
-            os.unlink(temporary)
-
-
-def write_beside(path: Path, content: bytes) -> str:
-    """Write a temporary file in the folder of `path`, and return its name. Any interruption removes it again."""
-    temporary: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes it private; a baseline is for everybody
-    except BaseException as error:
-        if temporary is not None:
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise unwritable(path, error) from error
-        raise
-    return temporary
-
-
-def rename(temporary: str, path: Path) -> None:
-    try:
-        os.replace(temporary, path)
+        for path, content in contents.items():
+            if path.exists() and not path.is_file():  # renaming over a device would replace it by a file
+                raise IrregularFileError("not a regular file")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+            written.append((temporary, path))
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)  # mkstemp makes it private; a baseline is for everybody
+        for temporary, path in written:
+            os.replace(temporary, path)
     except OSError as error:
         raise unwritable(path, error) from error
+    finally:
+        for temporary, _ in written:
+            with suppress(FileNotFoundError):  # gone once it was renamed
+                os.unlink(temporary)
 
 
 def unwritable(path: Path, error: OSError) -> StorageError:
@@ -167,42 +172,42 @@ class GpuLock:
         self._folder = folder or Path(os.environ.get(LOCKS) or tempfile.gettempdir())
         self._patience_s = patience_s
         self._held: dict[str, FileLock] = {}
-        self._given_up: set[str] = set()
-
-    def path(self, gpu: str) -> Path:
-        return self._folder / f"kernelgauge-gpu-{gpu}.lock"
+        self._given_up: set[str] = set()  # the next test must not wait another hour
 
     def hold(self, gpu: str, waiting: Callable[[str], None] = lambda _: None) -> None:
-        """Wait until nobody else holds this GPU, given by its digest (`gpus.digest`). Held already: nothing happens.
+        """Wait until nobody else holds this GPU, given by its digest. Held already: nothing happens.
 
         Raises `MeasurementError` after an hour, `StorageError` where there can be no lock.
         """
         if gpu in self._held:
             return
+        path = self._folder / f"kernelgauge-gpu-{gpu}.lock"
         # Readable and writable for all: whoever comes first makes the file, others must be able to lock it.
-        lock = FileLock(self.path(gpu), mode=0o666, poll_interval=_POLL_S)
-        if gpu in self._given_up:  # the next test must not wait another hour
-            raise self._too_long(gpu)
-
-        def say(waited_s: float) -> None:
-            waiting(f"another run times on GPU {gpu}: waiting for it ({waited_s:.0f} s so far)")
-
+        lock = FileLock(path, mode=0o666, poll_interval=_POLL_S)
+        reason = f"another run times on GPU {gpu}"
         try:
-            if not _acquired(lock, self._patience_s, say):
-                self._given_up.add(gpu)
-                raise self._too_long(gpu)
+            is_held = gpu not in self._given_up and _acquire(lock, self._patience_s, reason, waiting)
         except OSError as error:
             raise StorageError(
                 "the GPU cannot be locked",
-                where=str(self.path(gpu)),
+                where=str(path),
                 got=str(error),
                 expected="a folder for lock files that every user of the GPU can write",
                 next_command=f"{LOCKS}=DIR pytest perf   (the same DIR for all who use the GPU)",
             ) from error
+        if not is_held:
+            self._given_up.add(gpu)
+            raise MeasurementError(
+                f"timed out after {self._patience_s:g} s waiting for the GPU lock",
+                where=str(path),
+                got="another run of kernelgauge holds it",
+                expected="one run at a time on a GPU",
+                next_command=who_holds(path),
+            )
         self._held[gpu] = lock
 
     def hold_only(self, gpu: str, waiting: Callable[[str], None] = lambda _: None) -> None:
-        """As `hold`, and no other. Nobody waits for a GPU while he holds another: two who do would wait for ever."""
+        """Hold this GPU and release all others first: two runs that each wait for the other's GPU would wait for ever."""
         if gpu not in self._held:
             self.release()
         self.hold(gpu, waiting)
@@ -212,42 +217,28 @@ class GpuLock:
             _, lock = self._held.popitem()
             lock.release()
 
-    def _too_long(self, gpu: str) -> MeasurementError:
-        return MeasurementError(
-            f"timed out after {self._patience_s:g} s waiting for the GPU lock",
-            where=str(self.path(gpu)),
-            got="another run of kernelgauge holds it",
-            expected="one run at a time on a GPU",
-            next_command=who_holds(self.path(gpu)),
-        )
-
 
 class FolderLock:
     """On a folder of reports: two runs that write there at once would mix what they found. Held like `GpuLock`."""
 
     def __init__(self, folder: Path, *, patience_s: float = _PATIENCE_S) -> None:
-        self._path = folder / ".lock"
+        self._folder = folder
         self._patience_s = patience_s
-        self._lock = FileLock(self._path, poll_interval=_POLL_S)
+        self._lock = FileLock(folder / ".lock", poll_interval=_POLL_S)
 
     def hold(self, waiting: Callable[[str], None] = lambda _: None) -> None:
         """Wait until no other run writes there. Raises `StorageError` after an hour, or where there can be no lock."""
-        elsewhere = "-o kernelgauge_reports=DIR writes elsewhere"
-
-        def say(waited_s: float) -> None:
-            where = self._path.parent
-            waiting(f"another run writes to {where}: waiting for it ({waited_s:.0f} s so far; {elsewhere})")
-
+        reason = f"another run writes to {self._folder}; -o kernelgauge_reports=DIR writes elsewhere"
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._lock.is_locked or _acquired(self._lock, self._patience_s, say):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if self._lock.is_locked or _acquire(self._lock, self._patience_s, reason, waiting):
                 return
-            got = f"another run holds {self._path.name} for more than {self._patience_s:g} s"
+            got = f"another run holds .lock for more than {self._patience_s:g} s"
         except OSError as error:
             got = str(error)
         raise StorageError(
             "cannot write",
-            where=str(self._path.parent),
+            where=str(self._folder),
             got=got,
             expected="a folder that can be written, by one run at a time",
             next_command="pytest perf -o kernelgauge_reports=DIR   (writes elsewhere)",
@@ -258,16 +249,12 @@ class FolderLock:
 
 
 def who_holds(path: Path) -> str:
-    """The next command where a lock is held for too long.
-
-    Nobody needs to delete the file: the lock is the system's, which frees it when the process ends. Without the file, a second
-    one would get a lock of its own beside the first.
-    """
+    """Return the next command where a lock is held for too long. Deleting the file would let two runs hold it."""
     return f"fuser -v {path}   (which process holds it?)"
 
 
-def _acquired(lock: FileLock, patience_s: float, say: Callable[[float], None]) -> bool:
-    """Whether it was, in time. `say` is called with the seconds waited so far, at once and then every minute."""
+def _acquire(lock: FileLock, patience_s: float, reason: str, waiting: Callable[[str], None]) -> bool:
+    """Return whether the lock was free in time. Say why it is waited for, at once and then every minute."""
     started, waited = time.monotonic(), 0.0
     while True:
         try:
@@ -277,4 +264,4 @@ def _acquired(lock: FileLock, patience_s: float, say: Callable[[float], None]) -
             waited = time.monotonic() - started
             if waited >= patience_s:
                 return False
-            say(waited)
+            waiting(f"{reason}: waiting for it ({waited:.0f} s so far)")

@@ -17,6 +17,7 @@ import pytest
 from kernelgauge import baselines
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import StorageError
+from kernelgauge.judge import Baseline
 from tests.baselines.changes import DEVICE, create, files
 from tests.builders import baseline
 
@@ -199,7 +200,9 @@ def test_updates_at_once_lose_none(store: BaselineStore) -> None:
     with python(MANY_WRITERS, store.root, 100) as process:
         assert answer(process) == "0\n"  # none failed
     found = {
-        name: stored.entries[0].kernels[0].device_time_us for name, stored in store.stored(DEVICE).items() if stored
+        name: stored.entries[0].kernels[0].device_time_us
+        for name, stored in store.stored(DEVICE).items()
+        if isinstance(stored, Baseline)
     }
     assert found.pop("count-x-bf16-1") == 100.0  # no update was lost
     assert len(found) == 3

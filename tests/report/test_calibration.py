@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kernelgauge.judge import Baseline, calibrated
-from kernelgauge.report.calibration import calibration_text, choices_text
+from kernelgauge.report.baselines import calibration_text, choices_text
 from kernelgauge.run import Timer
 from kernelgauge.trace import KernelIdentity
 from tests.builders import ELSEWHERE, FUSED, WORKLOAD, baseline, drawn, run

@@ -9,7 +9,8 @@ import pytest
 from rich.cells import cell_len
 
 from kernelgauge.judge import Action, PlannedChange, RelativeChange, Status
-from kernelgauge.report.terminal import plan_text, summary
+from kernelgauge.report.baselines import plan_text
+from kernelgauge.report.terminal import summary
 from kernelgauge.results import Results, WorkloadResult
 from kernelgauge.run import Conditions
 from tests.builders import H200, baseline, counts, fingerprint, run

@@ -10,24 +10,23 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import BaselineError, StorageError
-from ..files import LONGEST_NAME, is_file_name, regular_file, rename, slug, unwritable, who_holds, write_beside
+from ..files import LONGEST_NAME, is_file_name, read_file, slug, unwritable, who_holds, write_files
 from ..judge.baseline import Baseline, decode_baseline, encode_baseline
-from ..judge.update import Action, PlannedChange
+from ..judge.review import Action, PlannedChange
 
 __all__ = ["BaselineStore"]
 
 _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
-_MOST_BYTES = 16 << 20  # the largest of baselines/nvidia-h200 has 21 kB
 
 
 class BaselineStore:
-    """`<root>/<gpu>/<workload>.json`."""
+    """The files `<root>/<gpu>/<workload>.json`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def path(self, device: str, workload: str) -> Path:
-        """Raises `StorageError` for an id that is no file name."""
+        """Return the file of a baseline. Raises `StorageError` for an id that is no file name."""
         if not is_file_name(workload):
             raise StorageError(
                 "a workload's id becomes a file name",
@@ -37,38 +36,32 @@ class BaselineStore:
         return self.root / slug(device) / f"{workload}.json"
 
     def load(self, device: str, workload: str) -> Baseline | None:
-        """The stored baseline; None if there is no file.
+        """Return the stored baseline; None if there is no file.
 
         Raises `BaselineError` if there is a file that cannot be used.
         """
         path = self.path(device, workload)
         try:
-            with regular_file(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
-                content = file.read(_MOST_BYTES + 1)
+            content = read_file(path)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _unreadable(path, str(error)) from error
-        if len(content) > _MOST_BYTES:
-            raise _unreadable(path, f"more than {_MOST_BYTES} bytes")
+            raise BaselineError(
+                "the baseline cannot be read",
+                where=str(path),
+                got=str(error),
+                expected="a regular file",
+                next_command=f"ls -l {path}",
+            ) from error
         return decode_baseline(content, where=str(path), workload=workload)
 
-    def stored(self, device: str) -> dict[str, Baseline | None]:
-        """Every baseline of a device by workload id; None for a file that cannot be read.
+    def stored(self, device: str) -> dict[str, Baseline | BaselineError]:
+        """Return every baseline of a device by workload id, or the error if its file cannot be used.
 
         Raises `BaselineError` if the folder cannot be listed: it is never taken for an empty one.
         """
-        found = self.stored_or_wrong(device)
-        return {name: old if isinstance(old, Baseline) else None for name, old in found.items()}
-
-    def stored_or_wrong(self, device: str) -> dict[str, Baseline | BaselineError]:
-        """The same, with what is wrong with a file that cannot be read, or whose name is no workload's id."""
-        folder = self.root / slug(device)
         found: dict[str, Baseline | BaselineError] = {}
-        for name in _names(folder):
-            if not is_file_name(name):
-                found[name] = _foreign(folder / f"{name}.json")
-                continue
+        for name in _names(self.root / slug(device)):
             try:
                 loaded = self.load(device, name)
             except BaselineError as error:
@@ -107,38 +100,26 @@ class BaselineStore:
     def apply_all(self, plans: Iterable[tuple[str, Iterable[PlannedChange]]]) -> None:
         """Carry out the plans of several devices together. Call it inside `locked`.
 
-        All contents are on the disk before the first file is replaced, so that a kill or a full disk leaves all of the
-        old files, and not some of each. Raises `StorageError` if one of them cannot be written.
+        A kill or a full disk leaves all of the old files. Raises `StorageError` if one of them cannot be written.
         """
-        written: list[tuple[str, Path]] = []
-        removed: list[Path] = []
-        try:
-            for device, plan in plans:
-                for change in plan:
-                    path = self.path(device, change.workload)
-                    if change.baseline is not None:
-                        _sweep(path)
-                        written.append((write_beside(path, encode_baseline(change.baseline)), path))
-                    elif change.action is Action.TRIM:
-                        removed.append(path)
-            for temporary, path in written:
-                rename(temporary, path)
-        finally:
-            for temporary, _ in written:
-                with suppress(FileNotFoundError):  # gone once it was renamed
-                    os.unlink(temporary)
-        for path in removed:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise unwritable(path, error) from error
+        changes = [(self.path(device, change.workload), change) for device, plan in plans for change in plan]
+        contents = {path: encode_baseline(each.baseline) for path, each in changes if each.baseline is not None}
+        for path in contents:
+            _sweep(path)
+        write_files(contents)
+        for path, change in changes:
+            if change.action is Action.TRIM:
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    raise unwritable(path, error) from error
 
 
 def _names(folder: Path) -> list[str]:
-    """What a folder has of baselines, without `.json`. What is hidden is somebody's temporary file."""
+    """Return the ids of the workloads that a folder has a file of. Other files are somebody else's."""
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries)
+            names = sorted(entry.name.removesuffix(".json") for entry in entries if entry.name.endswith(".json"))
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -149,31 +130,11 @@ def _names(folder: Path) -> list[str]:
             expected="a folder that can be read",
             next_command=f"ls -ld {folder}",
         ) from error
-    return [name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")]
-
-
-def _foreign(path: Path) -> BaselineError:
-    return BaselineError(
-        "not a baseline file",
-        where=str(path),
-        got=f"the name {path.name!r}",
-        expected="a workload's id and .json",
-        next_command="move it elsewhere, or delete it",
-    )
-
-
-def _unreadable(path: Path, got: str) -> BaselineError:
-    return BaselineError(
-        "the baseline cannot be read",
-        where=str(path),
-        got=got,
-        expected=f"a regular file of at most {_MOST_BYTES} bytes",
-        next_command=f"ls -l {path}",
-    )
+    return list(filter(is_file_name, names))
 
 
 def _sweep(path: Path) -> None:
-    """Remove what writers of this file left that were killed. Whoever holds the lock knows that none is at work."""
+    """Remove what killed writers of this file left. Call it inside `locked`: no writer is at work then."""
     with suppress(OSError):
         for left in path.parent.glob(f".{path.name}.*.tmp"):
             left.unlink(missing_ok=True)

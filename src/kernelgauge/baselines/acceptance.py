@@ -1,12 +1,9 @@
-"""What may become a baseline, why the rest may not, and how saved results are reviewed and stored."""
+"""What may become a baseline, why the rest may not, and how saved results are reviewed and accepted."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from pathlib import Path
 
 from ..errors import BaselineError, NewerBaselineError, ResultsError, UpdateRefused, printable
@@ -31,35 +28,16 @@ from ..judge import (
     plan_update,
     review,
 )
-from ..results import Results, TestResult, WorkloadResult, find_results, moment, read_results, started
+from ..results import Results, WorkloadResult, find_results, moment, read_results, started
 from ..run import Run
 from . import BaselineStore
 
-__all__ = [
-    "Chosen",
-    "Loaded",
-    "Pending",
-    "acceptable",
-    "choose",
-    "choose_to_add",
-    "load",
-    "pending",
-    "refusals",
-    "store_all",
-    "update",
-]
+__all__ = ["Pending", "Selection", "acceptable", "load", "pending", "refusals", "select", "update"]
 
 _ACCEPTABLE = frozenset({Status.REGRESSED, Status.NO_BASELINE, Status.INCOMPARABLE})
-# Clocks of two machines may differ by seconds, and a run is reviewed as soon as it has ended.
-_CLOCK_TOLERANCE = timedelta(minutes=1)
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """Results in order of their start, each with its file; and what was left aside, with the reason."""
-
-    results: tuple[tuple[Path, Results], ...]
-    skipped: tuple[str, ...]
+# -- a review of saved results ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -71,94 +49,95 @@ class Pending:
     candidates: dict[str, Candidate]  # by workload id
     comparisons: int  # times that the suite has
 
-    @property
-    def device(self) -> str:
-        return self.review.device
-
 
 @dataclass(frozen=True)
-class Chosen:
-    """What of a review was asked for: `accepted` would change a file; `refused` may not, or not unless it is forced."""
+class Selection:
+    """The selected part of a review: the changes of files, and the workloads that are refused."""
 
-    pending: Pending
-    accepted: tuple[Reviewed, ...]
+    device: str
+    plan: tuple[PlannedChange, ...]
     refused: tuple[Reviewed, ...]
 
-    @property
-    def plan(self) -> list[PlannedChange]:
-        return [each.change for each in self.accepted if each.change is not None]
 
+def load(paths: Sequence[Path]) -> list[tuple[Path, Results]]:
+    """Return results in order of their start, each with its file. Equal ones count once, and unmeasured ones do not.
 
-def load(paths: Sequence[Path]) -> Loaded:
-    """Read results, wherever `find_results` finds them: files, a folder's, or those of each machine in it.
-
-    What is there twice is read once. Raises `ResultsError` for a file that cannot be read, and if nothing was measured.
+    Raises `ResultsError` for a file that cannot be read, and if nothing was measured.
     """
-    kept: list[tuple[Path, Results]] = []
-    skipped: list[str] = []
+    loaded: list[tuple[Path, Results]] = []
     for file in (file for path in paths for file in find_results(path)):
         results = read_results(file)
-        twin = next((other for other, known in kept if known == results), None)
-        if twin is not None:
-            skipped.append(f"{file}: the same results as {twin}, counted once")
-        elif results.fingerprint is None:
-            skipped.append(f"{file}: nothing was measured")
-        else:
-            kept.append((file, results))
-    if not kept:
+        if results.fingerprint is not None and all(results != known for _, known in loaded):
+            loaded.append((file, results))
+    if not loaded:
         raise ResultsError(
             "nothing was measured",
-            where=printable("; ".join(skipped)),
+            where=printable("; ".join(map(str, paths))),
             expected="results of a run that measured a workload",
             next_command="pytest perf",
         )
-    return Loaded(tuple(sorted(kept, key=lambda each: started(each[1]))), tuple(skipped))
+    return sorted(loaded, key=lambda each: started(each[1]))
 
 
-def pending(loaded: Sequence[Results], store: BaselineStore, *, now: datetime) -> list[Pending]:
+def pending(loaded: Sequence[Results], store: BaselineStore) -> list[Pending]:
     """Review results, in order of their start, by the folder that their baselines are in."""
     devices: dict[str, list[Results]] = {}
     for results in loaded:
         if results.fingerprint is not None:
             devices.setdefault(slug(results.fingerprint.device), []).append(results)
-    return [_pending(together, store, now) for together in devices.values()]
+    return [_pending(together, store) for together in devices.values()]
 
 
-def _pending(together: Sequence[Results], store: BaselineStore, now: datetime) -> Pending:
+def _pending(together: Sequence[Results], store: BaselineStore) -> Pending:
     device = next(results.fingerprint.device for results in reversed(together) if results.fingerprint is not None)
-    stored = store.stored_or_wrong(device)
-    seen: dict[str, list[tuple[Results, WorkloadResult]]] = {}
-    # A run that was cut short may not have collected all.
-    declared_by = {suite: results for results in together if not results.was_cut_short for suite in results.declared}
+    stored = store.stored(device)
+    measured: dict[str, list[tuple[Results, WorkloadResult]]] = {}
     for results in together:
         for workload in results.workloads:
-            seen.setdefault(workload.id, []).append((results, workload))
-    candidates = {name: _candidate(told, stored.get(name), now) for name, told in seen.items()}
-    declared = {suite: results.declared[suite] for suite, results in declared_by.items()}
+            measured.setdefault(workload.id, []).append((results, workload))
+    candidates = {name: _candidate(runs, stored.get(name)) for name, runs in measured.items()}
+    # A run that was cut short may not have collected all.
+    declared_by = {suite: results for results in together if not results.was_cut_short for suite in results.declared}
     doubts = {
-        name: tuple(_vanished_doubts(declared_by[old.suite], old, now))
+        name: tuple(_vanished_doubts(declared_by[old.suite], old))
         for name, old in stored.items()
         if isinstance(old, Baseline) and old.suite in declared_by
     }
-    comparisons = max(results.comparisons for results in together)
-    found = review(device, list(candidates.values()), stored, declared, vanished_doubts=doubts, comparisons=comparisons)
+    observed = [each.observed for each in candidates.values() if each.observed is not None]
+    comparisons = max(results.comparisons for results in together) or comparison_count(observed)
+    found = review(
+        device,
+        list(candidates.values()),
+        stored,
+        {suite: results.declared[suite] for suite, results in declared_by.items()},
+        vanished_doubts=doubts,
+        comparisons=comparisons,
+    )
     return Pending(found, stored, candidates, comparisons)
 
 
-def _vanished_doubts(results: Results, old: Baseline, now: datetime) -> Iterator[str]:
-    """What speaks against removing a baseline because these results do not declare it."""
-    yield from _clocks(results, old, now)
+def _vanished_doubts(results: Results, old: Baseline) -> Iterator[str]:
+    """Yield what speaks against removing a baseline because these results do not declare it."""
+    yield from _order_doubts(results, old)
     if not any(workload.suite == old.suite and workload.run is not None for workload in results.workloads):
         yield f"nothing of {old.suite} was measured in the results that declare it no more"
 
 
-def _candidate(
-    told: Sequence[tuple[Results, WorkloadResult]], old: Baseline | BaselineError | None, now: datetime
-) -> Candidate:
+def _order_doubts(results: Results, old: Baseline | BaselineError | None) -> Iterator[str]:
+    """Yield why results may be older than the baseline."""
+    begun = moment(results.started_at)
+    recorded = old.recorded if isinstance(old, Baseline) else None
+    if begun is None:
+        yield f"the results have no valid start time: {results.started_at!r}"
+    elif recorded is not None and ((before := moment(recorded.at)) is None or begun < before):
+        yield f"older than the baseline: measured {results.started_at}, and that was recorded {recorded.at}"
+
+
+def _candidate(runs: Sequence[tuple[Results, WorkloadResult]], old: Baseline | BaselineError | None) -> Candidate:
     """Make a candidate of the newest run. The others must agree with it."""
-    measured = [(results, workload, workload.run) for results, workload in told if workload.run is not None]
-    results, workload = measured[-1][:2] if measured else told[-1]
-    never = _impossible(results, workload)
+    measured = [(results, workload, workload.run) for results, workload in runs if workload.run is not None]
+    results, workload = measured[-1][:2] if measured else runs[-1]
+    never = _contradictions(results, workload)
     if workload.run is None or never:
         why_not = "; ".join(never)
         cannot_run_here = workload.run is None and workload.unavailable is not None
@@ -172,77 +151,52 @@ def _candidate(
         workload.id,
         workload.suite,
         _observed_baseline(results, workload, workload.run),
-        others=tuple(_observed_baseline(*each) for each in measured[:-1] if not _impossible(*each[:2])),
-        doubts=(*wrong[-1], *undecided, *_clocks(results, old, now)),
+        others=tuple(_observed_baseline(*each) for each in measured[:-1] if not _contradictions(*each[:2])),
+        doubts=(*wrong[-1], *undecided, *_order_doubts(results, old)),
         shortcomings=tuple(reason for reasons in wrong for reason in reasons),
         limits=workload.limits,
     )
 
 
 def _untested(results: Results, workload: WorkloadResult) -> Iterator[str]:
-    """Measured to be compared with another, or of results that somebody shortened: nobody has claimed anything of it."""
+    """Yield a doubt about a workload that was measured only to compare another with it: nothing claims that it works."""
     if not any(test.workload == workload.id for test in results.tests):
         yield "no test of it is in the results"
 
 
-def _clocks(results: Results, old: Baseline | BaselineError | None, now: datetime) -> Iterator[str]:
-    started = moment(results.started_at)
-    if started is None:
-        yield f"the results do not say when the run was: {results.started_at!r} is no time"
-        return
-    if results.seconds < 0:
-        yield f"a clock ran backwards: the run took {results.seconds:g} s"
-    if started > now + _CLOCK_TOLERANCE:
-        yield f"a clock is wrong: the run began at {results.started_at}, which is yet to come"
-    if isinstance(old, Baseline) and old.recorded is not None:
-        before = moment(old.recorded.at)
-        if before is None:
-            yield f"the baseline does not say when it was recorded: {old.recorded.at!r} is no time"
-        elif started < before:
-            yield f"older than the baseline: measured {results.started_at}, and that was recorded {old.recorded.at}"
-
-
-def choose(waiting: Pending, wanted: Callable[[Reviewed], bool], *, force: bool) -> Chosen:
-    """Sort what was asked for into what is accepted and what is refused."""
-    asked = [each for each in waiting.review.reviewed if wanted(each)]
-    refused = [each for each in asked if each.never or (each.doubts and not force)]
-    return Chosen(
-        waiting,
-        accepted=tuple(each for each in asked if each.waits and each not in refused),
-        refused=tuple(refused),
-    )
-
-
-def choose_to_add(waiting: Pending, wanted: Callable[[Reviewed], bool], *, force: bool) -> Chosen:
-    """Sort what was asked for into runs that join the processes of their baselines, and what is refused."""
-    accepted: list[Reviewed] = []
+def select(waiting: Pending, is_wanted: Callable[[Reviewed], bool], *, add: bool = False, force: bool) -> Selection:
+    """Select from a review. `add`: the runs join the processes of their baselines instead of replacing them."""
+    plan: list[PlannedChange] = []
     refused: list[Reviewed] = []
-    observed = [each.observed for each in waiting.candidates.values() if each.observed is not None]
-    comparisons = waiting.comparisons or comparison_count(observed)
-    for each in filter(wanted, waiting.review.reviewed):
-        old, candidate = waiting.stored.get(each.workload), waiting.candidates.get(each.workload)
-        if candidate is None or candidate.observed is None:
-            continue
-        if isinstance(old, BaselineError):
-            refused.append(each)
-            continue
-        if each.never or (candidate.shortcomings and not force):
-            refused.append(replace(each, doubts=candidate.shortcomings))
-            continue
-        try:
-            whole = _joined(old, candidate, comparisons)
-        except ValueError as error:
-            refused.append(replace(each, never=(f"it differs from the baseline: {error}",)))
-            continue
-        if whole != old:
-            count = sum(len(entry.processes) for entry in whole.entries)
-            action = Action.CREATE if old is None else Action.UPDATE
-            change = PlannedChange(action, each.workload, whole, (f"{count} processes",))
-            accepted.append(replace(each, change=change))
-    return Chosen(waiting, tuple(accepted), tuple(refused))
+    for each in filter(is_wanted, waiting.review.reviewed):
+        checked, change = _addition(waiting, each) if add else (each, each.change)
+        if checked.never or (checked.doubts and not force):
+            refused.append(checked)
+        elif change is not None and change.action is not Action.KEEP:
+            plan.append(change)
+    return Selection(waiting.review.device, tuple(plan), tuple(refused))
 
 
-def _joined(old: Baseline | None, candidate: Candidate, comparisons: int) -> Baseline:
+def _addition(waiting: Pending, each: Reviewed) -> tuple[Reviewed, PlannedChange | None]:
+    """Return what speaks against adding the runs of a workload to its baseline, and the change of its file."""
+    old, candidate = waiting.stored.get(each.workload), waiting.candidates.get(each.workload)
+    if candidate is None or candidate.observed is None:
+        return replace(each, doubts=(), never=()), None
+    each = replace(each, doubts=candidate.shortcomings)
+    if isinstance(old, BaselineError):
+        return replace(each, never=(str(old.one_line),)), None
+    try:
+        whole = _with_runs(old, candidate, comparisons=waiting.comparisons)
+    except ValueError as error:
+        return replace(each, never=(*each.never, f"it differs from the baseline: {error}")), None
+    if whole == old:
+        return each, None
+    count = sum(len(entry.processes) for entry in whole.entries)
+    action = Action.CREATE if old is None else Action.UPDATE
+    return each, PlannedChange(action, each.workload, whole, (f"{count} processes",))
+
+
+def _with_runs(old: Baseline | None, candidate: Candidate, *, comparisons: int) -> Baseline:
     """Add the processes of all runs that the baseline does not have yet. Raises `ValueError` with what differs."""
     assert candidate.observed is not None
     first, *others = [*([] if old is None else [old]), *candidate.others, candidate.observed]
@@ -251,31 +205,6 @@ def _joined(old: Baseline | None, candidate: Candidate, comparisons: int) -> Bas
         if not any(process in entry.processes for entry in first.entries):
             first = joined(first, new, comparisons=comparisons, limits=candidate.limits)
     return first
-
-
-def store_all(chosen: Sequence[Chosen], store: BaselineStore) -> None:
-    """Apply what was chosen, under the lock of the baselines.
-
-    Raises `UpdateRefused`, and writes nothing, if one of them is not what was reviewed any more.
-    """
-    with store.locked():
-        for each in chosen:
-            now = store.stored_or_wrong(each.pending.device)
-            for change in each.plan:
-                then = each.pending.stored.get(change.workload)
-                if not _alike(then, now.get(change.workload)):
-                    raise UpdateRefused(
-                        "a baseline is not what was reviewed any more: somebody else wrote it; nothing was stored",
-                        where=str(store.path(each.pending.device, change.workload)),
-                        next_command="kernelgauge review",
-                    )
-        store.apply_all((each.pending.device, each.plan) for each in chosen)
-
-
-def _alike(then: Baseline | BaselineError | None, now: Baseline | BaselineError | None) -> bool:
-    if isinstance(then, BaselineError) and isinstance(now, BaselineError):
-        return str(then) == str(now)
-    return then == now
 
 
 # -- what may become a baseline --------------------------------------------------------------------------------------
@@ -305,15 +234,15 @@ def update(
 
 
 def acceptable(results: Results, store: BaselineStore) -> Iterator[tuple[WorkloadResult, Run]]:
-    """The workloads that may become baselines as they are, each with its run."""
+    """Yield the workloads that may become baselines as they are, each with its run."""
     for workload in results.workloads:
         if workload.run is not None and not refusals(results, workload, store):
             yield workload, workload.run
 
 
 def refusals(results: Results, workload: WorkloadResult, store: BaselineStore) -> list[str]:
-    """Why a run may not become a baseline; empty if it may. What only differs from a baseline is no reason."""
-    reasons = _impossible(results, workload)
+    """Return why a run may not become a baseline; empty if it may. A difference from the baseline is no reason."""
+    reasons = _contradictions(results, workload)
     if reasons or workload.run is None:
         return reasons
     try:
@@ -322,51 +251,24 @@ def refusals(results: Results, workload: WorkloadResult, store: BaselineStore) -
         reasons.append(f"{error.where}: {error.one_line}")
     except BaselineError:
         pass  # what cannot be read is what an update replaces
-    return reasons + _shortcomings(results, workload, workload.run)
+    return [*reasons, *_shortcomings(results, workload, workload.run)]
 
 
-def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> list[str]:
-    """What speaks against a run that a baseline can be made of; empty if nothing does."""
-    reasons = ["the run was cut short"] if results.was_cut_short else []
-    ends = [
-        (test, workload.end_of(test)) for test in results.tests if test.outcome == "failed" and _is_of(test, workload)
-    ]
-    reasons += dict.fromkeys(
-        f"{test.name} failed" for test, verdict in ends if verdict is None or not _is_acceptable(verdict)
+def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Iterator[str]:
+    """Yield what speaks against a run that a baseline can be made of."""
+    if results.was_cut_short:
+        yield "the run was cut short"
+    failed = [test for test in results.failed_tests if test.workload == workload.id]
+    ends = [workload.end_of(test) for test in failed]
+    yield from dict.fromkeys(
+        f"{test.name} failed" for test, end in zip(failed, ends, strict=True) if end is None or not _is_acceptable(end)
     )
-    reasons += [
-        _text(verdict)
-        for verdict in workload.verdicts
-        if verdict.status.fails and not _is_acceptable(verdict) and not any(end is verdict for _, end in ends)
-    ]
-    declared = [verdict for verdict in workload.verdicts if verdict.subject == DECLARED]
-    if not declared:
-        reasons.append("what it declares was not checked (was the test deselected?)")
-    reasons += [
-        _text(verdict)
-        for verdict in declared
-        if verdict.status is not Status.PASS and not verdict.status.fails  # one that fails is told above
-    ]
-    return [*reasons, *_not_measured(results, run)]
-
-
-def _text(verdict: Verdict) -> str:
-    return f"{verdict.subject}: {verdict.status.value}  {verdict.headline}"
-
-
-def _is_of(test: TestResult, workload: WorkloadResult) -> bool:
-    """Whether a test is about a workload: as the results say, or else by the parameters in its name."""
-    if test.workload is not None:
-        return test.workload == workload.id
-    _, _, parameters = test.node.partition("[")
-    return re.search(rf"(^|-){re.escape(workload.id)}(-|\]|$)", parameters) is not None
-
-
-def _is_acceptable(verdict: Verdict) -> bool:
-    return verdict.is_by_baseline and verdict.status in _ACCEPTABLE
-
-
-def _not_measured(results: Results, run: Run) -> Iterator[str]:
+    for verdict in workload.verdicts:
+        is_wrong = verdict.status is not Status.PASS if verdict.subject == DECLARED else verdict.status.fails
+        if is_wrong and not _is_acceptable(verdict) and not any(end is verdict for end in ends):
+            yield _text(verdict)
+    if workload.verdict(DECLARED) is None:
+        yield "what it declares was not checked (was the test deselected?)"
     missing = [timer for timer in results.timers if run.sample(timer) is None]
     if run.incomplete and not missing:
         yield f"it was not measured in full ({run.incomplete})"
@@ -376,22 +278,28 @@ def _not_measured(results: Results, run: Run) -> Iterator[str]:
         yield f"{timer.label} was not measured ({run.incomplete or 'was its test deselected?'})"
 
 
-def _impossible(results: Results, workload: WorkloadResult) -> list[str]:
-    """Why no baseline can be made of it, whoever wants one. Saved results may come from anywhere."""
+def _text(verdict: Verdict) -> str:
+    return f"{verdict.subject}: {verdict.status.value}  {verdict.headline}"
+
+
+def _is_acceptable(verdict: Verdict) -> bool:
+    return verdict.is_by_baseline and verdict.status in _ACCEPTABLE
+
+
+def _contradictions(results: Results, workload: WorkloadResult) -> list[str]:
+    """Return why no run of these results can become a baseline, even by force: saved results may come from anywhere."""
     run = workload.run
     if run is None:
         failed = next((verdict.headline for verdict in workload.verdicts if verdict.status.fails), "")
         return [workload.unavailable or failed or "it was not measured"]
     if not is_file_name(workload.id):
         return ["its id is no file name"]
-    if Counter(each.id for each in results.workloads)[workload.id] > 1:
+    if sum(each.id == workload.id for each in results.workloads) > 1:
         return ["the results hold it more than once"]
     if run.workload != workload.id:
         return [f"its run is of another workload: {run.workload}"]
-    if results.fingerprint is None or run.fingerprint.device != results.fingerprint.device:
-        return [f"its run is of another device than the results: {run.fingerprint.device}"]
-    comparison = compare(results.fingerprint, run.fingerprint)
-    if not comparison.identical:
+    comparison = compare(results.fingerprint or run.fingerprint, run.fingerprint)
+    if results.fingerprint is None or not comparison.identical:
         return [f"its run is of another machine than the results: {comparison}"]
     try:
         content = encode_baseline(_observed_baseline(results, workload, run))
@@ -402,6 +310,6 @@ def _impossible(results: Results, workload: WorkloadResult) -> list[str]:
 
 
 def _observed_baseline(results: Results, workload: WorkloadResult, run: Run) -> Baseline:
-    """The baseline that accepting a run would store, with what it remembers of the run of pytest."""
+    """Return the baseline that accepting a run would store. It remembers when and of which commit the run was."""
     recorded = Recorded(results.started_at, results.commit, results.kernelgauge)
     return from_run(run, suite=workload.suite, recorded=recorded)

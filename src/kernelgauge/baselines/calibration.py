@@ -8,11 +8,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 
-from ..errors import KernelgaugeError, MeasurementError
+from ..errors import BaselineError, KernelgaugeError, MeasurementError
 from ..files import WAITING
 from ..judge import Action, Baseline, Limits, PlannedChange, Recorded, calibrated, joined
 from ..results import NAME, Results, read_results
@@ -20,14 +21,14 @@ from ..run import Run
 from . import BaselineStore
 from .acceptance import acceptable
 
-__all__ = ["Calibration", "calibrate", "compile_caches", "draw", "planned", "store"]
+__all__ = ["Calibration", "calibrate", "compile_caches", "draw", "store"]
 
 _SHOWN_LINES = 15  # of the output of a process that failed
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the processes gave together.
+    """The measurements of all processes together.
 
     Attributes:
         baselines: of each workload that every process measured alike, by id.
@@ -57,17 +58,16 @@ def draw(
     Raises `MeasurementError` if one of them fails: what is left would not be a fair sample.
     """
     free: SimpleQueue[str | None] = SimpleQueue()
-    places: list[str | None] = [*gpus] or [None]
-    for gpu in places:
+    for gpu in gpus or (None,):
         free.put(gpu)
 
     def one(number: int) -> Results:
         gpu = free.get()
         try:
             progress(f"process {number + 1} of {processes}" + ("" if gpu is None else f" on GPU {gpu}"))
-            # One that is not there would leave its process with a CPU to measure.
-            on_it = ["--perf-device", "cuda"] if gpu is not None else []
-            return _one_process([*arguments, *on_it], gpu, progress)
+            # Without a GPU that is there, the process would measure a CPU.
+            device = [] if gpu is None else ["--perf-device", "cuda"]
+            return _run_process([*arguments, *device], gpu, progress)
         finally:
             free.put(gpu)
 
@@ -76,17 +76,15 @@ def draw(
 
 
 def compile_caches(folder: str) -> dict[str, str]:
-    """The environment variables that put what Inductor and Triton keep into a folder: empty caches, if that is empty."""
+    """Return the environment variables that put the caches of Inductor and Triton into a folder."""
     return {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
 
 
-def _one_process(arguments: Sequence[str], gpu: str | None, progress: Callable[[str], None]) -> Results:
+def _run_process(arguments: Sequence[str], gpu: str | None, progress: Callable[[str], None]) -> Results:
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
-        environment = {
-            **os.environ,
-            **compile_caches(folder),
-            **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
-        }
+        environment = os.environ | compile_caches(folder)
+        if gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
         command = [sys.executable, "-m", "pytest", *arguments, "-q", f"--perf-calibrate={folder}"]
         output: list[str] = []
         with subprocess.Popen(
@@ -119,6 +117,10 @@ def calibrate(processes: Sequence[Results]) -> Calibration:
             suites[workload.id], limits[workload.id] = workload.suite, workload.limits
     if not by_workload:
         raise KernelgaugeError("nothing to calibrate: no workload was measured")
+    commits = {results.commit for results in processes}
+    # All starts are of this machine's clock, in UTC and in one form: the first in order is the earliest.
+    start = min(results.started_at for results in processes)
+    recorded = Recorded(start, commits.pop() if len(commits) == 1 else None, processes[0].kernelgauge)
     baselines: dict[str, Baseline] = {}
     refused: dict[str, str] = {}
     for name, runs in by_workload.items():
@@ -126,7 +128,7 @@ def calibrate(processes: Sequence[Results]) -> Calibration:
             refused[name] = f"only {len(runs)} of {len(processes)} processes measured it"
             continue
         try:
-            baselines[name] = calibrated(runs, suite=suites[name], recorded=_recorded(processes))
+            baselines[name] = calibrated(runs, suite=suites[name], recorded=recorded)
         except ValueError as error:
             refused[name] = str(error)
     first = next(iter(by_workload.values()))[0]
@@ -140,23 +142,14 @@ def calibrate(processes: Sequence[Results]) -> Calibration:
     )
 
 
-def _recorded(processes: Sequence[Results]) -> Recorded:
-    """Return when the first process began, and the commit if they have it in common."""
-    commits = {results.commit for results in processes}
-    # All of them are of this machine's clock, in UTC and in one form: the first in order is the earliest.
-    start = min(results.started_at for results in processes)
-    return Recorded(start, commits.pop() if len(commits) == 1 else None, processes[0].kernelgauge)
-
-
-def planned(calibration: Calibration, *, add: bool = False) -> Calibration:
-    """What `store` would write now."""
-    return _planned(calibration, BaselineStore(calibration.folder).stored(calibration.device), add=add)
-
-
 def store(
-    calibration: Calibration, *, add: bool = False, show: Callable[[Calibration], None] = lambda _: None
+    calibration: Calibration,
+    *,
+    add: bool = False,
+    show: Callable[[Calibration], None] = lambda _: None,
+    dry_run: bool = False,
 ) -> Calibration:
-    """Show what is to be stored, write it, and return it.
+    """Show what is to be stored, write it unless it is a dry run, and return it.
 
     The baselines of these workloads are replaced. `add`: they are kept, and the processes join them; those that cannot
     be joined are refused.
@@ -164,23 +157,23 @@ def store(
     Raises `StorageError` if they cannot be written.
     """
     stored = BaselineStore(calibration.folder)
-    with stored.locked():
+    with nullcontext() if dry_run else stored.locked():
         plan = _planned(calibration, stored.stored(calibration.device), add=add)
         show(plan)
-        if plan.baselines:
+        if not dry_run:
             changes = [PlannedChange(Action.UPDATE, name, new) for name, new in plan.baselines.items()]
             stored.apply(calibration.device, changes)
     return plan
 
 
-def _planned(calibration: Calibration, stored: Mapping[str, Baseline | None], *, add: bool) -> Calibration:
+def _planned(calibration: Calibration, stored: Mapping[str, Baseline | BaselineError], *, add: bool) -> Calibration:
     baselines: dict[str, Baseline] = {}
     refused: dict[str, str] = {}
     for workload, new in calibration.baselines.items():
         old = stored.get(workload)
         if not add or workload not in stored:
             baselines[workload] = new
-        elif old is None:
+        elif not isinstance(old, Baseline):
             refused[workload] = "the stored file cannot be read"
         else:
             try:

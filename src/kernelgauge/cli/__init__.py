@@ -7,6 +7,7 @@ imports of the others.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from contextlib import suppress
 
 from .. import __version__
 from ..errors import KernelgaugeError, printable
-from . import baselines, history, merge, reports, traces
+from . import baselines, results, traces
 from .output import Exit
 
 __all__ = ["main"]
@@ -22,7 +23,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Return the exit code (`Exit`)."""
-    _open_closed_streams()
+    _prepare_streams()
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and not options.passes_arguments_on:
@@ -51,16 +52,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kernelgauge {__version__}")
     parser.set_defaults(passes_arguments_on=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (traces, reports, history, merge, baselines):
+    for family in (traces, results, baselines):
         family.add_commands(commands)
     return parser
 
 
-def _open_closed_streams() -> None:
-    """Replace a closed stream (``>&-``), which is None, by one that discards its text."""
+def _prepare_streams() -> None:
+    """Escape characters that an encoding lacks. Replace a closed stream (``>&-``), which is None, by one that discards."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _print_error(text: str) -> None:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..errors import KernelgaugeError, UpdateRefused, printable
-from .output import Commands, Exit, say, terminal
+from .output import Commands, Exit, note, say, terminal
 
 if TYPE_CHECKING:
     from ..baselines import BaselineStore
-    from ..baselines.acceptance import Chosen, Loaded, Pending
+    from ..baselines.acceptance import Pending, Selection
     from ..baselines.calibration import Calibration
     from ..judge import Reviewed
-    from ..report.review import Line
+    from ..results import Results
 
 __all__ = ["add_commands"]
 
@@ -83,49 +81,42 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@dataclass(frozen=True)
-class _Read:
-    """Hold saved results, and their review against the baselines of a folder."""
-
-    loaded: Loaded
-    waiting: list[Pending]
-    store: BaselineStore
-
-    def text(self) -> str:
-        from ..report.review import review_text
-
-        width, color = terminal()
-        return "\n".join(
-            review_text(each.review, sources=self._sources(each), width=width, color=color) for each in self.waiting
-        )
-
-    def markdown(self) -> str:
-        from ..report.review import review_markdown
-
-        return "\n".join(review_markdown(each.review, sources=self._sources(each)) for each in self.waiting)
-
-    def _sources(self, waiting: Pending) -> list[Line]:
-        from ..files import slug
-        from ..report.review import Line, commit_text
-
-        folder = slug(waiting.device)
-        measured = [
-            Line("results", f"{file}   {results.started_at}, commit {commit_text(results.commit)}")
-            for file, results in self.loaded.results
-            if results.fingerprint is not None and slug(results.fingerprint.device) == folder
-        ]
-        skipped = [Line("skipped", text) for text in self.loaded.skipped]
-        return [*measured, Line("stored", str(self.store.root / folder)), *skipped]
-
-
-def _read(options: argparse.Namespace) -> _Read:
+def _load(options: argparse.Namespace) -> tuple[list[tuple[Path, Results]], BaselineStore]:
+    """Return saved results with their files, and the baselines that they belong to."""
     from ..baselines import BaselineStore
-    from ..baselines.acceptance import load, pending
+    from ..baselines.acceptance import load
 
     root = _project_root()
     loaded = load(options.results or [root / _RESULTS])
-    store = BaselineStore(options.baselines or root / _recorded_baselines(loaded))
-    return _Read(loaded, pending([each for _, each in loaded.results], store, now=datetime.now(timezone.utc)), store)
+    return loaded, BaselineStore(options.baselines or root / _recorded_baselines([each for _, each in loaded]))
+
+
+def _shown(
+    waiting: Sequence[Pending],
+    loaded: Sequence[tuple[Path, Results]],
+    store: BaselineStore,
+    *,
+    as_markdown: bool = False,
+) -> str:
+    from ..files import slug
+    from ..report.baselines import Line, review_markdown, review_text
+    from ..report.wording import short_commit
+
+    width, color = terminal()
+    texts = []
+    for each in waiting:
+        folder = slug(each.review.device)
+        sources = [
+            Line("results", f"{file}   {results.started_at}, commit {short_commit(results.commit)}")
+            for file, results in loaded
+            if results.fingerprint is not None and slug(results.fingerprint.device) == folder
+        ]
+        sources.append(Line("stored", str(store.root / folder)))
+        if as_markdown:
+            texts.append(review_markdown(each.review, sources=sources))
+        else:
+            texts.append(review_text(each.review, sources=sources, width=width, color=color))
+    return "\n".join(texts)
 
 
 def _project_root() -> Path:
@@ -137,9 +128,9 @@ def _project_root() -> Path:
     return Path()
 
 
-def _recorded_baselines(loaded: Loaded) -> PurePosixPath:
+def _recorded_baselines(loaded: Sequence[Results]) -> PurePosixPath:
     """Return the folder that the results were compared with, from the root of the project. It must lie in the project."""
-    folders = sorted({results.baselines for _, results in loaded.results})
+    folders = sorted({results.baselines for results in loaded})
     folder = PurePosixPath(folders[0])
     if len(folders) > 1 or folder.is_absolute() or ".." in folder.parts or "\0" in str(folder):
         raise KernelgaugeError(
@@ -162,89 +153,79 @@ def _require_force_under_ci(options: argparse.Namespace, command: str, reason: s
 
 
 def _review(options: argparse.Namespace) -> Exit:
-    read = _read(options)
-    say(read.markdown() if options.markdown else read.text())
-    return Exit.YES if all(each.review.settled for each in read.waiting) else Exit.NO
+    from ..baselines.acceptance import pending
+
+    loaded, store = _load(options)
+    waiting = pending([results for _, results in loaded], store)
+    say(_shown(waiting, loaded, store, as_markdown=options.markdown))
+    return Exit.YES if all(each.review.settled for each in waiting) else Exit.NO
 
 
 def _accept(options: argparse.Namespace) -> Exit:
-    from ..baselines.acceptance import choose, choose_to_add
+    from ..baselines.acceptance import pending, select
 
     _require_force_under_ci(options, "accept", "a job that accepts its own result gates nothing")
-    matches = matcher(options.expression) if options.expression is not None else None
-    read = _read(options)
-    say(read.text())
-    names = [each.workload for one in read.waiting for each in one.review.reviewed]
-    if matches is not None and not any(map(matches, names)):
-        say(printable(f"no workload of this review matches -k {options.expression!r}"))
-        return Exit.NO
+    matches = matcher(options.expression)
 
-    def wanted(each: Reviewed) -> bool:
-        in_group = not options.group or each.group.value in options.group
-        return in_group and (matches is None or matches(each.workload))
+    def is_wanted(each: Reviewed) -> bool:
+        return (not options.group or each.group.value in options.group) and matches(each.workload)
 
-    chooses = choose_to_add if options.add else choose
-    chosen = [chooses(each, wanted, force=options.force) for each in read.waiting]
-    return _apply(chosen, read.store, dry_run=options.dry_run)
+    loaded, store = _load(options)
+    # One lock over the review and the writing: what is shown is what is written.
+    with nullcontext() if options.dry_run else store.locked():
+        waiting = pending([results for _, results in loaded], store)
+        say(_shown(waiting, loaded, store))
+        if not any(matches(each.workload) for one in waiting for each in one.review.reviewed):
+            say(printable(f"no workload of this review matches -k {options.expression!r}"))
+            return Exit.NO
+        selections = [select(each, is_wanted, add=options.add, force=options.force) for each in waiting]
+        return _apply(selections, store, dry_run=options.dry_run)
 
 
-def _apply(chosen: Sequence[Chosen], store: BaselineStore, *, dry_run: bool) -> Exit:
-    from ..baselines.acceptance import store_all
-    from ..report.terminal import plan_text
+def _apply(selections: Sequence[Selection], store: BaselineStore, *, dry_run: bool) -> Exit:
+    from ..report.baselines import plan_text
 
     width, color = terminal()
-    refused = [each for one in chosen for each in one.refused]
+    refused = [each for selection in selections for each in selection.refused]
     for each in refused:
         say(printable(f"refused: {each.workload}: {'; '.join(each.refused)}"))
-    plan = [change for one in chosen for change in one.plan]
-    if not plan:
-        say("nothing to accept")
-    else:
-        say(plan_text(plan, width=width, color=color))
-        if dry_run:
-            say("nothing was written: a dry run")
-        else:
-            store_all(chosen, store)
-            say(printable(f"{len(plan)} written to {store.root}"))
+    plan = [change for selection in selections for change in selection.plan]
+    say(plan_text(plan, width=width, color=color) if plan else "nothing to accept")
+    if plan and dry_run:
+        say("nothing was written: a dry run")
+    elif plan:
+        store.apply_all((selection.device, selection.plan) for selection in selections)
+        say(printable(f"{len(plan)} written to {store.root}"))
     return Exit.NO if refused else Exit.YES
 
 
-def matcher(expression: str) -> Callable[[str], bool]:
-    """Return whether a workload's id matches `-k`: substrings, `and`, `or`, `not`, parentheses.
+def matcher(expression: str | None) -> Callable[[str], bool]:
+    """Return whether a workload's id matches `-k`: substrings, `and`, `or`, `not`, parentheses. None matches every id.
 
     Raises `KernelgaugeError` if the expression is invalid.
     """
+    if expression is None:
+        return lambda _: True
     # Private, and the only implementation there is: one of our own would mean something else in some corner, and what
     # is accepted is what `pytest perf -k` has measured. It is imported here, since pytest takes longer than the command.
-    from _pytest.mark import expression as pytest_expression
-
-    # pytest 8 has an error of its own, pytest 9 raises SyntaxError. What is nested too deep ends in one of the others.
-    errors = (SyntaxError, RecursionError, MemoryError, getattr(pytest_expression, "ParseError", SyntaxError))
-
-    def is_in(text: str, name: str, **values: object) -> bool:
-        if values:  # pytest's -m takes name(key=value), its -k does not
-            raise SyntaxError("call parameters are not supported")
-        return name.lower() in text.lower()  # substrings in any case, as pytest's KeywordMatcher
+    from _pytest.mark.expression import Expression
 
     def matches(workload: str) -> bool:
-        return compiled.evaluate(lambda name, /, **values: is_in(workload, name, **values))
+        def is_in(name: str, /) -> bool:  # no keyword arguments: -m takes name(key=value), -k does not
+            return name.lower() in workload.lower()
+
+        return compiled.evaluate(is_in)  # type: ignore[arg-type]
 
     try:
-        compiled = pytest_expression.Expression.compile(expression)
+        compiled = Expression.compile(expression)
         matches("")  # so that what cannot be evaluated is found before anything is done
-    except errors as error:
+    except Exception as error:  # pytest 8 and 9 have different ones
         raise KernelgaugeError(
             "-k: invalid expression",
-            got=printable(f"{_clipped(expression)}: {str(error) or 'nested too deep'}"),
+            got=printable(f"{expression[:_MOST_SHOWN]!r}: {str(error) or 'nested too deep'}"),
             expected="as for pytest, for example -k 'mlp and not eager'",
         ) from error
     return matches
-
-
-def _clipped(expression: str) -> str:
-    if len(expression) <= _MOST_SHOWN:
-        return repr(expression)
-    return f"{expression[:_MOST_SHOWN]!r}... ({len(expression)} characters)"
 
 
 # -- calibrate -----------------------------------------------------------------------------------------------------------
@@ -293,27 +274,23 @@ def _gpus(text: str) -> list[str]:
 
 
 def _calibrate(options: argparse.Namespace) -> Exit:
-    from ..baselines.calibration import calibrate, draw, planned, store
+    from ..baselines.calibration import calibrate, draw, store
 
     _require_force_under_ci(options, "calibrate", "a job that records its own baselines gates nothing")
     files = draw(
         options.pytest_arguments,
         processes=options.processes,
         gpus=options.gpus,
-        progress=lambda what: print(what, file=sys.stderr, flush=True),  # noqa: T201
+        progress=note,
     )
-    calibration = calibrate(files)
-    if options.dry_run:
-        plan = planned(calibration, add=options.add)
-        _show(plan)
-    else:
-        plan = store(calibration, add=options.add, show=_show)
+    plan = store(calibrate(files), add=options.add, show=_show, dry_run=options.dry_run)
+    if not options.dry_run:
         say(f"{len(plan.baselines)} written to {plan.folder}")
     return Exit.NO if plan.refused else Exit.YES
 
 
 def _show(calibration: Calibration) -> None:
-    from ..report.calibration import calibration_text, choices_text
+    from ..report.baselines import calibration_text, choices_text
 
     width, color = terminal()
     lines = [

@@ -9,7 +9,7 @@ import webbrowser
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import TCPServer, ThreadingMixIn
+from socketserver import ThreadingTCPServer
 from typing import BinaryIO
 from urllib.parse import quote
 
@@ -32,7 +32,7 @@ def serve_trace(path: Path, *, announce: Callable[[str], object]) -> None:
     """
     if not path.is_file():
         raise TraceError("no such trace file", where=printable(str(path)), next_command="ls reports/latest/traces")
-    with path.open("rb") as trace, _listen(trace) as server:
+    with path.open("rb") as trace, _Server(trace) as server:
         link = _perfetto_link(f"http://{ADDRESS[0]}:{server.server_address[1]}{server.path}")
         threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
         try:
@@ -83,7 +83,7 @@ def publish(source: Path, destination: str, *, public_url: str | None = None) ->
     return lines
 
 
-class _Server(ThreadingMixIn, TCPServer):
+class _Server(ThreadingTCPServer):
     """Serves one file in a thread for each connection: browsers open spare ones that send nothing."""
 
     allow_reuse_address = True  # otherwise the port stays taken for a minute after a fetch
@@ -94,7 +94,14 @@ class _Server(ThreadingMixIn, TCPServer):
         # A secret path: other users and other pages of this machine's browser can reach the port too.
         self.path = f"/{secrets.token_urlsafe(16)}/{quote(Path(trace.name).name, errors='surrogateescape')}"
         self.fetched = threading.Event()
-        super().__init__(ADDRESS, _Handler)
+        try:
+            super().__init__(ADDRESS, _Handler)
+        except OSError as error:
+            raise SharingError(
+                f"cannot listen on {ADDRESS[0]}:{ADDRESS[1]}",
+                got=error.strerror,
+                next_command=f"ss -ltnp 'sport = :{ADDRESS[1]}'   (names the process that uses it)",
+            ) from error
 
     def handle_error(self, *_: object) -> None:
         """Print nothing: the page says when a fetch breaks off, and can repeat it."""
@@ -117,17 +124,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Print nothing: the path is a secret."""
-
-
-def _listen(trace: BinaryIO) -> _Server:
-    try:
-        return _Server(trace)
-    except OSError as error:
-        raise SharingError(
-            f"cannot listen on {ADDRESS[0]}:{ADDRESS[1]}",
-            got=error.strerror,
-            next_command=f"ss -ltnp 'sport = :{ADDRESS[1]}'   (names the process that uses it)",
-        ) from error
 
 
 def _files(source: Path) -> dict[str, Path]:

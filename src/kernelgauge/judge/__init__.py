@@ -18,12 +18,34 @@ from .baseline import (
 from .expectation import Expectation, applicable, mismatches
 from .fingerprint import Comparison, FieldChange, compare
 from .priors import FALSE_ALARMS_PER_RUN, Limits, Prior, prior_for
-from .review import Candidate, Group, Review, Reviewed, review
+from .review import (
+    Action,
+    Candidate,
+    Group,
+    PlannedChange,
+    Review,
+    Reviewed,
+    TimeChange,
+    comparison_count,
+    joined,
+    plan_update,
+    review,
+)
 from .structure import compile_reasons, judge_structure
 from .time_verdict import judge_time, not_measured
 from .timing import Decision, ProcessTime, decide, on_same_host, variance_between_processes
-from .update import Action, PlannedChange, TimeChange, comparison_count, joined, plan_update
-from .verdict import DECLARED, MEASUREMENT, NUMERICS, STRUCTURE, Reason, RelativeChange, Status, Verdict, worst
+from .verdict import (
+    DECLARED,
+    MEASUREMENT,
+    NUMERICS,
+    STRUCTURE,
+    WORST_FIRST,
+    Reason,
+    RelativeChange,
+    Status,
+    Verdict,
+    worst,
+)
 
 __all__ = [
     "DECLARED",
@@ -32,6 +54,7 @@ __all__ = [
     "NUMERICS",
     "SCHEMA_VERSION",
     "STRUCTURE",
+    "WORST_FIRST",
     "Action",
     "Baseline",
     "Candidate",

@@ -1,4 +1,4 @@
-"""Saved results beside the baselines that they would replace: what moved, in groups, each with its evidence."""
+"""What storing a run would change: planned file by file, and reviewed in groups, each with its evidence."""
 
 from __future__ import annotations
 
@@ -6,56 +6,303 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from statistics import geometric_mean
+
+import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Timer
-from .baseline import Baseline, Likeness, Recorded
+from ..trace.kernel import KernelIdentity
+from .baseline import Baseline, Entry, Likeness, Recorded, gemm_kernel, merge_entries
 from .fingerprint import FieldChange, compare
-from .priors import Limits
+from .priors import Limits, prior_for
 from .time_verdict import explain
-from .update import (
-    Action,
-    PlannedChange,
-    TimeChange,
-    comparison_count,
-    environment,
-    plan_one,
-    plan_update,
-    time_changes,
-    time_detail,
-)
+from .timing import Decision, decide
 from .verdict import Status
 
-__all__ = ["Candidate", "Group", "Review", "Reviewed", "review"]
+__all__ = [
+    "Action",
+    "Candidate",
+    "Group",
+    "PlannedChange",
+    "Review",
+    "Reviewed",
+    "TimeChange",
+    "comparison_count",
+    "joined",
+    "plan_update",
+    "review",
+]
 
-_OTHER_KERNELS = "other kernels"  # as the plan of an update says it; here the group does
+# What a disturbed machine makes of a time.
+_DISTURBED = (Status.UNDECIDED, Status.NOT_JUDGED)
+
+# -- the plan of an update --------------------------------------------------------------------------------------------
+
+
+class Action(str, Enum):
+    """What happens to one file of the baselines."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    TRIM = "trim"  # the suite no longer declares the workload
+    KEEP = "keep"  # nothing moved beyond noise: the file stays as it is, byte for byte
+
+
+@dataclass(frozen=True)
+class PlannedChange:
+    """One file of the plan. `baseline` is what would be written; None for TRIM and KEEP."""
+
+    action: Action
+    workload: str
+    baseline: Baseline | None
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TimeChange:
+    """One timer, as it is stored and as it was measured now, in microseconds. None: not on that side.
+
+    `before_us`: what it is compared with, as a verdict shows it; `decision`: by the rule that judges a run.
+    """
+
+    timer: Timer
+    before_us: float | None
+    after_us: float | None
+    decision: Decision | None = None
+
+    @property
+    def moved(self) -> bool:
+        """Return whether an update stores it. GPU time on another machine counts as moved, though no rule judges it."""
+        changed = self.decision is None or self.decision.status in (Status.REGRESSED, Status.IMPROVED)
+        return changed or (self.not_judged and self.timer is Timer.DEVICE)
+
+    @property
+    def undecided(self) -> bool:
+        return self.decision is not None and self.decision.status is Status.UNDECIDED
+
+    @property
+    def not_judged(self) -> bool:
+        return self.decision is not None and self.decision.status is Status.NOT_JUDGED
+
+
+def plan_update(
+    observed: Sequence[Baseline],
+    stored: Mapping[str, Baseline | BaselineError | None],
+    declared: Mapping[str, Collection[str]],
+    *,
+    comparisons: int = 0,
+    limits: Mapping[str, Limits] | None = None,
+) -> list[PlannedChange]:
+    """Plan the update.
+
+    Args:
+        observed: what was measured and may be stored.
+        stored: what the folder of this GPU holds now, by workload id; an error or None: a file that cannot be read.
+        declared: ids that each suite of this run declares, selected or not, by the suite's folder.
+        comparisons: times that the suite has; 0: not known, and those that were measured count.
+        limits: gates and sensitivity that the suite asks for, by workload id.
+    """
+    comparisons = comparisons or comparison_count(observed)
+    asked = limits or {}
+    plan = [_plan_one(new, stored, comparisons=comparisons, limits=asked.get(new.workload)) for new in observed]
+    alive = {workload for suite in declared.values() for workload in suite}  # it may have moved to another suite
+    alive |= {new.workload for new in observed}
+    for workload, old in stored.items():
+        if isinstance(old, Baseline) and old.suite in declared and workload not in alive:
+            plan.append(PlannedChange(Action.TRIM, workload, None, ("the suite no longer declares it",)))
+    return sorted(plan, key=lambda change: change.workload)
+
+
+def comparison_count(observed: Sequence[Baseline]) -> int:
+    """Return how many times an update compares. Its false alarms are controlled over all of them together."""
+    return max(1, sum(len(process.timers) for new in observed for process in new.entries[0].processes))
+
+
+def _plan_one(
+    new: Baseline,
+    stored: Mapping[str, Baseline | BaselineError | None],
+    *,
+    comparisons: int,
+    limits: Limits | None = None,
+) -> PlannedChange:
+    """Plan one file. `new`: a baseline of one process."""
+    if new.workload not in stored:
+        return PlannedChange(Action.CREATE, new.workload, new, _summary(new))
+    old = stored[new.workload]
+    if not isinstance(old, Baseline):
+        return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
+    changes = _time_changes(old, new, comparisons=comparisons, limits=limits)
+    # A time that did not move stays as it is stored, so that slow drift adds up until it shows.
+    moved = [_time_detail(change) for change in changes if change.moved]
+    if exact := _exact_details(old, new):
+        return PlannedChange(Action.UPDATE, new.workload, new, (*exact, *moved, *_forgotten(old.entries)))
+    entry, alike = old.entry_like(new.entries[0].kernels)
+    if not alike.same_configuration:
+        known = f"a launch configuration that was not known: {len(old.entries) + 1} now"
+        return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, None, new), (known,))
+    source = ["generated source of its kernels"] if alike is not Likeness.IDENTICAL else []
+    if not source and not moved:
+        return PlannedChange(Action.KEEP, new.workload, None, tuple(_time_detail(c) for c in changes if c.not_judged))
+    details = (*source, *moved, *_forgotten([entry]))
+    return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, entry, new), details)
+
+
+def _forgotten(entries: Sequence[Entry]) -> list[str]:
+    """Return how many processes the file would lose: to measure them takes minutes."""
+    count = sum(len(entry.processes) for entry in entries)
+    return [f"processes that it knows {count} -> 1 (kernelgauge calibrate records more)"] if count > 1 else []
+
+
+def _with_entry(old: Baseline, replaced: Entry | None, new: Baseline) -> Baseline:
+    """Return the stored baseline with the one entry of `new` added, or in place of `replaced`."""
+    (fresh,) = new.entries
+    if replaced is None:
+        return msgspec.structs.replace(new, entries=(*old.entries, fresh))
+    fresh = msgspec.structs.replace(fresh, draws=replaced.draws)
+    return msgspec.structs.replace(new, entries=tuple(fresh if entry is replaced else entry for entry in old.entries))
+
+
+def _summary(new: Baseline) -> tuple[str, ...]:
+    times = [
+        f"{timer.label} {seen.observation.mean_us:.1f} us"
+        for timer in Timer
+        for seen in new.times(timer, new.entries[0])
+    ]
+    return (f"{new.counts.launches} launches", *times)
+
+
+def _exact_details(old: Baseline, new: Baseline) -> list[str]:
+    """Return the differences that replace all entries: the environment, the kernels, the counts."""
+    details = [str(change) for change in _environment(old, new)]
+    if old.suite != new.suite:
+        details.append(f"suite {old.suite} -> {new.suite}")
+    for name in new.counts.__struct_fields__:
+        before, after = getattr(old.counts, name), getattr(new.counts, name)
+        if before != after:
+            details.append(f"{name.replace('_', ' ')} {before} -> {after}")
+    if old.entry_like(new.entries[0].kernels)[1] is Likeness.OTHER_KERNELS:
+        details.append("other kernels")
+    return details
+
+
+def _time_detail(change: TimeChange) -> str:
+    before, after = ("(none)" if us is None else f"{us:.1f}" for us in (change.before_us, change.after_us))
+    # "200.0 us -> (none)": the unit stands behind the last number.
+    times = f"{before} -> {after} us" if change.after_us is not None else f"{before} us -> {after}"
+    if change.decision is None:
+        return f"{change.timer.label} {times}"
+    if change.not_judged:
+        return f"{change.timer.label} {times}, not compared: {change.decision.reason}"
+    return f"{change.timer.label} {times} ({100 * change.decision.change.estimate:+.1f} %)"
+
+
+def _time_changes(old: Baseline, new: Baseline, *, comparisons: int, limits: Limits | None = None) -> list[TimeChange]:
+    """Compare each timer of `new`, a baseline of one process, with the entry of `old` of its configuration.
+
+    `limits`: gates and sensitivity that the suite asks for; None: the defaults.
+    """
+    found: list[TimeChange] = []
+    entry, _ = old.entry_like(new.entries[0].kernels)
+    (process,) = new.entries[0].processes
+    gemm = gemm_kernel(process.controls)
+    for timer in Timer:
+        before, fresh = old.times(timer, entry, gemm=gemm), new.times(timer, new.entries[0], gemm=gemm)
+        if not before or not fresh:
+            if before or fresh:
+                before_us = geometric_mean(each.observation.mean_us for each in before) if before else None
+                found.append(TimeChange(timer, before_us, fresh[0].observation.mean_us if fresh else None))
+            continue
+        decision = decide(
+            before,
+            replace(fresh[0], is_by_host=before[0].is_by_host),
+            prior_for(timer, new.fingerprint, limits),
+            comparisons=comparisons,
+            kernels=new.counts.launches,
+        )
+        found.append(TimeChange(timer, decision.before_us, fresh[0].observation.mean_us, decision))
+    return found
+
+
+def _environment(old: Baseline, new: Baseline) -> tuple[FieldChange, ...]:
+    """Return what changed in the machine and its software."""
+    comparison = compare(old.fingerprint, new.fingerprint)
+    return (*comparison.foreign, *comparison.moved)
+
+
+# -- adding processes ---------------------------------------------------------------------------------------------------
+
+
+def joined(stored: Baseline, new: Baseline, *, comparisons: int, limits: Limits | None = None) -> Baseline:
+    """Return `stored` with the processes of `new`, such as those of another GPU.
+
+    Args:
+        comparisons: times that a run of the suite has: what moved is found by the rule that judges it.
+        limits: gates and sensitivity that the suite asks for.
+
+    Raises `ValueError` with what differs: joining it would make noise of a change.
+    """
+    moved = _moved(stored, new, comparisons, limits)
+    differs = [*_exact_details(stored, new), *_other_source(stored, new), *moved]
+    if differs:
+        raise ValueError(", ".join(dict.fromkeys(differs)))
+    known = [each.recorded for each in (stored, new) if each.recorded is not None]
+    recorded = max(known, key=lambda each: each.at, default=None)
+    return msgspec.structs.replace(stored, entries=merge_entries([stored, new]), recorded=recorded)
+
+
+def _other_source(stored: Baseline, new: Baseline) -> Iterator[str]:
+    """Yield the kernels of another source: they are other code, also in a launch configuration that is new."""
+    known = {(each.name, each.source_hash) for each in _identities(stored)}
+    names = {name for name, source in known if source}
+    for each in _identities(new):
+        if each.source_hash and each.name in names and (each.name, each.source_hash) not in known:
+            yield f"generated source of {each.name}"
+
+
+def _identities(baseline: Baseline) -> Iterator[KernelIdentity]:
+    return (kernel.identity for entry in baseline.entries for kernel in entry.kernels)
+
+
+def _moved(stored: Baseline, new: Baseline, comparisons: int, limits: Limits | None) -> Iterator[str]:
+    """Yield the times that differ from those of the stored processes. Another launch configuration may take any time."""
+    comparisons *= sum(len(entry.processes) for entry in new.entries)
+    for entry in new.entries:
+        _, likeness = stored.entry_like(entry.kernels)
+        for process in entry.processes:
+            single = msgspec.structs.replace(entry, draws=1, processes=(process,))
+            alone = msgspec.structs.replace(new, entries=(single,))
+            for change in _time_changes(stored, alone, comparisons=comparisons, limits=limits):
+                same = change.timer is Timer.HOST or likeness is Likeness.IDENTICAL
+                if change.moved and same:
+                    yield _time_detail(change)
+                elif change.decision is not None and change.decision.machine:
+                    yield "the GPU's own speed (its reference kernels moved)"
+                elif change.decision is not None and change.decision.scattered and change.decision.status in _DISTURBED:
+                    yield f"{change.timer.label}, measured on a disturbed machine"
+
+
+# -- a review of saved results ------------------------------------------------------------------------------------------
 
 
 class Group(str, Enum):
-    """What became of a workload. The value is its name on the command line."""
+    """What became of a workload: its name on the command line, and its heading in a review."""
 
-    SAME_SPEED = "same-speed"
-    SPEED = "speed"
-    CONFIGURATION = "configuration"
-    KERNELS = "kernels"
-    NEW = "new"
-    VANISHED = "vanished"
-    NOT_MEASURED = "not-measured"
+    heading: str
 
-    @property
-    def heading(self) -> str:
-        return _HEADINGS[self]
+    SAME_SPEED = "same-speed", "same kernels, same speed"
+    SPEED = "speed", "same kernels, slower or faster"
+    CONFIGURATION = "configuration", "same kernels, other launch configuration"
+    KERNELS = "kernels", "other kernels, or other counts"
+    NEW = "new", "new"
+    VANISHED = "vanished", "vanished"
+    NOT_MEASURED = "not-measured", "not measured"
 
-
-_HEADINGS = {
-    Group.SAME_SPEED: "same kernels, same speed",
-    Group.SPEED: "same kernels, slower or faster",
-    Group.CONFIGURATION: "same kernels, other launch configuration",
-    Group.KERNELS: "other kernels, or other counts",
-    Group.NEW: "new",
-    Group.VANISHED: "vanished",
-    Group.NOT_MEASURED: "not measured",
-}
+    def __new__(cls, value: str, heading: str) -> Group:  # noqa: PYI034 (`Self` is in Python 3.11)
+        group = str.__new__(cls, value)
+        group._value_ = value
+        group.heading = heading
+        return group
 
 
 @dataclass(frozen=True)
@@ -96,7 +343,7 @@ class Reviewed:
 
     @property
     def waits(self) -> bool:
-        """Whether accepting it would change a file."""
+        """Return whether accepting it would change a file."""
         return self.change is not None and self.change.action is not Action.KEEP
 
     @property
@@ -106,7 +353,7 @@ class Reviewed:
 
 @dataclass(frozen=True)
 class Review:
-    """All of one kind of machine.
+    """The review of one kind of machine.
 
     Attributes:
         recorded: how the baselines came about, each with its number of workloads. None: written in schema 2.
@@ -123,7 +370,7 @@ class Review:
 
     @property
     def settled(self) -> bool:
-        """Whether nobody has to look at it: whatever was measured ran the same kernels at the same speed."""
+        """Return whether everything that was measured ran the same kernels at the same speed."""
         quiet = (Group.SAME_SPEED, Group.NOT_MEASURED)
         return all(each.group in quiet and not each.refused for each in self.reviewed)
 
@@ -146,10 +393,9 @@ def review(
         comparisons: times that the suite has; 0: not known, and those that were measured count.
     """
     observed = [each.observed for each in candidates if each.observed is not None]
-    readable = {name: old if isinstance(old, Baseline) else None for name, old in stored.items()}
     limits = {each.workload: each.limits for each in candidates}
     comparisons = comparisons or comparison_count(observed)
-    changes = plan_update(observed, readable, declared, comparisons=comparisons, limits=limits)
+    changes = plan_update(observed, stored, declared, comparisons=comparisons, limits=limits)
     plan = {change.workload: change for change in changes}
     reviewed = [_reviewed(each, stored.get(each.workload), plan, comparisons) for each in candidates]
     for name, change in plan.items():
@@ -165,11 +411,11 @@ def review(
             reviewed.append(Reviewed(name, Group.NOT_MEASURED, None, never=(_unusable(old),)))
         elif old.suite in suites:
             reviewed.append(Reviewed(name, Group.NOT_MEASURED, None, evidence=("not selected in this run",)))
-    compared = [(before, each) for each in observed if (before := readable.get(each.workload)) is not None]
+    compared = [(before, each) for each in observed if isinstance(before := stored.get(each.workload), Baseline)]
     moved = Counter(
         change
         for before, each in compared
-        for change in (*environment(before, each), *compare(before.fingerprint, each.fingerprint).recorded)
+        for change in (*_environment(before, each), *compare(before.fingerprint, each.fingerprint).recorded)
     )
     recorded = Counter(before.recorded for before, _ in compared)
     order = list(Group)
@@ -178,7 +424,7 @@ def review(
 
 
 def _unusable(error: BaselineError) -> str:
-    """In one line: what is wrong, where, and what to do about it."""
+    """Return an error in one line: what is wrong, where, and the next command."""
     got = f": {error.got}" if error.got else ""
     return "; ".join(part for part in (f"{error.what}{got}", error.where, error.next_command) if part)
 
@@ -202,7 +448,7 @@ def _reviewed(
     comparison = compare(old.fingerprint, new.fingerprint)
     if not comparison.comparable:
         return replace(found, evidence=("the stored baseline is of another kind of machine", *change.details))
-    times = tuple(time_changes(old, new, comparisons=comparisons, limits=candidate.limits))
+    times = tuple(_time_changes(old, new, comparisons=comparisons, limits=candidate.limits))
     if change.action is Action.KEEP and _is_last_accepted(new, old):  # to be decided against itself is nothing
         said = ("accepted already",)
         return Reviewed(new.workload, Group.SAME_SPEED, change, evidence=said)
@@ -216,7 +462,7 @@ def _reviewed(
 
 
 def _is_last_accepted(new: Baseline, old: Baseline) -> bool:
-    """Whether this very run is what was accepted last, however noisy it was."""
+    """Return whether this run is the one that was accepted last, however noisy it was."""
     entry, _ = old.entry_like(new.entries[0].kernels)
     return new.recorded is not None and new.recorded == old.recorded and new.entries[0].processes[0] in entry.processes
 
@@ -232,8 +478,8 @@ def _group(old: Baseline, new: Baseline, times: Sequence[TimeChange]) -> Group:
 
 
 def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequence[TimeChange]) -> Iterator[str]:
-    """What the plan says beside times and environment, then the kernels that carry what moved."""
-    told = {*map(str, environment(old, new)), *map(time_detail, times), _OTHER_KERNELS}
+    """Yield the details of the plan beside times and environment, then the kernels that account for the change."""
+    told = {*map(str, _environment(old, new)), *map(_time_detail, times), "other kernels"}
     yield from (detail for detail in change.details if detail not in told)
     entry, alike = old.entry_like(new.entries[0].kernels)
     device = next((each for each in times if each.timer is Timer.DEVICE), None)
@@ -256,9 +502,9 @@ def _time_doubts(times: Sequence[TimeChange], doubts: Sequence[str]) -> Iterator
 
 
 def _disagreements(new: Baseline, candidate: Candidate, comparisons: int) -> Iterator[str]:
-    """Two runs of a workload agree if an update would keep the one for the other."""
+    """Yield the other runs that disagree: an update would replace one by the other."""
     for other in candidate.others:
-        change = plan_one(new, {new.workload: other}, comparisons=comparisons, limits=candidate.limits)
+        change = _plan_one(new, {new.workload: other}, comparisons=comparisons, limits=candidate.limits)
         if change.action is Action.KEEP:
             continue
         _, alike = other.entry_like(new.entries[0].kernels)

@@ -9,7 +9,18 @@ from enum import Enum
 from ..errors import printable
 from ..run import Timer
 
-__all__ = ["DECLARED", "MEASUREMENT", "NUMERICS", "STRUCTURE", "Reason", "RelativeChange", "Status", "Verdict", "worst"]
+__all__ = [
+    "DECLARED",
+    "MEASUREMENT",
+    "NUMERICS",
+    "STRUCTURE",
+    "WORST_FIRST",
+    "Reason",
+    "RelativeChange",
+    "Status",
+    "Verdict",
+    "worst",
+]
 
 # Subjects of verdicts, beside the labels of the timers.
 DECLARED = "declared structure"  # what the workload declares: without this verdict, nothing may be stored
@@ -44,7 +55,7 @@ class Status(str, Enum):
         return self not in (Status.UNDECIDED, Status.NO_BASELINE, Status.INCOMPARABLE)
 
 
-_SEVERITY = (
+WORST_FIRST = (
     Status.INVALID,
     Status.REGRESSED,
     Status.UNDECIDED,
@@ -131,4 +142,4 @@ class Verdict:
 
 def worst(statuses: list[Status]) -> Status | None:
     """Return the status that a table shows for a workload with several verdicts; None for none."""
-    return min(statuses, key=_SEVERITY.index, default=None)
+    return min(statuses, key=WORST_FIRST.index, default=None)

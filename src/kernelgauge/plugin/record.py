@@ -14,8 +14,9 @@ import pytest
 from ..baselines.acceptance import refusals, update
 from ..errors import KernelgaugeError, StorageError, printable
 from ..judge import Action, PlannedChange, Status
+from ..report.baselines import plan_text
 from ..report.markdown import github_annotations, summary_markdown
-from ..report.terminal import plan_text, summary, unknown_machines
+from ..report.terminal import summary, unknown_machines
 from ..results import Results, TestResult, encode_results
 from .artifacts import Artifacts
 from .fixtures import SUBJECT
@@ -106,8 +107,7 @@ def _write_summary(
     for block in summary(results, **style, failures=False):
         for line in block.text.split("\n"):
             reporter.write_line(line, yellow=block.warns)
-    verdicts = [verdict for workload in results.workloads for verdict in workload.verdicts]
-    if any(verdict.status is Status.NO_BASELINE for verdict in verdicts) and not session.options.update:
+    if any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts) and not session.options.update:
         reporter.write_line(session.how_to_record(results), yellow=True)
     unknown = unknown_machines(results) if not session.options.accepts else []
     if unknown:
@@ -215,7 +215,7 @@ def _add_to_history(session: Session, results: Results, location: str, reporter:
         )
         _fail(session)
         return
-    for name in added.written:
+    for name in (name for name, is_new in added.items() if is_new):
         reporter.write_line(f"history: {printable(f'{location}/{name}')}")
 
 

@@ -24,7 +24,8 @@ from ..errors import KernelgaugeError, ResultsError
 from ..files import write_atomically
 from ..judge import MEASUREMENT, Status, Verdict
 from ..measure.nvml import VISIBLE, visible_gpus
-from ..results import NAME, Results, TestResult, WorkloadResult, folder_names, join, read_results, started
+from ..results import NAME, Results, TestResult, WorkloadResult, folder_names, read_results, started
+from ..results.merge import join
 from .artifacts import Artifacts
 from .fixtures import skip_or_fail
 from .options import Options, WorkerPlace

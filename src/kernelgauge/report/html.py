@@ -23,14 +23,13 @@ from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any, NamedTuple
-from unicodedata import combining
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..errors import printable
-from ..judge import RelativeChange, Status, Verdict, compare, observe, worst
+from ..judge import RelativeChange, Status, Verdict, compare, observe
 from ..results import Results, TestResult, WorkloadResult
 from ..run import Sample, Timer
 from ..trace.difference import KernelChange, align
@@ -38,6 +37,8 @@ from ..trace.kernel import KernelRecord, configuration_change, configuration_tex
 from ..trace.limits import DeviceLimits, share_of_limit
 from .traces import limit_text
 from .wording import (
+    CUT_SHORT,
+    FAILED,
     NO_VERDICT,
     NOT_RUN,
     conditions_text,
@@ -45,6 +46,7 @@ from .wording import (
     describe,
     kernel_us,
     notes,
+    overall,
     percent,
     shown_reasons,
     status_text,
@@ -55,11 +57,6 @@ __all__ = ["html", "render_page"]
 _PACKAGE = "kernelgauge.report"
 _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
 _MOST_LINES = 60  # of one text
-# On one letter. No language needs them; 30, which Unicode's stream-safe text allows (UAX #15), are wider than a telephone
-# in a font that gives them a width.
-_MOST_MARKS = 16
-_MOST_NOTES = 8
-_NO_FAILURE = (0, 5)  # pytest's exit status: all passed; no test was collected
 
 # What the sentence at the top says of each status. The worst first, as `judge.worst` ranks them.
 _PHRASES = {
@@ -110,7 +107,7 @@ def html(results: Sequence[Results]) -> str:
         newest.setdefault(_device(one), one)
     shown = list(newest.values())
     workloads = list(_workloads(shown))
-    status = _overall(shown)
+    status = overall(shown)
     changes = [change for each in workloads if (change := each.change(Timer.DEVICE)) is not None]
     other_tests = []  # no section of a workload shows them: none may be lost
     for one in shown:
@@ -127,7 +124,7 @@ def html(results: Sequence[Results]) -> str:
         groups=[(group, _figure(_lanes_of_variants(group))) for group in _groups(workloads)],
         other_tests=_failed_first(other_tests),
         axis_limit=min(_WIDEST_AXIS, _axis_limit(changes)) if changes else None,
-        notes=list(_notes(workloads, shown)),
+        notes=list(_notes(shown)),
         runs=list(_runs(results)) if len(results) > 1 else [],
     )
 
@@ -137,13 +134,9 @@ def render_page(template: str, *, styles: Sequence[str], script: str = "", **con
 
     `styles` and `script` are files beside the template.
     """
-    style = "".join(map(_asset, styles))
-    policy = f"default-src 'none'; style-src {_source(style)}; "
-    code = ""
-    if script:
-        code = _asset(script)
-        policy += f"script-src {_source(code)}; "
-    policy += "base-uri 'none'; form-action 'none'"
+    style, code = "".join(map(_asset, styles)), _asset(script) if script else ""
+    sources = f"style-src {_source(style)}; script-src {_source(code)}"
+    policy = f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
     page = _environment().get_template(template)
     return page.render(content, style=Markup(style), script=Markup(code), policy=policy)
 
@@ -198,20 +191,8 @@ def _written(value: object) -> object:
     if isinstance(value, Markup):
         return value
     if isinstance(value, str):
-        return _breakable(printable(_clip(value, _LONGEST_TEXT)))
+        return printable(_clip(value, _LONGEST_TEXT))
     return round(value, 2) if isinstance(value, float) else value
-
-
-def _breakable(text: str) -> str:
-    """Return `text` with marks beyond `_MOST_MARKS` as escapes: no line is broken within a letter, however wide it is."""
-    if text.isascii():
-        return text
-    shown: list[str] = []
-    marks = 0
-    for character in text:
-        marks = marks + 1 if combining(character) else 0
-        shown.append(character if marks <= _MOST_MARKS else character.encode("unicode_escape").decode())
-    return "".join(shown)
 
 
 def _clip(text: str, longest: int = _LONGEST_NAME) -> str:
@@ -254,22 +235,12 @@ def _device(one: Results) -> str:
     return one.fingerprint.device if one.fingerprint else ""
 
 
-def _overall(shown: Sequence[Results]) -> str:
-    """Return the worst verdict; FAILED where all verdicts are well and pytest was not: that is no pass."""
-    statuses = [one.status for one in shown if one.status is not None]
-    status = worst(statuses)
-    failed = any(one.exit_status not in _NO_FAILURE or any(t.outcome == "failed" for t in one.tests) for one in shown)
-    if failed and not (status is not None and status.fails):
-        return "FAILED"
-    return status.value if status is not None else "NOTHING JUDGED"
-
-
 def _sentence(status: str, workloads: Sequence[_Workload], shown: Sequence[Results]) -> str:
     counts = Counter(each.status for each in workloads)
     parts = [f"{counts[each]} {phrase}" for each, phrase in _PHRASES.items() if counts[each]]
     said = f"Of {counted(len(workloads), 'workload')}: {', '.join(parts)}." if parts else "No workload was measured."
-    if status == "FAILED":
-        failed = sum(test.outcome == "failed" for one in shown for test in one.tests)
+    if status in (FAILED, CUT_SHORT):
+        failed = sum(len(one.failed_tests) for one in shown)
         exits = ", ".join(str(one.exit_status) for one in shown)
         said += f" {counted(failed, 'test')} failed, and pytest ended with {exits}: this is no pass."
     return said
@@ -279,28 +250,22 @@ def _failed_first(tests: Iterable[TestResult]) -> list[TestResult]:
     return sorted(tests, key=lambda test: _OUTCOMES.index(test.outcome))
 
 
-def _notes(workloads: Sequence[_Workload], shown: Sequence[Results]) -> Iterator[str]:
+def _notes(shown: Sequence[Results]) -> Iterator[str]:
     """Yield what to do (baselines to record, improvements to accept), what was not run, and the GPUs' conditions."""
-    verdicts = [(each, verdict) for each in workloads for verdict in each.result.verdicts]
+    verdicts = [verdict for one in shown for verdict in one.verdicts]
     missing = Counter(
         verdict.headline
-        for _, verdict in verdicts
+        for verdict in verdicts
         if verdict.status is Status.NO_BASELINE and verdict.subject == Timer.DEVICE.label
     )
-    for headline, count in missing.most_common(_MOST_NOTES):
-        yield f"{counted(count, 'workload')}: {headline}"
-    better = [
-        f"improved: {_clip(each.result.id)}: {verdict.headline}"
-        for each, verdict in verdicts
-        if verdict.status is Status.IMPROVED
-    ]
-    yield from better[:_MOST_NOTES]
-    if len(better) > _MOST_NOTES:
-        yield f"and {len(better) - _MOST_NOTES} more improvements: see the table"
+    yield from (f"{counted(count, 'workload')}: {headline}" for headline, count in missing.most_common())
+    for verdict in verdicts:
+        if verdict.status is Status.IMPROVED:
+            yield f"improved: {_clip(verdict.workload)}: {verdict.headline}"
     for one in shown:
-        yield from notes({_clip(each.id): each.unavailable for each in one.workloads if each.unavailable})
+        yield from notes(one)
     for one in shown:
-        yield from conditions_text([each.run for each in one.workloads if each.run], one.not_watched)
+        yield from conditions_text(one)
 
 
 def _runs(results: Sequence[Results]) -> Iterator[tuple[Results, str, str]]:
@@ -312,7 +277,7 @@ def _runs(results: Sequence[Results]) -> Iterator[tuple[Results, str, str]]:
         if before is not None and before.fingerprint is not None and one.fingerprint is not None:
             comparison = compare(before.fingerprint, one.fingerprint)
             changes = [str(change).replace("_", " ") for change in (*comparison.foreign, *comparison.moved)]
-        yield one, _overall([one]), ", ".join(changes)
+        yield one, overall([one]), ", ".join(changes)
         last[_device(one)] = one
 
 
@@ -509,11 +474,11 @@ def _groups(workloads: Sequence[_Workload]) -> list[list[_Workload]]:
 
 def _anchor(identifier: str, taken: set[str]) -> str:
     """Return a name for links: the id itself wherever it is one that this project makes."""
-    base = "w-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", identifier)[:100]
-    name, count = base, 1
+    base = name = "w-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", identifier)[:100]
+    number = 1
     while name in taken:
-        count += 1
-        name = f"{base}.{count}"
+        number += 1
+        name = f"{base}.{number}"
     taken.add(name)
     return name
 

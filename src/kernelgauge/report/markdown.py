@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..judge import Status, Verdict, worst
+from ..judge import WORST_FIRST, Status, Verdict
 from ..results import Results, TestResult, WorkloadResult
 from ..trace.kernel import configuration_text
 from .page import Column, Grid, Section, markdown, unlinked
 from .terminal import Row, rows
-from .wording import conditions_text, counted, cut, describe, notes, shown_reasons
+from .wording import conditions_text, counted, cut, describe, notes, overall, shown_reasons
 
 __all__ = ["github_annotations", "summary_markdown"]
 
@@ -20,7 +20,7 @@ _MOST_LINES = 40  # of one failure
 _MOST_SUBJECTS = 3
 _LONGEST_NOTE = 1000
 _UNFOLDED = 12  # rows that are shown without a click
-_FOR_WHAT_IS_LEFT_OUT = 400  # bytes of the line that says so, at most
+_CUT_OFF = "\nThe rest does not fit into this page: results.json has all of it.\n"
 # GitHub shows 10 errors and 10 warnings of a step; here 10 together.
 _MOST_ANNOTATIONS = 10
 _LONGEST_TITLE = 200
@@ -32,10 +32,6 @@ _COLUMNS = (
     Column("verdict"),
     Column("about"),
 )
-
-# What is left out last comes first.
-_MACHINE, _FAILED, _FAILURE, _REMARKABLE, _NOTE, _PASSED = range(6)
-_KINDS = ("run", "failing workload", "failure", "other workload", "note", "passing workload")
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -69,42 +65,36 @@ def _failures(results: Results) -> list[_Failure]:
 
 
 def _each_failure(results: Results) -> Iterator[_Failure]:
-    by_id = {workload.id: workload for workload in results.workloads}
-    ends: list[tuple[TestResult, WorkloadResult | None, Verdict | None]] = []
-    for test in results.tests:
-        if test.outcome == "failed":
-            workload = by_id.get(test.workload or "")
-            ends.append((test, workload, workload.end_of(test) if workload is not None else None))
     for workload in results.workloads:
         failing = [verdict for verdict in workload.verdicts if verdict.status.fails]
         for verdict in sorted(failing, key=lambda each: (each.change is None, not each.reasons)):  # causes first
             yield _of_verdict(workload, verdict)
-    for test, workload, end in ends:
-        if workload is None or end is None:
+    by_id = {workload.id: workload for workload in results.workloads}
+    for test in results.failed_tests:
+        tested = by_id.get(test.workload or "")
+        end = tested.end_of(test) if tested is not None else None
+        if tested is None or end is None:
             yield _of_test(test)
         elif not end.status.fails:  # strictness made it fail
-            yield _of_verdict(workload, end)
+            yield _of_verdict(tested, end)
 
 
 def _of_verdict(workload: WorkloadResult, verdict: Verdict) -> _Failure:
-    subjects = (cut(verdict.subject),)
     lines: list[str] = []
     for reason in shown_reasons(verdict):
         first, *rest = reason.text.split("\n")
         lines += [f"{reason.label}: {first}", *rest, *_configurations(workload, first)]
-    return _Failure(workload.id, verdict.status.value, subjects, cut(verdict.headline), _fewer(lines))
+    return _Failure(
+        workload.id, verdict.status.value, (cut(verdict.subject),), cut(verdict.headline), _shortened(lines)
+    )
 
 
 def _of_test(test: TestResult) -> _Failure:
     said = test.said.strip("\n").splitlines()
-    headline, *rest = _error_lines(test.said)[:1] or said or ["failed"]
-    claim = [test.claim] if test.claim else []
-    return _Failure(test.workload or "", "FAILED", (cut(test.name),), cut(headline), _fewer([*claim, *rest]))
-
-
-def _error_lines(said: str) -> list[str]:
-    """Return what pytest marks in a traceback: its last words."""
-    return [line[1:].strip() for line in said.splitlines() if line.startswith("E ")]
+    errors = [line[1:].strip() for line in said if line.startswith("E ")]  # pytest marks the last words so
+    headline, *rest = errors[:1] or said or ["failed"]
+    lines = [test.claim, *rest]
+    return _Failure(test.workload or "", "FAILED", (cut(test.name),), cut(headline), _shortened(lines))
 
 
 def _configurations(workload: WorkloadResult, reason: str) -> list[str]:
@@ -114,7 +104,7 @@ def _configurations(workload: WorkloadResult, reason: str) -> list[str]:
     return [f"launched with {text}" for text in dict.fromkeys(map(configuration_text, named)) if text][:2]
 
 
-def _fewer(lines: Sequence[str]) -> tuple[str, ...]:
+def _shortened(lines: Sequence[str]) -> tuple[str, ...]:
     shown = [cut(line) for line in lines if line.strip()]
     left = len(shown) - _MOST_LINES
     return (*shown[:_MOST_LINES], *([f"and {counted(left, 'more line')}"] if left > 0 else []))
@@ -160,126 +150,65 @@ def _command(name: str, title: str, text: str) -> str:
 # -- the summary ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Rows that stand together, each with its kind (`_KINDS`), and what stands around them."""
-
-    rows: tuple[tuple[int, str], ...]
-    before: str = ""
-    after: str = ""
-
-    @property
-    def size_around(self) -> int:
-        """Return how many bytes it takes beside its rows."""
-        return len((self.before + self.after).encode()) + 1
-
-
 def summary_markdown(results: Sequence[Results], *, limit_bytes: int = 1_000_000) -> str:
-    """Return GitHub's Markdown, at most `limit_bytes` long in UTF-8: what does not fit is left out, and counted.
+    """Return GitHub's Markdown, at most `limit_bytes` long in UTF-8: lines beyond are left out.
 
     One line with the verdict; then of each run the machine, what failed with its reasons, all workloads, and notes. GitHub
     refuses more than 1 MiB for a step's summary, and more than 65536 characters in a comment.
     """
-    verdict = f"{_verdict_line(results)}\n"
-    blocks = [block for each in results for block in _blocks(each)]
-    chosen = _chosen(blocks, limit_bytes - len(verdict.encode()) - _FOR_WHAT_IS_LEFT_OUT)
-    left: Counter[int] = Counter()
-    parts = [verdict]
-    for number, block in enumerate(blocks):
-        kept = [text for place, (_, text) in enumerate(block.rows) if (number, place) in chosen]
-        left.update(kind for place, (kind, _) in enumerate(block.rows) if (number, place) not in chosen)
-        if kept:
-            parts.append(block.before + "".join(f"{text}\n" for text in kept) + block.after)
-    if left:
-        said = ", ".join(counted(left[kind], name) for kind, name in enumerate(_KINDS) if left[kind])
-        parts.append(f"Left out, for the size of this page: {said}. All of it is in results.json.\n")
-    return "\n".join(parts).encode()[: max(0, limit_bytes)].decode(errors="ignore")
-
-
-def _chosen(blocks: Sequence[_Block], budget: int) -> set[tuple[int, int]]:
-    """Return (block, row) of what fits. Where some of one kind do not, nothing that matters less is there."""
-    wanted = sorted(
-        (kind, number, place) for number, block in enumerate(blocks) for place, (kind, _) in enumerate(block.rows)
-    )
-    chosen: set[tuple[int, int]] = set()
-    opened: set[int] = set()
-    last = len(_KINDS)
-    for kind, number, place in wanted:
-        if kind > last:
-            break
-        around = 0 if number in opened else blocks[number].size_around
-        cost = len(blocks[number].rows[place][1].encode()) + 1 + around
-        if cost <= budget:
-            budget -= cost
-            opened.add(number)
-            chosen.add((number, place))
-        else:
-            last = kind
-    return chosen
+    page = "\n".join([f"{_verdict_line(results)}\n", *(block for each in results for block in _blocks(each))])
+    content = page.encode()
+    if len(content) <= limit_bytes:
+        return page
+    closing = "\n</details>\n"
+    kept = content[: max(0, limit_bytes - len(closing + _CUT_OFF))].rpartition(b"\n")[0].decode()
+    if not kept:
+        return content[: max(0, limit_bytes)].decode(errors="ignore")
+    is_folded = kept.count("<details>") > kept.count("</details>")
+    return f"{kept}\n{closing if is_folded else ''}{_CUT_OFF}"
 
 
 def _verdict_line(results: Sequence[Results]) -> str:
     """Return the worst status and the counts: numbers and words of our own only."""
     statuses = Counter(workload.status for each in results for workload in each.workloads)
     outcomes = Counter(test.outcome for each in results for test in each.tests)
-    ranked = _worst_first([status for status in statuses if status is not None])
+    ranked = [status for status in WORST_FIRST if statuses[status]]
     counts = [f"{statuses[status]} {status.value}" for status in ranked]
     counts += [f"{statuses[None]} not judged"] if statuses[None] else []
     ends = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
-    word = ranked[0].value if ranked else "NOTHING JUDGED"
-    if not (ranked and ranked[0].fails):  # whatever failed is never called less
-        cut_short = any(each.was_cut_short for each in results)
-        failed = outcomes["failed"] or any(each.exit_status for each in results)
-        word = "CUT SHORT" if cut_short else "FAILED" if failed else word
     said = [
         *([f"{len(results)} runs"] if len(results) != 1 else []),
         f"{counted(statuses.total(), 'workload')}" + (f" ({', '.join(counts)})" if counts else ""),
         f"{counted(outcomes.total(), 'test')}" + (f" ({', '.join(ends)})" if ends else ""),
     ]
-    return f"**{word}**  {', '.join(said)}"
+    return f"**{overall(results)}**  {', '.join(said)}"
 
 
-def _worst_first(statuses: Sequence[Status]) -> list[Status]:
-    left, ranked = list(statuses), []
-    while (status := worst(left)) is not None:
-        ranked.append(status)
-        left.remove(status)
-    return ranked
-
-
-def _blocks(results: Results) -> Iterator[_Block]:
-    yield _Block(((_MACHINE, _inert(Section(lines=tuple(map(cut, _machine(results)))))),))
-    failures = [(_FAILURE, _failure_cells(failure)) for failure in _failures(results)]
+def _blocks(results: Results) -> Iterator[str]:
+    yield _inert(Section(lines=tuple(map(cut, _machine(results)))))
+    failures = tuple(map(_failure_cells, _failures(results)))
     if failures:
-        yield _table("", _FAILURE_COLUMNS, failures)
-    table = [(_kind(row), _cells(row)) for row in rows(results)]
+        yield _inert(Section(grid=Grid(_FAILURE_COLUMNS, failures)))
+    table = tuple(map(_cells, rows(results)))
     if table:
-        title = counted(len(table), "workload") if len(table) > _UNFOLDED else ""
-        yield _table(title, _COLUMNS, table)
-    unavailable = {cut(each.id): cut(each.unavailable) for each in results.workloads if each.unavailable}
-    lines = [*notes(unavailable), *(f"warning: {' '.join(warning.split())}" for warning in results.warnings)]
-    yield _Block(tuple((_NOTE, f"- {_inert(Section(lines=(cut(line, _LONGEST_NOTE),)))}") for line in lines))
+        grid = _inert(Section(grid=Grid(_COLUMNS, table)))
+        title = f"<summary>{counted(len(table), 'workload')}</summary>"
+        yield f"<details>\n{title}\n\n{grid}\n</details>\n" if len(table) > _UNFOLDED else grid
+    lines = [*notes(results), *(f"warning: {' '.join(warning.split())}" for warning in results.warnings)]
+    if lines:
+        yield "".join(f"- {_inert(Section(lines=(cut(line, _LONGEST_NOTE),)))}" for line in lines)
 
 
 def _machine(results: Results) -> Iterator[str]:
     gpu = f", GPU {results.gpu}" if results.gpu else ""
     yield f"{describe(results.fingerprint)}{gpu}" if results.fingerprint else "nothing was measured"
-    yield from conditions_text([each.run for each in results.workloads if each.run is not None], results.not_watched)
+    yield from conditions_text(results)
     run = f"{results.started_at}, {results.seconds:.0f} s, kernelgauge {results.kernelgauge}"
     yield f"{shlex.join(('pytest', *results.arguments))}  ({run})"
 
 
-def _table(title: str, columns: tuple[Column, ...], cells: Sequence[tuple[int, tuple[str, ...]]]) -> _Block:
-    """Return a table as a block. With a `title`, which is ours and no markup, it is folded."""
-    grid = Grid(columns, tuple(each for _, each in cells))
-    head, rule, *lines = _inert(Section(grid=grid)).split("\n")
-    before, after = (f"<details>\n<summary>{title}</summary>\n\n", "\n</details>\n") if title else ("", "")
-    found = tuple((kind, line) for (kind, _), line in zip(cells, lines, strict=True))
-    return _Block(found, f"{before}{head}\n{rule}\n", after)
-
-
 def _inert(section: Section) -> str:
-    return unlinked(markdown([section])).removesuffix("\n")
+    return unlinked(markdown([section]))
 
 
 def _failure_cells(failure: _Failure) -> tuple[str, ...]:
@@ -287,12 +216,6 @@ def _failure_cells(failure: _Failure) -> tuple[str, ...]:
     lines = (f"\u00b7 {line.strip()}" if line.startswith(" ") else line for line in failure.lines)
     why = "\n".join((failure.headline, *lines))
     return (cut(failure.workload), f"{failure.status}\n{failure.about}", why)
-
-
-def _kind(row: Row) -> int:
-    if row.status is not None and row.status.fails:
-        return _FAILED
-    return _PASSED if row.status is Status.PASS else _REMARKABLE
 
 
 def _cells(row: Row) -> tuple[str, ...]:

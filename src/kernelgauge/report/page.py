@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import zip_longest
@@ -15,15 +15,16 @@ from rich.text import Text
 
 from ..errors import printable
 
-__all__ = ["Column", "Grid", "Section", "markdown", "render", "text", "unlinked"]
+__all__ = ["Column", "Grid", "Section", "markdown", "render", "table_text", "text", "unlinked"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. A `number` stands to the right, and is never broken."""
+    """A column of a table. A `number` stands to the right; it is never broken, and nor is a column that `is_whole`."""
 
-    title: str
+    title: str = ""
     number: bool = False
+    is_whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def text(sections: Sequence[Section], *, width: int, color: bool) -> str:
 
 
 def _grid_text(grid: Grid, *, width: int, color: bool) -> str:
-    lines = render(_table(grid), width=width, color=color).splitlines(keepends=True)
+    lines = table_text(grid.columns, grid.rows, width=width, color=color, gap=2).splitlines(keepends=True)
     if not grid.below:
         return "".join(lines)
     head = len(lines) - len(grid.rows)
@@ -108,16 +109,29 @@ def unlinked(escaped: str) -> str:
     return re.sub(r"\\(@|#(?=\d))", r"\\\1&#8203;", escaped)
 
 
-def _table(grid: Grid) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in grid.columns:
+def table_text(
+    columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], *, width: int, color: bool, gap: int = 1
+) -> str:
+    """Return a table for a terminal. A `Text` is printed in its style; any other cell is untrusted."""
+    table = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, gap, 0, 0),
+        header_style="bold",
+        show_header=any(column.title for column in columns),
+    )
+    for column in columns:
         if column.number:
-            table.add_column(column.title, justify="right", no_wrap=True, vertical="top")
+            table.add_column(column.title, justify="right", no_wrap=True)
         else:
-            table.add_column(column.title, overflow="fold", vertical="top")
-    for row in grid.rows:
-        table.add_row(*(Text("\n".join(map(printable, cell.split("\n")))) for cell in row))
-    return table
+            table.add_column(column.title, overflow="fold", no_wrap=column.is_whole)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(_printable_lines(cell)) for cell in row))
+    return render(table, width=width, color=color)
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def _markdown_table(grid: Grid) -> str:

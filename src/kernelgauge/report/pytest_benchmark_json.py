@@ -51,6 +51,10 @@ def _printable(value: Any) -> Any:
 
 def _benchmark(results: Results, workload: WorkloadResult, timer: Timer, sample: Sample) -> dict[str, Any]:
     name = f"{timer.value}[{workload.id}]"
+    untyped: Any = Stats
+    stats = untyped()
+    for time_us in sample.replicates_us:
+        stats.update(time_us / 1e6)
     verdict = workload.verdict(timer.label)
     known = (
         ("kernelgauge_verdict", verdict.status.value if verdict is not None else None),
@@ -71,13 +75,5 @@ def _benchmark(results: Results, workload: WorkloadResult, timer: Timer, sample:
         },
         "extra_info": {name: value for name, value in known if value is not None},
         "options": {},
-        "stats": {**_stats(sample), "iterations": sample.iterations},
+        "stats": {**stats.as_dict(), "data": stats.data, "iterations": sample.iterations},
     }
-
-
-def _stats(sample: Sample) -> dict[str, Any]:
-    untyped: Any = Stats
-    stats = untyped()
-    for time_us in sample.replicates_us:
-        stats.update(time_us / 1e6)
-    return {**stats.as_dict(), "data": stats.data}

@@ -1,22 +1,20 @@
-"""The summary that a run of pytest ends with, made from its results, and the plan of an update."""
+"""The summary that a run of pytest ends with, made from its results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from rich.table import Table
 from rich.text import Text
 
 from ..errors import printable
-from ..judge import Action, PlannedChange, RelativeChange, Status, Verdict, compare, observe
+from ..judge import Status, Verdict, compare, observe
 from ..results import Results, WorkloadResult
 from ..run import Timer
-from .page import render
+from .page import Column, table_text
 from .wording import change_of_one, conditions_text, describe, notes, us_or_dash
 
-__all__ = ["Block", "Row", "plan_text", "rows", "summary", "unknown_machines"]
+__all__ = ["Block", "Row", "rows", "summary", "unknown_machines"]
 
 _STYLES = {
     Status.PASS: "green",
@@ -28,7 +26,6 @@ _STYLES = {
     Status.NO_BASELINE: "yellow",
     Status.NOT_JUDGED: "dim",
 }
-_ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.TRIM: "red", Action.KEEP: "dim"}
 
 
 class Block(NamedTuple):
@@ -38,23 +35,18 @@ class Block(NamedTuple):
     warns: bool = False
 
 
-@dataclass(frozen=True)
-class Row:
-    """What a table says about one workload. None: not measured, or nothing to compare with."""
+class Row(NamedTuple):
+    """What a table says about one workload.
+
+    Attributes:
+        cells: kernels, GPU time, baseline and change; a dash for what is not known.
+        subjects: of the verdicts that the status comes from: "device time", "structure", ...
+    """
 
     workload: str
-    launches: int | None
-    device_time_us: float | None
-    baseline_us: float | None
-    change: RelativeChange | None
+    cells: tuple[str, str, str, str]
     status: Status | None
-    subjects: tuple[str, ...]  # those that the status comes from: "device time", "structure", ...
-
-    @property
-    def cells(self) -> tuple[str, str, str, str]:
-        """Return kernels, time, baseline and change as text; a dash for what is not known."""
-        launches = "-" if self.launches is None else str(self.launches)
-        return launches, us_or_dash(self.device_time_us), us_or_dash(self.baseline_us), change_of_one(self.change)
+    subjects: tuple[str, ...]
 
 
 def rows(results: Results) -> list[Row]:
@@ -66,50 +58,42 @@ def _row(workload: WorkloadResult) -> Row:
     run, status = workload.run, workload.status
     timed = workload.verdict(Timer.DEVICE.label)
     sample = run.sample(Timer.DEVICE) if run else None
-    named = [each.subject for each in workload.verdicts if each.status is status and status is not Status.PASS]
-    return Row(
-        workload=workload.id,
-        launches=run.counts.launches if run else None,
-        device_time_us=observe(sample).mean_us if sample else None,
-        baseline_us=timed.before_us if timed else None,
-        change=timed.change if timed else None,
-        status=status,
-        subjects=tuple(dict.fromkeys(named)),
+    cells = (
+        str(run.counts.launches) if run else "-",
+        us_or_dash(observe(sample).mean_us if sample else None),
+        us_or_dash(timed.before_us if timed else None),
+        change_of_one(timed.change if timed else None),
     )
+    causes = [each.subject for each in workload.verdicts if each.status is status and status is not Status.PASS]
+    return Row(workload.id, cells, status, tuple(dict.fromkeys(causes)))
 
 
 def summary(results: Results, *, width: int, color: bool, failures: bool) -> Iterator[Block]:
     """Yield the machine, the table, and what the table has no room for. `failures`: every failing verdict, in full."""
-    runs = [workload.run for workload in results.workloads if workload.run is not None]
-    verdicts = [verdict for workload in results.workloads for verdict in workload.verdicts]
-    if results.fingerprint is not None and runs:  # without a device there is none, and the verdicts say so
+    if results.fingerprint is not None and results.runs:  # without a device there is none, and the verdicts say so
         yield Block(describe(results.fingerprint))
-        yield from map(Block, conditions_text(runs, results.not_watched))
+        yield from map(Block, conditions_text(results))
     table = rows(results)
     if table:
         yield Block(_table(table, width=width, color=color).removesuffix("\n"))
     if failures:
-        yield from (Block(str(verdict)) for verdict in verdicts if verdict.status.fails)
-    yield from map(Block, _remarks(table, verdicts))
-    unavailable = {workload.id: workload.unavailable for workload in results.workloads if workload.unavailable}
-    yield from (Block(note, warns=True) for note in notes(unavailable))
+        yield from (Block(str(verdict)) for verdict in results.verdicts if verdict.status.fails)
+    yield from map(Block, _remarks(table, results.verdicts))
+    yield from (Block(note, warns=True) for note in notes(results))
     yield from (Block(f"warning: {printable(warning)}", warns=True) for warning in results.warnings)
 
 
 def _table(rows: Sequence[Row], *, width: int, color: bool) -> str:
     """Return one line for each workload: kernels, device time, baseline, change, verdict."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("workload", overflow="fold")
-    for title in ("kernels", "device\nus", "stored\nus", "change"):  # two lines: a default id and all columns fit in 80
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            Text(printable(row.workload)),
-            *row.cells,
-            "-" if row.status is None else Text(row.status.value, style=_STYLES[row.status]),
-        )
-    return render(table, width=width, color=color)
+    # Titles of two lines: a default id and all columns fit in 80.
+    titles = ("kernels", "device\nus", "stored\nus", "change")
+    columns = [Column("workload"), *(Column(title, number=True) for title in titles), Column("verdict", is_whole=True)]
+    cells = ((row.workload, *row.cells, _styled(row.status)) for row in rows)
+    return table_text(columns, cells, width=width, color=color)
+
+
+def _styled(status: Status | None) -> Text:
+    return Text("-") if status is None else Text(status.value, style=_STYLES[status])
 
 
 def _remarks(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
@@ -151,18 +135,3 @@ def unknown_machines(results: Results) -> list[str]:
         known = {process.place for entry in baseline.entries for process in entry.processes}
         unknown |= {place} if (place := run.place) is not None and place not in known else set()
     return sorted(unknown)
-
-
-def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
-    """Return what an update would write, file by file."""
-    if not plan:
-        return "nothing to update\n"
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_column(overflow="fold")
-    for change in plan:
-        details = "\n".join(map(printable, change.details)) or "unchanged within noise: the file stays as it is"
-        action = Text(change.action.value, style=_ACTION_STYLES[change.action])
-        table.add_row(action, Text(printable(change.workload)), Text(details))
-    return render(table, width=width, color=color)

@@ -8,13 +8,17 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..errors import printable
+from ..judge import worst
 
 if TYPE_CHECKING:
     from ..judge import Reason, RelativeChange, Verdict
-    from ..results import WorkloadResult
-    from ..run import Fingerprint, Run
+    from ..results import Results, WorkloadResult
+    from ..run import Fingerprint
 
 __all__ = [
+    "CUT_SHORT",
+    "FAILED",
+    "NOTHING_JUDGED",
     "NOT_RUN",
     "NO_VERDICT",
     "bytes_text",
@@ -26,6 +30,7 @@ __all__ = [
     "kernel_us",
     "kinds_text",
     "notes",
+    "overall",
     "percent",
     "relative_change",
     "shapes_text",
@@ -39,7 +44,9 @@ __all__ = [
     "us_or_dash",
 ]
 
-NOT_RUN, NO_VERDICT = "NOT RUN", "NO VERDICT"
+NOT_RUN, NO_VERDICT = "NOT RUN", "NO VERDICT"  # of a workload
+CUT_SHORT, FAILED, NOTHING_JUDGED = "CUT SHORT", "FAILED", "NOTHING JUDGED"  # of a run
+_NO_FAILURE = (0, 5)  # pytest.ExitCode: all passed; no test was collected
 
 _SHORT_US = 10.0
 _LONGEST_LINE = 300  # characters of a name or a reason; results.json has all of it
@@ -96,6 +103,19 @@ def status_text(workload: WorkloadResult) -> str:
     return NOT_RUN if workload.run is None else NO_VERDICT
 
 
+def overall(results: Sequence[Results]) -> str:
+    """Return the worst verdict of some runs. Where no verdict fails and pytest did, say so: that is no pass."""
+    statuses = [each.status for each in results if each.status is not None]
+    status = worst(statuses)
+    if status is not None and status.fails:
+        return status.value
+    if any(each.was_cut_short for each in results):
+        return CUT_SHORT
+    if any(each.exit_status not in _NO_FAILURE or each.failed_tests for each in results):
+        return FAILED
+    return status.value if status is not None else NOTHING_JUDGED
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
 
@@ -145,8 +165,10 @@ def _shape_text(shape: Any) -> str:
     return "[" + ",".join(_shape_text(item) if isinstance(item, tuple) else str(item) for item in shape) + "]"
 
 
-def short_commit(commit: str) -> str:
-    """As reports show it, with the mark of local changes."""
+def short_commit(commit: str | None) -> str:
+    """Return a commit as reports show it, with the mark of local changes."""
+    if not commit:
+        return "not known"
     sha = commit.removesuffix("+")
     return sha[:_SHOWN_DIGITS] + commit[len(sha) :]
 
@@ -164,35 +186,39 @@ def describe(fingerprint: Fingerprint) -> str:
     return printable(", ".join(parts))
 
 
-def conditions_text(runs: Sequence[Run], not_watched: str) -> list[str]:
-    """Return what the GPU went through while it was measured, over all runs; or why nobody watched it."""
-    seen = [run.conditions for run in runs if run.conditions is not None]
+def conditions_text(results: Results) -> list[str]:
+    """Return the conditions of the GPU while it was measured, over all workloads; or why nobody watched it."""
+    seen = [run.conditions for run in results.runs if run.conditions is not None]
     if not seen:
-        return [printable(f"conditions not watched: {not_watched}")] if not_watched and runs else []
+        reason = results.not_watched
+        return [printable(f"conditions not watched: {reason}")] if reason and results.runs else []
+
+    def known(name: str) -> list[Any]:
+        return [value for each in seen if (value := getattr(each, name)) is not None]
+
     parts: list[str] = []
-    medians = [each.median_sm_clock_mhz for each in seen if each.median_sm_clock_mhz is not None]
-    lowest = min((each.lowest_sm_clock_mhz for each in seen if each.lowest_sm_clock_mhz is not None), default=None)
-    if medians:
+    if medians := known("median_sm_clock_mhz"):
         usual = round(median(medians))
-        parts.append(f"SM clock {usual} MHz" + (f", lowest {lowest}" if lowest is not None and lowest < usual else ""))
-    temperatures = [each.max_temperature_c for each in seen if each.max_temperature_c is not None]
-    powers = [each.max_power_watts for each in seen if each.max_power_watts is not None]
-    parts += [f"{max(temperatures)} C"] if temperatures else []
-    parts += [f"{max(powers):.0f} W"] if powers else []
+        lowest = min(known("lowest_sm_clock_mhz"), default=usual)
+        parts.append(f"SM clock {usual} MHz" + (f", lowest {lowest}" if lowest < usual else ""))
+    if temperatures := known("max_temperature_c"):
+        parts.append(f"{max(temperatures)} C")
+    if powers := known("max_power_watts"):
+        parts.append(f"{max(powers):.0f} W")
     throttled: dict[str, float] = {}
-    for each in seen:
-        for cause, milliseconds in (each.throttled_ms or {}).items():
-            throttled[cause] = throttled.get(cause, 0.0) + milliseconds
+    for cause, milliseconds in (item for times_ms in known("throttled_ms") for item in times_ms.items()):
+        throttled[cause] = throttled.get(cause, 0.0) + milliseconds
     parts += [f"{cause} for {milliseconds:.0f} ms" for cause, milliseconds in throttled.items() if milliseconds >= 1]
     return [printable("conditions: " + ", ".join(parts))] if parts else []
 
 
-def notes(unavailable: Mapping[str, str]) -> list[str]:
+def notes(results: Results) -> list[str]:
     """Return one line for each reason why workloads did not run, with the workloads that it holds for."""
     by_reason: dict[str, list[str]] = {}
-    for workload, reason in unavailable.items():
-        by_reason.setdefault(reason, []).append(workload)
-    return [printable(f"not run: {', '.join(workloads)}: {reason}") for reason, workloads in by_reason.items()]
+    for workload in results.workloads:
+        if workload.unavailable:
+            by_reason.setdefault(cut(workload.unavailable), []).append(cut(workload.id))
+    return [f"not run: {', '.join(workloads)}: {reason}" for reason, workloads in by_reason.items()]
 
 
 def shown_reasons(verdict: Verdict) -> list[Reason]:

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from ..errors import ResultsError, StorageError, printable, printable_url
-from ..files import regular_file, write_atomically
+from ..files import read_file, write_atomically
 from ..judge import Verdict, observe
 from ..judge.fingerprint import compare
 from ..run import Fingerprint, Timer
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LEAST_NIGHTS",
-    "Added",
     "Chart",
     "Night",
     "Series",
@@ -58,31 +57,22 @@ __all__ = [
 _SCHEMA_VERSION = 2
 _READ_VERSIONS = ("1", "2")  # version 1 lacks the columns that docs/history.md marks
 _NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-[a-z0-9]{1,40}-([0-9a-f]{16})\.v([0-9]{1,9})\.json")  # start, digest, schema
-_MOST_BYTES = 64 << 20  # of a file; 100 workloads make 30 kB
-_AT_ONCE = 256  # files that are held in memory
 _LONGEST_HEADLINE = 300  # characters
 
 
-class Added(NamedTuple):
-    """The keys of files, which are paths below the history. `there`: the history had them with the same content."""
+def add_to_history(results: Results, location: str) -> dict[str, bool]:
+    """Add results to a folder or a URL of fsspec: one file for each GPU. Return whether each is new, by its key.
 
-    written: tuple[str, ...]
-    there: tuple[str, ...]
-
-
-def add_to_history(results: Results, location: str) -> Added:
-    """Add results to a folder or a URL of fsspec: one file for each GPU. The same results again add nothing.
-
-    In a folder, each file is whole at every moment. Any number of processes may add at the same time.
+    A key is a path below the history. The same results again add nothing. In a folder, each file is whole at every
+    moment. Any number of processes may add at the same time.
 
     Raises `ResultsError` for results without a workload or a time, `StorageError` if a file cannot be written.
     """
-    place = open_history(location)
-    written: list[str] = []
-    there: list[str] = []
+    store = open_history(location)
+    added: dict[str, bool] = {}
     for key, content in _files(results):
         try:
-            (written if place.add(key, content) else there).append(key)
+            added[key] = store.add(key, content)
         except Exception as error:  # the errors of botocore or google.auth are no OSError
             reason = (error.got if isinstance(error, StorageError) else None) or f"{type(error).__name__}: {error}"
             raise StorageError(
@@ -92,7 +82,7 @@ def add_to_history(results: Results, location: str) -> Added:
                 expected="a place that can be written",
                 next_command="kernelgauge history add RESULTS --to HISTORY   (run it again: it adds what is missing)",
             ) from error
-    return Added(tuple(written), tuple(there))
+    return added
 
 
 def _files(results: Results) -> Iterator[tuple[str, bytes]]:
@@ -130,8 +120,8 @@ def _files(results: Results) -> Iterator[tuple[str, bytes]]:
 
 
 def _stamp(when: datetime) -> str:
-    """Return ``20261120T191012Z`` of a time in UTC. `strftime` does not pad the year 999."""
-    return when.isoformat()[:19].replace("-", "").replace(":", "") + "Z"
+    """Return ``20261120T191012Z`` of a time in UTC."""
+    return f"{when:%Y%m%dT%H%M%SZ}"
 
 
 def _row(workload: WorkloadResult) -> dict[str, Any]:
@@ -206,7 +196,7 @@ def _clipped(text: str) -> str:
 # -- folders and buckets ----------------------------------------------------------------------------------------------
 
 
-def open_history(location: str) -> _Folder | _Bucket:
+def open_history(location: str) -> _Store:
     """Return the folder or bucket at a local path or a URL of fsspec. Raises `ResultsError` if the location is invalid."""
     protocol, separator, path = location.partition("://")
     is_empty = not location or bool(separator and (not protocol or not path))  # fsspec would take the current folder
@@ -216,10 +206,8 @@ def open_history(location: str) -> _Folder | _Bucket:
             got=printable_url(location) or "no location",
             expected="a folder or the URL of a store: s3://BUCKET/PREFIX, gs://..., hf://buckets/OWNER/NAME",
         )
-    if not separator or protocol in ("file", "local"):
-        return _Folder(Path(path if separator else location))
     with _named_errors(location):
-        return _Bucket(location)
+        return _Store(location)
 
 
 @contextmanager
@@ -238,42 +226,8 @@ def _named_errors(location: str) -> Iterator[None]:
         ) from error
 
 
-class _Folder:
-    """A local folder. Keys are paths below it, with slashes."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def keys(self) -> list[str]:
-        walked = os.walk(self.root, onerror=_raise)
-        paths = [os.path.join(folder, name) for folder, _, names in walked for name in names]
-        return [path.removeprefix(f"{self.root}/") for path in paths]
-
-    def read(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
-        """Yield key and content of each file, or the reason why it cannot be read."""
-        for key in keys:
-            try:
-                with regular_file(self.root / key) as descriptor:
-                    content: bytes | Exception = os.read(descriptor, min(_MOST_BYTES, os.fstat(descriptor).st_size))
-            except OSError as error:
-                content = error
-            yield key, content
-
-    def add(self, key: str, content: bytes) -> bool:
-        """Write a file. Return False if it was there."""
-        path = self.root / key
-        if path.is_file() and path.read_bytes() == content:
-            return False
-        write_atomically(path, content)
-        return True
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-class _Bucket:
-    """A store that fsspec knows. Keys and methods are those of `_Folder`."""
+class _Store:
+    """A folder or a bucket. Keys are paths below it, with slashes."""
 
     def __init__(self, location: str) -> None:
         import fsspec  # type: ignore[import-untyped]
@@ -281,27 +235,49 @@ class _Bucket:
         store, base = fsspec.core.url_to_fs(location)
         self.store: Any = store
         self.base = f"{base.rstrip('/')}/"
+        self.is_local = "file" in store.protocol
 
     def keys(self) -> list[str]:
-        self.store.invalidate_cache()  # others write at the same time
-        return [str(path).removeprefix(self.base) for path in self.store.find(self.base.rstrip("/"))]
+        if self.is_local:  # `find` omits folders that it cannot list
+            walked = os.walk(self.base, onerror=_raise)
+            paths = [os.path.join(folder, name) for folder, _, names in walked for name in names]
+        else:
+            self.store.invalidate_cache()  # others write at the same time
+            paths = self.store.find(self.base.rstrip("/"))
+        return [path.removeprefix(self.base) for path in paths]
 
     def read(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
-        """Make as many requests at once as the store's client does: one by one, a year of them takes minutes."""
-        for start in range(0, len(keys), _AT_ONCE):
-            some = keys[start : start + _AT_ONCE]
-            contents = self.store.cat([self.base + key for key in some], on_error="return")
-            yield from ((key, contents.get(self.base + key, FileNotFoundError("it was removed"))) for key in some)
+        """Yield key and content of each file, or the reason why it cannot be read."""
+        if self.is_local:
+            yield from ((key, _content(Path(self.base, key))) for key in keys)
+        elif keys:  # all at once, as many requests as the client makes: one by one, a year takes minutes
+            contents = self.store.cat([self.base + key for key in keys], on_error="return")
+            yield from ((key, contents.get(self.base + key, FileNotFoundError("it was removed"))) for key in keys)
 
     def add(self, key: str, content: bytes) -> bool:
+        """Write a file. Return False if the store has it with this content."""
         target = self.base + key
         self.store.invalidate_cache()
         if self.store.exists(target) and self.store.cat_file(target) == content:
             return False
+        if self.is_local:
+            write_atomically(Path(target), content)
+            return True
         if not self.store.async_impl:  # an object store has no folders
             self.store.makedirs(target.rpartition("/")[0], exist_ok=True)
         self.store.pipe_file(target, content)
         return True
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _content(path: Path) -> bytes | Exception:
+    try:
+        return read_file(path)
+    except OSError as error:
+        return error
 
 
 # -- trends -----------------------------------------------------------------------------------------------------------
@@ -330,12 +306,12 @@ class Shift:
 
     @property
     def change(self) -> float:
-        """As a fraction."""
+        """Return the change as a fraction."""
         return self.after_us / self.before_us - 1
 
     @property
     def per_night(self) -> float:
-        """Change of a drift from one night to the next, as a fraction."""
+        """Return the change of a drift from one night to the next, as a fraction."""
         return math.expm1(math.log1p(self.change) / (self.nights - 1))
 
 
@@ -366,12 +342,12 @@ class Chart:
 
     @property
     def last_us(self) -> float:
-        """Median over the GPUs."""
+        """Return the last time: the median over the GPUs."""
         return median(each.values_us[-1] for each in self.series)
 
     @property
     def change(self) -> float:
-        """From the first to the last value, as a fraction: the median over the GPUs."""
+        """Return the change from the first to the last value, as a fraction: the median over the GPUs."""
         return median(each.values_us[-1] / each.values_us[0] - 1 for each in self.series)
 
 

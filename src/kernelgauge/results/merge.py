@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from ..files import is_file_name, write_atomically
-from ..judge import compare
+from ..judge import Status, compare, worst
 from ..workload import Share
-from . import Results, WorkloadResult, join, started
+from . import Results, TestResult, WorkloadResult, moment, started
 
-__all__ = ["copy_traces", "find_problems", "merge", "outcome", "with_trace_prefix"]
+__all__ = ["copy_traces", "find_problems", "join", "merge", "outcome", "with_trace_prefix"]
 
+_T = TypeVar("_T")
 _SHARD_OPTION = "--perf-shard"
+_WORST_FIRST = (3, 2, 1, 4)  # pytest.ExitCode: internal error, interrupted, tests failed, usage error
+_NOTHING_COLLECTED = 5
 _MOST_SHARDS = 20  # missing ones that are listed
 
 # -- which parts join -------------------------------------------------------------------------------------------------
@@ -39,13 +44,7 @@ def merge(parts: Sequence[Results]) -> list[Results]:
         if group not in apart:
             measured[0] += group
     groups = [sorted(group, key=started) for group in (*measured, *apart)]
-    return [_join(group) for group in sorted(groups, key=lambda group: started(group[0]))]
-
-
-def _join(group: Sequence[Results]) -> Results:
-    if len(group) == 1:
-        return group[0]
-    return msgspec.structs.replace(join(group), arguments=_join_arguments([part.arguments for part in group]))
+    return [join(group) for group in sorted(groups, key=lambda group: started(group[0]))]
 
 
 def _group(groups: Sequence[list[Results]], *, of_one_gpu: bool = False) -> list[list[Results]]:
@@ -91,6 +90,107 @@ def _place(part: Results, workload: WorkloadResult) -> str | None:
         return host
     gpu = workload.run.gpu if workload.run is not None else part.gpu
     return gpu or (host if part.fingerprint.arch == "cpu" else None)
+
+
+# -- one of several parts ---------------------------------------------------------------------------------------------
+
+
+def join(parts: Sequence[Results]) -> Results:
+    """Return several parts of one run, in order of their starts, as one.
+
+    Where two have the same, the later part counts: the run of a workload, the verdict on a subject, a test. A failure that
+    a later part replaced is named in a warning, and the exit status is the worst of all.
+    """
+    first, *others = parts
+    if not others:
+        return first
+    declared: dict[str, tuple[str, ...]] = {}
+    for part in parts:
+        for suite, names in part.declared.items():
+            declared[suite] = _once((*declared.get(suite, ()), *names))
+    warnings = [warning for part in parts for warning in part.warnings]
+    workloads = _join_workloads(parts, warnings)
+    order = {name: place for place, name in enumerate(name for names in declared.values() for name in names)}
+    gpus = {part.gpu for part in parts if part.fingerprint is not None}
+    for what, values in (
+        ("hosts", _once(part.host or "(not known)" for part in parts)),
+        ("commits", _once(part.commit or "(not known)" for part in parts)),
+        ("versions of kernelgauge", _once(part.kernelgauge for part in parts)),
+    ):
+        if len(values) > 1:
+            warnings.append(f"merged from {len(values)} {what}: {', '.join(values)}")
+    return msgspec.structs.replace(
+        first,
+        seconds=_seconds(parts),
+        arguments=_join_arguments([part.arguments for part in parts]),
+        fingerprint=next((part.fingerprint for part in parts if part.fingerprint is not None), None),
+        gpu=gpus.pop() if len(gpus) == 1 else None,
+        not_watched="; ".join(_once(part.not_watched for part in parts if part.not_watched)),
+        workloads=tuple(sorted(workloads, key=lambda workload: order.get(workload.id, len(order)))),
+        tests=_join_tests(parts, warnings),
+        warnings=_once(warnings),
+        exit_status=_exit_status({part.exit_status for part in parts}),
+        host=first.host if len({part.host for part in parts}) == 1 else "",
+        # That with the "+" of local changes, if there is one.
+        commit=max((part.commit for part in parts if part.commit is not None), key=len, default=None),
+        timers=_once(timer for part in parts for timer in part.timers),
+        comparisons=max(part.comparisons for part in parts),
+        declared=declared,
+    )
+
+
+def _join_workloads(parts: Sequence[Results], warnings: list[str]) -> list[WorkloadResult]:
+    joined: dict[str, WorkloadResult] = {}
+    for new in (workload for part in parts for workload in part.workloads):
+        old = joined.get(new.id, new)
+        statuses: dict[str, Status | None] = {}
+        for verdict in new.verdicts:
+            statuses[verdict.subject] = worst([verdict.status, statuses.get(verdict.subject) or verdict.status])
+        for verdict in old.verdicts:
+            now = statuses.get(verdict.subject)
+            if verdict.status.fails and now is not None and not now.fails:
+                was = f"{new.id}: {verdict.subject} was {verdict.status.value} ({verdict.headline})"
+                warnings.append(f"{was}, and {now.value} in a later part, which counts")
+        kept = tuple(verdict for verdict in old.verdicts if verdict.subject not in statuses)
+        counts = new if new.run is not None or old.run is None else old
+        joined[new.id] = msgspec.structs.replace(counts, verdicts=(*kept, *new.verdicts))
+    return list(joined.values())
+
+
+def _join_tests(parts: Sequence[Results], warnings: list[str]) -> tuple[TestResult, ...]:
+    joined: dict[str, list[TestResult]] = {}
+    for part in parts:
+        new: dict[str, list[TestResult]] = {}  # a test whose teardown failed is there twice
+        for test in part.tests:
+            new.setdefault(test.node, []).append(test)
+        for node, tests in new.items():
+            if _has_failed(joined.get(node, ())) and not _has_failed(tests):
+                warnings.append(f"{node} failed, and did not in a later part, which counts")
+        joined.update(new)
+    return tuple(test for tests in joined.values() for test in tests)
+
+
+def _has_failed(tests: Iterable[TestResult]) -> bool:
+    return any(test.outcome == "failed" for test in tests)
+
+
+def _seconds(parts: Sequence[Results]) -> float:
+    """Return the time from the earliest start to the latest end; without any start, the longest."""
+    starts = [(begun, part.seconds) for part in parts if (begun := moment(part.started_at)) is not None]
+    if not starts:
+        return max(part.seconds for part in parts)
+    first = min(begun for begun, _ in starts)
+    return max((begun - first) / timedelta(seconds=1) + seconds for begun, seconds in starts)
+
+
+def _exit_status(statuses: set[int]) -> int:
+    """Return the worst; "nothing was collected" only if it is that of all parts."""
+    known = (status for status in _WORST_FIRST if status in statuses)
+    return next(known, max(statuses - {_NOTHING_COLLECTED}, default=_NOTHING_COLLECTED))
+
+
+def _once(items: Iterable[_T]) -> tuple[_T, ...]:
+    return tuple(dict.fromkeys(items))
 
 
 # -- shards -----------------------------------------------------------------------------------------------------------
@@ -139,7 +239,7 @@ def find_problems(merged: Sequence[Results]) -> Iterator[str]:
     """Yield failures beside the workloads: missing shards, and runs that ended badly."""
     yield from _missing_shards(share for each in merged for share in _split_arguments(each.arguments)[1])
     for each in merged:
-        failed = sum(test.outcome == "failed" for test in each.tests)
+        failed = len(each.failed_tests)
         if (each.exit_status or failed) and not (each.status is not None and each.status.fails):
             tests = f", {failed} of {len(each.tests)} tests failed" if failed else ""
             yield f"the run that started at {each.started_at} ended with exit status {each.exit_status}{tests}"

@@ -1,0 +1,244 @@
+"""Texts about baselines: the plan of an update, a review of saved results, and what a calibration found."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from rich.text import Text
+
+from ..errors import printable
+from ..judge import (
+    Action,
+    Baseline,
+    Entry,
+    Group,
+    PlannedChange,
+    Prior,
+    ProcessTime,
+    Review,
+    Reviewed,
+    TimeChange,
+    decide,
+    gemm_kernel,
+    on_same_host,
+    prior_for,
+    variance_between_processes,
+)
+from ..run import Timer
+from ..trace.kernel import configuration_text
+from .page import Column, render, table_text
+from .wording import counted, short_commit, us
+
+__all__ = ["Line", "calibration_text", "choices_text", "plan_text", "review_markdown", "review_text"]
+
+_ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.TRIM: "red", Action.KEEP: "dim"}
+_GROUP_STYLES = {
+    Group.SAME_SPEED: "green",
+    Group.SPEED: "yellow",
+    Group.CONFIGURATION: "yellow",
+    Group.KERNELS: "yellow",
+    Group.NEW: "cyan",
+    Group.VANISHED: "red",
+    Group.NOT_MEASURED: "dim",
+}
+_MOST_LINES = 12  # of evidence: beyond, `kernelgauge diff` of the traces is the tool
+_MOST_RECORDED = 5
+_MARKDOWN_WIDTH = 100
+
+# -- an update --------------------------------------------------------------------------------------------------------
+
+
+def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
+    """Return what an update would write, file by file."""
+    if not plan:
+        return "nothing to update\n"
+    rows = (
+        (
+            Text(change.action.value, style=_ACTION_STYLES[change.action]),
+            change.workload,
+            "\n".join(map(printable, change.details)) or "unchanged within noise: the file stays as it is",
+        )
+        for change in plan
+    )
+    return table_text([Column(is_whole=True), Column(), Column()], rows, width=width, color=color, gap=2)
+
+
+# -- a review ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line with a label: where a review comes from, and what it found."""
+
+    label: str
+    text: str
+    style: str = ""
+
+
+def review_text(review: Review, *, sources: Sequence[Line], width: int, color: bool) -> str:
+    """Return a review for a terminal, or plain for a log."""
+
+    style: dict[str, Any] = {"width": width, "color": color}
+    title = f"{printable(review.device)}: {counted(len(review.reviewed), 'workload')}"
+    parts = [render(Text(title, style="bold"), **style) + _table([*sources, *_origins(review)], **style)]
+    for group in Group:
+        found = review.of(group)
+        if not found:
+            continue
+        heading = Text(f"{group.heading}: {len(found)}", style=f"bold {_GROUP_STYLES[group]}")
+        if any(each.waits for each in found):
+            heading.append(f"   (--group {group.value})", style="not bold dim")
+        body = render(heading, **style)
+        for each in found:
+            body += render(Text(f"  {printable(each.workload)}"), **style) + _table(
+                _lines(each), indent="    ", **style
+            )
+        parts.append(body)
+    return "\n".join(parts)
+
+
+def review_markdown(review: Review, *, sources: Sequence[Line]) -> str:
+    """Return the text for a pull request, as a block of code: in it nothing is markup, a link or a mention."""
+    text = review_text(review, sources=sources, width=_MARKDOWN_WIDTH, color=False)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}text\n{text}{fence}\n"
+
+
+def _origins(review: Review) -> Iterator[Line]:
+    """Yield when the baselines were recorded, from which commits, and what changed in the environment since."""
+    for recorded, workloads in review.recorded[:_MOST_RECORDED]:
+        commit = short_commit(recorded.commit if recorded else None)
+        day = recorded.at.partition("T")[0] if recorded and recorded.at else "a day that is not known"
+        yield Line("recorded", f"{day}, commit {commit}   ({counted(workloads, 'workload')})")
+    if len(review.recorded) > _MOST_RECORDED:
+        yield Line("recorded", f"and {counted(len(review.recorded) - _MOST_RECORDED, 'other time')}")
+    for change, workloads in review.environment:
+        yield Line("moved", f"{change}   ({counted(workloads, 'workload')})")
+
+
+def _lines(each: Reviewed) -> Iterator[Line]:
+    decided = [change for change in each.times if not (change.moved or change.undecided)]
+    for change in each.times:
+        if change not in decided:
+            yield Line("time", _in_full(change))
+    if decided:
+        others = "as before: " if len(decided) < len(each.times) else ""
+        yield Line("time", others + ", ".join(map(_briefly, decided)))
+    for text in each.evidence[:_MOST_LINES]:
+        yield Line("what", text)
+    if len(each.evidence) > _MOST_LINES:
+        yield Line("what", f"and {len(each.evidence) - _MOST_LINES} more")
+    if each.change is not None and not each.waits:
+        yield Line("file", "stays as it is")
+    for text in each.refused:
+        yield Line("refused", text, "red")
+
+
+def _briefly(change: TimeChange) -> str:
+    after = "(none)" if change.after_us is None else f"{us(change.after_us)} us"
+    relative = f" {100 * change.decision.change.estimate:+.1f} %" if change.decision else ""
+    return f"{change.timer.label} {after}{relative}"
+
+
+def _in_full(change: TimeChange) -> str:
+    before, after = ("(none)" if each is None else us(each) for each in (change.before_us, change.after_us))
+    said = f"{change.timer.label} {before} -> {after} us"
+    if change.decision is None:
+        return said
+    measured = change.decision.change
+    if change.not_judged:
+        return f"{said}  not compared: {change.decision.reason}"
+    at_equal_speed = " at equal host speed" if change.decision.before[0].is_by_host else ""
+    said += f"  {100 * measured.estimate:+.1f} %{at_equal_speed}"
+    if measured.low is None or measured.high is None:
+        return f"{said} [no interval]"
+    interval = f"{100 * measured.low:+.1f}, {100 * measured.high:+.1f}"
+    return f"{said} [{100 * measured.confidence:.2f} % CI {interval}]  {change.decision.status.value}"
+
+
+def _table(lines: Iterable[Line], *, indent: str = "", width: int, color: bool) -> str:
+    rows = (
+        (
+            Text(f"{indent}{line.label:<8}", style=line.style or "dim"),
+            Text("\n".join(map(printable, line.text.split("\n"))), style=line.style),
+        )
+        for line in lines
+    )
+    return table_text([Column(is_whole=True), Column()], rows, width=width, color=color)
+
+
+# -- a calibration ----------------------------------------------------------------------------------------------------
+
+
+def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, width: int, color: bool) -> str:
+    """Return one line for each timer of each workload.
+
+    "seen from": the slowdown that is caught 95 times in 100, on the same GPU and on another.
+    """
+    rows = []
+    for workload, baseline in baselines.items():
+        entry = baseline.entries[0]
+        for timer in Timer:
+            times = baseline.times(timer, entry, gemm=gemm_kernel(entry.processes[-1].controls))
+            if times:
+                prior = prior_for(timer, baseline.fingerprint)
+                numbers = _numbers(times, prior, comparisons=comparisons, kernels=baseline.counts.launches)
+                rows.append((workload, timer.label, *numbers))
+    titles = ("us", "noise\n%", "seen\nfrom %", "other\nGPU %")
+    columns = [Column("workload"), Column("timer", is_whole=True), *(Column(title, number=True) for title in titles)]
+    return table_text(columns, rows, width=width, color=color)
+
+
+def _numbers(times: Sequence[ProcessTime], prior: Prior, *, comparisons: int, kernels: int) -> tuple[str, ...]:
+    """Return the columns of one timer; each process stands for the one that measures next, and the median is shown."""
+
+    def sensitivity(after: ProcessTime) -> float | None:
+        return decide(times, after, prior, comparisons=comparisons, kernels=kernels).change.sensitivity
+
+    def shown(values: Iterable[float | None]) -> str:
+        known = [value for value in values if value is not None]
+        return f"{100 * median(known):.2f}" if known else "-"
+
+    def spread(after: ProcessTime) -> float:
+        alike = on_same_host(times, after) if after.is_host_clock else times
+        return math.sqrt(variance_between_processes(alike, prior, kernels).value)
+
+    return (
+        f"{median(each.observation.mean_us for each in times):.1f}",
+        shown(map(spread, times)),
+        shown(map(sensitivity, times)),
+        shown(sensitivity(replace(each, place="another")) for each in times),
+    )
+
+
+def choices_text(baselines: Mapping[str, Baseline]) -> list[str]:
+    """Return the configurations that were chosen, for each workload that has more than one."""
+    lines: list[str] = []
+    for workload, baseline in baselines.items():
+        if len(baseline.entries) < 2:
+            continue
+        draws = sum(entry.draws for entry in baseline.entries)
+        lines.append(f"{workload}: the autotuner chose {len(baseline.entries)} launch configurations")
+        lines += [
+            f"  {entry.draws} of {draws}: {entry.device_time_us:.1f} us  {_tuned(entry)}" for entry in baseline.entries
+        ]
+    return [printable(line) for line in lines]
+
+
+def _tuned(entry: Entry) -> str:
+    """Return the kernels that were tuned, each with its time and configuration."""
+    texts = []
+    for kernel in entry.kernels:
+        identity = kernel.identity
+        configuration = configuration_text(identity)
+        if identity.kernel_kwargs:
+            configuration = f"{identity.kernel_kwargs}, num_warps={identity.num_warps}"
+        elif identity.kernel_kwargs is not None or not identity.is_inductors:  # in a CUDA graph, a trace has none
+            continue
+        texts.append(f"{identity.shown} {kernel.device_time_us:.1f} us ({configuration})")
+    return ", ".join(texts)
