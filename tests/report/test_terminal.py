@@ -82,6 +82,16 @@ def test_summary_names_subjects_of_the_worst_status_once() -> None:
     assert below(workload(verdict(Status.PASS), *bad, name="a")) == ["REGRESSED  a: structure, host dispatch"]
 
 
+def test_summary_names_every_status_the_worst_first() -> None:
+    verdicts = (verdict(Status.REGRESSED), verdict(Status.INVALID, "numerics"), verdict(Status.PASS, "structure"))
+    assert below(workload(*verdicts, name="a"))[0] == "INVALID  a: numerics; REGRESSED device time"
+
+
+def test_summary_shows_no_change_of_a_time_that_is_not_judged() -> None:
+    found = workload(verdict(Status.NOT_JUDGED, workload="a", change=RelativeChange(1.5, None, None, 0.99)), name="a")
+    assert "+150" not in shown(found)
+
+
 @pytest.mark.parametrize("status", [Status.IMPROVED, Status.UNDECIDED, Status.INCOMPARABLE])
 def test_summary_tells_in_full_what_fails_no_test(status: Status) -> None:
     one = workload(verdict(status, workload="a", reasons=[("why", "gelu")]), name="a")

@@ -169,7 +169,8 @@ def _summary(new: Baseline) -> tuple[str, ...]:
         for timer in Timer
         for seen in new.times(timer, new.entries[0])
     ]
-    return (f"{new.counts.launches} launches", *times)
+    launches = new.counts.launches
+    return (f"{launches} launch{'es' if launches != 1 else ''}", *times)
 
 
 def _exact_details(old: Baseline, new: Baseline) -> list[str]:

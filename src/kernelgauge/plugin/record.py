@@ -142,8 +142,11 @@ def _write_results(session: Session, found: Gathered, reporter: pytest.TerminalR
     saved: list[bool] = []
     for results, artifacts in found:
         _write_summary(session, results, reporter, style)
-        reporter.write_line(f"traces and tables: {artifacts.traces}")
         saved.append(_save_results(session, results, artifacts, reporter))
+        report, traces = (
+            os.path.relpath(each, session.options.invoked_from) for each in (artifacts.html, artifacts.traces)
+        )
+        reporter.write_line(f"report: {report}   traces: {traces}")
     workers = session.artifacts.workers
     if all(saved):
         session.artifacts.remove_workers()

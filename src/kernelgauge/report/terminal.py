@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from ..errors import printable
-from ..judge import Status, Verdict, compare, observe
+from ..judge import WORST_FIRST, Status, compare, observe
 from ..results import Results, WorkloadResult
 from ..run import Timer
 from .page import Column, table_text
@@ -62,7 +62,7 @@ def _row(workload: WorkloadResult) -> Row:
         str(run.counts.launches) if run else "-",
         us_or_dash(observe(sample).mean_us if sample else None),
         us_or_dash(timed.before_us if timed else None),
-        change_of_one(timed.change if timed else None),
+        change_of_one(timed.change if timed and timed.status is not Status.NOT_JUDGED else None),
     )
     causes = [each.subject for each in workload.verdicts if each.status is status and status is not Status.PASS]
     return Row(workload.id, cells, status, tuple(dict.fromkeys(causes)))
@@ -78,7 +78,7 @@ def summary(results: Results, *, width: int, color: bool, failures: bool) -> Ite
         yield Block(_table(table, width=width, color=color).removesuffix("\n"))
     if failures:
         yield from (Block(str(verdict)) for verdict in results.verdicts if verdict.status.fails)
-    yield from map(Block, _remarks(table, results.verdicts))
+    yield from map(Block, _remarks(results))
     yield from (Block(note, warns=True) for note in notes(results))
     yield from (Block(f"warning: {printable(warning)}", warns=True) for warning in results.warnings)
 
@@ -96,14 +96,21 @@ def _styled(status: Status | None) -> Text:
     return Text("-") if status is None else Text(status.value, style=_STYLES[status])
 
 
-def _remarks(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
-    """Return what the table has no room for: subjects of verdicts, those that fail no test, and facts about the machine."""
+def _subjects(workload: WorkloadResult) -> str:
+    """Return the subjects of the verdicts that need a look, the worst status first; empty if there is none."""
     quiet = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED)
-    subjects = [
-        printable(f"{row.status.value}  {row.workload}: {', '.join(row.subjects)}")
-        for row in rows
-        if row.status is not None and row.status not in quiet
-    ]
+    parts: list[str] = []
+    for status in (each for each in WORST_FIRST if each not in quiet):
+        subjects = ", ".join(dict.fromkeys(each.subject for each in workload.verdicts if each.status is status))
+        if subjects:
+            parts.append(f"{status.value} {subjects}" if parts else f"{status.value}  {workload.id}: {subjects}")
+    return printable("; ".join(parts))
+
+
+def _remarks(results: Results) -> list[str]:
+    """Return what the table has no room for: subjects of verdicts, those that fail no test, and facts about the machine."""
+    verdicts = results.verdicts
+    subjects = [text for workload in results.workloads if (text := _subjects(workload))]
     shown = (Status.IMPROVED, Status.UNDECIDED, Status.INCOMPARABLE)
     machine = dict.fromkeys(
         f"machine: {reason.text}"
