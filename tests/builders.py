@@ -13,14 +13,7 @@ from typing import Any
 from kernelgauge.errors import KernelgaugeError
 from kernelgauge.judge import Baseline, Verdict, calibrated, from_run
 from kernelgauge.results.traces import read_trace
-from kernelgauge.run import (
-    ControlTime,
-    Counts,
-    Fingerprint,
-    Run,
-    Sample,
-    Timer,
-)
+from kernelgauge.run import ControlTime, Counts, Fingerprint, Run, Sample, Timer
 from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse
 
 RECORDED = Path(__file__).parent / "data" / "h200"

@@ -1,4 +1,4 @@
-"""A run and its samples are plain data that cannot hold nonsense."""
+"""A run, its samples and what sums them up: plain data that cannot hold nonsense."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from kernelgauge.run import Conditions, Run, Sample, Statistic, Timer, is_duration, summarize
+from kernelgauge.run import Conditions, Run, Sample, Statistic, Timer, observe, summarize
 from kernelgauge.trace import KernelIdentity
 from tests.builders import run
 
@@ -17,43 +17,26 @@ STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 # -- samples ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, 5e-324, 9e-4, 1.1e12, 1e50, 1e308, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [0.0, -1.0, 9e-4, 1.1e12, 1e308, math.nan, math.inf])
 def test_sample_with_impossible_duration_raises(value: float) -> None:
     for replicates, controls in (((1.0, value), ()), ((1.0, 2.0), (14.0, value))):
         with pytest.raises(ValueError, match=r"durations are positive and finite, 0\.001 to 1e\+12 us"):
             Sample(replicates, 40, controls)
+    assert Sample((0.001, 1e12), 40).replicates_us == (0.001, 1e12)
 
 
-@pytest.mark.parametrize("value", [0.001, 1.0, 1e12])
-def test_sample_holds_every_possible_duration(value: float) -> None:
-    assert is_duration(value)
-    assert Sample((value,), 40).replicates_us == (value,)
+def test_sample_with_unequal_counts_raises() -> None:
+    with pytest.raises(ValueError, match="at least one replicate"):
+        Sample((), 40)
+    for controls in ((14.0,), (14.0,) * 3):
+        with pytest.raises(ValueError, match=f"{len(controls)} controls for 2 replicates"):
+            Sample((1.0, 2.0), 40, controls)
 
 
-@pytest.mark.parametrize(
-    ("replicates", "controls", "words"),
-    [
-        ((), (), "at least one replicate"),
-        ((1.0, 2.0), (14.0,), "1 controls for 2 replicates"),
-        ((1.0, 2.0), (14.0, 14.0, 14.0), "3 controls for 2 replicates"),
-    ],
-)
-def test_sample_with_unequal_counts_raises(
-    replicates: tuple[float, ...], controls: tuple[float, ...], words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        Sample(replicates, 40, controls)
-
-
-@pytest.mark.parametrize("replicates", ["[]", "[0]", "[1, -1]", "[1e50]", "[1e-50]", "[1e999]", '["1"]', "[null]", "1"])
+@pytest.mark.parametrize("replicates", ["[]", "[1, -1]", "[1e999]", '["1"]', "1"])
 def test_sample_read_with_nonsense_raises(replicates: str) -> None:
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode(f'{{"replicates_us": {replicates}, "iterations": 40}}', type=Sample)
-
-
-def test_sample_is_frozen() -> None:
-    with pytest.raises(AttributeError):
-        Sample((1.0,), 40).iterations = 1  # type: ignore[misc]
 
 
 def test_joined_sample_has_all_replicates_and_controls() -> None:
@@ -63,12 +46,10 @@ def test_joined_sample_has_all_replicates_and_controls() -> None:
         first.joined(Sample((3.0,), 40))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [Sample((38.1, 0.1 + 0.2), 40), run(conditions=Conditions(lowest_sm_clock_mhz=1905, event_reasons=("power cap",)))],
-)
-def test_json_of_run_and_sample_is_lossless(value: Sample | Run) -> None:
-    assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
+def test_json_of_run_is_lossless() -> None:
+    whole = run(device=(38.1, 0.1 + 0.2), conditions=Conditions(lowest_sm_clock_mhz=1905, event_reasons=("power cap",)))
+    assert msgspec.json.decode(msgspec.json.encode(whole), type=Run) == whole
+    assert msgspec.to_builtins(KernelIdentity("aten::mm", "gemm")) == {"name": "aten::mm", "kind": "gemm"}
 
 
 # -- one value for many iterations ------------------------------------------------------------------------------------
@@ -95,30 +76,38 @@ def test_summarize_ignores_disturbed_iterations(statistic: Statistic, quiet: int
     assert summarize(disturbed, statistic) == pytest.approx(summarize(durations, statistic))
 
 
-@pytest.mark.parametrize("statistic", STATISTICS)
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 10, 100])
-def test_summarize_stays_within_in_any_order(count: int, statistic: Statistic) -> None:
-    durations = [float(value) for value in range(1, count + 1)]
-    assert 1 <= summarize(durations, statistic) <= count
-    assert summarize(durations[::-1], statistic) == summarize(durations, statistic)
-
-
 def test_timers_of_the_host_are_lower_deciles() -> None:
-    assert [timer.statistic for timer in (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)] == [
-        "interquartile mean",
-        "lower decile",
-        "lower decile",
-    ]
+    statistics = [timer.statistic for timer in (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)]
+    assert statistics == ["interquartile mean", "lower decile", "lower decile"]
 
 
-# -- kernels ----------------------------------------------------------------------------------------------------------
+# -- the replicates of one process, summed up -------------------------------------------------------------------------
 
 
-def test_kernel_with_another_configuration_is_another() -> None:
-    narrow = KernelIdentity("triton_poi_fused_gelu_mul_0", "pointwise", grid=(24576, 1, 1), block=(128, 1, 1))
-    wide = msgspec.structs.replace(narrow, grid=(49152, 1, 1), block=(256, 1, 1))
-    assert len({narrow, wide, msgspec.structs.replace(narrow)}) == 2
+def test_observe_takes_the_geometric_mean() -> None:
+    observed = observe(Sample((2.0, 8.0), 40))
+    assert observed.mean_us == pytest.approx(4.0)
+    assert observed.spread == pytest.approx(math.log(4) / math.sqrt(2))
+    assert (observed.replicates, observed.iterations, observed.control_us) == (2, 40, None)
+    assert observe(Sample((2.0,), 40)).spread is None
 
 
-def test_kernel_json_leaves_out_what_is_unknown() -> None:
-    assert msgspec.to_builtins(KernelIdentity("aten::mm", "gemm")) == {"name": "aten::mm", "kind": "gemm"}
+@pytest.mark.parametrize(
+    ("controls", "kept"),
+    [
+        ((14.0,), 1),
+        ((14.0, 30.0), 2),  # one alone shows no spread
+        ((14.0, 14.5, 30.0), 2),
+        ((14.0, 14.5, 15.0, 15.1, 15.2, 25.0), 4),  # within 8 % of 14.0: up to 15.12
+    ],
+)
+def test_observe_keeps_replicates_of_the_fast_host(controls: tuple[float, ...], kept: int) -> None:
+    times = (50.0,) * len(controls)
+    assert observe(Sample(times, 40, controls)).replicates == kept
+    assert observe(Sample(times, 40)).replicates == len(controls)
+
+
+def test_observe_by_host_takes_the_spread_of_the_ratio() -> None:
+    followed = Sample((50.0, 52.0, 51.0), 40, (10.0, 10.4, 10.2))
+    assert observe(followed, is_by_host=True).spread == pytest.approx(0.0, abs=1e-12)
+    assert observe(followed).spread == pytest.approx(0.0196, abs=1e-3)

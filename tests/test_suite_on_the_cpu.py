@@ -28,7 +28,7 @@ def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.timeout(1300)
-def test_the_small_workloads_hold_their_claims_are_recorded_and_judged(tmp_path: Path) -> None:
+def test_small_workloads_are_recorded_and_judged(tmp_path: Path) -> None:
     recorded = run_suite(tmp_path, "--perf-update")
     assert recorded.returncode == 0, recorded.stdout
     assert sorted(path.stem for path in tmp_path.glob("baselines/cpu-*/*.json")) == sorted(WORKLOADS)

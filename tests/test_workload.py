@@ -9,7 +9,6 @@ import pytest
 
 from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError
-from kernelgauge.run import Timer
 
 
 def workload(**fields: Any) -> Workload:
@@ -20,10 +19,8 @@ def workload(**fields: Any) -> Workload:
     ("fields", "id_"),
     [
         ({}, "mlp-eager-bf16"),
-        ({"shape": (64, 128)}, "mlp-eager-bf16-64x128"),
         ({"shape": (64,), "pass_": "train"}, "mlp-eager-train-bf16-64"),  # no id begins another
-        ({"shape": (64,), "dtype": None}, "mlp-eager-64"),
-        ({"dtype": None, "pass_": "train"}, "mlp-eager-train"),
+        ({"shape": (64, 128), "dtype": None}, "mlp-eager-64x128"),
     ],
 )
 def test_workload_id_names_its_fields(fields: dict[str, Any], id_: str) -> None:
@@ -31,43 +28,32 @@ def test_workload_id_names_its_fields(fields: dict[str, Any], id_: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "what"),
+    ("field", "value", "what"),
     [
-        ({"module": "my mlp"}, "module"),
-        ({"variant": "a/b"}, "variant"),
-        ({"variant": "-a"}, "variant"),
-        ({"dtype": "float32"}, "unknown dtype"),
-        ({"dtype": 16}, "unknown dtype"),
-        ({"pass_": "backward"}, "unknown pass_"),
-        ({"matrix": "ful"}, "unknown matrix"),
-        ({"shape": 64}, "shape"),
-        ({"shape": ("64",)}, "shape"),
-        ({"compile": True}, "compile"),
+        ("module", "my mlp", "module"),
+        ("variant", "a/b", "variant"),
+        ("variant", "-a", "variant"),
+        ("dtype", "float32", "unknown dtype"),
+        ("dtype", 16, "unknown dtype"),
+        ("pass_", "backward", "unknown pass_"),
+        ("matrix", "ful", "unknown matrix"),
+        ("shape", 64, "shape"),
+        ("shape", ("64",), "shape"),
+        ("compile", True, "compile"),
     ],
 )
-def test_workload_with_invalid_field_raises(fields: dict[str, Any], what: str) -> None:
+def test_workload_with_invalid_field_raises(field: str, value: Any, what: str) -> None:
     with pytest.raises(WorkloadError) as raised:
-        workload(**fields)
+        workload(**{field: value})
     assert what in raised.value.what
-    (value,) = fields.values()
     assert raised.value.got == repr(value)
 
 
 @pytest.mark.parametrize("field", ["sensitivity", "gate"])
-@pytest.mark.parametrize(
-    ("timer", "fraction"),
-    [("device_time", 0), ("device_time", -0.1), ("end_to_end", math.inf), ("host_dispatch", math.nan), ("gpu", 0.02)],
-)
+@pytest.mark.parametrize(("timer", "fraction"), [("device_time", 0), ("end_to_end", math.inf), ("gpu", 0.02)])
 def test_workload_with_invalid_fraction_raises(field: str, timer: str, fraction: float) -> None:
     with pytest.raises(WorkloadError, match=f"invalid {field}") as raised:
         workload(**{field: {timer: fraction}})
-    assert raised.value.where == "workload mlp-eager"
-    assert raised.value.got == f"{timer!r}: {fraction!r}"
+    assert (raised.value.where, raised.value.got) == ("workload mlp-eager", f"{timer!r}: {fraction!r}")
     assert "device_time, end_to_end, host_dispatch" in (raised.value.expected or "")
-
-
-@pytest.mark.parametrize("field", ["sensitivity", "gate"])
-def test_workload_keeps_fractions_by_timer(field: str) -> None:
-    fractions = {timer.value: 0.02 for timer in Timer}
-    assert getattr(workload(**{field: fractions}), field) == fractions
-    assert getattr(workload(), field) == {}
+    assert getattr(workload(**{field: {"host_dispatch": 0.02}}), field) == {"host_dispatch": 0.02}

@@ -7,16 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from detection.data import LEVELS, NONE, WORKLOAD_IDS, Key, Level, Process, load, load_all, save
+from detection.data import LEVELS, NONE, WORKLOAD_IDS, Key, Process, load_all, save
 
 from tests.benchmarks.processes import HALF, TEN, process
-
-
-@pytest.mark.parametrize("text", ["device", "device+5", "gpu+5%", "none+5%", "device+0%", "host+x%"])
-def test_level_from_other_text_is_refused(text: str) -> None:
-    assert str(Level.parse("device+0.25%")) == "device+0.25%"
-    with pytest.raises(ValueError, match=r"level|float"):
-        Level.parse(text)
 
 
 def test_levels_are_of_workloads_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,14 +43,3 @@ def test_recording_of_an_invalid_time_is_refused(value: float, tmp_path: Path) -
     broken = Process("a", 1, {Key("mlp-eager", NONE, "do_bench"): np.array([value])}, {})
     with pytest.raises(ValueError, match="process 1, mlp-eager/none/do_bench"):
         save(tmp_path / "raw.xz", [broken])
-
-
-def test_recordings_of_equal_numbers_get_new_ones(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="one number"):
-        save(tmp_path / "raw.xz", [process(1), process(1, gpu="b")])
-    for gpu in "ab":
-        save(tmp_path / f"{gpu}.xz", [process(1, gpu=gpu)])
-    both = load_all([tmp_path / "a.xz", tmp_path / "b.xz"])
-    assert [(one.number, one.gpu, one.meta["process"]) for one in both] == [(0, "a", 0), (1, "b", 1)]
-    save(tmp_path / "both.xz", both)
-    assert len(load(tmp_path / "both.xz")) == 2

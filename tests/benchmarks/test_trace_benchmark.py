@@ -7,7 +7,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,29 +20,12 @@ def answer(*kernels: tuple[str, int, float]) -> contest.Answer:
     return contest.Answer(tuple(contest.Kernel(*kernel) for kernel in kernels), 1.0)
 
 
-def measured(tool: str, mb: float, seconds: float, *, work: float = 1.0, peak: float = 50.0) -> contest.Measured:
-    return contest.Measured(tool, mb, seconds, work, peak)
-
-
-def cells(text: str, *starts: str) -> list[str]:
-    """Return the rest of the one row of a table that starts so."""
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    (row,) = [row for row in rows if row[: len(starts)] == list(starts)]
-    return row[len(starts) :]
-
-
 def test_read_answer_of_one_name_twice_is_one_kernel() -> None:
     times = (("gemm", 2, 3.0), ("add", 9, 4.0), ("gemm", 1, 2.0))
     kernels = [{"name": name, "launches": count, "device_time_us": us} for name, count, us in times]
     found = contest.read_answer(json.dumps({"kernels": kernels, "work_seconds": 0.5}))
     assert found == contest.Answer((contest.Kernel("gemm", 3, 5.0), contest.Kernel("add", 9, 4.0)), 0.5)
     assert math.isnan(contest.read_answer('{"kernels": []}').work_seconds)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"kernels": [{"name": "a"}]}', '{"kernels": 3}'])
-def test_read_answer_of_anything_else_is_refused(text: str) -> None:
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        contest.read_answer(text)
 
 
 @pytest.mark.parametrize(
@@ -58,48 +40,6 @@ def test_read_answer_of_anything_else_is_refused(text: str) -> None:
 )
 def test_differences_beyond_rounding_are_named(ours: list, theirs: list, found: list[str]) -> None:
     assert contest.differences(answer(*ours), answer(*theirs)) == found
-
-
-def test_table_has_medians_ranges_ratios_and_growth() -> None:
-    runs = [measured("ours", 20.0, seconds, peak=peak) for seconds, peak in ((2.0, 50.0), (4.0, 60.0), (2.5, 40.0))]
-    runs += [measured("loop", 20.0, 5.0, work=work, peak=100.0) for work in (1.0, 4.0, 60.0)]
-    runs += [measured("ours", 200.0, 20.0, work=10.0), measured("loop", 200.0, 90.0, work=80.0, peak=1000.0)]
-    text = contest.markdown(runs, {"absent": "not available: no network"}, ["ours", "loop", "absent"])
-    assert cells(text, "20", "ours") == ["2.50 (2.00-4.00)", "1.00", "8", "60", "3.00", "1.00"]
-    assert [cells(text, size, "loop")[-1] for size in ("20", "200")] == ["2.00", "4.50"]
-    assert cells(text, "20", "absent") == ["-"] * 6
-    assert text.endswith("absent: not available: no network\n")
-    assert cells(text, "ours") == ["50.00", "50.00", "size^1.00", "yes"]
-    assert cells(text, "loop") == ["200.00", "400.00", "size^1.30", "no"]
-    assert cells(text, "absent") == ["-"] * 4
-    unknown = [measured("ours", mb, 2.0, work=math.nan) for mb in (20.0, 200.0)]
-    text = contest.markdown(unknown, {}, ["ours"])
-    assert cells(text, "20", "ours")[1] == "-"
-    assert cells(text, "ours") == ["-"] * 4
-
-
-def launch(folder: Path, source: str, timeout_s: float = 60.0) -> dict[str, float]:
-    report = folder / "report"
-    launcher = [sys.executable, "-I", "-S", str(TRACE / "launch.py"), str(report), str(timeout_s), "-1"]
-    subprocess.run([*launcher, sys.executable, "-I", "-S", "-c", source], check=True, timeout=60)
-    return json.loads(report.read_text())
-
-
-def test_launch_counts_memory_of_tool_and_children(tmp_path: Path) -> None:
-    held = bytearray(b"x") * 300_000_000  # whoever asks is not counted
-    inner = "x = bytearray(b'x') * 150_000_000"
-    source = 'import subprocess, sys; subprocess.run([sys.executable, "-c", """{}"""])'
-    for code, least, most in (("pass", 1, 100), (source.format(inner), 150, 250)):
-        found = launch(tmp_path, code)
-        assert found["exit_code"] == 0
-        assert least < found["peak_rss_mb"] < most < len(held) / 1e6
-
-
-def test_launch_ends_a_tool_that_hangs(tmp_path: Path) -> None:
-    start = time.perf_counter()
-    found = launch(tmp_path, "import time; time.sleep(50)", timeout_s=0.5)
-    assert found["exit_code"] == -15
-    assert 0.5 <= found["seconds"] <= time.perf_counter() - start < 10
 
 
 def run_contest(folder: Path, ours: str) -> subprocess.CompletedProcess[str]:
@@ -131,14 +71,6 @@ def test_run_of_another_answer_fails(tmp_path: Path) -> None:
     ended = run_contest(tmp_path, PEERS.replace("sum(us)", "sum(us) * 1.001"))
     assert ended.returncode == 1
     assert "kernelgauge show: WRONG with 0.2 MB: " in ended.stdout
-
-
-def test_run_does_not_ask_a_failed_tool_again(tmp_path: Path) -> None:
-    ended = run_contest(tmp_path, "import sys; sys.exit('no such command \x1b[31m')")
-    assert ended.returncode == 1
-    assert ended.stderr.count("kernelgauge show: FAILED") == 1
-    assert "exit status 1 after" in ended.stdout
-    assert "no such command \\x1b[31m" in ended.stdout
 
 
 def test_ours_says_what_the_plain_loop_says(tmp_path: Path) -> None:

@@ -11,10 +11,7 @@ import pytest
 from kernelgauge.judge import Baseline, Observation, Recorded, calibrated, decode_baseline, encode_baseline, from_run
 from kernelgauge.run import ControlTime, Sample, Timer
 from tests.builders import (
-    CONTROL_GEMM,
     ELSEWHERE,
-    H200,
-    HERE,
     OTHER_SOURCE,
     baseline,
     counts,
@@ -23,11 +20,8 @@ from tests.builders import (
     fused,
     launched,
     mlp_kernels,
-    pair,
     run,
 )
-
-CPU = fingerprint(device="a CPU", arch="cpu")
 
 
 def decoded(stored: Baseline) -> Baseline:
@@ -37,14 +31,12 @@ def decoded(stored: Baseline) -> Baseline:
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({}, id="everything"),
-        pytest.param({"kernels": (), "counts": counts(launches=0, kernels=0)}, id="no kernels"),
-        pytest.param({"host": None, "end_to_end": None}, id="one timer"),
-        pytest.param({"device": (3.2,)}, id="one replicate"),
-        pytest.param({"gpu": ELSEWHERE, "controls": pair(copy=31.0)}, id="another GPU"),
+        {},
+        {"kernels": (), "counts": counts(launches=0, kernels=0)},
+        {"device": (3.2,), "host": None, "end_to_end": None},
         *(
-            pytest.param({"kernels": (launched(name, 1.0),), "counts": counts(launches=1, kernels=1)}, id=name[:5])
-            for name in ('void f<"a\\b">(\u00e9, \u4e2d\x1b)', "\u00e9\u4e2d" * 80, '"\\\n\x1b' * 40)
+            {"kernels": (launched(name, 1.0),), "counts": counts(launches=1, kernels=1)}
+            for name in ('void f<"a\\b">(\u00e9, \u4e2d\x1b)', "\u00e9\u4e2d" * 80)
         ),
     ],
 )
@@ -54,22 +46,6 @@ def test_decode_of_encoded_baseline_is_equal(changes: dict[str, Any]) -> None:
     assert decoded(stored) == stored
     assert encode_baseline(decoded(stored)) == content
     assert json.loads(content) == json.loads(msgspec.json.encode(stored))
-
-
-def test_encode_adds_lines_for_each_process() -> None:
-    lines = [encode_baseline(drawn({1024: processes})).count(b"\n") for processes in (1, 2, 3)]
-    assert lines[2] - lines[1] == lines[1] - lines[0]
-
-
-def test_encode_writes_timers_in_one_order() -> None:
-    measured = run()
-    backwards = msgspec.structs.replace(measured, samples=dict(reversed(measured.samples.items())))
-    assert encode_baseline(from_run(backwards, suite="perf")) == encode_baseline(from_run(measured, suite="perf"))
-
-
-def test_encode_leaves_out_what_only_claims_need() -> None:
-    plain = encode_baseline(baseline())
-    assert encode_baseline(baseline(launch_apis=("cudaLaunchKernel",), occupancy_queries=3, steps=3)) == plain
 
 
 def test_from_run_rounds_to_the_nanosecond() -> None:
@@ -117,9 +93,7 @@ def test_decode_ignores_ancestors_and_conditions(version: int) -> None:
         (mlp_kernels(), 2, True),
         (mlp_kernels(gate=99.0, us=1.0, xblock=512), 5, True),
         (mlp_kernels(xblock=256, source=OTHER_SOURCE), 3, True),
-        (mlp_kernels(xblock=256, source=None), 3, True),
         (mlp_kernels(xblock=128), 5, False),  # unknown: the one chosen most often
-        (mlp_kernels(xblock=128, source=OTHER_SOURCE), 5, False),
         (mlp_kernels()[:3], 5, False),
         (mlp_kernels()[::-1], 5, False),
         ((), 5, False),
@@ -140,26 +114,6 @@ def test_times_of_dispatch_count_every_entry() -> None:
     assert without.times(Timer.HOST, without.entries[0]) == []
 
 
-@pytest.mark.parametrize(("machine", "gpu", "place"), [(H200, ELSEWHERE, ELSEWHERE), (CPU, None, "node7")])
-def test_times_say_where_they_were_measured(machine: Any, gpu: str | None, place: str) -> None:
-    measured = msgspec.structs.replace(run(machine=machine, gpu=gpu), host="node7")
-    stored = from_run(measured, suite="perf")
-    for timer in Timer:
-        (time,) = stored.times(timer, stored.entries[0])
-        assert (time.place, time.host) == (place, "node7")
-        assert time.is_host_clock is (timer is not Timer.DEVICE or machine is CPU)
-
-
-@pytest.mark.parametrize(
-    ("gemm", "references"),
-    [(CONTROL_GEMM, {"copy": 30.0, "gemm": 150.0}), (None, {"copy": 30.0}), ("another_gemm", {"copy": 30.0})],
-)
-def test_times_leave_out_another_reference_gemm(gemm: str | None, references: dict[str, float]) -> None:
-    stored = baseline()
-    (time,) = stored.times(Timer.DEVICE, stored.entries[0], gemm=gemm)
-    assert time.references_us == references
-
-
 @pytest.mark.parametrize(
     ("end_to_end", "by_host"),
     [(180.0, False), (399.0, False), (401.0, True), (900.0, True)],  # the GPU is busy for 200 us
@@ -173,27 +127,14 @@ def test_latency_is_by_host_where_the_gpu_mostly_idles(end_to_end: float, by_hos
 # -- many runs of unchanged code in one baseline ----------------------------------------------------------------------
 
 
-def test_calibrated_keeps_every_process() -> None:
-    runs = [run(device=(200.0, 201.0), gpu=HERE), run(device=(210.0, 211.0), gpu=ELSEWHERE), run(host=None)]
-    singles = [from_run(each, suite="perf") for each in runs]
-    (entry,) = calibrated(runs, suite="perf").entries
-    assert (entry.draws, list(entry.processes)) == (3, [each.entries[0].processes[0] for each in singles])
-    assert calibrated(runs[:1], suite="perf") == singles[0]
-
-
-def test_calibrated_groups_by_configuration_most_frequent_first() -> None:
-    stored = drawn({512: 1, 1024: 3, 256: 2})
-    assert [(entry.draws, len(entry.processes)) for entry in stored.entries] == [(3, 3), (2, 2), (1, 1)]
-    tuned = [entry.kernels[2].identity.kernel_kwargs for entry in stored.entries]
-    assert tuned == ["XBLOCK=1024", "XBLOCK=256", "XBLOCK=512"]
-
-
 def test_calibrated_kernel_time_is_the_mean_of_its_configuration() -> None:
     runs = [run(kernels=mlp_kernels(us=us, source=source)) for us, source in ((38.0, None), (38.5, OTHER_SOURCE))]
-    runs.append(run(kernels=mlp_kernels(us=55.4, xblock=512)))
+    runs.insert(0, run(kernels=mlp_kernels(us=55.4, xblock=512), gpu=ELSEWHERE))
     first, second = calibrated(runs, suite="perf").entries
     assert [kernel.device_time_us for kernel in first.kernels] == [56.0, 58.0, 38.25, 53.0]
-    assert (first.draws, second.kernels[2].device_time_us) == (2, 55.4)
+    assert (first.draws, second.draws, second.kernels[2].device_time_us) == (2, 1, 55.4)
+    processes = [from_run(each, suite="perf").entries[0].processes[0] for each in runs]
+    assert [*second.processes, *first.processes] == processes
 
 
 @pytest.mark.parametrize(
@@ -202,18 +143,9 @@ def test_calibrated_kernel_time_is_the_mean_of_its_configuration() -> None:
         ({"counts": counts(memsets=3)}, "counted differently"),
         ({"kernels": mlp_kernels()[::-1]}, "ran different kernels"),
         ({"machine": fingerprint(driver="590.1")}, "different machines or software"),
-        ({"machine": fingerprint(device="NVIDIA A100-SXM4-80GB")}, "different machines or software"),
     ],
 )
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_calibrated_of_exact_difference_is_refused(place: int, changes: dict[str, Any], said: str) -> None:
-    runs = [run(), run()]
-    runs.insert(place, run(**changes))
-    with pytest.raises(ValueError, match=said):
-        calibrated(runs, suite="perf")
-
-
-def test_calibrated_of_a_little_less_memory_is_one_machine() -> None:
-    """It moves with the driver, and with the rows that a GPU gave up: nothing that a time depends on."""
-    other = run(machine=fingerprint(memory_bytes=150_100_000_000), gpu=ELSEWHERE)
-    assert len(calibrated([run(), other], suite="perf").entries[0].processes) == 2
+def test_calibrated_of_exact_difference_is_refused(changes: dict[str, Any], said: str) -> None:
+    for runs in ([run(**changes), run()], [run(), run(), run(**changes)]):
+        with pytest.raises(ValueError, match=said):
+            calibrated(runs, suite="perf")

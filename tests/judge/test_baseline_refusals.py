@@ -63,9 +63,7 @@ WHOLE = encode_baseline(baseline())
         pytest.param(WHOLE[: len(WHOLE) // 2], id="truncated"),
         pytest.param(WHOLE + WHOLE, id="twice"),
         pytest.param(b"\xff\xfe\x00{", id="no UTF-8"),
-        pytest.param(b"null", id="JSON null"),
         pytest.param(b"[]", id="a list"),
-        pytest.param(b'{"benchmarks": [], "machine_info": {}}', id="JSON of something else"),
         pytest.param(b'{"schema_version": 2}', id="only a version"),
         pytest.param(b'{"schema_version": "2"}', id="version as text"),
         pytest.param(b'{"schema_version": 2, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", id="nested too deeply"),
@@ -78,21 +76,15 @@ def test_decode_of_something_else_is_refused(content: bytes) -> None:
     assert f"git checkout -- {WHERE}" in str(error.next_command)
 
 
-@pytest.mark.parametrize("content", [b"", b"  \n\t"])
-def test_decode_of_empty_file_says_so(content: bytes) -> None:
-    assert refusal(content).got == "an empty file"
-
-
-def test_decode_of_merge_conflict_says_so() -> None:
+def test_decode_of_empty_file_or_conflict_says_so() -> None:
+    for content in (b"", b"  \n\t"):
+        assert refusal(content).got == "an empty file"
     assert refusal(b"<<<<<<< HEAD\n" + WHOLE).what == "the baseline holds an unresolved merge conflict"
 
 
 @pytest.mark.parametrize(
     ("version", "what", "command"),
-    [
-        *((version, "a newer", "pip install --upgrade kernelgauge") for version in (SCHEMA_VERSION + 1, 99)),
-        *((version, "another", "--perf-update") for version in (1, 0, -1)),
-    ],
+    [(SCHEMA_VERSION + 1, "a newer", "pip install --upgrade kernelgauge"), (1, "another", "--perf-update")],
 )
 def test_decode_of_other_schema_is_refused(version: int, what: str, command: str) -> None:
     for content in (
@@ -126,10 +118,6 @@ def test_decode_of_two_configurations_has_two_entries() -> None:
     assert len(decode_baseline(changed(second_entry), where=WHERE, workload=WORKLOAD).entries) == 2
 
 
-def unknown_timer(stored: dict[str, Any]) -> None:
-    process(stored)["timers"]["device_tiem"] = process(stored)["timers"].pop("device_time")
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -138,32 +126,21 @@ def unknown_timer(stored: dict[str, Any]) -> None:
         (lambda s: s.pop("suite"), "suite"),
         (lambda s: s["counts"].pop("launches"), "launches"),
         (lambda s: s["counts"].update(launches="4"), "$.counts.launches"),
-        (lambda s: s["counts"].update(launches=4.5), "$.counts.launches"),
-        (lambda s: s["counts"].update(memsets=None), "$.counts.memsets"),
-        (lambda s: s["fingerprint"].update(arch=90), "$.fingerprint.arch"),
         (lambda s: s["fingerprint"].update(torch=None), "$.fingerprint.torch"),
         (lambda s: s.update(entries={}), "$.entries"),
-        (lambda s: first_kernel(s).update(device_time_us="38.1"), "kernels[0].device_time_us"),
         (lambda s: first_kernel(s)["identity"].update(grid=[1, 2]), "kernels[0].identity.grid"),
         (lambda s: device(s).update(mean_us=None), "mean_us"),
-        (lambda s: device(s).update(replicates=2.5), "replicates"),
         (lambda s: process(s).pop("gpu"), "gpu"),
-        (lambda s: process(s)["controls"].update(copy=30.0), "controls"),
         (lambda s: s["fingerprint"].update(nvlink=True), "nvlink"),
-        (lambda s: s["counts"].update(launchs=4), "launchs"),
         (lambda s: s["entries"][0].update(note="x"), "note"),
         (lambda s: process(s).update(note="x"), "note"),
-        (lambda s: process(s)["controls"]["copy"].update(note="x"), "note"),
         (lambda s: first_kernel(s).update(note="x"), "note"),
-        (lambda s: first_kernel(s)["identity"].update(num_warp=4), "num_warp"),
-        (unknown_timer, "device_tiem"),
+        (lambda s: process(s)["timers"].update(device_tiem=1), "device_tiem"),
         # contradictions
         (lambda s: s.update(entries=[]), "at least one - at `$.entries`"),
         (lambda s: second_entry(s)["kernels"].reverse(), "kernels differ from those of the first entry"),
-        (lambda s: second_entry(s)["kernels"].pop(), "$.entries[1].kernels"),
         (lambda s: s["entries"][0].update(processes=[]), "`$.entries[0].processes`"),
         (lambda s: s["counts"].update(launches=7), "7, but there are 4 kernels"),
-        (lambda s: s["counts"].update(kernels=7), "7, but the kernels have 3 names"),
         (lambda s: device(s).update(replicates=1), "of 1 replicates"),
         (lambda s: device(s).update(spread=None), "None of 4 replicates"),
         # values that no measurement shows
@@ -172,21 +149,14 @@ def unknown_timer(stored: dict[str, Any]) -> None:
         (lambda s: s["entries"][0].update(draws=0), "expected 1 to 1000000000, got 0 - at `$.entries[0].draws`"),
         (lambda s: second_entry(s).update(draws=10**9 + 1), "got 1000000001 - at `$.entries[1].draws`"),
         (lambda s: device(s).update(replicates=0, spread=None), "expected 1 to 1000000000, got 0"),
-        (lambda s: device(s).update(replicates=-3, spread=None), "expected 1 to 1000000000, got -3"),
         (lambda s: device(s).update(replicates=10**9 + 1), "got 1000000001"),
         (lambda s: device(s).update(iterations=0), "timers.device_time.iterations"),
-        (lambda s: device(s).update(iterations=10**400), "got 1000"),
         (lambda s: first_kernel(s).update(device_time_us=-1.0), "no duration: -1.0"),
-        (lambda s: first_kernel(s).update(device_time_us=1e50), "no duration: 1e+50"),
         (lambda s: device(s).update(mean_us=0.0), "timers.device_time.mean_us"),
-        (lambda s: device(s).update(mean_us=1e50), "no duration: 1e+50"),
         (lambda s: device(s).update(mean_us=5e-324), "no duration: 5e-324"),
-        (lambda s: device(s).update(mean_us=-205.1), "no duration: -205.1"),
         (lambda s: device(s).update(control_us=0.0), "timers.device_time.control_us"),
-        (lambda s: device(s).update(control_us=1e308), "no duration: 1e+308"),
         (lambda s: process(s)["controls"]["copy"].update(device_time_us=0.0), "`$.entries[0].processes[0].controls.copy.device_time_us`"),
         (lambda s: device(s).update(spread=1e300), "no standard deviation: 1e+300"),
-        (lambda s: device(s).update(spread=-0.01), "no standard deviation: -0.01"),
     ],
 )  # fmt: skip
 def test_decode_of_wrong_field_is_refused_and_named(change: Callable[[dict[str, Any]], object], named: str) -> None:
@@ -195,8 +165,8 @@ def test_decode_of_wrong_field_is_refused_and_named(change: Callable[[dict[str, 
     assert named in str(error.got)
 
 
-@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
-@pytest.mark.parametrize("field", [b'"mean_us"', b'"spread"', b'"control_us"', b'"device_time_us"'])
+@pytest.mark.parametrize("number", [b"NaN", b"-Infinity", b"1e999"])
+@pytest.mark.parametrize("field", [b'"mean_us"', b'"spread"'])
 def test_decode_of_number_that_is_not_finite_is_refused(field: bytes, number: bytes) -> None:
     content, replaced = re.subn(field + rb": [\d.]+", field + b": " + number, WHOLE, count=1)
     assert replaced == 1

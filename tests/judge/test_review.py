@@ -9,7 +9,7 @@ import pytest
 from kernelgauge.errors import BaselineError, NewerBaselineError
 from kernelgauge.judge import Action, Baseline, Candidate, Group, Limits, Recorded, Review, Reviewed, from_run, review
 from kernelgauge.run import Timer
-from tests.builders import OTHER_SOURCE, WORKLOAD, counts, drawn, fingerprint, launched, mlp_kernels, run
+from tests.builders import OTHER_SOURCE, WORKLOAD, counts, drawn, fingerprint, mlp_kernels, run
 
 STEADY, SLOWER = (200.0,) * 4, (220.0,) * 4
 NOISY = (150.0, 250.0, 200.0, 260.0)
@@ -38,29 +38,21 @@ def reviewed(old: Baseline | BaselineError | None, new: Baseline | None, **chang
 @pytest.mark.parametrize(
     ("changes", "group"),
     [
-        pytest.param({}, Group.SAME_SPEED, id="nothing moved"),
-        pytest.param({"machine": DRIVER}, Group.SAME_SPEED, id="the driver alone"),
-        pytest.param({"kernels": mlp_kernels(source=OTHER_SOURCE)}, Group.SAME_SPEED, id="another source"),
-        pytest.param({"device": SLOWER}, Group.SPEED, id="slower"),
-        pytest.param({"device": (180.0,) * 4}, Group.SPEED, id="faster"),
-        pytest.param({"host": (90.0,) * 4}, Group.SPEED, id="a slower host"),
-        pytest.param({"kernels": mlp_kernels(xblock=512)}, Group.CONFIGURATION, id="another configuration"),
-        pytest.param({"kernels": mlp_kernels()[::-1]}, Group.KERNELS, id="another order"),
-        pytest.param({"kernels": mlp_kernels()[:3], "counts": counts(launches=3)}, Group.KERNELS, id="fewer kernels"),
-        pytest.param({"counts": counts(memsets=3)}, Group.KERNELS, id="one more memset"),
-        pytest.param({"counts": counts(dispatcher_ops=2)}, Group.KERNELS, id="one op less"),
-        pytest.param({"machine": fingerprint(power_limit_watts=350.0)}, Group.NEW, id="another kind of machine"),
+        ({}, Group.SAME_SPEED),
+        ({"machine": DRIVER}, Group.SAME_SPEED),
+        ({"kernels": mlp_kernels(source=OTHER_SOURCE)}, Group.SAME_SPEED),
+        ({"device": SLOWER}, Group.SPEED),
+        ({"device": (180.0,) * 4}, Group.SPEED),
+        ({"host": (90.0,) * 4}, Group.SPEED),
+        ({"kernels": mlp_kernels(xblock=512)}, Group.CONFIGURATION),
+        ({"kernels": mlp_kernels()[::-1]}, Group.KERNELS),
+        ({"counts": counts(dispatcher_ops=2)}, Group.KERNELS),
+        ({"machine": fingerprint(power_limit_watts=350.0)}, Group.NEW),
     ],
 )
 def test_review_group_is_what_moved_most(changes: dict[str, Any], group: Group) -> None:
     found = reviewed(measured(at="before"), measured(**changes))
     assert (found.group, found.refused, found.waits) == (group, (), bool(changes))
-
-
-@pytest.mark.parametrize("xblock", [1024, 512])
-def test_review_compares_known_choice_with_its_entry(xblock: int) -> None:
-    old = drawn({1024: 3, 512: 2}, device=STEADY)
-    assert reviewed(old, measured(kernels=mlp_kernels(xblock=xblock))).group is Group.SAME_SPEED
 
 
 OLD = measured(workload="old")
@@ -88,33 +80,6 @@ def test_review_names_what_becomes_of_each(stored: Any, candidates: Any, declare
     found = reviewed_all(stored, *candidates, declared=declared).reviewed
     assert [(each.group.value, (*each.evidence, *each.never)) for each in found] == ([expected] if expected else [])
     assert all(each.waits is (each.group is not Group.NOT_MEASURED) for each in found)
-
-
-def test_review_is_in_order_of_groups_and_names() -> None:
-    stored = {"b": measured(workload="b"), "c": measured(workload="c", device=SLOWER)}
-    found = reviewed_all(stored, *(candidate(measured(workload=name)) for name in "cba"))
-    assert [each.workload for each in found.reviewed] == ["b", "c", "a"]
-    assert [each.workload for each in found.of(Group.SPEED)] == ["c"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"device": SLOWER, "kernels": mlp_kernels(us=58.1)},
-            ["triton_poi_fused__unsafe_view_gelu_mul_0  38.1 -> 58.1 us (+20.00)", "3 GEMMs unchanged"],
-        ),
-        ({"kernels": mlp_kernels(xblock=512)}, ["XBLOCK 1024 -> 512, num_warps 4 -> 8", "that was not known"]),
-        (
-            {"kernels": (*mlp_kernels()[:3], launched("another", 53.0))},
-            ["another  new: 53.0 us", "gone: 53.0 us"],
-        ),
-        ({"counts": counts(memsets=3)}, ["memsets 2 -> 3"]),
-    ],
-)
-def test_review_evidence_names_what_moved(changes: dict[str, Any], said: list[str]) -> None:
-    evidence = "\n".join(reviewed(measured(), measured(**changes)).evidence)
-    assert [text for text in said if text not in evidence] == []
 
 
 def test_review_sums_up_environment_and_recording() -> None:

@@ -62,34 +62,28 @@ def asked(**limits: dict[Timer, float]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("timer", "factor", "changes", "status"),
     [
-        pytest.param(DEVICE, 1.002, {}, "PASS", id="below the gate of 0.3 %"),
-        pytest.param(DEVICE, 1.01, {}, "REGRESSED", id="slower"),
-        pytest.param(DEVICE, 0.99, {}, "IMPROVED", id="faster"),
-        pytest.param(DEVICE, 1.01, asked(gate={DEVICE: 0.02}), "PASS", id="below the gate of the suite"),
-        pytest.param(DEVICE, 1.01, asked(gate={HOST: 0.02}), "REGRESSED", id="gate of another timer"),
-        pytest.param(HOST, 1.04, {}, "PASS", id="dispatch below its gate"),
-        pytest.param(HOST, 1.3, {}, "REGRESSED", id="dispatch slower"),
-        pytest.param(HOST, 0.7, {}, "IMPROVED", id="dispatch faster"),
-        pytest.param(HOST, 1.2, {"host_control_us": 1.2 * 14}, "PASS", id="dispatch follows the host"),
-        pytest.param(LATENCY, 1.2, {}, "PASS", id="latency below its gate"),
-        pytest.param(LATENCY, 1.5, {}, "REGRESSED", id="latency slower"),
-        pytest.param(DEVICE, 1.007, {}, "REGRESSED", id="known GPU"),
-        pytest.param(DEVICE, 1.007, {"gpu": ELSEWHERE}, "PASS", id="unknown GPU needs a larger change"),
-        pytest.param(DEVICE, 1.06, {"gpu": ELSEWHERE}, "REGRESSED", id="a larger change on an unknown GPU"),
-        pytest.param(DEVICE, 1.01, {"before": known([1.0] * 6)}, "REGRESSED", id="steady processes"),
-        pytest.param(DEVICE, 1.01, {"before": known([0.99, 1.0, 1.01] * 2)}, "PASS", id="noisy processes"),
-        pytest.param(DEVICE, 1.01, {"before": known([1.0, 1.0001])}, "REGRESSED", id="two lucky processes"),
-        pytest.param(DEVICE, 1.0045, {"before": known([1.0, 1.00001])}, "REGRESSED", id="beyond the noise"),
-        pytest.param(
-            DEVICE, 1.01, {"before": known(machine=OTHER_MODEL), "machine": OTHER_MODEL}, "PASS", id="unknown model"
-        ),
-        pytest.param(DEVICE, 1, {"device": (204, 200, 208, 204)}, "PASS", id="disturbed replicates"),
-        pytest.param(DEVICE, 1, {"device": (204.0, 203.9, 204.1, 204.0)}, "REGRESSED", id="steady replicates"),
-        pytest.param(DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012)}, "PASS", id="a slower GPU"),
-        pytest.param(DEVICE, 1.03, {"controls": pair(gemm=150 * 1.01)}, "REGRESSED", id="slower than its GPU"),
-        pytest.param(
-            DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012, gemm_kernel="x")}, "REGRESSED", id="another reference"
-        ),
+        (DEVICE, 1.002, {}, "PASS"),  # below the gate of 0.3 %
+        (DEVICE, 0.99, {}, "IMPROVED"),
+        (DEVICE, 1.01, asked(gate={DEVICE: 0.02}), "PASS"),
+        (DEVICE, 1.01, asked(gate={HOST: 0.02}), "REGRESSED"),
+        (HOST, 1.04, {}, "PASS"),
+        (HOST, 1.3, {}, "REGRESSED"),
+        (HOST, 0.7, {}, "IMPROVED"),
+        (HOST, 1.2, {"host_control_us": 1.2 * 14}, "PASS"),  # it follows the host
+        (LATENCY, 1.2, {}, "PASS"),
+        (LATENCY, 1.5, {}, "REGRESSED"),
+        (DEVICE, 1.007, {}, "REGRESSED"),
+        (DEVICE, 1.007, {"gpu": ELSEWHERE}, "PASS"),  # an unknown GPU needs a larger change
+        (DEVICE, 1.06, {"gpu": ELSEWHERE}, "REGRESSED"),
+        (DEVICE, 1.01, {"before": known([0.99, 1.0, 1.01] * 2)}, "PASS"),  # noisy processes
+        (DEVICE, 1.01, {"before": known([1.0, 1.0001])}, "REGRESSED"),
+        (DEVICE, 1.0045, {"before": known([1.0, 1.00001])}, "REGRESSED"),
+        (DEVICE, 1.01, {"before": known(machine=OTHER_MODEL), "machine": OTHER_MODEL}, "PASS"),
+        (DEVICE, 1, {"device": (204, 200, 208, 204)}, "PASS"),  # disturbed replicates
+        (DEVICE, 1, {"device": (204.0, 203.9, 204.1, 204.0)}, "REGRESSED"),
+        (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012)}, "PASS"),  # a slower GPU
+        (DEVICE, 1.03, {"controls": pair(gemm=150 * 1.01)}, "REGRESSED"),
+        (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012, gemm_kernel="x")}, "REGRESSED"),
     ],
 )
 def test_judge_time_change_gives_status(timer: Timer, factor: float, changes: Any, status: str) -> None:
@@ -97,36 +91,21 @@ def test_judge_time_change_gives_status(timer: Timer, factor: float, changes: An
     assert (verdict.status, verdict.subject) == (Status(status), timer.label)
 
 
+MOVED = {"controls": pair(gemm=195)}
+SLOW_HOST = "this host was 100 % slower (reference 14.0 -> 28.0 us)"
+
+
 @pytest.mark.parametrize(
     ("timer", "factor", "changes", "status", "said"),
     [
-        pytest.param(DEVICE, 1, {"device": (200.0,)}, "UNDECIDED", "one replicate", id="one replicate"),
-        pytest.param(
-            DEVICE, 1.3, {"controls": pair(gemm=195)}, "UNDECIDED", "own change of speed hides +25 %", id="GPU moved"
-        ),
-        *(
-            pytest.param(timer, 3.0, {"gpu": ELSEWHERE}, "NOT_JUDGED", "does not know this machine", id=timer.label)
-            for timer in (HOST, LATENCY)
-        ),
-        *(
-            pytest.param(
-                timer,
-                3.0,
-                {"host_control_us": 28.0},
-                "NOT_JUDGED",
-                "this host was 100 % slower (reference 14.0 -> 28.0 us)",
-                id=f"{timer.label}, slow host",
-            )
-            for timer in (HOST, LATENCY)
-        ),
-        pytest.param(HOST, 1.5, {}, "REGRESSED", "at equal host speed", id="by host"),
-        pytest.param(
-            DEVICE, 1, {"device": None, "incomplete": "lost GPU"}, "INVALID", "not measured: lost GPU", id="missing"
-        ),
-        pytest.param(
-            DEVICE, 1, {"machine": fingerprint(device="NVIDIA H100")}, "INCOMPARABLE", "device", id="other kind"
-        ),
-        pytest.param(HOST, 1, {"before": known(host=None)}, "NO_BASELINE", "has no host dispatch", id="no such timer"),
+        (DEVICE, 1, {"device": (200.0,)}, "UNDECIDED", "one replicate"),
+        (DEVICE, 1.3, MOVED, "UNDECIDED", "own change of speed hides +25 %"),
+        *((timer, 3.0, {"gpu": ELSEWHERE}, "NOT_JUDGED", "does not know this machine") for timer in (HOST, LATENCY)),
+        *((timer, 3.0, {"host_control_us": 28.0}, "NOT_JUDGED", SLOW_HOST) for timer in (HOST, LATENCY)),
+        (HOST, 1.5, {}, "REGRESSED", "at equal host speed"),
+        (DEVICE, 1, {"device": None, "incomplete": "lost GPU"}, "INVALID", "not measured: lost GPU"),
+        (DEVICE, 1, {"machine": fingerprint(device="NVIDIA H100")}, "INCOMPARABLE", "device"),
+        (HOST, 1, {"before": known(host=None)}, "NO_BASELINE", "has no host dispatch"),
     ],
 )
 def test_judge_time_without_pass_says_why(timer: Timer, factor: float, changes: Any, status: str, said: str) -> None:
@@ -158,19 +137,9 @@ def test_sensitivity_beyond_what_is_asked_is_undecided() -> None:
     assert judged(**asked(sensitivity={DEVICE: 1.1 * seen})).status is Status.PASS
 
 
-def test_more_comparisons_need_a_larger_change() -> None:
-    few, many = (judged(rule={"comparisons": count}) for count in (3, 300))
-    assert sensitivity(few) < sensitivity(many)
-
-
 def test_few_processes_do_not_overrule_the_prior() -> None:
     assert sensitivity(judged(before=known([1.0, 1.0]))) > 0.9 * sensitivity(judged(before=known([1.0] * 20)))
     assert sensitivity(judged(before=known([0.997, 1.003]))) < 0.05
-
-
-@pytest.mark.parametrize("huge", [1e-3, 1e12])
-def test_absurd_duration_is_judged_without_overflow(huge: float) -> None:
-    assert math.isfinite(change_of(judged(device=(huge, huge, huge))).estimate)
 
 
 # -- GPUs and hosts ----------------------------------------------------------------------------------------------------
@@ -274,27 +243,20 @@ def test_false_alarms_stay_below_the_level(spread: float, device: str, processes
 # -- causes ------------------------------------------------------------------------------------------------------------
 
 
+LAUNCH_BOUND = {"device": (100.0,) * 4, "before": known(timer=LATENCY, device=(100.0,) * 4)}
+BUSY_IDLE = ["GPU busy 100.0 -> 100.0 us (+0.0)", "GPU idle 100.0 -> 300.0 us (+200.0): launch-bound"]
+GPU_CHANGED = "the GPU itself changed its speed (reference copy +0.0 %, gemm +1.2 %)"
+
+
 @pytest.mark.parametrize(
     ("timer", "factor", "changes", "label", "expected"),
     [
         (DEVICE, 1.05, {}, "machine", ["unchanged (reference copy +0.0 %, gemm +0.0 %)"]),
-        (
-            DEVICE,
-            1.01,
-            {"controls": pair(gemm=150 * 1.012)},
-            "machine",
-            ["the GPU itself changed its speed (reference copy +0.0 %, gemm +1.2 %)"],
-        ),
+        (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012)}, "machine", [GPU_CHANGED]),
         (DEVICE, 1.06, {"gpu": ELSEWHERE}, "machine", ["this GPU is not in the baseline"]),
         (HOST, 2.0, {"counts": counts(dispatcher_ops=9)}, "why", ["dispatcher ops 3 -> 9"]),
         (HOST, 2.0, {}, "why", ["the host is slower in the same 3 dispatcher ops, or around them"]),
-        (
-            LATENCY,
-            2.0,
-            {"device": (100.0,) * 4, "before": known(timer=LATENCY, device=(100.0,) * 4)},
-            "why",
-            ["GPU busy 100.0 -> 100.0 us (+0.0)", "GPU idle 100.0 -> 300.0 us (+200.0): launch-bound"],
-        ),
+        (LATENCY, 2.0, LAUNCH_BOUND, "why", BUSY_IDLE),
     ],
 )
 def test_regression_names_its_cause(timer: Timer, factor: float, changes: Any, label: str, expected: list[str]) -> None:

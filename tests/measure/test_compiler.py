@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch._inductor.config as inductor
 
-from kernelgauge.errors import KernelgaugeError
-from kernelgauge.measure.compiler import silence_structured_trace, torch_set_up
+from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.numerics import compare_with_float64
@@ -30,36 +28,6 @@ def config(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch._inductor, "config", fake)
     monkeypatch.setitem(sys.modules, "torch._inductor.config", fake)
     return fake
-
-
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("before", [False, True])
-@pytest.mark.parametrize("fails", [False, True])
-def test_torch_set_up_restores_the_process(
-    config: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, deterministic: bool, before: bool, fails: bool
-) -> None:
-    config.cpp.enable_kernel_profile = config.deterministic = before
-    monkeypatch.setattr(LOGGER, "disabled", before)
-    monkeypatch.delenv("TORCH_TRACE", raising=False)
-    numbers = torch.get_rng_state()
-
-    def body() -> None:
-        with torch_set_up(deterministic=deterministic):
-            assert config.cpp.enable_kernel_profile
-            assert config.deterministic is (deterministic or before)
-            torch.manual_seed(7)
-            silence_structured_trace()
-            assert LOGGER.disabled
-            if fails:
-                raise ZeroDivisionError
-
-    if fails:
-        with pytest.raises(ZeroDivisionError):
-            body()
-    else:
-        body()
-    assert torch.equal(torch.get_rng_state(), numbers)
-    assert (config.cpp.enable_kernel_profile, config.deterministic, LOGGER.disabled) == (before, before, before)
 
 
 @pytest.mark.parametrize("initialized", [True, False])
@@ -103,25 +71,6 @@ def test_everything_measures_in_torch_set_up(
     assert seen == {(True, True)}
     assert torch.equal(torch.get_rng_state(), numbers)
     assert (config.deterministic, config.cpp.enable_kernel_profile) == (False, False)
-
-
-def test_deterministic_without_switch_is_an_error(config: SimpleNamespace) -> None:
-    del config.deterministic
-    with pytest.raises(KernelgaugeError) as raised, torch_set_up(deterministic=True):
-        pytest.fail("set up")
-    assert "kernelgauge_deterministic" in raised.value.what
-    assert str(torch.__version__) in (raised.value.got or "")
-    assert raised.value.expected == "torch 2.10 or newer"
-    assert "kernelgauge calibrate" in (raised.value.next_command or "")
-    assert not config.cpp.enable_kernel_profile
-    with torch_set_up():
-        assert config.cpp.enable_kernel_profile
-
-
-def test_torch_has_the_switch_since_the_version_named() -> None:
-    major, minor = map(int, torch.__version__.split(".")[:2])
-    assert hasattr(inductor, "deterministic") is ((major, minor) >= (2, 10))
-    assert isinstance(inductor.cpp.enable_kernel_profile, bool)
 
 
 @pytest.mark.parametrize(("asked", "is_silent"), [(None, True), ("folder", False)])

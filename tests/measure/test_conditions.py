@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from kernelgauge.measure.conditions import Reading, conditions_of, conditions_of_all, disturbances, highest_clock_mhz
@@ -107,19 +106,6 @@ def test_disturbances_by_reason_name_heat_alone(bits: int, place: int) -> None:
     assert found == ((f"throttled by {NEVER_USUAL[bits]}",) if bits in NEVER_USUAL else ())
 
 
-@pytest.mark.parametrize(
-    ("clock", "usual", "is_slow"),
-    [(1980, 1980, False), (1921, 1980, False), (1920, 1980, True), (1940, 2000, False), (345, None, False)],
-)
-def test_disturbances_tolerate_three_percent_of_the_clock(clock: int, usual: float | None, is_slow: bool) -> None:
-    window = [well(), well(sm_clock_mhz=clock)]
-    assert bool(disturbances(well(), window, well(), duration_s=0.06, usual_clock_mhz=usual)) is is_slow
-
-
-def test_disturbances_of_unknown_state_are_none() -> None:
-    assert disturbances(Reading(), [Reading()], Reading(), duration_s=0.06, usual_clock_mhz=None) == ()
-
-
 def test_highest_clock_of_busy_gpu_is_usual() -> None:
     readings = [well(sm_clock_mhz=1965), well(sm_clock_mhz=2010, event_reasons=IDLE), Reading(), well()]
     assert highest_clock_mhz(readings) == 1980
@@ -145,33 +131,8 @@ def test_conditions_hold_extremes_of_one_measurement() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("readings", "expected"),
-    [
-        ([], None),
-        ([Reading(), Reading()], None),
-        ([Reading(), Reading(temperature_c=40)], Conditions(max_temperature_c=40)),
-        ([Reading(throttled_ns=counted())] * 2, Conditions(throttled_ms={})),
-    ],
-    ids=["empty", "unknown", "partial", "counters stood still"],
-)
-def test_conditions_leave_unknown_open(readings: list[Reading], expected: Conditions | None) -> None:
-    assert conditions_of(readings) == expected
-    assert conditions_of_all([readings]) == expected
-
-
 def test_conditions_of_all_skip_throttling_between() -> None:
     rose = [[0, 10], [500, 530]]
     whole = conditions_of_all([[well(throttled_ns=counted(power_cap=ms)) for ms in window] for window in rose])
     assert whole is not None
     assert whole.throttled_ms == {"power cap": pytest.approx(40.0)}
-
-
-@pytest.mark.parametrize("value", [well(other_pids=(1, 2)), Conditions(throttled_ms={"power cap": 0.1})])
-def test_reading_and_conditions_are_plain_frozen_data(value: Any) -> None:
-    kind = type(value)
-    assert msgspec.json.decode(msgspec.json.encode(value), type=kind) == value
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(b'{"fan": 3}', type=kind)
-    with pytest.raises(AttributeError):
-        value.other_processes = 1

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-from importlib import metadata
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +10,12 @@ import torch
 
 from kernelgauge.errors import KernelgaugeError, WorkloadUnavailable
 from kernelgauge.measure.device import CudaDevice, cuda
-from kernelgauge.measure.device import base as environment
 from kernelgauge.measure.device import choose_device as choose
-from kernelgauge.measure.device.base import cpu_name, software
+from kernelgauge.measure.device.base import cpu_name
 from kernelgauge.measure.device.cpu import CpuDevice
-from kernelgauge.measure.profile import ProfilerSession
-from kernelgauge.run import Timer
 from kernelgauge.trace import KernelIdentity
-from tests.builders import FUSED, chrome, op, recorded, recorded_events, region, trace_of
-from tests.measure.conftest import raising, tiny
+from tests.builders import FUSED, op, recorded, recorded_events, region, trace_of
+from tests.measure.conftest import tiny
 
 
 @pytest.fixture
@@ -48,14 +42,6 @@ def test_cpu_kernels_are_in_order_without_configuration(cpu: CpuDevice) -> None:
     ]
 
 
-def test_cpu_has_no_host_dispatch_and_no_peak(cpu: CpuDevice) -> None:
-    assert cpu.timers == (Timer.DEVICE, Timer.END_TO_END)
-    assert cpu.most_replicates == 4
-    assert cpu.peak_allocated_bytes(lambda: None) is None
-    cpu.hold(1e9)  # seventeen minutes
-    assert not cpu.lost()
-
-
 # -- kernels of a GPU, from recorded traces ---------------------------------------------------------------------------
 
 
@@ -78,17 +64,6 @@ def test_triton_kernel_has_configuration_and_source(recorded_gpu: CudaDevice) ->
     assert (other.num_warps, other.grid) != (fused.num_warps, fused.grid)
 
 
-@pytest.mark.parametrize("name", ["mlp-compiled", "mlp-compiled-train", "mlp-liger", "mlp-eager", "linear-compiled"])
-def test_only_generated_kernels_have_triton_keys(recorded_gpu: CudaDevice, name: str) -> None:
-    found = identities(recorded_gpu, name)
-    assert found
-    for identity in found:
-        assert identity.grid is not None
-        assert bool(identity.source_hash) is identity.name.startswith("triton_")
-        if identity.kind == "gemm":
-            assert (identity.kernel_kwargs, identity.num_warps, identity.num_stages) == (None, None, None)
-
-
 def test_triton_keys_need_an_op_of_the_same_name(recorded_gpu: CudaDevice) -> None:
     events = recorded_events("mlp-compiled")
     for event in events:
@@ -100,43 +75,7 @@ def test_triton_keys_need_an_op_of_the_same_name(recorded_gpu: CudaDevice) -> No
     assert stranger.grid == (24576, 1, 1)
 
 
-def test_kernels_of_a_graph_belong_to_its_launch(recorded_gpu: CudaDevice) -> None:
-    window = recorded("mlp-cudagraph").regions("mlp-cudagraph")[-1]
-    executions = recorded_gpu.executions(window)
-    assert len({launch.call.correlation for launch in window.launches if launch.call.is_graph_launch}) == 1
-    assert FUSED in [each.identity.name for each in executions]
-    assert all(each.duration_us > 0 for each in executions)
-
-
-@pytest.mark.parametrize(("name", "replays"), [("mlp-cudagraph", True), ("mlp-compiled", False)])
-def test_session_knows_whether_it_replays_graphs(name: str, replays: bool) -> None:
-    trace = recorded(name)
-    session = ProfilerSession(trace=trace, windows=tuple(trace.steps()), executions=(), trace_json=chrome(), table="")
-    assert session.replays_graphs is replays
-
-
-def test_cuda_hold_keeps_the_gpu_busy_for_about_as_long(
-    recorded_gpu: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cycles: list[int] = []
-    monkeypatch.setattr(torch.cuda, "_sleep", cycles.append)
-    recorded_gpu.hold(150.0)
-    assert cycles[0] / 2600 > 100  # microseconds at the clocks of today's GPUs, from 1.4 to 2.6 GHz
-    assert cycles[0] / 1400 < 220
-
-
 # -- the choice -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("choice", "is_available", "kind"),
-    [("auto", False, CpuDevice), ("cpu", False, CpuDevice), ("cpu", True, CpuDevice)],
-)
-def test_choose_device_takes_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, choice: Any, is_available: bool, kind: type
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_available)
-    assert isinstance(choose(choice), kind)
 
 
 @pytest.mark.parametrize(("version", "words"), [(None, "built without CUDA"), ("13.0", "built for CUDA 13.0")])
@@ -178,40 +117,3 @@ def test_arch_of_amd_gpu_is_its_gfx_name(monkeypatch: pytest.MonkeyPatch, hip: s
     """torch reports compute capability 9.0 for a MI250X, as for an H100."""
     monkeypatch.setattr(torch.version, "hip", hip)
     assert cuda._arch(SimpleNamespace(major=9, minor=0, gcnArchName="gfx90a:sramecc+:xnack-")) == arch
-
-
-def test_software_versions_are_plain_strings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "python_version_tuple", lambda: ("3", "12", "7"))
-    monkeypatch.setattr(environment, "version", raising(metadata.PackageNotFoundError()))
-    versions = software()
-    assert type(versions["torch"]) is str
-    assert versions == {
-        "torch": str(torch.__version__),
-        "triton": None,
-        "liger_kernel": None,
-        "python": "3.12",  # a patch release changes no kernel
-        "fp32_matmul": torch.get_float32_matmul_precision(),
-    }
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "machine", "expected"),
-    [
-        ("processor\t: 0\nmodel name\t: CPU @ 2.00GHz: rev 2\nmodel name\t: another\n", "x", "CPU @ 2.00GHz: rev 2"),
-        ("processor\t: 0\n", "arm64", "arm64"),
-        (None, "arm64", "arm64"),
-        (None, "", "unknown"),
-    ],
-)
-def test_cpu_name_is_what_the_system_says(
-    monkeypatch: pytest.MonkeyPatch, cpuinfo: str | None, machine: str, expected: str
-) -> None:
-    def read_text(*_: object, **__: object) -> str:
-        if cpuinfo is None:
-            raise FileNotFoundError
-        return cpuinfo
-
-    monkeypatch.setattr(Path, "read_text", read_text)
-    monkeypatch.setattr(platform, "processor", lambda: "")
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-    assert cpu_name() == expected

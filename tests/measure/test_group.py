@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from kernelgauge import Workload
-from kernelgauge.errors import MeasurementError, WorkloadError
+from kernelgauge.errors import WorkloadError
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.runner import Measured, MeasuredGroup, measure_groups
 from kernelgauge.measure.settings import Settings
-from tests.measure.conftest import QUICK, WILD, Alive, Clock, FakeGpu, raising, results_of, times, tiny
+from tests.measure.conftest import QUICK, Alive, FakeGpu, raising, results_of, times, tiny
 
 SETTINGS = replace(Settings.of(3), most_replicates=6, budget_seconds=1.5, warm_up_seconds=0)
 TWELVE = [10.0] * 3 + [11.0, 12.0, 13.0, 14.0, 15.0, 16.0]
@@ -50,13 +50,6 @@ def test_confirm_makes_twice_as_many_replicates_more(gpu: FakeGpu) -> None:
     assert "a-eager-fp32: looks slower: measuring again, twice as long" in said
 
 
-def test_confirm_of_nothing_measures_nothing(gpu: FakeGpu) -> None:
-    gpu.controls = (gpu.workload("copy"),)
-    before, after = confirmed(gpu, gpu.workload("a"), slower="")
-    assert after == before
-    assert gpu.replicates == ["copy", "a"] * 3
-
-
 def test_confirm_measures_only_those_and_controls(gpu: FakeGpu) -> None:
     gpu.controls = (gpu.workload("copy", [50.0] * 3 + [50.5] * 6),)
     before, after = confirmed(gpu, *map(gpu.workload, "abc"), slower="b c")
@@ -77,68 +70,35 @@ def test_confirm_uses_other_addresses(gpu: FakeGpu, paddings: list[int]) -> None
     assert len(set(paddings[1:])) == 2 + 9
 
 
-def test_confirm_ignores_budget_and_steadiness(gpu: FakeGpu, clock: Clock) -> None:
-    workload = gpu.workload("a", on_build=lambda _: clock.advance(1e8))
-    _, after = confirmed(gpu, workload, slower="a")
-    assert len(times(after["a"])) == 9
-
-
-def test_confirm_allows_as_many_repetitions_as_replicates(gpu: FakeGpu) -> None:
-    gpu.hot["a"] = set(range(4, 13))
-    _, after = confirmed(gpu, gpu.workload("a"), slower="a")
-    assert len(times(after["a"])) == 9
-
-
-def test_confirm_under_drift_keeps_the_first_measurement(gpu: FakeGpu) -> None:
+def drifts(gpu: FakeGpu) -> None:
     gpu.controls = (gpu.workload("copy", [50.0] * 3 + [52.0] * 6),)
-    before, after = confirmed(gpu, gpu.workload("a"), gpu.workload("b"), slower="a")
-    error = after["a"].not_confirmed
-    assert isinstance(error, MeasurementError)
-    assert (error.what, error.got) == ("the machine changed its speed while it measured", "copy +4.0 %")
-    assert after["a"].run == before["a"].run
-    assert after["b"] is before["b"]
 
 
-def test_confirm_on_disturbed_machine_keeps_the_first(gpu: FakeGpu) -> None:
-    said: list[str] = []
+def is_hot(gpu: FakeGpu) -> None:
     gpu.hot["a"] = set(range(4, 99))
-    before, after = confirmed(gpu, gpu.workload("a"), gpu.workload("b"), slower="a", said=said.append)
-    error = after["a"].not_confirmed
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "what", "got"),
+    [
+        (drifts, None, "the machine changed its speed while it measured", "copy +4.0 %"),
+        (is_hot, None, "a-eager-fp32: the machine cannot be trusted now", "throttled by hardware thermal slowdown"),
+        (None, lambda gpu: setattr(gpu, "is_lost", True), "the GPU no longer answers", None),
+    ],
+    ids=["drift", "heat", "lost"],
+)
+def test_confirm_that_fails_keeps_the_first(gpu: FakeGpu, before: Any, then: Any, what: str, got: str | None) -> None:
+    said: list[str] = []
+    if before:
+        before(gpu)
+    workloads = gpu.workload("a"), gpu.workload("b")
+    old, new = confirmed(gpu, *workloads, slower="a", then=lambda: then and then(gpu), said=said.append)
+    error = new["a"].not_confirmed
     assert error is not None
-    assert error.got == "throttled by hardware thermal slowdown"
-    assert after["a"].run == before["a"].run
-    assert said[-1] == "a-eager-fp32: not measured again: a-eager-fp32: the machine cannot be trusted now"
-
-
-def test_confirm_that_fails_keeps_the_first(gpu: FakeGpu) -> None:
-    fails = gpu.workload("a", on_build=lambda number: number > 3 and raising(ValueError("now"))())
-    before, after = confirmed(gpu, fails, slower="a")
-    assert str(after["a"].not_confirmed).startswith("a-eager-fp32: building failed")
-    assert after["a"].run == before["a"].run
-
-
-def test_confirm_on_lost_device_keeps_the_first(gpu: FakeGpu) -> None:
-    lose = lambda: setattr(gpu, "is_lost", True)  # noqa: E731
-    before, after = confirmed(gpu, gpu.workload("a"), gpu.workload("b"), slower="b", then=lose)
-    assert after["a"] is before["a"]
-    assert after["b"].run == before["b"].run
-    assert "no longer answers" in str(after["b"].not_confirmed)
-    assert gpu.replicates == ["a", "b"] * 3
-
-
-def test_confirm_after_failed_control_costs_no_pass(gpu: FakeGpu) -> None:
-    gpu.controls = (gpu.workload("copy", on_build=lambda number: number == 5 and raising(WorkloadError("no"))()),)
-    _, after = confirmed(gpu, gpu.workload("a"), gpu.workload("noisy", WILD), slower="a")
-    assert str(after["a"].not_confirmed) == "no"
-    assert len(times(after["a"])) == gpu.replicates.count("a") == 3
-
-
-def test_confirm_leaves_what_failed(gpu: FakeGpu) -> None:
-    fails = gpu.workload("a", on_build=lambda number: number > 1 and raising(ValueError("no"))())
-    before, after = confirmed(gpu, fails, gpu.workload("b"), slower="a")
-    assert isinstance(after["a"], WorkloadError)
-    assert after == before
-    assert len(times(after["b"])) == 3
+    assert (error.what, error.got) == (what, got)
+    assert new["a"].run == old["a"].run
+    assert new["b"] is old["b"]
+    assert said[-1] == f"a-eager-fp32: not measured again: {what}"
 
 
 def test_confirm_of_compiled_code_compiles_nothing(cpu: CpuDevice) -> None:

@@ -16,7 +16,7 @@ from kernelgauge.measure.host import HostSpeed
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.trace import KernelIdentity
 from tests.builders import FUSED
-from tests.measure.conftest import Alive, FakeGpu, raising, tiny
+from tests.measure.conftest import Alive, FakeGpu, tiny
 
 # -- one round --------------------------------------------------------------------------------------------------------
 
@@ -63,24 +63,6 @@ def test_rounds_build_each_replicate_in_order(gpu: FakeGpu, paddings: list[int],
     assert paddings == [512 * (1 + 2 * 7919 * place) for place in (8, 9, 10)]
 
 
-def test_rounds_warm_up_for_twenty_milliseconds(gpu: FakeGpu) -> None:
-    """Each call takes a millisecond, by its flush."""
-    gpu.dispatch_us = 0.001
-    play(Rounds(gpu.workload(), gpu, replicates=1, iterations=1))
-    assert gpu.diary.count("call") == 20 + 1
-
-
-def test_rounds_on_one_instance_build_once(gpu: FakeGpu) -> None:
-    play(Rounds(gpu.workload(), gpu, replicates=2, iterations=1, one_instance=True))
-    assert gpu.builds["a"] == 1
-    assert gpu.diary.count("control") == 2 * (10 + 1)
-
-
-def test_rounds_of_failing_build_are_an_error(gpu: FakeGpu) -> None:
-    with pytest.raises(WorkloadError, match="a-eager-fp32: building failed"):
-        Rounds(gpu.workload(on_build=raising(ValueError())), gpu, replicates=1, iterations=1).setup()
-
-
 # -- the sample -------------------------------------------------------------------------------------------------------
 
 
@@ -105,13 +87,6 @@ def test_sample_has_replicates_of_consecutive_rounds(
     assert sample.replicates_us == pytest.approx(replicates_us)
     assert sample.controls_us == pytest.approx((10.4, 15.4))  # of 10 to 14, and 15 to 19
     assert sample.iterations == 5
-
-
-def test_time_is_of_calls_alone(gpu: FakeGpu) -> None:
-    gpu.dispatch_us = 7.0
-    sample = Rounds(gpu.workload(), gpu, replicates=2, iterations=3).time()
-    assert sample.replicates_us == pytest.approx((7.0, 7.0))
-    assert sample.controls_us == pytest.approx((14.0, 14.0))
 
 
 @pytest.mark.parametrize("pass_", ["forward", "train"])
@@ -187,26 +162,6 @@ def test_other_kernels_of_the_autotuner_are_an_error(
 def test_other_kernels_nobody_tuned_are_the_workloads_error(gpu: FakeGpu) -> None:
     with pytest.raises(WorkloadError, match="other kernels when it was timed"):
         timed(gpu, [gemm("nvjet_other"), fused()], [gemm(), fused()]).require_profiled_kernels()
-
-
-@pytest.mark.usefixtures("plain_compiler")
-@pytest.mark.parametrize("pass_", ["forward", "train"])
-def test_same_kernels_of_another_source_are_accepted(gpu: FakeGpu, pass_: Any) -> None:
-    sourced = [KernelIdentity(FUSED, "pointwise", (8, 1, 1), (128, 1, 1), source_hash="clr6kkgz"), gemm()]
-    inputs = lambda: (torch.ones(2, requires_grad=True),)  # noqa: E731
-    timed(gpu, [fused(), gemm()], sourced, pass_=pass_, inputs=inputs).require_profiled_kernels()
-    assert gpu.sessions == [("a", 1)]
-
-
-@pytest.mark.usefixtures("plain_compiler")
-@pytest.mark.parametrize(
-    ("compile_", "profiled"),
-    [(None, [fused()]), ({}, [KernelIdentity("graph_0_cpp_fused_gelu_0", "pointwise")])],
-    ids=["eager", "on a CPU"],
-)
-def test_kernels_nobody_chooses_are_not_profiled_again(gpu: FakeGpu, compile_: Any, profiled: Any) -> None:
-    timed(gpu, [gemm()], profiled, compile=compile_).require_profiled_kernels()
-    assert gpu.sessions == []
 
 
 @pytest.mark.usefixtures("plain_compiler")

@@ -60,24 +60,6 @@ def test_correct_module_is_within_its_bound(cpu: CpuDevice, dtype: Any, pass_: s
     assert dtype == "fp32" or errors["output 0"].error > 1e-5
 
 
-def test_reference_has_the_parameters_of_the_module(cpu: CpuDevice) -> None:
-    made: list[nn.Linear] = []
-
-    def zeros() -> nn.Module:
-        made.append(nn.Linear(4, 3))
-        nn.init.zeros_(made[0].weight)
-        return made[0]
-
-    assert errors_of(cpu, reference=zeros)["output 0"].within_bound
-    assert made[0].weight.dtype is torch.float64
-    assert made[0].weight.abs().min() > 0
-
-
-def test_reference_without_parameters_is_compared(cpu: CpuDevice) -> None:
-    assert errors_of(cpu, build=nn.GELU, reference=nn.GELU)["output 0"].within_bound
-    assert errors_of(cpu, build=lambda: torch.sin, reference=None)["output 0"].within_bound
-
-
 def test_reference_of_compiled_module_is_not_compiled(cpu: CpuDevice) -> None:
     def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
         ran.append(graph)
@@ -105,64 +87,40 @@ def test_every_output_is_compared(cpu: CpuDevice) -> None:
     assert list(errors) == ["output 0", "output 1"]
 
 
-def test_seed_decides_the_values(cpu: CpuDevice) -> None:
-    first, again, other = (compare_with_float64(tiny(), cpu, seed=seed)[0].error for seed in (1, 1, 2))
-    assert first == again != other
-
-
-def test_module_that_writes_to_its_input_gets_the_same(cpu: CpuDevice) -> None:
-    errors = errors_of(cpu, build=lambda: lambda x: x.mul_(2), reference=None)
-    assert errors["output 0"].error == 0
-
-
-def test_gradients_are_those_of_one_call(cpu: CpuDevice) -> None:
-    """The first call compiles, and what it leaves is cleared."""
-    assert errors_of(cpu, pass_="train", reference=None)["gradient of weight"].error < 1e-6
-
-
 # -- a workload without a dtype ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("parameters", "inputs", "output", "bound"),
     [
-        (torch.float32, torch.float32, torch.float32, "fp32"),
-        (torch.float64, torch.float64, torch.float64, "fp32"),
-        (torch.bfloat16, torch.float32, torch.float32, "bf16"),
-        (torch.float32, torch.float16, torch.float32, "fp16"),
-        (torch.float32, torch.float32, torch.bfloat16, "bf16"),
-        (torch.float16, torch.bfloat16, torch.float32, "bf16"),
+        ("float32", "float32", "float32", "fp32"),
+        ("float64", "float64", "float64", "fp32"),
+        ("bfloat16", "float32", "float32", "bf16"),
+        ("float32", "float16", "float32", "fp16"),
+        ("float16", "float32", "bfloat16", "bf16"),
+        ("float32", "float8_e5m2", "float32", None),
     ],
 )
 def test_dtype_none_has_the_bound_of_the_coarsest(
-    cpu: CpuDevice, parameters: torch.dtype, inputs: torch.dtype, output: torch.dtype, bound: Any
+    cpu: CpuDevice, parameters: str, inputs: str, output: str, bound: Any
 ) -> None:
     class Mixed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight = nn.Parameter(torch.randn(4, dtype=parameters))
+            self.weight = nn.Parameter(torch.randn(4, dtype=getattr(torch, parameters)))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             result = x.float() * self.weight.float()
-            return result if x.dtype is torch.float64 else result.to(output)
+            return result if x.dtype is torch.float64 else result.to(getattr(torch, output))
 
-    tensors = lambda: (torch.randn(5, 4).to(inputs),)  # noqa: E731
-    (error,) = errors_of(cpu, build=Mixed, reference=None, dtype=None, inputs=tensors).values()
-    assert error.bound == BOUNDS[bound]
-    assert error.within_bound
-
-
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
-def test_dtype_none_with_fp8_is_refused(cpu: CpuDevice, dtype: torch.dtype) -> None:
-    with pytest.raises(UnknownBoundError) as raised:
-        errors_of(
-            cpu,
-            build=lambda: lambda x: x.float() * 2,
-            reference=None,
-            dtype=None,
-            inputs=lambda: (torch.randn(5, 4).to(dtype),),
-        )
-    assert raised.value.what == f"no bound is known for the error of {dtype}"
+    tensors = lambda: (torch.randn(5, 4).to(getattr(torch, inputs)),)  # noqa: E731
+    mixed: Any = {"build": Mixed, "reference": None, "dtype": None, "inputs": tensors}
+    if bound is None:
+        with pytest.raises(UnknownBoundError, match=r"no bound is known for the error of torch\.float8_e5m2"):
+            errors_of(cpu, **mixed)
+    else:
+        (error,) = errors_of(cpu, **mixed).values()
+        assert (error.bound, error.within_bound) == (BOUNDS[bound], True)
 
 
 # -- wrong ------------------------------------------------------------------------------------------------------------
@@ -182,11 +140,6 @@ def test_dtype_none_with_fp8_is_refused(cpu: CpuDevice, dtype: torch.dtype) -> N
 )
 def test_wrong_output_is_beyond_every_bound(cpu: CpuDevice, change: Any, dtype: Any) -> None:
     assert not errors_of(cpu, change, dtype=dtype)["output 0"].within_bound
-
-
-@pytest.mark.parametrize(("off_by", "is_within"), [(1e-3, False), (1e-7, True)])
-def test_small_error_is_seen_in_fp32(cpu: CpuDevice, off_by: float, is_within: bool) -> None:
-    assert errors_of(cpu, lambda y, _: y + off_by)["output 0"].within_bound is is_within
 
 
 def test_output_beside_a_zero_reference(cpu: CpuDevice) -> None:
@@ -238,18 +191,6 @@ def test_other_tensors_are_an_error(cpu: CpuDevice, change: Any, pass_: str, got
 def test_failure_is_an_error_of_the_workload(cpu: CpuDevice, fields: Any, what: str) -> None:
     with pytest.raises(WorkloadError, match=f"tiny-eager-fp32: {what}"):
         errors_of(cpu, **fields)
-
-
-@pytest.mark.parametrize(
-    ("error", "is_within"), [(0.0, True), (1e-5, True), (1.1e-5, False), (math.inf, False), (math.nan, False)]
-)
-def test_error_is_within_its_bound(error: float, is_within: bool) -> None:
-    assert RelativeError("output 0", error, 1e-5).within_bound is is_within
-
-
-def test_error_is_shown_with_tensor_and_bound() -> None:
-    shown = str(RelativeError("gradient of up.weight", 0.01234, 1e-2))
-    assert shown == "gradient of up.weight: relative error 1.23e-02, bound 1e-02"
 
 
 class NotInFloat64(nn.Linear):

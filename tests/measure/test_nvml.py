@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kernelgauge.measure.conditions import Reading, disturbances
+from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.nvml import VISIBLE, GpuSettings, Monitor, digest, digest_of, gpu_settings, visible_gpus
-from tests.measure.conftest import ANOTHER, COUNTERS, OTHER, OWN, UUID, Clock, FakeNvml
+from tests.measure.conftest import ANOTHER, OTHER, OWN, UUID, Clock, FakeNvml
 
 QUERIES = {  # and the fields of a reading that depend on them
     "nvmlDeviceGetClockInfo": {"sm_clock_mhz", "memory_clock_mhz"},
@@ -55,23 +54,6 @@ def test_reading_is_the_state_of_the_gpu(nvml: FakeNvml, monitor: Monitor) -> No
     )
 
 
-def test_reading_without_processes_asks_nothing_slow(nvml: FakeNvml, monitor: Monitor) -> None:
-    opened = set(nvml.asked)
-    nvml.asked.clear()
-    monitor.read()
-    assert set(nvml.asked) <= opened - {"nvmlInit", *list(QUERIES)[1:2], *list(QUERIES)[4:]}
-
-
-def test_monitor_only_reads(nvml: FakeNvml) -> None:
-    with Monitor.open(UUID) as monitor:
-        monitor.read(processes=True)
-    assert {name for name in nvml.asked if not name.startswith("nvmlDeviceGet")} == {"nvmlInit", "nvmlShutdown"}
-
-
-def test_reading_has_counters_by_cause(nvml: FakeNvml, monitor: Monitor) -> None:
-    assert monitor.read(processes=True).throttled_ns == {cause: field for cause, (_, field) in COUNTERS.items()}
-
-
 @pytest.mark.parametrize("error", ["NVMLError", "NVMLLibraryMismatchError", "missing"])
 @pytest.mark.parametrize("query", [None, *QUERIES])
 def test_reading_with_failing_query_lacks_its_fields(
@@ -82,26 +64,6 @@ def test_reading_with_failing_query_lacks_its_fields(
     reading = second_reading(Monitor.open(UUID), clock)
     unknown = {field for field in Reading.__struct_fields__ if getattr(reading, field) is None}
     assert unknown == (QUERIES[query] if query else set())
-
-
-def test_reading_from_older_driver_has_reasons(nvml: FakeNvml, monitor: Monitor) -> None:
-    nvml.reasons = 0x40
-    nvml.failing["nvmlDeviceGetCurrentClocksEventReasons"] = nvml.NVMLError
-    assert monitor.read().event_reasons == 0x40
-    nvml.failing["nvmlDeviceGetCurrentClocksThrottleReasons"] = nvml.NVMLError
-    assert monitor.read().event_reasons is None
-
-
-@pytest.mark.parametrize("missing", [{"sync boost"}, {"power cap", "hardware thermal slowdown"}, set(COUNTERS)])
-@pytest.mark.parametrize("lacks", ["gpu", "library"])
-def test_reading_lacks_counters_that_are_missing(nvml: FakeNvml, missing: set[str], lacks: str) -> None:
-    for name, field in (COUNTERS[cause] for cause in missing):
-        if lacks == "gpu":
-            nvml.unsupported.add(field)
-        else:
-            delattr(nvml, f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}")
-    counted = Monitor.open(UUID).read(processes=True).throttled_ns
-    assert counted == ({cause: field for cause, (_, field) in COUNTERS.items() if cause not in missing} or None)
 
 
 # -- a monitor --------------------------------------------------------------------------------------------------------
@@ -135,11 +97,6 @@ def test_monitor_without_driver_or_gpu_knows_nothing(nvml: FakeNvml, failing: st
     assert nvml.open == 0
 
 
-def test_monitor_finds_a_slice_by_its_uuid(nvml: FakeNvml) -> None:
-    nvml.gpus = [f"MIG-{UUID}"]
-    assert Monitor.open(UUID).read().sm_clock_mhz == 1980
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_monitor_closes_nvml_once(nvml: FakeNvml, fails: bool) -> None:
     with Monitor.open(UUID) as monitor:
@@ -150,13 +107,6 @@ def test_monitor_closes_nvml_once(nvml: FakeNvml, fails: bool) -> None:
     assert nvml.open == int(fails)
     assert knows_nothing(monitor)
     assert monitor.why_not == "closed"
-
-
-def test_monitor_that_is_gone_closes_nvml(nvml: FakeNvml) -> None:
-    monitor = Monitor.open(UUID)
-    del monitor
-    gc.collect()
-    assert nvml.open == 0
 
 
 # -- other processes --------------------------------------------------------------------------------------------------
@@ -232,50 +182,7 @@ def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock, monitor
     assert others(reading) == (1, (OTHER,), 7)
 
 
-def test_reading_after_error_begins_anew(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> None:
-    nvml.samples = [(OTHER, 5, 63)]
-    nvml.failing["nvmlDeviceGetProcessUtilization"] = nvml.NVMLError
-    assert second_reading(monitor, clock, nvml.failing.clear).other_utilization_percent is None
-
-
 # -- from NVML to a reason --------------------------------------------------------------------------------------------
-
-HEAT = (
-    "throttled by hardware slowdown",
-    "throttled for 400 ms of 1000 by hardware thermal slowdown",
-    "SM clock 990 MHz where 1980 is usual, and no power cap explains it",
-)
-
-
-@pytest.mark.parametrize(
-    ("reasons", "clock_mhz", "counter", "samples", "expected"),
-    [
-        (0, 1980, 0, [], ()),
-        (0x48, 990, 270, [], HEAT),
-        (4, 1620, 0, [], ()),
-        (0, 1620, 74, [], ()),
-        (0, 1980, 0, [(OTHER, 9, 63)], (f"another process (pid {OTHER}) used the GPU: 63 % of its SMs",)),
-    ],
-    ids=["calm", "heat", "power cap seen", "power cap counted", "another process"],
-)
-def test_monitor_gives_disturbances(
-    nvml: FakeNvml,
-    clock: Clock,
-    monitor: Monitor,
-    reasons: int,
-    clock_mhz: int,
-    counter: int,
-    samples: Samples,
-    expected: tuple[str, ...],
-) -> None:
-    before = monitor.read(processes=True)
-    nvml.reasons, nvml.clocks[1], nvml.samples = reasons, clock_mhz, samples
-    if counter:
-        nvml.counters[counter] += 400_000_000
-    during = [monitor.read()]
-    clock.advance(1e6)
-    after = monitor.read(processes=True)
-    assert disturbances(before, during, after, duration_s=1.0, usual_clock_mhz=1980) == expected
 
 
 # -- the settings of a GPU --------------------------------------------------------------------------------------------
@@ -284,25 +191,20 @@ DRIVER = "580.159.04"
 
 
 @pytest.mark.parametrize(
-    ("gpu", "mig", "failing", "expected"),
+    ("gpu", "failing", "expected"),
     [
-        ("GPU", 0, "", GpuSettings(DRIVER, 700.5, mig=False)),
-        ("GPU", 1, "", GpuSettings(DRIVER, 700.5, mig=True)),
-        ("MIG", 0, "", GpuSettings(DRIVER, 700.5, mig=True)),
-        ("none", 0, "", GpuSettings(DRIVER)),
-        ("GPU", 0, "nvmlDeviceGetMigMode", GpuSettings(DRIVER, 700.5, mig=False)),
-        ("MIG", 0, "nvmlDeviceGetMigMode", GpuSettings(DRIVER, 700.5, mig=True)),
-        ("GPU", 0, "nvmlDeviceGetEnforcedPowerLimit", GpuSettings(DRIVER, None, mig=False)),
-        ("GPU", 0, "nvmlSystemGetDriverVersion", GpuSettings()),
-        ("GPU", 0, "nvmlInit", GpuSettings()),
+        ("GPU", "", GpuSettings(DRIVER, 700.5, mig=True)),
+        ("none", "", GpuSettings(DRIVER)),
+        ("GPU", "nvmlDeviceGetMigMode", GpuSettings(DRIVER, 700.5, mig=False)),
+        ("MIG", "nvmlDeviceGetMigMode", GpuSettings(DRIVER, 700.5, mig=True)),
+        ("GPU", "nvmlDeviceGetEnforcedPowerLimit", GpuSettings(DRIVER, None, mig=True)),
+        ("GPU", "nvmlSystemGetDriverVersion", GpuSettings()),
+        ("GPU", "nvmlInit", GpuSettings()),
     ],
 )
-def test_gpu_settings_are_what_nvml_knows(
-    nvml: FakeNvml, gpu: str, mig: int, failing: str, expected: GpuSettings
-) -> None:
-    nvml.gpus, nvml.mig = [f"{gpu}-{UUID}"], [mig, 1 - mig]
-    if failing:
-        nvml.failing[failing] = nvml.NVMLError
+def test_gpu_settings_are_what_nvml_knows(nvml: FakeNvml, gpu: str, failing: str, expected: GpuSettings) -> None:
+    nvml.gpus, nvml.mig = [f"{gpu}-{UUID}"], [1, 0]
+    nvml.failing = {failing: nvml.NVMLError}
     assert gpu_settings(UUID) == expected
     assert nvml.open == 0
 
@@ -312,25 +214,15 @@ def test_gpu_settings_are_what_nvml_knows(
 
 @pytest.mark.parametrize(
     ("visible", "found"),
-    [
-        (None, tuple(GPUS)),
-        ("2,0", ("2", "0")),
-        (" 1 , 0 ", ("1", "0")),
-        ("GPU-0f9b", ("GPU-0f9b",)),
-        ("0,-1,1", ("0",)),
-        ("0,,1", ("0",)),
-        ("0,0,1", ("0",)),
-        ("", ()),
-        ("-1", ()),
-    ],
+    [(None, GPUS), (" 1 , 0 ", ["1", "0"]), ("GPU-0f9b", ["GPU-0f9b"]), ("0,-1,1", ["0"]), ("0,,1", ["0"]), ("", [])],
 )
 def test_visible_gpus_are_as_cuda_reads_the_variable(
-    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, visible: str | None, found: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, visible: str | None, found: list[str]
 ) -> None:
     nvml.gpus = GPUS
     if visible is not None:
         monkeypatch.setenv(VISIBLE, visible)
-    assert visible_gpus() == found
+    assert visible_gpus() == tuple(found)
     assert nvml.open == 0
 
 
@@ -345,12 +237,6 @@ def test_visible_gpus_leave_out_a_lost_one(nvml: FakeNvml) -> None:
     nvml.gpus = [GPUS[0], "lost", GPUS[2]]
     assert visible_gpus() == (GPUS[0], GPUS[2])
     assert digest_of("0") is None  # the others may have moved up
-
-
-def test_visible_gpus_without_driver_are_none(nvml: FakeNvml) -> None:
-    nvml.failing["nvmlInit"] = nvml.NVMLError
-    assert visible_gpus() == ()
-    assert digest_of("0") is None
 
 
 def test_digest_is_the_same_for_all_names_of_a_gpu(nvml: FakeNvml) -> None:

@@ -38,7 +38,7 @@ def test_layer_without_liger_or_triton_is_unavailable(
     assert raised.value.next_command == "pip install 'kernelgauge[suite]'"
 
 
-def test_a_blocked_import_fails_meanwhile_and_works_again_after(modules: ModuleType) -> None:
+def test_blocked_import_works_again_after(modules: ModuleType) -> None:
     sys.modules.pop("colorsys", None)
     with modules.without_import("colorsys"), pytest.raises(ImportError):
         import colorsys
@@ -52,7 +52,7 @@ def test_matmul_add_is_a_product_and_a_sum(modules: ModuleType) -> None:
     torch.testing.assert_close(module(x), x @ module.w + module.b)
 
 
-def test_the_geglu_mlp_gates_by_the_tanh_gelu(modules: ModuleType) -> None:
+def test_geglu_mlp_gates_by_the_tanh_gelu(modules: ModuleType) -> None:
     module, x = modules.GegluMlp(4, 6), torch.randn(2, 5, 4)
     gate, up, down = (getattr(module, f"{name}_proj").weight for name in ("gate", "up", "down"))
     torch.testing.assert_close(module(x), (F.gelu(x @ gate.T, approximate="tanh") * (x @ up.T)) @ down.T)

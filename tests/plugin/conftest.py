@@ -1,4 +1,4 @@
-"""An inner project whose measurements the test tells, and a calibration's processes."""
+"""An inner project whose measurements the test tells."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ import kernelgauge.plugin.hooks
 import kernelgauge.report.html as pages
 import kernelgauge.report.terminal
 import kernelgauge.standard  # noqa: F401
-from kernelgauge.baselines import calibration as calibrating
-from kernelgauge.cli import main
 from tests.plugin.inner_project import Project
-from tests.plugin.told_processes import SECOND, Command, Processes, measured
 
 ENVIRONMENT = functools.cache(pages._environment)  # compiles the templates of the report once
 
@@ -39,26 +36,6 @@ def as_at_a_desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("COLUMNS", "200")  # the summary's table is as wide as the terminal
     return Project(pytester)
-
-
-@pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Processes:
-    told = Processes(tmp_path / "baselines")
-    told.runs = [(measured(place=place), measured(SECOND, place=place)) for place in range(3)]
-    monkeypatch.setattr(calibrating.subprocess, "Popen", told)
-    return told
-
-
-@pytest.fixture
-def command(processes: Processes, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `kernelgauge` with these arguments; returns the exit code and what it printed."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
 
 
 @pytest.fixture

@@ -43,20 +43,8 @@ def test_calibrating_process_leaves_runs_of_timed_tests(project: Project, monkey
     assert Path(written.baselines) == project.root / "baselines"
     assert all(each.run is not None and set(each.run.samples) == set(Timer) for each in written.workloads)
     assert "test_renamed" in {test.name for test in written.tests}
-    project.tell(told(graph_breaks=1))
+    project.tell(told(counts={"graph_breaks": 1}))
     assert project.run("--perf-calibrate=d").ret == pytest.ExitCode.TESTS_FAILED
-
-
-def test_calibration_folder_is_from_where_pytest_started(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    (project.root / "pytest.ini").write_text("[pytest]\n")
-    (project.root / "perf" / "taken").write_text("")
-    monkeypatch.chdir(project.root / "perf")
-    assert project.pytester.runpytest_inprocess("--perf-calibrate=taken").ret == pytest.ExitCode.USAGE_ERROR
-    assert project.measured() == []
-    project.pytester.runpytest_inprocess("--perf-calibrate=here")
-    assert len(read_results(project.root / "perf" / "here" / "latest" / "results.json").workloads) == 1
-    assert not (project.root / "reports").exists()
-    assert not (project.root / "baselines").exists()
 
 
 @pytest.mark.parametrize("workers", [("-n", "2"), ("--dist", "load", "--tx", "2*popen")], ids=["-n", "--tx"])

@@ -41,6 +41,8 @@ def test_exit_code_1_is_documented_for_every_command(capsys):
         (["--perf-shard", "3/2"], 4),
         (["--perf-shard", "half"], 4),
         (["--perf-device", "abacus"], 4),
+        (["-o", "kernelgauge_replicates=1"], 4),
+        (["-o", "kernelgauge_replicates=many"], 4),
         (["--no-such-option"], 4),
         (["-k", "gone_stale"], 5),
     ],

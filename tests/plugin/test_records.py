@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,14 +151,6 @@ def test_own_tests_are_recorded_without_a_verdict(project: Project) -> None:
     assert results.exit_status == 1
 
 
-def test_failed_tests_name_the_subject_of_their_verdict(project: Project) -> None:
-    project.record()
-    project.tell(told(gelu_us=5.5), told("failed", error="measurement"))
-    project.run()
-    subjects = [test.subject for test in project.results().tests if test.outcome == "failed"]
-    assert subjects == ["device time", *["measurement"] * 5]
-
-
 # -- what was there before --------------------------------------------------------------------------------------------
 
 
@@ -192,31 +183,6 @@ def test_earlier_run_is_removed_before_measuring(project: Project) -> None:
     assert {path.name for path in (project.latest / "traces").iterdir()} == {f"{linear}.json.gz", f"{linear}.txt"}
 
 
-@pytest.mark.parametrize("name", ["report.md", "traces"])
-def test_reports_that_cannot_be_removed_are_an_error(project: Project, name: str) -> None:
-    project.latest.mkdir(parents=True)
-    if name == "traces":
-        (project.latest / name).write_text("a file")
-    else:
-        (project.latest / name).mkdir()
-    result = project.run()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*cannot remove what another run has left", f"  where *{name}"])
-    assert project.measured() == []
-
-
-def test_report_that_cannot_be_written_is_a_warning(project: Project) -> None:
-    project.record()
-    project.write(
-        "test_zz_last.py",
-        "from pathlib import Path\n\ndef test_last():\n    Path('reports/latest/report.md').mkdir()\n",
-    )
-    result = project.run()
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["warning: cannot write", "  where *report.md"])
-    assert project.results().status is Status.PASS
-
-
 def test_run_cut_short_before_measuring_has_no_results(project: Project) -> None:
     project.run()
     project.write("test_aa.py", "def test_interrupts():\n    raise KeyboardInterrupt\n")
@@ -227,10 +193,10 @@ def test_run_cut_short_before_measuring_has_no_results(project: Project) -> None
     assert not (project.latest / "results.json").exists()  # those were an earlier run's
 
 
-# -- the step summary -------------------------------------------------------------------------------------------------
+# -- the step summary and the history ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("room", [0, 50, 700])
+@pytest.mark.parametrize("room", [0, 700])
 def test_step_summary_gets_no_more_than_github_takes(project: Project, step: Path, room: int) -> None:
     before = b"x" * (MIB - room)
     step.write_bytes(before)
@@ -239,108 +205,47 @@ def test_step_summary_gets_no_more_than_github_takes(project: Project, step: Pat
     added = step.read_bytes().removeprefix(before)
     assert len(added) <= room
     assert added.startswith(b"\n**NO_BASELINE**") == (room > 0)
-    if not room:
-        said = "warning: GITHUB_STEP_SUMMARY was not written: the step has written 1048576 bytes*"
-        result.stdout.fnmatch_lines([said])
+    warned = "warning: GITHUB_STEP_SUMMARY was not written: the step has written 1048576 bytes" in result.stdout.str()
+    assert warned == (room == 0)
 
 
-@pytest.mark.parametrize("kind", ["folder", "absent folder", "device", "fifo", "empty"])
-def test_unwritable_step_summary_is_a_warning(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    paths = {"device": "/dev/full", "folder": tmp_path, "absent folder": tmp_path / "a" / "b", "empty": ""}
+@pytest.mark.parametrize("kind", ["folder", "device", "fifo"])
+def test_unwritable_step_summary_is_a_warning(project: Project, step: Path, monkeypatch: Any, kind: str) -> None:
+    paths = {"device": Path("/dev/full"), "folder": project.root, "fifo": step}
     if kind == "fifo":
-        os.mkfifo(tmp_path / "fifo")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(paths.get(kind, tmp_path / "fifo")))
+        os.mkfifo(step)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(paths[kind]))
     result = project.run()
     assert result.ret == pytest.ExitCode.OK
-    warned = "warning: GITHUB_STEP_SUMMARY was not written: " in result.stdout.str()
-    assert warned == (kind != "empty")
-
-
-# -- the history ------------------------------------------------------------------------------------------------------
+    assert "warning: GITHUB_STEP_SUMMARY was not written: " in result.stdout.str()
 
 
 def test_history_gets_a_file_for_each_run(project: Project) -> None:
-    project.tell(told(), told(variant="compiled"))
-    project.run()
-    assert not list(project.root.rglob("*.v[0-9]*.json"))
     project.record("--perf-history=nights")
     (first,) = project.root.glob("nights/**/*.json")
-    project.tell(told(gelu_us=5.5), told(variant="compiled"))
+    project.tell(told(gelu_us=5.5))
     result = project.run("--perf-history=nights")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
     (second,) = set(project.root.glob("nights/**/*.json")) - {first}
     assert "REGRESSED" in second.read_text()
-    for path in (first, second):
-        assert "mlp-compiled-bf16-4x8" in path.read_text()
-        assert json.loads(path.read_text())["started_at"].endswith("Z")
     result.stdout.fnmatch_lines([f"history: */nights/{second.relative_to(project.root / 'nights')}"])
-
-
-def test_unwritable_history_fails_and_says_how_to_add(project: Project) -> None:
-    (project.root / "nights").write_text("a file")
-    result = project.pytester.runpytest_inprocess("perf", "--perf-history=nights")
+    (project.root / "file").write_text("a file")
+    result = project.run("--perf-history=file")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([f"add it later: kernelgauge history add */reports/latest --to {project.root}/nights"])
-    assert project.results().exit_status == 1  # of what failed after the results were written
-
-
-@pytest.mark.parametrize("location", ["", "https://nights", "s3://"])
-def test_invalid_history_measures_nothing(project: Project, location: str) -> None:
-    result = project.pytester.runpytest_inprocess("perf", f"--perf-history={location}")
+    result.stdout.fnmatch_lines([f"add it later: kernelgauge history add */reports/latest --to {project.root}/file"])
+    result = project.run("--perf-history=https://nights")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--perf-history: invalid history location*", f"*{location or 'no location'}*"])
-    assert project.measured() == []
+    result.stderr.fnmatch_lines(["*--perf-history: invalid history location*"])
+
+
+def test_exit_status_counts_what_fails_after_the_results(project: Project) -> None:
+    (project.root / "nights").write_text("a file")
+    assert project.run("--perf-history=nights").ret == pytest.ExitCode.TESTS_FAILED
+    assert project.results().exit_status == 1
 
 
 # -- the terminal -----------------------------------------------------------------------------------------------------
 
-LONG = told(module="a-module-with-a-name-that-is-far-too-long", variant="compiled-max-autotune", shape=(64, 128, 3072))
-LONG_ID = "a-module-with-a-name-that-is-far-too-long-compiled-max-autotune-bf16-64x128x3072"
 STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but the end of a line
-
-
-def on_a_terminal(project: Project, **changes: str) -> str:
-    """Return what a run writes to a terminal of 80 columns, from its summary on; ends of lines as they were written."""
-    pty = pytest.importorskip("pty", reason="a terminal is made as Unix makes one")
-    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "PY_COLORS")}
-    environment = kept | {"COLUMNS": "80", "TERM": "xterm-256color"} | changes
-    here, there = pty.openpty()
-    command = [sys.executable, "-m", "pytest", "perf"]
-    with subprocess.Popen(
-        command, cwd=project.root, env=environment, stdin=there, stdout=there, stderr=there
-    ) as process:
-        os.close(there)
-        written = b""
-        try:
-            while chunk := os.read(here, 1 << 16):
-                written += chunk
-        except OSError:  # how Linux says that nobody writes any more
-            pass
-        os.close(here)
-        process.wait(timeout=60)
-    text = written.decode().replace("\r\n", "\n")
-    return text[text.index("= kernelgauge =") :]
-
-
-def test_terminal_gets_colour_and_80_columns(project: Project) -> None:
-    project.tell(told(), LONG)
-    text = on_a_terminal(project)
-    assert "\x1b[33mNO_BASELINE" in text
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
-    first = next(index for index, line in enumerate(lines) if line.split() == ["device", "stored"])
-    table = lines[first : next(index for index, line in enumerate(lines) if line.startswith("no baseline in"))]
-    assert max(map(len, table)) <= 80
-    assert "".join(line.split(" ")[0] for line in table if line[:1] not in (" ", "")).endswith(LONG_ID)
-    assert sum(line.endswith("NO_BASELINE") for line in table) == 2
-
-
-@pytest.mark.parametrize("changes", [{"TERM": "dumb"}, {"NO_COLOR": "1", "FORCE_COLOR": "1"}])
-def test_terminal_without_colour_gets_plain_text(project: Project, changes: dict[str, str]) -> None:
-    text = on_a_terminal(project, **changes)
-    assert "NO_BASELINE" in text
-    assert STEERING.findall(text) == []
 
 
 def test_hostile_kernel_names_steer_no_output(project: Project) -> None:

@@ -2,40 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.plugin.inner_project import ID, IDS, Project, told, two_modules
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 LINEAR, CONV = "linear-eager-bf16-4x8", "conv-eager-bf16-4x8"
-
-# -- this repository's own suite, in processes of their own -----------------------------------------------------------
-
-
-def collect(*arguments: str, **environment: str) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "perf", "--collect-only", "-q", *arguments]
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=inherited | environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [line for line in done.stdout.splitlines() if "::" in line]
-
-
-@pytest.mark.timeout(300)
-def test_own_suite_is_selected_by_name_and_matrix() -> None:
-    without_entry_points = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(REPOSITORY / "src")}
-    default = collect("-p", "pytest_benchmark.plugin", **without_entry_points)  # a checkout that is not installed
-    full = collect("--perf-matrix", "full", "-k", "mlp")
-    assert len(set(full)) == len(full)
-    assert all("[mlp-" in test for test in full)
-    assert {test for test in default if "[mlp-" in test} < set(full)
-
 
 # -- what is measured, and together with what -------------------------------------------------------------------------
 
@@ -68,18 +39,18 @@ def test_matrix_and_name_select_what_is_measured(project: Project) -> None:
     assert project.measured_together() == [[ID, CONV], [ID, LINEAR, CONV], [ID, LINEAR]]
 
 
-@pytest.mark.parametrize("arguments", [(), ("--perf-calibrate=c",), ("-k", "mlp or conv")], ids=str)
-def test_workloads_are_measured_in_declared_order(project: Project, arguments: tuple[str, ...]) -> None:
+def test_workloads_are_measured_in_declared_order(project: Project) -> None:
     """A calibration runs fewer tests than what is compared with it, and must measure in the same order."""
     project.write("test_claims.py", CLAIMS.partition('@pytest.mark.workloads(variant="compiled")')[0])
     (project.root / "conftest.py").write_text(BACKWARDS)
     project.tell(told(), told("linear"), told("conv"))
-    project.run(*arguments)
-    declared = [ID, CONV] if "-k" in arguments else [ID, LINEAR, CONV]
-    assert project.measured_together() == [declared]
-    parameters = [case.parameters for case in project.cases()]
-    assert list(dict.fromkeys(parameters)) == declared
-    assert parameters == sorted(parameters, key=declared.index)  # the tests of one workload run together
+    for arguments in ((), ("--perf-calibrate=c",), ("-k", "mlp or conv")):
+        project.run(*arguments)
+        declared = [ID, CONV] if "-k" in arguments else [ID, LINEAR, CONV]
+        assert project.measured_together()[-1] == declared
+        parameters = [case.parameters for case in project.cases()]
+        assert list(dict.fromkeys(parameters)) == declared
+        assert parameters == sorted(parameters, key=declared.index)  # the tests of one workload run together
 
 
 def test_sibling_is_measured_on_demand_alone_and_once(project: Project) -> None:
@@ -87,16 +58,6 @@ def test_sibling_is_measured_on_demand_alone_and_once(project: Project) -> None:
     project.write("test_claims.py", CLAIMS)
     project.run("-k", "fewer").assert_outcomes(passed=2, deselected=21)
     assert project.measured_together() == [[IDS[1]], [ID]]
-
-
-@pytest.mark.parametrize("name", ["test_before.py", "test_zz_after.py"])
-def test_other_tests_run_where_their_first_stands(project: Project, name: str) -> None:
-    project.tell(told(), told("linear"))
-    project.write(name, "def test_of_none():\n    pass\n")
-    project.run()
-    measured = [ID] * 5 + [LINEAR] * 5
-    expected = ["", *measured] if "before" in name else [*measured, ""]
-    assert [case.parameters for case in project.cases()] == expected
 
 
 @pytest.mark.parametrize(
@@ -129,43 +90,26 @@ def test_shards_divide_the_suite(project: Project) -> None:
     assert project.results().declared == {"perf": (ID,)}
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--fixtures",),
-        ("--fixtures-per-test",),
-        ("--setup-plan",),
-        ("--collect-only", "--perf-shard=2/2"),
-        ("-k", "nothing_has_this_name"),
-        ("-k", "mlp and"),
-    ],
-)
-def test_reports_stay_where_nothing_is_measured(
-    project: Project, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
-) -> None:
+NOTHING = [
+    "--fixtures",
+    "--fixtures-per-test",
+    "--setup-plan",
+    "--collect-only --perf-shard=2/2",
+    "-k nothing",
+    "-k mlp~and",
+]
+
+
+def test_reports_stay_where_nothing_is_measured(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.latest.mkdir(parents=True)
     (project.latest / "results.json").write_bytes(b"of an earlier run")
     step = project.root / "step.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
-    project.pytester.runpytest_inprocess("perf", *arguments)
-    assert (project.latest / "results.json").read_bytes() == b"of an earlier run"
-    assert project.measured() == []
-    assert not step.exists()
-
-
-def test_progress_is_shown_unless_pytest_is_quiet(project: Project) -> None:
-    project.run().stdout.fnmatch_lines(["  compiling"])
-    result = project.run("-q", "-o", "kernelgauge_replicates=9")
-    assert "compiling" not in result.stdout.str()
-    assert project.measured() == [ID, ID]
-
-
-@pytest.mark.parametrize("count", ["1", "-3", "many"])
-def test_invalid_replicates_are_a_usage_error(project: Project, count: str) -> None:
-    result = project.run("-o", f"kernelgauge_replicates={count}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    expected = f"a whole number from 2: of one replicate no noise is known, got '{count}'"
-    result.stderr.fnmatch_lines([f"*kernelgauge_replicates: expected {expected}"])
+    for arguments in NOTHING:
+        project.pytester.runpytest_inprocess("perf", *(each.replace("~", " ") for each in arguments.split()))
+        assert (project.latest / "results.json").read_bytes() == b"of an earlier run"
+        assert project.measured() == []
+        assert not step.exists()
 
 
 # -- where a suite lies -----------------------------------------------------------------------------------------------
@@ -230,18 +174,7 @@ def test_suite_below_is_found_while_collecting(pytester: pytest.Pytester, monkey
     result.stdout.fnmatch_lines(["*--perf-update is refused under CI*"])
 
 
-OF_ANOTHER_PROJECT = {
-    "fixture": """
-import pytest
-
-@pytest.fixture
-def workload():
-    return "heavy"
-
-def test_its_own(workload):
-    assert workload == "heavy"
-""",
-    "parameters": """
+OF_ANOTHER_PROJECT = """
 import pytest
 from kernelgauge import Workload
 
@@ -254,16 +187,11 @@ WORKLOADS = [Workload(name, "eager", build=lambda: None, inputs=lambda: ()) for 
 @pytest.mark.parametrize("workload", ["light", Odd(), *WORKLOADS], ids=str)
 def test_its_own(workload):
     pass
-
-def test_of_none():
-    pass
-""",
-}
+"""
 
 
-@pytest.mark.parametrize("content", OF_ANOTHER_PROJECT.values(), ids=OF_ANOTHER_PROJECT)
-def test_workload_of_another_project_is_left_alone(pytester: pytest.Pytester, content: str) -> None:
-    pytester.makepyfile(content)
+def test_workload_of_another_project_is_left_alone(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(OF_ANOTHER_PROJECT)
     result = pytester.runpytest_inprocess()
     assert result.ret == pytest.ExitCode.OK
     assert "kernelgauge =" not in result.stdout.str()

@@ -44,7 +44,6 @@ FAULTS = {
         confirmed=True,
     ),
     "host": Fault({"host_us": 200.0}, {"host": "REGRESSED"}, "host dispatch", confirmed=True),
-    "both": Fault({"gelu_us": 5.5, "host_us": 200.0}, every("REGRESSED", ALL[:2]), "*", confirmed=True),
     "software": Fault(
         {"gelu_us": 5.5}, {"device": "REGRESSED"}, "device time", ("*environment: driver 570.2 -> 580.1",), True
     ),
@@ -57,20 +56,24 @@ FAULTS = {
         ("  got      what was told", "  next     tell another"),
         confirmed=True,
     ),
-    "misbuilt": Fault({"gelu_us": 5.5, "confirm_error": "workload"}, {"device": "INVALID"}, "device time", (), True),
     "faster": Fault({"gelu_us": 3.0}, {"device": "IMPROVED"}, "device time"),
     "noisy": Fault({"gelu_us": 4.3, "noise": 0.1}, {"device": "UNDECIDED"}, "device time"),
-    "counts": Fault({"dispatcher_ops": 7}, {"structure": "REGRESSED"}, "structure", ("*dispatcher ops 5 -> 7",)),
+    "counts": Fault(
+        {"counts": {"dispatcher_ops": 7}}, {"structure": "REGRESSED"}, "structure", ("*dispatcher ops 5 -> 7",)
+    ),
     "kinds": Fault(
         {"kinds": ("gemm",)}, {"declared": "REGRESSED"}, "declared structure", ("*kernel kinds: got 2, expected 1",)
     ),
-    "breaks": Fault({"graph_breaks": 2}, every("REGRESSED", ALL[3:]), "*", ("*graph breaks: got 2, expected 0",)),
-    "recompiles": Fault({"recompiles": 1}, every("REGRESSED", ALL[3:]), "*", ("*recompiles: got 1, expected 0*",)),
+    "breaks": Fault(
+        {"counts": {"graph_breaks": 2}}, every("REGRESSED", ALL[3:]), "*", ("*graph breaks: got 2, expected 0",)
+    ),
+    "recompiles": Fault(
+        {"counts": {"recompiles": 1}}, every("REGRESSED", ALL[3:]), "*", ("*recompiles: got 1, expected 0*",)
+    ),
     "new": Fault({}, every("NO_BASELINE"), ""),
     "elsewhere": Fault({"gelu_us": 9.0}, every("INCOMPARABLE"), "*"),
     "throttled": Fault({"gelu_us": 9.0}, every("INCOMPARABLE"), "*"),
     "empty": Fault({}, every("INVALID"), "*", ("*got *an empty file*",)),
-    "truncated": Fault({}, every("INVALID"), "*", ("*got *truncated*",)),
     "newer": Fault(
         {},
         every("INVALID"),
@@ -78,7 +81,6 @@ FAULTS = {
         ("*where *baselines/told-gpu/newer-*.json*", "*got *99*", f"*expected *{SCHEMA_VERSION}*", "*next *"),
     ),
     "failed": Fault({"error": "measurement"}, every("INVALID", ALL), "*", ("the told error",)),
-    "broken": Fault({"error": "workload"}, every("INVALID", ALL), "*"),
     "lost": Fault(
         {"incomplete": LOST},
         every("INVALID", ALL[:2]),
@@ -108,7 +110,7 @@ def prepare(project: Project, *names: str) -> None:
     project.record()
     for name in names:
         path = project.baselines / f"{name}-eager-bf16-4x8.json"
-        content = {"empty": b"", "truncated": b'{"schema_version": 2, ', "newer": b'{"schema_version": 99}'}.get(name)
+        content = {"empty": b"", "newer": b'{"schema_version": 99}'}.get(name)
         fields = {
             "software": {"driver": "570.2"},
             "elsewhere": {"device": "Other GPU"},
@@ -245,15 +247,6 @@ def test_not_timing_measures_no_times(project: Project) -> None:
     assert project.confirmed() == []
 
 
-def test_unavailable_sibling_fails_no_workload(project: Project) -> None:
-    project.tell(told(error="unavailable"), told(variant="compiled"))
-    project.write("test_perf.py", OWN)
-    project.run("--perf-strict", "-k", "against_eager").assert_outcomes(failed=1, deselected=4)
-    eager, compiled = sorted(project.results().workloads, key=lambda each: each.variant, reverse=True)
-    assert (eager.unavailable, eager.run, eager.verdicts) == ("the told error; tell another", None, ())
-    assert (compiled.unavailable, compiled.verdicts) == (None, ())
-
-
 # -- machines that the baselines do not know, and limits --------------------------------------------------------------
 
 HINT = "to add this run to them: kernelgauge accept --add"
@@ -301,6 +294,4 @@ def test_ini_sensitivity_decides_whether_a_time_passes(project: Project) -> None
 )
 def test_malformed_ini_sensitivity_is_a_usage_error(project: Project, line: str) -> None:
     set_sensitivity(project, line)
-    result = project.run()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*kernelgauge_sensitivity: got '{line}', expected a line such as*"])
+    assert f"kernelgauge_sensitivity: got '{line}', expected a line such as" in project.refuse()

@@ -18,23 +18,16 @@ from kernelgauge.trace import KernelIdentity, KernelRecord
 FOLDER = Path(__file__).parent
 TOLD = json.loads((FOLDER / "told.json").read_text())
 ERRORS = {"measurement": MeasurementError, "workload": WorkloadError, "unavailable": WorkloadUnavailable}
-
-
-class ToldHost:
-    """A steady one: its control takes 10 us, and 20 with the wait for its end."""
-
-    def wait_until_fast(self):
-        return 10.0
-
-    def round_trip_us(self):
-        return 20.0
+COUNTS = dict.fromkeys(["memsets", "copies", "synchronizations", "graph_breaks", "recompiles"], 0)
 
 
 class ToldDevice:
+    """Its host is a steady one: the control takes 10 us, and 20 with the wait for its end."""
+
     warm_up_calls = 3
     gpu = TOLD["gpu"]
-    timers = tuple(Timer(name) for name in TOLD["timers"])
-    host = ToldHost()
+    timers = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
+    host = SimpleNamespace(wait_until_fast=lambda: 10.0, round_trip_us=lambda: 20.0)
     monitor = SimpleNamespace(available=True, why_not="", read=lambda **_: Reading())
 
     @property
@@ -47,17 +40,13 @@ class ToldDevice:
         if told_of(workload)["error"] == "unavailable":
             raise told_error("unavailable")
 
+    def fingerprint(self):
+        return Fingerprint(**TOLD["fingerprint"])
+
     def synchronize(self):
         pass
 
-    def flush_cache(self):
-        pass
-
-    def forget_peak(self):
-        pass
-
-    def fingerprint(self):
-        return Fingerprint(**TOLD["fingerprint"])
+    flush_cache = forget_peak = synchronize
 
 
 def choose(choice):
@@ -89,7 +78,7 @@ def told_error(kind):
 
 
 class Group:
-    """All workloads are one group."""
+    """All workloads are one group. A confirmation adds what a workload tells of itself "again"."""
 
     def __init__(self, workloads, fingerprint, progress, timed):
         self.workloads, self.progress = workloads, progress
@@ -99,7 +88,17 @@ class Group:
         named = set(slower)
         for workload in self.workloads:
             if workload.id in named:
-                self.results[workload.id] = confirm(workload, self.results[workload.id], self.progress)
+                write_down("confirmed.txt", [workload])
+                self.progress(f"{workload.id}: measuring again")
+                self.confirm_one(told_of(workload), self.results[workload.id])
+
+    def confirm_one(self, told, measured):
+        if told["confirm_error"]:
+            measured.not_confirmed = told_error(told["confirm_error"])
+            return
+        again = told_samples(told["again"] or told["samples"])
+        samples = {timer: measured.run.samples[timer].joined(each).joined(each) for timer, each in again.items()}
+        measured.run = msgspec.structs.replace(measured.run, samples=samples)
 
 
 def measure_groups(workloads, device, fingerprint, settings, progress, *, timed, deterministic):
@@ -112,40 +111,18 @@ def measure_one(workload, told, fingerprint, timed):
     if told["error"]:
         return told_error(told["error"])
     kernels = tuple(KernelRecord(KernelIdentity(**identity), us) for identity, us in told["kernels"])
-    counts = {"launches": len(kernels), "kernels": len(kernels), "memsets": 0, "copies": 0, "synchronizations": 0}
-    counts |= {"dispatcher_ops": 5, "graph_breaks": 0, "recompiles": 0, "peak_allocated_bytes": None}
+    counts = {**COUNTS, "launches": len(kernels), "kernels": len(kernels), "dispatcher_ops": 5}
     run = Run(
         workload=workload.id,
         fingerprint=fingerprint,
         kernels=kernels,
-        counts=Counts(**counts | told["counts"]),
+        counts=Counts(**{**counts, "peak_allocated_bytes": None, **told["counts"]}),
         samples={} if told["incomplete"] or not timed else told_samples(told["samples"]),
         incomplete=told["incomplete"] if timed else "no test of a time was selected",
         gpu=TOLD["gpu"],
     )
-    return SimpleNamespace(
-        run=run,
-        latency_replicates=4,
-        latency_iterations=3,
-        trace_json=b"{}",
-        table="a table\n",
-        one_instance=False,
-        not_confirmed=None,
-    )
-
-
-def confirm(workload, measured, progress):
-    """Adds what the workload tells of itself "again": what was measured before stays."""
-    write_down("confirmed.txt", [workload])
-    progress(f"{workload.id}: measuring again")
-    told = told_of(workload)
-    if told["confirm_error"]:
-        return SimpleNamespace(**vars(measured) | {"not_confirmed": told_error(told["confirm_error"])})
-    samples = {
-        timer: measured.run.samples[timer].joined(sample).joined(sample)
-        for timer, sample in told_samples(told["again"] or told["samples"]).items()
-    }
-    return SimpleNamespace(**vars(measured) | {"run": msgspec.structs.replace(measured.run, samples=samples)})
+    latency = {"latency_replicates": 4, "latency_iterations": 3, "one_instance": False, "not_confirmed": None}
+    return SimpleNamespace(run=run, trace_json=b"{}", table="a table\n", **latency)
 
 
 def build():
@@ -161,15 +138,9 @@ def inputs():
 
 
 def make_workload(told):
-    return Workload(
-        module=told["module"],
-        variant=told["variant"],
-        build=build,
-        inputs=inputs,
-        shape=tuple(told["shape"]),
-        matrix=told["matrix"],
-        expectations=(Expectation("seen somewhere", kinds=tuple(told["expected_kinds"])),),
-    )
+    fields = {name: told[name] for name in ("module", "variant", "matrix")}
+    expected = Expectation("seen somewhere", kinds=tuple(told["expected_kinds"]))
+    return Workload(build=build, inputs=inputs, shape=tuple(told["shape"]), expectations=(expected,), **fields)
 
 
 WORKLOADS = [make_workload(told) for told in TOLD["workloads"]]
@@ -182,14 +153,10 @@ def pytest_kernelgauge_workloads():
 @pytest.hookimpl(trylast=True)  # after the plugin's own
 def pytest_configure(config):
     if SESSION in config.stash:  # else this suite is found while collecting, and the plugin's hooks after it
-        tell(config)
+        pytest_collection_modifyitems(config)
 
 
 def pytest_collection_modifyitems(config):
-    tell(config)
-
-
-def tell(config):
     session = config.stash[SESSION]
     session.measure_groups, session.choose_device = measure_groups, choose
     session.settings = replace(session.settings, latency_replicates=4)
