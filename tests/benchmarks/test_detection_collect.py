@@ -5,22 +5,24 @@ from __future__ import annotations
 import argparse
 import ctypes
 import dataclasses
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from detection import collect, injected, run
-from detection.data import NONE, WORKLOAD_IDS, Level
+from detection.data import NONE, WORKLOAD_IDS, Key, Level
 from detection.injected import Injection, SpinTime
 from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.instance import build, first_call
-from tests.benchmarks.processes import TEN
+from tests.benchmarks.processes import HALF, TEN
 
 LINEAR = Workload("linear", "eager", lambda: nn.Linear(8, 4), lambda: (torch.randn(16, 8),), dtype="fp32")
 CALIBRATION = collect.Calibration(
@@ -98,6 +100,122 @@ def test_packed_launch_passes_arguments_and_raises() -> None:
 )
 def test_injection_is_a_share_of_own_time(level: Level, unslowed: Injection, expected: Injection) -> None:
     assert CALIBRATION.injection(level, unslowed) == expected
+
+
+def test_calibrate_measures_what_levels_need(spun: list[int]) -> None:
+    found = collect.calibrate(CpuDevice(), LINEAR, Injection(), CALIBRATION.own)
+    assert 0 < found.plain_us < found.spun_us
+    assert min(found.spin.turn_us, found.spin.least_us) > 0
+    assert found.loop_excess > -0.1
+
+
+def test_added_dispatch_is_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, looped = (build(LINEAR, CpuDevice()) for _ in range(2))
+    order: list[object] = []
+
+    def host_calls(_device: object, instance: object, calls: int) -> tuple[list[float], list[float]]:
+        order.append(instance)
+        return [11.8 if instance is looped else 10.0] * calls, [5.0] * calls
+
+    monkeypatch.setattr(collect, "host_calls", host_calls)
+    assert collect.added_dispatch(CpuDevice(), [plain, looped], rounds=3) == pytest.approx(0.36)  # 1.8 of 5.0
+    assert order == 3 * [plain, looped]
+
+
+def test_do_bench_keeps_every_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    do_bench = lambda _, **options: asked.update(options) or [0.2, 0.3]  # noqa: E731
+    monkeypatch.setattr(pytest.importorskip("triton.testing"), "do_bench", do_bench)
+    assert collect.do_bench(lambda: None, 0.5).values_us == [200.0, 300.0]
+    assert asked == {"warmup": 25.0, "rep": 475.0, "return_mode": "all"}
+
+
+def test_ours_measures_as_many_calls_as_the_suite() -> None:
+    device = CpuDevice()
+    device.most_busy_seconds = 1e-9
+    taken = collect.Replicates(device, lambda replicate: build(LINEAR, device, replicate=replicate))
+    taken.take()
+    device_us, host_us = taken.values()
+    assert device_us.shape == (1, 8)
+    assert host_us.shape == (1, 8, 2)
+
+
+METHODS = ("x", "y", "z")
+
+
+@pytest.fixture
+def collected(spun: list[int], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[collect.Collected, list[str]]]:
+    """Return what one process collects with stand-ins for all methods, and their order."""
+    monkeypatch.setattr(collect, "SETTLE_S", 0.0)
+
+    def collect_once(seed: int = 0, slot: int = 0) -> tuple[collect.Collected, list[str]]:
+        order: list[str] = []
+        made: list[object] = []
+
+        class Replicates(collect.Replicates):
+            def __init__(self, device: object, builder: collect.CallBuilder) -> None:
+                self.builder, self.taken = builder, 0
+                self.controls = 4.0 + 2.0 * len(made)  # 6 for the second: the one behind a loop
+                made.append(self)
+
+            def take(self) -> None:
+                assert not torch.is_grad_enabled()
+                self.builder(self.taken).call()
+                self.taken += 1
+                order.append(f"ours {made.index(self)}")
+
+            def values(self) -> tuple[Any, Any]:
+                return np.full((self.taken, 3), 200.0), np.full((self.taken, 5, 2), (10.0 * self.controls, 10.0))
+
+            clocks_mhz = property(lambda self: [1980.0] * self.taken)  # type: ignore[assignment]
+
+        def method(name: str) -> Any:
+            def measure(call: collect.Call, seconds: float) -> collect.Timed:
+                assert not torch.is_grad_enabled()
+                call()
+                order.append(name)
+                return collect.Timed([seconds], 0.1)
+
+            return measure
+
+        def calibrate(
+            _device: object, _workload: object, _unslowed: object, own: collect.OwnTimes
+        ) -> collect.Calibration:
+            return dataclasses.replace(CALIBRATION, own=own)
+
+        methods = {name: method(name) for name in METHODS}
+        one = collect.Collector(CpuDevice(), 0.02, slot, Replicates, methods, calibrate, random.Random(seed))
+        return one.collect([LINEAR], {LINEAR.id: [HALF, TEN]}), order
+
+    return collect_once
+
+
+@pytest.mark.parametrize(("slot", "level"), [(0, HALF), (1, TEN), (2, HALF)])
+def test_peers_measure_one_level_and_ours_all(collected: Callable, slot: int, level: Level) -> None:
+    found, _ = collected(slot=slot)
+    expected = {Key(LINEAR.id, one, f"ours-{timer}") for one in (NONE, HALF, TEN) for timer in ("device", "host")}
+    expected |= {Key(LINEAR.id, one, name) for one in (NONE, level) for name in METHODS}
+    assert set(found.samples) == expected
+    assert len(found.wall_seconds) == 3 + 2 * len(METHODS)
+    assert found.injected[f"{LINEAR.id}/device+0.5%"] == {"turns": 27, "loops": 0}
+    assert found.injected[f"{LINEAR.id}/host+10%"] == {"turns": 0, "loops": 3200}
+    assert found.calibration[LINEAR.id]["spun_us"] == 43
+
+
+def test_passes_go_round_levels_and_reference_kernels(collected: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, order = collected()
+    passes = [name for name in order if name.startswith("ours") and name not in ("ours 0", "ours 1")]  # after own times
+    assert {len(set(passes[start : start + 3])) for start in range(0, len(passes), 3)} == {3} == {len(set(passes))}
+    monkeypatch.setattr(CpuDevice, "controls", (LINEAR,))
+    found, _ = collected()
+    count = len(found.samples[Key(LINEAR.id, NONE, "ours-device")])
+    assert len(found.control_pair_us["linear"]) == len(found.clocks_mhz["linear"]) == count
+
+
+def test_order_follows_the_seed(collected: Callable) -> None:
+    orders = [tuple(name for name in collected(seed)[1] if name in METHODS) for seed in (0, 0, 1, 2, 3, 4)]
+    assert orders[0] == orders[1]
+    assert len(set(orders)) > 1
 
 
 def child(source: str, timeout_s: float = 20.0) -> run.Child:
