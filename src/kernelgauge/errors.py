@@ -104,6 +104,7 @@ class DisturbedError(MeasurementError):
     """A workload that could not be measured on an undisturbed machine: throttled, or shared with others."""
 
     def __init__(self, workload: str, reasons: Iterable[str], *, expected: str) -> None:
+        self.workload = workload
         super().__init__(
             f"{workload}: the machine cannot be trusted now",
             got="; ".join(dict.fromkeys(reasons)),

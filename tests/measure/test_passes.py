@@ -61,13 +61,12 @@ def test_disturbed_replicates_are_repeated_as_often_as_kept(
     gpu.hot["a"] = set(range(1, disturbed + 1))
     results = results_of(gpu, gpu.workload("a"), gpu.workload("b"), settings=Settings.of(3))
     assert gpu.replicates.count("a") == made
-    assert isinstance(results["b"], Measured)
-    error = results["a"]
-    assert isinstance(error, MeasurementError) is is_given_up
-    if isinstance(error, MeasurementError):
-        assert error.what == "a-eager-fp32: the machine cannot be trusted now"
-        assert error.got == "throttled by hardware thermal slowdown"
-        assert "4 times in all" in (error.expected or "")
+    found = {name: result.run for name, result in results.items() if isinstance(result, Measured)}
+    assert (found["b"].incomplete, bool(found["b"].samples)) == (None, True)
+    said = "the machine cannot be trusted now: throttled by hardware thermal slowdown"
+    assert found["a"].incomplete == (said if is_given_up else None)
+    assert bool(found["a"].samples) is not is_given_up
+    assert found["a"].counts.launches == 1  # the structure is sound in any case
 
 
 @pytest.mark.parametrize(("reasons", "kept"), [(0, False), (0x4, True)], ids=["unexplained", "power cap"])
@@ -84,13 +83,14 @@ def test_low_clock_spoils_unless_the_power_cap_explains_it(
     results = results_of(gpu, gpu.workload("a"), gpu.workload("b"))
     result = results["b"]
     assert isinstance(results["a"], Measured)
-    assert isinstance(result, Measured) is kept
-    if isinstance(result, Measured):
+    assert isinstance(result, Measured)
+    assert (result.run.incomplete is None) is kept
+    if kept:
         assert result.run.conditions is not None
         assert result.run.conditions.lowest_sm_clock_mhz == 1500
         assert result.run.conditions.event_reasons == ("power cap",)
     else:
-        assert result.got == "SM clock 1500 MHz where 1980 is usual, and no power cap explains it"
+        assert "SM clock 1500 MHz where 1980 is usual, and no power cap" in (result.run.incomplete or "")
 
 
 # -- the reference kernels --------------------------------------------------------------------------------------------

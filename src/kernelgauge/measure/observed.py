@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..errors import KernelgaugeError, MeasurementError
+from ..errors import DisturbedError, KernelgaugeError, MeasurementError
 from ..run import ControlTime, Counts, Fingerprint, OpRecord, Run, Sample, Timer, on_the_fastest_host
 from ..trace import KernelRecord, dispatcher_ops, metadata_ops_that_launched
 from ..trace.lane import lane_of
@@ -51,10 +51,11 @@ def observed(
 ) -> Result:
     own = subject.own(settings)
     kept = len(subject.replicates) >= own.replicates
-    if subject.error is not None and not isinstance(subject.error, DeviceLost):
-        return subject.error
-    # What was measured before the device fell off is sound: the structure in any case, the times if there are enough.
-    incomplete = None if kept or subject.error is None else subject.error.what
+    error = subject.error
+    if error is not None and not isinstance(error, (DeviceLost, DisturbedError)):
+        return error
+    # The structure is sound, whatever disturbed the times. If the device fell off, times are sound if there are enough.
+    incomplete = None if error is None or (kept and isinstance(error, DeviceLost)) else _sentence(error)
     if not subject.replicates and incomplete is None:
         incomplete = "no test of a time was selected"
     session, window = subject.structure, subject.structure.windows[-1]
@@ -94,6 +95,13 @@ def observed(
         table=session.table,
         one_instance=subject.only_instance is not None,
     )
+
+
+def _sentence(error: KernelgaugeError) -> str:
+    """Return why times are missing, without the workload's name."""
+    if isinstance(error, DisturbedError):
+        return f"{error.what.removeprefix(f'{error.workload}: ')}: {error.got}"
+    return error.what
 
 
 def _kernels(subject: Subject) -> tuple[KernelRecord, ...]:
