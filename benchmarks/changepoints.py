@@ -36,7 +36,7 @@ Make: TypeAlias = "Callable[[np.random.Generator], Series]"
 
 
 def quiet(random: np.random.Generator, noise: float = MLP) -> Series:
-    """An MLP of 200 us on a steady machine."""
+    """Simulate an MLP of 200 us on a steady machine."""
     same = np.zeros(NIGHTS, dtype=np.int64)
     times = {
         "device_us": np.full(NIGHTS, 200.0),
@@ -48,7 +48,7 @@ def quiet(random: np.random.Generator, noise: float = MLP) -> Series:
 
 
 def two_speeds(random: np.random.Generator, nights: float = 10) -> Series:
-    """The GPU changes its speed every `nights` nights on average: 0.67 % in the GEMM, 0.6 % in the MLP."""
+    """Simulate a GPU that changes its speed every `nights` nights on average: 0.67 % in the GEMM, 0.6 % in the MLP."""
     series, timer = quiet(random)
     slow = np.cumsum(random.random(NIGHTS) < 1 / nights) % 2
     speeds = {"us": series["us"] * np.exp(0.006 * slow), "gemm_us": series["gemm_us"] * np.exp(0.0067 * slow)}
@@ -71,7 +71,7 @@ def new_host_each_week(random: np.random.Generator) -> Series:
 
 
 def changed(make: Make, *, step: float = 0.0, drift: float = 0.0, nights: int = NIGHTS) -> Make:
-    """A step in night 100, or a drift from there on for so many nights."""
+    """Add a step in night 100, or a drift from there on for so many nights."""
 
     def made(random: np.random.Generator) -> Series:
         series, timer = make(random)

@@ -30,5 +30,5 @@ def _reset_compiler() -> None:
 
 @pytest.fixture
 def eager(sibling: Sibling) -> Run:
-    """The run of the same workload in eager mode."""
+    """Return the run of the same workload in eager mode."""
     return sibling(variant="eager")

@@ -83,7 +83,7 @@ def _download(kernels: Any, hub: Any) -> None:
 
 
 def _local_override() -> str | None:
-    """The entry of this repository in LOCAL_KERNELS, where `kernels` takes a folder in place of the hub."""
+    """Return the entry of this repository in LOCAL_KERNELS, where `kernels` takes a folder in place of the hub."""
     entries = os.environ.get("LOCAL_KERNELS", "").split(":")
     return next((entry for entry in entries if entry.startswith(f"{REPOSITORY}=")), None)
 

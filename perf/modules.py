@@ -57,7 +57,7 @@ def without_import(name: str) -> Iterator[None]:
 
 
 def liger_geglu_mlp(dim: int, hidden: int) -> nn.Module:
-    """The same layer with Liger's Triton kernel. Raises `WorkloadUnavailable` if it is not installed."""
+    """Build the same layer with Liger's Triton kernel. Raises `WorkloadUnavailable` if it is not installed."""
     from types import SimpleNamespace
 
     from kernelgauge import WorkloadUnavailable

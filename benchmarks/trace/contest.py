@@ -85,7 +85,7 @@ def seconds_per_megabyte(runs: Iterable[Measured]) -> dict[float, float]:
 
 
 def growth(per_megabyte: Mapping[float, float]) -> float | None:
-    """The exponent of the file's size with which the work's time grows, from the smallest to the largest: 1 is linear.
+    """Return the exponent of the file's size with which the work's time grows, from the smallest to the largest: 1 is linear.
 
     None for fewer than two sizes or for times that are not known.
     """

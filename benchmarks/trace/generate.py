@@ -53,7 +53,7 @@ def _parts(text: str) -> tuple[str, str, str]:
 
 
 def _template(events: str) -> list[str | tuple[str, int, str]]:
-    """Fixed texts, and what moves: (which, its first value, what follows it)."""
+    """Return fixed texts, and what moves: (which, its first value, what follows it)."""
     parts: list[str | tuple[str, int, str]] = []
     at = 0
     for match in _MOVING.finditer(events):

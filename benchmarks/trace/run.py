@@ -198,7 +198,7 @@ def contenders(
 
 
 def make_peers(folder: Path) -> str:
-    """An environment with the peers' packages, apart from the project's own; returns its interpreter."""
+    """Make an environment with the peers' packages, apart from the project's own; returns its interpreter."""
     python = folder / "bin" / "python"
     try:
         if not python.exists():

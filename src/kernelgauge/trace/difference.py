@@ -304,7 +304,7 @@ def _moved(cut: Sequence[_Block[LaneKernel]]) -> list[Difference]:
     pairs = [
         _same_name(old, additional[name].popleft()) for old in missing if additional.get(name := old.identity.name)
     ]
-    # What changed besides its place is told by that.
+    # That says what changed besides its place.
     return [pair if pair.what.is_change else replace(pair, what=What.MOVED) for pair in pairs]
 
 

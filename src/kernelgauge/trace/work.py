@@ -281,7 +281,8 @@ def _attention_work(attention: _Attention, inputs: tuple[Input, ...]) -> Work | 
     A forward is two products (scores, output), a backward five (scores again, and one for each of the gradients of the
     weights, value, query and key), as torch.utils.flop_counter counts them. Bytes are those of query, key, value and
     output, and in a backward also of the output's gradient and of three more results. A mask is left out, for it is
-    often one row expanded, and so is the logarithm of the softmax's sum, at most 1 value for each row of the output.
+    often one row expanded. The logarithm of the softmax's sum is not counted either: it is at most one value for each row of
+    the output.
     """
     first = 1 if attention.backward else 0
     tensors = inputs[: first + 3]
