@@ -261,6 +261,8 @@ class Run(msgspec.Struct, frozen=True):
     occupancy_queries: int = 0
     metadata_ops_that_launched: tuple[str, ...] = ()
     steps: int = 0  # profiler steps in the trace
+    synchronizing_ops: tuple[str, ...] = ()  # "aten::item: cudaStreamSynchronize", of one call of the workload
+    copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
     compile_events: tuple[CompileEvent, ...] = ()  # each once; `counts` says how many there were
     # What reports compare the kernels with, and nobody judges.
     work: tuple[Work | None, ...] = ()  # of each kernel; None where the shapes of its op do not say

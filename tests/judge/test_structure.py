@@ -140,3 +140,12 @@ def test_structure_names_lines_of_more_compiling(changes: dict[str, int], said: 
     verdict = judged(after=changes, compile_events=tuple(events))
     assert verdict.status is Status.REGRESSED
     assert reasons(verdict, "why") == said
+
+
+def test_structure_names_ops_of_more_copies_and_waits() -> None:
+    copies = ("aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes",) * 2
+    waits = ("aten::item: cudaStreamSynchronize",)
+    ops = {"copying_ops": copies, "synchronizing_ops": waits}
+    assert reasons(judged(after={"copies": 2}, **ops), "why") == [f"{copies[0]}, 2 times"]
+    assert reasons(judged(after={"copies": 2, "synchronizations": 1}, **ops), "why")[1:] == list(waits)
+    assert reasons(judged(before={"copies": 2}, after={"copies": 2, "memsets": 9}, **ops), "why") == []

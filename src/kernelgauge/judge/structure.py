@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ..run import Counts, Run
 from ..trace.difference import align
 from ..trace.kernel import configuration_change
@@ -49,6 +51,7 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
     if more:
         status = Status.REGRESSED
         reasons += compile_reasons(run, baseline.counts)
+        reasons += _op_reasons(run, baseline.counts)
     elif less and status is Status.PASS:
         status = Status.IMPROVED
     if status is Status.PASS:
@@ -65,6 +68,16 @@ def compile_reasons(run: Run, usual: Counts) -> list[Reason]:
     told = [str(event) for event in run.compile_events if more[event.kind]]
     rest = [f"{len(told) - _MOST_EVENTS} more"] if len(told) > _MOST_EVENTS else []
     return [Reason("why", text) for text in (*told[:_MOST_EVENTS], *rest)]
+
+
+def _op_reasons(run: Run, usual: Counts) -> list[Reason]:
+    """Return the ops behind copies and synchronising calls, if there are more of them than usual."""
+    ops: list[str] = []
+    if run.counts.copies > usual.copies:
+        ops += run.copying_ops
+    if run.counts.synchronizations > usual.synchronizations:
+        ops += run.synchronizing_ops
+    return [Reason("why", f"{text}{f', {count} times' if count > 1 else ''}") for text, count in Counter(ops).items()]
 
 
 def _kernel_diff(run: Run, entry: Entry) -> list[str]:

@@ -85,6 +85,8 @@ def observed(
             occupancy_queries=window.occupancy_queries,
             metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
             steps=len(session.trace.steps()),
+            synchronizing_ops=window.synchronizing_ops,
+            copying_ops=window.copying_ops,
             compile_events=subject.compile_events,
             work=tuple(kernel_work(kernel) for kernel in lane_of(session.trace, [window]).kernels),
             roof=roof(controls),

@@ -160,6 +160,28 @@ class Window:
         return sum(call.is_synchronization for call in self.calls)
 
     @property
+    def synchronizing_ops(self) -> tuple[str, ...]:
+        """Return the op behind each synchronising call, with the call."""
+        return tuple(f"{self._op_around(call)}{call.name}" for call in self.calls if call.is_synchronization)
+
+    @property
+    def copying_ops(self) -> tuple[str, ...]:
+        """Return the op behind each copy, with its direction and bytes."""
+        copies = [(record, call) for record, call in self.executed if record.category == "gpu_memcpy"]
+        return tuple(
+            f"{self._op_around(call)}{record.name}" + (f", {record.bytes} bytes" if record.bytes is not None else "")
+            for record, call in copies
+        )
+
+    def _op_around(self, call: ApiCall | None) -> str:
+        """Return the outermost dispatcher op that a call was made in, as a prefix; empty if there is none."""
+        if call is None:
+            return ""
+        threads = {op.thread for op in self.ops if call.external_id is not None and op.external_id == call.external_id}
+        around = (op for op in self.ops if op.start_us <= call.start_us <= op.end_us and "::" in op.name)
+        return next((f"{op.name}: " for op in around if not threads or op.thread in threads), "")
+
+    @property
     def occupancy_queries(self) -> int:
         return sum(call.is_occupancy_query for call in self.calls)
 
