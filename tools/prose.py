@@ -1,4 +1,4 @@
-"""Check the prose of the documents: length of sentences, and phrases that STYLE.txt bans.
+"""Check the prose of the documents: length of sentences, and phrases that banned_phrases.txt lists.
 
     python tools/prose.py            every document; exit status 1 if one breaks a rule
 

@@ -16,6 +16,7 @@ __all__ = [
     "ResultsError",
     "SharingError",
     "StorageError",
+    "TimesError",
     "TraceError",
     "UpdateRefused",
     "WorkloadError",
@@ -100,7 +101,11 @@ class MeasurementError(KernelgaugeError):
     """A measurement that cannot be trusted after every retry, for example lost profiler records."""
 
 
-class DisturbedError(MeasurementError):
+class TimesError(MeasurementError):
+    """Times that cannot be trusted, because of the machine. The structure that was measured is sound."""
+
+
+class DisturbedError(TimesError):
     """A workload that could not be measured on an undisturbed machine: throttled, or shared with others."""
 
     def __init__(self, workload: str, reasons: Iterable[str], *, expected: str) -> None:

@@ -186,7 +186,7 @@ def test_cpu_time_of_a_disturbed_run_is_not_judged() -> None:
     stored = calibrated([on_host("here", device=times(), **cpu)], suite="perf")
     verdict = verdict_on(DEVICE, on_host("here", device=(120.0, 400.0, 90.0, 350.0), **cpu), stored)
     assert verdict.status is Status.NOT_JUDGED
-    assert verdict.headline.endswith("not judged: another job disturbed this CPU")
+    assert verdict.headline.endswith("scatter too much on this CPU")
 
 
 # -- the autotuner's choice --------------------------------------------------------------------------------------------

@@ -298,6 +298,7 @@ def line_of(text: str) -> int:
 def test_graph_break_has_line_and_reason(cpu: CpuDevice) -> None:
     run = measured(cpu, tiny(build=Undecided, compile=CAPTURED)).run
     (event,) = run.compile_events
+    assert run.counts.graph_breaks == 1
     place = f"tests/measure/test_runner.py:{line_of('if x.sum() > 0:')}"
     assert str(event) == f"graph break at {place} `if x.sum() > 0:`: a branch that depends on data"
 

@@ -61,8 +61,8 @@ def test_cpu_gets_the_workloads_sized_for_it(
 
 def test_cpu_says_in_one_line_what_differs(suite: pytest.Pytester) -> None:
     result = suite.runpytest("--perf-device", "cpu", "--collect-only")
-    said = "no GPU: 4 tests that need one are deselected; sized for a CPU: linear-compiled-fp32-16"
-    assert [line for line in result.outlines if line.startswith("no GPU")] == [said]
+    said = "on a CPU: 4 tests that need a GPU are deselected; smaller workloads: linear-compiled-fp32-16"
+    assert [line for line in result.outlines if line.startswith("on a CPU")] == [said]
 
 
 def test_gpu_gets_every_workload_as_declared(suite: pytest.Pytester) -> None:
@@ -70,4 +70,4 @@ def test_gpu_gets_every_workload_as_declared(suite: pytest.Pytester) -> None:
     tests = [line.partition("::")[2] for line in result.outlines if "::" in line]
     assert len(tests) == 2 * 3 + 1
     assert "test_on_a_gpu[linear-compiled-bf16-4096]" in tests
-    assert "no GPU" not in result.stdout.str()
+    assert "on a CPU" not in result.stdout.str()

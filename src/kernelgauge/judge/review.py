@@ -34,9 +34,6 @@ __all__ = [
     "review",
 ]
 
-# What a disturbed machine makes of a time.
-_DISTURBED = (Status.UNDECIDED, Status.NOT_JUDGED)
-
 # -- the plan of an update --------------------------------------------------------------------------------------------
 
 
@@ -75,11 +72,14 @@ class TimeChange:
     def moved(self) -> bool:
         """Return whether an update stores it. GPU time on another machine counts as moved, though no rule judges it."""
         changed = self.decision is None or self.decision.status in (Status.REGRESSED, Status.IMPROVED)
-        return changed or (self.not_judged and self.timer is Timer.DEVICE)
+        return changed or (self.not_judged and not self.undecided and self.timer is Timer.DEVICE)
 
     @property
     def undecided(self) -> bool:
-        return self.decision is not None and self.decision.status is Status.UNDECIDED
+        """Whether the time is inconclusive: by the rule, or on a CPU that was disturbed."""
+        if self.decision is None:
+            return False
+        return self.decision.status is Status.UNDECIDED or (self.not_judged and self.decision.scattered)
 
     @property
     def not_judged(self) -> bool:
@@ -279,7 +279,7 @@ def _moved(stored: Baseline, new: Baseline, comparisons: int, limits: Limits | N
                     yield _time_detail(change)
                 elif change.decision is not None and change.decision.machine:
                     yield "the GPU's own speed (its reference kernels moved)"
-                elif change.decision is not None and change.decision.scattered and change.decision.status in _DISTURBED:
+                elif change.decision is not None and change.decision.scattered and change.undecided:
                     yield f"{change.timer.label}, measured on a disturbed machine"
 
 

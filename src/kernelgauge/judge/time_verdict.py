@@ -103,7 +103,10 @@ def judge_time(
 def not_measured(timer: Timer, run: Run) -> Verdict:
     """Return the verdict about a time that is missing."""
     why = "" if run.incomplete is None else f": {run.incomplete}"
-    return Verdict(Status.INVALID, run.workload, timer.label, f"{timer.label} was not measured{why}")
+    reasons = (
+        (Reason("next", "nvidia-smi -q -d PERFORMANCE,PIDS   (throttled, or shared?)"),) if run.gpu and why else ()
+    )
+    return Verdict(Status.INVALID, run.workload, timer.label, f"{timer.label} was not measured{why}", reasons)
 
 
 def _headline(compared: ComparedTime, after: ProcessTime) -> str:

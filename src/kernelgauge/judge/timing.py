@@ -148,7 +148,7 @@ def decide(
         status = Status.UNDECIDED
         reason = f"{_noise(abs(machine) > needed, scattered)} hides +{100 * prior.sensitivity:g} %"
         if scattered and after.is_of_cpu:
-            status, reason = Status.NOT_JUDGED, "another job disturbed this CPU"
+            status, reason = Status.NOT_JUDGED, "this run's replicates scatter too much on this CPU"
     return Decision(status, change, same or before, before_us, machine, scattered, reason)
 
 

@@ -48,9 +48,10 @@ def reset_compiler() -> None:
 def compile_counts() -> CompileCounts:
     """Read Dynamo's counters (torch/_dynamo/utils.py)."""
     counters = _counters()
-    return CompileCounts(
-        graphs=int(counters["stats"].get("unique_graphs", 0)), graph_breaks=sum(counters["graph_break"].values())
-    )
+    # The counter lacks branches that depend on data. Their places are known; one may have been met several times.
+    places = sum(event.kind == "graph break" for event in compile_events())
+    breaks = max(sum(counters["graph_break"].values()), places)
+    return CompileCounts(graphs=int(counters["stats"].get("unique_graphs", 0)), graph_breaks=breaks)
 
 
 def compile_events() -> tuple[CompileEvent, ...]:
@@ -61,14 +62,15 @@ def compile_events() -> tuple[CompileEvent, ...]:
     import torch._dynamo.utils as dynamo
 
     found: dict[object, CompileEvent] = {}
-    for each in getattr(dynamo, "graph_break_reasons", ()):
-        if getattr(each, "graph_break", True):
-            frame = next((one for one in reversed(each.user_stack) if not _is_of_torch(one.filename)), None)
-            _add(found, "graph break", _graph_break_reason(each.reason), frame)
+    reasons = getattr(dynamo, "graph_break_reasons", ())
+    for each in (one for one in reasons if getattr(one, "graph_break", True)):
+        frame = next((one for one in reversed(each.user_stack) if not _is_of_torch(one.filename)), None)
+        _add(found, "graph break", _graph_break_reason(each.reason), frame)
     for code, failures in getattr(dynamo, "guard_failures", {}).items():
         for text in failures:
             guard = str(text).partition("  ")[0].partition(": ")[2] or str(text).partition("\n")[0]
-            _add(found, "recompile", f"{guard} no longer holds", _frame_of(str(text), code))
+            reason = guard if "mismatch" in guard else f"{guard} no longer holds"
+            _add(found, "recompile", reason, _frame_of(str(text), code))
     return tuple(found.values())
 
 
@@ -89,8 +91,8 @@ def _graph_break_reason(text: str) -> str:
 def _frame_of(text: str, code: CodeType) -> FrameSummary:
     """Return the line that a failed guard names; else the start of the function that was compiled again."""
     named = re.findall(r'File "(.+?)", line (\d+), in (\S+)\n\s*(.*)', text)
-    file, line, name, source = named[-1] if named else (code.co_filename, code.co_firstlineno, code.co_name, "")
-    return FrameSummary(file, int(line), name, line=source, lookup_line=not named)
+    file, line, name, source = named[-1] if named else (code.co_filename, code.co_firstlineno, code.co_name, None)
+    return FrameSummary(file, int(line), name, line=source)
 
 
 def _is_of_torch(file: str) -> bool:

@@ -176,7 +176,8 @@ def _failed(workload: Workload, doing: str, error: Exception) -> WorkloadError:
 
 def _lines_of(error: Exception) -> str:
     """Return the innermost lines of the user's own code, outermost first; empty if there is none in the traceback."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    found = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in found if _is_users(frame.filename)]
     return "\n".join(
         f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}"
         for frame in frames[-_SHOWN_FRAMES:]
@@ -185,8 +186,9 @@ def _lines_of(error: Exception) -> str:
 
 def _is_users(file: str) -> bool:
     ours = [Path(torch.__file__).parent, Path(__file__).parents[1]]
-    in_standard_library = Path(file).is_relative_to(sysconfig.get_path("stdlib")) and "site-packages" not in file
-    return not in_standard_library and not any(Path(file).is_relative_to(folder) for folder in ours)
+    libraries = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+    is_generated = file.startswith("<") or "torchinductor" in file
+    return not is_generated and not any(Path(file).is_relative_to(folder) for folder in (*ours, *libraries))
 
 
 def _source_of(workload: Workload) -> str | None:

@@ -59,7 +59,7 @@ def compare_with_float64(
     that asks for one.
     A workload without a dtype has the bound of the coarsest dtype among its parameters, inputs and results. If the
     reference fails in float64 (some kernels exist for other dtypes only), a workload in bf16 or fp16 is compared with
-    float32, without TF32.
+    float32; both run without TF32 then.
 
     Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its reference fails, and
     `UnknownBoundError`.
@@ -151,14 +151,19 @@ def _bound(instance: Instance, results: Mapping[str, torch.Tensor]) -> float:
 def _reference(instance: Instance, device: Device, dtype: torch.dtype) -> Any:
     workload, module = instance.workload, instance.module
     if workload.reference is None:
-        return copy.deepcopy(module).to(dtype) if isinstance(module, nn.Module) else module
+        return _in_dtype(copy.deepcopy(module), dtype) if isinstance(module, nn.Module) else module
     with device.torch_device:
         reference = workload.reference()
     if isinstance(reference, nn.Module):
         if isinstance(module, nn.Module):
             reference.load_state_dict(module.state_dict())
-        reference = reference.to(device.torch_device, dtype)
+        reference = _in_dtype(reference.to(device.torch_device), dtype)
     return reference
+
+
+def _in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Cast floating-point tensors; `Module.to` would cast complex ones as well, and lose their imaginary part."""
+    return module.double() if dtype == torch.float64 else module.float()
 
 
 def _results(module: Any, inputs: Sequence[Any], run: Any, workload: Workload) -> dict[str, torch.Tensor]:

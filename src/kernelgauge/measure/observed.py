@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..errors import DisturbedError, KernelgaugeError, MeasurementError
+from ..errors import DisturbedError, KernelgaugeError, MeasurementError, TimesError
 from ..run import ControlTime, Counts, Fingerprint, OpRecord, Run, Sample, Timer, on_the_fastest_host
 from ..trace import KernelRecord, dispatcher_ops, metadata_ops_that_launched
 from ..trace.lane import lane_of
@@ -52,7 +52,7 @@ def observed(
     own = subject.own(settings)
     kept = len(subject.replicates) >= own.replicates
     error = subject.error
-    if error is not None and not isinstance(error, (DeviceLost, DisturbedError)):
+    if error is not None and not isinstance(error, (DeviceLost, TimesError)):
         return error
     # The structure is sound, whatever disturbed the times. If the device fell off, times are sound if there are enough.
     incomplete = None if error is None or (kept and isinstance(error, DeviceLost)) else _sentence(error)
@@ -95,15 +95,14 @@ def observed(
         latency_iterations=own.latency_iterations_for(subject.pace.call_us),
         trace_json=session.trace_json,
         table=session.table,
-        one_instance=subject.only_instance is not None,
+        one_instance=subject.structure.replays_graphs,
     )
 
 
 def _sentence(error: KernelgaugeError) -> str:
     """Return why times are missing, without the workload's name."""
-    if isinstance(error, DisturbedError):
-        return f"{error.what.removeprefix(f'{error.workload}: ')}: {error.got}"
-    return error.what
+    what = error.what.removeprefix(f"{error.workload}: ") if isinstance(error, DisturbedError) else error.what
+    return f"{what}: {error.got}" if isinstance(error, TimesError) else what
 
 
 def _kernels(subject: Subject) -> tuple[KernelRecord, ...]:

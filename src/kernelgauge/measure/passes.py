@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
-from ..errors import DisturbedError, KernelgaugeError, MeasurementError
+from ..errors import DisturbedError, KernelgaugeError, TimesError
 from ..run import ControlTime
 from ..workload import Workload
 from .compiler import compile_counts, compile_events
@@ -168,8 +168,8 @@ def _control(workload: Workload, device: Device) -> Subject:
     return control
 
 
-def _machine_changed(how: str) -> MeasurementError:
-    return MeasurementError(
+def _machine_changed(how: str) -> TimesError:
+    return TimesError(
         "the machine changed its speed while it measured",
         got=how,
         expected=f"a copy and a GEMM of our own to stay within {100 * _CONTROL_DRIFT:g} %",

@@ -219,7 +219,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_benchmark_group_stats(config: pytest.Config) -> Generator[None, Any, Any]:
     """Leave latencies of workloads out of pytest-benchmark's table, unless `-v` or one of its options asks for it."""
     groups = yield
-    if config.getoption("verbose") > 0 or any(each.startswith("--benchmark") for each in _arguments(config)):
+    asked = any(each.startswith("--benchmark") for each in _arguments(config)) or config.getoption("benchmark_compare")
+    if asked or config.getoption("verbose") > 0:
         return groups
     session = config.stash[SESSION].pytest
     ours = {item.nodeid for item in session.items if workload_of(item)} if session else set()

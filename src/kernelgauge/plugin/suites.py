@@ -70,7 +70,8 @@ class Suites:
         if isinstance(declared, Iterable):
             workloads = list(declared)
             if all(isinstance(workload, Workload) for workload in workloads):
-                return [self._fitting(workload) for workload in workloads]
+                fitting = (self._fitting(workload) for workload in workloads)
+                return [workload for workload in fitting if workload is not None]
         self.error = KernelgaugeError(
             "pytest_kernelgauge_workloads must return workloads",
             where=str(folder / "conftest.py"),
@@ -79,11 +80,13 @@ class Suites:
         )
         return []
 
-    def _fitting(self, workload: Workload) -> Workload:
-        """Return what runs on this device."""
+    def _fitting(self, workload: Workload) -> Workload | None:
+        """Return what runs on this device; None if another workload has the same form for a CPU."""
         if not isinstance(workload.on_cpu, Workload) or not self.options.is_on_cpu:
             return workload
         chosen = replace(workload.on_cpu, matrix=workload.matrix, on_cpu=None)
+        if chosen.id in self._for_cpu:
+            return None
         self._for_cpu.add(chosen.id)
         return chosen
 
@@ -119,10 +122,11 @@ class Suites:
         """Return what a CPU changes, in one line; empty if nothing."""
         changes = []
         if self._for_gpu:
-            changes.append(f"{self._for_gpu} tests that need one are deselected")
+            tests = "1 test that needs a GPU is" if self._for_gpu == 1 else f"{self._for_gpu} tests that need a GPU are"
+            changes.append(f"{tests} deselected")
         if sized := [workload.id for workload in workloads_of(items) if workload.id in self._for_cpu]:
-            changes.append(f"sized for a CPU: {', '.join(sized)}")
-        return f"no GPU: {'; '.join(changes)}" if changes else ""
+            changes.append(f"smaller workloads: {', '.join(sized)}")
+        return f"on a CPU: {'; '.join(changes)}" if changes else ""
 
     def __bool__(self) -> bool:
         return bool(self._workloads)
