@@ -10,6 +10,7 @@ import pytest
 
 from kernelgauge.judge import Baseline, Observation, Recorded, calibrated, decode_baseline, encode_baseline, from_run
 from kernelgauge.run import ControlTime, Sample, Timer
+from kernelgauge.trace import KernelIdentity, KernelRecord
 from tests.builders import (
     ELSEWHERE,
     OTHER_SOURCE,
@@ -149,3 +150,9 @@ def test_calibrated_of_exact_difference_is_refused(changes: dict[str, Any], said
     for runs in ([run(**changes), run()], [run(), run(), run(**changes)]):
         with pytest.raises(ValueError, match=said):
             calibrated(runs, suite="perf")
+
+
+def test_stored_kernel_gets_the_kind_that_a_rule_knows_now() -> None:
+    old = baseline(kernels=(KernelRecord(KernelIdentity("fused_moe_kernel", "other", (1, 1, 1)), 10.0),))
+    read = decode_baseline(encode_baseline(old), where="x.json", workload=old.workload)
+    assert [kernel.identity.kind for kernel in read.entries[0].kernels] == ["gemm"]

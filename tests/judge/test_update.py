@@ -310,3 +310,14 @@ def test_joined_of_a_change_is_refused_and_named(new: dict[str, Any], said: str)
 )
 def test_joined_takes_noise_of_machines(new: dict[str, Any], draws: list[int]) -> None:
     assert [entry.draws for entry in joined_with(**new).entries] == draws
+
+
+def test_update_keeps_processes_that_a_disturbed_cpu_does_not_refute() -> None:
+    def once(*times: float) -> Run:
+        return msgspec.structs.replace(
+            run(device=times, machine=CPU, gpu=None, controls={}, host=None, end_to_end=None), host="here"
+        )
+
+    stored = calibrated([once(199.9, 200.0, 200.0, 200.1) for _ in range(10)], suite="perf")
+    noisy = from_run(once(120.0, 400.0, 90.0, 350.0), suite="perf")
+    assert plan_one(stored, noisy).action is KEEP

@@ -211,3 +211,19 @@ def test_reference_without_float64_is_float32(cpu: CpuDevice) -> None:
     assert 1e-4 < error.error < error.bound == BOUNDS["bf16"]
     with pytest.raises(WorkloadError, match="running its reference failed"):
         error_of("fp32")
+
+
+class Rotates(nn.Module):
+    """As rotary embeddings do, by a complex buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("angles", torch.polar(torch.ones(4), torch.arange(4.0)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.angles).real + (x * self.angles).imag
+
+
+def test_reference_keeps_complex_buffers(cpu: CpuDevice) -> None:
+    found = errors_of(cpu, build=Rotates, reference=None, dtype=None)
+    assert found["output 0"].error < 1e-5

@@ -16,6 +16,7 @@ def pytest_kernelgauge_workloads():
         linear("eager", 4096, linear("eager", 16, "the size of a GPU", dtype="fp32"), matrix="full"),
         linear("compiled", 4096, linear("compiled", 16, dtype="fp32")),
         linear("triton", 4096, "Triton code"),
+        linear("compiled", 8192, linear("compiled", 16, dtype="fp32")),  # the same form
         linear("any", 8),
     ]
 """
@@ -68,6 +69,6 @@ def test_cpu_says_in_one_line_what_differs(suite: pytest.Pytester) -> None:
 def test_gpu_gets_every_workload_as_declared(suite: pytest.Pytester) -> None:
     result = suite.runpytest("--perf-device", "cuda", "--collect-only", "-q")
     tests = [line.partition("::")[2] for line in result.outlines if "::" in line]
-    assert len(tests) == 2 * 3 + 1
+    assert len(tests) == 2 * 4 + 1
     assert "test_on_a_gpu[linear-compiled-bf16-4096]" in tests
     assert "on a CPU" not in result.stdout.str()

@@ -14,7 +14,7 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import ControlTime, Counts, Fingerprint, Observation, Run, Sample, Timer, is_duration, observe
-from ..trace.kernel import KernelRecord, was_autotuned
+from ..trace.kernel import KernelRecord, was_autotuned, with_current_kind
 from .fingerprint import compare
 from .timing import ProcessTime
 
@@ -331,6 +331,7 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             baseline = msgspec.structs.replace(
                 msgspec.json.decode(content, type=Baseline), schema_version=SCHEMA_VERSION
             )
+            baseline = msgspec.structs.replace(baseline, entries=tuple(map(_with_current_kinds, baseline.entries)))
             for field, wrong in _contradictions(baseline):
                 raise ValueError(f"{wrong} - at `$.{field}`")
             check_integers(content)
@@ -364,6 +365,11 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             next_command=next_command,
         )
     return baseline
+
+
+def _with_current_kinds(entry: Entry) -> Entry:
+    kernels = (KernelRecord(with_current_kind(each.identity), each.device_time_us) for each in entry.kernels)
+    return msgspec.structs.replace(entry, kernels=tuple(kernels))
 
 
 def check_integers(content: bytes) -> None:

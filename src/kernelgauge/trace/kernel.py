@@ -103,6 +103,12 @@ def _identity(name: str, *fields: Any) -> KernelIdentity:
     return KernelIdentity(name, decode(name).kind.value, *fields)
 
 
+def with_current_kind(identity: KernelIdentity) -> KernelIdentity:
+    """Return an identity that an earlier version stored, with the kind of a name that no rule knew then."""
+    kind = decode(identity.name).kind.value if identity.kind == Kind.OTHER.value else identity.kind
+    return identity if kind == identity.kind else msgspec.structs.replace(identity, kind=kind)
+
+
 def identity_of_op(op: Op) -> KernelIdentity:
     """Return the identity of an op that computes: without a GPU, it is the kernel."""
     name = _GRAPH_NUMBER.sub("", op.name)
@@ -115,7 +121,7 @@ def _kind_of_op(name: str) -> str:
         return _KINDS_OF_OPS[name]
     if op == name:
         return decode(name).kind.value
-    if "conv" in op:
+    if _CONVOLUTION.search(op):
         return Kind.CONVOLUTION.value
     if op.startswith(("scaled_dot_product", "_scaled_dot_product")):
         return Kind.ATTENTION.value
@@ -123,12 +129,12 @@ def _kind_of_op(name: str) -> str:
 
 
 # Ops of which no rule knows the kernels, and kernels of PyTorch's own that have no kind.
+_CONVOLUTION = re.compile("conv(?!ert)")
+_COMMUNICATION = re.compile("all_?reduce|all_?gather|reduce_scatter|all_to_all|broadcast")
 _WORDS_OF_OPS = (
-    ("conv", Kind.CONVOLUTION),
     ("pool cumsum cumprod scan argmax argmin", Kind.REDUCTION),
     ("upsample interpolate dropout", Kind.POINTWISE),
     ("sort topk unique nonzero where searchsorted index", Kind.INDEX),
-    ("allreduce all_reduce allgather all_gather reduce_scatter all_to_all broadcast", Kind.COMMUNICATION),
 )
 
 
@@ -136,8 +142,12 @@ _WORDS_OF_OPS = (
 def kind_of_launch(identity: KernelIdentity, op: str | None) -> str:
     """Return what a kernel does. Where no rule knows its name, the op that launched it says so, else the name's words."""
     for text in (op or "", decode(identity.name).short) if identity.kind == Kind.OTHER.value else ():
-        kind = _kind_of_op(text)
         plain = text.rpartition("::")[2]
+        if _COMMUNICATION.search(plain.lower()):  # before the words of a reduction
+            return Kind.COMMUNICATION.value
+        kind = _kind_of_op(text)
+        if kind == Kind.OTHER.value and _CONVOLUTION.search(plain.lower()):
+            kind = Kind.CONVOLUTION.value
         if kind == Kind.OTHER.value:
             kind = kind_of_words(plain).value
         if kind == Kind.OTHER.value:

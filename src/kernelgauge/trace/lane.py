@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
@@ -208,7 +208,8 @@ def _kernels(ran: Sequence[Sequence[_Execution]], modules: Sequence[Op]) -> tupl
     for launches in zip(*ran, strict=True):
         one = launches[-1]
         identity = _common([launch.identity for launch in launches])
-        op = one.op if one.op and identity.grid == one.identity.grid else None  # else the shapes differ as the grids do
+        shapes = {(each.op.input_shapes, each.op.input_types) if each.op else None for each in launches}
+        op = one.op if len(shapes) == 1 else None  # a persistent kernel has one grid for every shape
         found.append(
             LaneKernel(
                 identity,
@@ -280,6 +281,7 @@ def step_times(lane: Lane, trace: Trace) -> list[StepTime]:
     """Return one for each device that ran something for the steps of a lane."""
     host = _Host(lane, trace)
     spans = [_span(run, trace) for run in _runs(lane)]
+    talking = {kernel.identity.name for kernel in lane.kernels if kernel.kind == Kind.COMMUNICATION.value}
     found = []
     for device in sorted({record.device for window in lane.windows for record, _ in window.executed}):
         records = [record for record in trace.records if record.device == device and record.duration_us >= 0]
@@ -288,7 +290,7 @@ def step_times(lane: Lane, trace: Trace) -> list[StepTime]:
         for start, end in spans:
             ran = _running_between(start, end, records)
             streams |= {record.stream for record in ran}
-            for name, us in (_busy_parts(start, end, ran) | _idle_parts(start, end, ran, host)).items():
+            for name, us in (_busy_parts(start, end, ran, talking) | _idle_parts(start, end, ran, host)).items():
                 means[name] = means.get(name, 0.0) + us / len(lane.windows)
         found.append(StepTime(device, len(streams), **means))
     return found
@@ -328,9 +330,14 @@ def _span(run: Sequence[Window], trace: Trace) -> tuple[float, float]:
     return start + min(behind, max(0.0, drained - start)), end + behind
 
 
-def _busy_parts(start: float, end: float, ran: Sequence[DeviceRecord]) -> dict[str, float]:
+def _busy_parts(start: float, end: float, ran: Sequence[DeviceRecord], talking: Collection[str]) -> dict[str, float]:
+    """Return the parts of the busy time. `talking`: names of kernels whose op says that they communicate."""
     kernels = [record for record in ran if record.category == "kernel"]
-    computing = [record for record in kernels if decode(record.name).kind is not Kind.COMMUNICATION]
+    computing = [
+        record
+        for record in kernels
+        if record.name not in talking and decode(record.name).kind is not Kind.COMMUNICATION
+    ]
     compute, all_kernels, busy = (_union_us(start, end, each) for each in (computing, kernels, ran))
     return {
         "wall_us": end - start,

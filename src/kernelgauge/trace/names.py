@@ -605,6 +605,8 @@ RULES: tuple[Rule, ...] = (
     # Communication.
     _rule(_BASE, r"nccl(?:Sym|Symk)?(?:Dev)?Kernel_(?P<op>[A-Za-z]+)\w*", "nccl", Kind.COMMUNICATION,
           "NCCL: src/device/generate.py", _nccl),
+    _rule(_BASE, r"nccl(?:AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)\w*Kernel\w*", "nccl",
+          Kind.COMMUNICATION, "NCCL before 2.18"),
     _rule(_BASE, r"multimem_\w+|\w*(?:one|two)_?shot_\w+|cross_device_reduce\w*|nvshmem\w*", "other",
           Kind.COMMUNICATION, _PUBLIC),
 

@@ -180,7 +180,11 @@ def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Su
     """Summarize some windows; default the profiler's steps, or the whole trace if there are none."""
     lane = lane_of(trace, windows)
     used = {record.device for record in trace.records}
-    named = {str(device.get("name", "")) for device in trace.device_properties if device.get("id") in used}
+    named = {
+        str(device.get("name", ""))
+        for device in trace.device_properties
+        if isinstance(device.get("id"), int) and device["id"] in used
+    }
     limits = limits_of(named.pop()) if len(named) == 1 else None
     return Summary(
         lane=lane,
