@@ -153,6 +153,7 @@ def test_calibrated_of_exact_difference_is_refused(changes: dict[str, Any], said
 
 
 def test_stored_kernel_gets_the_kind_that_a_rule_knows_now() -> None:
-    old = baseline(kernels=(KernelRecord(KernelIdentity("fused_moe_kernel", "other", (1, 1, 1)), 10.0),))
+    kernels = (KernelRecord(KernelIdentity("fused_moe_kernel", "other", (1, 1, 1)), 10.0),)
+    old = baseline(kernels=kernels, counts=counts(launches=1, kernels=1))
     read = decode_baseline(encode_baseline(old), where="x.json", workload=old.workload)
     assert [kernel.identity.kind for kernel in read.entries[0].kernels] == ["gemm"]
