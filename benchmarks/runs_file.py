@@ -37,7 +37,7 @@ def write_runs(path: Path, content: RunsFile) -> None:
 
 
 def read_runs(path: Path) -> RunsFile:
-    """Read a file of runs. Raise `StorageError` if it is missing or is no such file."""
+    """Read a file of runs. Raise `StorageError` if it is missing or invalid."""
     try:
         return msgspec.json.decode(read_bytes(path), type=RunsFile)
     except (OSError, EOFError, msgspec.DecodeError) as error:

@@ -369,7 +369,7 @@ class Replicates:
 
     @property
     def clocks_mhz(self) -> list[float | None]:
-        """Of each replicate, as NVML read them; None: not known."""
+        """Return the SM clock of each replicate, in MHz, as NVML read it. None: not known."""
         known = [[clock for each in during if (clock := each.sm_clock_mhz) is not None] for during in self._readings]
         return [fmean(clocks) if clocks else None for clocks in known]
 

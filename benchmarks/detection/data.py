@@ -178,7 +178,7 @@ def _encoded(number: int, key: Key, values: Values) -> NDArray[np.uint32]:
     """Return differences in nanoseconds."""
     nanoseconds = np.rint(np.asarray(values, dtype=np.float64) * _NANOSECONDS)
     if not ((nanoseconds >= 0) & (nanoseconds < _LONGEST)).all():  # NaN fails too
-        raise ValueError(f"process {number}, {key}: a time that is no number, or longer than 4 s")
+        raise ValueError(f"process {number}, {key}: invalid time: not a number, or longer than 4 s")
     whole = nanoseconds.astype("<u4").ravel()
     return np.diff(whole if key.method in OURS.values() else np.sort(whole), prepend=np.uint32(0)).astype("<u4")
 

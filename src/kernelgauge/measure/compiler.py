@@ -21,7 +21,6 @@ from ..run import CompileEvent
 __all__ = [
     "CompileCounts",
     "compile_counts",
-    "compile_events",
     "reset_compiler",
     "silence_structured_trace",
     "torch_set_up",
@@ -33,10 +32,15 @@ _structured_trace = logging.getLogger("torch.__trace")
 
 @dataclass(frozen=True)
 class CompileCounts:
-    """Totals since the last `reset_compiler`."""
+    """Totals since the last `reset_compiler`; `events`: graph breaks and recompiles, each place once."""
 
     graphs: int
     graph_breaks: int
+    events: tuple[CompileEvent, ...] = ()
+
+    def events_since(self, before: CompileCounts) -> tuple[CompileEvent, ...]:
+        """Return the events that `before` does not have."""
+        return tuple(event for event in self.events if event not in before.events)
 
 
 def reset_compiler() -> None:
@@ -49,12 +53,13 @@ def compile_counts() -> CompileCounts:
     """Read Dynamo's counters (torch/_dynamo/utils.py)."""
     counters = _counters()
     # The counter lacks branches that depend on data. Their places are known; one may have been met several times.
-    places = sum(event.kind == "graph break" for event in compile_events())
+    events = _compile_events()
+    places = sum(event.kind == "graph break" for event in events)
     breaks = max(sum(counters["graph_break"].values()), places)
-    return CompileCounts(graphs=int(counters["stats"].get("unique_graphs", 0)), graph_breaks=breaks)
+    return CompileCounts(int(counters["stats"].get("unique_graphs", 0)), breaks, events)
 
 
-def compile_events() -> tuple[CompileEvent, ...]:
+def _compile_events() -> tuple[CompileEvent, ...]:
     """Read the graph breaks and recompiles since the last `reset_compiler`, each place once.
 
     A torch without these lists (torch/_dynamo/utils.py) gives none: the counts are there all the same.

@@ -11,7 +11,7 @@ from statistics import fmean, median
 from ..errors import DisturbedError, KernelgaugeError, TimesError
 from ..run import ControlTime
 from ..workload import Workload
-from .compiler import compile_counts, compile_events
+from .compiler import compile_counts
 from .conditions import highest_clock_mhz
 from .device import Device
 from .instance import build
@@ -95,7 +95,7 @@ class Passes:
         """Measure once more. None: it failed, or was disturbed and does not count."""
         settings = self.settings
         chosen = replace(settings, iterations=_CONTROL_ITERATIONS) if subject.is_control else settings
-        compiled, known = compile_counts().graphs, compile_events()
+        before = compile_counts()
         try:
             measured = replicate(
                 subject.workload,
@@ -111,10 +111,9 @@ class Passes:
         except KernelgaugeError as error:
             subject.end(told(error, self.device))
             return None
-        if again := compile_counts().graphs - compiled:
-            subject.recompiles += again
-            new = [each for each in compile_events() if each not in (*known, *subject.compile_events)]
-            subject.compile_events = (*subject.compile_events, *new)
+        after = compile_counts()
+        subject.recompiles += after.graphs - before.graphs
+        subject.compile_events += after.events_since(before)
         if not measured.disturbed_by or subject.is_control:
             subject.replicates.append(measured)
             return measured

@@ -12,7 +12,7 @@ from torch import nn
 from ..errors import KernelgaugeError, MeasurementError, WorkloadError
 from ..run import CompileEvent
 from ..workload import Workload
-from .compiler import compile_counts, compile_events, reset_compiler
+from .compiler import compile_counts, reset_compiler
 from .device import Device
 from .instance import Instance, build, first_call, reporting
 from .profile import ProfilerSession, profile_session
@@ -139,7 +139,7 @@ def _compiled_root(module: Any) -> object:
 
 def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
     with reporting(workload, "measuring"), instance.grad_mode():
-        before, known = compile_counts(), compile_events()
+        before = compile_counts()
         first_call(instance)
         after = compile_counts()
         warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
@@ -150,14 +150,14 @@ def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
         if not session.executions[0]:
             raise WorkloadError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
         instance.prepare()
-        events = tuple(each for each in compile_events() if each not in known)
+        prepared = compile_counts()
         return Subject(
             workload=workload,
             structure=session,
             pace=Pace.of(call_us, session),
             graph_breaks=after.graph_breaks - before.graph_breaks,
-            recompiles=compile_counts().graphs - after.graphs,
-            compile_events=events,
+            recompiles=prepared.graphs - after.graphs,
+            compile_events=prepared.events_since(before),
             peak=device.peak_allocated_bytes(instance.call),
             # Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call looks for its own
             # among them, so that its dispatch would take longer with each (docs/measuring.md).

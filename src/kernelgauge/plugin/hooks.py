@@ -219,17 +219,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_benchmark_group_stats(config: pytest.Config) -> Generator[None, Any, Any]:
     """Leave latencies of workloads out of pytest-benchmark's table, unless `-v` or one of its options asks for it."""
     groups = yield
-    asked = any(each.startswith("--benchmark") for each in _arguments(config)) or config.getoption("benchmark_compare")
-    if asked or config.getoption("verbose") > 0:
+    session = config.stash[SESSION]
+    asked = any(each.startswith("--benchmark") for each in session.options.arguments)
+    if asked or config.getoption("benchmark_compare") or config.getoption("verbose") > 0:
         return groups
-    session = config.stash[SESSION].pytest
-    ours = {item.nodeid for item in session.items if workload_of(item)} if session else set()
+    ours = {item.nodeid for item in session.pytest.items if workload_of(item)}
     others = [(name, [each for each in group if each["fullname"] not in ours]) for name, group in groups]
     return [(name, group) for name, group in others if group]
-
-
-def _arguments(config: pytest.Config) -> tuple[str, ...]:
-    return tuple(map(str, config.invocation_params.args))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
