@@ -22,9 +22,11 @@ __all__ = [
     "Fingerprint",
     "Observation",
     "OpRecord",
+    "Origin",
     "Roof",
     "Run",
     "Sample",
+    "SourceLine",
     "Statistic",
     "Timer",
     "is_duration",
@@ -214,6 +216,31 @@ class CompileEvent(msgspec.Struct, frozen=True):
         return f"{self.kind}{place}{code}: {self.reason}"
 
 
+class SourceLine(msgspec.Struct, frozen=True):
+    """A line of code. `file`: relative to the working directory, or to the packages."""
+
+    file: str
+    line: int
+    code: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f"  {self.code}" if self.code else "")
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a launch comes from. It is no part of what the launch is: a line that moved is no change.
+
+    Attributes:
+        module: path in the model (``layers.0.mlp``; ``layers.*.mlp`` where compiled layers share the code), or the model's class.
+        lines: of the code that asked for it; those of each op that a compiler fused.
+        is_backward: whether autograd launched it for these lines.
+    """
+
+    module: str
+    lines: tuple[SourceLine, ...]
+    is_backward: bool = False
+
+
 class ControlTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A workload of our own that no change of the code under test can touch: what moves it is the machine."""
 
@@ -263,6 +290,10 @@ class Run(msgspec.Struct, frozen=True):
     steps: int = 0  # profiler steps in the trace
     synchronizing_ops: tuple[str, ...] = ()  # "aten::item: cudaStreamSynchronize", of one call of the workload
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
+    # Of each kernel, each of `synchronizing_ops` and each of `copying_ops`; None: not known. Empty: of none.
+    origins: tuple[Origin | None, ...] = ()
+    synchronization_origins: tuple[Origin | None, ...] = ()
+    copy_origins: tuple[Origin | None, ...] = ()
     compile_events: tuple[CompileEvent, ...] = ()  # each once; `counts` says how many there were
     # What reports compare the kernels with, and nobody judges.
     work: tuple[Work | None, ...] = ()  # of each kernel; None where the shapes of its op do not say

@@ -15,6 +15,7 @@ from ..workload import Workload
 from .compiler import compile_counts, reset_compiler
 from .device import Device
 from .instance import Instance, build, first_call, reporting
+from .origins import Origins, origins_of
 from .profile import ProfilerSession, profile_session
 from .replicate import Pace, Replicate
 from .settings import Settings
@@ -39,6 +40,7 @@ class Subject:
     pace: Pace
     graph_breaks: int
     peak: int | None
+    origins: Origins = field(default_factory=Origins)
     is_control: bool = False
     recompiles: int = 0
     compile_events: tuple[CompileEvent, ...] = ()
@@ -151,6 +153,7 @@ def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
             raise WorkloadError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
         instance.prepare()
         prepared = compile_counts()
+        peak = device.peak_allocated_bytes(instance.call)
         return Subject(
             workload=workload,
             structure=session,
@@ -158,7 +161,8 @@ def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
             graph_breaks=after.graph_breaks - before.graph_breaks,
             recompiles=prepared.graphs - after.graphs,
             compile_events=prepared.events_since(before),
-            peak=device.peak_allocated_bytes(instance.call),
+            peak=peak,
+            origins=origins_of(instance, session, device, is_compiled=bool(after.graphs - before.graphs)),
             # Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call looks for its own
             # among them, so that its dispatch would take longer with each (docs/measuring.md).
             only_instance=instance if session.replays_graphs else None,
