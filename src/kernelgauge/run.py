@@ -29,6 +29,7 @@ __all__ = [
     "SourceLine",
     "Statistic",
     "Timer",
+    "common_path",
     "is_duration",
     "observe",
     "on_the_fastest_host",
@@ -209,11 +210,7 @@ class CompileEvent(msgspec.Struct, frozen=True):
     file: str | None = None  # relative to the working directory, or to the packages
     line: int = 0
     code: str = ""
-
-    def __str__(self) -> str:
-        place = f" at {self.file}:{self.line}" if self.file else ""
-        code = f" `{self.code}`" if self.code else ""
-        return f"{self.kind}{place}{code}: {self.reason}"
+    module: str = ""  # as `Origin.module`
 
 
 class SourceLine(msgspec.Struct, frozen=True):
@@ -239,6 +236,21 @@ class Origin(msgspec.Struct, frozen=True):
     module: str
     lines: tuple[SourceLine, ...]
     is_backward: bool = False
+
+
+def common_path(paths: Sequence[str]) -> str:
+    """Return one path for several modules: ``layers.*.{norm1,norm2}``; as far as they have a shape in common."""
+    parts = zip(*(path.split(".") for path in paths), strict=False)
+    return ".".join(_common_name(list(dict.fromkeys(names))) for names in parts)
+
+
+_MOST_NAMES = 3  # of modules in braces
+
+
+def _common_name(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return "*" if len(names) > _MOST_NAMES or names[0].isdecimal() else f"{{{','.join(names)}}}"
 
 
 class ControlTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -288,6 +300,7 @@ class Run(msgspec.Struct, frozen=True):
     occupancy_queries: int = 0
     metadata_ops_that_launched: tuple[str, ...] = ()
     steps: int = 0  # profiler steps in the trace
+    transfers_us: float = 0.0  # copies and memsets of a call, which are in no GPU time
     synchronizing_ops: tuple[str, ...] = ()  # "aten::item: cudaStreamSynchronize", of one call of the workload
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
     # Of each kernel, each of `synchronizing_ops` and each of `copying_ops`; None: not known. Empty: of none.

@@ -15,6 +15,7 @@ from .baseline import (
     gemm_kernel,
     references_us,
 )
+from .cause import cause_reasons, compile_causes
 from .expectation import Expectation, applicable, mismatches
 from .fingerprint import Comparison, FieldChange, compare
 from .priors import FALSE_ALARMS_PER_RUN, Limits, Prior, prior_for
@@ -31,7 +32,7 @@ from .review import (
     plan_update,
     review,
 )
-from .structure import compile_reasons, judge_structure
+from .structure import judge_structure
 from .time_verdict import judge_time, not_measured
 from .timing import Decision, ProcessTime, decide, on_same_host, variance_between_processes
 from .verdict import (
@@ -80,10 +81,11 @@ __all__ = [
     "Verdict",
     "applicable",
     "calibrated",
+    "cause_reasons",
     "check_integers",
     "compare",
     "comparison_count",
-    "compile_reasons",
+    "compile_causes",
     "decide",
     "decode_baseline",
     "encode_baseline",

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import ControlTime, Counts, Fingerprint, Observation, Run, Sample, Timer, is_duration, observe
+from ..run import ControlTime, Counts, Fingerprint, Observation, Origin, Run, Sample, Timer, is_duration, observe
 from ..trace.kernel import KernelRecord, was_autotuned, with_current_kind
 from .fingerprint import compare
 from .timing import ProcessTime
@@ -71,7 +71,7 @@ def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Like
         return Likeness.IDENTICAL
     if [identity.without_source for identity in before] == [identity.without_source for identity in after]:
         return Likeness.SAME_CONFIGURATION
-    if [identity.name for identity in before] == [identity.name for identity in after]:
+    if [identity.unnumbered for identity in before] == [identity.unnumbered for identity in after]:
         return Likeness.SAME_NAMES
     return Likeness.OTHER_KERNELS
 
@@ -153,7 +153,8 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file of `baselines/<gpu>/`. Field order is the order in the file.
 
     Unknown fields are ignored here and in `recorded` only: older files have `ancestors`.
-    `recorded`: None if the file was written in schema 2.
+    `recorded`: None if the file was written in schema 2. `origins`: of each kernel, which are shown and never judged; older files
+    have none.
     """
 
     schema_version: int
@@ -163,6 +164,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     counts: Counts
     entries: tuple[Entry, ...]
     recorded: Recorded | None = None
+    origins: tuple[Origin | None, ...] = ()
 
     def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
         """Return the entry to compare these kernels with: that of their own configuration, else the one chosen most often."""
@@ -231,6 +233,7 @@ def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Basel
         counts=run.counts,
         entries=(Entry(draws=1, kernels=kernels, processes=(Process(run.gpu, timers, controls, run.host),)),),
         recorded=recorded,
+        origins=run.origins,
     )
 
 

@@ -14,9 +14,9 @@ from ..errors import BaselineError, NewerBaselineError
 from ..run import Timer
 from ..trace.kernel import KernelIdentity
 from .baseline import Baseline, Entry, Likeness, Recorded, gemm_kernel, merge_entries
+from .cause import cause_reasons, kernel_causes
 from .fingerprint import FieldChange, compare
 from .priors import Limits, prior_for
-from .time_verdict import explain
 from .timing import Decision, decide
 from .verdict import Status
 
@@ -486,8 +486,8 @@ def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequen
     device = next((each for each in times if each.timer is Timer.DEVICE), None)
     if (device is not None and device.moved) or not alike.same_configuration:
         stored = entry.kernels_in(device.before_us if device is not None else None)
-        named, rest = explain(stored, new.entries[0].kernels)
-        yield from named
+        causes, rest = kernel_causes(stored, new.entries[0].kernels)
+        yield from (reason.text for reason in cause_reasons(causes))
         if rest:
             yield rest
 

@@ -85,6 +85,9 @@ def observed(
             occupancy_queries=window.occupancy_queries,
             metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
             steps=len(session.trace.steps()),
+            transfers_us=fmean(
+                sum(record.time_us for record in (*each.copies, *each.memsets)) for each in session.windows
+            ),
             synchronizing_ops=tuple(text for text, _ in window.synchronizing_ops),
             copying_ops=tuple(text for text, _ in window.copying_ops),
             origins=subject.origins.kernels,

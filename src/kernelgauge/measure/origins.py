@@ -18,32 +18,30 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.profiler import profile, record_function
-from torch.profiler.python_tracer import _prefix_regex
 
 from ..errors import shown_path
-from ..run import Origin, SourceLine
+from ..run import CompileEvent, Origin, SourceLine, common_path
 from ..trace import REGION, Window, parse
 from .compiler import is_generated, is_of_a_library, is_ours, is_users, provenance
 from .device import Device, Execution
 from .instance import Instance
 from .profile import ProfilerSession
 
-__all__ = ["Origins", "origins_of"]
+__all__ = ["Modules", "Origins", "origins_of"]
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)\n\s*(.*)')  # of a stack as torch.compile writes it
 _HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+)")
 Stack = list[tuple[str, int, str]]  # file, line and code of each frame, outermost first
-_MOST_NAMES = 3  # of modules in braces
 _MOST_LINES = 8  # of a fusion: more are not read
 
 
@@ -56,7 +54,9 @@ class Origins:
     synchronizations: tuple[Origin | None, ...] = ()
 
 
-def origins_of(instance: Instance, structure: ProfilerSession, device: Device, *, is_compiled: bool) -> Origins:
+def origins_of(
+    instance: Instance, modules: Modules, structure: ProfilerSession, device: Device, *, is_compiled: bool
+) -> Origins:
     """Profile one more call and return where its launches come from.
 
     Args:
@@ -69,8 +69,10 @@ def origins_of(instance: Instance, structure: ProfilerSession, device: Device, *
         events, window = _profile(instance, device, mode, replays_graphs=structure.replays_graphs)
         executions = device.executions(window)
         matched = _matched(structure, executions)
-        if matched is not None:
-            places = _Places(events, instance.module)
+        if matched is None:
+            continue
+        with suppress(AttributeError, ImportError, TypeError):  # private names of torch: another version may lack them
+            places = _Places(events, modules)
             return Origins(
                 kernels=tuple(
                     None if place is None else places.origin(executions[place].external_id) for place in matched
@@ -167,8 +169,8 @@ class _Place:
 class _Places:
     """The place of each op of one session."""
 
-    def __init__(self, events: Sequence[Any], module: Any) -> None:
-        self._modules = _Modules(module)
+    def __init__(self, events: Sequence[Any], modules: Modules) -> None:
+        self._modules = modules
         self._files = _Files()
         self._places: dict[int, _Place] = {}  # by the id of the op
         self._forward: dict[int, _Place] = {}  # by sequence number: the first op that has it
@@ -189,7 +191,7 @@ class _Places:
     def _of_generated_code(self, at: _Generated) -> Origin | None:
         stacks = compiled_stacks(at)
         lines = dict.fromkeys(line for stack in stacks if (line := _innermost(stack)) is not None)
-        return Origin(self._modules.around(stacks) or self._modules.root, tuple(lines)[:_MOST_LINES]) if lines else None
+        return Origin(self._modules.around(stacks), tuple(lines)[:_MOST_LINES]) if lines else None
 
     def _walk(self, events: Sequence[Any]) -> None:
         waiting = [(event, _Place()) for event in reversed(events)]
@@ -248,6 +250,8 @@ class _Files:
     """Files by the names that the profiler gives them, which lack the folders of `sys.path`."""
 
     def __init__(self) -> None:
+        from torch.profiler.python_tracer import _prefix_regex
+
         self._prefixes = _prefix_regex()
         loaded = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
         self._full: dict[str, str | None] = {}
@@ -268,16 +272,21 @@ class _Files:
 # -- modules ---------------------------------------------------------------------------------------------------------------
 
 
-class _Modules:
-    """The modules of a workload: paths by the object's address, and by the line of a ``forward``."""
+class Modules:
+    """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them."""
 
     def __init__(self, module: Any) -> None:
-        self._all = list(module.named_modules(remove_duplicate=False)) if isinstance(module, nn.Module) else []
-        self.root = type(module).__name__ if self._all else ""
+        named = list(module.named_modules(remove_duplicate=False)) if isinstance(module, nn.Module) else []
+        self.root = type(module).__name__ if named else ""
         self.names: dict[int, str] = {}
-        for name, each in self._all:  # a module that is used twice has both names
-            known = self.names.get(id(each))
+        self._forwards: list[tuple[str, range, str]] = []  # file, lines, path
+        for name, each in named:
+            known = self.names.get(id(each))  # a module that is used twice has both names
             self.names[id(each)] = name if not known else f"{known} = {name}"
+            code = getattr(inspect.unwrap(type(each).forward), "__code__", None)
+            if code is not None:
+                last = max((line for *_, line in code.co_lines() if line is not None), default=code.co_firstlineno)
+                self._forwards.append((code.co_filename, range(code.co_firstlineno, last + 1), name))
 
     def around(self, stacks: Iterable[Stack]) -> str:
         """Return the path of the innermost module around all of these, by its ``forward``; empty if there is none.
@@ -287,35 +296,21 @@ class _Modules:
         found: list[list[str]] = []
         for stack in stacks:
             for file, line, _ in reversed(stack):
-                paths = [path for (of, first, last), path in self._forwards if of == file and first <= line <= last]
+                paths = [path for of, lines, path in self._forwards if line in lines and file in (of, shown_path(of))]
                 if paths:
-                    found.append(_joined(paths))
+                    found.append(common_path(paths).split("."))
                     break
         alike = takewhile(lambda parts: len(set(parts)) == 1, zip(*found, strict=False))
-        return ".".join(parts[0] for parts in alike)
+        return ".".join(parts[0] for parts in alike) or self.root
 
-    @cached_property
-    def _forwards(self) -> list[tuple[tuple[str, int, int], str]]:
-        found: list[tuple[tuple[str, int, int], str]] = []
-        for name, each in self._all:
-            forward = inspect.unwrap(type(each).forward)
-            code = getattr(forward, "__code__", None)
-            if code is not None:
-                last = max((line for *_, line in code.co_lines() if line is not None), default=code.co_firstlineno)
-                found.append(((code.co_filename, code.co_firstlineno, last), name))
-        return found
-
-
-def _joined(paths: Sequence[str]) -> list[str]:
-    """Return the parts of one path for several: ``layers``, ``*``, ``{norm1,norm2}``."""
-    parts = [path.split(".") for path in paths]
-    return [_one_name(list(dict.fromkeys(names))) for names in zip(*parts, strict=False)]
-
-
-def _one_name(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return names[0]
-    return "*" if len(names) > _MOST_NAMES or names[0].isdecimal() else f"{{{','.join(names)}}}"
+    def located(self, events: Iterable[CompileEvent]) -> tuple[CompileEvent, ...]:
+        """Return events of the compiler with the module that their line belongs to."""
+        return tuple(
+            msgspec.structs.replace(each, module=self.around([[(each.file, each.line, each.code)]]))
+            if each.file
+            else each
+            for each in events
+        )
 
 
 # -- compiled code: a line of what was generated leads to the lines that it was generated of -----------------------------------

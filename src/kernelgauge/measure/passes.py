@@ -113,7 +113,7 @@ class Passes:
             return None
         after = compile_counts()
         subject.recompiles += after.graphs - before.graphs
-        subject.compile_events += after.events_since(before)
+        subject.compile_events += subject.modules.located(after.events_since(before))
         if not measured.disturbed_by or subject.is_control:
             subject.replicates.append(measured)
             return measured
