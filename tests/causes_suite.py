@@ -136,7 +136,7 @@ def write_suite(folder: Path) -> None:
         "model.py": MODEL,
         "conftest.py": CONFTEST,
         "test_all.py": TESTS,
-        "pytest.ini": "[pytest]\n",
+        "pytest.ini": "[pytest]\naddopts = -p kernelgauge.plugin\n",
     }.items():
         (folder / name).write_text(text, encoding="utf-8")
 

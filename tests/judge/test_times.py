@@ -244,7 +244,7 @@ def test_false_alarms_stay_below_the_level(spread: float, device: str, processes
 
 
 LAUNCH_BOUND = {"device": (100.0,) * 4, "before": known(timer=LATENCY, device=(100.0,) * 4)}
-BUSY_IDLE = ["GPU busy 100.0 -> 100.0 us (+0.0)", "GPU idle 100.0 -> 300.0 us (+200.0): launch-bound"]
+BUSY_IDLE = ["kernels 100.0 -> 100.0 us (+0.0)", "without kernels 100.0 -> 300.0 us (+200.0): launch-bound"]
 GPU_CHANGED = "the GPU itself changed its speed (reference copy +0.0 %, gemm +1.2 %)"
 
 

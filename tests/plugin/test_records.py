@@ -59,7 +59,7 @@ def test_run_leaves_results_reports_and_annotations(
     assert not any(str(path) in json.dumps(kept) for path in (project.root, Path.home()))
     report = (project.latest / "report.md").read_text()
     assert report == summary_markdown([results])
-    assert "why: a_gelu  4.0 -> 5.5 us" in report
+    assert "cause: the same kernel, slower: a_gelu  4.0 -> 5.5 us" in report
     assert step.read_text().startswith("# mine\n\n**NO_BASELINE**")
     assert step.read_text().endswith("\n\n" + report)
     properties = project.of("test_device_time", ID).properties

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..run import Counts, Origin, Run, SourceLine, common_path
-from ..trace.difference import KernelChange, stretches
+from ..trace.difference import KernelChange, Stretch, stretches
 from ..trace.kernel import KernelIdentity, KernelRecord, configuration_change, was_autotuned
 from .verdict import Reason
 
@@ -19,8 +19,9 @@ _NAMED_AT_LEAST = 3
 # Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
 _UNCHANGED = 0.01
 _MOST_CAUSES = 3  # in a verdict; the kernels themselves are all in the results
-_MOST_NAMES = 3  # of kernels in a cause
+_NAMES_WIDTH = 55  # and ``was`` before, and ``and 9 others`` after: 80 columns
 _MOST_LINES = 2  # of code
+_MOST_KINDS = 2  # of the kernels that did not change
 _CODE_WIDTH = 69  # with the label, 80 columns
 _TIMES = {2: ", twice"}
 _PASSES = {
@@ -92,20 +93,38 @@ def _cut(text: str) -> str:
 # -- kernels --------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Launch:
+    """A kernel of a sequence, and where it comes from."""
+
+    identity: KernelIdentity
+    device_time_us: float
+    origin: Origin | None
+
+
+def _launches(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> list[_Launch]:
+    known = origins if len(origins) == len(kernels) else [None] * len(kernels)
+    return [
+        _Launch(kernel.identity, kernel.device_time_us, origin) for kernel, origin in zip(kernels, known, strict=True)
+    ]
+
+
 @dataclass
 class _Group:
     """Launches that changed together, and how often they did."""
 
-    before: list[KernelRecord] = field(default_factory=list)
-    after: list[KernelRecord] = field(default_factory=list)
-    origins: list[Origin] = field(default_factory=list)
+    before: list[_Launch] = field(default_factory=list)
+    after: list[_Launch] = field(default_factory=list)
     places: Counter[tuple[tuple[str, ...], ...]] = field(default_factory=Counter)  # by the names before and after
 
-    def add(self, before: Sequence[KernelRecord], after: Sequence[KernelRecord], origins: Iterable[Origin]) -> None:
+    def add(self, before: Sequence[_Launch], after: Sequence[_Launch]) -> None:
         self.before += before
         self.after += after
-        self.origins += origins
         self.places[tuple(tuple(kernel.identity.unnumbered for kernel in side) for side in (before, after))] += 1
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        return _origins(self.after or self.before)
 
     @property
     def delta_us(self) -> float:
@@ -129,46 +148,34 @@ def kernel_causes(
         origins, old_origins: of each launch after and before; empty if none is known.
         is_timed: whether times count. Else a kernel that is only slower is no cause, nor what the autotuner chose.
     """
-    known = {
-        id(kernel): origin
-        for side, found in ((before, old_origins), (after, origins))
-        for kernel, origin in zip(side, found, strict=False)
-        if origin is not None
-    }
     code = frozenset(line.code for origin in old_origins if origin is not None for line in origin.lines)
     other: list[_Group] = []
-    paired: list[KernelChange[KernelRecord]] = []
-    for stretch in stretches(before, after):
+    paired: list[KernelChange[_Launch]] = []
+    for stretch in stretches(_launches(before, old_origins), _launches(after, origins)):
         if stretch.same_names:
             paired += map(KernelChange, stretch.before, stretch.after)
         elif stretch.before or stretch.after:
-            found = [
-                origin for kernel in stretch.after or stretch.before if (origin := known.get(id(kernel))) is not None
-            ]
-            _group_of(other, stretch.before, found).add(stretch.before, stretch.after, found)
-    causes = [Cause(_other_launches(group), tuple(group.origins), code, group.delta_us) for group in other]
+            _group_of(other, stretch).add(stretch.before, stretch.after)
     changed, rest = _changed_pairs(paired, sum(abs(group.delta_us) for group in other), is_timed=is_timed)
-    causes += [
-        Cause(
-            text,
-            tuple(origin for one in group.after if (origin := known.get(id(one))) is not None),
-            delta_us=group.delta_us,
-        )
-        for text, group in changed.items()
-    ]
+    causes = [Cause(_other_launches(group), group.origins, code, group.delta_us) for group in other]
+    causes += [Cause(text, group.origins, delta_us=group.delta_us) for text, group in changed.items()]
     if not is_timed:
         causes = [replace(cause, delta_us=None) for cause in causes]
     return causes, _rest(rest)
 
 
-def _group_of(groups: list[_Group], before: Sequence[KernelRecord], origins: Sequence[Origin]) -> _Group:
+def _origins(launches: Iterable[_Launch]) -> tuple[Origin, ...]:
+    return tuple(launch.origin for launch in launches if launch.origin is not None)
+
+
+def _group_of(groups: list[_Group], stretch: Stretch[_Launch]) -> _Group:
     """Return the group that a stretch belongs to: one with a line in common, or one that lost the same kernels."""
-    lines = {line for origin in origins for line in origin.lines}
-    names = {kernel.identity.unnumbered for kernel in before}
+    lines = {line for origin in _origins(stretch.after or stretch.before) for line in origin.lines}
+    names = {launch.identity.unnumbered for launch in stretch.before}
     for group in groups:
         if lines & {line for origin in group.origins for line in origin.lines}:
             return group
-        if not lines and not group.origins and names == {kernel.identity.unnumbered for kernel in group.before}:
+        if not lines and not group.origins and names == {launch.identity.unnumbered for launch in group.before}:
             return group
     groups.append(_Group())
     return groups[-1]
@@ -184,6 +191,8 @@ def _other_launches(group: _Group) -> str:
         head = f"{_count(new, 'new kernel')}{often}"
     elif not new:
         head = f"{_count(old, 'kernel')} less{often}"
+    elif old == new:
+        head = f"{'another kernel' if new == 1 else f'{new} other kernels'}{often}"
     else:
         head = f"{_count(new, 'kernel')} instead of {old}{often}"
     dtypes = [
@@ -196,12 +205,16 @@ def _other_launches(group: _Group) -> str:
     return "\n".join([head, *(f"{label} {_names(kernels)}".strip() for label, kernels in sides)])
 
 
-def _names(kernels: Sequence[KernelRecord]) -> str:
+def _names(kernels: Sequence[_Launch]) -> str:
+    """Return as many names as fit into a line, but one at least."""
     names = list(dict.fromkeys(kernel.identity.shown for kernel in kernels))
-    if len(names) == _MOST_NAMES + 1:  # no longer than to say that there is one more
-        return ", ".join(names)
-    more = f" and {len(names) - _MOST_NAMES} others" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+    shown = names[:1]
+    for name in names[1:]:
+        if len(", ".join([*shown, name])) > _NAMES_WIDTH:
+            break
+        shown.append(name)
+    left = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {_count(left, 'other')}" if left else "")
 
 
 def _count(count: int, noun: str) -> str:
@@ -209,8 +222,8 @@ def _count(count: int, noun: str) -> str:
 
 
 def _changed_pairs(
-    paired: Sequence[KernelChange[KernelRecord]], other_us: float, *, is_timed: bool
-) -> tuple[dict[str, _Group], list[KernelChange[KernelRecord]]]:
+    paired: Sequence[KernelChange[_Launch]], other_us: float, *, is_timed: bool
+) -> tuple[dict[str, _Group], list[KernelChange[_Launch]]]:
     """Group launches that are there on both sides by what happened to them; return those to which nothing did, too."""
     said = {id(change): _what_changed(change, is_timed=is_timed) for change in paired}
     alike = [change for change in paired if not said[id(change)]]
@@ -223,13 +236,12 @@ def _changed_pairs(
     groups: dict[str, _Group] = {}
     for change in paired:
         if text := said[id(change)]:
-            groups.setdefault(text, _Group()).add(
-                [change.before] if change.before else [], [change.after] if change.after else [], ()
-            )
+            sides = ([one] if one is not None else [] for one in (change.before, change.after))
+            groups.setdefault(text, _Group()).add(*sides)
     return groups, [change for change in paired if not said[id(change)]]
 
 
-def _what_changed(change: KernelChange[KernelRecord], *, is_timed: bool) -> str:
+def _what_changed(change: KernelChange[_Launch], *, is_timed: bool) -> str:
     """Return what differs between two launches of one kernel besides their times; empty if nothing does."""
     assert change.before is not None
     assert change.after is not None
@@ -250,7 +262,7 @@ def _other_source(before: KernelIdentity, after: KernelIdentity) -> str:
     return f", of other source ({str(before.source_hash)[:8]} -> {str(after.source_hash)[:8]})"
 
 
-def _slower(change: KernelChange[KernelRecord]) -> str:
+def _slower(change: KernelChange[_Launch]) -> str:
     assert change.before is not None
     assert change.after is not None
     how = "slower" if change.delta_us > 0 else "faster"
@@ -258,13 +270,16 @@ def _slower(change: KernelChange[KernelRecord]) -> str:
     return f"the same kernel, {how}: {change.after.identity.shown}  {times}"
 
 
-def _rest(rest: Sequence[KernelChange[KernelRecord]]) -> str:
+def _rest(rest: Sequence[KernelChange[_Launch]]) -> str:
     if not rest:
         return ""
     before = sum(change.before.device_time_us for change in rest if change.before)
     delta = sum(change.delta_us for change in rest)
     kinds = Counter(change.after.identity.kind for change in rest if change.after)
-    counted = ", ".join(_count(count, "GEMM" if kind == "gemm" else f"{kind} kernel") for kind, count in kinds.items())
+    named = kinds.most_common(_MOST_KINDS)
+    left = kinds.total() - sum(count for _, count in named)
+    counted = ", ".join(_count(count, "GEMM" if kind == "gemm" else f"{kind} kernel") for kind, count in named)
+    counted += f" and {_count(left, 'other')}" if left else ""
     share = delta / before if before else 0.0
     word = "unchanged" if abs(share) < _UNCHANGED else "of the same identity"
     return f"{counted} {word} ({100 * share:+.1f} %, {delta:+.2f} us)"

@@ -171,7 +171,7 @@ def _causes(compared: ComparedTime) -> list[Reason]:
     ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
     if ops[0] != ops[1]:
         reasons.append(Reason("why", f"dispatcher ops {ops[0]} -> {ops[1]}"))
-    elif timer is Timer.HOST:
+    elif timer is Timer.HOST and not reasons:
         how = "slower" if decision.status is Status.REGRESSED else "faster"
         reasons.append(Reason("why", f"the host is {how} in the same {ops[1]} dispatcher ops, or around them"))
     return [*reasons, *(_latency_parts(compared) if timer is Timer.END_TO_END else [])]

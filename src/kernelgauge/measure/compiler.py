@@ -183,7 +183,7 @@ def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
     numbers = torch.get_rng_state()
     gpu_numbers = cuda.get_rng_state() if cuda.is_initialized() else None
     was_profiled, was_deterministic = inductor.cpp.enable_kernel_profile, has_switch and inductor.deterministic
-    was_traced = getattr(inductor.trace, "provenance_tracking_level", None)
+    was_traced = getattr(getattr(inductor, "trace", None), "provenance_tracking_level", None)
     was_disabled = _structured_trace.disabled
     inductor.cpp.enable_kernel_profile = True
     if was_traced is not None:  # from the first compile on: a cached graph keeps what it was compiled with

@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -41,7 +41,8 @@ __all__ = ["Modules", "Origins", "origins_of"]
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)\n\s*(.*)')  # of a stack as torch.compile writes it
 _HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+)")
-Stack = list[tuple[str, int, str]]  # file, line and code of each frame, outermost first
+Frame = tuple[str, int, str]  # file, line and code
+Stack = list[Frame]  # outermost first
 _MOST_LINES = 8  # of a fusion: more are not read
 
 
@@ -78,7 +79,9 @@ def origins_of(
                     None if place is None else places.origin(executions[place].external_id) for place in matched
                 ),
                 copies=_if_alike(places, window.copying_ops, there.copying_ops),
-                synchronizations=_if_alike(places, window.synchronizing_ops, there.synchronizing_ops),
+                synchronizations=_if_alike(
+                    places, places.with_waits(window.synchronizing_ops), there.synchronizing_ops
+                ),
             )
     return Origins()
 
@@ -174,7 +177,17 @@ class _Places:
         self._files = _Files()
         self._places: dict[int, _Place] = {}  # by the id of the op
         self._forward: dict[int, _Place] = {}  # by sequence number: the first op that has it
+        self._waits: list[_Place] = []  # calls that wait and that no op makes: `torch.cuda.synchronize`
         self._walk(events)
+
+    def with_waits(self, calls: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
+        """Give each synchronising call that no op makes an id of its own, in order; none if their number does not fit."""
+        without = [place for place, (_, external_id) in enumerate(calls) if external_id not in self._places]
+        if len(without) != len(self._waits):
+            return list(calls)
+        ids = {place: -1 - number for number, place in enumerate(without)}
+        self._places |= {-1 - number: place for number, place in enumerate(self._waits)}
+        return [(text, ids.get(place, external_id)) for place, (text, external_id) in enumerate(calls)]
 
     def origin(self, external_id: int | None) -> Origin | None:
         place = self._places.get(external_id) if external_id is not None else None
@@ -189,7 +202,7 @@ class _Places:
         return None if line is None else Origin(place.module or self._modules.root, (line,), is_backward)
 
     def _of_generated_code(self, at: _Generated) -> Origin | None:
-        stacks = compiled_stacks(at)
+        stacks = compiled_stacks(at, self._files.loaded | self._modules.files)
         lines = dict.fromkeys(line for stack in stacks if (line := _innermost(stack)) is not None)
         return Origin(self._modules.around(stacks), tuple(lines)[:_MOST_LINES]) if lines else None
 
@@ -200,15 +213,17 @@ class _Places:
             kind, extra = event.typed
             name = kind.name
             if name in ("PyCall", "PyCCall"):
-                place = self._called(extra, place, has_frame=name == "PyCall")
+                place = self._called(event, extra, place, has_frame=name == "PyCall")
             elif name == "TorchOp":
                 place = self._dispatched(event, extra, place)
             waiting += [(child, place) for child in reversed(event.children)]
 
-    def _called(self, extra: Any, place: _Place, *, has_frame: bool) -> _Place:
+    def _called(self, event: Any, extra: Any, place: _Place, *, has_frame: bool) -> _Place:
         """Return the place within a Python function, of which the line is not known yet, by the line that called it."""
         place = self._at(place, extra.caller.file_name, extra.caller.line_number)
         if not has_frame:
+            if "synchronize" in event.name and (place.at or place.library):
+                self._waits.append(place)
             return place
         if extra.module is not None:
             place = replace(place, module=self._modules.names.get(extra.module.self_ptr, place.module))
@@ -253,9 +268,9 @@ class _Files:
         from torch.profiler.python_tracer import _prefix_regex
 
         self._prefixes = _prefix_regex()
-        loaded = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+        self.loaded = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
         self._full: dict[str, str | None] = {}
-        for file in loaded:
+        for file in self.loaded:
             self._full[self._short(file)] = None if self._short(file) in self._full else file
 
     def full(self, name: str) -> str | None:
@@ -288,6 +303,10 @@ class Modules:
                 last = max((line for *_, line in code.co_lines() if line is not None), default=code.co_firstlineno)
                 self._forwards.append((code.co_filename, range(code.co_firstlineno, last + 1), name))
 
+    @property
+    def files(self) -> set[str]:
+        return {file for file, _, _ in self._forwards}
+
     def around(self, stacks: Iterable[Stack]) -> str:
         """Return the path of the innermost module around all of these, by its ``forward``; empty if there is none.
 
@@ -316,8 +335,11 @@ class Modules:
 # -- compiled code: a line of what was generated leads to the lines that it was generated of -----------------------------------
 
 
-def compiled_stacks(at: _Generated) -> list[Stack]:
-    """Return the stacks (file, line, code), outermost frame first, of what a line of generated code computes; empty if not known."""
+def compiled_stacks(at: _Generated, loaded: Collection[str]) -> list[Stack]:
+    """Return the stacks of what a line of generated code computes, outermost frame first; empty if not known.
+
+    `loaded`: the files that this process has loaded.
+    """
     handle = _handle_above(at)
     if handle is None:
         return []
@@ -326,7 +348,25 @@ def compiled_stacks(at: _Generated) -> list[Stack]:
     if len(answers) != 1:  # graphs of the same kernels, from different lines
         return []
     stacks = [_FRAME.findall(text) for text in json.loads(answers.pop())]
-    return [[(file, int(line), code) for file, line, _, code in stack] for stack in stacks]
+    placed = ([_frame_now(file, int(line), code.strip(), loaded) for file, line, _, code in stack] for stack in stacks)
+    return [[frame for frame in stack if frame is not None] for stack in placed if None not in stack]
+
+
+def _frame_now(file: str, line: int, code: str, loaded: Collection[str]) -> Frame | None:
+    """Return where a line of code stands now; None if that is not known.
+
+    Inductor's cache finds a graph by what it computes. Its lines are those of the day and of the folder that it was compiled in.
+    """
+    if file in loaded and linecache.getline(file, line).strip() == code:
+        return file, line, code
+    files = [file] if file in loaded else [each for each in loaded if Path(each).name == Path(file).name]
+    found = [
+        (each, number, code)
+        for each in files
+        for number, text in enumerate(linecache.getlines(each), 1)
+        if text.strip() == code
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _handle_above(at: _Generated) -> str | None:
