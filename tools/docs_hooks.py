@@ -64,9 +64,16 @@ def relinked(markdown: str, place: str, files: Files) -> str:
         there = _ROOT_PAGES.get(file) or (file.removeprefix("docs/") if file.startswith("docs/") else "")
         if there and files.get_file_from_path(there):
             relative = posixpath.relpath(there, posixpath.dirname(place) or ".")
+            if text.endswith(path) and not image:  # a reader of the site sees titles, not files
+                text = _title(file)
             return f"{image}[{text}]({relative}{'#' + anchor if anchor else ''})"
         if not (ROOT / file).exists():
             _log.warning("%s: link to %s, which does not exist", source, target)
         return text
 
     return "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in _BLOCK.split(markdown))
+
+
+def _title(file: str) -> str:
+    heading = re.search(r"^# (.+)$", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+    return heading[1] if heading else file

@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 _BASELINES = ROOT / "baselines" / "nvidia-h200"
 _SHAPE = "bf16-64x128x768x3072"
-_WIDTH, _BAR, _STEP, _TOP, _MARGIN = 600, 30, 66, 58, 10  # pixels
+_WIDTH, _BAR, _STEP, _TOP, _MARGIN = 500, 30, 66, 56, 6  # pixels
 _FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 _THEMES = {
     "light": {"text": "#1f2328", "quiet": "#59636e", "gemm": "#b6cdf2", "other": "#b8e0c2", "slow": "#f5b9a0"},
@@ -44,7 +44,7 @@ def lanes() -> list[Lane]:
         entries = sorted(baseline["entries"], key=lambda entry: sum(map(_us, entry["kernels"])))
         compiles = sum(entry["draws"] for entry in entries)
         for index, entry in enumerate(entries):
-            tuned = f", autotuner's choice in {entry['draws']} of {compiles} compiles" if len(entries) > 1 else ""
+            tuned = f", chosen in {entry['draws']} of {compiles} compiles" if len(entries) > 1 else ""
             title = f"{variant}: {len(entry['kernels'])} kernels{tuned}"
             found.append(Lane(title, tuple(_drawn(kernel, is_slower=index > 0) for kernel in entry["kernels"])))
     return found
@@ -70,11 +70,11 @@ def svg(theme: dict[str, str], shown: list[Lane]) -> str:
     height = _TOP + _STEP * len(shown) + 2
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="{_FONT}" role="img">',
-        _line(_MARGIN, 22, "Kernels of one GeGLU MLP on an H200, in µs", theme["text"], 17, bold=True),
+        _line(_MARGIN, 22, "Committed baselines of one MLP on an H200, in µs", theme["text"], 16, bold=True),
         _line(
             _MARGIN,
             42,
-            "From the committed baselines. A new kernel, or a slower one, fails the test.",
+            "A new kernel, or a slower one, fails the test.",
             theme["quiet"],
             14,
         ),

@@ -73,32 +73,25 @@ def _command(parser: argparse.ArgumentParser) -> str:
 
 
 def _invocation(action: argparse.Action) -> str:
-    metavar = action.metavar or ("" if action.nargs == 0 else (action.dest.upper() if not action.choices else ""))
-    names = ", ".join(action.option_strings)
-    return f"`{' '.join(part for part in (names, str(metavar)) if part)}`"
+    names, value = ", ".join(action.option_strings), str(action.metavar or "")
+    return f"`{f'{names} {value}'.strip()}`"
 
 
 def _explanation(action: argparse.Action) -> str:
     text = action.help or ""
-    choices = ", ".join(f"`{choice}`" for choice in action.choices or ())
-    if choices and action.help and all(str(choice) in action.help for choice in action.choices or ()):
-        choices = ""
-    return "; ".join(part for part in (_text(text), choices, "required" if _is_required(action) else "") if part)
-
-
-def _is_required(action: argparse.Action) -> bool:
-    return action.required and bool(action.option_strings)
+    is_named = all(str(choice) in text for choice in action.choices or ())
+    choices = "" if is_named else ", ".join(f"`{choice}`" for choice in action.choices or ())
+    required = "required" if action.required and action.option_strings else ""
+    return "; ".join(part for part in (_text(text), choices, required) if part)
 
 
 def pytest_options() -> str:
     """Describe the options of `pytest`."""
     rows = []
     for name, how in plugin_settings().options.items():
-        values = how.get("metavar") or "|".join(how.get("choices", ()))
-        if how.get("nargs") == "?":
-            shown = f"{name}[={how['choices'][-1]}]"
-        else:
-            shown = f"{name} {values}".rstrip()
+        choices = ",".join(how.get("choices", ()))
+        values = how.get("metavar") or (choices and f"{{{choices}}}")
+        shown = f"{name}[={how['choices'][-1]}]" if how.get("nargs") == "?" else f"{name} {values}".rstrip()
         default = f" (default: `{how['default']}`)" if how.get("default") else ""
         rows.append((f"`{shown}`", _text(how["help"]) + default))
     return _table(("option", "meaning"), rows)
