@@ -66,7 +66,7 @@ def differences(shown: str, printed: str) -> list[str]:
     return missing
 
 
-def run(command: str, folder: Path) -> str:
+def run(command: str, folder: Path, columns: int = 80) -> str:
     programs = {name: f"{sys.executable} -m {name}" for name in ("pytest", "kernelgauge")}
     name, _, arguments = command.partition(" ")
     environment = {
@@ -76,7 +76,7 @@ def run(command: str, folder: Path) -> str:
         f"{programs.get(name, name)} {arguments}",
         shell=True,
         cwd=folder,
-        env=environment | {"KERNELGAUGE_LOCKS": str(folder), "OMP_NUM_THREADS": "1", "COLUMNS": "80"},
+        env=environment | {"OMP_NUM_THREADS": "1", "COLUMNS": str(columns)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -108,6 +108,15 @@ def test_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
             file = tmp_path / block.partition("\n")[0].removeprefix("# ")
             file.parent.mkdir(exist_ok=True)
             file.write_text(block)
+
+
+def test_page_of_traces_prints_what_it_shows() -> None:
+    blocks = [
+        text for name, text in BLOCK.findall((DOCS / "traces.md").read_text(encoding="utf-8")) if name == "console"
+    ]
+    assert len(blocks) == 3
+    for command, shown in steps("".join(blocks)):
+        assert run(command, ROOT / "tests" / "data" / "h200", columns=100).split() == shown.split()
 
 
 def test_differences_finds_changed_lines() -> None:

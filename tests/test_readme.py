@@ -72,3 +72,9 @@ def test_quick_start_catches_a_slower_module(tmp_path: Path) -> None:
     assert status == 0, said
     status, said = run(f"{check} -m structure", tmp_path)
     assert status == 0, said
+
+
+def test_readme_fits_a_screen_of_90_columns() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    assert not [line for line in lines if len(line) > 90]
