@@ -31,6 +31,7 @@ _PICTURE = re.compile(
     r'<img alt="(?P<alt>[^"]*)"\s+src="(?P<light>[^"]+)"[^>]*>\s*'
     r"</picture>"
 )
+_SWITCHED = r'![\g<alt>](\g<light>#only-light){ width="600" }' "\n" r'![\g<alt>](\g<dark>#only-dark){ width="600" }'
 _REFERENCE = re.compile(r"<!-- reference: ([a-z ]+) -->")
 _log = logging.getLogger("mkdocs.hooks.kernelgauge")
 
@@ -47,7 +48,7 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     place = page.file.src_uri
     markdown = _REFERENCE.sub(lambda match: PARTS[match[1]](), markdown)
     # The colours of the site have a switch of their own, which <picture> knows nothing of.
-    markdown = _PICTURE.sub(r"![\g<alt>](\g<light>#only-light)\n![\g<alt>](\g<dark>#only-dark)", markdown)
+    markdown = _PICTURE.sub(_SWITCHED, markdown)
     return relinked(markdown, place, files)
 
 
