@@ -31,7 +31,7 @@ _PICTURE = re.compile(
     r'<img alt="(?P<alt>[^"]*)"\s+src="(?P<light>[^"]+)"[^>]*>\s*'
     r"</picture>"
 )
-_SWITCHED = r'![\g<alt>](\g<light>#only-light){ width="600" }' "\n" r'![\g<alt>](\g<dark>#only-dark){ width="600" }'
+_SWITCHED = "\n".join(rf'![\g<alt>](\g<{each}>#only-{each}){{ width="600" }}' for each in ("light", "dark"))
 _REFERENCE = re.compile(r"<!-- reference: ([a-z ]+) -->")
 _log = logging.getLogger("mkdocs.hooks.kernelgauge")
 
