@@ -44,7 +44,7 @@ def lanes() -> list[Lane]:
         entries = sorted(baseline["entries"], key=lambda entry: sum(map(_us, entry["kernels"])))
         compiles = sum(entry["draws"] for entry in entries)
         for index, entry in enumerate(entries):
-            tuned = f", chosen in {entry['draws']} of {compiles} compiles" if len(entries) > 1 else ""
+            tuned = f", autotuner's choice in {entry['draws']} of {compiles}" if len(entries) > 1 else ""
             title = f"{variant}: {len(entry['kernels'])} kernels{tuned}"
             found.append(Lane(title, tuple(_drawn(kernel, is_slower=index > 0) for kernel in entry["kernels"])))
     return found
