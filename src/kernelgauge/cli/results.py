@@ -66,8 +66,7 @@ def add_commands(commands: Commands) -> None:
     showing = actions.add_parser(
         "show",
         help="show how workloads changed, when, and what changed in their environment",
-        description="Print one line for each workload. With WORKLOAD, print the details of each too. Change points are "
-        "advisory.",
+        description="Print one line for each workload. With WORKLOAD, print the details of each too.",
         allow_abbrev=False,
     )
     showing.add_argument("history", metavar="HISTORY", help=_LOCATION)
