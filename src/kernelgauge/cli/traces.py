@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import TraceError, printable
-from ..results.traces import read_trace
-from ..trace import Trace, Window
+from ..trace import Trace, Window, parse_blocks
+from ..trace.reader import FILE_BLOCK_BYTES
 from .output import Commands, Exit, say, terminal
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from ..report.traces import TraceComparison
     from ..trace.summary import Summary
 
-__all__ = ["add_commands"]
+__all__ = ["add_commands", "read_trace"]
 
 _TOP = 20
 
@@ -174,6 +175,17 @@ def _summary(path: str, options: argparse.Namespace) -> Summary:
     finally:
         if collecting:
             gc.enable()
+
+
+def read_trace(path: Path | str) -> Trace:
+    """Read a trace of torch.profiler, gzip or JSON. Raises `TraceError` for anything else."""
+    try:
+        with open(path, "rb") as file:
+            return parse_blocks(iter(partial(file.read, FILE_BLOCK_BYTES), b""), where=str(path))
+    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+        raise TraceError(
+            "cannot read the trace", where=str(path), got=str(error), expected="a file that can be read"
+        ) from error
 
 
 def _windows(trace: Trace, path: str, options: argparse.Namespace) -> list[Window] | None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import ResultsError, printable
-from ..files import read_file, slug
+from ..files import slug
 from ..judge import Baseline, Limits, Status, Verdict, check_integers, worst
 from ..run import Fingerprint, Run, Timer
 
@@ -249,10 +249,10 @@ def find_results(path: Path) -> list[Path]:
 
 
 def read_results(path: Path) -> Results:
-    """Return the results in a regular file. Raises `ResultsError`."""
+    """Return the results in a file. Raises `ResultsError`."""
     where = printable(str(path))
     try:
-        content = read_file(path)
+        content = path.read_bytes()
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         raise ResultsError(
             "the results cannot be read",
