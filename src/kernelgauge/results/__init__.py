@@ -15,7 +15,7 @@ import msgspec
 
 from ..errors import ResultsError, printable
 from ..files import slug
-from ..judge import Baseline, Limits, Status, Verdict, check_integers, worst
+from ..judge import Baseline, Limits, Status, Verdict, worst
 from ..run import Fingerprint, Run, Timer
 
 __all__ = [
@@ -194,7 +194,6 @@ def decode_results(content: bytes, *, where: str) -> Results:
     try:
         version = msgspec.json.decode(content, type=_Header).schema_version
         if version in (1, SCHEMA_VERSION):
-            check_integers(content)
             is_old = version == 1
             return _of_schema_1(msgspec.json.decode(content)) if is_old else msgspec.json.decode(content, type=Results)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
