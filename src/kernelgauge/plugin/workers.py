@@ -24,9 +24,8 @@ from ..errors import KernelgaugeError, ResultsError
 from ..files import write_atomically
 from ..judge import MEASUREMENT, Status, Verdict
 from ..measure.nvml import VISIBLE, visible_gpus
-from ..results import NAME, Results, TestResult, WorkloadResult, folder_names, read_results, started
+from ..results import NAME, Artifacts, Results, TestResult, WorkloadResult, folder_names, read_results, started
 from ..results.merge import join
-from .artifacts import Artifacts
 from .fixtures import skip_or_fail
 from .options import Options, WorkerPlace
 from .session import Session
@@ -39,7 +38,6 @@ __all__ = [
     "arguments_of",
     "gather",
     "is_controller",
-    "limit_workers",
     "place_of",
     "refuse",
     "require_suite",
@@ -68,20 +66,6 @@ def is_controller(config: pytest.Config) -> bool:
     """Return whether this process starts workers, and measures nothing itself."""
     distributes = config.getoption("dist", "no") != "no" and config.getoption("tx", None)
     return bool(distributes and not config.option.collectonly and not hasattr(config, "workerinput"))
-
-
-def limit_workers(config: pytest.Config) -> str | None:
-    """Take back workers that would find every GPU taken; return what to say of it.
-
-    Where tests of anything else are asked for, no worker is taken from them.
-    """
-    wanted = getattr(config.option, "numprocesses", None)
-    places = workers_for(config)
-    if not isinstance(wanted, int) or places is None or wanted <= places:
-        return None
-    config.option.numprocesses = places
-    why = "one worker times on each GPU" if _gpus(config) else "there is one device to time on"
-    return f"kernelgauge: {why}: -n {wanted} -> {places}"
 
 
 def workers_for(config: pytest.Config) -> int | None:
