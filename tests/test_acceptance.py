@@ -28,7 +28,7 @@ from kernelgauge.judge import (
 )
 from kernelgauge.results import Results, TestResult, WorkloadResult, encode_results
 from kernelgauge.run import Timer
-from tests.builders import WORKLOAD, baseline, counts, fingerprint, launched, mlp_kernels, pair, run
+from tests.builders import WORKLOAD, baseline, fingerprint, run
 from tests.test_results import one_test, results, verdict, workload
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
@@ -176,33 +176,9 @@ def test_refusals_keep_newer_file_and_replace_unreadable(store: BaselineStore) -
     assert refusals(told(passing()), passing(), store) == []
 
 
-@pytest.mark.parametrize(
-    ("workloads", "said"),
-    [
-        ([passing(name="../../etc/x")], "no file name"),
-        ([ran(workload="another")], "another workload"),
-        ([ran(machine=fingerprint(device="NVIDIA A100"))], "another machine"),
-        ([ran(machine=fingerprint(driver="1.0", memory_bytes=7))], "than the results: driver 580.159.04 -> 1.0"),
-        ([ran(counts=counts(kernels=7))], "7, but the kernels have 3 names"),
-        ([ran(kernels=mlp_kernels(gate=1e50))], "contradicts itself: no duration: 1e+50"),
-        ([ran(controls=pair(copy=1e50))], "no duration: 1e+50"),
-        ([ran(counts=counts(launches=-1), kernels=())], "contradicts itself"),
-        ([ran(kernels=(launched("k", 1.0),))], "contradicts itself"),
-        ([ran(kernels=(launched("k", -1.0),), counts=counts(launches=1, kernels=1))], "no duration"),
-        ([passing(), ran(device=(300.0, 301.0))], "more than once"),
-    ],
-)
-def test_contradiction_is_refused_even_by_force(
-    store: BaselineStore, workloads: list[WorkloadResult], said: str
-) -> None:
-    saved = told(*workloads)
-    for each in workloads:
-        (reason,) = refusals(saved, each, store)
-        assert said in reason
-    with pytest.raises(UpdateRefused):
-        update(saved, store, lambda plan: None, next_command="")
-    found = accept(store, saved, force=True)
-    assert (found.plan, len(found.refused[0].never)) == ((), 1)
+def test_id_that_is_no_file_name_is_an_error(store: BaselineStore) -> None:
+    with pytest.raises(StorageError, match="becomes a file name"):
+        accept(store, told(passing(name="../../etc/x")), force=True)
     assert content(store) == {}
 
 

@@ -101,9 +101,6 @@ def test_review_of_twins_in_markdown_counts_them_once(command: Command) -> None:
     assert f"\n  {EAGER}\n" in out
 
 
-HUGE = b"1" + b"0" * 400
-
-
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
@@ -112,16 +109,6 @@ HUGE = b"1" + b"0" * 400
         (b"", b"{}", "schema_version"),
         (b"", b'{"schema_version": 99}', "newer version"),
         (b"204.9", b"1e50", "durations are positive and finite, 0.001 to 1e+12 us"),
-        *(
-            (before, before.rpartition(b" ")[0] + b" " + HUGE, "at most 64 bits")
-            for before in (
-                b'"comparisons": 0',
-                b'"iterations": 40',
-                b'"peak_allocated_bytes": 1048576',
-                b'"memory_bytes": 150109880320',
-                b'"neighbours": 0',
-            )
-        ),
     ],
 )
 @pytest.mark.parametrize("name", ["review", "accept"])
@@ -402,7 +389,7 @@ def test_review_of_hostile_names_steers_no_terminal(command: Command, text: str)
     left(hostile(text, Status.REGRESSED, Status.IMPROVED))
     for arguments in (("review",), ("review", "--markdown"), ("accept", "--force")):
         code, out, err = command(*arguments)
-        assert code in (0, 1), err
+        assert code in ((2,) if arguments[0] == "accept" else (0, 1)), err
         assert all(line.isprintable() for line in out.split("\n"))
     assert {path.name for path in Path().glob("**/*.json")} <= {"results.json"}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import BaselineError, NewerBaselineError, ResultsError, UpdateRefused, printable
-from ..files import is_file_name, slug
+from ..files import slug
 from ..judge import (
     DECLARED,
     Action,
@@ -19,10 +19,7 @@ from ..judge import (
     Reviewed,
     Status,
     Verdict,
-    compare,
     comparison_count,
-    decode_baseline,
-    encode_baseline,
     from_run,
     joined,
     plan_update,
@@ -136,22 +133,20 @@ def _order_doubts(results: Results, old: Baseline | BaselineError | None) -> Ite
 def _candidate(runs: Sequence[tuple[Results, WorkloadResult]], old: Baseline | BaselineError | None) -> Candidate:
     """Make a candidate of the newest run. The others must agree with it."""
     measured = [(results, workload, workload.run) for results, workload in runs if workload.run is not None]
-    results, workload = measured[-1][:2] if measured else runs[-1]
-    never = _contradictions(results, workload)
-    if workload.run is None or never:
-        why_not = "; ".join(never)
-        cannot_run_here = workload.run is None and workload.unavailable is not None
-        return Candidate(
-            workload.id, workload.suite, None, never=() if cannot_run_here else (why_not,), why_not=why_not
-        )
+    if not measured:
+        workload = runs[-1][1]
+        why_not = _why_not_measured(workload)
+        never = () if workload.unavailable is not None else (why_not,)
+        return Candidate(workload.id, workload.suite, None, never=never, why_not=why_not)
+    results, workload, run = measured[-1]
     wrong = [(*_shortcomings(*each), *_untested(*each[:2])) for each in measured]
     # An update measures these again, so they are no reason there.
     undecided = [_text(each) for each in workload.verdicts if each.is_by_baseline and each.status is Status.UNDECIDED]
     return Candidate(
         workload.id,
         workload.suite,
-        _observed_baseline(results, workload, workload.run),
-        others=tuple(_observed_baseline(*each) for each in measured[:-1] if not _contradictions(*each[:2])),
+        _observed_baseline(results, workload, run),
+        others=tuple(_observed_baseline(*each) for each in measured[:-1]),
         doubts=(*wrong[-1], *undecided, *_order_doubts(results, old)),
         shortcomings=tuple(reason for reasons in wrong for reason in reasons),
         limits=workload.limits,
@@ -242,16 +237,16 @@ def acceptable(results: Results, store: BaselineStore) -> Iterator[tuple[Workloa
 
 def refusals(results: Results, workload: WorkloadResult, store: BaselineStore) -> list[str]:
     """Return why a run may not become a baseline; empty if it may. A difference from the baseline is no reason."""
-    reasons = _contradictions(results, workload)
-    if reasons or workload.run is None:
-        return reasons
+    if workload.run is None:
+        return [_why_not_measured(workload)]
+    newer: list[str] = []
     try:
         store.load(workload.run.fingerprint.device, workload.id)
     except NewerBaselineError as error:
-        reasons.append(f"{error.where}: {error.one_line}")
+        newer = [f"{error.where}: {error.one_line}"]
     except BaselineError:
         pass  # what cannot be read is what an update replaces
-    return [*reasons, *_shortcomings(results, workload, workload.run)]
+    return [*newer, *_shortcomings(results, workload, workload.run)]
 
 
 def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Iterator[str]:
@@ -286,27 +281,9 @@ def _is_acceptable(verdict: Verdict) -> bool:
     return verdict.is_by_baseline and verdict.status in _ACCEPTABLE
 
 
-def _contradictions(results: Results, workload: WorkloadResult) -> list[str]:
-    """Return why no run of these results can become a baseline, even by force: saved results may come from anywhere."""
-    run = workload.run
-    if run is None:
-        failed = next((verdict.headline for verdict in workload.verdicts if verdict.status.fails), "")
-        return [workload.unavailable or failed or "it was not measured"]
-    if not is_file_name(workload.id):
-        return ["its id is no file name"]
-    if sum(each.id == workload.id for each in results.workloads) > 1:
-        return ["the results hold it more than once"]
-    if run.workload != workload.id:
-        return [f"its run is of another workload: {run.workload}"]
-    comparison = compare(results.fingerprint or run.fingerprint, run.fingerprint)
-    if results.fingerprint is None or not comparison.identical:
-        return [f"its run is of another machine than the results: {comparison}"]
-    try:
-        content = encode_baseline(_observed_baseline(results, workload, run))
-        decode_baseline(content, where=workload.id, workload=workload.id)
-    except BaselineError as error:  # never written: it could not be read
-        return [f"its run contradicts itself: {error.got}"]
-    return []
+def _why_not_measured(workload: WorkloadResult) -> str:
+    failed = next((verdict.headline for verdict in workload.verdicts if verdict.status.fails), "")
+    return workload.unavailable or failed or "it was not measured"
 
 
 def _observed_baseline(results: Results, workload: WorkloadResult, run: Run) -> Baseline:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..errors import KernelgaugeError, UpdateRefused, printable
-from .output import Commands, Exit, note, say, terminal
+from . import Commands, Exit, note, say, terminal
 
 if TYPE_CHECKING:
     from ..baselines import BaselineStore

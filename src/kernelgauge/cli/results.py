@@ -13,7 +13,7 @@ from pathlib import Path
 from ..errors import KernelgaugeError, ResultsError, StorageError, printable
 from ..judge import Status, worst
 from ..results import NAME, Results, WorkloadResult, find_results, read_results
-from .output import Commands, Exit, note, say, terminal
+from . import Commands, Exit, note, say, terminal
 
 __all__ = ["add_commands"]
 
