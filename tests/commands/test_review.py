@@ -177,11 +177,11 @@ def test_accept_as_a_dry_run_writes_nothing(command: Command, arguments: tuple[s
 
 
 def test_accept_names_the_refused_and_stores_the_others(command: Command) -> None:
-    noisy = passing(verdict(Status.UNDECIDED, headline="too noisy", workload=EAGER), name=EAGER)
+    noisy = passing(verdict(Status.INVALID, headline="too noisy", workload=EAGER), name=EAGER)
     left(told(noisy, of(LINEAR)))
     code, out, _ = command("accept")
     assert code == 1
-    assert f"refused: {EAGER}: device time: UNDECIDED  too noisy" in out
+    assert f"refused: {EAGER}: device time: INVALID  too noisy" in out
     assert stored() == {LINEAR}
     assert command("accept", "--force")[0] == 0
     assert stored() == {EAGER, LINEAR}

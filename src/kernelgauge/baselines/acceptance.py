@@ -140,14 +140,12 @@ def _candidate(runs: Sequence[tuple[Results, WorkloadResult]], old: Baseline | B
         return Candidate(workload.id, workload.suite, None, never=never, why_not=why_not)
     results, workload, run = measured[-1]
     wrong = [(*_shortcomings(*each), *_untested(*each[:2])) for each in measured]
-    # An update measures these again, so they are no reason there.
-    undecided = [_text(each) for each in workload.verdicts if each.is_by_baseline and each.status is Status.UNDECIDED]
     return Candidate(
         workload.id,
         workload.suite,
         _observed_baseline(results, workload, run),
         others=tuple(_observed_baseline(*each) for each in measured[:-1]),
-        doubts=(*wrong[-1], *undecided, *_order_doubts(results, old)),
+        doubts=(*wrong[-1], *_order_doubts(results, old)),
         shortcomings=tuple(reason for reasons in wrong for reason in reasons),
         limits=workload.limits,
     )

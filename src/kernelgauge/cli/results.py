@@ -136,7 +136,7 @@ def _merge(options: argparse.Namespace) -> Exit:
     from ..files import write_atomically
     from ..report.html import html
     from ..report.markdown import summary_markdown
-    from ..report.page import Section, markdown, text, unlinked
+    from ..report.page import Section, markdown, text
     from ..results import encode_results, folder_names
     from ..results.merge import copy_traces, find_problems, merge, outcome, with_trace_prefix
 
@@ -171,7 +171,7 @@ def _merge(options: argparse.Namespace) -> Exit:
     problems = [*refused, *find_problems(merged)]
     word = outcome(merged, problems)
     headline, *lines = _merge_lines(word, merged, problems)
-    head = unlinked(markdown([Section(headline, tuple(lines))]))
+    head = markdown([Section(headline, tuple(lines))])
     rest = summary_markdown(linked, limit_bytes=_LARGEST_PAGE_BYTES - len(head.encode()))
     write_atomically(target / "report.md", f"{head}\n{rest}".encode())
     write_atomically(target / "report.html", html(linked).encode())
