@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelgauge.cli.traces import read_trace
-from kernelgauge.judge import Baseline, Verdict, calibrated, from_run
+from kernelgauge.judge import Baseline, Recorded, Verdict, combined, from_run
 from kernelgauge.run import ControlTime, Counts, Fingerprint, Run, Sample, Timer
 from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse
 
@@ -209,6 +209,11 @@ def run(
 
 def baseline(suite: str = "perf", **changes: Any) -> Baseline:
     return from_run(run(**changes), suite=suite)
+
+
+def calibrated(runs: Sequence[Run], *, suite: str = "perf", recorded: Recorded | None = None) -> Baseline:
+    """The baseline of runs of several processes."""
+    return combined([from_run(each, suite=suite, recorded=recorded) for each in runs])
 
 
 def drawn(draws: dict[int, int], *, us: dict[int, float] | None = None, **changes: Any) -> Baseline:

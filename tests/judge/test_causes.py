@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kernelgauge.judge import calibrated, compare, judge_time
+from kernelgauge.judge import compare, judge_time
 from kernelgauge.run import Timer
 from kernelgauge.trace import KernelRecord
 from tests.builders import (
@@ -16,6 +16,7 @@ from tests.builders import (
     H200,
     OTHER_SOURCE,
     baseline,
+    calibrated,
     fused,
     launched,
     mlp_kernels,

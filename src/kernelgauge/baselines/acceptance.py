@@ -13,12 +13,14 @@ from ..judge import (
     Action,
     Baseline,
     Candidate,
+    Limits,
     PlannedChange,
     Recorded,
     Review,
     Reviewed,
     Status,
     Verdict,
+    combined,
     comparison_count,
     from_run,
     joined,
@@ -29,7 +31,7 @@ from ..results import Results, WorkloadResult, find_results, moment, read_result
 from ..run import Run
 from . import BaselineStore
 
-__all__ = ["Pending", "Selection", "acceptable", "load", "pending", "refusals", "select", "update"]
+__all__ = ["Pending", "Selection", "acceptable", "load", "pending", "refusals", "select", "update", "with_runs"]
 
 _ACCEPTABLE = frozenset({Status.REGRESSED, Status.NO_BASELINE, Status.INCOMPARABLE})
 
@@ -176,12 +178,11 @@ def _addition(waiting: Pending, each: Reviewed) -> tuple[Reviewed, PlannedChange
     if candidate is None or candidate.observed is None:
         return replace(each, doubts=(), never=()), None
     each = replace(each, doubts=candidate.shortcomings)
-    if isinstance(old, BaselineError):
-        return replace(each, never=(str(old.one_line),)), None
+    runs = (*candidate.others, candidate.observed)
     try:
-        whole = _with_runs(old, candidate, comparisons=waiting.comparisons)
+        whole = with_runs(old, runs, comparisons=waiting.comparisons, limits=candidate.limits)
     except ValueError as error:
-        return replace(each, never=(*each.never, f"it differs from the baseline: {error}")), None
+        return replace(each, never=(*each.never, f"it cannot be added: {error}")), None
     if whole == old:
         return each, None
     count = sum(len(entry.processes) for entry in whole.entries)
@@ -189,15 +190,17 @@ def _addition(waiting: Pending, each: Reviewed) -> tuple[Reviewed, PlannedChange
     return each, PlannedChange(action, each.workload, whole, (f"{count} processes",))
 
 
-def _with_runs(old: Baseline | None, candidate: Candidate, *, comparisons: int) -> Baseline:
-    """Add the processes of all runs that the baseline does not have yet. Raises `ValueError` with what differs."""
-    assert candidate.observed is not None
-    first, *others = [*([] if old is None else [old]), *candidate.others, candidate.observed]
-    for new in others:
-        (process,) = new.entries[0].processes
-        if not any(process in entry.processes for entry in first.entries):
-            first = joined(first, new, comparisons=comparisons, limits=candidate.limits)
-    return first
+def with_runs(
+    old: Baseline | BaselineError | None, runs: Sequence[Baseline], *, comparisons: int, limits: Limits | None
+) -> Baseline:
+    """Return the baseline with the processes of the runs that it does not have. Raises `ValueError` with what differs."""
+    if isinstance(old, BaselineError):
+        raise ValueError(f"the stored file cannot be used: {old.one_line}")
+    known = [process for entry in old.entries for process in entry.processes] if old is not None else []
+    new = [run for run in runs if run.entries[0].processes[0] not in known]
+    if old is None:
+        return combined(new)
+    return joined(old, combined(new), comparisons=comparisons, limits=limits) if new else old
 
 
 # -- what may become a baseline --------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ __all__ = [
     "Likeness",
     "Process",
     "Recorded",
-    "calibrated",
+    "combined",
     "decode_baseline",
     "encode_baseline",
     "from_run",
@@ -244,23 +244,22 @@ def _rounded(observation: Observation) -> Observation:
     )
 
 
-def calibrated(runs: Sequence[Run], *, suite: str, recorded: Recorded | None = None) -> Baseline:
+def combined(runs: Sequence[Baseline]) -> Baseline:
     """Return the baseline of several runs of one workload, each from a process of its own.
 
     It has one entry for each launch configuration. Raises `ValueError` if the runs ran other kernels, counted other
     things or ran on other machines: such a difference is a change and no noise.
     """
-    singles = [from_run(run, suite=suite, recorded=recorded) for run in runs]
-    first = singles[0]
-    for single in singles[1:]:
-        if single.counts != first.counts:
-            raise ValueError(f"the processes counted differently: {first.counts} and {single.counts}")
-        comparison = compare(first.fingerprint, single.fingerprint)
+    first = runs[0]
+    for other in runs[1:]:
+        if other.counts != first.counts:
+            raise ValueError(f"the processes counted differently: {first.counts} and {other.counts}")
+        comparison = compare(first.fingerprint, other.fingerprint)
         if not comparison.identical:
             raise ValueError(f"the processes ran on different machines or software: {comparison}")
-        if likeness(first.entries[0].kernels, single.entries[0].kernels) is Likeness.OTHER_KERNELS:
+        if likeness(first.entries[0].kernels, other.entries[0].kernels) is Likeness.OTHER_KERNELS:
             raise ValueError("the processes ran different kernels")
-    return msgspec.structs.replace(first, entries=merge_entries(singles))
+    return msgspec.structs.replace(first, entries=merge_entries(runs))
 
 
 def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
