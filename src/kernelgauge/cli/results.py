@@ -18,9 +18,7 @@ from . import Commands, Exit, note, say, terminal
 __all__ = ["add_commands"]
 
 _STDOUT = "-"  # in place of a file
-_LARGEST_PAGE_BYTES = 1_000_000  # GitHub takes a little more for the summary of a step
 _MOST_MACHINES = 4  # listed for one workload
-_MOST_WORKLOADS = 200  # listed
 _MOST_COLUMNS = 80
 _TIMERS = {"device": "device_time", "latency": "end_to_end", "dispatch": "host_dispatch"}
 _LOCATION = "a folder, or s3://BUCKET/PREFIX, gs://..., ..."
@@ -172,8 +170,7 @@ def _merge(options: argparse.Namespace) -> Exit:
     word = outcome(merged, problems)
     headline, *lines = _merge_lines(word, merged, problems)
     head = markdown([Section(headline, tuple(lines))])
-    rest = summary_markdown(linked, limit_bytes=_LARGEST_PAGE_BYTES - len(head.encode()))
-    write_atomically(target / "report.md", f"{head}\n{rest}".encode())
+    write_atomically(target / "report.md", f"{head}\n{summary_markdown(linked)}".encode())
     write_atomically(target / "report.html", html(linked).encode())
     width, color = terminal()
     say(text([Section(lines=(headline, *lines))], width=width, color=color))
@@ -201,9 +198,8 @@ def _merge_lines(word: str, merged: Sequence[Results], problems: Sequence[str]) 
     machines = {machine for measured in by_workload.values() for machine, _ in measured}
     total = counted(len(by_workload), "workload") + (f" ({', '.join(parts)})" if parts else "")
     bad = [_workload_line(name, some) for name, some in by_workload.items() if any(not _is_quiet(e) for _, e in some)]
-    more = [f"and {counted(len(bad) - _MOST_WORKLOADS, 'more workload')}"] if len(bad) > _MOST_WORKLOADS else []
     headline = f"{word}  {counted(len(machines), 'machine')}, {total}"
-    return [headline, *(cut(f"failed: {each}") for each in problems), *map(cut, bad[:_MOST_WORKLOADS]), *more]
+    return [headline, *(cut(f"failed: {each}") for each in problems), *map(cut, bad)]
 
 
 def _is_quiet(workload: WorkloadResult) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +21,6 @@ _T = TypeVar("_T")
 _SHARD_OPTION = "--perf-shard"
 _WORST_FIRST = (3, 2, 1, 4)  # pytest.ExitCode: internal error, interrupted, tests failed, usage error
 _NOTHING_COLLECTED = 5
-_MOST_SHARDS = 20  # missing ones that are listed
 
 # -- which parts join -------------------------------------------------------------------------------------------------
 
@@ -226,10 +224,7 @@ def _missing_shards(shards: Iterable[Share]) -> Iterator[str]:
     for share in shards:
         known.setdefault(share.count, set()).add(share.index)
     for count, there in sorted(known.items()):
-        missing = (index for index in range(1, count + 1) if index not in there)
-        yield from (f"shard {index}/{count} is missing" for index in islice(missing, _MOST_SHARDS))
-        if (more := count - len(there) - _MOST_SHARDS) > 0:
-            yield f"{more} more of {count} shards are missing"
+        yield from (f"shard {index}/{count} is missing" for index in range(1, count + 1) if index not in there)
 
 
 # -- the summary ------------------------------------------------------------------------------------------------------
