@@ -310,9 +310,6 @@ def test_accept_of_shards_and_devices_stores_all(store: BaselineStore) -> None:
     assert found == [f"nvidia-b200/{WORKLOAD}.json", "nvidia-h200/a.json", "nvidia-h200/b.json"]
 
 
-NO_START = ({"started_at": "yesterday"}, "no valid start time: 'yesterday'")
-
-
 @pytest.mark.parametrize(
     ("saved", "said"),
     [
@@ -324,7 +321,6 @@ NO_START = ({"started_at": "yesterday"}, "no valid start time: 'yesterday'")
         (told(passing(), tests=[]), "no test of it is in the results"),
         (told(passing(), tests=[one_test("test_x", workload="another")]), "no test of it is in the results"),
         (told(ran(incomplete="a CUDA error")), "a CUDA error"),
-        (told(passing(), **NO_START[0]), NO_START[1]),
     ],
 )
 def test_accept_of_doubtful_results_needs_force(store: BaselineStore, saved: Results, said: str) -> None:
@@ -406,7 +402,6 @@ NOTHING = "nothing of perf was measured in the results that declare it no more"
     [
         ([told(passing(), started_at=AFTER)], ""),
         ([told(passing(), started_at=BEFORE)], "older than the baseline"),
-        ([told(passing(), **NO_START[0])], NO_START[1]),
         *(
             ([told(*others, started_at=AFTER, declared={"perf": (), "another": (WORKLOAD,)})], NOTHING)
             for others in ((), (passing(suite="another"),), (workload(run=None, unavailable="needs triton"),))

@@ -124,11 +124,8 @@ def _vanished_doubts(results: Results, old: Baseline) -> Iterator[str]:
 
 def _order_doubts(results: Results, old: Baseline | BaselineError | None) -> Iterator[str]:
     """Yield why results may be older than the baseline."""
-    begun = moment(results.started_at)
     recorded = old.recorded if isinstance(old, Baseline) else None
-    if begun is None:
-        yield f"the results have no valid start time: {results.started_at!r}"
-    elif recorded is not None and ((before := moment(recorded.at)) is None or begun < before):
+    if recorded is not None and started(results) < moment(recorded.at):
         yield f"older than the baseline: measured {results.started_at}, and that was recorded {recorded.at}"
 
 

@@ -156,18 +156,17 @@ class Results(msgspec.Struct, frozen=True):
         return (run.fingerprint, run.gpu) if run is not None else (self.fingerprint, self.gpu)
 
 
-def moment(text: str) -> datetime | None:
-    """Parse an ISO 8601 timestamp, and return it in UTC. Return None if it is invalid."""
+def moment(text: str) -> datetime:
+    """Parse an ISO 8601 timestamp, and return it in UTC. An invalid one is the earliest time there is."""
     try:
         read = datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
         return read.astimezone(timezone.utc) if read.tzinfo else read.replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError):
-        return None
+        return datetime.min.replace(tzinfo=timezone.utc)
 
 
 def started(results: Results) -> datetime:
-    """Return the start in UTC; the earliest time there is if it cannot be read."""
-    return moment(results.started_at) or datetime.min.replace(tzinfo=timezone.utc)
+    return moment(results.started_at)
 
 
 def folder_names(several: Sequence[Results]) -> list[str]:

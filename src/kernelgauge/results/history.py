@@ -27,7 +27,7 @@ from ..files import write_atomically
 from ..judge import Status, Verdict, observe
 from ..judge.fingerprint import compare
 from ..run import Fingerprint, Timer, is_duration
-from . import Results, WorkloadResult, moment
+from . import Results, WorkloadResult, started
 
 __all__ = ["Chart", "Night", "Series", "Trends", "add_to_history", "open_history", "read_trends"]
 
@@ -45,7 +45,7 @@ def add_to_history(results: Results, location: str) -> dict[str, bool]:
     A key is a path below the history. The same results again add nothing. In a folder, each file is whole at every
     moment. Any number of processes may add at the same time.
 
-    Raises `ResultsError` for results without a workload or a time, `StorageError` if a file cannot be written.
+    Raises `ResultsError` for results without a workload, `StorageError` if a file cannot be written.
     """
     store = open_history(location)
     added: dict[str, bool] = {}
@@ -68,14 +68,7 @@ def _files(results: Results) -> Iterator[tuple[str, bytes]]:
     """Yield key and content of one file for each GPU and environment. Equal results make equal files."""
     if not results.workloads:
         raise ResultsError("there is nothing to add to a history", got="no workload", expected="a run of the suite")
-    started_at = moment(results.started_at)
-    if started_at is None:
-        raise ResultsError(
-            "the results have no valid start time",
-            where="field started_at",
-            got=results.started_at[:100],
-            expected="a time in UTC such as 2026-11-20T19:10:12+00:00",
-        )
+    started_at = started(results)
     by_machine: dict[tuple[Fingerprint | None, str | None], list[WorkloadResult]] = {}
     for workload in results.workloads:
         by_machine.setdefault(results.machine_of(workload), []).append(workload)

@@ -13,7 +13,7 @@ import msgspec
 from ..files import is_file_name, write_atomically
 from ..judge import Status, compare, worst
 from ..workload import Share
-from . import Results, TestResult, WorkloadResult, moment, started
+from . import Results, TestResult, WorkloadResult, started
 
 __all__ = ["copy_traces", "find_problems", "join", "merge", "outcome", "with_trace_prefix"]
 
@@ -173,12 +173,9 @@ def _has_failed(tests: Iterable[TestResult]) -> bool:
 
 
 def _seconds(parts: Sequence[Results]) -> float:
-    """Return the time from the earliest start to the latest end; without any start, the longest."""
-    starts = [(begun, part.seconds) for part in parts if (begun := moment(part.started_at)) is not None]
-    if not starts:
-        return max(part.seconds for part in parts)
-    first = min(begun for begun, _ in starts)
-    return max((begun - first) / timedelta(seconds=1) + seconds for begun, seconds in starts)
+    """Return the time from the earliest start to the latest end."""
+    first = min(map(started, parts))
+    return max((started(part) - first) / timedelta(seconds=1) + part.seconds for part in parts)
 
 
 def _exit_status(statuses: set[int]) -> int:
