@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernelgauge.judge import Baseline, Observation, Recorded, calibrated, decode_baseline, encode_baseline, from_run
+from kernelgauge.judge import Baseline, Observation, Recorded, decode_baseline, encode_baseline, from_run
 from kernelgauge.run import ControlTime, Sample, Timer
 from kernelgauge.trace import KernelIdentity, KernelRecord
 from tests.builders import (
     ELSEWHERE,
     OTHER_SOURCE,
     baseline,
+    calibrated,
     counts,
     drawn,
     fingerprint,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.judge import Verdict, calibrated, compare, judge_time
+from kernelgauge.judge import Verdict, compare, judge_time
 from kernelgauge.run import Origin, SourceLine, Timer
 from kernelgauge.trace import KernelRecord
 from tests.builders import (
@@ -16,6 +16,7 @@ from tests.builders import (
     GEMM,
     H200,
     OTHER_SOURCE,
+    calibrated,
     fused,
     launched,
     mlp_kernels,

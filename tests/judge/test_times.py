@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernelgauge.judge import Baseline, Limits, RelativeChange, Status, Verdict, calibrated, compare, judge_time
+from kernelgauge.judge import Baseline, Limits, RelativeChange, Status, Verdict, compare, judge_time
 from kernelgauge.run import Run, Sample, Timer
-from tests.builders import ELSEWHERE, HERE, counts, fingerprint, mlp_kernels, pair, reasons, run
+from tests.builders import ELSEWHERE, HERE, calibrated, counts, fingerprint, mlp_kernels, pair, reasons, run
 
 DEVICE, HOST, LATENCY = Timer.DEVICE, Timer.HOST, Timer.END_TO_END
 FIELDS = {DEVICE: "device", HOST: "host", LATENCY: "end_to_end"}

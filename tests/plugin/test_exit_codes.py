@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.cli import main
-from kernelgauge.cli.output import Exit
+from kernelgauge.cli import Exit, main
 
 from .inner_project import Project
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from kernelgauge.cli.traces import read_trace as read
 from kernelgauge.errors import TraceError
-from kernelgauge.results.traces import read_trace as read
 from kernelgauge.trace import parse, reader
 from tests.builders import RECORDED, Event, call, chrome, event, kernel, op, recorded, step, trace_of
 from tests.trace.reading import read_in_blocks, read_plainly

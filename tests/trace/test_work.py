@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import flop_registry
 
-from kernelgauge.results.traces import read_trace as read
+from kernelgauge.cli.traces import read_trace as read
 from kernelgauge.trace import Trace
 from kernelgauge.trace.work import Work, work_of
 from tests.builders import recorded

@@ -458,7 +458,7 @@ def _reviewed(
         group=_group(old, new, times),
         times=times,
         evidence=tuple(_evidence(old, new, change, times)),
-        doubts=(*doubts, *_time_doubts(times, doubts)),
+        doubts=(*doubts, *(f"{each.timer.label}: inconclusive" for each in times if each.undecided)),
     )
 
 
@@ -490,16 +490,6 @@ def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequen
         yield from (reason.text for reason in cause_reasons(causes))
         if rest:
             yield rest
-
-
-def _time_doubts(times: Sequence[TimeChange], doubts: Sequence[str]) -> Iterator[str]:
-    """Yield the times that are inconclusive, and those that the file would lose, unless `doubts` name them."""
-    found = [(f"{each.timer.label}: {Status.UNDECIDED.value}", "  inconclusive") for each in times if each.undecided]
-    lost = [each for each in times if each.after_us is None]
-    found += [(f"{each.timer.label} was not measured", ", and the baseline has it") for each in lost]
-    for start, end in found:
-        if not any(doubt.startswith(start) for doubt in doubts):
-            yield start + end
 
 
 def _disagreements(new: Baseline, candidate: Candidate, comparisons: int) -> Iterator[str]:

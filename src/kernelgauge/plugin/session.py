@@ -43,10 +43,9 @@ from ..judge import (
 )
 from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
-from ..results import SCHEMA_VERSION, Results, TestResult, WorkloadResult
+from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer
 from ..workload import Workload
-from .artifacts import Artifacts
 from .options import Options
 from .suites import Suites
 
