@@ -20,6 +20,8 @@ from tests.trace.reading import read_in_blocks
         ("c10d::reduce_scatter_", "communication"),
         ("vllm::convert_fp8", "other"),
         ("aten::conv2d", "convolution"),
+        ("aten::index_add", "index"),
+        ("aten::scatter_reduce", "index"),
     ],
 )
 def test_kind_of_unknown_kernel_is_that_of_its_op(op_name: str, kind: str) -> None:

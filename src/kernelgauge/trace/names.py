@@ -497,15 +497,16 @@ def _functor(name: _Parsed, _: re.Match[str]) -> dict[str, Any]:
     return fields
 
 
+# The first that matches: `index_add` is no addition, and `scatter_reduce` no reduction.
 _WORDS_OF_KINDS = tuple(
     (re.compile(rf"(?:^|_)(?:{words})(?:_|$)"), kind)
     for kind, words in (
         (Kind.ATTENTION, r"attn|attention|flash|mla|sdpa"),
         (Kind.GEMM, r"matmul|gemm|mm|bmm|linear"),
         (Kind.NORM, r"norm|rmsnorm|layernorm"),
+        (Kind.INDEX, r"embedding|gather|scatter|index"),
         (Kind.REDUCTION, r"softmax|sparsemax|ce|entropy|loss|kldiv|jsd|distance|sum|reduce"),
         (Kind.POINTWISE, r"geglu|swiglu|gelu|silu|relu|rope|mrope|dyt|mul|add"),
-        (Kind.INDEX, r"embedding|gather|scatter"),
     )
 )
 
