@@ -84,7 +84,15 @@ def render(content: Table | Text, *, width: int, color: bool) -> str:
 def _wrapped(line: str, width: int) -> str:
     if len(line) <= width:
         return line
-    return textwrap.fill(line, max(width, 20), subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+    indent = line[: len(line) - len(line.lstrip(" "))]
+    return textwrap.fill(
+        line.lstrip(" "),
+        max(width, 20),
+        initial_indent=indent,
+        subsequent_indent=f"{indent}    ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def markdown(sections: Sequence[Section]) -> str:
