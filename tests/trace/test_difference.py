@@ -186,12 +186,18 @@ def test_differences_judge_launches_together(before: list[float], after: list[fl
 def test_differences_never_call_a_kernel_both(seed: int) -> None:
     generator = random.Random(seed)
     sides = [
-        lane(*(one(name, generator.uniform(1, 90)) for name in (GEMM, DOWN, GELU, MUL) * generator.randrange(2, 9)))
+        lane(
+            *(
+                one(name, generator.uniform(1, 90), op=generator.choice("abc"))
+                for name in (GEMM, DOWN, GELU, MUL) * generator.randrange(2, 9)
+            )
+        )
         for _ in range(2)
     ]
     found = differences(*sides)
     slower, faster = (
-        {each.before[0].identity for each in found if each.what is what} for what in (What.SLOWER, What.FASTER)
+        {(kernel.identity, kernel.op) for each in found if each.what is what for kernel in (*each.before, *each.after)}
+        for what in (What.SLOWER, What.FASTER)
     )
     assert not slower & faster
 

@@ -6,8 +6,7 @@ from math import inf, nan
 
 import pytest
 
-from kernelgauge.trace.limits import DeviceLimits, limits_of, share_of_limit
-from kernelgauge.trace.work import Work
+from kernelgauge.trace.work import DeviceLimits, Work, limits_of, share_of_limit
 
 PEAKS = {  # GB/s, and TFLOP/s in bf16 (fp16 where there is none): as the vendors' datasheets have them
     "NVIDIA B200": (8000, 2250), "NVIDIA H200": (4800, 989.5), "NVIDIA H100 80GB HBM3": (3350, 989.5),

@@ -192,7 +192,7 @@ def test_parse_odd_field_leaves_out_that_row(row: Event, named: str) -> None:
     assert "traceEvents[1]" in trace.first_malformed
     assert named in trace.first_malformed
     assert [row.name for row in (*trace.annotations, *trace.ops)] == ["ProfilerStep#1", "aten::add"]
-    assert trace.pairing_problems()[0].startswith(f"malformed: rows of {row['cat']} that were not read: 1; the first: ")
+    assert trace.pairing_problems()[0].startswith(f"malformed: rows that were not read: 1 of {row['cat']}; the first: ")
 
 
 def test_parse_shape_not_utf8_is_replaced() -> None:

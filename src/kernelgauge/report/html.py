@@ -34,7 +34,7 @@ from ..results import Results, TestResult, WorkloadResult
 from ..run import Sample, Timer
 from ..trace.difference import KernelChange, align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
-from ..trace.limits import DeviceLimits, share_of_limit
+from ..trace.work import DeviceLimits, share_of_limit
 from .traces import limit_text
 from .wording import (
     CUT_SHORT,

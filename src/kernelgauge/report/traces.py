@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,12 +12,11 @@ import msgspec
 
 from ..trace.difference import Difference, HostDifference, What, differences, host_difference
 from ..trace.kernel import KernelIdentity, configuration_text
-from ..trace.lane import LaneKernel, StepTime, is_compile_op
-from ..trace.limits import LimitShare
-from ..trace.model import STEP_PREFIX, WHOLE
+from ..trace.lane import LaneKernel, StepTime
+from ..trace.model import DEVICE_CATEGORIES, STEP_PREFIX, WHOLE
 from ..trace.names import decode
 from ..trace.summary import KernelGroup, Summary
-from ..trace.work import Work
+from ..trace.work import LimitShare, Work
 from .page import Column, Grid, Section
 from .wording import (
     bytes_text,
@@ -44,14 +43,15 @@ __all__ = [
     "show_page",
 ]
 
-_SCHEMA = 2  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
-_MOST_PROBLEMS = 8
-_MOST_NAMES = 8  # of one change, or of a group
+_SCHEMA = 3  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
+_MOST_NAMES = 8  # of one change or group, and problems
+_MOST_OPS = 20  # of the host
 _MOST_CHANGES = 3  # in the conclusion
 _FEW = 12  # kernels: who sees them in order sees their groups
 _GEMM = "gemm"
 _OF_A_LAUNCH = ("kind", "device_time_us", "durations_us", "op", "module", "input_shapes", "input_types")
 _LONGEST_NAME = 500  # characters
+_DIGITS = 6  # of microseconds: sums of binary fractions have up to 16
 _CORRELATION = re.compile(r" \(correlation [^)]*\)")
 
 
@@ -79,11 +79,21 @@ def show_page(
         # Without correlations, what is lost of one kernel reads the same.
         found = Counter(_CORRELATION.sub("", problem) for problem in summary.problems).most_common()
         lines = [f"{count} times {cut(problem)}" if count > 1 else cut(problem) for problem, count in found]
-        left = [f"and {len(lines) - _MOST_PROBLEMS} others"] if len(lines) > _MOST_PROBLEMS else []
         title = "launches and records that do not pair, anywhere in the trace"
-        sections.append(Section(title, (*lines[:_MOST_PROBLEMS], *left)))
+        sections.append(Section(title, tuple(_first(lines, _MOST_NAMES))))
     sections.append(Section(f"host{_per(summary)}", tuple(_host_lines(summary))))
     return sections
+
+
+def _first(texts: Sequence[str], most: int) -> list[str]:
+    """Return at most so many texts; the last one counts those that are left out."""
+    left = len(texts) - most
+    return list(texts) if left <= 0 else [*texts[: most - 1], f"and {left + 1} more"]
+
+
+def _ops_text(ops: Iterable[str]) -> str:
+    """Return ``aten::t x3, aten::view``; of many ops the first."""
+    return ", ".join(_first(times(Counter(ops)).split(", "), _MOST_OPS))
 
 
 def _lane_text(summary: Summary) -> str:
@@ -137,15 +147,24 @@ def _statements(summary: Summary) -> Iterator[str]:
         yield "No kernels."
     else:
         kernels = counted(len(lane.kernels), "computing op" if lane.on_cpu else "kernel")
-        yield f"{kernels}, {time_text(lane.device_time_us)}: {_kinds(lane.kernels)}."
+        where = f" on {len(summary.times)} GPUs" if len(summary.times) > 1 else ""
+        yield f"{kernels}{where}, {time_text(lane.device_time_us)}: {_kinds(lane.kernels)}."
     if lane.on_cpu and summary.devices:
         listed = counted(len(summary.devices), "GPU")
         yield f"The trace lists {listed} and no work of one: times of ops are the host's."
     if summary.not_read:
-        rows = ", ".join(f"{count} {name}" for name, count in summary.not_read.items())
-        yield f"Not read, and in no number here: {rows}."
+        yield f"{_not_read(summary)} No number here has them."
     if not lane.on_cpu and summary.problems_inside:
-        yield f"The profiler lost the kernels of {counted(summary.problems_inside, 'launch call')}."
+        calls = counted(summary.problems_inside, "launch call")
+        if summary.not_read.keys() & DEVICE_CATEGORIES:
+            yield f"The kernels of {calls} are missing: their rows were not read, or the profiler lost them."
+        else:
+            yield f"The profiler lost the kernels of {calls}."
+
+
+def _not_read(summary: Summary) -> str:
+    rows = ", ".join(f"{counted(count, 'row')} of {category}" for category, count in summary.not_read.items())
+    return f"kernelgauge did not read {rows}."
 
 
 def _parts(time: StepTime, total_us: float, names: Mapping[str, str]) -> str:
@@ -199,15 +218,12 @@ def _group_lines(group: KernelGroup) -> Iterator[str]:
     identities = group.identities
     is_of_name = group.title == identities[0].name
     yield _name(identities[0]) if is_of_name else cut(group.title)
-    by = ", ".join(name for name in group.ops if name != group.title)
+    by = ", ".join(_first([name for name in group.ops if name != group.title], _MOST_NAMES))
     shapes = shapes_text(group.shapes[0]) if len(group.shapes) == 1 else counted(len(group.shapes), "shape")
     said = [group.kernels[0].kind if is_of_name else "", f"by {by}" if by else "", shapes if group.shapes else ""]
     yield "  " + " ".join(part for part in (*said, _work(group.work)) if part)
     if not is_of_name:
-        names = list(dict.fromkeys(map(_name, identities)))
-        yield from (f"  {name}" for name in names[:_MOST_NAMES])
-        if len(names) > _MOST_NAMES:
-            yield f"  and {len(names) - _MOST_NAMES} other kernels"
+        yield from (f"  {name}" for name in _first(list(dict.fromkeys(map(_name, identities))), _MOST_NAMES))
     elif len(identities) > 1:
         yield f"  {len(identities)} launch configurations"
     else:
@@ -255,9 +271,9 @@ def _host_lines(summary: Summary) -> Iterator[str]:
     host = summary.host
     yield f"{time_text(host.duration_us)}, {counted(sum(host.dispatcher_ops.values()), 'dispatcher op')}"
     if host.metadata_ops_that_launched:
-        yield f"metadata ops that had to launch: {times(Counter(host.metadata_ops_that_launched))}"
+        yield f"metadata ops that had to launch: {_ops_text(host.metadata_ops_that_launched)}"
     if host.compile_ops:
-        yield f"pre-ops of torch.compile: {times(Counter(host.compile_ops))}"
+        yield f"pre-ops of torch.compile: {_ops_text(host.compile_ops)}"
     if host.synchronizations:
         yield f"waited for the GPU: {counted(host.synchronizations, 'time')}"
 
@@ -291,112 +307,118 @@ def compare_traces(before: Summary, after: Summary) -> TraceComparison:
 
 def conclusion(comparison: TraceComparison) -> str:
     """Return sentences: what the change did to the time of a step, what happened on the GPU, and else on the host."""
+    return f"{_headline(comparison)} {' '.join(_findings(comparison))}"
+
+
+def _headline(comparison: TraceComparison) -> str:
     before, after = comparison.before, comparison.after
     walls, kernels = (before.wall_us, after.wall_us), (before.lane.device_time_us, after.lane.device_time_us)
     step = f"{_noun(after).capitalize()} {time_change(*walls)}{relative_change(*walls)}"
-    said = [f"{step}, kernels {time_change(*kernels)}{relative_change(*kernels)}"]
+    return f"{step}, kernels {time_change(*kernels)}{relative_change(*kernels)}."
+
+
+def _findings(comparison: TraceComparison) -> Iterator[str]:
+    before, after = comparison.before.lane, comparison.after.lane
     changes = [(what, found) for what in What if what.is_change and (found := comparison.of(what))]
     largest = sorted(changes, key=lambda change: -abs(_delta_us(change[1])))[:_MOST_CHANGES]
-    phrases = [_change_phrase(*change) for change in changes if change in largest]
-    copied = _copies_phrase(comparison)
     timed = [(what, found) for what in (What.SLOWER, What.FASTER) if (found := comparison.of(what))]
-    if phrases:
-        more = ", and other changes" if len(changes) > len(largest) else ""
-        said.append(", ".join(phrases) + more + _untouched(comparison.differences))
-    elif not before.lane.kernels:
-        said.append("Neither trace has kernels")
+    copied = _copies_sentence(comparison)
+    yield from (_change_sentence(*change) for change in changes if change in largest)
+    if changes:
+        yield from ["Other kernels changed too."] * (len(changes) > len(largest))
+        yield from _same_gemms(comparison.differences)
+    elif not before.kernels:
+        yield "Neither trace has kernels."
     elif timed or copied:
-        said.append("The same kernels ran")
+        yield "The same kernels ran."
     else:
-        said.append(f"Nothing on the {'CPU' if before.lane.on_cpu and after.lane.on_cpu else 'GPU'} changed")
-    said += [
-        f"{counted(len(found), 'kernel')} became {what.value} ({_signed(_delta_us(found))})" for what, found in timed
-    ]
-    said += [copied] if copied else []
-    if not phrases:
-        said.append(_host_phrase(comparison.host))
-    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in said)
+        yield f"Nothing on the {'CPU' if before.on_cpu and after.on_cpu else 'GPU'} changed."
+    for what, found in timed:
+        kernels = {each.before[0].identity for each in found}
+        yield f"{counted(len(kernels), 'kernel')} became {what.value} ({_signed(_delta_us(found))})."
+    yield from copied
+    if not changes:
+        yield _host_sentence(comparison.host)
 
 
 def _time_changes(comparison: TraceComparison) -> Iterator[str]:
-    """Return what became of the parts of a step."""
+    """Return what became of the parts of a step, on the busiest GPU of each trace."""
     sides = (comparison.before, comparison.after)
-    if not all(side.times for side in sides):
+    old, new = (side.busiest for side in sides)
+    if old is None or new is None:
         return
-
-    def change(name: str) -> str:
-        return time_change(*(sum(getattr(time, name) for time in side.times) for side in sides))
-
+    are_several = max(len(side.times) for side in sides) > 1
+    if are_several:
+        yield "The next two lines are of the busiest GPU; kernels are of all GPUs together."
+    gpu = f"GPU {old.device}" + (f" -> {new.device}" if old.device != new.device else "") if are_several else "GPU"
     for total, names in (("busy", _BUSY), ("idle", _IDLE)):
         parts = [
-            f"{name} {change(field)}"
+            f"{name} {time_change(getattr(old, field), getattr(new, field))}"
             for field, name in names.items()
-            if any(getattr(time, field) > 0 for side in sides for time in side.times)
+            if max(getattr(old, field), getattr(new, field)) > 0
         ]
-        yield f"GPU {total} {change(f'{total}_us')}" + (f": {', '.join(parts)}." if parts else ".")
+        change = time_change(getattr(old, f"{total}_us"), getattr(new, f"{total}_us"))
+        yield f"{gpu} {total} {change}" + (f": {', '.join(parts)}." if parts else ".")
     bounds = [f"{side.bound.by}-bound" if side.bound else "bound by what the trace does not show" for side in sides]
     yield f"Before: {bounds[0]}. After: {bounds[1]}." if len(set(bounds)) > 1 else f"Both are {bounds[0]}."
 
 
-_ONE_FOR_ONE = {
-    What.TEMPLATE: "got another template",
-    What.REPLACED: "gave way to others",
-    What.VANISHED: "vanished",
-    What.APPEARED: "appeared",
-    What.MOVED: "moved",
-    What.SOURCE: "got another source",
+_SENTENCES = {
+    What.SPLIT: "{old} split into {count}.",
+    What.TEMPLATE: "{old} got another template.",
+    What.REPLACED: "Other kernels replaced {old}.",
+    What.VANISHED: "{old} vanished.",
+    What.APPEARED: "{new} appeared.",
+    What.MOVED: "{old} moved.",
+    What.SOURCE: "{old} got another source.",
 }
 
 
-def _change_phrase(what: What, found: Sequence[Difference]) -> str:
+def _change_sentence(what: What, found: Sequence[Difference]) -> str:
     old = [kernel for difference in found for kernel in difference.before]
     new = [kernel for difference in found for kernel in difference.after]
-    kinds = kinds_text(kernel.kind for kernel in old or new)
+    kinds = kinds_text(kernel.kind for kernel in old)
     if what is What.FUSED:
-        return f"{_author(new)} fused {kinds} into {len(new)}"
-    if what is What.SPLIT:
-        return f"{kinds} split into {len(new)}"
+        return f"{_author(new)} fused {kinds} into {len(new)}."
     if what is What.FOLDED:
         count = len(old) - len(new)
-        return f"{counted(count, 'pointwise kernel')} went into the epilogue of {counted(len(new), 'GEMM')}"
+        return f"{counted(count, 'pointwise kernel')} went into the epilogue of {counted(len(new), 'GEMM')}."
     if what is What.CONFIGURATION:
-        tuned = all(difference.was_autotuned for difference in found)
-        chosen = "Inductor's autotuner chose another" if tuned else "there is another"
-        return f"{chosen} launch configuration for {counted(len(old), 'kernel')} ({_signed(_delta_us(found))})"
-    return f"{kinds} {_ONE_FOR_ONE[what]}"
+        kernels, cost = counted(len(old), "kernel"), _signed(_delta_us(found))
+        if all(difference.was_autotuned for difference in found):
+            return f"Inductor's autotuner chose another launch configuration for {kernels} ({cost})."
+        return f"{kernels} {'has' if len(old) == 1 else 'have'} another launch configuration ({cost})."
+    return _SENTENCES[what].format(old=kinds, new=kinds_text(kernel.kind for kernel in new), count=len(new))
 
 
 def _author(kernels: Sequence[LaneKernel]) -> str:
     backends = {decode(kernel.identity.name).backend for kernel in kernels}
     if any(backend.startswith("inductor") for backend in backends):
-        return "compile"
-    return "Liger" if "liger" in backends else "a Triton kernel"
+        return "Inductor"
+    return "Liger" if "liger" in backends else "A Triton kernel"
 
 
-def _untouched(found: Sequence[Difference]) -> str:
+def _same_gemms(found: Sequence[Difference]) -> list[str]:
     gemms = [d for d in found if any(kernel.kind == _GEMM for kernel in (*d.before, *d.after))]
     count = sum(len(difference.before) for difference in gemms)
     if not gemms or any(difference.what.is_change for difference in gemms):
-        return ""
-    return f" and left the {'GEMM' if count == 1 else f'{count} GEMMs'} untouched"
+        return []
+    return [f"The same {'GEMM' if count == 1 else f'{count} GEMMs'} ran."]
 
 
-def _copies_phrase(comparison: TraceComparison) -> str:
-    """Return how many more copies and memsets the GPU made; empty if as many."""
+def _copies_sentence(comparison: TraceComparison) -> list[str]:
+    """Return how many more copies and memsets the GPU made; nothing if as many."""
     sides = [(*side.copies, *side.memsets) for side in (comparison.before, comparison.after)]
     old, new = (sum(each.count for each in side) for side in sides)
-    if old == new:
-        return ""
     cost = sum(each.time_us for each in sides[1]) - sum(each.time_us for each in sides[0])
-    return f"copies and memsets {old:g} -> {new:g} ({cost:+.1f} us)"
+    return [f"The GPU made {new:g} copies and memsets instead of {old:g} ({_signed(cost)})."] if old != new else []
 
 
-def _host_phrase(host: HostDifference) -> str:
+def _host_sentence(host: HostDifference) -> str:
     if not host.is_change:
-        return "The host ran the same ops"
-    if any(map(is_compile_op, host.new)) and host.dispatcher_ops[1] < host.dispatcher_ops[0]:
-        return "Compile only removed dispatch"
-    return "Only the host's ops changed"
+        return "The host ran the same ops."
+    is_less = host.dispatcher_ops[1] < host.dispatcher_ops[0]
+    return "The host dispatched fewer ops." if is_less else "The host ran other ops."
 
 
 # -- two traces, as a page --------------------------------------------------------------------------------------------
@@ -414,7 +436,12 @@ def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: in
     )
     return [
         Section(lines=tuple(heads)),
-        Section(lines=(conclusion(comparison), *_time_changes(comparison), *_caveats(comparison))),
+        Section(
+            lines=(
+                *(_headline(comparison), " ".join(_findings(comparison))),
+                *(*_time_changes(comparison), *_caveats(comparison)),
+            )
+        ),
         Section(grid=_change_table(comparison, top=top, everything=everything)),
         Section("host", tuple(_host_changes(comparison.host))),
     ]
@@ -436,7 +463,7 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
             inside = f", {side.problems_inside} of them in what is shown" if side.problems_inside else ""
             yield f"{label}: {len(side.problems)} launches and records do not pair{inside}. `kernelgauge show` lists them."
         if side.not_read:
-            yield f"{label}: not read are {', '.join(f'{count} {name}' for name, count in side.not_read.items())}."
+            yield f"{label}: {_not_read(side)}"
 
 
 def _change_table(comparison: TraceComparison, *, top: int, everything: bool) -> Grid:
@@ -474,19 +501,25 @@ def _signed(value_us: float) -> str:
 def _change_lines(difference: Difference) -> list[str]:
     old, new = _names(difference.before), _names(difference.after)
     lines = old if old == new else [*old, *(f"-> {name}" for name in new)]
-    if difference.details:
-        lines.append(f"   {difference.details}")
+    if difference.what in (What.SLOWER, What.FASTER):
+        below = _place(difference.before[0])
     elif difference.what in (What.FUSED, What.REPLACED, What.APPEARED, What.SPLIT):
-        lines.append(f"   {configuration_text(difference.after[0].identity)}")
-    return lines
+        below = configuration_text(difference.after[0].identity)
+    else:
+        below = difference.details
+    return [*lines, *([f"   {below}"] if below else [])]
+
+
+def _place(kernel: LaneKernel) -> str:
+    """Return the op that launched a kernel, and the module around it: ``by aten::mm in Mlp_0.Linear_0``."""
+    op = f"by {kernel.op}" if kernel.op and kernel.op != kernel.identity.name else ""
+    return f"{op} in {cut(kernel.module)}".strip() if kernel.module else op
 
 
 def _names(kernels: Sequence[LaneKernel]) -> list[str]:
     """Return one line for each name, with how often it is there; of many the first."""
     counts = Counter(_name(kernel.identity) for kernel in kernels)
-    lines = [f"{name} x{count}" if count > 1 else name for name, count in counts.items()]
-    left = len(lines) - _MOST_NAMES
-    return lines if left <= 0 else [*lines[: _MOST_NAMES - 1], f"and {left + 1} more"]
+    return _first([f"{name} x{count}" if count > 1 else name for name, count in counts.items()], _MOST_NAMES)
 
 
 def _delta_us(group: Sequence[Difference]) -> float:
@@ -499,7 +532,7 @@ def _host_changes(host: HostDifference) -> Iterator[str]:
     yield f"dispatcher ops {before} -> {after}" + (launching if any(host.launching_us) else "")
     for label, names in (("gone", host.gone), ("new ", host.new)):
         if names:
-            yield f"{label}  {times(names)}"
+            yield f"{label}  {_ops_text(Counter(names).elements())}"
     if host.synchronizations[0] != host.synchronizations[1]:
         yield f"waits for the GPU {host.synchronizations[0]} -> {host.synchronizations[1]}"
 
@@ -507,8 +540,17 @@ def _host_changes(host: HostDifference) -> Iterator[str]:
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def json_text(data: Mapping[str, Any]) -> str:
-    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+def json_text(value: Any, indent: str = "") -> str:
+    """Return JSON with a line for each item of a list. Objects are broken up to the second level."""
+    deeper = f"{indent}  "
+    if isinstance(value, dict) and len(indent) < 4:
+        items = [f"{json_text(key)}: {json_text(item, deeper)}" for key, item in value.items()]
+    elif isinstance(value, list) and len(indent) < 6 and any(isinstance(item, dict) for item in value):
+        items = [msgspec.json.encode(item).decode() for item in value]
+    else:
+        return msgspec.json.encode(value).decode()
+    start, end = "{}" if isinstance(value, dict) else "[]"
+    return f"{start}\n{deeper}" + f",\n{deeper}".join(items) + f"\n{indent}{end}"
 
 
 def show_data(summary: Summary, *, name: str, by: str | None = None, order: str | None = None) -> dict[str, Any]:
@@ -577,15 +619,17 @@ def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict
             | {"wall_us": side.wall_us, "times": _times_data(side), "device_time_us": side.lane.device_time_us}
             for label, name, side in zip(("before", "after"), names, (comparison.before, comparison.after), strict=True)
         },
-        "kernels": [_decoded(name) for name in kernels],
+        "kernels": [{key: value for key, value in _decoded(name).items() if value} for name in kernels],
         "differences": [
             {
                 "what": difference.what.value,
                 "before": _kernels_data(difference.before, places),
                 "after": _kernels_data(difference.after, places),
-                "delta_us": difference.delta_us,
+                "delta_us": round(difference.delta_us, _DIGITS),
                 "details": difference.details,
             }
+            # Times are judged by op and module.
+            | ({} if difference.what.is_change else _launcher(difference.before[0]))
             for difference in comparison.differences
         ],
         "host": msgspec.to_builtins(comparison.host),
@@ -597,13 +641,17 @@ def _times_data(summary: Summary) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(time) | {"busy_us": time.busy_us, "idle_us": time.idle_us} for time in summary.times]
 
 
+def _launcher(kernel: LaneKernel) -> dict[str, str]:
+    return {key: value for key, value in (("op", kernel.op), ("module", kernel.module)) if value}
+
+
 def _kernels_data(kernels: Sequence[LaneKernel], places: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return launches of one kernel together: its place in `kernels`, and what is known of its launch configuration."""
     found: dict[KernelIdentity, list[float]] = {}
     for kernel in kernels:
         found.setdefault(kernel.identity, []).append(kernel.device_time_us)
     return [
-        {"kernel": places[each.name], "launches": len(us), "device_time_us": sum(us)}
+        {"kernel": places[each.name], "launches": len(us), "device_time_us": round(sum(us), _DIGITS)}
         | {key: value for key, value in msgspec.to_builtins(each).items() if key not in ("name", "kind")}
         for each, us in found.items()
     ]

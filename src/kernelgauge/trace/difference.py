@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from enum import Enum
@@ -116,7 +116,7 @@ def _common(old: Sequence[str], new: Sequence[str]) -> int:
 
 
 def _by_occurrence(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[Stretch[Kernel]]:
-    waiting = _by_name(after)
+    waiting = _grouped(after, lambda kernel: kernel.identity.unnumbered)
     pairs = [(kernel, waiting[name].popleft()) for kernel in before if waiting.get(name := kernel.identity.unnumbered)]
     paired = {id(kernel) for pair in pairs for kernel in pair}
     yield Stretch([old for old, _ in pairs], [new for _, new in pairs], same_names=True)
@@ -124,11 +124,11 @@ def _by_occurrence(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterato
     yield Stretch(gone, left, same_names=False)
 
 
-def _by_name(kernels: Iterable[Kernel]) -> dict[str, deque[Kernel]]:
-    """Return the launches of each name, in order."""
-    found: dict[str, deque[Kernel]] = {}
+def _grouped(kernels: Iterable[Kernel], key: Callable[[Kernel], object]) -> dict[object, deque[Kernel]]:
+    """Return the launches that have something in common, in order."""
+    found: dict[object, deque[Kernel]] = {}
     for kernel in kernels:
-        found.setdefault(kernel.identity.unnumbered, deque()).append(kernel)
+        found.setdefault(key(kernel), deque()).append(kernel)
     return found
 
 
@@ -231,21 +231,39 @@ def differences(before: Lane, after: Lane) -> tuple[Difference, ...]:
 
 
 def _joined(found: Iterable[Difference]) -> Iterator[Difference]:
-    """Join what happened to launches of the same kernels. Of those that are unchanged, judge the times together."""
+    """Join what happened to launches of the same kernels. Of those that are unchanged, judge the times."""
     groups: dict[tuple[object, ...], list[Difference]] = {}
     for each in found:
-        key: tuple[object, ...]
-        if each.what is What.SAME:
-            key = (each.what, each.before[0].identity, each.after[0].identity)
-        else:
-            names = (tuple(kernel.identity.unnumbered for kernel in side) for side in (each.before, each.after))
-            key = (each.what, *names, each.details, *(configuration_text(kernel.identity) for kernel in each.after[:1]))
-        groups.setdefault(key, []).append(each)
-    for (what, *_), group in groups.items():
+        names = tuple(tuple(kernel.identity.unnumbered for kernel in side) for side in (each.before, each.after))
+        what_differs = (each.details, *(configuration_text(kernel.identity) for kernel in each.after[:1]))
+        groups.setdefault((*names, each.what, *(() if each.what is What.SAME else what_differs)), []).append(each)
+    for group in groups.values():
         old = tuple(kernel for each in group for kernel in each.before)
         new = tuple(kernel for each in group for kernel in each.after)
-        assert isinstance(what, What)
-        yield Difference(_timing(old, new) if what is What.SAME else what, old, new, group[0].details)
+        if group[0].what is What.SAME:
+            yield from _timed(old, new)
+        else:
+            yield Difference(group[0].what, old, new, group[0].details)
+
+
+# What launches have in common whose times are judged together, if both sides have as many of them. The last one holds for
+# the rest: launches of one name that are in another op or module now.
+_TOGETHER: tuple[Callable[[LaneKernel], object], ...] = (
+    lambda kernel: (kernel.identity, kernel.op, kernel.module),
+    lambda kernel: kernel.identity.without_source,
+    lambda kernel: kernel.identity.unnumbered,
+)
+
+
+def _timed(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> Iterator[Difference]:
+    """Judge launches of one name together, so that no kernel of one op and module is both slower and faster."""
+    for key in _TOGETHER:
+        olds, news = _grouped(old, key), _grouped(new, key)
+        matched = {each for each, kernels in olds.items() if len(kernels) == len(news.get(each, ()))}
+        for each in olds:
+            if each in matched:
+                yield Difference(_timing(olds[each], news[each]), tuple(olds[each]), tuple(news[each]))
+        old, new = ([kernel for kernel in side if key(kernel) not in matched] for side in (old, new))
 
 
 def host_difference(before: HostLane, after: HostLane) -> HostDifference:
@@ -309,7 +327,9 @@ def _resolution_us(kernels: Iterable[LaneKernel]) -> float:
 
 def _moved(cut: Sequence[Stretch[LaneKernel]]) -> list[Difference]:
     """Pair what is missing in one place and additional in another: it ran in another order."""
-    additional = _by_name(kernel for block in cut for kernel in block.after)
+    additional = _grouped(
+        (kernel for block in cut for kernel in block.after), lambda kernel: kernel.identity.unnumbered
+    )
     missing = (kernel for block in cut for kernel in block.before)
     pairs = [
         _same_name(old, additional[name].popleft())

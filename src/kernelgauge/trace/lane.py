@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .kernel import KernelIdentity, identity_of_op, identity_of_record, kind_of_launch
-from .model import MODULE_PREFIX, REGION, STEP_PREFIX, WHOLE, DeviceRecord, Op, Trace, Window
+from .model import DEVICE_CATEGORIES, MODULE_PREFIX, REGION, STEP_PREFIX, WHOLE, DeviceRecord, Op, Trace, Window
 from .names import Kind, decode
 
 __all__ = [
@@ -175,7 +175,7 @@ def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
     """
     chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
     # Launches without a single record are records that were lost, and no CPU. So are records that could not be read.
-    lost = trace.not_read or trace.malformed.keys() & {"kernel", "gpu_memset", "gpu_memcpy"}
+    lost = trace.not_read or trace.malformed.keys() & DEVICE_CATEGORIES
     on_cpu = not trace.records and not lost and not any(call.is_launch for call in trace.calls)
     ran = [_executions(window, on_cpu=on_cpu) for window in chosen]
     sequences = [tuple(execution.identity.name for execution in each) for each in ran]
@@ -314,8 +314,8 @@ def _runs(lane: Lane) -> list[list[Window]]:
 def _span(run: Sequence[Window], trace: Trace) -> tuple[float, float]:
     """Return when steps that follow one another began and ended.
 
-    They begin and end on the host, unless the device is behind it at the end. Then they end with their last record,
-    and begin as far behind the host, at most when the device had done what was launched before.
+    Steps begin and end on the host, unless the device is behind it at the end. Then they end with their last record, and
+    begin as far behind the host, at most when the device had done what was launched before. A region begins when it had.
     """
     own = [record for window in run for record, _ in window.executed]
     start, end = run[0].start_us, run[-1].end_us
@@ -326,8 +326,9 @@ def _span(run: Sequence[Window], trace: Trace) -> tuple[float, float]:
         return first, last
     # None of these is one of theirs: they start before the first of those.
     drained = max(map(_end_us, _running_between(start, first, trace.records)), default=start)
-    behind = max(0.0, last - end)
-    return start + min(behind, max(0.0, drained - start)), end + behind
+    drained = max(start, min(drained, first))
+    end = max(end, last)
+    return min(drained, start + end - run[-1].end_us) if run[0].name.startswith(STEP_PREFIX) else drained, end
 
 
 def _busy_parts(start: float, end: float, ran: Sequence[DeviceRecord], talking: Collection[str]) -> dict[str, float]:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 __all__ = [
+    "DEVICE_CATEGORIES",
     "MODULE_PREFIX",
     "REGION",
     "STEP_PREFIX",
@@ -34,6 +35,7 @@ __all__ = [
 STEP_PREFIX = "ProfilerStep#"  # of the annotation that torch.profiler makes of each step
 MODULE_PREFIX = "nn.Module: "  # of a row of a Python function
 WHOLE = "the whole trace"  # name of the window of everything
+DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
 # What `pytest perf` marks the call with, inside each profiler step: flushing and waiting stay outside of it.
 REGION = "kernelgauge.call"
 
@@ -237,10 +239,8 @@ class Trace:
         """
         asking = [call for call in self.calls if call.is_launch or call.is_transfer]
         asked = Counter(call.correlation for call in asking if call.correlation is not None)
-        problems = [
-            f"malformed: rows of {category} that were not read: {count}; the first: {self.first_malformed}"
-            for category, count in self.malformed.items()
-        ]
+        rows = ", ".join(f"{count} of {category}" for category, count in self.malformed.items())
+        problems = [f"malformed: rows that were not read: {rows}; the first: {self.first_malformed}"] if rows else []
         problems += [
             f"duplicated: correlation {correlation} belongs to {count} launching calls"
             for correlation, count in asked.items()

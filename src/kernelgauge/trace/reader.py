@@ -22,7 +22,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from ..errors import TraceError
-from .model import MODULE_PREFIX, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
+from .model import DEVICE_CATEGORIES, MODULE_PREFIX, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
 __all__ = ["BLOCK_BYTES", "FILE_BLOCK_BYTES", "LONGEST_BYTES", "parse", "parse_blocks"]
 
@@ -33,8 +33,7 @@ BLOCK_BYTES = 1 << 18
 LONGEST_BYTES = 16 << 20
 
 _API_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"})
-_DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
-_CATEGORIES = _API_CATEGORIES | _DEVICE_CATEGORIES | {"cpu_op", "user_annotation"}
+_CATEGORIES = _API_CATEGORIES | DEVICE_CATEGORIES | {"cpu_op", "user_annotation"}
 # The same before torch 1.11. A profiler step was an `Operator`, too.
 _OLD_CATEGORIES = {
     "Operator": "cpu_op", "Runtime": "cuda_runtime", "Kernel": "kernel", "Memset": "gpu_memset", "Memcpy": "gpu_memcpy",
@@ -468,7 +467,7 @@ class _Rows:
                 self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id))
                 continue
             try:
-                if category in _DEVICE_CATEGORIES:
+                if category in DEVICE_CATEGORIES:
                     self._records.append(_record(event, name, args, external_id))
                 else:
                     lane = {"cpu_op": ops, "python_function": self._modules}.get(category, self._annotations)
@@ -503,6 +502,10 @@ class _Rows:
             or self._malformed or self._is_of_pytorch
             or self._foreign.keys() & {"python_function", *_CATEGORIES, *_OLD_CATEGORIES}
         ):  # fmt: skip
+            if "" in self._foreign:
+                raise msgspec.ValidationError(
+                    "rows without `cat`, as the torch.autograd.profiler before Kineto wrote them"
+                )
             found = ", ".join(repr(category) for category, _ in self._foreign.most_common(3))
             raise msgspec.ValidationError(f"the trace of another program: no row of PyTorch, but of {found}")
         annotations = _by_start(self._annotations)

@@ -21,10 +21,9 @@ from .lane import (
     metadata_ops_that_launched,
     step_times,
 )
-from .limits import DeviceLimits, LimitShare, limits_of, share_of_limit
 from .model import DeviceRecord, Trace, Window
 from .names import decode
-from .work import Work, work_of
+from .work import DeviceLimits, LimitShare, Work, limits_of, share_of_limit, work_of
 
 __all__ = [
     "GROUPINGS",
@@ -133,7 +132,7 @@ class Summary:
     times: tuple[StepTime, ...]  # one for each device
     problems: tuple[str, ...]  # launches without kernels, kernels without launches, anywhere in the trace
     problems_inside: int  # of them, launches inside the windows whose kernels are missing
-    not_read: Mapping[str, int]  # rows of other devices, and rows with an odd field
+    not_read: Mapping[str, int]  # rows of other devices, and rows with an odd field, by category
     devices: tuple[str, ...]
     limits: DeviceLimits | None
 
@@ -153,9 +152,14 @@ class Summary:
         return sorted(groups, key=ORDERS[order])
 
     @property
+    def busiest(self) -> StepTime | None:
+        """Return where the time of a step went on the device that worked most."""
+        return max(self.times, key=lambda time: time.busy_us, default=None)
+
+    @property
     def bound(self) -> Bound | None:
         """Return what makes the step so long; None where nothing ran, records are lost, or the trace does not show it."""
-        time = max(self.times, key=lambda time: time.busy_us, default=None)
+        time = self.busiest
         if self.problems_inside or time is None or not time.wall_us:
             return None
         causes = {
@@ -195,7 +199,7 @@ def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Su
         times=tuple(step_times(lane, trace)),
         problems=trace.pairing_problems(),
         problems_inside=sum(window.lost for window in lane.windows),
-        not_read={**trace.not_read, **{f"{name} row": count for name, count in trace.malformed.items()}},
+        not_read={**trace.not_read, **trace.malformed},
         devices=tuple(str(device.get("name", "")) for device in trace.device_properties),
         limits=limits,
     )

@@ -1,15 +1,16 @@
-"""How much work an op does, from the shapes and types that a profiler with `record_shapes=True` writes on its row."""
+"""How much work an op does, by its recorded shapes and types; and what share of a GPU's published peaks it reached."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
+from types import MappingProxyType
 from typing import Any
 
 from .names import Kind
 
-__all__ = ["Work", "kind_of_op", "work_of"]
+__all__ = ["DeviceLimits", "LimitShare", "Work", "kind_of_op", "limits_of", "share_of_limit", "work_of"]
 
 Shape = tuple[int, ...]
 
@@ -57,17 +58,14 @@ ELEMENT_BYTES = {
     "c10::Float8_e4m3fn": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2": 1, "c10::Float8_e5m2fnuz": 1,
     "c10::Float8_e8m0fnu": 1, "c10::Float4_e2m1fn_x2": 1,
 }  # fmt: skip
-_FLOATING = frozenset({"c10::BFloat16", "c10::Half", "float", "double"})
-_REAL = _FLOATING | {
-    "bool",
-    "unsigned char",
-    "signed char",
-    "short int",
-    "short",
-    "int",
-    "long int",
-    "long",
-    "long long",
+# Each kind of number in an operation turns the kinds before it into its own.
+_INTEGERS = ("unsigned char", "signed char", "short int", "short", "int", "long int", "long", "long long")
+_FLOATS = ("c10::BFloat16", "c10::Half", "float", "double")
+_LEVELS = {
+    "bool": 0,
+    **dict.fromkeys(_INTEGERS, 1),
+    **dict.fromkeys(_FLOATS, 2),
+    **{f"c10::complex<{name}>": 3 for name in _FLOATS},
 }
 # What the profiler writes in place of a type where an argument is no tensor; "" is also a tensor that was not given.
 _NO_TENSOR = frozenset({"", "Scalar", "ScalarList"})
@@ -341,6 +339,10 @@ _POINTWISE = {
     for name in names.split()
 }
 _OF_BOOL = frozenset("logical_not isnan isinf isfinite eq ne lt le gt ge logical_and logical_or logical_xor".split())
+# Of integers they make the default floating type.
+_OF_FLOATS = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tanh erf sigmoid div true_divide atan2".split()
+)
 # These overwrite their first argument and read nothing of it.
 _OVERWRITING = frozenset({"fill_", "zero_", "normal_", "uniform_", "exponential_", "random_"})
 # The result is a part of the input whose size the shapes do not say, unless there is an `out`.
@@ -410,24 +412,39 @@ def _pointwise(op: str, inputs: tuple[Input, ...], in_place: bool) -> Work | Non
 
 
 def _pointwise_type(op: str, operands: Sequence[Input]) -> str | None:
-    """Return the type of the result: the widest floating type. None without one: rules for integers are long.
+    """Return the type of the result, as torch promotes types; None where it depends on what is not recorded.
 
-    A tensor without dimensions may be a Python number, which widens no floating type but a complex one does.
+    A tensor without dimensions may be a Python number. It changes the type only if its kind is a higher one, and then to
+    a type that is not recorded. A number by value may be of any kind up to floating.
     """
     if op in _OF_BOOL:
         return "bool"
     if op in ("clone", "masked_fill"):
         return operands[0].type
-    wide, single = (
-        {each.type for each in operands if each.is_tensor and bool(each.shape) is has_shape}
-        for has_shape in (True, False)
-    )
-    types = wide or single
-    if not wide | single <= _REAL or (not wide and len(single) > 1):
+    tensors = [each for each in (operands[1:] if op == "where" else operands) if each.is_tensor]
+    types = {each.type for each in tensors if each.shape} or {each.type for each in tensors}
+    if not all(each.type in _LEVELS for each in tensors):
         return None
-    if {"c10::BFloat16", "c10::Half"} <= types:
-        types = types | {"float"}
-    return max(types & _FLOATING, key=lambda name: ELEMENT_BYTES[name], default=None)
+    level = max(_LEVELS[name] for name in types)
+    has_number = any(each.type == "Scalar" for each in operands)
+    if any(_LEVELS[each.type] > level for each in tensors) or (len(types) > 1 and not any(t.shape for t in tensors)):
+        return None
+    if level < 2 and (has_number or op in _OF_FLOATS):
+        return None
+    if op == "abs" and level == 3:
+        return types.pop().removeprefix("c10::complex<").removesuffix(">")
+    return _promoted(types, level)
+
+
+def _promoted(types: set[str], level: int) -> str | None:
+    """Return the type that holds all of these; `level` is that of the highest."""
+    if level == 3:
+        parts = {name.removeprefix("c10::complex<").removesuffix(">") for name in types if _LEVELS[name] >= 2}
+        return f"c10::complex<{_promoted(parts, 2)}>"
+    types = {name for name in types if _LEVELS[name] == level}
+    if types in ({"c10::BFloat16", "c10::Half"}, {"unsigned char", "signed char"}):
+        return "float" if level == 2 else "short"
+    return max(types, key=lambda name: ELEMENT_BYTES[name])
 
 
 def _softmax(type_at: int | None, inputs: tuple[Input, ...]) -> Work:
@@ -446,3 +463,108 @@ def _norm(inputs: tuple[Input, ...]) -> Work | None:
     same = all(parameter.type == given.type for parameter in parameters)
     result = _tensor_bytes(given.shape, given.type if same else None)
     return Work(None, _total([given.bytes, *(parameter.bytes for parameter in parameters), result]))
+
+
+# --- what a GPU can do at most, as its vendor publishes it, and what share of that an op reached --------------------------
+
+
+@dataclass(frozen=True)
+class DeviceLimits:
+    """Published peaks of one GPU: at boost clock, without sparsity, a multiply-add counted as 2."""
+
+    name: str
+    memory_gb_per_s: float  # 10^9 bytes
+    tflop_per_s: Mapping[str, float]  # by dtype: bf16, fp16, tf32, fp32, fp64, fp8, int8; only what is published
+    source: str
+
+
+@dataclass(frozen=True)
+class LimitShare:
+    """How near an op came to the limit that binds it."""
+
+    limit: str  # "memory", or the dtype whose arithmetic binds
+    share: float  # 1 is the published peak; more if the data came from a cache, or the GPU clocks higher
+    achieved: float
+    unit: str  # "GB/s" or "TFLOP/s"
+
+
+_TYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+
+
+def _limits(name: str, memory_gb_per_s: float, tflop_per_s: str, source: str) -> DeviceLimits:
+    peaks = {dtype: float(peak) for dtype, peak in zip(_TYPES, tflop_per_s.split(), strict=True) if peak != "-"}
+    return DeviceLimits(name, memory_gb_per_s, MappingProxyType(peaks), source)
+
+
+# Peaks are those of the matrix units where a type has them (Tensor Cores, Matrix Cores), with sums in fp32: on GeForce
+# cards sums in fp16 are twice as fast. Of figures that NVIDIA prints only with sparsity, it is half.
+# fmt: off
+_ALL = (
+    # GB/s; TFLOP/s in fp64, fp32, tf32, bf16, fp16, fp8 and int8
+    # The table for FP8 and memory is of eight GPUs. What other editions disagree on (TF32, FP32, FP64) is left out.
+    _limits("NVIDIA B200", 8000, "- - - 2250 2250 4500 -",
+            "NVIDIA DGX B200 datasheet; NVIDIA Blackwell Architecture Technical Brief, HGX B200"),
+    _limits("NVIDIA H200", 4800, "67 67 494.5 989.5 989.5 1979 1979",
+            "NVIDIA H200 Tensor Core GPU datasheet, H200 SXM"),
+    _limits("NVIDIA H100 80GB HBM3", 3350, "67 67 494.5 989.5 989.5 1979 1979",
+            "NVIDIA H100 Tensor Core GPU datasheet, H100 SXM"),
+    _limits("NVIDIA H100 PCIe", 2000, "51 51 378 756.5 756.5 1513 1513",
+            "NVIDIA H100 Tensor Core GPU datasheet, H100 PCIe"),
+    _limits("NVIDIA A100-SXM4-80GB", 2039, "19.5 19.5 156 312 312 - 624", "NVIDIA A100 Tensor Core GPU datasheet"),
+    _limits("NVIDIA A100 80GB PCIe", 1935, "19.5 19.5 156 312 312 - 624", "NVIDIA A100 Tensor Core GPU datasheet"),
+    _limits("NVIDIA A100-SXM4-40GB", 1555, "19.5 19.5 156 312 312 - 624", "NVIDIA A100 Tensor Core GPU datasheet"),
+    _limits("NVIDIA A100-PCIE-40GB", 1555, "19.5 19.5 156 312 312 - 624", "NVIDIA A100 Tensor Core GPU datasheet"),
+    _limits("NVIDIA L40S", 864, "- 91.6 183 362.05 362.05 733 733", "NVIDIA L40S GPU datasheet"),
+    _limits("NVIDIA L4", 300, "- 30.3 60 121 121 242.5 242.5", "NVIDIA L4 Tensor Core GPU datasheet"),
+    _limits("NVIDIA A10", 600, "- 31.2 62.5 125 125 - 250", "NVIDIA A10 Tensor Core GPU datasheet"),
+    _limits("NVIDIA GeForce RTX 4090", 1008, "- 82.6 82.6 165.2 165.2 330.3 660.6",
+            "NVIDIA Ada GPU Architecture whitepaper v2.02, appendix A"),
+    _limits("NVIDIA GeForce RTX 3090", 936, "- 35.6 35.6 71 71 - 284",
+            "NVIDIA Ampere GA102 GPU Architecture whitepaper v2, appendix A"),
+    # The datasheets of the V100 and the T4 have no bf16, and no TF32.
+    _limits("Tesla V100-SXM2-16GB", 900, "7.8 15.7 - - 125 - -", "NVIDIA V100 Tensor Core GPU datasheet"),
+    _limits("Tesla V100-SXM2-32GB", 900, "7.8 15.7 - - 125 - -", "NVIDIA V100 Tensor Core GPU datasheet"),
+    _limits("Tesla V100-PCIE-16GB", 900, "7 14 - - 112 - -", "NVIDIA V100 Tensor Core GPU datasheet"),
+    _limits("Tesla V100-PCIE-32GB", 900, "7 14 - - 112 - -", "NVIDIA V100 Tensor Core GPU datasheet"),
+    # The datasheet has 300 GB/s, the product page "320+", which is what 256 bits at 10 Gbit/s give.
+    _limits("Tesla T4", 320, "- 8.1 - - 65 - 130", "NVIDIA T4 Tensor Core GPU datasheet and product page"),
+    _limits("AMD Instinct MI300X", 5300, "163.4 163.4 653.7 1307.4 1307.4 2614.9 2614.9",
+            "AMD Instinct MI300X accelerator data sheet"),
+    # The data sheet's figures are of a module; a device of PyTorch is one of its two dies.
+    _limits("AMD Instinct MI250X", 1600, "47.85 47.85 - 191.5 191.5 - 191.5",
+            "AMD Instinct MI200 series data sheet, MI250X: half of a module"),
+)
+# fmt: on
+_BY_NAME = MappingProxyType({limits.name: limits for limits in _ALL})
+
+
+def limits_of(device_name: str) -> DeviceLimits | None:
+    """Return the peaks of a device by the name in a trace's `deviceProperties`; None for one that is not known.
+
+    Only whole names are known: "NVIDIA H100 PCIe" is another GPU than "NVIDIA H100 80GB HBM3", "NVIDIA A10G" than
+    "NVIDIA A10", and "NVIDIA A100-SXM4-40GB MIG 1g.5gb" is a part of one. Old drivers leave out "NVIDIA ".
+    """
+    name = device_name.strip()
+    return _BY_NAME.get(name) or _BY_NAME.get(f"NVIDIA {name}")
+
+
+def share_of_limit(work: Work, device_time_us: float, dtype: str | None, limits: DeviceLimits) -> LimitShare | None:
+    """Return which limit binds an op, and what share of it was reached in `device_time_us` microseconds.
+
+    The limit that binds is the one that takes longer: `work.bytes` at the memory's peak, or `work.flops` at that of
+    `dtype` ("fp32" is no Tensor Core's: a product that may use TF32 is "tf32"). None where FLOPs or bytes are not known
+    or have no published peak, for what binds is then not known, and where there is no work or no time.
+    """
+    if work.bytes is None or not 0 < device_time_us < inf:  # NaN fails too
+        return None
+    memory_us = work.bytes / limits.memory_gb_per_s / 1e3
+    if work.flops:
+        peak = limits.tflop_per_s.get(dtype) if dtype is not None else None
+        if dtype is None or peak is None:
+            return None
+        compute_us = work.flops / peak / 1e6
+        if compute_us > memory_us:
+            return LimitShare(dtype, compute_us / device_time_us, work.flops / device_time_us / 1e6, "TFLOP/s")
+    if memory_us > 0:
+        return LimitShare("memory", memory_us / device_time_us, work.bytes / device_time_us / 1e3, "GB/s")
+    return None
