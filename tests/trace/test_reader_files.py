@@ -54,7 +54,7 @@ def compressed(size: int, between: bytes = b"") -> bytes:
     "content",
     [
         *(compressed(1), compressed(7), compressed(10_000)),
-        *(compressed(200, bytes(zeros)) for zeros in (1, 511, 40_000, 3 * MEBIBYTE)),
+        *(compressed(200, bytes(zeros)) for zeros in (1, 511, 40_000)),
         gzip.compress(b"") + WHOLE + gzip.compress(b""),
     ],
     ids=lambda content: f"{len(content)} bytes",
@@ -137,12 +137,11 @@ try:
 except TraceError as error:
     print(error.got)
 """
-EVENT = b'{"ph":"X","cat":"cpu_op"},'
 LONG_EVENTS = [
-    pytest.param(b'{"traceEvents":[{"name":"', b"x", "", id="one name"),
-    pytest.param(b'{"traceEvents":[{"name":"', b"},{", "", id="one name that looks like events"),
-    pytest.param(b'{"traceEvents":[', b'{"args":', "", id="one event, nested"),
-    pytest.param(b'{"traceEvents":[{"args":[', b'{"a":{}},', "", id="one event of many objects"),
+    pytest.param(b'{"traceEvents":[{"name":"', b"x", id="one name"),
+    pytest.param(b'{"traceEvents":[{"name":"', b"},{", id="one name that looks like events"),
+    pytest.param(b'{"traceEvents":[', b'{"args":', id="one event, nested"),
+    pytest.param(b'{"traceEvents":[{"args":[', b'{"a":{}},', id="one event of many objects"),
 ]
 
 
@@ -156,30 +155,26 @@ def refused_with_little_memory(path: Path, limit: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("start", "unit", "got"),
+    ("start", "unit"),
     [
         *LONG_EVENTS,
-        pytest.param(b"", b" ", "", id="spaces"),
-        pytest.param(b'{"traceEvents":[', b" ", "", id="spaces for events"),
-        pytest.param(b'{"traceEvents":[{}]', b" ", "", id="spaces behind the events"),
-        pytest.param(b'{"a":"', b"x", "", id="a text before the events"),
-        pytest.param(b'{"a":{', b'"traceEvents":[],', "", id="lists that are not it"),
-        pytest.param(b"[", b"1,", "", id="numbers"),
-        pytest.param(b"[", EVENT, "compressed ones", id="a list of events"),
-        pytest.param(b'{"traceEvents":[', EVENT, "compressed ones", id="events"),
+        pytest.param(b"", b" ", id="spaces"),
+        pytest.param(b'{"traceEvents":[', b" ", id="spaces for events"),
+        pytest.param(b'{"traceEvents":[{}]', b" ", id="spaces behind the events"),
+        pytest.param(b'{"a":"', b"x", id="a text before the events"),
+        pytest.param(b'{"a":{', b'"traceEvents":[],', id="lists that are not it"),
+        pytest.param(b"[", b"1,", id="numbers"),
     ],
 )
-def test_read_gzip_bomb_is_refused_in_little_memory(path: Path, start: bytes, unit: bytes, got: str) -> None:
+def test_read_gzip_bomb_is_refused_in_little_memory(path: Path, start: bytes, unit: bytes) -> None:
     block = gzip.compress(unit * (MEBIBYTE // len(unit)))
     written(path, gzip.compress(start) + block * 400)
     assert path.stat().st_size < 4 * MEBIBYTE
-    said = refused_with_little_memory(path, (900 if got else 600) * MEBIBYTE)
-    assert said
-    assert got in said
+    assert refused_with_little_memory(path, 600 * MEBIBYTE)
 
 
-@pytest.mark.parametrize(("start", "unit", "_"), LONG_EVENTS)
-def test_read_endless_event_is_refused_in_little_memory(path: Path, start: bytes, unit: bytes, _: str) -> None:
+@pytest.mark.parametrize(("start", "unit"), LONG_EVENTS)
+def test_read_endless_event_is_refused_in_little_memory(path: Path, start: bytes, unit: bytes) -> None:
     with path.open("wb") as file:
         file.write(start)
         file.writelines([unit * (MEBIBYTE // len(unit))] * 100)

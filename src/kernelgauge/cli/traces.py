@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import gc
+import gzip
 import os
 import sys
+import zlib
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,7 +16,7 @@ from urllib.parse import quote
 
 from ..errors import KernelgaugeError, TraceError, printable, printable_url
 from ..trace import Trace, Window, parse_blocks
-from ..trace.reader import FILE_BLOCK_BYTES
+from ..trace.reader import BLOCK_BYTES
 from . import Commands, Exit, say, terminal
 
 if TYPE_CHECKING:
@@ -174,10 +176,15 @@ def read_trace(path: Path | str) -> Trace:
     """Read a trace of torch.profiler, gzip or JSON. Raises `TraceError` for anything else."""
     try:
         with open(path, "rb") as file:
-            return parse_blocks(iter(partial(file.read, FILE_BLOCK_BYTES), b""), where=str(path))
-    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+            stream = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file
+            return parse_blocks(iter(partial(stream.read, BLOCK_BYTES), b""), where=str(path))
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # a NUL in the path is a ValueError
+        is_damaged = isinstance(error, (gzip.BadGzipFile, EOFError, zlib.error))
         raise TraceError(
-            "cannot read the trace", where=str(path), got=str(error), expected="a file that can be read"
+            "cannot read the trace",
+            where=str(path),
+            got=f"damaged gzip: {error}" if is_damaged else str(error),
+            expected="a whole gzip file" if is_damaged else "a file that can be read",
         ) from error
 
 

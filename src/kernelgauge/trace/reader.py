@@ -1,21 +1,20 @@
-"""A trace file -> `Trace`: the Chrome trace of torch.profiler (`.json`, `.json.gz`), read piece by piece.
+"""The JSON of a Chrome trace, as torch.profiler writes it -> `Trace`, read piece by piece.
 
-A trace of any size is never in memory as a whole. Decoding in one go would be simpler, at five times the memory
+A trace as Kineto writes it is never in memory as a whole. Decoding in one go would be simpler, at five times the memory
 (docs/design/trace-reader.md).
 
 A piece ends behind an event. Where that is is guessed from the right, and a guess is proved: "[" + piece + "]" is JSON
 only where an event ends, because a JSON parser that has come that far is in one state. Inside a string or an event the
-parser refuses it. Where the first guesses are wrong, as in an event with many objects inside, the brackets are counted.
+parser refuses it. If all guesses are wrong, the piece grows.
 """
 
 from __future__ import annotations
 
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop, heappush
-from itertools import chain, islice
+from contextlib import suppress
+from itertools import islice
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar
 
@@ -24,7 +23,7 @@ import msgspec
 from ..errors import TraceError
 from .model import DEVICE_CATEGORIES, MODULE_PREFIX, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
-__all__ = ["BLOCK_BYTES", "FILE_BLOCK_BYTES", "LONGEST_BYTES", "parse", "parse_blocks"]
+__all__ = ["BLOCK_BYTES", "LONGEST_BYTES", "parse", "parse_blocks"]
 
 # Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
 BLOCK_BYTES = 1 << 18
@@ -52,22 +51,15 @@ _OF_PYTORCH = frozenset(
 
 def parse(content: bytes, *, where: str = "<bytes>") -> Trace:
     """Parse the JSON of a Chrome trace. Raises `TraceError` with the place, what was got and what was expected."""
-    return _read((content[at : at + BLOCK_BYTES] for at in range(0, len(content), BLOCK_BYTES)), where)
+    return parse_blocks((content[at : at + BLOCK_BYTES] for at in range(0, len(content), BLOCK_BYTES)), where=where)
 
 
-def parse_blocks(blocks: Iterator[bytes], *, where: str) -> Trace:
-    """Parse the blocks of a file, gzip or JSON, at most `FILE_BLOCK_BYTES` each. Raises `TraceError` as `parse`."""
-    start = next(blocks, b"")
-    content = chain([start], blocks)
-    return _read(_inflate(content, where) if start.startswith(_GZIP) else content, where)
-
-
-def _read(blocks: Iterable[bytes], where: str) -> Trace:
-    document, rows = _Document(), _Rows()
+def parse_blocks(blocks: Iterable[bytes], *, where: str) -> Trace:
+    """Parse JSON in blocks, best of `BLOCK_BYTES` each. Raises `TraceError` as `parse`."""
+    rows = _Rows()
     try:
-        for first, events in document.pieces(_joined(blocks)):
-            rows.add(first, events)
-        return rows.trace(_devices(document.rest.get("deviceProperties", msgspec.Raw(b"[]"))))
+        beside = _read(iter(blocks), rows)
+        return rows.trace(_devices(beside.get("deviceProperties", msgspec.Raw(b"[]"))))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(
             "not a torch.profiler trace",
@@ -78,84 +70,14 @@ def _read(blocks: Iterable[bytes], where: str) -> Trace:
         ) from error
 
 
-# --- from a file to blocks of JSON -----------------------------------------------------------------------------------
-
-# Bytes of a file that are read at once. Few, because zlib copies what stands behind a member, and a file may have a
-# member in every 20 bytes.
-FILE_BLOCK_BYTES = 1 << 14
-_GZIP = b"\x1f\x8b"
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_GZIP_WINDOW = 31  # zlib: the largest window, and gzip's own header
-# The profiler's JSON shrinks 10 to 40 times (the recorded ones: 14 to 27); deflate can reach 1030. What claims more
-# than this is no trace, and is refused before it fills the memory.
-_MOST_RATIO = 200
-_RATIO_FROM = 64 << 20
-
-
-def _inflate(blocks: Iterable[bytes], where: str) -> Iterator[bytes]:
-    """Yield the content of a gzip file in blocks of at most `BLOCK_BYTES`.
-
-    A file is one gzip member after another; zeros between and behind them are padding. Raises `TraceError` if a member
-    is damaged or incomplete, or holds far more than a trace would.
-    """
-    engine = zlib.decompressobj(_GZIP_WINDOW)
-    read = made = 0
-    for block in blocks:
-        read += len(block)
-        left = block
-        while True:
-            if engine.eof:
-                left = left.lstrip(b"\0")
-                if not left:
-                    break
-                engine = zlib.decompressobj(_GZIP_WINDOW)
-            try:
-                piece = engine.decompress(left, BLOCK_BYTES)
-            except zlib.error as error:
-                raise _refusal(where, f"damaged gzip: {error}", "a whole gzip file") from error
-            made += len(piece)
-            if made > max(_RATIO_FROM, _MOST_RATIO * read):
-                most = f"at most {_MOST_RATIO} times as many: this is no trace"
-                raise _refusal(where, f"{made} bytes out of {read} compressed ones", most)
-            left = engine.unused_data if engine.eof else engine.unconsumed_tail
-            if piece:
-                yield piece
-            elif not left:  # with no input left, what it still holds comes out first
-                break
-    if not engine.eof:
-        raise _refusal(where, "the gzip stream ends in the middle", "a whole gzip file")
-
-
-def _refusal(where: str, got: str, expected: str) -> TraceError:
-    return TraceError("cannot read the trace", where=where, got=got, expected=expected)
-
-
-def _joined(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in blocks of `BLOCK_BYTES` or more, without a byte order mark: a gzip member may hold a byte."""
-    blocks = iter(blocks)
-    head = b""
-    while len(head) < len(_BYTE_ORDER_MARK) and (block := next(blocks, b"")):
-        head += block
-    held = [head.removeprefix(_BYTE_ORDER_MARK)]
-    length = len(held[0])
-    for block in blocks:
-        if length >= BLOCK_BYTES:
-            yield b"".join(held)
-            held, length = [], 0
-        held.append(block)
-        length += len(block)
-    yield b"".join(held)
-
-
 # --- from blocks to events -------------------------------------------------------------------------------------------
 
-_MOST_GUESSES = 4
-_MOST_OTHER_LISTS = 100  # with the name of the events, in something else that stands before them
+_MOST_GUESSES = 50
+_MOST_MENDED = 1 << 20  # bytes: mending takes ten times the memory of a text
 _SPACE = b" \t\r\n"  # JSON's white space: `\s` has two characters more
-_KEY = b'"traceEvents"'
-_EVENTS = re.compile(_KEY + rb"[ \t\r\n]*:[ \t\r\n]*\[")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
 _END = re.compile(rb"\}[ \t\r\n]*,")
-_TOKEN = re.compile(rb'"[^"]*"?|[{\[]+|[}\]]+')  # of text without escapes: a string, or brackets in a row
 # What Kineto writes and JSON does not allow: numbers that are none, line ends in strings, backslashes of Windows paths.
 _STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]+|\\.)*"?|-?\b(?:NaN|Infinity|nan|inf)\b', re.DOTALL)
 _NOT_IN_A_STRING = re.compile(rb'[\0-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<wrong>))')
@@ -212,162 +134,107 @@ _decode_piece = msgspec.json.Decoder(list[Event]).decode
 _decode_rows = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_event = msgspec.json.Decoder(Event).decode
 _decode_loose = msgspec.json.Decoder(_Loose).decode
-_decode_rest = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-class _NotTheEndError(Exception):
-    """The bytes are no sequence of whole JSON values."""
-
-
-class _Document:
-    """Take a trace apart while it is read.
-
-    After `pieces` is exhausted, `rest` holds what stands beside the events, undecoded, by key. Raises
-    `msgspec.DecodeError`: not JSON, no events in it, or a field of another type.
-    """
-
-    def __init__(self) -> None:
-        self.rest: dict[str, msgspec.Raw] = {}
-        self._is_list = False  # Chrome's other form: the events alone
-        self._first = 0  # index of the next event
-        self._offset = 0  # where it begins in the file
-
-    def pieces(self, blocks: Iterator[bytes]) -> Iterator[tuple[int, list[Event]]]:
-        """Yield events that follow one another, with the index of the first."""
-        buffer, any_phase, wanted = self._head(blocks), False, 0
-        for block in chain(blocks, [None]):
-            buffer += block or b""
-            if block is not None and len(buffer) < wanted:
-                continue
-            found = self._last(buffer) if block is None else self._before_last(buffer)
-            if found is None:
-                # To look at each byte a few times, however long an event is.
-                wanted = min(4 * len(buffer), LONGEST_BYTES + 1)
-                continue
-            events, end = found
-            any_phase = any_phase or any(event.ph for event in events)
-            yield self._first, events
-            self._first += len(events)
-            self._offset += end
-            buffer, wanted = buffer[end:], 0
-        if self._is_list and not any_phase:
-            raise msgspec.ValidationError("a list without an event")
-
-    def _head(self, blocks: Iterator[bytes]) -> bytes:
-        """Read up to the bracket that opens the events, and return what follows it."""
-        buffer, seen, others = b"", 0, 0
-        for block in blocks:
-            space = 0 if buffer else len(block) - len(block.lstrip(_SPACE))
-            self._offset += space
-            buffer += block[space:]
-            self._is_list = buffer[:1] == b"["
-            if self._is_list:
-                self._offset += 1
-                return buffer[1:]
-            for match in _EVENTS.finditer(buffer, seen):
-                seen = match.end()
-                if self._takes_rest(
-                    buffer[:seen] + b"]}", mend=others < _MOST_GUESSES
-                ):  # else it is a part of something else
-                    del self.rest["traceEvents"]
-                    self._offset += seen
-                    return buffer[seen:]
-                others += 1
-            begun = buffer.rfind(_KEY, seen)
-            seen = begun if begun >= 0 else max(seen, len(buffer) - len(_KEY))
-            if len(buffer) > LONGEST_BYTES or others > _MOST_OTHER_LISTS:
-                raise msgspec.DecodeError(f"no list `traceEvents` in the first {LONGEST_BYTES} bytes")
-            if buffer and buffer[:1] != b"{":
-                break
-        rest = _decode_rest(_in_utf8(buffer))  # says what is wrong with the JSON, if anything is
-        if "traceEvents" in rest:
-            raise msgspec.ValidationError("Expected `array` - at `$.traceEvents`")
-        raise msgspec.ValidationError("Object missing required field `traceEvents`")
-
-    def _takes_rest(self, text: bytes, *, mend: bool = True) -> bool:
+def _read(blocks: Iterator[bytes], rows: _Rows) -> dict[str, msgspec.Raw]:
+    """Add the events to `rows`. Return what stands beside them, undecoded, by key."""
+    beside, buffer = _head(blocks)
+    wanted = 0
+    for block in blocks:
+        buffer += block
+        if len(buffer) < wanted:
+            continue
+        piece = _before_last(buffer, 2)
+        if piece is None:
+            piece = _before_last(_mended(buffer) if len(buffer) <= _MOST_MENDED else buffer, _MOST_GUESSES)
+        if piece is not None:
+            events, buffer = piece
+            rows.add(events)
+            wanted = 0
+        elif len(buffer) > LONGEST_BYTES:
+            raise msgspec.DecodeError(f"behind traceEvents[{rows.events}] no event ends in {LONGEST_BYTES} bytes")
+        else:  # to look at each byte a few times, however long an event is
+            wanted = min(4 * len(buffer), LONGEST_BYTES + 1)
+    try:
         try:
-            rest = _decode_rest(_in_utf8(text))
+            events, behind = _last(_in_utf8(b"[" + buffer), is_list=beside is None)
         except msgspec.DecodeError:
-            return mend and self._takes_rest(_mended(text), mend=False)
-        self.rest |= {key: msgspec.Raw(bytes(value)) for key, value in rest.items()}
-        return True
+            events, behind = _last(_in_utf8(b"[" + _mended(buffer)), is_list=beside is None)
+    except msgspec.DecodeError as error:
+        raise msgspec.DecodeError(f"traceEvents[{rows.events}] or later: {error}") from error
+    if rows.events and not events:
+        raise msgspec.DecodeError("a comma behind the last event")
+    rows.add(events)
+    if beside is None and not rows.has_phase:
+        raise msgspec.ValidationError("a list without an event")
+    return {**(beside or {}), **behind}
 
-    def _before_last(self, buffer: bytes) -> tuple[list[Event], int] | None:
-        """Return the events before the last one, and where that begins. None if it is the first, or the list ends."""
-        for end, next_one in islice(_ends_of_events(buffer), _MOST_GUESSES):
-            try:
-                if events := self._events(buffer[:end]):
-                    return events, next_one
-            except _NotTheEndError:
-                continue
+
+def _head(blocks: Iterator[bytes]) -> tuple[dict[str, msgspec.Raw] | None, bytes]:
+    """Read up to the bracket that opens the events. Return what stands before it, and the bytes that follow.
+
+    None: it is Chrome's other form, the events alone.
+    """
+    content = buffer = b""
+    for block in blocks:
+        content += block
+        if len(content) < len(_BYTE_ORDER_MARK):
+            continue
+        buffer = content.removeprefix(_BYTE_ORDER_MARK).lstrip(_SPACE)
+        if buffer[:1] == b"[":
+            return None, buffer[1:]
+        # One that does not end like this is a part of something else.
+        ends = [match.end() for match in islice(_EVENTS.finditer(buffer), _MOST_GUESSES)]
+        for mend in (bytes, _mended):
+            for end in ends:
+                with suppress(msgspec.DecodeError):
+                    beside = _decode_object(_in_utf8(mend(buffer[:end]) + b"]}"))
+                    return {key: msgspec.Raw(bytes(value)) for key, value in beside.items()}, buffer[end:]
+        if len(content) > LONGEST_BYTES:
+            raise msgspec.DecodeError(f"no list `traceEvents` in the first {LONGEST_BYTES} bytes")
+        if buffer and buffer[:1] != b"{":
             break
-        begin, closed = _count(buffer)
-        before = buffer[:begin].rstrip(_SPACE)
-        if not before or closed is not None:
-            if len(buffer) > LONGEST_BYTES:
-                what = "an event that does not end" if closed is None else "text behind the list of events"
-                raise msgspec.DecodeError(self._place(f"{what} in {LONGEST_BYTES} bytes"))
-            return None
-        events = self._proved(before[:-1]) if before.endswith(b",") else []
-        if not events:
-            raise msgspec.DecodeError(self._place("events are not parted by commas"))
-        return events, begin
+    _decode_object(_in_utf8(buffer or content))  # says what is wrong with the JSON, if anything is
+    raise msgspec.ValidationError("Object missing required field `traceEvents`, a list")
 
-    def _last(self, buffer: bytes) -> tuple[list[Event], int]:
-        """Return the events before the bracket that closes their list, and where that ends."""
-        _, closed = _count(buffer)
-        if closed is None or buffer[closed : closed + 1] != b"]":
-            self._proved(buffer)  # says what is wrong, if it is more than this
-            raise msgspec.DecodeError(self._place("the file ends within the list of events"))
-        events, end = self._proved(buffer[:closed]), closed + 1
-        if self._first and not events:
-            raise msgspec.DecodeError(self._place("a comma behind the last event"))
-        if self._is_list and buffer[end:].strip(_SPACE):
-            raise msgspec.DecodeError("text behind the list of events")
-        tail = b'{"":0' + buffer[end:]
-        if not self._is_list and not self._takes_rest(tail):
-            _decode_rest(_in_utf8(tail))  # says what is wrong
-        if "traceEvents" in self.rest:
-            raise msgspec.ValidationError("a second list `traceEvents`")
-        return events, end
 
-    def _place(self, what: str) -> str:
-        return f"traceEvents[{self._first}] or later, from byte {self._offset} of the JSON: {what}"
+def _before_last(buffer: bytes, guesses: int) -> tuple[list[Event], bytes] | None:
+    """Return the events before the last one, and the bytes from there on. None if no guess is right."""
+    at = len(buffer)
+    while guesses and (at := buffer.rfind(b"}", 0, at)) >= 0:
+        if end := _END.match(buffer, at):
+            guesses -= 1
+            with suppress(msgspec.DecodeError, RecursionError):
+                return _events(b"[" + buffer[: at + 1] + b"]"), buffer[end.end() :]
+    return None
 
-    def _proved(self, text: bytes) -> list[Event]:
-        try:
-            return self._events(text)
-        except _NotTheEndError as error:
-            try:
-                return self._events(_mended(text))
-            except _NotTheEndError:
-                raise msgspec.DecodeError(self._place(str(error))) from error
 
-    def _events(self, text: bytes) -> list[Event]:
-        """Decode events. Raises `_NotTheEndError` where `text` is no sequence of JSON values."""
-        content = b"[" + text + b"]"
-        try:
-            return _decode_piece(content)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # one by one, to name the event that is wrong, and to pass over those that nobody reads
-        try:
-            rows = _decode_rows(content)
-        except msgspec.DecodeError as error:
-            raise _NotTheEndError(str(error)) from error
-        except RecursionError as error:
-            raise msgspec.DecodeError(self._place("JSON nested too deeply")) from error
-        return [self._event(self._first + index, _in_utf8(bytes(row))) for index, row in enumerate(rows)]
+def _last(content: bytes, *, is_list: bool) -> tuple[list[Event], dict[str, msgspec.Raw]]:
+    """Return the events of a list, and what stands behind them in the object that they are in."""
+    if is_list:
+        return _events(content), {}
+    behind = _decode_object(b'{"traceEvents":' + content)
+    events = bytes(behind.pop("traceEvents"))
+    if not content.startswith(events) or "traceEvents" in _decode_object(b'{"":0' + content[len(events) :]):
+        raise msgspec.ValidationError("a second list `traceEvents`")
+    return _events(events), {key: msgspec.Raw(bytes(value)) for key, value in behind.items()}
 
-    def _event(self, index: int, row: bytes) -> Event:
-        try:
-            return _decode_event(row)
-        except msgspec.DecodeError as error:
-            try:
-                kind = _decode_loose(row)
-            except msgspec.DecodeError:
-                raise msgspec.ValidationError(f"traceEvents[{index}]: {error}") from error
-            category = kind.cat if kind.ph == "X" and isinstance(kind.cat, str) else ""
-            return _OddEvent("?", category, f"traceEvents[{index}]: {error}")
+
+def _events(content: bytes) -> list[Event]:
+    """Decode a list of events. Raises `msgspec.DecodeError` if it is no JSON, or an event is no object."""
+    try:
+        return _decode_piece(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # one by one: a row that nobody reads may be odd
+        return [_event(_in_utf8(bytes(row))) for row in _decode_rows(content)]
+
+
+def _event(row: bytes) -> Event:
+    try:
+        return _decode_event(row)
+    except msgspec.DecodeError as error:
+        kind = _decode_loose(row)
+        return _OddEvent("?", kind.cat if kind.ph == "X" and isinstance(kind.cat, str) else "", str(error))
 
 
 def _mended(text: bytes) -> bytes:
@@ -387,38 +254,9 @@ def _in_utf8(text: bytes) -> bytes:
     return text.decode(errors="replace").encode()
 
 
-def _ends_of_events(text: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where an event may end, from the right, and where the next begins."""
-    at = len(text)
-    while (at := text.rfind(b"}", 0, at)) >= 0:
-        if end := _END.match(text, at):
-            yield at + 1, end.end()
-
-
-def _count(text: bytes) -> tuple[int, int | None]:
-    """Count brackets: return where the last event begins, and where the list of events is closed (None: nowhere).
-
-    It is slower than a guess, but finds every end. Of what is no JSON it may say anything: the decoder refuses that.
-    """
-    text = text.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
-    depth = begin = 0
-    for token in _TOKEN.finditer(text):
-        at, end = token.span()
-        if text[at] in b"{[":
-            begin = at if depth == 0 else begin
-            depth += end - at
-        elif text[at] in b"}]":
-            depth -= end - at
-            if depth < 0:
-                return begin, end + depth
-    return begin, None
-
-
 # --- from events to rows ---------------------------------------------------------------------------------------------
 
 _NO_ARGS = Args()
-# Steps follow one another. Each holds what happened in it: if all were open at once, the square of the trace.
-_MOST_STEPS_AT_ONCE = 64
 # A list of tensors is a list of lists in the list of the arguments; what is deeper by far is no shape.
 _DEEPEST_SHAPE = 16
 _MOST_ELEMENTS = 2**63 - 1  # torch counts in int64
@@ -433,6 +271,8 @@ class _Rows:
     """Collect the rows of a trace. Names, threads, shapes and types are kept once: there are few of them."""
 
     def __init__(self) -> None:
+        self.events = 0  # that were added
+        self.has_phase = False  # one of them
         self._ops: list[Op] = []
         self._annotations: list[Op] = []
         self._modules: list[Op] = []
@@ -448,16 +288,18 @@ class _Rows:
         self._shapes: dict[bytes, tuple[Any, ...]] = {b"": (), b"null": ()}
         self._types: dict[bytes, tuple[Any, ...]] = {b"": (), b"null": ()}
 
-    def add(self, first: int, events: list[Event]) -> None:
-        """Add events; `first` is the index of the first one in the file."""
+    def add(self, events: list[Event]) -> None:
+        """Add events, in the order of the file."""
         ops, names = self._ops, self._names
+        first, self.events = self.events, self.events + len(events)
+        self.has_phase = self.has_phase or any(event.ph for event in events)
         for index, event in enumerate(events, start=first):
             category = event.cat
             if category not in _CATEGORIES or event.ph != "X":
                 if category in _OF_PYTORCH:
                     self._is_of_pytorch = True
                     continue
-                event.cat = category = self._category_of_other(event)
+                event.cat = category = self._category_of_other(event, index)
                 if not category:
                     continue
             name = names.setdefault(event.name, event.name)
@@ -475,12 +317,12 @@ class _Rows:
             except msgspec.DecodeError as error:
                 self._add_malformed(category, f"traceEvents[{index}].args: {error}")
 
-    def _category_of_other(self, event: Event) -> str:
+    def _category_of_other(self, event: Event, index: int) -> str:
         """Return the category that a row of torch < 1.11 would have today. Count a row that is not read: "" """
         old = _OLD_CATEGORIES.get(event.cat, "")
         if isinstance(event, _OddEvent):
             if old or event.cat in _CATEGORIES:
-                self._add_malformed(old or event.cat, event.name)
+                self._add_malformed(old or event.cat, f"traceEvents[{index}]: {event.name}")
         elif event.cat in _NOT_READ:
             self._not_read[event.cat] += 1
         elif event.cat == "python_function" and event.ph == "X" and event.name.startswith(MODULE_PREFIX):
@@ -509,7 +351,6 @@ class _Rows:
             found = ", ".join(repr(category) for category, _ in self._foreign.most_common(3))
             raise msgspec.ValidationError(f"the trace of another program: no row of PyTorch, but of {found}")
         annotations = _by_start(self._annotations)
-        _refuse_crowded_steps(annotations)
         lanes = (_by_start(self._ops), annotations, _by_start(self._calls), _by_start(self._records))
         modules = _by_start(self._modules)
         return Trace(*lanes, devices, self._not_read, self._malformed, self._first_malformed, modules)
@@ -584,15 +425,3 @@ def _by_start(rows: list[_Timed]) -> tuple[_Timed, ...]:
                 rows[start:end] = sorted(rows[start:end], key=lambda row: -row.duration_us)
             start = end
     return tuple(rows)
-
-
-def _refuse_crowded_steps(annotations: Iterable[Op]) -> None:
-    """Raise where more steps are open at once than a profiler writes. `annotations`: in order of start."""
-    ends: list[float] = []  # a heap
-    for mark in annotations:
-        if mark.name.startswith(STEP_PREFIX):
-            while ends and ends[0] <= mark.start_us:
-                heappop(ends)
-            heappush(ends, mark.end_us)
-            if len(ends) > _MOST_STEPS_AT_ONCE:
-                raise msgspec.ValidationError(f"more than {_MOST_STEPS_AT_ONCE} steps at once, at {mark.start_us} us")
