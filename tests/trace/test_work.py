@@ -221,6 +221,7 @@ SQUARE = 2 * (2.0 * 2 * 8 * 128 * 128 * 64)  # FLOPs of two products
         ("bitwise_and", "4x8:bool 4x8:bool", None, 32 * 3),
         ("neg", "4x8:long", None, 32 * (8 + 8)),
         ("where", "4x8:bool 4x8:int 4x8:i8", None, 32 * (1 + 4 + 1 + 4)),
+        ("where", "4x8:bool number number", None, None),
         ("mul_", "4x8:c64 number", None, 32 * (8 + 8)),
         ("abs", "4x8:c64", None, 32 * (8 + 4)),
         ("exp", "4x8:c64", None, 32 * (8 + 8)),

@@ -423,7 +423,7 @@ def _pointwise_type(op: str, operands: Sequence[Input]) -> str | None:
         return operands[0].type
     tensors = [each for each in (operands[1:] if op == "where" else operands) if each.is_tensor]
     types = {each.type for each in tensors if each.shape} or {each.type for each in tensors}
-    if not all(each.type in _LEVELS for each in tensors):
+    if not types or not all(each.type in _LEVELS for each in tensors):
         return None
     level = max(_LEVELS[name] for name in types)
     has_number = any(each.type == "Scalar" for each in operands)
