@@ -158,10 +158,10 @@ def _snake_case(text: str) -> str:
 
 # Inductor joins the ATen names of the fused ops with "_" (torch/_inductor/utils.py: get_fused_kernel_name), and those
 # names contain "_" themselves, some at the front (`_unsafe_view`) or the end (`copy_`): `_unsafe_view_gelu_mul`.
-# These are from torch 2.13's schemas (aten and prims), without what is not lowered to a fused kernel (sparse, quantized,
-# nested, special_*, other backends) and without `log_normal`, which is far more often `log` next to `normal`. Added: the
-# composite ops that appear with config.triton.descriptive_names = "torch", torch/_inductor/inductor_prims.py, the
-# higher-order ops, the functional collectives, and the in-place names of mutations. "_backward" may follow each.
+# These are the names of several words in torch 2.13's schemas (aten and prims), without what is not lowered to a fused
+# kernel (sparse, quantized, nested, special_*, other backends) and without `log_normal`, which is far more often `log`
+# next to `normal`. Added: the composite ops that appear with config.triton.descriptive_names = "torch",
+# torch/_inductor/inductor_prims.py, the higher-order ops and the functional collectives. "_backward" may follow each.
 _OPS = frozenset(
     """
 _adaptive_avg_pool2d _adaptive_avg_pool3d _add_relu _addmm_activation _aminmax _cdist_forward _chunk_cat _conj
@@ -178,45 +178,32 @@ _scaled_dot_product_flash_attention_for_cpu _scaled_grouped_mm _scaled_grouped_m
 _softmax_backward_data _to_copy _unsafe_index _unsafe_index_put _unsafe_masked_index
 _unsafe_masked_index_put_accumulate _unsafe_view _upsample_bicubic2d_aa _upsample_bilinear2d_aa
 _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _weight_int4pack_mm _weight_int8pack_mm
-_weight_norm_interface abs acos acosh adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d
-adaptive_max_pool3d add addbmm addcdiv addcmul addmm addmv addr affine_grid_generator alias alias_copy all
-all_gather_into_tensor all_reduce all_to_all_single amax amin aminmax angle any arange argmax argmin as_strided
-as_strided_copy as_strided_scatter asin asinh atan atan2 atanh auto_functionalized auto_functionalized_v2 avg_pool1d
-avg_pool2d avg_pool3d baddbmm batch_norm bernoulli binary_cross_entropy binary_cross_entropy_with_logits bincount
-binomial bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor block_diag bmm
-broadcast_in_dim broadcast_to bucketize cat cbrt ceil celu channel_shuffle chunk clamp clamp_max clamp_min clone
-col2im conj conj_physical constant_pad_nd contiguous conv1d conv2d conv3d convert_element_type convolution copy copy_
-copysign cos cosh count_nonzero cross_entropy_loss cudnn_batch_norm cummax cummin cumprod cumsum deg2rad
-dequantize_per_channel dequantize_per_tensor detach detach_copy diag_embed diagonal diagonal_copy diagonal_scatter
-digamma dist div dot dropout einsum elu embedding embedding_dense empty empty_like empty_permuted empty_strided eq erf
-erfc erfinv exp exp2 expand expand_as expand_copy expm1 exponential eye fill fill_ flatten flex_attention flip floor
-floor_divide fma fmax fmin fmod frac frexp full full_like gather gcd ge gelu glu grid_sampler_2d grid_sampler_3d
-group_norm gt hardshrink hardsigmoid hardswish hardtanh heaviside histc huber_loss hypot i0 igamma igammac im2col imag
-index index_add index_copy index_copy_ index_fill index_put index_put_ index_reduce index_select
-inductor_force_stride_order inductor_lookup_seed inductor_randint inductor_random inductor_seed inductor_seeds iota
-isfinite isin isinf isnan isneginf isposinf kthvalue layer_norm lcm ldexp le leaky_relu lerp lgamma lift_fresh
-lift_fresh_copy linalg__powsum linalg_cross linalg_vector_norm linear linspace log log10 log1p log2 log_sigmoid
-log_sigmoid_forward log_softmax logaddexp logaddexp2 logcumsumexp logical_and logical_not logical_or logical_xor logit
-logspace logsumexp lt masked_fill masked_scatter masked_select matmul max max_pool1d max_pool2d
-max_pool2d_with_indices max_pool3d_with_indices maximum mean median min minimum mish mm mm_plus_mm mode movedim
-mse_loss mul multi_margin_loss multinomial mv mvlgamma nan_to_num nanmedian nansum narrow_copy native_batch_norm
-native_dropout native_group_norm native_layer_norm ne neg new_empty new_full new_ones new_zeros nextafter nll_loss
-nll_loss2d nll_loss2d_forward nll_loss_forward nonzero nonzero_static norm normal normal_functional one_hot ones
-ones_like pad permute permute_copy pixel_shuffle pixel_unshuffle poisson polar polygamma pow prepare_softmax_online
-prod put quantize_per_channel quantize_per_tensor rad2deg rand rand_like randint randint_like randn randn_like random
-randperm real reciprocal reduce_scatter_tensor reflection_pad1d reflection_pad2d reflection_pad3d relu remainder
-renorm repeat repeat_interleave replication_pad1d replication_pad2d replication_pad3d reshape reshape_as rms_norm roll
-rot90 round rrelu_with_noise rrelu_with_noise_functional rsqrt rsub run_and_save_rng_state scalar_tensor
-scaled_dot_product_attention scatter scatter_ scatter_add scatter_add_ scatter_reduce searchsorted select select_copy
-select_scatter sgn shift_left sigmoid sign signbit silu sin sinc sinh slice slice_copy slice_inverse slice_scatter
-smooth_l1_loss soft_margin_loss softmax softplus softshrink sort split split_copy split_with_sizes
-split_with_sizes_copy sqrt square squeeze squeeze_copy stack std std_mean sub sum swapaxes t t_copy take tan tanh
-threshold topk trace transpose transpose_copy tril triton_kernel_wrapper_functional triton_kernel_wrapper_mutation
-triu true_divide trunc type_as unbind unbind_copy unfold unfold_copy uniform unique_consecutive unique_dim
-unique_dim_consecutive unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_copy upsample_bicubic2d
-upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d var var_mean vdot view
-view_as view_as_complex view_as_complex_copy view_as_real view_as_real_copy view_copy view_of wait_tensor where xlogy
-zero zeros zeros_like zeta
+_weight_norm_interface adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d
+adaptive_max_pool3d affine_grid_generator alias_copy all_gather_into_tensor all_reduce all_to_all_single as_strided
+as_strided_copy as_strided_scatter auto_functionalized auto_functionalized_v2 avg_pool1d avg_pool2d avg_pool3d
+batch_norm binary_cross_entropy binary_cross_entropy_with_logits bitwise_and bitwise_left_shift bitwise_not bitwise_or
+bitwise_right_shift bitwise_xor block_diag broadcast_in_dim broadcast_to channel_shuffle clamp_max clamp_min
+conj_physical constant_pad_nd convert_element_type count_nonzero cross_entropy_loss cudnn_batch_norm
+dequantize_per_channel dequantize_per_tensor detach_copy diag_embed diagonal_copy diagonal_scatter embedding_dense
+empty_like empty_permuted empty_strided expand_as expand_copy flex_attention floor_divide full_like grid_sampler_2d
+grid_sampler_3d group_norm huber_loss index_add index_copy index_copy_ index_fill index_put index_put_ index_reduce
+index_select inductor_force_stride_order inductor_lookup_seed inductor_randint inductor_random inductor_seed
+inductor_seeds layer_norm leaky_relu lift_fresh lift_fresh_copy linalg__powsum linalg_cross linalg_vector_norm
+log_sigmoid log_sigmoid_forward log_softmax logical_and logical_not logical_or logical_xor masked_fill masked_scatter
+masked_select max_pool1d max_pool2d max_pool2d_with_indices max_pool3d_with_indices mm_plus_mm mse_loss
+multi_margin_loss nan_to_num narrow_copy native_batch_norm native_dropout native_group_norm native_layer_norm
+new_empty new_full new_ones new_zeros nll_loss nll_loss2d nll_loss2d_forward nll_loss_forward nonzero_static
+normal_functional one_hot ones_like permute_copy pixel_shuffle pixel_unshuffle prepare_softmax_online
+quantize_per_channel quantize_per_tensor rand_like randint_like randn_like reduce_scatter_tensor reflection_pad1d
+reflection_pad2d reflection_pad3d repeat_interleave replication_pad1d replication_pad2d replication_pad3d reshape_as
+rms_norm rrelu_with_noise rrelu_with_noise_functional run_and_save_rng_state scalar_tensor
+scaled_dot_product_attention scatter_add scatter_add_ scatter_reduce select_copy select_scatter shift_left slice_copy
+slice_inverse slice_scatter smooth_l1_loss soft_margin_loss split_copy split_with_sizes split_with_sizes_copy
+squeeze_copy std_mean t_copy transpose_copy triton_kernel_wrapper_functional triton_kernel_wrapper_mutation
+true_divide type_as unbind_copy unfold_copy unique_consecutive unique_dim unique_dim_consecutive unsafe_split
+unsafe_split_with_sizes unsqueeze_copy upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d
+upsample_nearest2d upsample_nearest3d var_mean view_as view_as_complex view_as_complex_copy view_as_real
+view_as_real_copy view_copy view_of wait_tensor zeros_like
 """.split()
 )
 _MATMUL_OPS = frozenset(
@@ -238,41 +225,23 @@ _MOST_WORDS = max(op.count("_") for op in _OPS) + 1
 def _split_ops(merged: str) -> tuple[str, ...]:
     """Split `merged` into op names, the longest known name first; `"_".join` of the result is always `merged`.
 
-    What no known name covers stays whole up to the next known one: a custom op keeps its underscores. Two ops whose
-    joined names are an op too cannot be told from it: `index_select` may be `index` and `select`.
+    A word of no known name is an op of its own. Two ops whose joined names are an op too cannot be told from it:
+    `index_select` may be `index` and `select`.
     """
     words = merged.split("_") if merged else []
     ops: list[str] = []
-    unknown: list[str] = []
     at = 0
     while at < len(words):
-        end = _end_of_op(words, at)
-        if end == at:
-            unknown.append(words[at])
-            at += 1
-            continue
-        if unknown == [""] and not ops:
-            at, unknown = at - 1, []  # a name with "_" at its front
-        _flush(unknown, ops)
-        ops.append("_".join(words[at:end]))
-        at, unknown = end, []
-    _flush(unknown, ops)
+        known = (end for end in range(min(len(words), at + _MOST_WORDS), at, -1) if "_".join(words[at:end]) in _OPS)
+        end = next(known, at + 1 if words[at] or ops else at + 2)  # a first "_" is of the first word
+        end += words[end : end + 1] == ["backward"]
+        op = "_".join(words[at:end])
+        if op or not ops:
+            ops.append(op)
+        else:  # an in-place op: `relu__add` is `relu_` and `add`, for names with a leading "_" sort first
+            ops[-1] += "_"
+        at = end
     return tuple(ops)
-
-
-def _end_of_op(words: list[str], at: int) -> int:
-    """Return the place behind the last word of the longest known op that starts at `at`; `at` where none does."""
-    for end in range(min(len(words), at + _MOST_WORDS), at, -1):
-        if "_".join(words[at:end]) in _OPS:
-            return end + (words[end : end + 1] == ["backward"])
-    return at
-
-
-def _flush(unknown: list[str], ops: list[str]) -> None:
-    if unknown == [""] and ops:
-        ops[-1] += "_"  # an in-place op: `relu__add` is `relu_` and `add`, for names with a leading "_" sort first
-    elif unknown:
-        ops.append("_".join(unknown))
 
 
 # --- the details of a name -------------------------------------------------------------------------------------------
