@@ -387,11 +387,11 @@ def _leftover(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[Diff
 def _do_the_work_of(few: Sequence[LaneKernel], many: Sequence[LaneKernel]) -> bool:
     """Tell whether these were generated or written for one job, and no name speaks against it.
 
-    Inductor's names say which ops were merged: one of them must be among the others'. A hand-written kernel's does not.
+    Inductor's names say what was merged: a word of them must be among the others'. A hand-written kernel's does not.
     """
     decoded = [decode(kernel.identity.name) for kernel in few]
-    merged = {op for name in decoded if name.backend.startswith("inductor") for op in name.ops}
-    apart = {op for kernel in many for op in decode(kernel.identity.name).ops}
+    merged = {word for name in decoded if name.backend.startswith("inductor") for word in name.ops}
+    apart = {word for kernel in many for op in decode(kernel.identity.name).ops for word in op.split("_")}
     by_hand = any(name.backend in ("triton", "liger") for name in decoded)
     return by_hand or bool(merged & apart)
 

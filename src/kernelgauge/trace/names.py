@@ -46,14 +46,13 @@ class KernelName:
     kind: Kind
     backend: str  # the library
     short: str  # to print; never empty, at most 60 characters, all printable
-    ops: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()  # of a kernel of Inductor's, the words of all that it merges
     dtype: str | None = None  # of the inputs
     tile: str | None = None  # MxN of one thread block
     stages: str | None = None  # depth in K x number of pipeline stages
     layout: str | None = None  # t(ransposed) or n(ot) of A and B, and of C where there is a third letter
     split_k: bool = False
     bias_epilogue: bool = False
-    graph_id: int | None = None  # Inductor's number of the kernel within its graph
 
 
 # --- the parts of a name ---------------------------------------------------------------------------------------------
@@ -154,96 +153,6 @@ def _snake_case(text: str) -> str:
     return _CAMEL.sub("_", text).lower()
 
 
-# --- the ops that Inductor merges into one kernel ----------------------------------------------------------------------
-
-# Inductor joins the ATen names of the fused ops with "_" (torch/_inductor/utils.py: get_fused_kernel_name), and those
-# names contain "_" themselves, some at the front (`_unsafe_view`) or the end (`copy_`): `_unsafe_view_gelu_mul`.
-# These are the names of several words in torch 2.13's schemas (aten and prims), without what is not lowered to a fused
-# kernel (sparse, quantized, nested, special_*, other backends) and without `log_normal`, which is far more often `log`
-# next to `normal`. Added: the composite ops that appear with config.triton.descriptive_names = "torch",
-# torch/_inductor/inductor_prims.py, the higher-order ops and the functional collectives. "_backward" may follow each.
-_OPS = frozenset(
-    """
-_adaptive_avg_pool2d _adaptive_avg_pool3d _add_relu _addmm_activation _aminmax _cdist_forward _chunk_cat _conj
-_conv_depthwise2d _convolution _efficient_attention _efficient_attention_forward _embedding_bag _embedding_bag_dense
-_fft_c2c _fft_c2r _fft_r2c _flash_attention _flash_attention_forward _foreach_add _foreach_addcdiv _foreach_addcmul
-_foreach_copy _foreach_div _foreach_lerp _foreach_max _foreach_maximum _foreach_minimum _foreach_mm _foreach_mul
-_foreach_norm _foreach_pow _foreach_powsum _foreach_sqrt _foreach_sub _foreach_zero _fused_adagrad _fused_adam
-_fused_adamw _fused_dropout _fused_rms_norm _fused_sgd _grouped_mm _index_put_impl _int_mm _is_all_true _is_any_true
-_local_scalar_dense _log_softmax _log_softmax_backward_data _logcumsumexp _masked_scale _masked_softmax
-_native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training _prelu_kernel
-_reshape_alias _reshape_alias_copy _reshape_copy _safe_softmax _scaled_dot_product_cudnn_attention
-_scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
-_scaled_dot_product_flash_attention_for_cpu _scaled_grouped_mm _scaled_grouped_mm_v2 _scaled_mm _scaled_mm_v2 _softmax
-_softmax_backward_data _to_copy _unsafe_index _unsafe_index_put _unsafe_masked_index
-_unsafe_masked_index_put_accumulate _unsafe_view _upsample_bicubic2d_aa _upsample_bilinear2d_aa
-_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _weight_int4pack_mm _weight_int8pack_mm
-_weight_norm_interface adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d
-adaptive_max_pool3d affine_grid_generator alias_copy all_gather_into_tensor all_reduce all_to_all_single as_strided
-as_strided_copy as_strided_scatter auto_functionalized auto_functionalized_v2 avg_pool1d avg_pool2d avg_pool3d
-batch_norm binary_cross_entropy binary_cross_entropy_with_logits bitwise_and bitwise_left_shift bitwise_not bitwise_or
-bitwise_right_shift bitwise_xor block_diag broadcast_in_dim broadcast_to channel_shuffle clamp_max clamp_min
-conj_physical constant_pad_nd convert_element_type count_nonzero cross_entropy_loss cudnn_batch_norm
-dequantize_per_channel dequantize_per_tensor detach_copy diag_embed diagonal_copy diagonal_scatter embedding_dense
-empty_like empty_permuted empty_strided expand_as expand_copy flex_attention floor_divide full_like grid_sampler_2d
-grid_sampler_3d group_norm huber_loss index_add index_copy index_copy_ index_fill index_put index_put_ index_reduce
-index_select inductor_force_stride_order inductor_lookup_seed inductor_randint inductor_random inductor_seed
-inductor_seeds layer_norm leaky_relu lift_fresh lift_fresh_copy linalg__powsum linalg_cross linalg_vector_norm
-log_sigmoid log_sigmoid_forward log_softmax logical_and logical_not logical_or logical_xor masked_fill masked_scatter
-masked_select max_pool1d max_pool2d max_pool2d_with_indices max_pool3d_with_indices mm_plus_mm mse_loss
-multi_margin_loss nan_to_num narrow_copy native_batch_norm native_dropout native_group_norm native_layer_norm
-new_empty new_full new_ones new_zeros nll_loss nll_loss2d nll_loss2d_forward nll_loss_forward nonzero_static
-normal_functional one_hot ones_like permute_copy pixel_shuffle pixel_unshuffle prepare_softmax_online
-quantize_per_channel quantize_per_tensor rand_like randint_like randn_like reduce_scatter_tensor reflection_pad1d
-reflection_pad2d reflection_pad3d repeat_interleave replication_pad1d replication_pad2d replication_pad3d reshape_as
-rms_norm rrelu_with_noise rrelu_with_noise_functional run_and_save_rng_state scalar_tensor
-scaled_dot_product_attention scatter_add scatter_add_ scatter_reduce select_copy select_scatter shift_left slice_copy
-slice_inverse slice_scatter smooth_l1_loss soft_margin_loss split_copy split_with_sizes split_with_sizes_copy
-squeeze_copy std_mean t_copy transpose_copy triton_kernel_wrapper_functional triton_kernel_wrapper_mutation
-true_divide type_as unbind_copy unfold_copy unique_consecutive unique_dim unique_dim_consecutive unsafe_split
-unsafe_split_with_sizes unsqueeze_copy upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d
-upsample_nearest2d upsample_nearest3d var_mean view_as view_as_complex view_as_complex_copy view_as_real
-view_as_real_copy view_copy view_of wait_tensor zeros_like
-""".split()
-)
-_MATMUL_OPS = frozenset(
-    "_grouped_mm _int_mm _scaled_grouped_mm _scaled_mm _scaled_mm_v2 addbmm addmm addmv baddbmm bmm linear matmul mm "
-    "mm_plus_mm mv".split()
-)
-_CONVOLUTION_OPS = frozenset("_convolution conv1d conv2d conv3d convolution convolution_backward".split())
-_REDUCING_OPS = frozenset(
-    """
-_fused_rms_norm _log_softmax _native_batch_norm_legit_functional _safe_softmax _softmax _softmax_backward_data all
-amax amin any argmax argmin count_nonzero cumprod cumsum layer_norm linalg_vector_norm log_softmax logcumsumexp
-logsumexp max mean median min native_batch_norm native_group_norm native_layer_norm native_layer_norm_backward norm
-prepare_softmax_online prod rms_norm softmax std std_mean sum var var_mean
-""".split()
-)
-_MOST_WORDS = max(op.count("_") for op in _OPS) + 1
-
-
-def _split_ops(merged: str) -> tuple[str, ...]:
-    """Split `merged` into op names, the longest known name first; `"_".join` of the result is always `merged`.
-
-    A word of no known name is an op of its own. Two ops whose joined names are an op too cannot be told from it:
-    `index_select` may be `index` and `select`.
-    """
-    words = merged.split("_") if merged else []
-    ops: list[str] = []
-    at = 0
-    while at < len(words):
-        known = (end for end in range(min(len(words), at + _MOST_WORDS), at, -1) if "_".join(words[at:end]) in _OPS)
-        end = next(known, at + 1 if words[at] or ops else at + 2)  # a first "_" is of the first word
-        end += words[end : end + 1] == ["backward"]
-        op = "_".join(words[at:end])
-        if op or not ops:
-            ops.append(op)
-        else:  # an in-place op: `relu__add` is `relu_` and `add`, for names with a leading "_" sort first
-            ops[-1] += "_"
-        at = end
-    return tuple(ops)
-
-
 # --- the details of a name -------------------------------------------------------------------------------------------
 # Each function returns fields of `KernelName`, and replaces those that its rule gives. The default of `short` is the
 # whole name.
@@ -271,43 +180,48 @@ _SPECIALISATION = re.compile(r"_(?:\d+[cde]+)+$", re.ASCII)  # `_0d1d2de`: appen
 _TRAILING_ID = re.compile(r"(?:^|_)(?P<id>\d{1,9})$", re.ASCII)
 
 
-def _merged_ops(merged: str) -> dict[str, Any]:
-    """Read the ops that Inductor merged into one kernel, and the kernel's number in its graph."""
-    number = _TRAILING_ID.search(merged)
-    ops = _split_ops(merged[: number.start()] if number else merged)
-    return {"ops": ops, "graph_id": int(number["id"]) if number else None}
+# Inductor joins the names of the ops that it merges with "_", which they contain too: `_unsafe_view_gelu_mul`
+# (torch/_inductor/utils.py: get_fused_kernel_name). Words tell as much as names.
+_REDUCING = re.compile(
+    r"(?<!clamp_)(?<![a-z])(?:all|amax|amin|any|argmax|argmin|count_nonzero|(?:log)?cum(?:prod|sum|sumexp)|logsumexp|max|mean"
+    r"|median|min|norm(?!_legit_no)|prod|softmax|std|sum|var)(?:_|$)(?!gather|reduce|to_all|pool)"
+)
+_TEMPLATES = (
+    (re.compile("attention"), Kind.ATTENTION),
+    (re.compile("(?:^|_)conv(?:olution|[123]d)"), Kind.CONVOLUTION),
+    (re.compile(r"(?:^|_)(?:(?:add|badd|addb)?b?mm|(?:add)?mv|linear|matmul)(?:_|$)"), Kind.GEMM),
+)
 
 
-def _kind_of_template(ops: tuple[str, ...]) -> Kind:
-    if any("attention" in op for op in ops):
-        return Kind.ATTENTION
-    if _CONVOLUTION_OPS.intersection(ops):
-        return Kind.CONVOLUTION
-    return Kind.GEMM if _MATMUL_OPS.intersection(ops) else Kind.OTHER
+def _merged_words(merged: str) -> tuple[str, ...]:
+    words = _TRAILING_ID.sub("", merged).split("_")
+    return tuple(dict.fromkeys(word for word in words if word))
+
+
+def _kind_of_template(merged: str) -> Kind:
+    return next((kind for pattern, kind in _TEMPLATES if pattern.search(merged)), Kind.OTHER)
 
 
 def _inductor_triton(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
-    fields = _merged_ops(_SPECIALISATION.sub("", match["rest"]))
-    category = match["category"]
+    merged, category = _SPECIALISATION.sub("", match["rest"]), match["category"]
     kind = _INDUCTOR_CATEGORIES.get(category, Kind.OTHER)
     if category == "tem":
-        kind = _kind_of_template(fields["ops"])
-    elif category == "unk" and _REDUCING_OPS.intersection(fields["ops"]):
+        kind = _kind_of_template(merged)
+    elif category == "unk" and _REDUCING.search(merged):
         kind = Kind.REDUCTION
-    return {**fields, "kind": kind}
+    return {"ops": _merged_words(merged), "kind": kind}
 
 
 def _inductor_cpp(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
-    fields = _merged_ops(match["rest"])
-    kind = Kind.REDUCTION if _REDUCING_OPS.intersection(fields["ops"]) else Kind.POINTWISE
+    kind = Kind.REDUCTION if _REDUCING.search(match["rest"]) else Kind.POINTWISE
     # `graph_N_` is left out of `short`: N counts the graphs of the process and says nothing of the kernel.
-    return {**fields, "kind": kind, "short": match["name"]}
+    return {"ops": _merged_words(match["rest"]), "kind": kind, "short": match["name"]}
 
 
 def _inductor_template(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
-    ops = _split_ops(_TRAILING_ID.sub("", match["rest"] or ""))
-    backend = match.groupdict().get("backend") or "triton"
-    return {"kind": _kind_of_template(ops), "ops": ops, "backend": f"inductor-{backend.replace('_', '-')}"}
+    merged = match["rest"] or ""
+    backend = (match.groupdict().get("backend") or "triton").replace("_", "-")
+    return {"kind": _kind_of_template(merged), "ops": _merged_words(merged), "backend": f"inductor-{backend}"}
 
 
 _TILE = re.compile(r"(?:tilesize)?(?P<mn>\d{1,5}x\d{1,5})(?:x(?P<k>\d{1,5}))?", re.ASCII)
