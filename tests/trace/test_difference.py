@@ -10,8 +10,7 @@ import pytest
 
 from kernelgauge.trace import KernelIdentity, KernelRecord, align, decode
 from kernelgauge.trace.difference import Difference, What, differences, host_difference
-from kernelgauge.trace.lane import Lane, LaneKernel, lane_of
-from kernelgauge.trace.summary import HostLane
+from kernelgauge.trace.summary import HostLane, Lane, LaneKernel, lane_of
 from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, SOURCE, launched, recorded
 
 # --- which launch is which ---------------------------------------------------------------------------------------------

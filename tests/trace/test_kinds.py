@@ -6,8 +6,8 @@ import pytest
 
 from kernelgauge.trace import KernelIdentity
 from kernelgauge.trace.kernel import kind_of_launch, with_current_kind
-from kernelgauge.trace.lane import lane_of, step_times
 from kernelgauge.trace.names import decode
+from kernelgauge.trace.summary import lane_of, step_times
 from tests.builders import call, chrome, kernel, op, step, trace_of
 from tests.trace.reading import read_in_blocks
 

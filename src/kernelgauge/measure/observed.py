@@ -10,8 +10,7 @@ from statistics import fmean
 from ..errors import KernelgaugeError, MeasurementError, TimesError
 from ..run import ControlTime, Counts, Fingerprint, OpRecord, Run, Sample, Timer, on_the_fastest_host
 from ..trace import KernelRecord, dispatcher_ops, metadata_ops_that_launched
-from ..trace.lane import lane_of
-from ..trace.summary import kernel_work
+from ..trace.summary import kernel_work, lane_of
 from ..workload import Workload
 from .conditions import conditions_of_all
 from .controls import roof

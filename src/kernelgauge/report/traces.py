@@ -12,10 +12,9 @@ import msgspec
 
 from ..trace.difference import Difference, HostDifference, What, differences, host_difference
 from ..trace.kernel import KernelIdentity, configuration_text
-from ..trace.lane import LaneKernel, StepTime
 from ..trace.model import DEVICE_CATEGORIES, STEP_PREFIX, WHOLE
 from ..trace.names import decode
-from ..trace.summary import KernelGroup, Summary
+from ..trace.summary import KernelGroup, LaneKernel, StepTime, Summary
 from ..trace.work import LimitShare, Work
 from .page import Column, Grid, Section
 from .wording import (

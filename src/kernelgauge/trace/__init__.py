@@ -2,10 +2,10 @@
 
 from .difference import KernelChange, align
 from .kernel import KernelIdentity, KernelRecord, identity_of, identity_of_op
-from .lane import METADATA_OPS, computing_ops, dispatcher_ops, is_compile_op, metadata_ops_that_launched
 from .model import REGION, ApiCall, DeviceRecord, Launch, Op, Trace, Window
 from .names import KernelName, Kind, decode
 from .reader import parse, parse_blocks
+from .summary import METADATA_OPS, computing_ops, dispatcher_ops, is_compile_op, metadata_ops_that_launched
 
 __all__ = [
     "METADATA_OPS",

@@ -18,9 +18,8 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from .kernel import KernelIdentity, configuration_change, configuration_text, was_autotuned
-from .lane import Lane, LaneKernel
 from .names import Kind, decode
-from .summary import HostLane
+from .summary import HostLane, Lane, LaneKernel
 
 __all__ = [
     "Difference",

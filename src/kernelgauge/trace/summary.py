@@ -1,41 +1,462 @@
-"""What one trace says, put together for a reader: kernels in order and in groups, host ops, activity, what is missing."""
+"""What a trace says: launches in order, the host ops behind them, where the time of a step went, and what is missing.
+
+Steps that launched the same kernels are one measurement repeated. Where they differ, those that launched what most of
+the steps did stand for the trace.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
+from operator import attrgetter
 from statistics import fmean, median
 from typing import Any, TypeAlias
 
-from .kernel import KernelIdentity
-from .lane import (
-    Lane,
-    LaneKernel,
-    StepTime,
-    dispatcher_ops,
-    host_time_us,
-    is_compile_op,
-    lane_of,
-    metadata_ops_that_launched,
-    step_times,
+import msgspec
+
+from .kernel import KernelIdentity, identity_of_op, identity_of_record, kind_of_launch
+from .model import (
+    DEVICE_CATEGORIES,
+    MODULE_PREFIX,
+    REGION,
+    STEP_PREFIX,
+    WHOLE,
+    ApiCall,
+    DeviceRecord,
+    Op,
+    Trace,
+    Window,
 )
-from .model import DeviceRecord, Trace, Window
-from .names import decode
+from .names import Kind, decode
 from .work import DeviceLimits, LimitShare, Work, limits_of, share_of_limit, work_of
 
 __all__ = [
     "GROUPINGS",
+    "METADATA_OPS",
     "ORDERS",
     "Bound",
     "HostLane",
     "KernelGroup",
+    "Lane",
+    "LaneKernel",
+    "StepTime",
     "Summary",
     "Transfers",
+    "computing_ops",
+    "dispatcher_ops",
+    "is_compile_op",
     "kernel_work",
+    "lane_of",
+    "metadata_ops_that_launched",
+    "step_times",
     "summarize_trace",
 ]
+
+
+# --- host ops as a tree: which compute, which only rewrite metadata, which belong to the compiler --------------------
+
+# Ops that return a view or rewrite sizes and strides: no data is read or written (aten/src/ATen/native/TensorShape.cpp,
+# each is declared as a view or alias in native_functions.yaml).
+METADATA_OPS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "t transpose as_strided view reshape _unsafe_view expand detach alias squeeze unsqueeze permute select slice "
+        "narrow split chunk unbind resolve_conj resolve_neg _reshape_alias numpy_T flatten unflatten"
+    ).split()
+)
+# Ops that only obtain memory.
+_ALLOCATION_OPS = frozenset(
+    f"aten::{name}" for name in "empty empty_like empty_strided new_empty new_empty_strided".split()
+)
+# Ops that only choose which other op does the work (CompositeImplicitAutograd in native_functions.yaml).
+_COMPOSITE_OPS = frozenset(
+    f"aten::{name}" for name in "linear matmul to _to_copy zeros ones ones_like reshape flatten".split()
+)  # reshape and flatten are metadata ops on what is contiguous, and copy what is not: what they call tells which
+# Rows that torch.compile adds to the host lane (torch/_dynamo, torch/_functorch; seen with torch 2.11 and 2.13).
+_COMPILE_PREFIXES = (
+    "TorchDynamo Cache Lookup",
+    "Torch-Compiled Region",
+    "Pregraph bytecode",
+    "AOTDispatcher Runtime Wrapper",
+    "## Call CompiledFxGraph",
+    "CompiledFunction",
+    "CompiledAutograd",
+)
+# Autograd's own rows wrap the ops of the backward pass.
+_AUTOGRAD_PREFIXES = ("autograd::engine", "torch::autograd")
+
+
+def is_compile_op(name: str) -> bool:
+    return name.startswith(_COMPILE_PREFIXES)
+
+
+def dispatcher_ops(window: Window) -> list[Op]:
+    """Return the ops that went through the dispatcher (`namespace::name`), in order, nested ones too."""
+    return [op for op in window.ops if "::" in op.name and not op.name.startswith(_AUTOGRAD_PREFIXES)]
+
+
+def computing_ops(window: Window) -> list[Op]:
+    """Return the outermost ops that compute, in order: what takes the place of kernels on a machine without a GPU."""
+    found: list[Op] = []
+    # Of each thread, the ops that are open: when they end, and whether what is inside is hidden, because an op is
+    # counted already or computes nothing.
+    stacks: dict[int | str, list[tuple[float, bool]]] = {}
+    for op in window.ops:
+        stack = stacks.setdefault(op.thread, [])
+        while stack and op.start_us >= stack[-1][0]:
+            stack.pop()
+        is_hidden = bool(stack) and stack[-1][1]
+        only_wraps = not is_hidden and _only_wraps(op.name)
+        if not (is_hidden or only_wraps or op.name in METADATA_OPS or op.name in _ALLOCATION_OPS):
+            found.append(op)
+        stack.append((op.end_us, not only_wraps))
+    return found
+
+
+def _only_wraps(name: str) -> bool:
+    if name in _COMPOSITE_OPS or is_compile_op(name) or name.startswith(_AUTOGRAD_PREFIXES):
+        return True
+    # "MmBackward0" and "LigerGELUMulFunction" wrap the ops they call; a generated C++ kernel does not.
+    return "::" not in name and "cpp_" not in name and "triton_" not in name
+
+
+def metadata_ops_that_launched(window: Window) -> list[str]:
+    """Return the names of metadata ops that launched something: a `reshape` that had to copy, for example."""
+    starts = sorted(launch.call.start_us for launch in window.launches)
+    return [
+        op.name
+        for op in window.ops
+        if op.name in METADATA_OPS and bisect_left(starts, op.start_us) < bisect_right(starts, op.end_us)
+    ]
+
+
+# --- the launch sequence ---------------------------------------------------------------------------------------------
+
+
+# A kernel that ran, its duration, and the op that launched it; on a CPU, the op is the kernel.
+_Execution: TypeAlias = tuple[KernelIdentity, float, "Op | None"]
+
+
+@dataclass(frozen=True)
+class LaneKernel:
+    """One launch of the sequence. `durations_us`: one for each step."""
+
+    identity: KernelIdentity
+    durations_us: tuple[float, ...]
+    op: str | None
+    input_shapes: tuple[Any, ...] = ()
+    input_types: tuple[str, ...] = ()
+    does_the_op: bool = True  # the op launched no other kernel to do its work
+    module: str | None = None  # the nn.Modules around the op, the outermost first
+
+    @property
+    def kind(self) -> str:
+        return kind_of_launch(self.identity, self.op)
+
+    @property
+    def device_time_us(self) -> float:
+        return fmean(self.durations_us)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The launch sequence that stands for a trace.
+
+    `windows` are the steps whose times it has; `all_windows` those of the trace, among them some that launched
+    something else. Without profiler steps there is one window, the whole trace.
+    """
+
+    kernels: tuple[LaneKernel, ...]
+    windows: tuple[Window, ...]
+    all_windows: tuple[Window, ...]
+    on_cpu: bool
+
+    @property
+    def device_time_us(self) -> float:
+        return sum(kernel.device_time_us for kernel in self.kernels)
+
+    @property
+    def is_whole_trace(self) -> bool:
+        """Tell whether there were no profiler steps: then all is of the trace, and of no step."""
+        return self.all_windows[0].name == WHOLE
+
+
+def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
+    """Return the launch sequence of the most frequent windows.
+
+    `windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace.
+    """
+    chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
+    # Launches without a single record are records that were lost, and no CPU. So are records that could not be read.
+    lost = trace.not_read or trace.malformed.keys() & DEVICE_CATEGORIES
+    on_cpu = not trace.records and not lost and not any(call.is_launch for call in trace.calls)
+    ran = [_executions(window, on_cpu=on_cpu) for window in chosen]
+    sequences = [tuple(identity.name for identity, *_ in each) for each in ran]
+    # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was
+    # launched stands for the trace only if nothing ever was.
+    most, _ = Counter(filter(None, reversed(sequences))).most_common(1)[0] if any(sequences) else ((), 0)
+    alike = [index for index, sequence in enumerate(sequences) if sequence == most]
+    return Lane(
+        kernels=_kernels([ran[index] for index in alike], trace.modules),
+        windows=tuple(chosen[index] for index in alike),
+        all_windows=chosen,
+        on_cpu=on_cpu,
+    )
+
+
+def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
+    """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
+    if on_cpu:
+        return [(identity_of_op(op), max(0.0, op.duration_us), op) for op in computing_ops(window)]
+    ran = [(launch.record, launch.op) for launch in window.launches]
+    ran += [(record, None) for record in window.orphans if record.category == "kernel"]
+    return [(identity_of_record(record, op), record.time_us, op) for record, op in ran]
+
+
+def _kernels(ran: Sequence[Sequence[_Execution]], modules: Sequence[Op]) -> tuple[LaneKernel, ...]:
+    paths = _module_paths(modules, [op for *_, op in ran[-1] if op]) if modules else {}
+    # What adds up the parts of a split-K product belongs to it: the product itself has done the op's work.
+    launched = Counter(id(op) for identity, _, op in ran[-1] if identity.kind != Kind.SPLITK_REDUCE.value)
+    found = []
+    for launches in zip(*ran, strict=True):
+        identities, durations_us, ops = zip(*launches, strict=True)
+        last = ops[-1]
+        # A persistent kernel has one grid for every shape.
+        has_shapes = last and len({(op.input_shapes, op.input_types) if op else None for op in ops}) == 1
+        found.append(
+            LaneKernel(
+                _common(identities),
+                durations_us,
+                last.name if last else None,
+                last.input_shapes if has_shapes else (),
+                last.input_types if has_shapes else (),
+                does_the_op=launched[id(last)] == 1 and identities[-1].kind != Kind.SPLITK_REDUCE.value,
+                module=paths.get(id(last)),
+            )
+        )
+    return tuple(found)
+
+
+def _module_paths(modules: Iterable[Op], ops: Iterable[Op]) -> dict[int, str]:
+    """Return by id of an op the modules that were open on its thread."""
+    stacks: dict[int | str, list[Op]] = {}
+    paths = {}
+    for row in sorted((*modules, *ops), key=lambda row: (row.start_us, -row.duration_us)):
+        stack = stacks.setdefault(row.thread, [])
+        while stack and stack[-1].end_us <= row.start_us:
+            stack.pop()
+        if row.name.startswith(MODULE_PREFIX):
+            stack.append(row)
+        elif stack:
+            paths[id(row)] = ".".join(each.name.removeprefix(MODULE_PREFIX) for each in stack)
+    return paths
+
+
+def _common(identities: Sequence[KernelIdentity]) -> KernelIdentity:
+    """Return what the launches of one kernel in all steps have in common: where its grids vary, none is known."""
+    last = identities[-1]
+    fields = [each for each in last.__struct_fields__ if len({getattr(one, each) for one in identities}) > 1]
+    return msgspec.structs.replace(last, **dict.fromkeys(fields)) if fields else last
+
+
+# --- where the time of a step went -----------------------------------------------------------------------------------
+
+_STILL_RUNNING = 128  # records before a moment that are looked at: as many as a device has streams
+_LOADER = "enumerate(DataLoader)"  # how torch names the rows of fetching a batch
+_MOST_BETWEEN_STEPS = 0.5  # of the step before: a longer time between two steps was not profiled
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Where the time of one step went on one device, mean over the steps. All parts add up to `wall_us`."""
+
+    device: int
+    streams: int
+    wall_us: float
+    compute_us: float  # with a kernel running
+    communication_us: float  # with communication running, and no other kernel
+    copy_us: float  # with nothing but copies and memsets running
+    launch_us: float  # idle: the host had not launched yet what ran next
+    input_us: float  # idle: the host was between two steps, or fetched a batch
+    copy_wait_us: float  # idle: a copy was launched and had not begun
+    unknown_us: float  # idle: for another stream, on the launch's way to the device, ...
+
+    @property
+    def busy_us(self) -> float:
+        return self.compute_us + self.communication_us + self.copy_us
+
+    @property
+    def idle_us(self) -> float:
+        return self.wall_us - self.busy_us
+
+
+def step_times(lane: Lane, trace: Trace) -> list[StepTime]:
+    """Return one for each device that ran something for the steps of a lane."""
+    host = _Host(lane, trace)
+    spans = [_span(run, trace) for run in _runs(lane)]
+    talking = {kernel.identity.name for kernel in lane.kernels if kernel.kind == Kind.COMMUNICATION.value}
+    found = []
+    for device in sorted({record.device for window in lane.windows for record, _ in window.executed}):
+        records = [record for record in trace.records if record.device == device and record.duration_us >= 0]
+        means: dict[str, float] = {}
+        streams = set()
+        for start, end in spans:
+            ran = _running_between(start, end, records)
+            streams |= {record.stream for record in ran}
+            for name, us in (_busy_parts(start, end, ran, talking) | _idle_parts(start, end, ran, host)).items():
+                means[name] = means.get(name, 0.0) + us / len(lane.windows)
+        found.append(StepTime(device, len(streams), **means))
+    return found
+
+
+def _runs(lane: Lane) -> list[list[Window]]:
+    """Return the windows of a lane: steps that follow one another together, other windows alone."""
+    runs: list[list[Window]] = []
+    chosen = set(map(id, lane.windows))
+    until = -inf  # when the step before ended, and the longest time after it that is no break
+    for window in lane.all_windows:
+        if id(window) in chosen and window.start_us <= until:
+            runs[-1].append(window)
+        elif id(window) in chosen:
+            runs.append([window])
+        is_step = id(window) in chosen and window.name.startswith(STEP_PREFIX)
+        until = window.end_us + _MOST_BETWEEN_STEPS * window.duration_us if is_step else -inf
+    return runs
+
+
+def _span(run: Sequence[Window], trace: Trace) -> tuple[float, float]:
+    """Return when steps that follow one another began and ended.
+
+    Steps begin and end on the host, unless the device is behind it at the end. Then they end with their last record, and
+    begin as far behind the host, at most when the device had done what was launched before. A region begins when it had.
+    """
+    own = [record for window in run for record, _ in window.executed]
+    start, end = run[0].start_us, run[-1].end_us
+    if not own:
+        return start, end
+    first, last = min(record.start_us for record in own), max(map(_end_us, own))
+    if run[0].name == WHOLE:
+        return first, last
+    # None of these is one of theirs: they start before the first of those.
+    drained = max(map(_end_us, _running_between(start, first, trace.records)), default=start)
+    drained = max(start, min(drained, first))
+    end = max(end, last)
+    return min(drained, start + end - run[-1].end_us) if run[0].name.startswith(STEP_PREFIX) else drained, end
+
+
+def _busy_parts(start: float, end: float, ran: Sequence[DeviceRecord], talking: Collection[str]) -> dict[str, float]:
+    """Return the parts of the busy time. `talking`: names of kernels whose op says that they communicate."""
+    kernels = [record for record in ran if record.category == "kernel"]
+    computing = [
+        record
+        for record in kernels
+        if record.name not in talking and decode(record.name).kind is not Kind.COMMUNICATION
+    ]
+    compute, all_kernels, busy = (_union_us(start, end, each) for each in (computing, kernels, ran))
+    return {
+        "wall_us": end - start,
+        "compute_us": compute,
+        "communication_us": all_kernels - compute,
+        "copy_us": busy - all_kernels,
+    }
+
+
+def _union_us(start: float, end: float, records: Sequence[DeviceRecord | Op]) -> float:
+    """Return how long at least one of them ran. `records`: by start."""
+    total = 0.0
+    for record in records:
+        until = min(_end_us(record), end)
+        total += max(0.0, until - max(start, record.start_us))
+        start = max(start, until)
+    return total
+
+
+class _Host:
+    """What the host did while a device was idle."""
+
+    def __init__(self, lane: Lane, trace: Trace) -> None:
+        self._trace = trace
+        self.is_of_steps = lane.windows[0].name.startswith(STEP_PREFIX)
+        loading = (row for rows in (trace.ops, trace.annotations) for row in rows if row.name.startswith(_LOADER))
+        self._loading = sorted(loading, key=attrgetter("start_us"))
+        # By the correlation of the first call of a step that launches.
+        self._begins = dict(filter(None, map(self._begin, lane.windows)))
+
+    def _begin(self, window: Window) -> tuple[int | None, float] | None:
+        """Return the first launch of a step, and when the host began to work for it: behind the loader's rows."""
+        first = next((call for call in window.calls if call.is_launch or call.is_transfer), None)
+        if first is None or not window.name.startswith(STEP_PREFIX):
+            return None
+        loaded = self._loading_between(window.start_us, first.start_us)
+        since = max((row.end_us for row in loaded), default=window.start_us)
+        working = bisect_left(window.ops, since, key=attrgetter("start_us"))
+        return first.correlation, min([first.start_us, *(op.start_us for op in window.ops[working : working + 1])])
+
+    def _loading_between(self, start: float, end: float) -> list[Op]:
+        if not self._loading:
+            return []
+        first, last = (bisect_left(self._loading, at, key=attrgetter("start_us")) for at in (start, end))
+        return self._loading[max(0, first - 1) : last]
+
+    def causes(self, start: float, end: float, record: DeviceRecord) -> dict[str, float]:
+        """Return for what a device waited from `start` until this record began, at `end`."""
+        call = self._trace.launch_of(record)
+        if call is None:
+            return {"unknown_us": end - start}
+        is_copy = record.category == "gpu_memcpy"
+        launched = max(start, min(end, call.start_us if is_copy else _end_us(call)))
+        began = self._begins.get(call.correlation)
+        if began is not None:
+            fetching = max(0.0, min(launched, began) - start)
+        else:
+            fetching = _union_us(start, launched, self._loading_between(start, launched))
+        rest = "copy_wait_us" if is_copy else "unknown_us"
+        return {"input_us": fetching, "launch_us": launched - start - fetching, rest: end - launched}
+
+
+def _idle_parts(start: float, end: float, ran: Sequence[DeviceRecord], host: _Host) -> dict[str, float]:
+    parts = {"launch_us": 0.0, "input_us": 0.0, "copy_wait_us": 0.0, "unknown_us": 0.0}
+    at = start
+    for record in ran:
+        if record.start_us > at:
+            for cause, us in host.causes(at, record.start_us, record).items():
+                parts[cause] += us
+        at = max(at, _end_us(record))
+    parts["input_us" if host.is_of_steps else "unknown_us"] += max(0.0, end - at)
+    return parts
+
+
+def _end_us(row: DeviceRecord | Op | ApiCall) -> float:
+    return row.start_us + row.duration_us
+
+
+def host_time_us(window: Window) -> float:
+    """Return the time from the first op or call of a window to the end of its last launch, less the host's waits."""
+    launching = [call for call in window.calls if call.is_launch or call.is_transfer]
+    if not launching:
+        return 0.0
+    start = min([op.start_us for op in window.ops[:1]] + [call.start_us for call in window.calls[:1]])
+    end = max(_end_us(call) for call in launching)
+    waited = sum(
+        min(_end_us(call), end) - call.start_us
+        for call in window.calls
+        if call.is_synchronization and call.start_us < end
+    )
+    return max(0.0, end - start - waited)
+
+
+def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRecord]) -> list[DeviceRecord]:
+    """Return those that start there, and those that were launched before the window and still ran."""
+    first, last = (bisect_left(records, at, key=attrgetter("start_us")) for at in (start_us, end_us))
+    earlier = records[max(0, first - _STILL_RUNNING) : first]
+    return [*(record for record in earlier if _end_us(record) > start_us), *records[first:last]]
+
+
+# --- all of it, put together for a reader ------------------------------------------------------------------------------
 
 # What takes more than this share of a step is worth naming before the kernels.
 _MOST_BESIDE_COMPUTE = 0.25
