@@ -187,7 +187,6 @@ SQUARE = 2 * (2.0 * 2 * 8 * 128 * 128 * 64)  # FLOPs of two products
         ("mv", "5x7:fp32 7:fp32", 2 * 5 * 7, 4 * (35 + 7 + 5)),
         ("linear", "2x3x7:fp32 4x7:fp32", 2 * 24 * 7, 4 * (42 + 28 + 24)),
         ("linear", "2x3x7:fp32 7:fp32", 2 * 6 * 7, 4 * (42 + 7 + 6)),
-        ("addbmm", "4:fp32 3x5x6:fp32 3x6x4:fp32 number number", 2 * 3 * 5 * 6 * 4, 4 * (4 + 90 + 72 + 20)),
         ("baddbmm", "3x5x4:fp32 3x5x6:fp32 3x6x4:fp32 number number", 2 * 3 * 5 * 6 * 4, 4 * (2 * 60 + 90 + 72)),
         ("baddbmm_", "3x5x4:fp32 3x5x6:fp32 3x6x4:fp32 number number", 2 * 3 * 5 * 6 * 4, 4 * (2 * 60 + 90 + 72)),
         ("addmm_", "5x4:fp32 5x6:bf16 6x4:bf16 number number", 2 * 5 * 6 * 4, 4 * 40 + 2 * (30 + 24)),

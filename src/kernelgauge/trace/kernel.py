@@ -134,14 +134,8 @@ def _kind_of_op(name: str) -> str:
     return (kind_of_op(op) or Kind.OTHER).value
 
 
-# Ops of which no rule knows the kernels, and kernels of PyTorch's own that have no kind.
 _CONVOLUTION = re.compile("conv(?!ert)")
 _COMMUNICATION = re.compile("all_?reduce|all_?gather|reduce_scatter|all_to_all|broadcast")
-_WORDS_OF_OPS = (
-    ("pool cumsum cumprod scan argmax argmin", Kind.REDUCTION),
-    ("upsample interpolate dropout", Kind.POINTWISE),
-    ("sort topk unique nonzero where searchsorted index", Kind.INDEX),
-)
 
 
 @lru_cache(maxsize=4096)
@@ -152,14 +146,8 @@ def kind_of_launch(identity: KernelIdentity, op: str | None) -> str:
         if _COMMUNICATION.search(plain.lower()):  # before the words of a reduction
             return Kind.COMMUNICATION.value
         kind = _kind_of_op(text)
-        if kind == Kind.OTHER.value and _CONVOLUTION.search(plain.lower()):
-            kind = Kind.CONVOLUTION.value
         if kind == Kind.OTHER.value:
-            kind = kind_of_words(plain).value
-        if kind == Kind.OTHER.value:
-            kind = next(
-                (each.value for words, each in _WORDS_OF_OPS if any(w in plain.lower() for w in words.split())), kind
-            )
+            kind = (Kind.CONVOLUTION if _CONVOLUTION.search(plain.lower()) else kind_of_words(plain)).value
         if kind != Kind.OTHER.value:
             return kind
     return identity.kind

@@ -387,15 +387,19 @@ _WORDS_OF_KINDS = tuple(
         (Kind.ATTENTION, r"attn|attention|flash|mla|sdpa"),
         (Kind.GEMM, r"matmul|gemm|mm|bmm|linear"),
         (Kind.NORM, r"norm|rmsnorm|layernorm"),
-        (Kind.INDEX, r"embedding|gather|scatter|index"),
-        (Kind.REDUCTION, r"softmax|sparsemax|ce|entropy|loss|kldiv|jsd|distance|sum|reduce"),
-        (Kind.POINTWISE, r"geglu|swiglu|gelu|silu|relu|rope|mrope|dyt|mul|add"),
+        (Kind.INDEX, r"embedding|gather|scatter|index|sort|topk|unique|nonzero|where|searchsorted"),
+        (
+            Kind.REDUCTION,
+            r"softmax|sparsemax|ce|entropy|loss|kldiv|jsd|distance|sum|reduce|[a-z]*pool\w*|cum\w+|scan|arg\w+",
+        ),
+        (Kind.POINTWISE, r"geglu|swiglu|gelu|silu|relu|rope|mrope|dyt|mul|add|upsample\w*|interpolate|dropout"),
     )
 )
 
 
 def kind_of_words(text: str) -> Kind:
     """Return the kind that words of a Triton kernel or of an op say."""
+    text = _snake_case(text)
     return next((kind for words, kind in _WORDS_OF_KINDS if words.search(text)), Kind.OTHER)
 
 

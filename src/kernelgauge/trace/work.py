@@ -161,7 +161,6 @@ class _Gemm:
     scales: tuple[int, ...] = ()
     ranks: tuple[int, int] | None = None  # None: any, as matmul takes them
     transposed: bool = False  # B is [N, K]
-    summed: bool = False  # the batch is summed up
     numbers: int = 0  # numbers among its arguments; one more is a type for the result
     result: str | None = None  # the result's type where it is not that of A and B
 
@@ -176,8 +175,6 @@ GEMMS = {
     "aten::bmm": _Gemm(ranks=(3, 3)),
     **dict.fromkeys(("aten::addmm", "aten::addmm_"), _Gemm(1, 2, 0, ranks=(2, 2), numbers=2)),
     **dict.fromkeys(("aten::baddbmm", "aten::baddbmm_"), _Gemm(1, 2, 0, ranks=(3, 3), numbers=2)),
-    **dict.fromkeys(("aten::addbmm", "aten::addbmm_"), _Gemm(1, 2, 0, ranks=(3, 3), numbers=2, summed=True)),
-    **dict.fromkeys(("aten::addmv", "aten::addmv_"), _Gemm(1, 2, 0, ranks=(2, 1), numbers=2)),
     "aten::mv": _Gemm(ranks=(2, 1)),
     "aten::dot": _Gemm(ranks=(1, 1)),
     "aten::matmul": _Gemm(),
@@ -198,7 +195,6 @@ def _gemm_work(name: str, gemm: _Gemm, inputs: tuple[Input, ...]) -> Work | None
         return None
     shape, depth = product
     steps = prod(shape) * depth
-    shape = shape[1:] if gemm.summed else shape
     operands = [inputs[at] for at in gemm.tensors if at < len(inputs) and inputs[at].is_tensor]
     added = inputs[gemm.added].shape if gemm.added is not None and gemm.added < len(inputs) else ()
     if _broadcast(added, shape) != shape:
@@ -349,9 +345,12 @@ _OVERWRITING = frozenset({"fill_", "zero_", "normal_", "uniform_", "exponential_
 _REDUCTIONS = frozenset(
     "sum nansum mean amax amin prod argmax argmin any all logsumexp var std norm linalg_vector_norm".split()
 )
-# Where a type for the result may stand.
-_SOFTMAX = {"softmax": 2, "log_softmax": 2, "_softmax": None, "_log_softmax": None}
-_NORMS = frozenset({"layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"})  # weight at 2, bias at 3
+# These have a result like their first argument; with the places of what they read.
+_LIKE_FIRST = {
+    **dict.fromkeys(("softmax", "log_softmax", "_softmax", "_log_softmax"), (0,)),
+    **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"), (0, 2, 3)),  # weight and bias
+    "copy_": (1,),
+}
 
 
 def kind_of_op(op: str) -> Kind | None:
@@ -361,9 +360,9 @@ def kind_of_op(op: str) -> Kind | None:
         return Kind.POINTWISE
     if op in _OVERWRITING:
         return Kind.FILL
-    if plain in _REDUCTIONS or op in _SOFTMAX:
+    if plain in _REDUCTIONS or op.endswith("softmax"):
         return Kind.REDUCTION
-    return Kind.NORM if op in _NORMS else None
+    return Kind.NORM if op in _LIKE_FIRST and op != "copy_" else None
 
 
 def _memory_work(name: str, inputs: tuple[Input, ...]) -> Work | None:
@@ -377,24 +376,27 @@ def _memory_work(name: str, inputs: tuple[Input, ...]) -> Work | None:
         return _pointwise(plain, inputs, in_place)
     if not inputs[0].is_tensor:
         return None
-    if op == "copy_":
-        return _copy(inputs)
     if op in _OVERWRITING:
         return Work(None, _total([inputs[0].bytes]))
     if op in _REDUCTIONS:
         return Work(None, _total(given.bytes for given in inputs if given.is_tensor))
-    if op in _SOFTMAX:
-        return _softmax(_SOFTMAX[op], inputs)
-    return _norm(inputs) if op in _NORMS else None
+    return _like_first(op, inputs) if op in _LIKE_FIRST else None
 
 
-def _copy(inputs: tuple[Input, ...]) -> Work | None:
-    if len(inputs) < 2 or not inputs[1].is_tensor:
+def _like_first(op: str, inputs: tuple[Input, ...]) -> Work | None:
+    """Count what is read and the result: for a norm without means and deviations, one for each row.
+
+    `_softmax` may widen a 16-bit input to fp32, by a flag that is not recorded: this is the least.
+    """
+    first = inputs[0]
+    read = [inputs[at] for at in _LIKE_FIRST[op] if at < len(inputs) and inputs[at].is_tensor]
+    if not read or any(_broadcast(first.shape, each.shape) != first.shape for each in read):
         return None
-    target, source = inputs[0], inputs[1]
-    if _broadcast(target.shape, source.shape) != target.shape:
-        return None
-    return Work(None, _total([source.bytes, target.bytes]))
+    has_type = op in ("softmax", "log_softmax") and [each.type for each in inputs[2:3]] == ["Scalar"]
+    is_known = op == "copy_" or (not has_type and {each.type for each in read} == {first.type})
+    return Work(
+        None, _total([*(each.bytes for each in read), _tensor_bytes(first.shape, first.type if is_known else None)])
+    )
 
 
 def _pointwise(op: str, inputs: tuple[Input, ...], in_place: bool) -> Work | None:
@@ -445,24 +447,6 @@ def _promoted(types: set[str], level: int) -> str | None:
     if types in ({"c10::BFloat16", "c10::Half"}, {"unsigned char", "signed char"}):
         return "float" if level == 2 else "short"
     return max(types, key=lambda name: ELEMENT_BYTES[name])
-
-
-def _softmax(type_at: int | None, inputs: tuple[Input, ...]) -> Work:
-    """Count the least: `_softmax` may widen a 16-bit input to fp32, by a flag that is not recorded."""
-    given = inputs[0]
-    typed = type_at is not None and len(inputs) > type_at and inputs[type_at].type == "Scalar"
-    return Work(None, _total([given.bytes, _tensor_bytes(given.shape, None if typed else given.type)]))
-
-
-def _norm(inputs: tuple[Input, ...]) -> Work | None:
-    """Count input, weight, bias and output; the means and deviations, one for each row, are left out."""
-    given = inputs[0]
-    parameters = [parameter for parameter in inputs[2:4] if parameter.is_tensor]
-    if any(_broadcast(given.shape, parameter.shape) != given.shape for parameter in parameters):
-        return None
-    same = all(parameter.type == given.type for parameter in parameters)
-    result = _tensor_bytes(given.shape, given.type if same else None)
-    return Work(None, _total([given.bytes, *(parameter.bytes for parameter in parameters), result]))
 
 
 # --- what a GPU can do at most, as its vendor publishes it, and what share of that an op reached --------------------------
