@@ -358,17 +358,18 @@ def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[D
 def _template_change(old: LaneKernel, new: LaneKernel) -> str:
     """Return in what the two names differ: ``tile 128x128 -> 64x64, layout TNT -> NNT``."""
     before, after = decode(old.identity.name), decode(new.identity.name)
-    parts = [
-        f"{field} {getattr(before, field)} -> {getattr(after, field)}"
-        for field in ("backend", "dtype", "tile", "stages", "layout")
-        # None: the name does not say, which is no difference.
-        if None not in (getattr(before, field), getattr(after, field))
-        if getattr(before, field) != getattr(after, field)
+    pairs = [
+        (field, getattr(before, field), getattr(after, field))
+        for field in ("backend", "dtype", "tile", "stages", "layout", "split_k", "bias_epilogue")
     ]
-    for field, said in (("split_k", "split-K"), ("bias_epilogue", "bias epilogue")):
-        if getattr(before, field) != getattr(after, field):
-            parts.append(f"{'with' if getattr(after, field) else 'without'} {said}")
-    return ", ".join(parts)
+    return ", ".join(
+        f"{'with' if new else 'without'} {_SAID[field]}" if field in _SAID else f"{field} {old} -> {new}"
+        for field, old, new in pairs
+        if old != new and None not in (old, new)  # None: the name does not say, which is no difference
+    )
+
+
+_SAID = {"split_k": "split-K", "bias_epilogue": "bias epilogue"}
 
 
 def _leftover(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[Difference]:

@@ -220,7 +220,7 @@ def _inductor_cpp(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
 
 def _inductor_template(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
     merged = match["rest"] or ""
-    backend = (match.groupdict().get("backend") or "triton").replace("_", "-")
+    backend = match["backend"].replace("_", "-")
     return {"kind": _kind_of_template(merged), "ops": _merged_words(merged), "backend": f"inductor-{backend}"}
 
 
@@ -321,17 +321,6 @@ def _cutlass3(name: _Parsed, _: re.Match[str]) -> dict[str, Any]:
     if "ConvUniversal" in what:
         return {**fields, "kind": Kind.CONVOLUTION}
     return {**fields, "kind": Kind.GEMM if "gemm" in name.args.lower() else Kind.OTHER}
-
-
-def _flash(name: _Parsed, _: re.Match[str]) -> dict[str, Any]:
-    # head dim, kBlockM, kBlockN
-    traits = re.search(r"kernel_traits<[0-9]{1,5}, ([0-9]{1,5}), ([0-9]{1,5})\b", name.args)
-    tile = f"{traits[1]}x{traits[2]}" if traits else None
-    return {"short": _base_name(name), "dtype": _cpp_dtype(name), "tile": tile}
-
-
-def _mem_efficient(name: _Parsed, match: re.Match[str]) -> dict[str, Any]:
-    return {"short": name.head, "dtype": _TOKEN_DTYPES.get(match["dtype"]), "tile": match["tile"]}
 
 
 def _nccl(name: _Parsed, match: re.Match[str]) -> dict[str, Any]:
@@ -485,8 +474,6 @@ RULES: tuple[Rule, ...] = (
           "inductor-cpp", Kind.POINTWISE, f"{_INDUCTOR}/codegen/cpp.py: define_kernel, codegen_group", _inductor_cpp),
     _rule(_BARE, r"(?P<backend>cutlass|cutedsl|nv_universal_gemm|pallas|rocm)_(?:fused_(?P<rest>\w+)_)?[0-9a-f]{8}",
           "inductor", Kind.OTHER, f"{_INDUCTOR}/codegen: define_kernel of the template backends", _inductor_template),
-    _rule(_BARE, r"triton_(?P<rest>\w*mm\w*|flex_\w+|convolution\w*)", "inductor-triton", Kind.OTHER,
-          f"{_INDUCTOR}/select_algorithm.py: a template while it is autotuned", _inductor_template),
     _rule(_BARE, r"triton_(?:_[0-9cde]+)?", "inductor-triton", Kind.OTHER,
           f"{_INDUCTOR}/config.py: triton.unique_kernel_names = False", _whole),
 
@@ -499,11 +486,9 @@ RULES: tuple[Rule, ...] = (
           Kind.COMMUNICATION, _PUBLIC),
 
     # Attention, before the libraries that its kernels are built with.
-    _rule(_BASE, r"flash_(?:fwd|bwd)\w*", "flash", Kind.ATTENTION, "flash-attention: flash_fwd_launch_template.h",
-          _flash),
-    _rule(_BASE, r"fmha_cutlass[FB]_(?P<dtype>[a-z0-9]+)_(?:[a-z]+_)?(?P<tile>\d{1,5}x\d{1,5})\w*", "mem-efficient",
-          Kind.ATTENTION, f"{_ATEN}: transformers/cuda/mem_eff_attention/kernels", _mem_efficient),
-    _rule(_BASE, r"attention_kernel\w*", "mem-efficient", Kind.ATTENTION, f"{_ATEN}: mem_eff_attention"),
+    _rule(_BASE, r"flash_(?:fwd|bwd)\w*", "flash", Kind.ATTENTION, "flash-attention: flash_fwd_launch_template.h"),
+    _rule(_BASE, r"attention_kernel\w*|fmha_cutlass[FB]_\w+", "mem-efficient", Kind.ATTENTION,
+          f"{_ATEN}: transformers/cuda/mem_eff_attention"),
     _rule(_BARE, r"(?:kernel_cutlass_kernel_|flash_)\w*(?:flash_attn|[Ff]lash_?[Aa]ttention)\w*", "flash",
           Kind.ATTENTION, _PUBLIC, _whole),
     _rule(_BARE, r"cudnn_generated_\w*sdpa\w*", "cudnn", Kind.ATTENTION, _PUBLIC, _whole),

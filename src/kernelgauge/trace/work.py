@@ -159,9 +159,7 @@ class _Gemm:
     b: int = 1
     added: int | None = None  # what is added to the product: a bias, or C
     scales: tuple[int, ...] = ()
-    ranks: tuple[int, int] | None = None  # None: any, as matmul takes them
     transposed: bool = False  # B is [N, K]
-    numbers: int = 0  # numbers among its arguments; one more is a type for the result
     result: str | None = None  # the result's type where it is not that of A and B
 
     @property
@@ -171,17 +169,11 @@ class _Gemm:
 
 
 GEMMS = {
-    "aten::mm": _Gemm(ranks=(2, 2)),
-    "aten::bmm": _Gemm(ranks=(3, 3)),
-    **dict.fromkeys(("aten::addmm", "aten::addmm_"), _Gemm(1, 2, 0, ranks=(2, 2), numbers=2)),
-    **dict.fromkeys(("aten::baddbmm", "aten::baddbmm_"), _Gemm(1, 2, 0, ranks=(3, 3), numbers=2)),
-    "aten::mv": _Gemm(ranks=(2, 1)),
-    "aten::dot": _Gemm(ranks=(1, 1)),
-    "aten::matmul": _Gemm(),
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::matmul"), _Gemm()),
+    **dict.fromkeys(("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_"), _Gemm(1, 2, 0)),
     "aten::linear": _Gemm(added=2, transposed=True),
-    "aten::_int_mm": _Gemm(ranks=(2, 2), result="int"),
-    # One number, use_fast_accum; 5 is a scale of the result.
-    "aten::_scaled_mm": _Gemm(added=4, scales=(2, 3, 5), ranks=(2, 2), numbers=1),
+    "aten::_int_mm": _Gemm(result="int"),
+    "aten::_scaled_mm": _Gemm(added=4, scales=(2, 3, 5)),  # 5 is a scale of the result
 }
 
 
@@ -205,16 +197,10 @@ def _gemm_work(name: str, gemm: _Gemm, inputs: tuple[Input, ...]) -> Work | None
 
 def _product(gemm: _Gemm, a: Shape, b: Shape) -> tuple[Shape, int] | None:
     """Return shape and depth (K) of A times B, with torch.matmul's rules for vectors and batches."""
-    if gemm.transposed:
-        if len(b) > 2:
-            return None
-        b = b[::-1]
-    if gemm.ranks is not None:
-        batch = max(0, len(a) - 2)
-        if (len(a), len(b)) != gemm.ranks or a[:batch] != b[:batch]:
-            return None
-    if not a or not b:
+    if not a or not b or (gemm.transposed and len(b) > 2):
         return None
+    if gemm.transposed:
+        b = b[::-1]
     rows, columns = a[-2:-1], b[-1:] if len(b) > 1 else ()
     batches = _broadcast(a[:-2], b[:-2])
     if batches is None or a[-1] != b[-2:][0]:
@@ -229,7 +215,8 @@ def _gemm_result_type(name: str, gemm: _Gemm, inputs: tuple[Input, ...]) -> str 
         return out
     if name.endswith("_"):
         return inputs[0].type
-    if sum(given.type == "Scalar" for given in inputs) > gemm.numbers:
+    # A number behind A and B is a type for the result; that of addmm is a factor.
+    if gemm.a == 0 and any(given.type == "Scalar" for given in inputs[last + 1 : last + 2]):
         return None
     a, b = inputs[gemm.a], inputs[gemm.b]
     return gemm.result or (a.type if a.type == b.type else None)
