@@ -220,6 +220,7 @@ def test_torch_without_the_tree_of_events_has_no_origins(cpu: CpuDevice, monkeyp
         (["a", "b", "c", "d"], "*"),
         (["layers.0", "head"], "layers.0, head"),
         (["{a,b}.c", "{a,b}.d"], "{a,b}.c, {a,b}.d"),
+        (["{a,b}", "Block"], "{a,b}, Block"),
         (["", "a.b"], ", a.b"),
     ],
 )

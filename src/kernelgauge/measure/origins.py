@@ -222,7 +222,7 @@ class _Places:
         """Return the place within a Python function, of which the line is not known yet, by the line that called it."""
         place = self._at(place, extra.caller.file_name, extra.caller.line_number)
         if not has_frame:
-            if "synchronize" in event.name and (place.at or place.library):
+            if "synchronize" in event.name and place.at is not None:
                 self._waits.append(place)
             return place
         if extra.module is not None:
