@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf, nan
-
 import pytest
 
 from kernelgauge.trace.limits import DeviceLimits, limits_of, share_of_limit
@@ -76,8 +74,3 @@ def test_share_is_of_the_limit_that_binds(
     else:
         said = (found.limit, pytest.approx(found.share), pytest.approx(found.achieved), found.unit)
         assert said == expected
-
-
-@pytest.mark.parametrize("time", [0.0, -1.0, inf, nan])
-def test_share_in_no_time_is_unknown(time: float) -> None:
-    assert share_of_limit(Work(1e11, 2e9), time, "bf16", ROUND) is None

@@ -234,11 +234,6 @@ def test_work_by_hand(name: str, arguments: str, flops: float | None, moved: flo
     assert work(f"aten::{name}", arguments) == Work(flops, moved)
 
 
-def test_work_of_generated_kernel_is_all_its_tensors() -> None:
-    assert work("triton_tem_fused_mm_0", "64x32:bf16 32x16:bf16 64x16:bf16 number") == Work(None, 2.0 * 3584)
-    assert work("triton_poi_fused_0", "number") is None
-
-
 @pytest.mark.parametrize(
     ("names", "arguments"),
     [
@@ -293,11 +288,6 @@ def test_work_of_shape_no_tensor_has_is_unknown(shape: Any) -> None:
     assert work_of("triton_poi_fused_0", ((4, 4), (4, 4)), (BF16, BF16)) is not None
     assert work_of("triton_poi_fused_0", ((4, 4), shape), (BF16, BF16)) is None
     assert work_of("triton_poi_fused_0", ((4, 4), (4, 4)), (BF16, "Scalar")) is None
-
-
-@pytest.mark.parametrize(("shapes", "types"), [("ab", "ab"), ([[4, 4]], [FP32]), (None, None), (((4,),), ()), (7, 7)])
-def test_work_without_pairs_of_shape_and_type_is_unknown(shapes: Any, types: Any) -> None:
-    assert work_of("aten::relu", shapes, types) is None
 
 
 @pytest.mark.parametrize("junk", [0.0, 0.1])
