@@ -247,12 +247,6 @@ def test_update_skips_refused_and_trims_undeclared(store: BaselineStore) -> None
     assert content(store)["b"] == before["b"]
 
 
-def test_update_of_nothing_names_the_command(store: BaselineStore) -> None:
-    with pytest.raises(UpdateRefused, match="nothing to store") as caught:
-        update(told(passing(run=None), fingerprint=None), store, lambda plan: None, next_command="pytest perf")
-    assert caught.value.next_command == "pytest perf"
-
-
 def test_update_writes_nothing_before_it_is_shown(store: BaselineStore) -> None:
     def interrupted(plan: list[PlannedChange]) -> None:
         raise KeyboardInterrupt

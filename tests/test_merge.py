@@ -135,12 +135,6 @@ def test_both_reports_of_a_failed_teardown_are_kept() -> None:
     assert whole.tests == (*twice, ended("two"))
 
 
-@pytest.mark.parametrize(("first", "last", "seconds"), [(-40.0, 0.5, 10.5), (1.0, 0.5, 10.5), (20.0, 0.5, 20.0)])
-def test_seconds_span_all_parts(first: float, last: float, seconds: float) -> None:
-    (whole,) = merge([part("one", seconds=first), part("two", second=10, seconds=last)])
-    assert whole.seconds == seconds
-
-
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [(0, 0, 0), (0, 1, 1), (1, 2, 2), (2, 3, 3), (4, 1, 1), (0, 4, 4), (5, 0, 0), (5, 5, 5), (5, 4, 4), (77, 1, 1)],

@@ -181,12 +181,6 @@ def test_decode_of_encoded_results_is_equal(told: Results) -> None:
     assert content.endswith(b"\n}\n")
 
 
-def test_status_is_the_worst_verdict() -> None:
-    worse = workload(verdict(Status.PASS), verdict(Status.REGRESSED, "structure"), name="a")
-    assert worse.status is results(workload(verdict(Status.PASS)), worse).status is Status.REGRESSED
-    assert results(workload(name="b", run=None)).status is None
-
-
 @pytest.mark.parametrize(
     ("content", "got"),
     [

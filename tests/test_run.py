@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from typing import get_args
 
-import msgspec
 import pytest
 
-from kernelgauge.run import Conditions, Run, Sample, Statistic, Timer, observe, summarize
-from kernelgauge.trace import KernelIdentity
-from tests.builders import run
+from kernelgauge.run import Sample, Statistic, Timer, observe, summarize
 
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 
@@ -33,25 +30,6 @@ def test_sample_with_unequal_counts_raises() -> None:
             Sample((1.0, 2.0), 40, controls)
 
 
-@pytest.mark.parametrize("replicates", ["[]", "[1, -1]", "[1e999]", '["1"]', "1"])
-def test_sample_read_with_nonsense_raises(replicates: str) -> None:
-    with pytest.raises(msgspec.DecodeError):
-        msgspec.json.decode(f'{{"replicates_us": {replicates}, "iterations": 40}}', type=Sample)
-
-
-def test_joined_sample_has_all_replicates_and_controls() -> None:
-    first = Sample((1.0, 2.0), 40, (14.0, 15.0))
-    assert first.joined(Sample((3.0,), 40, (16.0,))) == Sample((1.0, 2.0, 3.0), 40, (14.0, 15.0, 16.0))
-    with pytest.raises(ValueError, match="2 controls for 3 replicates"):
-        first.joined(Sample((3.0,), 40))
-
-
-def test_json_of_run_is_lossless() -> None:
-    whole = run(device=(38.1, 0.1 + 0.2), conditions=Conditions(lowest_sm_clock_mhz=1905, event_reasons=("power cap",)))
-    assert msgspec.json.decode(msgspec.json.encode(whole), type=Run) == whole
-    assert msgspec.to_builtins(KernelIdentity("aten::mm", "gemm")) == {"name": "aten::mm", "kind": "gemm"}
-
-
 # -- one value for many iterations ------------------------------------------------------------------------------------
 
 
@@ -67,13 +45,6 @@ def test_json_of_run_is_lossless() -> None:
 )
 def test_summarize_gives_the_statistic(durations: list[float], statistic: Statistic, expected: float) -> None:
     assert summarize(durations, statistic) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("statistic", "quiet"), [("interquartile mean", 30), ("lower decile", 20)])
-def test_summarize_ignores_disturbed_iterations(statistic: Statistic, quiet: int) -> None:
-    durations = [10.0 + 0.1 * place for place in range(40)]
-    disturbed = durations[:quiet] + [1000.0 * value for value in durations[quiet:]]
-    assert summarize(disturbed, statistic) == pytest.approx(summarize(durations, statistic))
 
 
 def test_timers_of_the_host_are_lower_deciles() -> None:

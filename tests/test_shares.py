@@ -104,8 +104,3 @@ def test_divided_counts_a_backward_pass_for_more() -> None:
 def test_share_with_invalid_text_raises(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape("a share is I/N")):
         Share.parse(text)
-
-
-def test_share_reads_what_it_shows() -> None:
-    assert Share.parse("2/4") == Share(2, 4)
-    assert str(Share(2, 4)) == "2/4"

@@ -142,13 +142,6 @@ def test_histories_are_merged_by_copying(history: History) -> None:
     assert runs == [[f"{gpu}:", "3", "runs,"] for gpu in (HERE, ELSEWHERE)]
 
 
-@pytest.mark.parametrize("scheme", ["file://", "local://"])
-def test_url_of_local_folder_is_that_folder(history: History, scheme: str) -> None:
-    history.location = f"{scheme}{history.root}"
-    assert history.add(night(0, timed()))[0] == 0
-    assert len(history.entries()) == 1
-
-
 @pytest.mark.parametrize(
     "location",
     ["", "HTTPS://host/x", "zip::file:///x", "a\0b", "file://", "://x", "memory://", "nosuch://user:word@host/x"],

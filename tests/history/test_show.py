@@ -98,12 +98,6 @@ def test_since_leaves_out_earlier_runs(history: History) -> None:
     assert (code, out) == (1, "no workload to show: 0 files of the history read\n")
 
 
-@pytest.mark.parametrize(("timer", "us"), [("device", "205.0"), ("latency", "301.5"), ("dispatch", "50.7")])
-def test_each_timer_has_its_history(history: History, timer: str, us: str) -> None:
-    history.add(night(0, timed(name="a")))
-    assert rows(history.show("--timer", timer)[1]) == [("a", us)]
-
-
 def test_kinds_of_machine_are_apart(history: History) -> None:
     machines = (H200, fingerprint(power_limit_watts=500.0), fingerprint(mig=True), fingerprint(sm_count=None))
     for number, machine in enumerate(machines):

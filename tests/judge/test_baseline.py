@@ -16,7 +16,6 @@ from tests.builders import (
     OTHER_SOURCE,
     baseline,
     counts,
-    drawn,
     fingerprint,
     fused,
     launched,
@@ -83,46 +82,6 @@ def test_decode_ignores_ancestors_and_conditions(version: int) -> None:
     read = decode_baseline(json.dumps(stored).encode(), where="x.json", workload=baseline().workload)
     assert read == msgspec.structs.replace(baseline(), recorded=Recorded(**recorded))
     assert not {b"ancestors", b"conditions"} & set(encode_baseline(read).split(b'"'))
-
-
-# -- which entry, and which of its processes ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kernels", "draws", "same_configuration"),
-    [
-        (mlp_kernels(), 2, True),
-        (mlp_kernels(gate=99.0, us=1.0, xblock=512), 5, True),
-        (mlp_kernels(xblock=256, source=OTHER_SOURCE), 3, True),
-        (mlp_kernels(xblock=128), 5, False),  # unknown: the one chosen most often
-        (mlp_kernels()[:3], 5, False),
-        (mlp_kernels()[::-1], 5, False),
-        ((), 5, False),
-    ],
-)
-def test_entry_like_is_its_own_or_the_most_drawn(kernels: Any, draws: int, same_configuration: bool) -> None:
-    stored = drawn({1024: 2, 512: 5, 256: 3})
-    for entries in (stored.entries, stored.entries[::-1]):
-        entry, likeness = msgspec.structs.replace(stored, entries=entries).entry_like(kernels)
-        assert (entry.draws, likeness.same_configuration) == (draws, same_configuration)
-
-
-def test_times_of_dispatch_count_every_entry() -> None:
-    stored = drawn({1024: 3, 512: 2})
-    numbers = {timer: len(stored.times(timer, stored.entries[1])) for timer in Timer}
-    assert numbers == {Timer.DEVICE: 2, Timer.END_TO_END: 2, Timer.HOST: 5}
-    without = baseline(host=None)
-    assert without.times(Timer.HOST, without.entries[0]) == []
-
-
-@pytest.mark.parametrize(
-    ("end_to_end", "by_host"),
-    [(180.0, False), (399.0, False), (401.0, True), (900.0, True)],  # the GPU is busy for 200 us
-)
-def test_latency_is_by_host_where_the_gpu_mostly_idles(end_to_end: float, by_host: bool) -> None:
-    (entry,) = baseline(kernels=mlp_kernels(us=33.0), end_to_end=(end_to_end,) * 2).entries
-    found = {timer: entry.is_by_host(timer) for timer in Timer}
-    assert found == {Timer.DEVICE: False, Timer.END_TO_END: by_host, Timer.HOST: True}
 
 
 # -- many runs of unchanged code in one baseline ----------------------------------------------------------------------

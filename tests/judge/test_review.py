@@ -82,19 +82,6 @@ def test_review_names_what_becomes_of_each(stored: Any, candidates: Any, declare
     assert all(each.waits is (each.group is not Group.NOT_MEASURED) for each in found)
 
 
-def test_review_sums_up_environment_and_recording() -> None:
-    machine = fingerprint(driver="590.1", torch="2.12.0", memory_bytes=1)
-    stored = {name: measured(workload=name, at=at) for name, at in (("a", "1"), ("b", "1"), ("c", "2"))}
-    found = reviewed_all(stored, *(candidate(measured(workload=name, machine=machine)) for name in stored))
-    assert [(str(change), workloads) for change, workloads in found.environment] == [
-        ("driver 580.159.04 -> 590.1", 3),
-        ("torch 2.11.0+cu130 -> 2.12.0", 3),
-        ("memory_bytes 150109880320 -> 1", 3),
-    ]
-    assert [(recorded and recorded.at, count) for recorded, count in found.recorded] == [("1", 2), ("2", 1)]
-    assert [each.evidence for each in found.reviewed] == [()] * 3
-
-
 UNDECIDED = "device time: UNDECIDED  "
 CONFLICT = BaselineError("it holds a merge conflict", next_command="git checkout")
 ASKED = Limits(sensitivity={Timer.DEVICE: 9.0})
@@ -132,23 +119,6 @@ def test_review_of_runs_that_disagree_says_so(changes: dict[str, Any], said: str
     (doubt,) = reviewed(measured(at="first"), measured(), others=(measured(at="before", **changes),)).doubts
     assert doubt.startswith("another run of before disagrees: ")
     assert said in doubt
-
-
-@pytest.mark.parametrize(
-    ("old", "changes", "settled"),
-    [
-        (measured(), {"observed": measured()}, True),
-        (measured(), {"observed": measured(machine=DRIVER)}, True),
-        (measured(), {"observed": measured(device=SLOWER)}, False),
-        (measured(at="before"), {"observed": measured(), "doubts": ("a doubt",)}, False),
-        (measured(), {"observed": None, "never": ("it does not compile",)}, False),
-        (None, {"observed": measured()}, False),
-    ],
-)
-def test_review_is_settled_if_all_ran_as_before(old: Any, changes: dict[str, Any], settled: bool) -> None:
-    not_selected = {"b": measured(workload="b")}
-    stored = not_selected if old is None else {WORKLOAD: old, **not_selected}
-    assert reviewed_all(stored, candidate(**changes), declared={"perf": [WORKLOAD, "b"]}).settled is settled
 
 
 def test_review_of_the_stored_run_is_settled() -> None:

@@ -66,12 +66,6 @@ def host_only(us: float, control_us: float = CONTROL_US) -> Baseline:
     return baseline(host=(us,) * 4, end_to_end=None, host_control_us=control_us)
 
 
-def test_plan_creates_what_is_not_stored() -> None:
-    new = baseline(device=steady(), host=None, end_to_end=None)
-    (change,) = plan_update([new], {}, {"perf": {WORKLOAD}})
-    assert change == PlannedChange(Action.CREATE, WORKLOAD, new, ("4 launches", "device time 200.0 us"))
-
-
 NOISY = (150.0, 250.0, 200.0, 260.0)  # what it says is no better than what is stored, and may be worse
 
 
@@ -149,19 +143,6 @@ def test_plan_moves_what_a_test_would_call_slower(workloads: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("controls", "action"), [(pair(), UPDATE), (pair(gemm=150.0 * 1.02), KEEP), (pair(gemm_kernel="another"), KEEP)]
-)
-def test_plan_predicts_an_unknown_gpu_by_its_gemm(controls: Any, action: Action) -> None:
-    """Eight GPUs, and times that follow the GEMM by one half: 1 % more is no slow GPU where the GEMM is as usual."""
-    runs = []
-    for place in range(8):
-        speed = 0.03 * (place / 7 - 0.5)
-        runs.append(run(device=steady(1 + speed / 2), gpu=str(place), controls=pair(gemm=150.0 * (1 + speed))))
-    new = baseline(device=steady(1.01), gpu="new", controls=controls)
-    assert plan_one(calibrated(runs, suite="perf"), new).action is action
-
-
-@pytest.mark.parametrize(
     ("changes", "detail"),
     [
         ({"counts": counts(memsets=3)}, "memsets 2 -> 3"),
@@ -218,13 +199,6 @@ def test_plan_replaces_only_the_entry_that_moved(changes: Any, details: tuple[st
 def test_plan_trims_only_what_its_suite_declares_no_more(stored: Any, declared: Any, trimmed: bool) -> None:
     trim = PlannedChange(Action.TRIM, WORKLOAD, None, ("the suite no longer declares it",))
     assert plan_update([], {WORKLOAD: stored}, declared) == ([trim] if trimmed else [])
-
-
-def test_plan_is_sorted_and_trims_nothing_measured() -> None:
-    new = [baseline(workload=name) for name in "ca"]
-    stored = {name: baseline(workload=name) for name in "bc"}
-    plan = plan_update(new, stored, {"perf": {"a"}})
-    assert [(each.workload, each.action) for each in plan] == [("a", Action.CREATE), ("b", Action.TRIM), ("c", KEEP)]
 
 
 # -- two calibrations in one baseline ---------------------------------------------------------------------------------

@@ -41,18 +41,14 @@ def confirmed(
     )
 
 
-def test_confirm_makes_twice_as_many_replicates_more(gpu: FakeGpu) -> None:
-    said: list[str] = []
-    before, after = confirmed(gpu, gpu.workload("a", TWELVE), slower="a", said=said.append)
-    assert times(before["a"]) == (10.0,) * 3
-    assert times(after["a"]) == tuple(TWELVE)
-    assert after["a"].run.kernels[0].device_time_us == pytest.approx(111 / 9)
-    assert "a-eager-fp32: looks slower: measuring again, twice as long" in said
-
-
-def test_confirm_measures_only_those_and_controls(gpu: FakeGpu) -> None:
+def test_confirm_measures_those_twice_as_long_and_controls(gpu: FakeGpu) -> None:
     gpu.controls = (gpu.workload("copy", [50.0] * 3 + [50.5] * 6),)
-    before, after = confirmed(gpu, *map(gpu.workload, "abc"), slower="b c")
+    said: list[str] = []
+    workloads = gpu.workload("a"), gpu.workload("b", TWELVE), gpu.workload("c")
+    before, after = confirmed(gpu, *workloads, slower="b c", said=said.append)
+    assert (times(before["b"]), times(after["b"])) == ((10.0,) * 3, tuple(TWELVE))
+    assert after["b"].run.kernels[0].device_time_us == pytest.approx(111 / 9)
+    assert "b-eager-fp32: looks slower: measuring again, twice as long" in said
     assert gpu.replicates == ["copy", "a", "b", "c"] * 3 + ["copy", "b", "c"] * 6
     assert {module: len(times(result)) for module, result in after.items()} == {"a": 3, "b": 9, "c": 9}
     assert {module: result.run.controls["copy"].device_time_us for module, result in after.items()} == {

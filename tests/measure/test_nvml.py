@@ -182,9 +182,6 @@ def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock, monitor
     assert others(reading) == (1, (OTHER,), 7)
 
 
-# -- from NVML to a reason --------------------------------------------------------------------------------------------
-
-
 # -- the settings of a GPU --------------------------------------------------------------------------------------------
 
 DRIVER = "580.159.04"

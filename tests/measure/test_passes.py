@@ -15,7 +15,7 @@ from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.runner import Measured
 from kernelgauge.measure.settings import Settings
 from kernelgauge.run import ControlTime
-from tests.measure.conftest import WILD, Alive, Clock, FakeGpu, measured, raising, results_of, times, tiny
+from tests.measure.conftest import WILD, Alive, FakeGpu, measured, raising, results_of, times, tiny
 
 SETTINGS = Settings(replicates=3, most_replicates=6, warm_up_seconds=0)
 SIX = Settings(replicates=6, most_replicates=6, iterations=40, warm_up_seconds=0)
@@ -35,11 +35,6 @@ def test_passes_add_replicates_to_what_is_not_steady(gpu: FakeGpu) -> None:
     assert times(results["steady"]) == (10.0,) * 3
     assert times(results["wild"]) == tuple(WILD[:6])
     assert gpu.replicates == ["steady", "wild"] * 3 + ["wild"] * 3
-
-
-def test_passes_end_with_the_budget(gpu: FakeGpu, clock: Clock) -> None:
-    workload = gpu.workload("wild", WILD, on_build=lambda _: clock.advance(1e6 / 3))
-    assert len(times(measured(gpu, workload, SETTINGS))) == 4  # of 1.5 s
 
 
 # -- what is disturbed ------------------------------------------------------------------------------------------------

@@ -163,19 +163,6 @@ def test_failure_of_a_measurement_is_told_once() -> None:
     assert len(github_annotations([results(one, tests=tests)])) == 1
 
 
-def test_failure_by_strictness_has_its_verdict() -> None:
-    noisy = verdict(Status.UNDECIDED, headline="too noisy", reasons=[("next", "run it again")])
-    test = one_test("test_device_time", "failed", said=str(noisy), subject="device time")
-    assert failures(workload(noisy), tests=(test,)) == [
-        *(WORKLOAD, "UNDECIDEDdevice time", "too noisynext: run it again")
-    ]
-
-
-def test_failure_of_no_workload_is_shown() -> None:
-    test = one_test("test_mine", "failed", workload=None, said="E   assert False")
-    assert failures(tests=(test,)) == ["", "FAILEDtest_mine", "assert False"]
-
-
 # -- the size ---------------------------------------------------------------------------------------------------------
 
 
@@ -252,8 +239,3 @@ def test_hostile_text_is_neither_markup_nor_a_command(name: str) -> None:
         assert line.isprintable()
         assert len(line) < 65_536
         command(line)
-
-
-def test_summary_long_name_is_cut() -> None:
-    told = summary_markdown([results(regressed("k" * 10_000))])
-    assert max(map(len, re.findall("k+", told))) == 297

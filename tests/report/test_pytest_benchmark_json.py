@@ -87,23 +87,6 @@ def test_compare_shows_two_files(files: Path) -> None:
     assert [row[1:3] for row in rows] == [["(first)", "200.0000"], ["(second)", "220.0000"]]
 
 
-def test_compare_sets_the_same_name_side_by_side(files: Path) -> None:
-    shown = compare(files, "first.json", "second.json", "--between=median")
-    (row,) = [line for line in shown.splitlines() if line.startswith("device_time[mlp-eager]")]
-    assert row.split()[1:] == ["201.5000", "221.5000", "+9.9%"]
-
-
-@pytest.mark.parametrize("group", ["fullname", "func", "fullfunc", "param:variant", "group,param:dtype"])
-def test_compare_groups_by_every_key(files: Path, group: str) -> None:
-    assert "mlp-eager" in compare(files, "first.json", "second.json", f"--group-by={group}", "--name=long")
-
-
-def test_compare_selects_and_writes_csv(files: Path) -> None:
-    assert "linear" not in compare(files, "first.json", "-k", "mlp and device_time", "--csv=out.csv")
-    head = "name,param:dtype,param:module,param:pass,param:shape,param:variant,"
-    assert (files / "out.csv").read_text().startswith(head)
-
-
 def test_hostile_names_stay_data(tmp_path: Path) -> None:
     for place, text in enumerate(HOSTILE):
         content = benchmark_json(hostile(text, Status.REGRESSED))

@@ -12,7 +12,6 @@ from rich.cells import cell_len
 from kernelgauge.errors import BaselineError
 from kernelgauge.judge import Baseline, Candidate, Recorded, Review, from_run, review
 from kernelgauge.report.baselines import Line, review_markdown, review_text
-from kernelgauge.report.wording import short_commit
 from tests.builders import H200, counts, fingerprint, mlp_kernels, run
 from tests.test_results import HOSTILE
 
@@ -140,14 +139,6 @@ def test_text_long_evidence_is_cut_and_counted() -> None:
     shown = text(review(H200.device, [Candidate("a", "perf", new)], {"a": old}, {}))
     assert shown.count("  new: 56.0 us") == 11
     assert "    what     and 19 more" in shown
-
-
-@pytest.mark.parametrize(
-    ("commit", "shown"),
-    [("4e3642b" * 6, "4e3642b4e3"), ("4e3642b" * 6 + "+", "4e3642b4e3+"), ("4e3", "4e3"), (None, "not known")],
-)
-def test_short_commit_is_short_and_keeps_the_mark(commit: str | None, shown: str) -> None:
-    assert short_commit(commit) == shown
 
 
 def test_markdown_is_the_text_as_code() -> None:

@@ -73,10 +73,6 @@ def test_summary_baseline_and_change_are_those_of_gpu_time() -> None:
     assert re.search(r"205\.1 +- +- REGRESSED\n", shown(workload(host, latency)))
 
 
-def test_summary_of_nothing_is_empty() -> None:
-    assert shown() == shown(workload(name="absent", run=None)) == ""
-
-
 def test_summary_names_subjects_of_the_worst_status_once() -> None:
     bad = [verdict(Status.REGRESSED, subject) for subject in ("structure", "host dispatch", "structure")]
     assert below(workload(verdict(Status.PASS), *bad, name="a")) == ["REGRESSED  a: structure, host dispatch"]
@@ -109,12 +105,6 @@ def test_summary_pass_shows_only_the_autotuners_choice() -> None:
 def test_summary_machine_remark_is_printed_once() -> None:
     slower = "the GPU itself changed its speed"
     assert below(*(named(name, Status.PASS, reasons=[("machine", slower)]) for name in "abc")) == [f"machine: {slower}"]
-
-
-@pytest.mark.parametrize("status", Status)
-@pytest.mark.parametrize("color", [False, True])
-def test_summary_shows_every_status(status: Status, color: bool) -> None:
-    assert status.value in shown(named("a", status), color=color)
 
 
 def test_summary_machine_omits_missing_versions() -> None:
@@ -176,11 +166,6 @@ def test_summary_table_fits_the_terminal(one: WorkloadResult, color: bool, width
     assert max(cell_len(line) for line in table.splitlines()) <= width
     assert "\u2026" not in table
     assert "..." not in table
-
-
-def test_summary_default_name_fits_one_line() -> None:
-    name = "mlp-compiled-bf16-64x128x768x3072"
-    assert any(line.startswith(name) and "%" in line for line in shown(named(name)).splitlines())
 
 
 def test_summary_long_name_is_folded_and_not_cut() -> None:

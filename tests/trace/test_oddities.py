@@ -73,6 +73,7 @@ ODDITIES: dict[str, tuple[bytes, tuple[int, float, int], dict[str, int]]] = {
     "NaN before the rows": (b'{"a": NaN, ' + written(ROWS)[1:], ALL, {}),
     "inf behind the rows": (written(ROWS)[:-1] + b', "a": -inf}', ALL, {}),
     "a byte order mark": (b"\xef\xbb\xbf" + written(ROWS), ALL, {}),
+    "a device without an id": (b'{"deviceProperties": [{"id": [1], "name": "x"}], ' + written(ROWS)[1:], ALL, {}),
     "the rows alone": (json.dumps(ROWS).encode(), ALL, {}),
     "names of torch 1.8": (written([row | {"cat": OLD[row["cat"]]} for row in ROWS]), ALL, {}),
     "another category": (written([*ROWS, op("x", 1, 1) | {"cat": "new"}, op("x", 1, 1) | {"cat": [1]}]), ALL, {}),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kernelgauge.trace import Launch, Window, decode
-from tests.builders import BACKWARD_THREAD, Event, call, kernel, op, recorded, region, step, trace_of
+from tests.builders import BACKWARD_THREAD, Event, call, event, kernel, op, recorded, step, trace_of
 
 EAGER, MLP = "gemm gemm pointwise pointwise gemm", "gemm gemm pointwise gemm"
 SUM, UPDATE = "reduction fill copy gemm", "gemm pointwise gemm pointwise"  # of the gradients
@@ -67,18 +67,6 @@ def test_problems_of_recorded_trace_are_early_orphans(name: str) -> None:
     assert sum(len(window.executed) for window in trace.steps()) == len(trace.records) - len(problems)
 
 
-def test_launch_of_graph_may_run_in_a_later_step() -> None:
-    first, second = recorded("mlp-cudagraph").steps()[:2]
-    assert [launch.call.name for launch in first.launches] == ["cudaLaunchKernel", *["cudaGraphLaunch"] * 4]
-    assert any(launch.record.start_us > second.start_us for launch in first.launches)  # the device is behind the host
-
-
-def test_regions_are_found_by_whole_name() -> None:
-    trace = recorded("mlp-compiled")
-    assert [kernels(window) for window in trace.regions("mlp-compiled")] == [kernels(step) for step in trace.steps()]
-    assert trace.regions("mlp") == []
-
-
 # --- windows -----------------------------------------------------------------------------------------------------------
 
 
@@ -93,12 +81,6 @@ def test_window_boundary_belongs_to_the_later_step() -> None:
     first, second = trace_of(step(1, 0, 10), step(2, 10, 10), op("mm", 10, 1), call(1, 10), kernel(1, 30)).steps()
     assert (len(first.launches), len(first.ops)) == (0, 0)
     assert (len(second.launches), len(second.ops)) == (1, 1)
-
-
-def test_steps_are_in_order_of_time() -> None:
-    others = [region("ProfilerStepper", 0, 1), region("## Call CompiledFxGraph f ##", 0, 1)]
-    trace = trace_of(step(10, 30, 5), step(9, 20, 5), step(8, 10, 5), *others)
-    assert [window.name for window in trace.steps()] == ["ProfilerStep#8", "ProfilerStep#9", "ProfilerStep#10"]
 
 
 def test_launches_are_in_order_of_calls() -> None:
@@ -156,6 +138,21 @@ def test_calls_that_launch_nothing_may_be_waits(name: str, waits: int, queries: 
     (window,) = trace.steps()
     assert (window.synchronizations, window.occupancy_queries, window.lost) == (waits, queries, 0)
     assert trace.pairing_problems() == ()
+
+
+def test_window_names_ops_of_copies_and_waits() -> None:
+    trace = trace_of(
+        op("vllm::other", 0, 50, thread=99),  # on another thread, at the same time
+        op("aten::item", 10, 20, external_id=1),
+        op("aten::_local_scalar_dense", 12, 10, external_id=2),
+        call(7, 13, name="cudaMemcpyAsync", external_id=2),
+        call(8, 16, name="cudaStreamSynchronize", external_id=2),
+        call(9, 60, name="cudaDeviceSynchronize"),
+        event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 14, 1, 7, correlation=7, bytes=4),
+    )
+    window = trace.whole()
+    assert window.copying_ops == ("aten::item: Memcpy DtoH (Device -> Pageable), 4 bytes",)
+    assert window.synchronizing_ops == ("aten::item: cudaStreamSynchronize", "cudaDeviceSynchronize")
 
 
 def test_copy_without_stream_is_a_wait_too() -> None:
