@@ -32,8 +32,6 @@ def empty_part(second: int = 0) -> Results:
     return part(ABSENT, gpu=None, fingerprint=None, timers=(), second=second)
 
 
-# -- what joins -----------------------------------------------------------------------------------------------------
-
 ONE = part("one")
 ON_TWO_GPUS = [part("one", gpu="aa"), part("two", gpu="bb", second=1), part("one", gpu="bb", second=2)]
 
@@ -89,9 +87,6 @@ def test_merge_names_what_differs() -> None:
         "merged from 2 versions of kernelgauge: 0.1.0, 0.2.0",
         "merged from 3 commits: c0ffee00, c0ffee00+, (not known)",
     }
-
-
-# -- which part counts ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -157,9 +152,6 @@ def test_arguments_name_shards_unless_all_are_there(first: str, second: str, exp
     asked = [("perf", *text.split()) for text in (first, second)]
     (whole,) = merge([part("one", arguments=asked[0]), part("two", second=1, arguments=asked[1])])
     assert whole.arguments == ("perf", *expected.split())
-
-
-# -- laws -------------------------------------------------------------------------------------------------------------
 
 
 @st.composite

@@ -11,8 +11,6 @@ from kernelgauge.run import Sample, Statistic, Timer, observe, summarize
 
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 
-# -- samples ----------------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("value", [0.0, -1.0, 9e-4, 1.1e12, 1e308, math.nan, math.inf])
 def test_sample_with_impossible_duration_raises(value: float) -> None:
@@ -28,9 +26,6 @@ def test_sample_with_unequal_counts_raises() -> None:
     for controls in ((14.0,), (14.0,) * 3):
         with pytest.raises(ValueError, match=f"{len(controls)} controls for 2 replicates"):
             Sample((1.0, 2.0), 40, controls)
-
-
-# -- one value for many iterations ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -50,9 +45,6 @@ def test_summarize_gives_the_statistic(durations: list[float], statistic: Statis
 def test_timers_of_the_host_are_lower_deciles() -> None:
     statistics = [timer.statistic for timer in (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)]
     assert statistics == ["interquartile mean", "lower decile", "lower decile"]
-
-
-# -- the replicates of one process, summed up -------------------------------------------------------------------------
 
 
 def test_observe_takes_the_geometric_mean() -> None:

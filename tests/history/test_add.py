@@ -110,9 +110,6 @@ def test_hostile_names_stay_in_history(history: History, tmp_path: Path, text: s
     assert max(len(said) for each in history.entries().values() for said in each["rows"]["said"]) <= 300
 
 
-# -- adding -----------------------------------------------------------------------------------------------------------
-
-
 def test_same_results_twice_add_nothing(any_history: History) -> None:
     first = any_history.add(night(0, timed()))[1]
     again = any_history.add(night(0, timed()), night(0, timed(205.001)))[1].splitlines()

@@ -33,9 +33,6 @@ def fill(history: History, measured: Measured) -> None:
     assert history.add(*nights)[0] == 0
 
 
-# -- segments --------------------------------------------------------------------------------------------------------
-
-
 def noisy(seed: int, count: int, noise: float) -> np.ndarray:
     """Logarithms of times."""
     return np.log(200) + noise * np.random.default_rng(seed).normal(size=count)
@@ -122,9 +119,6 @@ def test_drift_over_all_nights_is_one_shift() -> None:
 def test_step_in_drift_is_both() -> None:
     values = noisy(0, 100, 0.0006) + 0.001 * np.arange(100) + 0.02 * (np.arange(100) >= 50)
     assert [(shift.index, shift.nights) for shift in find_shifts([values])[0]] == [(0, 50), (50, 0), (50, 50)]
-
-
-# -- corrected series, as the command shows them ----------------------------------------------------------------------
 
 
 def noise(number: int, part: str, deviation: float) -> float:

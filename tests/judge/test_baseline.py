@@ -84,9 +84,6 @@ def test_decode_ignores_ancestors_and_conditions(version: int) -> None:
     assert not {b"ancestors", b"conditions"} & set(encode_baseline(read).split(b'"'))
 
 
-# -- many runs of unchanged code in one baseline ----------------------------------------------------------------------
-
-
 def test_calibrated_kernel_time_is_the_mean_of_its_configuration() -> None:
     runs = [run(kernels=mlp_kernels(us=us, source=source)) for us, source in ((38.0, None), (38.5, OTHER_SOURCE))]
     runs.insert(0, run(kernels=mlp_kernels(us=55.4, xblock=512), gpu=ELSEWHERE))

@@ -201,9 +201,6 @@ def test_plan_trims_only_what_its_suite_declares_no_more(stored: Any, declared: 
     assert plan_update([], {WORKLOAD: stored}, declared) == ([trim] if trimmed else [])
 
 
-# -- two calibrations in one baseline ---------------------------------------------------------------------------------
-
-
 def of_gpu(gpu: str, *xblocks: int, us: float = 38.0, **changes: Any) -> Baseline:
     runs = [run(gpu=gpu, kernels=mlp_kernels(us=us, xblock=each), **changes) for each in xblocks]
     return calibrated(runs, suite="perf")

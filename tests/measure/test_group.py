@@ -105,9 +105,6 @@ def test_confirm_of_compiled_code_compiles_nothing(cpu: CpuDevice) -> None:
     assert after["tiny"].run.counts.recompiles == 0
 
 
-# -- structure only ---------------------------------------------------------------------------------------------------
-
-
 def test_groups_not_timed_have_structure_only(gpu: FakeGpu) -> None:
     gpu.controls = (gpu.workload("copy"),)
     workloads = [gpu.workload("a", [8.0], kernels=("gemm", "gelu")), gpu.workload("b", on_call=raising(ValueError()))]
@@ -121,8 +118,6 @@ def test_groups_not_timed_have_structure_only(gpu: FakeGpu) -> None:
     assert (result.run.counts.launches, result.run.steps) == (2, 3)
     assert gpu.replicates == []
 
-
-# -- one instance for CUDA graphs -------------------------------------------------------------------------------------
 
 GRAPH = {"api": "cudaGraphLaunch"}
 

@@ -32,9 +32,6 @@ def tens(*controls_us: float) -> list[float]:
     return [control for control in controls_us for _ in range(10)]
 
 
-# -- the host's speed -------------------------------------------------------------------------------------------------
-
-
 def test_host_speed_times_the_work_on_an_idle_device(clock: Clock) -> None:
     waits = Work(clock, 1000.0, 1000.0, 5.0)
     speed = HostSpeed(Work(clock, 14.0), wait=waits)
@@ -68,9 +65,6 @@ def test_host_speed_spends_its_patience_once(clock: Clock) -> None:
     assert clock.slept_s == pytest.approx(0.1)
 
 
-# -- host dispatch ----------------------------------------------------------------------------------------------------
-
-
 CALLS_BEFORE = 11 + 9  # to prepare; to warm up, and in the session of the profiler
 
 
@@ -102,9 +96,6 @@ def test_host_dispatch_pauses_the_collector(gpu: FakeGpu) -> None:
     measured(gpu, gpu.workload(on_call=lambda: seen.append(gc.isenabled())), ONE)
     assert seen[-30:] == [False] * 30
     assert all(seen[:-30])
-
-
-# -- warming up -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("seconds", "calls"), [(0.0, 3), (0.0025, 3), (0.0045, 5)])

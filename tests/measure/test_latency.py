@@ -18,8 +18,6 @@ from kernelgauge.trace import KernelIdentity
 from tests.builders import FUSED
 from tests.measure.conftest import Alive, FakeGpu, tiny
 
-# -- one round --------------------------------------------------------------------------------------------------------
-
 
 def play(rounds: Rounds, count: int | None = None) -> None:
     with rounds.torch_set_up():
@@ -63,9 +61,6 @@ def test_rounds_build_each_replicate_in_order(gpu: FakeGpu, paddings: list[int],
     assert paddings == [512 * (1 + 2 * 7919 * place) for place in (8, 9, 10)]
 
 
-# -- the sample -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("durations_us", "replicates_us"),
     [
@@ -107,9 +102,6 @@ def test_time_of_disturbed_rounds_is_an_error(gpu: FakeGpu) -> None:
         rounds.time()
     assert raised.value.got == "throttled by hardware thermal slowdown"
     assert rounds.disturbed_by() == ("throttled by hardware thermal slowdown",)
-
-
-# -- which kernels were timed -----------------------------------------------------------------------------------------
 
 
 def gemm(name: str = "nvjet_sm90_tst_64x8_64x16_1x2_h_bz_bias_TNT") -> KernelIdentity:

@@ -38,9 +38,6 @@ def second_reading(monitor: Monitor, clock: Clock, happens: Callable[[], object]
     return monitor.read(processes=True)
 
 
-# -- a reading --------------------------------------------------------------------------------------------------------
-
-
 def test_reading_is_the_state_of_the_gpu(nvml: FakeNvml, monitor: Monitor) -> None:
     nvml.reasons = 4
     assert monitor.available
@@ -64,9 +61,6 @@ def test_reading_with_failing_query_lacks_its_fields(
     reading = second_reading(Monitor.open(UUID), clock)
     unknown = {field for field in Reading.__struct_fields__ if getattr(reading, field) is None}
     assert unknown == (QUERIES[query] if query else set())
-
-
-# -- a monitor --------------------------------------------------------------------------------------------------------
 
 
 def knows_nothing(monitor: Monitor) -> bool:
@@ -108,8 +102,6 @@ def test_monitor_closes_nvml_once(nvml: FakeNvml, fails: bool) -> None:
     assert knows_nothing(monitor)
     assert monitor.why_not == "closed"
 
-
-# -- other processes --------------------------------------------------------------------------------------------------
 
 OTHERS = {
     "own": ([OWN], [(OWN, 5, 97)], (0, (), 0)),
@@ -182,8 +174,6 @@ def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock, monitor
     assert others(reading) == (1, (OTHER,), 7)
 
 
-# -- the settings of a GPU --------------------------------------------------------------------------------------------
-
 DRIVER = "580.159.04"
 
 
@@ -204,9 +194,6 @@ def test_gpu_settings_are_what_nvml_knows(nvml: FakeNvml, gpu: str, failing: str
     nvml.failing = {failing: nvml.NVMLError}
     assert gpu_settings(UUID) == expected
     assert nvml.open == 0
-
-
-# -- which GPUs there are ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,6 @@ from tests.measure.conftest import WILD, Alive, FakeGpu, measured, raising, resu
 SETTINGS = Settings(replicates=3, most_replicates=6, warm_up_seconds=0)
 SIX = Settings(replicates=6, most_replicates=6, iterations=40, warm_up_seconds=0)
 
-# -- order and number -------------------------------------------------------------------------------------------------
-
 
 def test_passes_go_round_controls_and_workloads(gpu: FakeGpu) -> None:
     gpu.controls = (gpu.workload("copy"), gpu.workload("gemm"))
@@ -35,9 +33,6 @@ def test_passes_add_replicates_to_what_is_not_steady(gpu: FakeGpu) -> None:
     assert times(results["steady"]) == (10.0,) * 3
     assert times(results["wild"]) == tuple(WILD[:6])
     assert gpu.replicates == ["steady", "wild"] * 3 + ["wild"] * 3
-
-
-# -- what is disturbed ------------------------------------------------------------------------------------------------
 
 
 def test_disturbed_replicates_are_repeated_later(gpu: FakeGpu) -> None:
@@ -86,9 +81,6 @@ def test_low_clock_spoils_unless_the_power_cap_explains_it(
         assert result.run.conditions.event_reasons == ("power cap",)
     else:
         assert "SM clock 1500 MHz where 1980 is usual, and no power cap" in (result.run.incomplete or "")
-
-
-# -- the reference kernels --------------------------------------------------------------------------------------------
 
 
 def test_controls_are_kept_as_medians(gpu: FakeGpu) -> None:
@@ -153,9 +145,6 @@ def test_roof_follows_from_the_control_pair() -> None:
     assert reached.memory_gb_per_s == pytest.approx(4281, abs=1)
     assert reached.gemm_tflop_per_s == pytest.approx(756.5, abs=0.1)
     assert roof({"copy": ControlTime("neg", 62.7)}) is None
-
-
-# -- failures ---------------------------------------------------------------------------------------------------------
 
 
 def test_failures_leave_the_other_workloads(gpu: FakeGpu) -> None:

@@ -19,8 +19,6 @@ from kernelgauge.trace import REGION, parse
 from tests.builders import Event, call
 from tests.measure.conftest import QUICK, FakeGpu, measured, results_of, tiny
 
-# -- records ----------------------------------------------------------------------------------------------------------
-
 
 def of(events: list[Event], category: str) -> list[Event]:
     return [each for each in events if each["cat"] == category]
@@ -88,9 +86,6 @@ def test_session_unsound_three_times_is_an_error(gpu: FakeGpu, damage: Any, word
     assert len(gpu.sessions) == first + 3
 
 
-# -- holding ----------------------------------------------------------------------------------------------------------
-
-
 def holds(gpu: FakeGpu) -> list[float]:
     """Return how long the device was held in each session, in order."""
     held = [float(each.removeprefix("hold ")) for each in gpu.diary if each.startswith("hold")]
@@ -145,9 +140,6 @@ def test_hold_is_not_needed_by_calls_that_synchronize(gpu: FakeGpu) -> None:
     assert hold_of(gpu, 50.0, 200.0, replicates=2, synchronizes=True) == [150.0, 150.0]
 
 
-# -- one call ---------------------------------------------------------------------------------------------------------
-
-
 def diary_of(gpu: FakeGpu, **how: Any) -> list[str]:
     instance = build(gpu.workload(), gpu)
     gpu.diary.clear()
@@ -165,9 +157,6 @@ def test_session_looks_while_the_device_works(gpu: FakeGpu, iterations: int, war
     look = lambda: seen.append((gpu.diary.count("call"), gpu.diary[-1]))  # noqa: E731
     diary_of(gpu, iterations=iterations, warmup=warmup, hold_us=1.0, look=look)
     assert seen == [(calls, "call") for calls in looks]
-
-
-# -- the real profiler, on a CPU --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("record_shapes", [True, False])

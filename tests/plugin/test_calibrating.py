@@ -124,9 +124,6 @@ def test_gpus_are_split_at_commas_and_require_cuda(processes: Processes, command
     assert ["cuda" in arguments for arguments, _ in processes.seen] == [True, True, False, False]
 
 
-# -- adding to the stored baselines -----------------------------------------------------------------------------------
-
-
 def add(processes: Processes, command: Command, gpu: str, *options: str, **changes: Any) -> tuple[int, str]:
     processes.runs = [
         (measured(place=place, gpu=gpu, **changes), measured(SECOND, place=place, gpu=gpu)) for place in range(2)

@@ -8,7 +8,6 @@ from tests.plugin.inner_project import ID, IDS, Project, told, two_modules
 
 LINEAR, CONV = "linear-eager-bf16-4x8", "conv-eager-bf16-4x8"
 
-# -- what is measured, and together with what -------------------------------------------------------------------------
 
 CLAIMS = """
 import pytest
@@ -112,9 +111,6 @@ def test_reports_stay_where_nothing_is_measured(project: Project, monkeypatch: p
         assert not step.exists()
 
 
-# -- where a suite lies -----------------------------------------------------------------------------------------------
-
-
 def test_suite_may_have_subfolders_and_lie_outside_of_root(project: Project) -> None:
     text = (project.root / "perf" / "conftest.py").read_text()
     anew = text.replace("return WORKLOADS", 'return [make_workload(told) for told in TOLD["workloads"]]')
@@ -196,9 +192,6 @@ def test_workload_of_another_project_is_left_alone(pytester: pytest.Pytester) ->
     assert result.ret == pytest.ExitCode.OK
     assert "kernelgauge =" not in result.stdout.str()
     assert not (pytester.path / "reports").exists()
-
-
-# -- declarations -----------------------------------------------------------------------------------------------------
 
 
 def declare(pytester: pytest.Pytester, conftest: str, mark: str = "") -> pytest.RunResult:

@@ -192,8 +192,6 @@ def test_missing_device_is_invalid_and_reported(project: Project) -> None:
     assert "nothing was measured" in (project.latest / "report.md").read_text()
 
 
-# -- tests of the suite's own -----------------------------------------------------------------------------------------
-
 OWN = """
 import pytest
 from kernelgauge import Timer
@@ -235,8 +233,6 @@ def test_not_timing_measures_no_times(project: Project) -> None:
     assert project.results().workloads[0].run.samples == {}
     assert project.confirmed() == []
 
-
-# -- machines that the baselines do not know, and limits --------------------------------------------------------------
 
 HINT = "to add this run to them: kernelgauge accept --add"
 

@@ -36,9 +36,6 @@ def links(trace: str) -> list[str]:
     return [link for each in page.all("a") if not (link := each.attributes["href"]).startswith("#")]
 
 
-# -- the verdict ------------------------------------------------------------------------------------------------------
-
-
 def test_page_begins_with_the_worst_verdict_and_its_cause() -> None:
     page = Parsed(html([results(workload(), regressed())]))
     assert page.one("h1").text == "REGRESSED"
@@ -78,9 +75,6 @@ def test_runs_on_one_kind_of_gpu_show_the_newest() -> None:
     assert page.one("h1").text == "PASS"
     assert len(page.all("details", class_="workload")) == 1
     assert "driver 580.159.04 -&gt; 590.1" in html(several())
-
-
-# -- kernels ----------------------------------------------------------------------------------------------------------
 
 
 def test_lanes_of_variants_share_one_scale() -> None:
@@ -133,9 +127,6 @@ def test_kernel_limit_is_of_the_gemm_or_the_copy(work: tuple[Work | None, ...], 
     assert any("4280 GB/s" in caption.text for caption in page.all("caption"))
 
 
-# -- tests and links --------------------------------------------------------------------------------------------------
-
-
 def test_failed_test_names_the_verdict_it_repeats() -> None:
     one = regressed()
     repeated = TestResult("t.py::test_device_time[x]", one.id, "failed", 0.1, "Device time.", "said", "device time")
@@ -178,9 +169,6 @@ def test_links_lead_to_files_beside_the_page() -> None:
 )
 def test_links_never_leave_the_folder(path: str) -> None:
     assert links(path) == []
-
-
-# -- the document -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -248,9 +236,6 @@ def test_charts_of_absurd_numbers_stay_on_the_axis() -> None:
         positions = re.findall(r' (?:x|x1|x2|cx|cy|width)="([^"]*)%"', page)
         assert positions
         assert all(-1 <= float(position) <= 101 for position in positions)
-
-
-# -- what it costs ----------------------------------------------------------------------------------------------------
 
 
 def many(count: int) -> Results:

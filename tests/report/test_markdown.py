@@ -72,9 +72,6 @@ def command(line: str) -> tuple[str, str, str]:
     return found[1], title, message.replace("%25", "%")
 
 
-# -- the summary ------------------------------------------------------------------------------------------------------
-
-
 def test_summary_begins_with_the_verdict_and_counts() -> None:
     tests = (one_test("a"), one_test("b", "failed"))
     told = results(regressed(), passed(), workload(name="absent", run=None), tests=tests)
@@ -132,9 +129,6 @@ def test_summary_lists_unavailable_workloads_and_warnings() -> None:
     ]
 
 
-# -- failures ---------------------------------------------------------------------------------------------------------
-
-
 def failures(*workloads: WorkloadResult, **changes: Any) -> list[str]:
     return cells(next(rendered(results(*workloads, exit_status=1, **changes)).iter("table")))
 
@@ -163,9 +157,6 @@ def test_failure_of_a_measurement_is_told_once() -> None:
     assert len(github_annotations([results(one, tests=tests)])) == 1
 
 
-# -- the size ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("limit", [-1, 0, 1, 10, 60, 500, 1000, 2000, 5000, 20_000, 65_536])
 def test_summary_never_exceeds_its_limit(limit: int) -> None:
     told = summary_markdown([many(40, 40)], limit_bytes=limit)
@@ -187,9 +178,6 @@ def test_summary_cut_off_keeps_the_failures_and_says_so() -> None:
 def test_summary_of_thousands_of_hostile_names_fits() -> None:
     told = results(*(regressed(f"{number}{'@|<&#1' * 2000}") for number in range(3000)))
     assert len(summary_markdown([told]).encode()) <= 1_000_000
-
-
-# -- annotations ------------------------------------------------------------------------------------------------------
 
 
 def test_annotation_regression_is_an_error_and_invalid_a_warning() -> None:
@@ -221,9 +209,6 @@ def test_annotation_reads_back_as_written(name: str, said: str) -> None:
     worse = verdict(Status.REGRESSED, "structure", said, workload=name)
     (line,) = github_annotations([results(workload(worse, name=name))])
     assert command(line) == ("error", printable(f"{name}: REGRESSED  structure"), printable(said))
-
-
-# -- untrusted texts --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, "\ud800"])

@@ -14,8 +14,6 @@ from kernelgauge.trace.lane import Lane, LaneKernel, lane_of
 from kernelgauge.trace.summary import HostLane
 from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, SOURCE, launched, recorded
 
-# --- which launch is which ---------------------------------------------------------------------------------------------
-
 
 def sequence(generator: random.Random, length: int) -> list[KernelRecord]:
     return [launched(generator.choice("abcde"), generator.uniform(0.5, 80)) for _ in range(length)]
@@ -51,8 +49,6 @@ def test_align_long_sequences_takes_seconds() -> None:
 def of(side: list[KernelRecord], name: str) -> list[KernelRecord]:
     return [record for record in side if record.identity.name == name]
 
-
-# --- what happened -----------------------------------------------------------------------------------------------------
 
 GELU, MUL, ADD = (
     f"void at::native::vectorized_elementwise_kernel<8, at::native::{functor}, std::array<char*, 2ul>>"
@@ -194,7 +190,6 @@ def test_differences_sum_to_the_total(seed: int) -> None:
 
 
 REGION = "Torch-Compiled Region"
-# --- the host ----------------------------------------------------------------------------------------------------------
 
 
 def host(ops: dict[str, int], region: str = "Torch-Compiled Region: 1/0", synchronizations: int = 0) -> HostLane:

@@ -56,9 +56,6 @@ def test_rules_all_name_their_source() -> None:
     assert all(rule.source for rule in RULES)
 
 
-# --- names that nobody vouches for -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "name",
     [

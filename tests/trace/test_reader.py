@@ -28,9 +28,6 @@ def refusal(content: bytes) -> str:
     return str(caught.value.got)
 
 
-# --- what the profiler writes ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", TRACES)
 def test_read_recorded_trace_keeps_every_row(name: str) -> None:
     content = gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes())
@@ -55,8 +52,6 @@ def test_read_recorded_trace_has_the_values_of_the_file() -> None:
 def test_parse_without_rows_is_an_empty_trace() -> None:
     assert read_in_blocks(chrome()) == trace_of()
 
-
-# --- what is not a trace -----------------------------------------------------------------------------------------------
 
 HEAD = b'{"traceEvents":['
 ROW = json.dumps(op("aten::mm", 1, 2)).encode()
@@ -184,8 +179,6 @@ def test_parse_steps_open_at_once_are_limited(steps: int, is_read: bool) -> None
     at_once = [step(number, -number, 500) for number in range(1, steps)]
     assert (read_in_blocks(chrome(*one_by_one, *at_once)) is not None) == is_read
 
-
-# --- long traces, in a time like their length --------------------------------------------------------------------------
 
 MANY = 30_000
 MEBIBYTE = 1 << 20

@@ -43,9 +43,6 @@ def refusal(path: Path) -> TraceError:
     return caught.value
 
 
-# --- gzip --------------------------------------------------------------------------------------------------------------
-
-
 def compressed(size: int, between: bytes = b"") -> bytes:
     """Return the content in gzip members of `size` bytes each."""
     return b"".join(gzip.compress(CONTENT[at : at + size]) + between for at in range(0, len(CONTENT), size))
@@ -95,9 +92,6 @@ def test_read_gzip_with_flipped_bit_is_refused_or_equal(path: Path) -> None:
         assert trace == TRACE  # a bit of the header: the time, the system
 
 
-# --- files that are none, or change ------------------------------------------------------------------------------------
-
-
 def test_read_link_is_followed(path: Path, tmp_path: Path) -> None:
     path.symlink_to(written(tmp_path / "target", CONTENT))
     assert read(path) == TRACE
@@ -142,8 +136,6 @@ def test_read_changed_file_tells_both_sizes(path: Path, monkeypatch: pytest.Monk
     assert error.what == "the trace changed while it was read"
     assert error.got == f"{len(CONTENT)} bytes when it was opened, {2 * len(CONTENT)} at the end"
 
-
-# --- bombs -------------------------------------------------------------------------------------------------------------
 
 UNDER_A_LIMIT = """
 import resource, sys

@@ -43,9 +43,6 @@ def launching(window: Window) -> list[str | None]:
     return [launch.op and launch.op.name for launch in window.launches]
 
 
-# --- recorded on an H200 -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", RECORDED)
 def test_steps_of_recorded_trace_launch_the_same(name: str) -> None:
     kinds, memsets = RECORDED[name]
@@ -65,9 +62,6 @@ def test_problems_of_recorded_trace_are_early_orphans(name: str) -> None:
     assert len(problems) == (4 if name == BEGUN_EARLY else 0)
     assert all(problem.startswith("orphan: ") for problem in problems)
     assert sum(len(window.executed) for window in trace.steps()) == len(trace.records) - len(problems)
-
-
-# --- windows -----------------------------------------------------------------------------------------------------------
 
 
 def test_window_holds_what_starts_in_it() -> None:
@@ -180,8 +174,6 @@ def test_records_of_a_repeated_id_are_of_the_first_call() -> None:
     assert [launch.call.start_us for launch in first.launches] == [1, 1]
     assert second.launches == ()
 
-
-# --- pairing -----------------------------------------------------------------------------------------------------------
 
 LOST = "lost: cudaLaunchKernel (correlation 1) has no device record"
 
