@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from kernelgauge.run import Sample, Statistic, Timer, observe, summarize
+from kernelgauge.run import Sample, Statistic, observe, summarize
 
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 
@@ -40,11 +40,6 @@ def test_sample_with_unequal_counts_raises() -> None:
 )
 def test_summarize_gives_the_statistic(durations: list[float], statistic: Statistic, expected: float) -> None:
     assert summarize(durations, statistic) == pytest.approx(expected)
-
-
-def test_timers_of_the_host_are_lower_deciles() -> None:
-    statistics = [timer.statistic for timer in (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)]
-    assert statistics == ["interquartile mean", "lower decile", "lower decile"]
 
 
 def test_observe_takes_the_geometric_mean() -> None:

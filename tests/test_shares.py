@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import re
-from collections import Counter
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelgauge import Workload
-from kernelgauge.plugin.options import Options
-from kernelgauge.plugin.suites import is_in_share
 from kernelgauge.workload import Share, divided
 
 
@@ -42,41 +36,6 @@ def test_divided_puts_each_workload_into_one_part(workloads: list[Workload], cou
     assert sorted(each.id for part in parts for each in part) == sorted(each.id for each in workloads)
     shares = [Share(index, count).of(workloads) for index in range(1, count + 1)]
     assert shares == [{each.id for each in part} for part in parts]
-
-
-@given(SUITES, st.integers(1, 6))
-def test_divided_keeps_variants_together(workloads: list[Workload], count: int) -> None:
-    homes: dict[tuple[object, ...], set[int]] = {}
-    for place, part in enumerate(divided(workloads, count)):
-        for each in part:
-            homes.setdefault((each.module, each.shape, each.dtype, each.pass_), set()).add(place)
-    assert all(len(places) == 1 for places in homes.values())
-
-
-def item(of: Workload | str) -> Any:
-    """Return as much of a test as decides its machine."""
-    if isinstance(of, str):
-        return SimpleNamespace(nodeid=of)
-    return SimpleNamespace(nodeid=of.id, callspec=SimpleNamespace(params={"workload": of}))
-
-
-@given(SUITES, st.lists(st.text(min_size=1), unique=True), st.integers(1, 4), st.randoms())
-def test_each_test_is_on_one_machine_in_any_order(
-    workloads: list[Workload], others: list[str], count: int, chance: random.Random
-) -> None:
-    here = Path()
-    items = [item(each) for each in (*workloads, *others)]
-    mixed = chance.sample(items, len(items))
-    homes = Counter[str]()
-    for index in range(1, count + 1):
-        options = Options(here, here, here, share=Share(index, count))
-        kept, kept_of_mixed = (
-            {each.nodeid for each, is_kept in zip(order, is_in_share(order, options), strict=True) if is_kept}
-            for order in (items, mixed)
-        )
-        assert kept == kept_of_mixed
-        homes.update(kept)
-    assert homes == Counter(each.nodeid for each in items)
 
 
 def test_divided_puts_the_longest_first() -> None:

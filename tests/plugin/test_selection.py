@@ -78,11 +78,15 @@ def test_mark_chooses_workloads_by_field(project: Project, mark: str, chosen: li
 
 def test_shards_divide_the_suite(project: Project) -> None:
     project.tell(*two_modules())
-    parts = []
+    project.write("test_more.py", "import pytest\n@pytest.mark.parametrize('n', range(9))\ndef test_more(n): pass\n")
+    parts, others = [], []
     for index in (1, 2):
         project.run(f"--perf-shard={index}/2")
         parts.append([each.id for each in project.results().workloads])
+        others.append([case.parameters for case in project.cases() if case.name == "test_more"])
     assert parts == [IDS[2:], IDS[:2]]
+    assert all(others)
+    assert sorted(others[0] + others[1]) == [str(n) for n in range(9)]  # each test on one machine
     project.tell(told())
     project.run("--perf-shard=2/2")
     assert project.results().workloads == ()  # a part that is empty says that it is there

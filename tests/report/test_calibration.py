@@ -27,17 +27,9 @@ def test_gpu_time_on_another_gpu_needs_a_larger_change() -> None:
     time_us, noise, here, there = columns(drawn({1024: 10}))
     assert time_us > 40
     assert 0 < noise < here < there < 100
-
-
-@pytest.mark.parametrize("timer", ["host dispatch", "end to end"])
-def test_host_clock_has_no_number_for_another_gpu(timer: str) -> None:
-    _, noise, here, there = columns(drawn({1024: 10}), timer)
-    assert 0 < noise < here < there == float("inf")
-
-
-def test_sensitivity_falls_with_comparisons() -> None:
-    few, many = (columns(drawn({1024: 10}, device=QUIET), comparisons=count)[3] for count in (1, 1000))
-    assert few < many
+    for timer in ("host dispatch", "end to end"):  # there is no number for a host clock elsewhere
+        assert columns(drawn({1024: 10}), timer)[3] == float("inf")
+    assert columns(drawn({1024: 10}), comparisons=1000)[3] > there > columns(drawn({1024: 10}), comparisons=1)[3]
 
 
 def test_sensitivity_ignores_a_process_on_a_slow_host() -> None:

@@ -124,17 +124,33 @@ def test_read_without_permission_is_refused(path: Path) -> None:
     assert "ermission" in str(refusal(path).got)
 
 
-def test_read_changed_file_tells_both_sizes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def changed(path: Path, size: int) -> Iterator[bytes]:
-        blocks = blocks_of_file(path, size)
+def rewrite(path: Path) -> None:
+    path.write_bytes(CONTENT)
+    os.utime(path, (1, 1))  # where the clock of the files is too coarse to see it
+
+
+@pytest.mark.parametrize(
+    ("change", "size"),
+    [
+        (lambda path: path.write_bytes(CONTENT * 2), 2 * len(CONTENT)),
+        (lambda path: os.truncate(path, 5), 5),
+        (rewrite, len(CONTENT)),
+    ],
+    ids=["grown", "cut", "rewritten"],
+)
+def test_read_changed_file_tells_both_sizes(
+    path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], size: int
+) -> None:
+    def changed(path: Path, _: int) -> Iterator[bytes]:
+        blocks = blocks_of_file(path, 10)
         yield next(blocks)
-        path.write_bytes(CONTENT * 2)
+        change(path)
         yield from blocks
 
     monkeypatch.setattr("kernelgauge.results.traces.blocks_of_file", changed)
     error = refusal(written(path, CONTENT))
     assert error.what == "the trace changed while it was read"
-    assert error.got == f"{len(CONTENT)} bytes when it was opened, {2 * len(CONTENT)} at the end"
+    assert error.got == f"{len(CONTENT)} bytes when it was opened, {size} at the end"
 
 
 UNDER_A_LIMIT = """
