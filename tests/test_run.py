@@ -63,9 +63,3 @@ def test_observe_keeps_replicates_of_the_fast_host(controls: tuple[float, ...], 
     times = (50.0,) * len(controls)
     assert observe(Sample(times, 40, controls)).replicates == kept
     assert observe(Sample(times, 40)).replicates == len(controls)
-
-
-def test_observe_by_host_takes_the_spread_of_the_ratio() -> None:
-    followed = Sample((50.0, 52.0, 51.0), 40, (10.0, 10.4, 10.2))
-    assert observe(followed, is_by_host=True).spread == pytest.approx(0.0, abs=1e-12)
-    assert observe(followed).spread == pytest.approx(0.0196, abs=1e-3)

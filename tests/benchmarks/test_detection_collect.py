@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import dataclasses
 import random
 import sys
@@ -67,26 +66,6 @@ def test_slowed_compiled_workload_compiles_once(spun: list[int]) -> None:
     assert counted["stats"]["unique_graphs"] == 1
 
 
-def test_packed_launch_passes_arguments_and_raises() -> None:
-    got: list[Any] = []
-    pointer = ctypes.c_void_p
-
-    @ctypes.CFUNCTYPE(ctypes.c_int, pointer, *[ctypes.c_uint] * 7, pointer, ctypes.POINTER(pointer), pointer)
-    def launch(function: int, *rest: Any) -> int:
-        *sizes, stream, pointers, extra = rest
-        kinds = (pointer, ctypes.c_int, ctypes.c_float)
-        values = [ctypes.cast(pointers[i], ctypes.POINTER(kind))[0] for i, kind in enumerate(kinds)]
-        got.append((function, sizes, stream, values, extra))
-        return 400
-
-    arguments = (pointer(4096), ctypes.c_int(77), ctypes.c_float(0.25))
-    spin = injected.packed_launch(launch, pointer(11), 132, arguments, 5)
-    del arguments
-    with pytest.raises(RuntimeError, match="error 400"):
-        spin()
-    assert got == [(11, [132, 1, 1, 1, 1, 1, 0], 5, [4096, 77, 0.25], None)]
-
-
 @pytest.mark.parametrize(
     ("level", "unslowed", "expected"),
     [
@@ -100,13 +79,6 @@ def test_packed_launch_passes_arguments_and_raises() -> None:
 )
 def test_injection_is_a_share_of_own_time(level: Level, unslowed: Injection, expected: Injection) -> None:
     assert CALIBRATION.injection(level, unslowed) == expected
-
-
-def test_calibrate_measures_what_levels_need(spun: list[int]) -> None:
-    found = collect.calibrate(CpuDevice(), LINEAR, Injection(), CALIBRATION.own)
-    assert 0 < found.plain_us < found.spun_us
-    assert min(found.spin.turn_us, found.spin.least_us) > 0
-    assert found.loop_excess > -0.1
 
 
 METHODS = ("x", "y", "z")

@@ -64,12 +64,6 @@ def test_digests_ignore_generated_source(history: History) -> None:
     assert (other[0] == one[0], other[1] == one[1]) == (True, False)
 
 
-def test_each_gpu_has_a_file(history: History) -> None:
-    history.add(results(timed(name="a"), timed(name="b", gpu=ELSEWHERE), timed(name="c"), gpu=None))
-    found = {each["gpu"]: each["rows"]["workload"] for each in history.entries().values()}
-    assert found == {HERE: ["a", "c"], ELSEWHERE: ["b"]}
-
-
 @pytest.mark.parametrize(
     ("started_at", "stamp"),
     [

@@ -73,14 +73,6 @@ def test_new_level_is_found_in_third_night() -> None:
     assert steps(*series) == [[60 - LEAST_NIGHTS]] * 20
 
 
-def test_several_steps_with_bad_night_are_found() -> None:
-    values = noisy(3, 200, 0.002)
-    values[50:120] += 0.02
-    values[120:] -= 0.01
-    values[80] += 0.34
-    assert steps(values) == [[50, 120]]
-
-
 @pytest.mark.parametrize(("outlier", "first"), [({30: 0.3}, 30), ({29: 0.04}, 29), ({29: 0.3, 30: 0.3}, 29)])
 def test_bad_night_at_step_joins_nearer_level(outlier: dict[int, float], first: int) -> None:
     values = stepped(2, 0.05, 0.002, at=30, count=60)

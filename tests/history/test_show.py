@@ -248,12 +248,6 @@ def test_impossible_time_is_not_shown(history: History, us: float | None) -> Non
     assert history.show()[0] == 1
 
 
-def test_impossible_reference_time_is_not_used(history: History) -> None:
-    history.add(night(0, timed(name="a")))
-    forge(history, {"gemm_us": [-1.0]})
-    assert rows(history.show()[1]) == [("a", "205.0")]
-
-
 @pytest.mark.parametrize(
     "change", [{"workload": 7}, {"started_at": "yesterday"}, {"gemm_us": {"a": 1}}, {"fingerprint": {"mig": "x"}}]
 )

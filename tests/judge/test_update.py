@@ -11,7 +11,6 @@ from kernelgauge.judge import (
     Action,
     Baseline,
     PlannedChange,
-    Recorded,
     Status,
     calibrated,
     compare,
@@ -212,24 +211,9 @@ def together(first: Baseline, *others: Baseline) -> Baseline:
     return first
 
 
-def test_joined_kernel_time_is_the_mean_over_processes() -> None:
-    """An update of a calibrated baseline keeps its draws, and one process: draws that nobody measured do not count."""
-    (entry,) = of_gpu(HERE, 1024, us=50.0).entries
-    updated = msgspec.structs.replace(of_gpu(HERE, 1024), entries=(msgspec.structs.replace(entry, draws=10),))
-    (whole,) = together(updated, of_gpu(ELSEWHERE, *[1024] * 4, us=40.0)).entries
-    assert (whole.draws, whole.kernels[2].device_time_us) == (14, 42.0)
-
-
 def test_joined_one_by_one_is_calibrated_at_once() -> None:
     runs = [run(gpu=gpu, kernels=mlp_kernels(us=us)) for gpu, us in ((HERE, 38.0), (ELSEWHERE, 38.5), ("c", 39.0))]
     assert together(*(calibrated([each], suite="perf") for each in runs)) == calibrated(runs, suite="perf")
-
-
-def test_joined_remembers_what_was_recorded_last() -> None:
-    recorded = Recorded("2026-11-22T10:00:00+00:00", "abc", "0.1.0")
-    old = of_gpu(HERE, 1024)
-    new = calibrated([run(gpu=ELSEWHERE)], suite="perf", recorded=recorded)
-    assert together(old, new).recorded == together(new, old).recorded == recorded
 
 
 def around(us: float) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.measure.conditions import Reading, conditions_of, conditions_of_all, disturbances, highest_clock_mhz
+from kernelgauge.measure.conditions import Reading, conditions_of, conditions_of_all, disturbances
 from kernelgauge.run import Conditions
 from tests.measure.conftest import COUNTERS
 
@@ -104,12 +104,6 @@ def test_disturbances_by_reason_name_heat_alone(bits: int, place: int) -> None:
     before, during, after = (well(event_reasons=bits if place == each else 0) for each in range(3))
     found = disturbances(before, [during], after, duration_s=0.06, usual_clock_mhz=1980)
     assert found == ((f"throttled by {NEVER_USUAL[bits]}",) if bits in NEVER_USUAL else ())
-
-
-def test_highest_clock_of_busy_gpu_is_usual() -> None:
-    readings = [well(sm_clock_mhz=1965), well(sm_clock_mhz=2010, event_reasons=IDLE), Reading(), well()]
-    assert highest_clock_mhz(readings) == 1980
-    assert highest_clock_mhz([Reading()]) is None
 
 
 def test_conditions_hold_extremes_of_one_measurement() -> None:

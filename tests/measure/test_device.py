@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from kernelgauge.measure.device import choose_device as choose
 from kernelgauge.measure.device.base import cpu_name
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.trace import KernelIdentity
-from tests.builders import FUSED, op, recorded, recorded_events, region, trace_of
+from tests.builders import FUSED, recorded, recorded_events, trace_of
 from tests.measure.conftest import tiny
 
 
@@ -22,21 +21,6 @@ from tests.measure.conftest import tiny
 def recorded_gpu() -> CudaDevice:
     """Return a CUDA device that needs no GPU: it reads recorded launches."""
     return object.__new__(CudaDevice)
-
-
-def executed(cpu: CpuDevice, *names: str) -> list[Any]:
-    """Return the kernels of ops on the host, ten microseconds each."""
-    ops = [op(name, 1 + 20 * place, 10) for place, name in enumerate(names)]
-    (window,) = trace_of(region("window", 0, 1000), *ops).regions("window")
-    return cpu.executions(window)
-
-
-def test_cpu_kernels_are_in_order_without_configuration(cpu: CpuDevice) -> None:
-    executions = executed(cpu, "aten::mm", "aten::view", "graph_17_cpp_fused_gelu_0", "aten::empty")
-    assert [(each.identity, each.duration_us) for each in executions] == [
-        (KernelIdentity("aten::mm", "gemm"), 10),
-        (KernelIdentity("cpp_fused_gelu_0", "pointwise"), 10),  # without the number of the graph
-    ]
 
 
 def identities(gpu: CudaDevice, name: str) -> list[KernelIdentity]:

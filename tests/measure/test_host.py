@@ -39,12 +39,6 @@ def test_host_speed_times_the_work_on_an_idle_device(clock: Clock) -> None:
     assert (speed.round_trip_us(), waits.done) == (19.0, 3)
 
 
-def test_host_speed_is_the_lower_decile_of_ten(clock: Clock) -> None:
-    work = Work(clock, 900.0, 800.0, 10.0, 20.0, 700.0, 600.0, 500.0, 400.0, 300.0, 200.0)
-    assert HostSpeed(work).control_us() == pytest.approx(19.0)
-    assert work.done == 10
-
-
 def test_host_speed_waits_until_it_is_fast(clock: Clock) -> None:
     work = Work(clock, *tens(10.0, 25.0, 25.0, 12.0, 25.0))
     speed = HostSpeed(work, patience_seconds=5.0)

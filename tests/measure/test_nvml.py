@@ -138,17 +138,6 @@ def test_reading_forgets_samples_of_the_one_before(nvml: FakeNvml, clock: Clock,
     assert others(monitor.read(processes=True)) == (1, (OTHER,), 0)
 
 
-@pytest.mark.parametrize(("samples", "used"), [([], None), ([(OWN, 5, 80)], 0)])
-def test_reading_soon_after_needs_a_sample(
-    nvml: FakeNvml, clock: Clock, monitor: Monitor, samples: Samples, used: int | None
-) -> None:
-    nvml.pids = [OWN, OTHER]
-    monitor.read(processes=True)
-    nvml.samples = samples
-    clock.advance(60_000)
-    assert others(monitor.read(processes=True)) == (1, (OTHER,), used)
-
-
 def test_reading_without_a_new_sample_has_the_last(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> None:
     nvml.pids = [OWN, OTHER]
     used = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -43,16 +42,6 @@ def test_slow_calls_are_fewer_and_three_at_least(call_us: float, calls: tuple[in
 )
 def test_replicates_are_enough_if_steady_or_spent(times_us: tuple[float, ...], seconds: float, is_enough: bool) -> None:
     assert SETTINGS.is_enough(times_us, seconds) is is_enough
-
-
-@pytest.mark.parametrize(("factor", "is_enough"), [(0.99, True), (1.01, False)])
-@pytest.mark.parametrize(("mean", "precision_us"), [(100.0, 0.04), (2.0, 0.006)], ids=["share", "resolution"])
-def test_standard_error_decides_what_is_steady(
-    mean: float, precision_us: float, factor: float, is_enough: bool
-) -> None:
-    # Two above and two below: the deviation is d * sqrt(4 / 3), the standard error half of that.
-    distance = factor * precision_us * math.sqrt(3)
-    assert SETTINGS.is_enough((mean - distance, mean + distance) * 2, seconds=0.1) is is_enough
 
 
 def test_replicates_asked_for_are_made_at_any_cost() -> None:

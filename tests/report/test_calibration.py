@@ -9,7 +9,6 @@ import pytest
 
 from kernelgauge.judge import Baseline, calibrated
 from kernelgauge.report.baselines import calibration_text, choices_text
-from kernelgauge.trace import KernelIdentity
 from tests.builders import FUSED, WORKLOAD, baseline, drawn, run
 
 QUIET = (200.0, 200.1, 199.9, 200.0) * 2
@@ -78,12 +77,3 @@ def test_choices_in_a_cuda_graph_show_the_grid() -> None:
         " 38.1 us (grid 24576x1x1 block 128x1x1)",
         " 55.4 us (grid 49152x1x1 block 256x1x1)",
     ]
-
-
-def test_choices_omit_kernels_with_nothing_to_tune() -> None:
-    chosen = drawn({512: 1, 1024: 3})
-    identity = KernelIdentity("triton_per_fused_sum_1", "reduction", kernel_kwargs="")
-    fixed = replace(chosen.entries[0].kernels[0], identity=identity)
-    entries = tuple(replace(entry, kernels=(*entry.kernels, fixed)) for entry in chosen.entries)
-    lines = choices_text({"mlp": replace(chosen, entries=entries)})
-    assert all(FUSED in line and "triton_per" not in line for line in lines[1:])

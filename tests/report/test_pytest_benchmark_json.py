@@ -68,11 +68,6 @@ def test_stats_are_in_seconds_with_a_round_per_replicate() -> None:
     assert stats()["ops"] == pytest.approx(1 / 201.5e-6)
 
 
-def test_stats_of_one_replicate_have_no_spread() -> None:
-    one = stats((200.0,))
-    assert (one["stddev"], one["iqr"], one["min"]) == (0, 0, pytest.approx(200e-6))
-
-
 def test_merged_results_name_the_gpu_of_each_benchmark() -> None:
     measured = (workload(name=gpu, run=run(workload=gpu, gpu=gpu, host=None, end_to_end=None)) for gpu in ("aa", "bb"))
     content = json.loads(benchmark_json(results(*measured, gpu=None)))

@@ -119,12 +119,6 @@ def test_text_fits_the_terminal_and_loses_nothing(width: int) -> None:
         assert part in squeezed
 
 
-def test_text_colours_only_on_request() -> None:
-    coloured = text(color=True)
-    assert "\x1b[" in coloured
-    assert [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", coloured).splitlines()] == text().splitlines()
-
-
 def test_text_unchanged_file_offers_no_group() -> None:
     old = stored("a")
     shown = text(review(H200.device, [Candidate("a", "perf", old)], {"a": old}, {}))

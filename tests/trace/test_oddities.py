@@ -9,7 +9,7 @@ import pytest
 
 from kernelgauge.trace import Trace
 from kernelgauge.trace.summary import summarize_trace
-from tests.builders import Event, call, chrome, event, kernel, op, recorded_events, step
+from tests.builders import Event, call, chrome, event, kernel, op, step
 from tests.trace.reading import read_in_blocks, read_plainly
 
 ROWS = [
@@ -107,12 +107,3 @@ def test_read_odd_trace_keeps_the_rest(
     assert figures(trace) == expected
     assert trace.malformed == malformed
     assert sum(summarize_trace(trace).not_read.values()) == sum(malformed.values())
-
-
-def test_read_old_categories_equals_new() -> None:
-    rows = [row for row in recorded_events("mlp-eager") if row["cat"] in OLD]
-    steps = [row for row in rows if row["cat"] != "user_annotation" or row["name"].startswith("ProfilerStep#")]
-    today, old = (read_in_blocks(chrome(*each)) for each in (steps, [row | {"cat": OLD[row["cat"]]} for row in steps]))
-    assert today is not None
-    assert today == old
-    assert len(today.steps()) == 3

@@ -325,15 +325,6 @@ def test_step_times_tell_gpus_and_streams_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "by", "share"), [("mlp-liger", "compute", 0.73), ("mlp-eager-train", "overhead", 0.46)]
-)
-def test_bound_of_recorded_trace(name: str, by: str, share: float) -> None:
-    bound = summary(name).bound
-    assert bound is not None
-    assert (bound.by, bound.share) == (by, pytest.approx(share, abs=0.01))
-
-
-@pytest.mark.parametrize(
     ("rows", "by"),
     [
         *(

@@ -77,11 +77,6 @@ def test_window_boundary_belongs_to_the_later_step() -> None:
     assert (len(second.launches), len(second.ops)) == (1, 1)
 
 
-def test_launches_are_in_order_of_calls() -> None:
-    window = only_step(call(1, 1), call(2, 2), kernel(2, 20, name="ran first"), kernel(1, 30, name="ran last"))
-    assert kernels(window) == ["ran last", "ran first"]
-
-
 def test_launches_of_one_graph_are_in_order_of_execution() -> None:
     memset = kernel(1, 40, name="Memset (Device)", category="gpu_memset")
     graph = call(1, 1, name="cudaGraphLaunch")
