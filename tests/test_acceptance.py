@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from kernelgauge.run import Timer
 from tests.builders import WORKLOAD, baseline, counts, fingerprint, launched, mlp_kernels, pair, run
 from tests.test_results import one_test, results, verdict, workload
 
-NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 BEFORE, AFTER = "2026-11-20T10:00:00+00:00", "2026-11-20T12:00:00+00:00"
 SLOWER, NOISY = (225.0, 225.1, 225.2, 225.3), (150.0, 250.0, 200.0, 260.0)
 DEVICE = "NVIDIA H200"

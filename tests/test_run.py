@@ -42,14 +42,6 @@ def test_summarize_gives_the_statistic(durations: list[float], statistic: Statis
     assert summarize(durations, statistic) == pytest.approx(expected)
 
 
-def test_observe_takes_the_geometric_mean() -> None:
-    observed = observe(Sample((2.0, 8.0), 40))
-    assert observed.mean_us == pytest.approx(4.0)
-    assert observed.spread == pytest.approx(math.log(4) / math.sqrt(2))
-    assert (observed.replicates, observed.iterations, observed.control_us) == (2, 40, None)
-    assert observe(Sample((2.0,), 40)).spread is None
-
-
 @pytest.mark.parametrize(
     ("controls", "kept"),
     [

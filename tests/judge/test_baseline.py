@@ -8,16 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernelgauge.judge import Baseline, Observation, Recorded, calibrated, decode_baseline, encode_baseline, from_run
-from kernelgauge.run import ControlTime, Timer
+from kernelgauge.judge import Baseline, Recorded, calibrated, decode_baseline, encode_baseline
 from kernelgauge.trace import KernelIdentity, KernelRecord
 from tests.builders import (
-    ELSEWHERE,
-    OTHER_SOURCE,
     baseline,
     counts,
     fingerprint,
-    fused,
     launched,
     mlp_kernels,
     run,
@@ -48,21 +44,6 @@ def test_decode_of_encoded_baseline_is_equal(changes: dict[str, Any]) -> None:
     assert json.loads(content) == json.loads(msgspec.json.encode(stored))
 
 
-def test_from_run_rounds_to_the_nanosecond() -> None:
-    stored = baseline(
-        device=(2.7200000000000273, 2.72000000001),
-        host=(1 / 3, 1 / 3),
-        host_control_us=14.00049,
-        kernels=(launched("gemm", 1 / 3), fused(us=36.79999999999927)),
-        controls={"copy": ControlTime("copy", 1 / 3)},
-    )
-    (process,) = stored.entries[0].processes
-    assert process.timers[Timer.DEVICE] == Observation(2.72, 0.0, 2, 40)
-    assert process.timers[Timer.HOST] == Observation(0.333, 0.0, 2, 40, control_us=14.0)
-    assert process.controls == {"copy": ControlTime("copy", 0.333)}
-    assert [kernel.device_time_us for kernel in stored.entries[0].kernels] == [0.333, 36.8]
-
-
 @pytest.mark.parametrize("version", [3, 4])
 def test_decode_ignores_ancestors_and_conditions(version: int) -> None:
     recorded: dict[str, Any] = {"at": "2026-11-20T19:10:12+00:00", "commit": None, "kernelgauge": "0.1.0"}
@@ -74,16 +55,6 @@ def test_decode_ignores_ancestors_and_conditions(version: int) -> None:
     read = decode_baseline(json.dumps(stored).encode(), where="x.json", workload=baseline().workload)
     assert read == msgspec.structs.replace(baseline(), recorded=Recorded(**recorded))
     assert not {b"ancestors", b"conditions"} & set(encode_baseline(read).split(b'"'))
-
-
-def test_calibrated_kernel_time_is_the_mean_of_its_configuration() -> None:
-    runs = [run(kernels=mlp_kernels(us=us, source=source)) for us, source in ((38.0, None), (38.5, OTHER_SOURCE))]
-    runs.insert(0, run(kernels=mlp_kernels(us=55.4, xblock=512), gpu=ELSEWHERE))
-    first, second = calibrated(runs, suite="perf").entries
-    assert [kernel.device_time_us for kernel in first.kernels] == [56.0, 58.0, 38.25, 53.0]
-    assert (first.draws, second.draws, second.kernels[2].device_time_us) == (2, 1, 55.4)
-    processes = [from_run(each, suite="perf").entries[0].processes[0] for each in runs]
-    assert [*second.processes, *first.processes] == processes
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ from tests.builders import (
     run,
 )
 
-FIELDS = {Timer.DEVICE: "device", Timer.HOST: "host", Timer.END_TO_END: "end_to_end"}
 KEEP, UPDATE = Action.KEEP, Action.UPDATE
 CPU = fingerprint(device="a CPU", arch="cpu")
 SLOWER = "device time 200.0 -> 220.0 us (+10.0 %)"
@@ -54,11 +53,6 @@ def plan_one(old: Baseline | None, new: Baseline) -> PlannedChange:
 def forgets(count: int) -> tuple[str, ...]:
     """The detail of a plan that replaces processes by one."""
     return (f"processes that it knows {count} -> 1 (kernelgauge calibrate records more)",) if count > 1 else ()
-
-
-def on_cpu(host: str) -> Baseline:
-    measured = run(machine=CPU, gpu=None, controls={}, host=None, end_to_end=None)
-    return from_run(msgspec.structs.replace(measured, host=host), suite="perf")
 
 
 def host_only(us: float, control_us: float = CONTROL_US) -> Baseline:
@@ -88,37 +82,6 @@ NOISY = (150.0, 250.0, 200.0, 260.0)  # what it says is no better than what is s
 def test_plan_keeps_what_did_not_move(old: Baseline, new: Baseline, action: Action) -> None:
     change = plan_one(old, new)
     assert (change.action, change.baseline) == (action, None if action is KEEP else new)
-
-
-UNKNOWN = "not compared: the baseline does not know this machine"
-HOST_AND_LATENCY = {"host": steady(), "end_to_end": steady()}
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "action", "details"),
-    [
-        # The share of the host becomes another one.
-        (baseline(device=steady()), baseline(device=steady(1.1), kernels=mlp_kernels(us=58.6)), UPDATE, [SLOWER]),
-        (host_only(50), host_only(100, 15.4), UPDATE, ["host dispatch 50.0 -> 100.0 us (+81.8 %)"]),
-        (baseline(host=None), baseline(host=steady()), UPDATE, ["host dispatch (none) -> 200.0 us"]),
-        (
-            baseline(device=steady(), host=steady()),
-            baseline(device=steady(1.1), host=None),
-            UPDATE,
-            [SLOWER, "host dispatch 200.0 us -> (none)"],
-        ),
-        (
-            baseline(**HOST_AND_LATENCY),
-            baseline(**HOST_AND_LATENCY, gpu=ELSEWHERE),
-            KEEP,
-            [f"{name} 200.0 -> 200.0 us, {UNKNOWN}" for name in ("end to end", "host dispatch")],
-        ),
-        (on_cpu("here"), on_cpu("there"), UPDATE, [f"device time 205.1 -> 205.1 us, {UNKNOWN}"]),
-    ],
-)
-def test_plan_details_name_times(old: Baseline, new: Baseline, action: Action, details: list[str]) -> None:
-    change = plan_one(old, new)
-    assert (change.action, sorted(change.details)) == (action, details)
 
 
 @pytest.mark.parametrize("workloads", [1, 200])
@@ -184,36 +147,10 @@ def test_plan_replaces_only_the_entry_that_moved(changes: Any, details: tuple[st
     assert list(change.baseline.entries) == expected
 
 
-@pytest.mark.parametrize(
-    ("stored", "declared", "trimmed"),
-    [
-        (baseline(), {"perf": {"another"}}, True),
-        (None, {"perf": set()}, False),  # unreadable
-        (baseline(suite="perf/nightly"), {"perf": {"another"}}, False),
-        (baseline(), {"perf": {WORKLOAD}}, False),  # declared and not selected
-        (baseline(), {}, False),
-        (baseline(), {"perf": set(), "perf/nightly": {WORKLOAD}}, False),  # moved to another suite
-    ],
-)
-def test_plan_trims_only_what_its_suite_declares_no_more(stored: Any, declared: Any, trimmed: bool) -> None:
-    trim = PlannedChange(Action.TRIM, WORKLOAD, None, ("the suite no longer declares it",))
-    assert plan_update([], {WORKLOAD: stored}, declared) == ([trim] if trimmed else [])
-
-
-def of_gpu(gpu: str, *xblocks: int, us: float = 38.0, **changes: Any) -> Baseline:
-    runs = [run(gpu=gpu, kernels=mlp_kernels(us=us, xblock=each), **changes) for each in xblocks]
-    return calibrated(runs, suite="perf")
-
-
 def together(first: Baseline, *others: Baseline) -> Baseline:
     for other in others:
         first = joined(first, other, comparisons=3)
     return first
-
-
-def test_joined_one_by_one_is_calibrated_at_once() -> None:
-    runs = [run(gpu=gpu, kernels=mlp_kernels(us=us)) for gpu, us in ((HERE, 38.0), (ELSEWHERE, 38.5), ("c", 39.0))]
-    assert together(*(calibrated([each], suite="perf") for each in runs)) == calibrated(runs, suite="perf")
 
 
 def around(us: float) -> tuple[float, ...]:

@@ -11,12 +11,6 @@ from kernelgauge.run import Conditions
 from tests.measure.conftest import COUNTERS
 
 IDLE, SETTING, CAP, SLOWDOWN, BOOST, SOFT_HEAT, HEAT, BRAKE = (1 << bit for bit in range(8))
-NEVER_USUAL = {
-    SLOWDOWN: "hardware slowdown",
-    SOFT_HEAT: "software thermal slowdown",
-    HEAT: "hardware thermal slowdown",
-    BRAKE: "hardware power brake",
-}
 SLOW = "SM clock 1500 MHz where 1980 is usual, and no power cap explains it"
 HOT = "throttled by hardware thermal slowdown"
 BUSY = "another process (pid 4711) used the GPU: 63 % of its SMs"
@@ -94,16 +88,6 @@ def test_disturbances_name_what_spoils(before: Any, during: Any, after: Any, exp
     window = [well(**each) for each in during]
     found = disturbances(well(**before), window, well(**after), duration_s=0.06, usual_clock_mhz=1980)
     assert found == expected
-
-
-@pytest.mark.parametrize(
-    "bits", [0, IDLE, SETTING, IDLE | SETTING, CAP, BOOST, 0x100, 0x200, 0x400, 0x8000, *NEVER_USUAL]
-)
-@pytest.mark.parametrize("place", range(3), ids=["before", "during", "after"])
-def test_disturbances_by_reason_name_heat_alone(bits: int, place: int) -> None:
-    before, during, after = (well(event_reasons=bits if place == each else 0) for each in range(3))
-    found = disturbances(before, [during], after, duration_s=0.06, usual_clock_mhz=1980)
-    assert found == ((f"throttled by {NEVER_USUAL[bits]}",) if bits in NEVER_USUAL else ())
 
 
 def test_conditions_hold_extremes_of_one_measurement() -> None:

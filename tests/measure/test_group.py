@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from kernelgauge.errors import WorkloadError
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.runner import Measured, MeasuredGroup, measure_groups
 from kernelgauge.measure.settings import Settings
-from tests.measure.conftest import QUICK, Alive, FakeGpu, raising, results_of, times, tiny
+from tests.measure.conftest import QUICK, Alive, FakeGpu, raising, times, tiny
 
 SETTINGS = replace(Settings.of(3), most_replicates=6, budget_seconds=1.5, warm_up_seconds=0)
 TWELVE = [10.0] * 3 + [11.0, 12.0, 13.0, 14.0, 15.0, 16.0]
@@ -128,15 +127,6 @@ def test_group_of_graphs_measures_one_instance(gpu: FakeGpu, launch: dict[str, s
     assert len(times(after["a"])) == 9
     assert gpu.builds["a"] == builds
     assert after["a"].one_instance is bool(launch)
-
-
-def test_group_of_graphs_frees_what_failed(gpu: FakeGpu, alive: Alive) -> None:
-    calls, seen = count(), list[int]()
-    fails = gpu.workload("fails", launch=GRAPH, on_call=lambda: next(calls) > 12 and 1 / 0)
-    looks = gpu.workload("looks", on_build=lambda _: seen.append(len(alive)))
-    results = results_of(gpu, alive.kept(fails), looks)
-    assert isinstance(results["fails"], WorkloadError)
-    assert seen == [1, 0, 0]
 
 
 def test_groups_of_graphs_free_the_group_before(gpu: FakeGpu, alive: Alive, plain_compiler: None) -> None:

@@ -149,3 +149,4 @@ def test_other_kernels_of_the_autotuner_are_an_error(
 def test_other_kernels_nobody_tuned_are_the_workloads_error(gpu: FakeGpu) -> None:
     with pytest.raises(WorkloadError, match="other kernels when it was timed"):
         timed(gpu, [gemm("nvjet_other"), fused()], [gemm(), fused()])
+    assert timed(gpu, [gemm(), fused()], [gemm(), fused()]).disturbed_by() == ()

@@ -64,13 +64,6 @@ def test_unlinked_name_is_no_mention_and_no_issue(name: str, shown: str) -> None
     assert html == f"<p>{shown.replace('<', '&lt;').replace('>', '&gt;')}</p>\n"
 
 
-def test_text_name_steers_no_terminal_and_breaks_no_row() -> None:
-    page = [Section(f"\x1b]0;title\x07{'x' * 10}", ("a\rb",), Grid((Column("n"),), (("\x1b[2J\u202e",),)))]
-    shown = text(page, width=40, color=False)
-    assert shown.isascii()
-    assert all(character == "\n" or character.isprintable() for character in shown)
-
-
 def test_text_long_lines_and_names_fit_the_width() -> None:
     table = Grid((Column("n"), Column("us", number=True)), (("k" * 10_000, "1.0"),))
     shown = text([Section(lines=("word " * 30,)), Section(grid=table)], width=80, color=False)

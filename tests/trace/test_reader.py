@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from kernelgauge.errors import TraceError
-from kernelgauge.results.traces import read_trace as read
 from kernelgauge.trace import parse, reader
 from tests.builders import RECORDED, Event, call, chrome, event, kernel, op, recorded, step, trace_of
 from tests.trace.reading import read_in_blocks, read_plainly
@@ -49,8 +48,9 @@ def test_read_recorded_trace_has_the_values_of_the_file() -> None:
     assert fused.kernel_hash == "crp6dxk5nphodyk5oymrzgcw3cehyajdvjnp3t5k4e774karg5ms"
 
 
-def test_parse_without_rows_is_an_empty_trace() -> None:
-    assert read_in_blocks(chrome()) == trace_of()
+def test_parse_sorts_by_start_parent_before_child() -> None:
+    trace = trace_of(op("aten::mul", 5, 1), op("child", 1, 2), op("parent", 1, 3), op("aten::add", 0, 1))
+    assert [op.name for op in trace.ops] == ["aten::add", "parent", "child", "aten::mul"]
 
 
 HEAD = b'{"traceEvents":['
@@ -160,6 +160,10 @@ def test_parse_depth_of_json_is_limited(field: str, depth: int, block: int | Non
         assert len(trace.ops) == (field == "more" or depth <= 17)
 
 
+def test_parse_depth_beside_events_is_limited() -> None:
+    assert read_in_blocks(HEAD + b'], "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}") is None
+
+
 @pytest.mark.parametrize("start", [HEAD, b" [", b'{"a": 1, "traceEvents" : ['])
 @pytest.mark.parametrize("block", [10, 60, 200, 5000])
 def test_parse_error_names_event_and_byte(monkeypatch: pytest.MonkeyPatch, start: bytes, block: int) -> None:
@@ -240,9 +244,3 @@ def test_parse_longest_event_is_limited(monkeypatch: pytest.MonkeyPatch, content
     assert parse(content).ops[-1].name == "y"
     monkeypatch.setattr(reader, "LONGEST_BYTES", 4000)
     assert "4000 bytes" in refusal(content)
-
-
-def test_read_plain_file_equals_compressed(tmp_path: Any) -> None:
-    plain = tmp_path / "plain.json"
-    plain.write_bytes(gzip.decompress((RECORDED / "mlp-compiled.json.gz").read_bytes()))
-    assert read(plain) == recorded("mlp-compiled") == read(str(plain))
