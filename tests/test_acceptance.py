@@ -18,12 +18,10 @@ from kernelgauge.judge import (
     Group,
     Limits,
     PlannedChange,
-    Recorded,
     Reviewed,
     Status,
     Verdict,
     encode_baseline,
-    from_run,
 )
 from kernelgauge.results import Results, TestResult, WorkloadResult, encode_results
 from kernelgauge.run import Timer
@@ -214,15 +212,6 @@ def updated(store: BaselineStore, *workloads: WorkloadResult, **changes: Any) ->
     return {change.workload: change.action for change in plan}
 
 
-def test_update_remembers_the_run_until_one_moves(store: BaselineStore) -> None:
-    assert updated(store, passing()) == {WORKLOAD: Action.CREATE}
-    recorded = Recorded("2026-11-20T19:10:12+00:00", "4e3642b", "0.1.0")
-    assert stored(store) == from_run(run(), suite="perf", recorded=recorded)
-    before = content(store)
-    assert updated(store, passing(), started_at="2026-12-01T00:00:00+00:00") == {WORKLOAD: Action.KEEP}
-    assert content(store) == before
-
-
 @pytest.mark.parametrize("version", [2, 3])
 def test_update_keeps_older_schema_until_something_moves(store: BaselineStore, version: int) -> None:
     older = encode_baseline(baseline()).replace(b'"schema_version": 4', b'"schema_version": %d' % version)
@@ -261,13 +250,6 @@ def saved(folder: Path, content: Results) -> Path:
     folder.mkdir(parents=True)
     (folder / "results.json").write_bytes(encode_results(content))
     return folder / "results.json"
-
-
-@pytest.mark.parametrize("paths", [["a", "b/results.json"], [""]])
-def test_load_is_in_order_of_start(tmp_path: Path, paths: list[str]) -> None:
-    late, early = (saved(tmp_path / name, told(passing(), started_at=at)) for name, at in (("a", AFTER), ("b", BEFORE)))
-    loaded = load([tmp_path / path for path in paths])
-    assert [file for file, _ in loaded] == [early, late]
 
 
 @pytest.mark.parametrize("how", ["the same file", "a link", "a copy"])

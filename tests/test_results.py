@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -268,21 +267,7 @@ def test_decode_of_any_bytes_is_refused(content: bytes) -> None:
         decoded(content)
 
 
-@given(st.integers(min_value=0), st.integers(min_value=1, max_value=40))
-def test_decode_without_a_piece_raises_nothing_else(start: int, length: int) -> None:
-    content = encode_results(everything())
-    start %= len(content)
-    with suppress(ResultsError):  # a digit less is still a number
-        decoded(content[:start] + content[start + length :])
-
-
 # -- the file ---------------------------------------------------------------------------------------------------------
-
-
-def test_read_results_follows_a_link(tmp_path: Path) -> None:
-    (tmp_path / "real.json").write_bytes(encode_results(everything()))
-    (tmp_path / "link.json").symlink_to("real.json")
-    assert read_results(tmp_path / "real.json") == read_results(tmp_path / "link.json") == everything()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
 import random
 import sys
@@ -66,6 +67,26 @@ def test_slowed_compiled_workload_compiles_once(spun: list[int]) -> None:
     assert counted["stats"]["unique_graphs"] == 1
 
 
+def test_packed_launch_passes_arguments_and_raises() -> None:
+    got: list[Any] = []
+    pointer = ctypes.c_void_p
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, pointer, *[ctypes.c_uint] * 7, pointer, ctypes.POINTER(pointer), pointer)
+    def launch(function: int, *rest: Any) -> int:
+        *sizes, stream, pointers, extra = rest
+        kinds = (pointer, ctypes.c_int, ctypes.c_float)
+        values = [ctypes.cast(pointers[i], ctypes.POINTER(kind))[0] for i, kind in enumerate(kinds)]
+        got.append((function, sizes, stream, values, extra))
+        return 400
+
+    arguments = (pointer(4096), ctypes.c_int(77), ctypes.c_float(0.25))
+    spin = injected.packed_launch(launch, pointer(11), 132, arguments, 5)
+    del arguments
+    with pytest.raises(RuntimeError, match="error 400"):
+        spin()
+    assert got == [(11, [132, 1, 1, 1, 1, 1, 0], 5, [4096, 77, 0.25], None)]
+
+
 @pytest.mark.parametrize(
     ("level", "unslowed", "expected"),
     [
@@ -79,6 +100,44 @@ def test_slowed_compiled_workload_compiles_once(spun: list[int]) -> None:
 )
 def test_injection_is_a_share_of_own_time(level: Level, unslowed: Injection, expected: Injection) -> None:
     assert CALIBRATION.injection(level, unslowed) == expected
+
+
+def test_calibrate_measures_what_levels_need(spun: list[int]) -> None:
+    found = collect.calibrate(CpuDevice(), LINEAR, Injection(), CALIBRATION.own)
+    assert 0 < found.plain_us < found.spun_us
+    assert min(found.spin.turn_us, found.spin.least_us) > 0
+    assert found.loop_excess > -0.1
+
+
+def test_added_dispatch_is_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, looped = (build(LINEAR, CpuDevice()) for _ in range(2))
+    order: list[object] = []
+
+    def host_calls(_device: object, instance: object, calls: int) -> tuple[list[float], list[float]]:
+        order.append(instance)
+        return [11.8 if instance is looped else 10.0] * calls, [5.0] * calls
+
+    monkeypatch.setattr(collect, "host_calls", host_calls)
+    assert collect.added_dispatch(CpuDevice(), [plain, looped], rounds=3) == pytest.approx(0.36)  # 1.8 of 5.0
+    assert order == 3 * [plain, looped]
+
+
+def test_do_bench_keeps_every_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    do_bench = lambda _, **options: asked.update(options) or [0.2, 0.3]  # noqa: E731
+    monkeypatch.setattr(pytest.importorskip("triton.testing"), "do_bench", do_bench)
+    assert collect.do_bench(lambda: None, 0.5).values_us == [200.0, 300.0]
+    assert asked == {"warmup": 25.0, "rep": 475.0, "return_mode": "all"}
+
+
+def test_ours_measures_as_many_calls_as_the_suite() -> None:
+    device = CpuDevice()
+    device.most_busy_seconds = 1e-9
+    taken = collect.Replicates(device, lambda replicate: build(LINEAR, device, replicate=replicate))
+    taken.take()
+    device_us, host_us = taken.values()
+    assert device_us.shape == (1, 8)
+    assert host_us.shape == (1, 8, 2)
 
 
 METHODS = ("x", "y", "z")
@@ -151,6 +210,12 @@ def test_passes_go_round_levels_and_reference_kernels(collected: Callable, monke
     found, _ = collected()
     count = len(found.samples[Key(LINEAR.id, NONE, "ours-device")])
     assert len(found.control_pair_us["linear"]) == len(found.clocks_mhz["linear"]) == count
+
+
+def test_order_follows_the_seed(collected: Callable) -> None:
+    orders = [tuple(name for name in collected(seed)[1] if name in METHODS) for seed in (0, 0, 1, 2, 3, 4)]
+    assert orders[0] == orders[1]
+    assert len(set(orders)) > 1
 
 
 def child(source: str, timeout_s: float = 20.0) -> run.Child:

@@ -10,7 +10,7 @@ from kernelgauge.measure.conditions import Reading, conditions_of, conditions_of
 from kernelgauge.run import Conditions
 from tests.measure.conftest import COUNTERS
 
-IDLE, SETTING, CAP, SLOWDOWN, BOOST, SOFT_HEAT, HEAT, BRAKE = (1 << bit for bit in range(8))
+IDLE, _, CAP, SLOWDOWN, BOOST, _, HEAT, _ = (1 << bit for bit in range(8))
 SLOW = "SM clock 1500 MHz where 1980 is usual, and no power cap explains it"
 HOT = "throttled by hardware thermal slowdown"
 BUSY = "another process (pid 4711) used the GPU: 63 % of its SMs"

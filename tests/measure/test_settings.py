@@ -9,9 +9,6 @@ import pytest
 from kernelgauge.measure.device import CudaDevice
 from kernelgauge.measure.settings import Settings
 
-STEADY = (100.0, 100.01, 99.99, 100.0)  # a standard error of 0.004 us
-WILD = (100.0, 103.0, 98.0, 101.0)
-SETTINGS = Settings(replicates=4, most_replicates=10, precision=0.0004, precision_us=0.006, budget_seconds=1.5)
 CALLS = Settings(iterations=40, host_iterations=100, latency_iterations=10, seconds=1.0)
 
 
@@ -26,22 +23,6 @@ def test_slow_calls_are_fewer_and_three_at_least(call_us: float, calls: tuple[in
     heavy = CALLS.limited(None, CudaDevice.most_busy_seconds)  # few in a row on a GPU
     assert heavy.iterations_for(call_us) == (40 if call_us == 100.0 else min(8, calls[0]))
     assert heavy.latency_iterations_for(call_us) == calls[2]
-
-
-@pytest.mark.parametrize(
-    ("times_us", "seconds", "is_enough"),
-    [
-        *((STEADY[:count], 1000.0, False) for count in range(4)),
-        (STEADY, 0.1, True),
-        (WILD, 0.1, False),
-        ((WILD * 3)[:9], 0.1, False),
-        ((WILD * 3)[:10], 0.1, True),
-        (WILD, 1.19, False),  # a quarter more would be 1.49 s
-        (WILD, 1.21, True),
-    ],
-)
-def test_replicates_are_enough_if_steady_or_spent(times_us: tuple[float, ...], seconds: float, is_enough: bool) -> None:
-    assert SETTINGS.is_enough(times_us, seconds) is is_enough
 
 
 def test_replicates_asked_for_are_made_at_any_cost() -> None:

@@ -39,14 +39,6 @@ def test_sensitivity_ignores_a_process_on_a_slow_host() -> None:
     assert among == pytest.approx(alone, rel=0.05)
 
 
-@pytest.mark.parametrize("place", range(5))
-def test_table_process_of_one_replicate_changes_little(place: int) -> None:
-    runs = [run(device=[us * 1.0002**number for us in QUIET]) for number in range(4)]
-    expected = columns(calibrated(runs, suite="perf"))
-    runs.insert(place, run(device=(200.0,)))
-    assert columns(calibrated(runs, suite="perf")) == pytest.approx(expected, rel=0.1)
-
-
 @pytest.mark.parametrize("width", [60, 80])
 def test_table_fits_the_terminal(width: int) -> None:
     text = calibration_text({WORKLOAD * 3: baseline()}, comparisons=21, width=width, color=False)

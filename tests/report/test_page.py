@@ -7,23 +7,6 @@ from markdown_it import MarkdownIt
 
 from kernelgauge.report.page import Column, Grid, Section, markdown, text, unlinked
 
-PAGE = [
-    Section("head", ("one line", "another")),
-    Section(grid=Grid((Column("name"), Column("us", number=True)), (("gemm\n  aten::mm", "56.3"), ("add", "2.0")))),
-]
-
-
-def test_text_has_titles_lines_and_columns() -> None:
-    assert text(PAGE, width=80, color=False) == (
-        "head\none line\nanother\n\nname          us\ngemm        56.3\n  aten::mm\nadd          2.0\n"
-    )
-
-
-def test_markdown_has_titles_lines_and_a_table() -> None:
-    assert markdown(PAGE) == (
-        "**head**\n\none line  \nanother\n\n| name | us |\n| --- | ---: |\n| gemm<br>aten::mm | 56.3 |\n| add | 2.0 |\n"
-    )
-
 
 @pytest.mark.parametrize(
     ("name", "shown"),

@@ -10,9 +10,9 @@ import pytest
 
 from kernelgauge.trace import KernelIdentity, KernelRecord, align, decode
 from kernelgauge.trace.difference import Difference, What, differences, host_difference
-from kernelgauge.trace.lane import Lane, LaneKernel, lane_of
+from kernelgauge.trace.lane import Lane, LaneKernel
 from kernelgauge.trace.summary import HostLane
-from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, SOURCE, launched, recorded
+from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, SOURCE, launched
 
 
 def sequence(generator: random.Random, length: int) -> list[KernelRecord]:
@@ -57,35 +57,6 @@ def lane(*kernels: LaneKernel | str) -> Lane:
 
 def counts(found: tuple[Difference, ...]) -> list[tuple[What, int, int]]:
     return [(each.what, len(each.before), len(each.after)) for each in found]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "what", "shown", "details"),
-    [
-        ("mlp-eager", "mlp-compiled", What.FUSED, [FUSED], ""),
-        ("mlp-eager", "mlp-liger", What.FUSED, ["_geglu_tanh_forward_kernel"], ""),
-        (
-            *("mlp-compiled", "mlp-compiled-other-autotune", What.CONFIGURATION, [FUSED]),
-            "XBLOCK 1024 -> 512, num_warps 4 -> 8",
-        ),
-        ("matmul_add-eager", "matmul_add-compiled", What.FOLDED, [BIASED], "with bias epilogue"),
-        ("linear-eager", "linear-compiled", None, [], ""),
-        ("mlp-eager-train", "mlp-compiled-train", What.VANISHED, [], ""),
-        (
-            *("mlp-compiled", "mlp-cudagraph", What.CONFIGURATION, [FUSED]),
-            "grid 24576x1x1 -> 49152x1x1, block 128x1x1 -> 256x1x1",  # a graph hides XBLOCK
-        ),
-    ],
-)
-def test_differences_of_recorded_traces(
-    before: str, after: str, what: What | None, shown: list[str], details: str
-) -> None:
-    found = [each for each in differences(lane_of(recorded(before)), lane_of(recorded(after))) if each.what.is_change]
-    chosen = [each for each in found if each.what is what]
-    assert len(chosen) == (what is not None)
-    assert not any(each.what is What.REPLACED for each in found)
-    for each in chosen:
-        assert ([kernel.identity.shown for kernel in each.after], each.details) == (shown, details)
 
 
 @pytest.mark.parametrize(

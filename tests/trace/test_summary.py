@@ -55,17 +55,6 @@ def launches(number: int, *names: str, us: float = 5) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    ("name", "launched", "us"), [("mlp-eager", 5, 233.9), ("mlp-compiled", 4, 205.1), ("mlp-liger", 4, 210.5)]
-)
-def test_lane_of_recorded_trace_is_mean_of_steps(name: str, launched: int, us: float) -> None:
-    lane = summary(name).lane
-    assert (len(lane.windows), len(lane.all_windows), len(lane.kernels)) == (3, 3, launched)
-    assert lane.device_time_us == pytest.approx(us, abs=0.05)
-    assert {len(each.durations_us) for each in lane.kernels} == {3}
-    assert (lane.on_cpu, lane.is_whole_trace) == (False, False)
-
-
-@pytest.mark.parametrize(
     ("rows", "expected", "steps"),
     [
         ([*launches(1, "mul"), *launches(2, "mul", "add"), *launches(3, "mul", us=7)], ["mul"], [1, 3]),
@@ -342,13 +331,6 @@ def test_bound_is_named_after_what_takes_the_time(rows: list[Event], by: str | N
     assert (found.bound and found.bound.by) == by
 
 
-def test_bound_is_of_the_busiest_gpu() -> None:
-    rows = [*OPS, kernel(1, 3, duration=90), on(kernel(2, 40, duration=1), device=1)]
-    bound = summary_of(step(1, 0, 100), *rows).bound
-    assert bound is not None
-    assert (bound.by, bound.share) == ("compute", 0.9)
-
-
 def test_time_of_a_region_has_no_input() -> None:
     rows = [region("forward", 0, 100), op("aten::mm", 20, 5), call(1, 30), kernel(1, 40, duration=20)]
     trace = trace_of(step(1, 0, 100), *rows)
@@ -392,15 +374,6 @@ def test_groups_are_by_what_was_asked(by: str, order: str, expected: list[tuple[
     rows = [row | {"ts": row["ts"] - 1095 + 1012} if row["cat"] == "python_function" else row for row in GROUPED]
     groups = summary_of(*rows).groups(by, order)
     assert [(group.title, len(group.kernels)) for group in groups] == expected
-
-
-def test_groups_have_work_and_share_of_all_launches() -> None:
-    gemm = summary("mlp-eager").groups()[0]
-    assert gemm.work is not None
-    assert gemm.limit is not None
-    assert gemm.work.flops == 2 * (2 * 8192 * 768 * 3072)
-    assert (gemm.limit.limit, gemm.limit.unit) == ("bf16", "TFLOP/s")
-    assert gemm.limit.achieved == pytest.approx(gemm.work.flops / gemm.device_time_us / 1e6)
 
 
 def test_work_of_split_product_is_on_its_gemm() -> None:
