@@ -296,7 +296,6 @@ def test_accept_stores_the_newest_of_runs_that_agree(store: BaselineStore) -> No
     parts = [told(each, started_at=at) for each, at in ((passing(), BEFORE), (passing(), AFTER), (broken, AFTER))]
     accept(store, *parts)
     recorded = stored(store).recorded
-    assert recorded is not None
     assert recorded.at == AFTER
     assert selected(store, results(fingerprint=None)) == []
 

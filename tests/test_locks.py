@@ -52,7 +52,6 @@ def hold(tmp_path: Path) -> Iterator[Holder]:
         command = [sys.executable, "-c", HOLD, str(tmp_path), gpu]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         processes.append(process)
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         return process
 

@@ -137,8 +137,6 @@ def python(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
         text=True,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
     try:
         assert process.stdout.readline() == "ready\n"
         yield process
@@ -151,8 +149,6 @@ def python(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 def answer(process: subprocess.Popen[str]) -> str:
     """Let the process go on, and return the next line that it prints."""
-    assert process.stdin is not None
-    assert process.stdout is not None
     process.stdin.write("go\n")
     process.stdin.flush()
     return process.stdout.readline()
@@ -180,7 +176,6 @@ def test_lock_of_another_process_is_named(store: BaselineStore, monkeypatch: pyt
 @pytest.mark.parametrize("killed", [True, False])
 def test_lock_is_free_after_its_process_ended(store: BaselineStore, killed: bool) -> None:
     with python(HOLD, store.root) as process:
-        assert process.stdin is not None
         threading.Timer(0.2, process.kill if killed else process.stdin.close).start()
         with store.locked():
             assert process.wait(timeout=10) == (-signal.SIGKILL if killed else 0)

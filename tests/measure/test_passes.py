@@ -76,7 +76,6 @@ def test_low_clock_spoils_unless_the_power_cap_explains_it(
     assert isinstance(result, Measured)
     assert (result.run.incomplete is None) is kept
     if kept:
-        assert result.run.conditions is not None
         assert result.run.conditions.lowest_sm_clock_mhz == 1500
         assert result.run.conditions.event_reasons == ("power cap",)
     else:
@@ -141,7 +140,6 @@ def test_control_pair_is_a_copy_and_a_gemm(cpu: CpuDevice, monkeypatch: pytest.M
 
 def test_roof_follows_from_the_control_pair() -> None:
     reached = roof({"copy": ControlTime("neg", 62.7), "gemm": ControlTime("nvjet", 181.68)})  # of an H200
-    assert reached is not None
     assert reached.memory_gb_per_s == pytest.approx(4281, abs=1)
     assert reached.gemm_tflop_per_s == pytest.approx(756.5, abs=0.1)
     assert roof({"copy": ControlTime("neg", 62.7)}) is None

@@ -16,7 +16,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "nightly.md"
 def table(after: str) -> dict[str, str]:
     """Return the first table after a line of the page: its first column, and the rest of the row."""
     rows = re.search(r"\|---.*\n((?:\|.*\n)+)", PAGE.read_text().partition(after)[2])
-    assert rows is not None
     return {cells[0].strip(): " ".join(cells[1:]) for cells in (row.split("|")[1:] for row in rows[1].splitlines())}
 
 

@@ -66,7 +66,6 @@ def first_line(*told: Results) -> str:
 def command(line: str) -> tuple[str, str, str]:
     """A workflow command as the runner reads it (actions/runner, src/Runner.Common/ActionCommand.cs)."""
     found = COMMAND.fullmatch(line)
-    assert found is not None
     title, message = (each.replace("%0D", "\r").replace("%0A", "\n") for each in found.groups()[1:])
     title = title.replace("%3A", ":").replace("%2C", ",").replace("%25", "%")
     return found[1], title, message.replace("%25", "%")

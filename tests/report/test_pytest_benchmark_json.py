@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from pytest_benchmark.stats import Stats
 
-from kernelgauge.errors import printable
 from kernelgauge.judge import Status
 from kernelgauge.report.pytest_benchmark_json import benchmark_json
 from kernelgauge.results import Results
 from tests.builders import run
-from tests.test_results import HOSTILE, hostile, results, verdict, workload
+from tests.test_results import results, verdict, workload
 
 FAST, SLOW = (200.0, 201.0, 202.0, 203.0), (220.0, 221.0, 222.0, 223.0)
 
@@ -80,13 +79,3 @@ def test_compare_shows_two_files(files: Path) -> None:
     assert "benchmark 'device time': 4 tests" in shown
     rows = [line.split() for line in shown.splitlines() if line.startswith("device_time[mlp-eager]")]
     assert [row[1:3] for row in rows] == [["(first)", "200.0000"], ["(second)", "220.0000"]]
-
-
-def test_hostile_names_stay_data(tmp_path: Path) -> None:
-    for place, text in enumerate(HOSTILE):
-        content = benchmark_json(hostile(text, Status.REGRESSED))
-        assert json.loads(content)["benchmarks"][0]["param"] == printable(text)
-        (tmp_path / f"{place}.json").write_bytes(content)
-    shown = compare(tmp_path, *(f"{place}.json" for place in range(len(HOSTILE))), "--columns=median", "--name=long")
-    assert shown.count("device_time[") == len(HOSTILE)
-    assert all(line.isprintable() for line in shown.splitlines())

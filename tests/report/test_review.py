@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import msgspec
 import pytest
 from rich.cells import cell_len
 
@@ -13,7 +12,6 @@ from kernelgauge.errors import BaselineError
 from kernelgauge.judge import Baseline, Candidate, Recorded, Review, from_run, review
 from kernelgauge.report.baselines import Line, review_markdown, review_text
 from tests.builders import H200, counts, fingerprint, mlp_kernels, run
-from tests.test_results import HOSTILE
 
 UPGRADED = fingerprint(driver="590.1", torch="2.12.0")
 SOURCES = (Line("results", "reports/latest/results.json   2026-11-20T19:10:12+00:00, commit 4e3642b"),)
@@ -145,19 +143,3 @@ def test_markdown_fence_is_longer_than_any_backticks(name: str, fence: str) -> N
     page = review_markdown(review(name, [], {}, {}), sources=())
     assert page.startswith(f"{fence}text\n{name}: 0 workloads\n")
     assert page.endswith(f"\n{fence}\n")
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_name_steers_no_terminal(name: str) -> None:
-    machine = msgspec.structs.replace(H200, device=name, driver=name, torch=name)
-    (first, *_) = mlp_kernels()
-    strange = msgspec.structs.replace(first, identity=msgspec.structs.replace(first.identity, name=name))
-    new = stored(name, machine=machine, kernels=(strange,), counts=counts(launches=1), at=name)
-    candidate = Candidate(name, name, new, doubts=(name,), never=(name,))
-    found = review(name, [candidate], {name: stored(name, machine=machine, at=name)}, {name: [name]})
-    sources = (Line("results", name),)
-    for shown in (
-        review_text(found, sources=sources, width=80, color=False),
-        review_markdown(found, sources=sources),
-    ):
-        assert all(line.isprintable() for line in shown.split("\n"))

@@ -11,10 +11,10 @@ from rich.cells import cell_len
 from kernelgauge.judge import Action, PlannedChange, RelativeChange, Status
 from kernelgauge.report.baselines import plan_text
 from kernelgauge.report.terminal import summary
-from kernelgauge.results import Results, WorkloadResult
+from kernelgauge.results import WorkloadResult
 from kernelgauge.run import Conditions
 from tests.builders import H200, baseline, counts, fingerprint, run
-from tests.test_results import HOSTILE, hostile, results, verdict, workload
+from tests.test_results import results, verdict, workload
 
 LONG = "mlp-compiled-train-bf16-64x128x768x3072"
 MARKUP = ["[red]x[/red]", "[/red]x", "[link=a.b]x[/link]", ":warning:", "\\[red]x"]
@@ -181,14 +181,6 @@ def test_markup_in_a_name_is_shown_as_it_is(name: str, color: bool) -> None:
     assert name in shown(named(name, Status.PASS), color=color)
     assert name in plan(created(name), color=color)
     assert name in plan(created("a", f"kernel {name}"), color=color)
-
-
-@pytest.mark.parametrize("name", [*HOSTILE, "a\nb", "a\x85b", "a\u2028b"])
-def test_hostile_name_controls_no_terminal(name: str) -> None:
-    told: Results = hostile(name, Status.REGRESSED, Status.UNDECIDED)
-    blocks = [block.text for block in summary(told, width=80, color=False, failures=True)]
-    text = "\n".join([*blocks, plan(created(name, name))])
-    assert all(character.isprintable() or character == "\n" for character in text)
 
 
 def test_plan_lists_each_file_with_its_changes() -> None:

@@ -22,7 +22,6 @@ ROUND = DeviceLimits("round", 1000, {"bf16": 100.0, "fp32": 10.0, "tf32": 50.0},
 @pytest.mark.parametrize("name", PEAKS)
 def test_limits_are_those_of_the_datasheet(name: str) -> None:
     limits = limits_of(name)
-    assert limits is not None
     peaks = limits.tflop_per_s
     assert (limits.memory_gb_per_s, peaks.get("bf16", peaks["fp16"])) == PEAKS[name]
     assert peaks.get("bf16", peaks["fp16"]) == peaks["fp16"]

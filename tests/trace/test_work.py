@@ -93,7 +93,6 @@ PRODUCTS = [("mm", [(16, 32), (32, 8)]), ("addmm", [(8,), (16, 32), (32, 8)]), (
 def test_work_flops_equal_those_of_torch(name: str, shapes: list[tuple[int, ...]]) -> None:
     tensors = [torch.empty(shape, device="meta") for shape in shapes]
     found = work_of(f"aten::{name}", tuple(shapes), (FP32,) * len(shapes))
-    assert found is not None
     assert found.flops == flop_registry[getattr(torch.ops.aten, name)](*tensors, out_val=None)
 
 
@@ -157,7 +156,6 @@ def test_work_bytes_follow_promotion_or_are_unknown(shape: tuple[int, ...]) -> N
     known = 0
     for x, y in product(PROMOTED, PROMOTED):
         found = work_of("aten::add", ((2, 3), shape), (PROMOTED[x], PROMOTED[y]))
-        assert found is not None
         if found.bytes is not None:
             known += 1
             a, b = torch.zeros(2, 3, dtype=x), torch.zeros(shape, dtype=y)
