@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.baselines import BaselineStore
-from kernelgauge.baselines.acceptance import Selection, acceptable, load, pending, refusals, select, update
+from kernelgauge.baselines.acceptance import Selection, load, pending, refusals, select, update
 from kernelgauge.errors import ResultsError, StorageError, UpdateRefused
 from kernelgauge.judge import (
     DECLARED,
@@ -221,26 +221,6 @@ def test_update_keeps_older_schema_until_something_moves(store: BaselineStore, v
     updated(store, ran(device=(300.0, 301.0)))
     assert b'"schema_version": 4' in path.read_bytes()
     assert stored(store).recorded is not None
-
-
-def test_update_skips_refused_and_trims_undeclared(store: BaselineStore) -> None:
-    assert updated(store, passing(name="a"), passing(name="b")) == {"a": Action.CREATE, "b": Action.CREATE}
-    claim = verdict(Status.REGRESSED, "numerics", "wrong", workload="b")
-    both = told(passing(name="c"), passing(claim, name="b", run=run(workload="b", device=SLOWER)))
-    before = content(store)
-    assert [each.id for each, _ in acceptable(both, store)] == ["c"]
-    update(both, store, lambda plan: None, next_command="")
-    assert set(content(store)) == {"b", "c"}
-    assert content(store)["b"] == before["b"]
-
-
-def test_update_writes_nothing_before_it_is_shown(store: BaselineStore) -> None:
-    def interrupted(plan: list[PlannedChange]) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        update(told(passing()), store, interrupted, next_command="")
-    assert content(store) == {}
 
 
 # -- reading saved results --------------------------------------------------------------------------------------------

@@ -69,14 +69,6 @@ def test_change_point_of_some_gpus_says_how_many(history: History) -> None:
     assert "2026-01-15 +5.0 % 1/2" in history.show()[1]
 
 
-def test_long_id_has_its_own_line(history: History) -> None:
-    history.add(night(0, timed(name="mlp-" + "x" * 60)))
-    lines = history.show("mlp")[1].splitlines()
-    assert (lines[2], lines[3][:30]) == ("mlp-" + "x" * 60, " " * 30)
-    assert "  GPU 0f1e2d3c: 1 run, 2026-01-05 to 2026-01-05, last 205.0 us" in lines
-    assert max(map(len, lines)) <= 80
-
-
 def test_pattern_is_a_glob_or_a_part_of_an_id(history: History) -> None:
     history.add(night(0, timed(name="mlp-eager"), timed(name="mlp-liger"), timed(name="norm")))
     for patterns, expected in {

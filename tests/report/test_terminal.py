@@ -106,38 +106,32 @@ def test_summary_machine_omits_missing_versions() -> None:
     assert shown(named("a"), fingerprint=cpu).startswith("AMD EPYC, torch 2.13.0+cpu\n")
 
 
-def conditions(*observed: dict[str, Any] | None, not_watched: str = "") -> list[str]:
-    runs = [run(conditions=None if each is None else Conditions(**each)) for each in observed]
-    lines = shown(*(workload(run=each) for each in runs), not_watched=not_watched).splitlines()
-    return [line for line in lines if line.startswith("conditions")]
+def clock(lowest: int, median: float = 1980.0, **more: Any) -> Conditions:
+    return Conditions(lowest_sm_clock_mhz=lowest, median_sm_clock_mhz=median, **more)
 
 
-def test_conditions_of_all_runs_are_one_line() -> None:
-    first = {"lowest_sm_clock_mhz": 1905, "median_sm_clock_mhz": 1980.0, "max_temperature_c": 51}
-    first |= {"max_power_watts": 612.4, "throttled_ms": {"power cap": 20.4}}
-    second = {"lowest_sm_clock_mhz": 1980, "median_sm_clock_mhz": 1980.0, "max_temperature_c": 60}
-    second |= {"max_power_watts": 300.0, "throttled_ms": {"power cap": 10.0, "sync boost": 0.4}}
-    assert conditions(first, None, second) == [
-        "conditions: SM clock 1980 MHz, lowest 1905, 60 C, 612 W, power cap for 30 ms"
-    ]
+CAPPED = clock(1905, max_temperature_c=51, max_power_watts=612.4, throttled_ms={"power cap": 20.4})
+CAPPED_LESS = clock(1980, max_temperature_c=60, throttled_ms={"power cap": 10.0, "sync boost": 0.4})
 
 
-def test_conditions_clock_is_the_median_of_medians() -> None:
-    """Not the highest lowest reading: each run may dip for a moment, and one run may be slow all the time."""
-    dips = [{"lowest_sm_clock_mhz": low, "median_sm_clock_mhz": 1950.0} for low in (1905, 1890)]
-    others = [{"lowest_sm_clock_mhz": us, "median_sm_clock_mhz": float(us)} for us in (1755, 1980)]
-    assert conditions(*dips, *others) == ["conditions: SM clock 1950 MHz, lowest 1755"]
-
-
-def test_conditions_unknown_are_left_out() -> None:
-    steady = {"lowest_sm_clock_mhz": 1980, "median_sm_clock_mhz": 1980.0}
-    assert conditions(steady) == ["conditions: SM clock 1980 MHz"]
-    assert conditions({}) == conditions(None) == []
-
-
-def test_conditions_not_watched_says_why() -> None:
-    assert conditions(None, not_watched="no NVML") == ["conditions not watched: no NVML"]
-    assert conditions(not_watched="no NVML") == []
+@pytest.mark.parametrize(
+    ("observed", "not_watched", "expected"),
+    [
+        ([CAPPED, None, CAPPED_LESS], "", [": SM clock 1980 MHz, lowest 1905, 60 C, 612 W, power cap for 30 ms"]),
+        # Not the highest lowest reading: each run may dip for a moment, and one run may be slow all the time.
+        ([clock(1905, 1950.0), clock(1890, 1950.0), clock(1755, 1755.0), clock(1980)], "", [": SM clock 1950 MHz, lowest 1755"]),
+        ([clock(1980)], "", [": SM clock 1980 MHz"]),
+        ([Conditions()], "", []),
+        ([None], "", []),
+        ([None], "no NVML", [" not watched: no NVML"]),
+        ([], "no NVML", []),
+    ],
+)  # fmt: skip
+def test_conditions_of_all_runs_are_one_line(
+    observed: list[Conditions | None], not_watched: str, expected: list[str]
+) -> None:
+    lines = shown(*(workload(run=run(conditions=each)) for each in observed), not_watched=not_watched).splitlines()
+    assert [line for line in lines if line.startswith("conditions")] == [f"conditions{each}" for each in expected]
 
 
 WIDE = {
