@@ -6,8 +6,6 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kernelgauge import Workload
 from kernelgauge.workload import Share, divided
@@ -15,27 +13,6 @@ from kernelgauge.workload import Share, divided
 
 def workload(module: str = "mlp", variant: str = "eager", **fields: Any) -> Workload:
     return Workload(module=module, variant=variant, build=lambda: None, inputs=lambda: (), **fields)
-
-
-SUITES = st.lists(
-    st.builds(
-        workload,
-        st.sampled_from(["mlp", "linear", "attention"]),
-        st.sampled_from(["eager", "compiled", "liger"]),
-        shape=st.tuples(st.integers(1, 3)),
-        compile=st.sampled_from([None, {}]),
-    ),
-    unique_by=lambda each: each.id,
-)
-
-
-@given(SUITES, st.integers(1, 6))
-def test_divided_puts_each_workload_into_one_part(workloads: list[Workload], count: int) -> None:
-    parts = divided(workloads, count)
-    assert len(parts) == count
-    assert sorted(each.id for part in parts for each in part) == sorted(each.id for each in workloads)
-    shares = [Share(index, count).of(workloads) for index in range(1, count + 1)]
-    assert shares == [{each.id for each in part} for part in parts]
 
 
 def test_divided_puts_the_longest_first() -> None:

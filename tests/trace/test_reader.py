@@ -11,8 +11,8 @@ import pytest
 
 from kernelgauge.errors import TraceError
 from kernelgauge.trace import parse, reader
-from tests.builders import RECORDED, Event, call, chrome, event, kernel, op, recorded, step, trace_of
-from tests.trace.reading import read_in_blocks, read_plainly
+from tests.builders import RECORDED, Event, call, chrome, event, kernel, op, recorded, recorded_events, step, trace_of
+from tests.trace.reading import read_in_blocks
 
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
 
@@ -29,12 +29,48 @@ def refusal(content: bytes) -> str:
 
 @pytest.mark.parametrize("name", TRACES)
 def test_read_recorded_trace_keeps_every_row(name: str) -> None:
-    content = gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes())
-    expected = read_plainly(content)
-    assert expected is not None
-    assert recorded(name) == expected
+    trace, rows = recorded(name), recorded_events(name)
+    for lane, categories in (
+        (trace.ops, {"cpu_op"}),
+        (trace.annotations, {"user_annotation"}),
+        (trace.calls, {"cuda_runtime", "cuda_driver"}),
+        (trace.records, {"kernel", "gpu_memset", "gpu_memcpy"}),
+    ):
+        of_file = sorted((row["ts"], row["dur"], row["name"]) for row in rows if row["cat"] in categories)
+        assert sorted((row.start_us, row.duration_us, row.name) for row in lane) == of_file
+    launches = sorted(row["args"]["correlation"] for row in rows if row["cat"] == "kernel")
+    assert sorted(row.correlation for row in trace.records if row.category == "kernel") == launches
     assert len(TRACES) == 14
-    assert read_in_blocks(content, 777) == expected
+    assert read_in_blocks(gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes()), 777) == trace
+
+
+def test_read_recorded_trace_has_the_values_of_the_file() -> None:
+    gemm = next(record for record in recorded("linear-eager").records if record.category == "kernel")
+    assert (gemm.grid, gemm.block, gemm.device, gemm.stream) == ((2, 64, 1), (384, 1, 1), 0, 7)
+    assert recorded("linear-eager").device_properties[0]["name"] == "NVIDIA H200"
+    copies = next(op for op in recorded("mlp-cudagraph").ops if op.name == "aten::_foreach_copy_")
+    assert copies.input_shapes == (((64, 128, 768),), ((64, 128, 768),), ())
+    fused = next(op for op in recorded("mlp-compiled").ops if op.kernel_kwargs)
+    assert (fused.kernel_kwargs, fused.num_warps, fused.num_stages) == ("XBLOCK=1024", 4, 1)
+    assert fused.kernel_hash == "crp6dxk5nphodyk5oymrzgcw3cehyajdvjnp3t5k4e774karg5ms"
+
+
+def test_parse_fields_of_other_versions_are_read() -> None:
+    before_torch_2, since = with_args(op("a", 0, 1), external__id=3), {"external__id": 3, "External__id": 4}
+    triton = with_args(op("triton_poi_fused_0", 2, 1), grid="grid(8192,)", stream=0, num_warps=4)  # torch 2.6
+    launch = with_args(call(1, 0), correlation=1, stream="0x0", grid=[3, 1, 1])  # ROCm
+    trace = trace_of(before_torch_2, with_args(op("b", 1, 1), **since), triton, launch)
+    assert [op.external_id for op in trace.ops] == [3, 4, None]
+    assert (trace.ops[2].num_warps, trace.calls[0].correlation) == (4, 1)
+
+
+@pytest.mark.parametrize("block", [1, 50, None])
+def test_parse_name_not_utf8_is_replaced(block: int | None) -> None:
+    content = chrome(op("before", 1, 1), kernel(1, 2, name="gemm???"), op("two\\lines", 3, 1))
+    trace = read_in_blocks(content.replace(b"???", b"\xff\xe2\x82").replace(b"\\\\lines", b"\nlines"), block)
+    assert trace is not None
+    assert trace.records[0].name == "gemm\ufffd\ufffd"
+    assert [row.name for row in trace.ops] == ["before", "two lines"]
 
 
 def test_parse_sorts_by_start_parent_before_child() -> None:
@@ -133,8 +169,7 @@ def test_parse_trace_of_another_program_is_refused() -> None:
     assert caught.value.got == "the trace of another program: no row of PyTorch, but of 'ebpf'"
     assert caught.value.expected
     assert "export_chrome_trace" in str(caught.value.next_command)
-    assert read_plainly(chrome(*rows)) is None
-    assert read_plainly(chrome(*rows, event("ac2g", "flow", 1, 1, "main"))) is not None
+    assert read_in_blocks(chrome(*rows, event("ac2g", "flow", 1, 1, "main"))) is not None
 
 
 @pytest.mark.parametrize("depth", [15, 17, 300, 100_000])
