@@ -212,3 +212,19 @@ def test_update_keeps_processes_that_a_disturbed_cpu_does_not_refute() -> None:
     stored = calibrated([once(199.9, 200.0, 200.0, 200.1) for _ in range(10)], suite="perf")
     noisy = from_run(once(120.0, 400.0, 90.0, 350.0), suite="perf")
     assert plan_one(stored, noisy).action is KEEP
+
+
+@pytest.mark.parametrize(
+    ("stored", "declared", "trimmed"),
+    [
+        (baseline(), {"perf": {"another"}}, True),
+        (None, {"perf": set()}, False),  # unreadable
+        (baseline(suite="perf/nightly"), {"perf": {"another"}}, False),
+        (baseline(), {"perf": {WORKLOAD}}, False),  # declared and not selected
+        (baseline(), {}, False),
+        (baseline(), {"perf": set(), "perf/nightly": {WORKLOAD}}, False),  # moved to another suite
+    ],
+)
+def test_plan_trims_only_what_its_suite_declares_no_more(stored: Any, declared: Any, trimmed: bool) -> None:
+    trim = PlannedChange(Action.TRIM, WORKLOAD, None, ("the suite no longer declares it",))
+    assert plan_update([], {WORKLOAD: stored}, declared) == ([trim] if trimmed else [])

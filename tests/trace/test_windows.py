@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernelgauge.trace import Launch, Window, decode
@@ -203,3 +205,13 @@ LOST = "lost: cudaLaunchKernel (correlation 1) has no device record"
 )
 def test_problems_are_told_for_each_row(rows: list[Event], expected: list[str]) -> None:
     assert trace_of(*rows).pairing_problems() == tuple(expected)
+
+
+@pytest.mark.parametrize("lane", ["records", "calls"])
+def test_problems_name_every_lost_row_of_a_trace(lane: str) -> None:
+    trace = recorded("mlp-eager")
+    rows = getattr(trace, lane)
+    told = [replace(trace, **{lane: rows[:at] + rows[at + 1 :]}).pairing_problems() for at in range(len(rows))]
+    kind = "lost: " if lane == "records" else "orphan: "
+    assert sum(len(problems) for problems in told) == 21  # fifteen kernels and six memsets
+    assert all(problem.startswith(kind) for problems in told for problem in problems)
