@@ -163,15 +163,6 @@ def test_refusals_of_run_are_its_reasons(
     assert refusals(told(each, **({"tests": ()} | changes)), each, store) == reasons
 
 
-def test_refusals_keep_newer_file_and_replace_unreadable(store: BaselineStore) -> None:
-    path = spoil(store, NEWER)
-    (reason,) = refusals(told(passing()), passing(), store)
-    assert "newer version" in reason
-    assert str(path) in reason
-    spoil(store, CONFLICT)
-    assert refusals(told(passing()), passing(), store) == []
-
-
 @pytest.mark.parametrize(
     ("workloads", "said"),
     [
@@ -230,18 +221,6 @@ def saved(folder: Path, content: Results) -> Path:
     folder.mkdir(parents=True)
     (folder / "results.json").write_bytes(encode_results(content))
     return folder / "results.json"
-
-
-@pytest.mark.parametrize("how", ["the same file", "a link", "a copy"])
-def test_load_counts_a_twin_once(tmp_path: Path, how: str) -> None:
-    first, second = saved(tmp_path / "a", told(passing())), tmp_path / "b" / "results.json"
-    if how == "the same file":
-        second = first
-    elif how == "a link":
-        second.parent.symlink_to(first.parent)
-    else:
-        saved(second.parent, told(passing()))
-    assert [file for file, _ in load([first, second])] == [first]
 
 
 def test_load_of_nothing_measured_is_refused(tmp_path: Path) -> None:

@@ -128,16 +128,18 @@ def test_hold_is_doubled_until_calls_are_dispatched_ahead(
     assert hold_of(gpu, *dispatch_us)[: len(expected)] == expected
 
 
-def test_hold_that_grew_stays_for_the_next_replicate(gpu: FakeGpu) -> None:
-    assert hold_of(gpu, 50.0, 200.0, 200.0, 5.0, replicates=3) == [150.0, 300.0, 300.0, 300.0]
-
-
-def test_hold_is_shortened_once_to_what_is_needed(gpu: FakeGpu) -> None:
-    assert hold_of(gpu, 1000.0, 100.0, 20.0, replicates=3) == [3000.0, 300.0, 300.0]
-
-
-def test_hold_is_not_needed_by_calls_that_synchronize(gpu: FakeGpu) -> None:
-    assert hold_of(gpu, 50.0, 200.0, replicates=2, synchronizes=True) == [150.0, 150.0]
+@pytest.mark.parametrize(
+    ("dispatch_us", "how", "expected"),
+    [
+        pytest.param(
+            [50.0, 200.0, 200.0, 5.0], {"replicates": 3}, [150.0, 300.0, 300.0, 300.0], id="one that grew stays"
+        ),
+        pytest.param([1000.0, 100.0, 20.0], {"replicates": 3}, [3000.0, 300.0, 300.0], id="shortened once"),
+        pytest.param([50.0, 200.0], {"replicates": 2, "synchronizes": True}, [150.0, 150.0], id="not if calls wait"),
+    ],
+)
+def test_hold_of_the_next_replicate(gpu: FakeGpu, dispatch_us: list[float], how: Any, expected: list[float]) -> None:
+    assert hold_of(gpu, *dispatch_us, **how) == expected
 
 
 def diary_of(gpu: FakeGpu, **how: Any) -> list[str]:

@@ -105,5 +105,5 @@ def test_read_odd_trace_keeps_the_rest(
     assert trace is not None
     assert trace == read_in_blocks(content)
     assert figures(trace) == expected
-    assert trace.malformed == malformed
+    assert (trace.malformed, trace.modules) == (malformed, ())
     assert sum(summarize_trace(trace).not_read.values()) == sum(malformed.values())

@@ -263,13 +263,6 @@ SHAPES: list[Any] = [(), (0,), (1,), (4,), (4, 4), (1, 4), (2, 4, 4), (2, 4, 4, 
 WORDS: list[Any] = [*TYPES.values(), *NO_TENSOR.values(), "c10::qint8"]
 
 
-@pytest.mark.parametrize("shape", [junk for junk in JUNK if junk not in ((), 0)], ids=lambda shape: str(shape)[:20])
-def test_work_of_shape_no_tensor_has_is_unknown(shape: Any) -> None:
-    assert work_of("triton_poi_fused_0", ((4, 4), (4, 4)), (BF16, BF16)) is not None
-    assert work_of("triton_poi_fused_0", ((4, 4), shape), (BF16, BF16)) is None
-    assert work_of("triton_poi_fused_0", ((4, 4), (4, 4)), (BF16, "Scalar")) is None
-
-
 @pytest.mark.parametrize("junk", [0.0, 0.1])
 def test_work_of_any_row_is_finite_or_unknown(junk: float) -> None:
     generator = random.Random(7)
