@@ -33,20 +33,10 @@ UNTOUCHED = "left the 3 GEMMs untouched"
         ("mlp-compiled", "mlp-eager", f"1 pointwise kernel split into 2 and {UNTOUCHED}", "205.1 -> 233.9"),
         ("mlp-eager", "mlp-eager", "nothing on the GPU changed. The host ran the same ops", "233.9"),
         ("linear-eager", "linear-compiled", "nothing on the GPU changed. Compile only removed dispatch", "2.7"),
-        (
-            "mlp-compiled",
-            "mlp-compiled-other-autotune",
-            f"{TUNED} and {UNTOUCHED}. 1 kernel became faster (-1.4 us)",
-            "205.1 -> 218.8",
-        ),
-        (
-            "matmul_add-eager",
-            "matmul_add-compiled",
-            "1 pointwise kernel went into the epilogue of 1 GEMM",
-            "4.4 -> 2.6",
-        ),
+        ("mlp-compiled", "mlp-compiled-other-autotune", f"{TUNED} and {UNTOUCHED}. 1 kernel became faster (-1.4 us)", "205.1 -> 218.8"),
+        ("matmul_add-eager", "matmul_add-compiled", "1 pointwise kernel went into the epilogue of 1 GEMM", "4.4 -> 2.6"),
     ],
-)
+)  # fmt: skip
 def test_conclusion_of_recorded_traces(before: str, after: str, said: str, time: str) -> None:
     text = conclusion(compared(before, after))
     assert text.endswith(f". {said[0].upper()}{said[1:]}.")

@@ -73,19 +73,12 @@ def counts(found: tuple[Difference, ...]) -> list[tuple[What, int, int]]:
         pytest.param([GEMM, MUL], [MUL, GEMM], [(What.SAME, 1, 1), (What.MOVED, 1, 1)], id="moved"),
         pytest.param([GEMM, GELU, MUL], [FUSED, DOWN], [(What.TEMPLATE, 1, 1), (What.FUSED, 2, 1)], id="two at once"),
         pytest.param([GEMM], [FUSED], [(What.VANISHED, 1, 0), (What.APPEARED, 0, 1)], id="no product"),
-        pytest.param(
-            *([one(FUSED, source_hash=SOURCE)], [one(FUSED, source_hash=OTHER_SOURCE)], [(What.SOURCE, 1, 1)]),
-            id="source",
-        ),
-        pytest.param(
-            [one(FUSED, num_warps=4)], [one(FUSED, num_warps=8)], [(What.CONFIGURATION, 1, 1)], id="configuration"
-        ),
+        pytest.param(*([one(FUSED, source_hash=SOURCE)], [one(FUSED, source_hash=OTHER_SOURCE)], [(What.SOURCE, 1, 1)]), id="source"),
+        pytest.param([one(FUSED, num_warps=4)], [one(FUSED, num_warps=8)], [(What.CONFIGURATION, 1, 1)], id="configuration"),
         pytest.param([one(FUSED, num_warps=4)], [FUSED], [(What.SAME, 1, 1)], id="not known on one side"),
         pytest.param([PLAIN, ADD], [BIASED], [(What.FOLDED, 2, 1)], id="an addition into the bias"),
         pytest.param([ADD, PLAIN], [BIASED], [(What.FOLDED, 2, 1)], id="an addition before the product"),
-        pytest.param(
-            [one(GEMM, op="aten::mm"), ADD], [one(GEMM, op="aten::addmm")], [(What.FOLDED, 2, 1)], id="into addmm"
-        ),
+        pytest.param([one(GEMM, op="aten::mm"), ADD], [one(GEMM, op="aten::addmm")], [(What.FOLDED, 2, 1)], id="into addmm"),
         pytest.param(
             *([one(GEMM, op="aten::mm"), ADD], [one(GEMM, op="aten::mm")], [(What.SAME, 1, 1), (What.VANISHED, 1, 0)]),
             id="an addition that is gone",
@@ -93,7 +86,7 @@ def counts(found: tuple[Difference, ...]) -> list[tuple[What, int, int]]:
         pytest.param([PLAIN, MUL], [BIASED], [(What.TEMPLATE, 1, 1), (What.VANISHED, 1, 0)], id="no addition"),
         pytest.param([], [], [], id="nothing"),
     ],
-)
+)  # fmt: skip
 def test_differences_name_what_happened(
     before: list[LaneKernel | str], after: list[LaneKernel | str], expected: list[tuple[What, int, int]]
 ) -> None:

@@ -183,26 +183,14 @@ LOST = "lost: cudaLaunchKernel (correlation 1) has no device record"
         ([call(1, 1, name="cudaGraphLaunch"), kernel(1, 5), kernel(1, 6)], []),
         ([call(1, 1), kernel(1, 5), kernel(9, 6)], ["orphan: gemm (correlation 9) has no launch"]),
         ([call(1, 1, name="cudaEventRecord"), kernel(1, 5)], ["orphan: gemm (correlation 1) has no launch"]),
-        (
-            [call(1, 1), kernel(1, 5, name="a"), kernel(1, 6, name="b")],
-            ["duplicated: cudaLaunchKernel (correlation 1) has 2 records: a, b"],
-        ),
-        (
-            [call(1, 1), call(1, 2), kernel(1, 5)],
-            ["duplicated: correlation 1 belongs to 2 launching calls"],
-        ),
-        (
-            [call(None, 1), kernel(5, 2)],
-            [LOST.replace("1)", "None)"), "orphan: gemm (correlation 5) has no launch"],
-        ),
+        ([call(1, 1), kernel(1, 5, name="a"), kernel(1, 6, name="b")], ["duplicated: cudaLaunchKernel (correlation 1) has 2 records: a, b"]),
+        ([call(1, 1), call(1, 2), kernel(1, 5)], ["duplicated: correlation 1 belongs to 2 launching calls"]),
+        ([call(None, 1), kernel(5, 2)], [LOST.replace("1)", "None)"), "orphan: gemm (correlation 5) has no launch"]),
         ([call(1, 1), kernel(1, 5, duration=-0.5)], ["bad duration: gemm took -0.5 us"]),
         ([call(1, 1), kernel(1, 5, duration=0)], []),
-        (
-            [call(1, 1), kernel(3, 7, duration=-1)],
-            [LOST, "orphan: gemm (correlation 3) has no launch", "bad duration: gemm took -1.0 us"],
-        ),
+        ([call(1, 1), kernel(3, 7, duration=-1)], [LOST, "orphan: gemm (correlation 3) has no launch", "bad duration: gemm took -1.0 us"]),
     ],
-)
+)  # fmt: skip
 def test_problems_are_told_for_each_row(rows: list[Event], expected: list[str]) -> None:
     assert trace_of(*rows).pairing_problems() == tuple(expected)
 
