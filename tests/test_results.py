@@ -29,8 +29,6 @@ from kernelgauge.results import (
 from kernelgauge.run import Timer
 from tests.builders import H200, HERE, WORKLOAD, baseline, run, waits_for_a_writer
 
-# -- builders ---------------------------------------------------------------------------------------------------------
-
 CHANGE = RelativeChange(0.081, 0.079, 0.084, 0.999)
 # What a name may hold that comes from a stranger's trace or file.
 HOSTILE = (
@@ -143,9 +141,6 @@ def hostile(text: str, *statuses: Status) -> Results:
         warnings=(text,),
         exit_status=1,
     )
-
-
-# -- tests ------------------------------------------------------------------------------------------------------------
 
 
 def everything() -> Results:
@@ -265,9 +260,6 @@ def test_decode_of_schema_1_finds_the_printed_subject() -> None:
 def test_decode_of_any_bytes_is_refused(content: bytes) -> None:
     with pytest.raises(ResultsError):
         decoded(content)
-
-
-# -- the file ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,6 @@ def not_shown(out: str) -> list[str]:
     return re.findall(r"(?m)^not shown: (.*)", out)
 
 
-# -- the table and the details ----------------------------------------------------------------------------------------
-
-
 def test_table_has_a_line_for_each_workload(any_history: History) -> None:
     any_history.add(*year())
     code, out, err = any_history.show()
@@ -118,9 +115,6 @@ def test_times_of_any_size_are_drawn(history: History, tmp_path: Path) -> None:
     assert "nan" not in (tmp_path / "x.html").read_text()
 
 
-# -- the page ---------------------------------------------------------------------------------------------------------
-
-
 class Page(HTMLParser):
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -156,9 +150,6 @@ def test_hostile_names_are_escaped(history: History, tmp_path: Path, text: str) 
     assert (code, not_shown(out)) == (0, [])
     assert all(line.isprintable() and not line.startswith("::") for line in out.split("\n"))
     assert not {"script", "img"} & {tag for tag, _ in Page(tmp_path / "x.html").tags}
-
-
-# -- what is not shown ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("other", [{}, {"commit": "b"}, {"kernelgauge": "9.9"}])
@@ -248,9 +239,6 @@ def test_forged_column_is_an_error(history: History, change: dict[str, Any]) -> 
     forge(history, change)
     code, out, err = history.show()
     assert (code, out, err.partition("\n")[0]) == (2, "", "the history cannot be read")
-
-
-# -- other errors -----------------------------------------------------------------------------------------------------
 
 
 def test_missing_history_is_an_error(history: History) -> None:

@@ -26,8 +26,6 @@ from tests.measure.conftest import QUICK, FakeGpu, measured, raising, results_of
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
-# -- a run ------------------------------------------------------------------------------------------------------------
-
 
 def test_run_has_structure_of_an_eager_workload(cpu: CpuDevice) -> None:
     said: list[str] = []
@@ -62,9 +60,6 @@ def test_run_on_gpu_has_gpu_and_host_time(gpu: FakeGpu) -> None:
         Timer.HOST: Sample((15.0, 15.0), 3, (14.0, 14.0)),
     }
     assert (result.latency_replicates, result.latency_iterations) == (8, 20)
-
-
-# -- values and addresses ---------------------------------------------------------------------------------------------
 
 
 class Seen:
@@ -117,9 +112,6 @@ def test_gradients_and_dtype_are_those_declared(cpu: CpuDevice, pass_: Any, dtyp
     assert torch.is_grad_enabled()
 
 
-# -- failures ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("fields", "what", "got"),
     [
@@ -162,8 +154,6 @@ def test_workload_for_gpus_is_unavailable_before_its_build(cpu: CpuDevice) -> No
     assert isinstance(result, WorkloadUnavailable)
     assert (result.what, result.expected) == ("Triton code", "a CUDA GPU")
 
-
-# -- what the compiler did --------------------------------------------------------------------------------------------
 
 CAPTURED = {"backend": "eager"}  # Dynamo alone: nothing waits for a C++ compiler
 

@@ -40,9 +40,6 @@ def kernels(found: Summary) -> list[str]:
     return [each.identity.name for each in found.lane.kernels]
 
 
-# --- the launch sequence -----------------------------------------------------------------------------------------------
-
-
 def launches(number: int, *names: str, us: float = 5) -> list[Event]:
     """Return a step of 100 us, 1000 * `number` us after the start, that launches these kernels."""
     rows = [step(number, 1000 * number, 100)]
@@ -152,9 +149,6 @@ def test_kind_is_of_the_op_where_the_name_has_none(name: str, launching: str, ki
     assert [each.kind for each in found.lane.kernels] == [kind]
 
 
-# --- the host's ops ----------------------------------------------------------------------------------------------------
-
-
 WRAPPERS = [
     *("Torch-Compiled Region: 0/0", "CompiledFunction", "CompiledFunctionBackward", "torch::autograd::AccumulateGrad"),
     *("autograd::engine::evaluate_function: MmBackward0", "MmBackward0", "LigerGELUMulFunction"),
@@ -210,9 +204,6 @@ WAIT = call(None, 20, name="cudaStreamSynchronize") | {"dur": 30}
 )
 def test_host_launching_time_leaves_waits_out(rows: list[Event], expected: float) -> None:
     assert summary_of(step(1, 0, 1000), *rows).host.launching_us == expected
-
-
-# --- where the time of a step went -------------------------------------------------------------------------------------
 
 
 def on(row: Event, **place: int) -> Event:
@@ -346,9 +337,6 @@ def test_step_time_agrees_with_plain_calculation(path: Path) -> None:
     wall, busy = plain_step_time(content)
     assert time["wall"] == pytest.approx(wall, abs=0.01)
     assert found.times[0].busy_us == pytest.approx(busy, abs=0.01)
-
-
-# --- groups, work and limits -------------------------------------------------------------------------------------------
 
 
 GROUPED = [

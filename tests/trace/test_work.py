@@ -43,8 +43,6 @@ def work_of_ops(trace: Trace) -> dict[str, Work | None]:
     return {op.name: work_of(op.name, op.input_shapes, op.input_types) for op in reversed(trace.ops)}
 
 
-# --- recorded on an H200 -----------------------------------------------------------------------------------------------
-
 GATE = Work(flops=2.0 * 8192 * 768 * 3072, bytes=2.0 * (8192 * 768 + 768 * 3072 + 8192 * 3072))
 HIDDEN = 8192 * 3072 * 2.0  # bytes
 FUSED = "triton_poi_fused__unsafe_view_gelu_mul_0"
@@ -73,9 +71,6 @@ FUSED = "triton_poi_fused__unsafe_view_gelu_mul_0"
 )
 def test_work_of_recorded_op(trace: str, op: str, expected: Work | None) -> None:
     assert work_of_ops(recorded(trace))[op] == expected
-
-
-# --- as torch counts it ------------------------------------------------------------------------------------------------
 
 
 X, Y, ROW = torch.rand(4, 8), torch.rand(4, 8), torch.rand(8)
@@ -146,8 +141,6 @@ def test_work_bytes_follow_promotion_or_are_unknown(shape: tuple[int, ...]) -> N
             assert found.bytes == expected, (x, y)
     assert known >= len(PROMOTED) ** 2 * 0.27
 
-
-# --- by hand -----------------------------------------------------------------------------------------------------------
 
 SCALED = "64x32:fp8 32x16:fp8 1:fp32 1:fp32"
 MIB = 2 * 8 * 128 * 64 * 2.0  # bytes of a tensor of these heads
@@ -252,8 +245,6 @@ def test_work_of_other_arguments_is_unknown(names: str, arguments: str) -> None:
     assert [work(f"aten::{name}", arguments) for name in names.split()] == [None] * len(names.split())
     assert work(f"mylib::{names.split()[0]}", arguments) is None
 
-
-# --- whatever a trace may hold -----------------------------------------------------------------------------------------
 
 JUNK: list[Any] = [
     "x", -1, 0, 2**62, 2**63, 10**400, True, None, 1.5, float("nan"), (), ((),), (3, "4"), (3, -4), (2**40, 2**40),
