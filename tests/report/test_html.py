@@ -20,7 +20,7 @@ from kernelgauge.results import Results, TestResult
 from kernelgauge.run import Roof
 from kernelgauge.trace.work import Work, work_of
 
-from ..builders import baseline, fingerprint, launched, run
+from ..builders import baseline, counts, fingerprint, launched, run
 from .pages import HOSTILE, Parsed, everything, regressed, results, several, workload
 
 A100 = fingerprint(device="NVIDIA A100-SXM4-80GB")
@@ -65,6 +65,15 @@ def test_new_kernel_is_marked_in_lane_and_table() -> None:
     page = Parsed(html([results(regressed())]))
     assert [each.text for each in page.all("b", class_="mark")] == ["new"]
     assert any("marked" in bar.attributes["class"] for bar in page.all("rect"))
+
+
+def test_counts_mark_what_differs_from_the_baseline() -> None:
+    more = run(counts=counts(launches=5))
+    text = html([results(workload(observed=more))])
+    assert re.search(
+        r'class="marked"><th scope="row">launches</th>\s*<td class="num">4</td>\s*<td class="num">5</td>', text
+    )
+    assert '<tr><th scope="row">memsets</th>' in text
 
 
 MM = work_of("aten::mm", ((8192, 768), (768, 3072)), ("c10::BFloat16", "c10::BFloat16"))
