@@ -32,6 +32,13 @@ def tens(*controls_us: float) -> list[float]:
     return [control for control in controls_us for _ in range(10)]
 
 
+def test_host_speed_times_the_work_on_an_idle_device(clock: Clock) -> None:
+    waits = Work(clock, 1000.0, 1000.0, 5.0)
+    speed = HostSpeed(Work(clock, 14.0), wait=waits)
+    assert (speed.once_us(), waits.done) == (14.0, 1)
+    assert (speed.round_trip_us(), waits.done) == (19.0, 3)
+
+
 def test_host_speed_waits_until_it_is_fast(clock: Clock) -> None:
     work = Work(clock, *tens(10.0, 25.0, 25.0, 12.0, 25.0))
     speed = HostSpeed(work, patience_seconds=5.0)

@@ -20,7 +20,7 @@ from kernelgauge.results import Results, TestResult
 from kernelgauge.run import Roof
 from kernelgauge.trace.work import Work, work_of
 
-from ..builders import baseline, counts, fingerprint, launched, run
+from ..builders import baseline, counts, fingerprint, launched, mlp_kernels, run
 from .pages import HOSTILE, Parsed, everything, regressed, results, several, workload
 
 A100 = fingerprint(device="NVIDIA A100-SXM4-80GB")
@@ -59,6 +59,20 @@ def test_headline_is_no_better_than_the_run(shown: list[Results], word: str) -> 
     page = Parsed(html(shown))
     assert page.one("h1").text == word
     assert "What is wrong" not in page.all("h2")[0].text or word in ("FAILED", "REGRESSED")
+
+
+def test_lanes_of_variants_share_one_scale() -> None:
+    short = run(workload="b", kernels=mlp_kernels()[:2])
+    page = Parsed(html([results(workload("a"), workload("b", variant="liger", observed=short, baseline=None))]))
+    widths: dict[str, float] = {}
+    label = ""
+    for element in page.elements:
+        label = element.attributes["aria-label"] if element.attributes.get("class") == "lane" else label
+        if element.tag == "svg" and element.attributes.get("height") == "58":
+            widths[label] = widths.get(label, 0.0) + float(element.attributes["width"].rstrip("%"))
+    eager, liger = (widths[next(each for each in widths if f"8, {variant}:" in each)] for variant in ("eager", "liger"))
+    assert eager == pytest.approx(100, abs=0.1)
+    assert liger == pytest.approx(100 * (56 + 58) / 205.1, abs=0.1)
 
 
 def test_new_kernel_is_marked_in_lane_and_table() -> None:
