@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelgauge.errors import KernelgaugeError
-from kernelgauge.judge import Baseline, Verdict, calibrated, from_run
-from kernelgauge.results.traces import read_trace
+from kernelgauge.cli.traces import read_trace
+from kernelgauge.judge import Baseline, Recorded, Verdict, combined, from_run
 from kernelgauge.run import ControlTime, Counts, Fingerprint, Run, Sample, Timer
 from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse
 
@@ -214,6 +211,11 @@ def baseline(suite: str = "perf", **changes: Any) -> Baseline:
     return from_run(run(**changes), suite=suite)
 
 
+def calibrated(runs: Sequence[Run], *, suite: str = "perf", recorded: Recorded | None = None) -> Baseline:
+    """The baseline of runs of several processes."""
+    return combined([from_run(each, suite=suite, recorded=recorded) for each in runs])
+
+
 def drawn(draws: dict[int, int], *, us: dict[int, float] | None = None, **changes: Any) -> Baseline:
     """A baseline of as many processes as the autotuner drew each XBLOCK in; `us`: what the fused kernel takes with it."""
     runs = [
@@ -227,23 +229,3 @@ def drawn(draws: dict[int, int], *, us: dict[int, float] | None = None, **change
 def reasons(verdict: Verdict, label: str) -> list[str]:
     """What a verdict says under this label."""
     return [reason.text for reason in verdict.reasons if reason.label == label]
-
-
-def waits_for_a_writer(fifo: Path, read: Callable[[], object]) -> tuple[bool, BaseException | None]:
-    """Whether `read` blocks on the FIFO, and what it raised."""
-    caught: list[BaseException] = []
-
-    def attempt() -> None:
-        try:
-            read()
-        except KernelgaugeError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(timeout=0.5)
-    waits = thread.is_alive()
-    if waits:  # let it go: a writer that comes and leaves ends the read
-        os.close(os.open(fifo, os.O_WRONLY))
-        thread.join(timeout=5)
-    return waits, caught[0] if caught else None

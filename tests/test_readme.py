@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+README_FILE = Path(__file__).parents[1] / "README.md"
+README = README_FILE.read_text(encoding="utf-8")
 MODEL = """
 import torch
 from torch import nn
@@ -72,3 +73,14 @@ def test_quick_start_catches_a_slower_module(tmp_path: Path) -> None:
     assert status == 0, said
     status, said = run(f"{check} -m structure", tmp_path)
     assert status == 0, said
+
+
+def test_readme_fits_a_screen_of_90_columns() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    assert not [line for line in lines if len(line) > 90]
+
+
+def test_readme_shows_the_failure_of_the_tutorial() -> None:
+    tutorial = README_FILE.parent / "docs" / "tutorial.md"
+    assert blocks("text")[0] in tutorial.read_text(encoding="utf-8")

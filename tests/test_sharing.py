@@ -18,7 +18,7 @@ import pytest
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.memory import MemoryFileSystem
 
-from kernelgauge.cli import main, sharing
+from kernelgauge.cli import main, traces
 from tests.builders import chrome, kernel
 
 TRACE = chrome(kernel(1, 0.0))
@@ -37,8 +37,8 @@ def url_in(link: str) -> str:
 @pytest.fixture
 def open_trace(tmp_path, monkeypatch, capsys):
     """Open a trace, and do this with its URL as the page in a browser does. Return exit code, output and errors."""
-    assert sharing.ADDRESS == ("127.0.0.1", 9001)
-    monkeypatch.setattr(sharing, "ADDRESS", ("127.0.0.1", 0))  # another process may have Perfetto's port
+    assert traces.ADDRESS == ("127.0.0.1", 9001)
+    monkeypatch.setattr(traces, "ADDRESS", ("127.0.0.1", 0))  # another process may have Perfetto's port
 
     def call(page, content=TRACE, name="mlp.json"):
         (tmp_path / name).write_bytes(content)
@@ -132,7 +132,7 @@ def test_open_interrupted_exits_with_130(open_trace):
 
 def test_open_port_taken_is_an_error(open_trace, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        monkeypatch.setattr(sharing, "ADDRESS", other.getsockname())
+        monkeypatch.setattr(traces, "ADDRESS", other.getsockname())
         port = other.getsockname()[1]
         code, out, err = open_trace(fetch)
     assert (code, out, "in use" in err) == (2, "", True)

@@ -48,6 +48,14 @@ def long_sentences(path: Path) -> Iterator[str]:
         yield f"    the longest: {found[-1]}"
 
 
+def figures(paths: list[Path]) -> str:
+    """Sum up the lengths of all sentences."""
+    texts = (path.read_text(encoding="utf-8") for path in paths)
+    lengths = sorted(len(each.split()) for text in texts for each in sentences(text))
+    mean, ninth = sum(lengths) / len(lengths), lengths[int(0.9 * len(lengths))]
+    return f"{len(lengths)} sentences of {mean:.1f} words, ninth decile {ninth}"
+
+
 def banned_phrases(rules: Path) -> list[re.Pattern[str]]:
     """Read the rules: a regular expression a line; `#` begins a comment."""
     lines = (line.partition("#")[0].strip() for line in rules.read_text(encoding="utf-8").splitlines())
@@ -68,7 +76,7 @@ def main() -> int:
     source = [each for folder in ("src", "perf", "benchmarks") for each in sorted((ROOT / folder).rglob("*.py"))]
     wrong = [line for path in documents() for line in long_sentences(path)]
     wrong += [line for path in (*documents(), *source) for line in banned(path, rules)]
-    print("\n".join(wrong) or f"prose: {len(documents())} documents, {len(rules)} phrases: nothing to say")
+    print("\n".join(wrong) or f"prose: {len(documents())} documents, {figures(documents())}; {len(rules)} phrases")
     return int(bool(wrong))
 
 

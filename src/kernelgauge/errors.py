@@ -14,7 +14,6 @@ __all__ = [
     "NewerBaselineError",
     "OtherKernelsError",
     "ResultsError",
-    "SharingError",
     "StorageError",
     "TimesError",
     "TraceError",
@@ -87,10 +86,6 @@ class NewerBaselineError(BaselineError):
 
 class StorageError(KernelgaugeError):
     """A file that cannot be written or locked."""
-
-
-class SharingError(KernelgaugeError):
-    """A trace that cannot be served to the Perfetto UI, or reports that cannot be published."""
 
 
 class ResultsError(KernelgaugeError):

@@ -1,14 +1,13 @@
-"""Files and locks: read what is regular, replace files whole, and let one run at a time use a GPU or a folder."""
+"""Files and locks: replace files whole, and let one run at a time use a GPU or a folder."""
 
 from __future__ import annotations
 
 import os
 import re
-import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -19,13 +18,9 @@ __all__ = [
     "LOCKS",
     "LONGEST_NAME",
     "WAITING",
-    "ChangedFileError",
     "FolderLock",
     "GpuLock",
-    "IrregularFileError",
-    "blocks_of_file",
     "is_file_name",
-    "read_file",
     "slug",
     "unwritable",
     "who_holds",
@@ -50,64 +45,6 @@ def slug(device: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")[:LONGEST_NAME] or "unknown"
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
-
-# Not blocking: a FIFO that nobody writes to would be waited for. Not all systems have all of them.
-_FLAGS = sum(getattr(os, name, 0) for name in ("O_RDONLY", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
-
-
-_MOST_BYTES = 256 << 20  # of results or baselines: a whole suite makes 0.3 MB, and decoding takes ten times as much
-
-
-class IrregularFileError(OSError):
-    """The path is of a folder, a FIFO or a device."""
-
-
-class ChangedFileError(OSError):
-    """The file was written to while it was read."""
-
-
-@contextmanager
-def regular_file(path: Path | str) -> Iterator[int]:
-    """Open a regular file, through links too, and yield its descriptor: a file that replaces it later is not read.
-
-    Raises `OSError` if it cannot be opened, `IrregularFileError` if it is something else, and `ValueError` for a path
-    with a NUL.
-    """
-    descriptor = os.open(path, _FLAGS)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise IrregularFileError("not a regular file")
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def read_file(path: Path | str) -> bytes:
-    """Return the content of a regular file of at most `_MOST_BYTES`. Raises what `regular_file` raises."""
-    with regular_file(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise OSError(f"more than {_MOST_BYTES} bytes")
-    return content
-
-
-def blocks_of_file(path: Path | str, size: int) -> Iterator[bytes]:
-    """Yield the content of a regular file in blocks of at most `size` bytes.
-
-    Raises what `regular_file` raises, and at the end `ChangedFileError` if the file is not what was opened.
-    """
-    with regular_file(path) as descriptor:
-        before = os.fstat(descriptor)
-        left = before.st_size  # a file that grows all the time would never end
-        while block := os.read(descriptor, min(left, size)):
-            left -= len(block)
-            yield block
-        after = os.fstat(descriptor)
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise ChangedFileError(f"{before.st_size} bytes when it was opened, {after.st_size} at the end")
-
-
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -126,7 +63,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
     try:
         for path, content in contents.items():
             if path.exists() and not path.is_file():  # renaming over a device would replace it by a file
-                raise IrregularFileError("not a regular file")
+                raise OSError("not a regular file")
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
             written.append((temporary, path))

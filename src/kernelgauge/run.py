@@ -22,11 +22,14 @@ __all__ = [
     "Fingerprint",
     "Observation",
     "OpRecord",
+    "Origin",
     "Roof",
     "Run",
     "Sample",
+    "SourceLine",
     "Statistic",
     "Timer",
+    "common_path",
     "is_duration",
     "observe",
     "on_the_fastest_host",
@@ -207,11 +210,50 @@ class CompileEvent(msgspec.Struct, frozen=True):
     file: str | None = None  # relative to the working directory, or to the packages
     line: int = 0
     code: str = ""
+    module: str = ""  # as `Origin.module`
+
+
+class SourceLine(msgspec.Struct, frozen=True):
+    """A line of code. `file`: relative to the working directory, or to the packages."""
+
+    file: str
+    line: int
+    code: str = ""
 
     def __str__(self) -> str:
-        place = f" at {self.file}:{self.line}" if self.file else ""
-        code = f" `{self.code}`" if self.code else ""
-        return f"{self.kind}{place}{code}: {self.reason}"
+        return f"{self.file}:{self.line}" + (f"  {self.code}" if self.code else "")
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a launch comes from. It is no part of what the launch is: a line that moved is no change.
+
+    Attributes:
+        module: path in the model (``layers.0.mlp``; ``layers.*.mlp`` where compiled layers share the code), or the model's class.
+        lines: of the code that asked for it; those of each op that a compiler fused.
+        is_backward: whether autograd launched it for these lines.
+    """
+
+    module: str
+    lines: tuple[SourceLine, ...]
+    is_backward: bool = False
+
+
+def common_path(paths: Sequence[str]) -> str:
+    """Return one path for several modules: ``layers.*.{norm1,norm2}``; of those that have no shape in common the first ones."""
+    names = list(dict.fromkeys(paths))
+    parts = [path.split(".") for path in names]
+    if len({len(each) for each in parts}) > 1 or any("{" in path for path in names[1:]):
+        return ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+    return ".".join(_common_name(list(dict.fromkeys(each))) for each in zip(*parts, strict=True))
+
+
+_MOST_NAMES = 3  # of modules in braces
+
+
+def _common_name(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return "*" if len(names) > _MOST_NAMES or names[0].isdecimal() else f"{{{','.join(names)}}}"
 
 
 class ControlTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -261,8 +303,13 @@ class Run(msgspec.Struct, frozen=True):
     occupancy_queries: int = 0
     metadata_ops_that_launched: tuple[str, ...] = ()
     steps: int = 0  # profiler steps in the trace
+    transfers_us: float = 0.0  # copies and memsets of a call, which are in no GPU time
     synchronizing_ops: tuple[str, ...] = ()  # "aten::item: cudaStreamSynchronize", of one call of the workload
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
+    # Of each kernel, each of `synchronizing_ops` and each of `copying_ops`; None: not known. Empty: of none.
+    origins: tuple[Origin | None, ...] = ()
+    synchronization_origins: tuple[Origin | None, ...] = ()
+    copy_origins: tuple[Origin | None, ...] = ()
     compile_events: tuple[CompileEvent, ...] = ()  # each once; `counts` says how many there were
     # What reports compare the kernels with, and nobody judges.
     work: tuple[Work | None, ...] = ()  # of each kernel; None where the shapes of its op do not say

@@ -131,7 +131,6 @@ def test_first_word_is_the_verdict(command: Command, told: Results, word: str) -
         ({"aa": "1/2", "bb": "2/2"}, []),
         ({"aa": "1/2"}, ["shard 2/2 is missing"]),
         ({"aa": "2/3"}, ["shard 1/3 is missing", "shard 3/3 is missing"]),
-        ({"aa": f"1/{10**15}"}, [f"shard {index}/{10**15} is missing" for index in range(2, 22)]),
     ],
 )
 def test_missing_shards_fail(command: Command, shards: dict[str, str], failed: list[str]) -> None:
@@ -139,8 +138,7 @@ def test_missing_shards_fail(command: Command, shards: dict[str, str], failed: l
         save(f"in/{gpu}", machine(gpu, {gpu: Status.PASS}, driver=gpu, arguments=("perf", "--perf-shard", shard)))
     code, out, _ = command("in")
     lines = [line.removeprefix("failed: ") for line in out.splitlines() if line.startswith("failed: ")]
-    assert (code, lines[:20]) == (1 if failed else 0, failed)
-    assert lines[20:] in ([], [f"{10**15 - 21} more of {10**15} shards are missing"])
+    assert (code, lines) == (1 if failed else 0, failed)
 
 
 NEWER = json.dumps(json.loads(encode_results(part("two"))) | {"schema_version": 99}).encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from functools import partial
 from pathlib import Path
@@ -48,16 +47,14 @@ def test_reports_are_beside_the_newest_results(command: Command) -> None:
 
 def test_each_form_is_written_where_asked(command: Command) -> None:
     save("a", slow())
-    code, out, err = command("a/results.json", "--print", "--markdown", "x.md", "--benchmark-json", "deep/er/x.json")
-    assert (code, err.splitlines(), "NVIDIA H200" in out) == (0, ["written: x.md", "written: deep/er/x.json"], True)
+    code, out, err = command("a/results.json", "--print", "--markdown", "x.md", "--html", "deep/er/x.html")
+    assert (code, err.splitlines(), "NVIDIA H200" in out) == (0, ["written: deep/er/x.html", "written: x.md"], True)
     assert Path("x.md").read_text().startswith("**REGRESSED**")
-    assert len(json.loads(Path("deep/er/x.json").read_text())["benchmarks"]) == 3
+    assert Path("deep/er/x.html").read_text().startswith("<!")
     assert [path.name for path in Path("a").iterdir()] == ["results.json"]
 
 
-@pytest.mark.parametrize(
-    ("option", "start"), [("--markdown", "**REGRESSED**"), ("--benchmark-json", "{"), ("--html", "<!")]
-)
+@pytest.mark.parametrize(("option", "start"), [("--markdown", "**REGRESSED**"), ("--html", "<!")])
 def test_minus_is_standard_output(command: Command, option: str, start: str) -> None:
     code, out, err = command(save("a", slow()), option, "-")
     assert (code, err, out.startswith(start), Path("-").exists()) == (0, "", True, False)
@@ -78,11 +75,6 @@ def test_print_shows_table_and_failures(command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ("a b --benchmark-json x --markdown y", "--benchmark-json has room for one run\n  got      2 results"),
-        ("a --benchmark-json - --markdown -", "two forms cannot go to the same place"),
-        ("a --benchmark-json - --print", "two forms cannot go to the same place"),
-        ("a --benchmark-json x --markdown a/../x", "two forms cannot go to the same place"),
-        ("a --benchmark-json x --markdown link", "two forms cannot go to the same place"),
         ("a --markdown fifo", "not a regular file"),
         ("a --markdown a", "not a regular file"),
         ("a --markdown b/../a/results.json", "not written over the results"),
@@ -110,7 +102,7 @@ def test_trouble_writes_nothing(command: Command, arguments: str, reason: str) -
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("form", ["--print", "--benchmark-json -"])
+@pytest.mark.parametrize("form", ["--print", "--html -"])
 def test_closed_stream_changes_nothing_else(command: Command, closed: str, form: str) -> None:
     save("a", slow())
     done = shell(f"$KG report a {form} --markdown x.md {closed}")
@@ -125,14 +117,12 @@ def test_trouble_without_a_listener_is_trouble(command: Command) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_does_not_steer_the_terminal(command: Command, text: str) -> None:
     save("a", hostile(text, Status.REGRESSED, Status.IMPROVED))
-    for form in (["--print"], ["--markdown", "-"], ["--benchmark-json", "-"]):
+    for form in (["--print"], ["--markdown", "-"]):
         code, out, err = command("a", *form)
         assert (code, err) == (0, "")
         assert all(line.isprintable() for line in out.replace("\r\n", "\n").split("\n"))
 
 
 def test_report_imports_no_heavy_packages(command: Command) -> None:
-    loaded = imported_modules(
-        "report", save("a", slow()), "--markdown", "x.md", "--benchmark-json", "x.json", "--print"
-    )
+    loaded = imported_modules("report", save("a", slow()), "--markdown", "x.md", "--html", "x.html", "--print")
     assert not loaded & {"torch", "pytest", "scipy", "numpy"}

@@ -101,9 +101,6 @@ def test_review_of_twins_in_markdown_counts_them_once(command: Command) -> None:
     assert f"\n  {EAGER}\n" in out
 
 
-HUGE = b"1" + b"0" * 400
-
-
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
@@ -112,16 +109,6 @@ HUGE = b"1" + b"0" * 400
         (b"", b"{}", "schema_version"),
         (b"", b'{"schema_version": 99}', "newer version"),
         (b"204.9", b"1e50", "durations are positive and finite, 0.001 to 1e+12 us"),
-        *(
-            (before, before.rpartition(b" ")[0] + b" " + HUGE, "at most 64 bits")
-            for before in (
-                b'"comparisons": 0',
-                b'"iterations": 40',
-                b'"peak_allocated_bytes": 1048576',
-                b'"memory_bytes": 150109880320',
-                b'"neighbours": 0',
-            )
-        ),
     ],
 )
 @pytest.mark.parametrize("name", ["review", "accept"])
@@ -190,11 +177,11 @@ def test_accept_as_a_dry_run_writes_nothing(command: Command, arguments: tuple[s
 
 
 def test_accept_names_the_refused_and_stores_the_others(command: Command) -> None:
-    noisy = passing(verdict(Status.UNDECIDED, headline="too noisy", workload=EAGER), name=EAGER)
+    noisy = passing(verdict(Status.INVALID, headline="too noisy", workload=EAGER), name=EAGER)
     left(told(noisy, of(LINEAR)))
     code, out, _ = command("accept")
     assert code == 1
-    assert f"refused: {EAGER}: device time: UNDECIDED  too noisy" in out
+    assert f"refused: {EAGER}: device time: INVALID  too noisy" in out
     assert stored() == {LINEAR}
     assert command("accept", "--force")[0] == 0
     assert stored() == {EAGER, LINEAR}
@@ -388,7 +375,7 @@ def test_accept_add_of_a_slower_run_is_refused(command: Command, changes: Any, s
     left(told(of(EAGER, **changes), of(COMPILED, gpu=ELSEWHERE), gpu=ELSEWHERE))
     code, out, _ = command("accept", "--add")
     assert code == 1
-    assert f"refused: {EAGER}: it differs from the baseline: " in out
+    assert f"refused: {EAGER}: it cannot be added: " in out
     assert said in out
     assert content()[EAGER] == before[EAGER]
     assert known_gpus(COMPILED) == [HERE, ELSEWHERE]
@@ -402,7 +389,7 @@ def test_review_of_hostile_names_steers_no_terminal(command: Command, text: str)
     left(hostile(text, Status.REGRESSED, Status.IMPROVED))
     for arguments in (("review",), ("review", "--markdown"), ("accept", "--force")):
         code, out, err = command(*arguments)
-        assert code in (0, 1), err
+        assert code in ((2,) if arguments[0] == "accept" else (0, 1)), err
         assert all(line.isprintable() for line in out.split("\n"))
     assert {path.name for path in Path().glob("**/*.json")} <= {"results.json"}
 

@@ -38,7 +38,6 @@ class History:
         return self.call("add", *paths, "--to", self.location)
 
     def show(self, *arguments: str) -> tuple[int, str, str]:
-        pytest.importorskip("duckdb")
         return self.call("show", self.location, *arguments)
 
     def entries(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from kernelgauge.judge import Status
 from kernelgauge.results import Results, WorkloadResult
 from tests.builders import ELSEWHERE, H200, HERE, WORKLOAD, fingerprint, run
 from tests.test_results import results, verdict, workload
@@ -15,8 +16,17 @@ ROOT = Path(__file__).parents[2]
 FIRST = datetime(2026, 1, 5, 2, 30, tzinfo=timezone.utc)
 
 
-def timed(us: float = 205.0, *, name: str = WORKLOAD, gpu: str | None = HERE, **changes: Any) -> WorkloadResult:
-    return workload(verdict(workload=name), name=name, run=run(workload=name, device=(us, us), gpu=gpu, **changes))
+def timed(
+    us: float = 205.0,
+    *,
+    name: str = WORKLOAD,
+    gpu: str | None = HERE,
+    status: Status = Status.PASS,
+    said: str = "",
+    **changes: Any,
+) -> WorkloadResult:
+    measured = run(workload=name, device=(us, us), gpu=gpu, **changes)
+    return workload(verdict(status, workload=name, headline=said), name=name, run=measured)
 
 
 def night(number: int, *workloads: WorkloadResult, gpu: str | None = HERE, **changes: Any) -> Results:
@@ -34,8 +44,11 @@ def year(nights: int = 40) -> list[Results]:
         for gpu in (HERE, ELSEWHERE):
             wobble = 1 + random.Random(f"{gpu} {number}").gauss(0, 0.001)
             both = [
-                timed(us * wobble, name=name, gpu=gpu, machine=machine)
-                for name, us in (("slow", 210.0 if is_late else 200.0), ("same", 100.0))
+                timed(us * wobble, name=name, gpu=gpu, machine=machine, status=status, said="slower")
+                for name, us, status in (
+                    ("slow", 210.0 if is_late else 200.0, Status.REGRESSED if is_late else Status.PASS),
+                    ("same", 100.0, Status.PASS),
+                )
             ]
             measured.append(night(number, *both, gpu=gpu, commit=f"{number:040x}"))
     return measured

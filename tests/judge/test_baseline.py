@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernelgauge.judge import Baseline, Recorded, calibrated, decode_baseline, encode_baseline
+from kernelgauge.judge import Baseline, Recorded, decode_baseline, encode_baseline
 from kernelgauge.trace import KernelIdentity, KernelRecord
 from tests.builders import (
     baseline,
+    calibrated,
     counts,
     fingerprint,
     launched,

@@ -1,13 +1,14 @@
-"""Which kernels carry a change of the device time: nothing is lost between the kernels and their sum."""
+"""Which kernels carry a change of the device time, and the code that they come from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from kernelgauge.judge import calibrated, compare, judge_time
-from kernelgauge.run import Timer
+from kernelgauge.judge import Verdict, compare, judge_time
+from kernelgauge.run import Origin, SourceLine, Timer
 from kernelgauge.trace import KernelRecord
 from tests.builders import (
     DOWN,
@@ -15,7 +16,7 @@ from tests.builders import (
     GEMM,
     H200,
     OTHER_SOURCE,
-    baseline,
+    calibrated,
     fused,
     launched,
     mlp_kernels,
@@ -24,54 +25,128 @@ from tests.builders import (
     run,
 )
 
-TUNED = "other launch configuration:\nXBLOCK 1024 -> 512, num_warps 4 -> 8"
-AUTOTUNER = f"{TUNED}: Inductor's autotuner chose differently"
-UNCHANGED = "unchanged (same identity, +0.0 %, +0.00 us)"
-SAME = "same kernel, same launch configuration"
+UNCHANGED = "unchanged (+0.0 %, +0.00 us)"
+AUTOTUNER = (
+    f"Inductor's autotuner chose another launch configuration (+17.3 us)\n{FUSED}: XBLOCK 1024 -> 512, num_warps 4 -> 8"
+)
+SOURCES = "of other source (crp6dxk5 -> c6ftvhgu)"
 TWELVE = [launched(f"kernel_{index}", 10.0) for index in range(12)]
+GATE, UP, MIDDLE, LAST = mlp_kernels()
 
 
-def causes(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> tuple[list[str], str]:
-    """What the verdict on a slower run of these kernels says of them."""
-    stored = baseline(kernels=tuple(before), device=(200.0,) * 4)
-    verdict = judge_time(Timer.DEVICE, run(kernels=tuple(after), device=(300.0,) * 4), stored, compare(H200, H200))
-    return reasons(verdict, "why"), "".join(reasons(verdict, "rest"))
+def origin(line: int, code: str = "", module: str = "mlp", *, is_backward: bool = False) -> Origin:
+    return Origin(module, (SourceLine("model.py", line, code),), is_backward)
+
+
+def judged(before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored: Any = (), **changes: Any) -> Verdict:
+    """The verdict on the time of a slower run of these kernels; `stored`: the origins of those before."""
+    known = run(kernels=tuple(before), device=(200.0,) * 4, origins=tuple(stored))
+    now = run(kernels=tuple(after), device=(300.0,) * 4, **changes)
+    return judge_time(Timer.DEVICE, now, calibrated([known], suite="perf"), compare(H200, H200))
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "why", "rest"),
+    ("before", "after", "causes", "rest"),
     [
-        (mlp_kernels(), mlp_kernels(us=55.4), [f"{FUSED}  38.1 -> 55.4 us (+17.30): {SAME}, slower"], f"3 GEMMs {UNCHANGED}"),
+        (mlp_kernels(), mlp_kernels(us=55.4), [f"the same kernel, slower: {FUSED}  38.1 -> 55.4 us (+17.3 us)"], f"3 GEMMs {UNCHANGED}"),
         (mlp_kernels(), mlp_kernels(gate=46.0, down=83.0),
-         [f"{DOWN}  53.0 -> 83.0 us (+30.00): {SAME}, slower", f"{GEMM}  56.0 -> 46.0 us (-10.00): {SAME}, faster"],
+         [f"the same kernel, slower: {DOWN}  53.0 -> 83.0 us (+30.0 us)",
+          f"the same kernel, faster: {GEMM}  56.0 -> 46.0 us (-10.0 us)"],
          f"1 GEMM, 1 pointwise kernel {UNCHANGED}"),
-        (mlp_kernels(), mlp_kernels(gate=57.0, us=57.1), [f"{FUSED}  38.1 -> 57.1 us (+19.00): {SAME}, slower"],
-         "3 GEMMs unchanged (same identity, +0.6 %, +1.00 us)"),
-        ([launched("b", 10.0)], [launched("c", 12.5)], ["c  new: 12.5 us", "b  gone: 10.0 us"], ""),
+        (mlp_kernels(), mlp_kernels(gate=57.0, us=57.1), [f"the same kernel, slower: {FUSED}  38.1 -> 57.1 us (+19.0 us)"],
+         "3 GEMMs unchanged (+0.6 %, +1.00 us)"),
         (mlp_kernels(), mlp_kernels(), [], f"3 GEMMs, 1 pointwise kernel {UNCHANGED}"),
-        ((), (), [], ""),
-        ([fused(38.1)], [fused(55.4, xblock=512)],
-         [f"{FUSED}  38.1 -> 55.4 us (+17.30): same source (crp6dxk5), {AUTOTUNER}"], ""),
+        ([fused(38.1)], [fused(55.4, xblock=512)], [AUTOTUNER], ""),
         ([fused(38.1)], [fused(55.4, xblock=512, source=OTHER_SOURCE)],
-         [f"{FUSED}  38.1 -> 55.4 us (+17.30): other source (crp6dxk5 -> c6ftvhgu), {TUNED}"], ""),
-        ([fused(38.1)], [fused(55.4, source=OTHER_SOURCE)],
-         [f"{FUSED}  38.1 -> 55.4 us (+17.30): other source (crp6dxk5 -> c6ftvhgu), same launch configuration"], ""),
-        *(
-            ([fused(38.1, source=one)], [fused(38.1, xblock=512, source=other)], [f"{FUSED}  38.1 -> 38.1 us (+0.00): {TUNED}"], "")
-            for one, other in ((None, OTHER_SOURCE), (OTHER_SOURCE, None), (None, None))
-        ),
-        *(
-            (kernels, [KernelRecord(each.identity, 10.8) for each in kernels],
-             [f"{each.identity.name}  10.0 -> 10.8 us (+0.80): {SAME}, slower" for each in kernels[:3]],
-             "9 GEMMs of the same identity, +8.0 % together (+7.20 us)")
-            for kernels in (TWELVE, TWELVE[:1] * 12)
-        ),
+         [f"another launch configuration (+17.3 us)\n{FUSED}: XBLOCK 1024 -> 512, num_warps 4 -> 8, {SOURCES}"], ""),
+        ([fused(38.1)], [fused(55.4, source=OTHER_SOURCE)], [f"a kernel of the same name, {SOURCES} (+17.3 us)\n{FUSED}"], ""),
+        ([launched("b", 10.0)], [launched("c", 12.5)], ["another kernel (+2.5 us)\nwas b\nnow c"], ""),
+        ([GATE, LAST], [GATE, MIDDLE, LAST], [f"1 new kernel (+38.1 us)\n{FUSED}"], f"2 GEMMs {UNCHANGED}"),
+        ([GATE, MIDDLE, LAST], [GATE, LAST], [f"1 kernel less (-38.1 us)\n{FUSED}"], f"2 GEMMs {UNCHANGED}"),
+        (TWELVE, [KernelRecord(each.identity, 10.8) for each in TWELVE],
+         [f"the same kernel, slower: kernel_{place}  10.0 -> 10.8 us (+0.8 us)" for place in range(3)],
+         "9 GEMMs of the same identity (+8.0 %, +7.20 us)"),
+        (TWELVE[:1] * 12, [KernelRecord(TWELVE[0].identity, 10.8)] * 12,
+         ["the same kernel, slower: kernel_0  10.0 -> 10.8 us (+2.4 us)"], "9 GEMMs of the same identity (+8.0 %, +7.20 us)"),
+        # One kernel more in a graph gives those after it other numbers.
+        ([fused(38.1), LAST], [launched("triton_poi_fused_add_0", 5.0), launched(f"{FUSED[:-1]}1", 38.1), LAST],
+         ["1 new kernel (+5.0 us)\ntriton_poi_fused_add_0"], None),
     ],
 )  # fmt: skip
-def test_regression_names_kernels_and_sums_up_the_rest(
-    before: Sequence[KernelRecord], after: Sequence[KernelRecord], why: list[str], rest: str
+def test_regression_names_its_causes_and_sums_up_the_rest(
+    before: Sequence[KernelRecord], after: Sequence[KernelRecord], causes: list[str], rest: str | None
 ) -> None:
-    assert causes(before, after) == (why, rest)
+    verdict = judged(before, after)
+    assert reasons(verdict, "cause")[: len(causes)] == causes
+    assert rest is None or (len(reasons(verdict, "cause")), "".join(reasons(verdict, "rest"))) == (len(causes), rest)
+
+
+# -- the code ---------------------------------------------------------------------------------------------------------------
+
+NORM = launched("vectorized_layer_norm_kernel", 5.0)
+PARTS = [launched(name, 4.0) for name in ("pow", "mean", "rsqrt", "mul")]
+
+
+def test_one_change_in_two_layers_is_one_cause() -> None:
+    origins = [
+        *(origin(26, "y * rsqrt(y)", "layers.0.norm") for _ in PARTS),
+        origin(40, "h = g * u"),
+        *(origin(26, "y * rsqrt(y)", "layers.1.norm") for _ in PARTS),
+    ]
+    verdict = judged((NORM, GATE, NORM), (*PARTS, GATE, *PARTS), origins=tuple(origins))
+    assert reasons(verdict, "cause") == [
+        "4 kernels instead of 1, twice (+22.0 us)\nwas vectorized_layer_norm_kernel\nnow pow, mean, rsqrt, mul"
+    ]
+    assert reasons(verdict, "code") == ["layers.*.norm  model.py:26  y * rsqrt(y)"]
+
+
+def test_code_of_forward_and_backward_is_one_line() -> None:
+    origins = (origin(7, "h * s"), origin(1), origin(7, "h * s", is_backward=True))
+    verdict = judged((GATE,), (PARTS[0], GATE, PARTS[1]), origins=origins)
+    assert reasons(verdict, "cause") == ["2 new kernels, in 2 places (+8.0 us)\npow, mean"]
+    assert reasons(verdict, "code") == ["mlp (forward and backward)  model.py:7  h * s"]
+
+
+def test_of_a_fusion_the_lines_that_are_new_are_shown() -> None:
+    old = Origin("mlp", (SourceLine("model.py", 8, "silu(g) * u"), SourceLine("model.py", 6, "g = gate(x)")))
+    # Lines move, and that is no change: the code tells.
+    new = Origin(
+        "mlp",
+        (
+            *(SourceLine("model.py", each.line + 1, each.code) for each in old.lines),
+            SourceLine("model.py", 7, "u.contiguous()"),
+        ),
+    )
+    verdict = judged(
+        [launched("triton_poi_fused_mul_0", 9.0)],
+        [launched("triton_poi_fused_clone_mul_0", 12.0)],
+        [old],
+        origins=(new,),
+    )
+    assert reasons(verdict, "code") == ["mlp  model.py:7  u.contiguous()"]
+
+
+def test_code_of_a_kernel_that_is_gone_is_that_of_the_baseline() -> None:
+    verdict = judged((GATE, MIDDLE), (GATE,), [origin(3), origin(4, "gelu(g)")])
+    assert reasons(verdict, "code") == ["mlp  model.py:4  gelu(g)"]
+
+
+def test_more_lines_and_causes_than_fit_are_counted() -> None:
+    lines = tuple(SourceLine("model.py", number, "x" * 99) for number in range(5))
+    wide = judged((GATE,), (NORM, GATE), origins=(Origin("mlp", lines), None))
+    code = reasons(wide, "code")[0].split("\n")
+    assert (len(code), code[-1]) == (3, "and 3 more lines")
+    assert max(map(len, code)) <= 80 - len("  code     ")
+    kernels = [launched(f"new_{number}", 10.0 - number) for number in range(5)]
+    many = judged(
+        (GATE,) * 6,
+        (*(kernel for each in kernels for kernel in (GATE, each)), GATE),
+        origins=(*(one for number in range(5) for one in (None, origin(number))), None),
+    )
+    assert [text.partition("\n")[0] for text in reasons(many, "cause")][2:] == [
+        "1 new kernel (+8.0 us)",
+        "2 more (+13.0 us)",
+    ]
 
 
 def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:
@@ -81,6 +156,6 @@ def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:
     kernels = tuple(launched(f"kernel_{place}", us) for place, us in enumerate(times))
     now = run(kernels=kernels, device=(sum(times),) * 4, controls=pair(gemm=150 * 1.02))
     verdict = judge_time(Timer.DEVICE, now, stored, compare(H200, H200))
-    assert reasons(verdict, "why") == [f"kernel_3  51.0 -> 61.0 us (+10.00): {SAME}, slower"]
+    assert reasons(verdict, "cause") == ["the same kernel, slower: kernel_3  51.0 -> 61.0 us (+10.0 us)"]
     assert reasons(verdict, "rest") == [f"3 GEMMs {UNCHANGED}"]
     assert reasons(verdict, "machine") == ["the GPU itself changed its speed (reference copy +0.0 %, gemm +2.0 %)"]

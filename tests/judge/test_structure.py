@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.judge import Status, Verdict, compare, judge_structure
-from kernelgauge.run import CompileEvent
+from kernelgauge.run import CompileEvent, Origin, SourceLine
 from tests.builders import (
     DOWN,
     FUSED,
@@ -124,28 +124,44 @@ def test_structure_of_several_counts_gives_status(
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "causes", "code"),
     [
-        ({"graph_breaks": 1}, ["graph break at model.py:17 `if x.sum() > 0:`: a branch that depends on data"]),
-        (
-            {"recompiles": 5},
-            [f"recompile at model.py:{line}: k == 1 no longer holds" for line in range(4)] + ["1 more"],
-        ),
-        ({"memsets": 9}, []),
+        ({"graph_breaks": 1}, ["graph break: a branch that depends on data"], ["mlp  model.py:17  if x.sum() > 0:"]),
+        ({"recompiles": 2}, ["recompile: k == 1 no longer holds"], ["mlp  model.py:1\nmlp  model.py:2"]),
+        ({"memsets": 9}, [], []),
     ],
 )
-def test_structure_names_lines_of_more_compiling(changes: dict[str, int], said: list[str]) -> None:
-    events = [CompileEvent("graph break", "a branch that depends on data", "model.py", 17, "if x.sum() > 0:")]
-    events += [CompileEvent("recompile", "k == 1 no longer holds", "model.py", line) for line in range(5)]
+def test_structure_names_lines_of_more_compiling(changes: dict[str, int], causes: list[str], code: list[str]) -> None:
+    events = [CompileEvent("graph break", "a branch that depends on data", "model.py", 17, "if x.sum() > 0:", "mlp")]
+    events += [CompileEvent("recompile", "k == 1 no longer holds", "model.py", line, module="mlp") for line in (1, 2)]
     verdict = judged(after=changes, compile_events=tuple(events))
     assert verdict.status is Status.REGRESSED
-    assert reasons(verdict, "why") == said
+    assert (reasons(verdict, "cause"), reasons(verdict, "code")) == (causes, code)
 
 
-def test_structure_names_ops_of_more_copies_and_waits() -> None:
-    copies = ("aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes",) * 2
-    waits = ("aten::item: cudaStreamSynchronize",)
-    ops = {"copying_ops": copies, "synchronizing_ops": waits}
-    assert reasons(judged(after={"copies": 2}, **ops), "why") == [f"{copies[0]}, 2 times"]
-    assert reasons(judged(after={"copies": 2, "synchronizations": 1}, **ops), "why")[1:] == list(waits)
-    assert reasons(judged(before={"copies": 2}, after={"copies": 2, "memsets": 9}, **ops), "why") == []
+CLONE = "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
+ITEM = ("aten::item: Memcpy DtoH (Device -> Pinned), 2 bytes", "aten::item: cudaStreamSynchronize")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "causes"),
+    [
+        ({}, {"copies": 3}, [f"{CLONE}, 2 times", ITEM[0]]),
+        ({}, {"copies": 3, "synchronizations": 1}, [f"{CLONE}, 2 times", f"{ITEM[0]}; cudaStreamSynchronize"]),
+        ({"copies": 3}, {"copies": 3, "memsets": 9}, []),
+    ],
+)
+def test_structure_names_ops_and_lines_of_more_copies_and_waits(before: Any, after: Any, causes: list[str]) -> None:
+    clone, item = (
+        Origin("mlp", (SourceLine("model.py", line, code),)) for line, code in ((3, "x.clone()"), (5, "x.item()"))
+    )
+    verdict = judged(
+        before,
+        after,
+        copying_ops=(CLONE, CLONE, ITEM[0]),
+        copy_origins=(clone, clone, item),
+        synchronizing_ops=ITEM[1:],
+        synchronization_origins=(item,),
+    )
+    assert reasons(verdict, "cause") == causes
+    assert reasons(verdict, "code") == (["mlp  model.py:3  x.clone()", "mlp  model.py:5  x.item()"] if causes else [])

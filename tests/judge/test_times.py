@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernelgauge.judge import Baseline, Limits, RelativeChange, Status, Verdict, calibrated, compare, judge_time
+from kernelgauge.judge import Baseline, Limits, RelativeChange, Status, Verdict, compare, judge_time
 from kernelgauge.run import Run, Sample, Timer
-from tests.builders import ELSEWHERE, HERE, counts, fingerprint, mlp_kernels, pair, reasons, run
+from tests.builders import ELSEWHERE, HERE, calibrated, counts, fingerprint, mlp_kernels, pair, reasons, run
 
 DEVICE, HOST, LATENCY = Timer.DEVICE, Timer.HOST, Timer.END_TO_END
 FIELDS = {DEVICE: "device", HOST: "host", LATENCY: "end_to_end"}
@@ -225,7 +225,7 @@ def test_false_alarms_stay_below_the_level(spread: float, device: str, processes
 
 
 LAUNCH_BOUND = {"device": (100.0,) * 4, "before": known(timer=LATENCY, device=(100.0,) * 4)}
-BUSY_IDLE = ["GPU busy 100.0 -> 100.0 us (+0.0)", "GPU idle 100.0 -> 300.0 us (+200.0): launch-bound"]
+BUSY_IDLE = ["kernels 100.0 -> 100.0 us (+0.0)", "without kernels 100.0 -> 300.0 us (+200.0): launch-bound"]
 GPU_CHANGED = "the GPU itself changed its speed (reference copy +0.0 %, gemm +1.2 %)"
 
 

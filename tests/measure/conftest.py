@@ -21,13 +21,14 @@ import torch
 from torch import nn
 
 from kernelgauge import Timer, Workload
-from kernelgauge.measure import profile
+from kernelgauge.measure import profile, subject
 from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device import Execution
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.host import HostSpeed
 from kernelgauge.measure.nvml import VISIBLE
+from kernelgauge.measure.origins import Origins
 from kernelgauge.measure.runner import Measured, Result, measure
 from kernelgauge.measure.settings import Settings
 from kernelgauge.trace import REGION, Window, identity_of
@@ -238,6 +239,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> FakeGpu:
     clock.tick_us = 0.0
     fake = FakeGpu(clock)
     monkeypatch.setattr(profile, "profile", lambda **how: FakeProfiler(fake, **how))
+    monkeypatch.setattr(subject, "origins_of", lambda *_, **__: Origins())  # the fake's calls have no stack
     return fake
 
 

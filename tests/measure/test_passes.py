@@ -176,21 +176,27 @@ def test_workload_of_zero_time_is_an_error(gpu: FakeGpu) -> None:
     assert isinstance(results["b"], Measured)
 
 
-def test_workload_that_changes_its_kernels_is_an_error(gpu: FakeGpu) -> None:
-    names = ["gemm"]
-    workload = gpu.workload(kernels=names, on_build=lambda number: number and names.__setitem__(0, "cos"))
-    with pytest.raises(WorkloadError, match="other kernels when it was timed than when it was profiled") as raised:
-        measured(gpu, workload)
-    assert (raised.value.got, raised.value.expected) == ("cos", "gemm")
+@pytest.mark.parametrize(
+    ("kernel", "after", "why"),
+    [
+        ("gemm", {"name": "cos"}, "other kernels when it was timed than when it was profiled: cos"),
+        ("triton_poi_fused_gelu_0", {"block": [256, 1, 1]}, "other kernels when it was timed than when it was profiled: triton_poi"),
+        ("nvjet_sm90_tst_64x8", {"block": [256, 1, 1]}, None),
+    ],
+)  # fmt: skip
+def test_other_kernels_than_were_profiled_have_no_time(gpu: FakeGpu, kernel: str, after: Any, why: str | None) -> None:
+    """Their structure is judged all the same: a recompile may be why."""
+    names, block = [kernel], {"block": [128, 1, 1]}
 
+    def change(number: int) -> None:
+        if number:
+            names[0] = after.get("name", kernel)
+            block.update({"block": after.get("block", block["block"])})
 
-@pytest.mark.parametrize(("kernel", "is_refused"), [("triton_poi_fused_gelu_0", True), ("nvjet_sm90_tst_64x8", False)])
-def test_kernel_tuned_anew_is_another_kernel(gpu: FakeGpu, kernel: str, is_refused: bool) -> None:
-    block: dict[str, Any] = {"block": [128, 1, 1]}
-    workload = gpu.workload(
-        kernels=(kernel,), launch=block, on_build=lambda number: number and block.update(block=[256, 1, 1])
-    )
-    assert isinstance(results_of(gpu, workload)["a"], WorkloadError) is is_refused
+    run = measured(gpu, gpu.workload(kernels=names, launch=block, on_build=change)).run
+    assert run.kernel_names() == [kernel]
+    assert (run.incomplete or "").startswith(why or "")
+    assert bool(run.samples) is (why is None)
 
 
 @pytest.mark.parametrize("stage", ["profiling", "timing"])

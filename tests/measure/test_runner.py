@@ -20,7 +20,7 @@ from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.numerics import BOUNDS
 from kernelgauge.measure.replicate import Replicate, replicate
 from kernelgauge.measure.runner import measure_groups
-from kernelgauge.run import Sample, Timer
+from kernelgauge.run import CompileEvent, Sample, Timer
 from kernelgauge.trace import parse
 from tests.measure.conftest import QUICK, FakeGpu, measured, raising, results_of, tiny
 
@@ -271,8 +271,9 @@ def test_graph_break_has_line_and_reason(cpu: CpuDevice) -> None:
     run = measured(cpu, tiny(build=Undecided, compile=CAPTURED)).run
     (event,) = run.compile_events
     assert run.counts.graph_breaks == 1
-    place = f"tests/measure/test_runner.py:{line_of('if x.sum() > 0:')}"
-    assert str(event) == f"graph break at {place} `if x.sum() > 0:`: a branch that depends on data"
+    code = "if x.sum() > 0:"
+    place = ("tests/measure/test_runner.py", line_of(code), code, "Undecided")
+    assert event == CompileEvent("graph break", "a branch that depends on data", *place)
 
 
 def test_recompile_has_line_and_guard(cpu: CpuDevice) -> None:

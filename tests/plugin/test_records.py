@@ -55,7 +55,7 @@ def test_run_leaves_results_reports_and_annotations(
     assert not any(str(path) in json.dumps(kept) for path in (project.root, Path.home()))
     report = (project.latest / "report.md").read_text()
     assert report == summary_markdown([results])
-    assert "why: a_gelu  4.0 -> 5.5 us" in report
+    assert "cause: the same kernel, slower: a_gelu  4.0 -> 5.5 us" in report
     assert step.read_text().startswith("# mine\n\n**NO_BASELINE**")
     assert step.read_text().endswith("\n\n" + report)
     properties = project.of("test_device_time", ID).properties
@@ -63,7 +63,7 @@ def test_run_leaves_results_reports_and_annotations(
     assert times == [pytest.approx(11.5, abs=0.1), pytest.approx(10.0, abs=0.1), pytest.approx(15.0, abs=1.0)]
     slower, wrong, failed = [line for line in result.outlines if line.startswith("::")]
     assert slower.startswith(f"::error title={ID}%3A REGRESSED  device time::device time 10.0 -> 11.5 us  +15.00 %25")
-    assert "%0Awhy: a_gelu  4.0 -> 5.5 us" in slower
+    assert "%0Acause: the same kernel, slower: a_gelu  4.0 -> 5.5 us" in slower
     assert wrong.startswith(f"::error title={kinds}%3A REGRESSED")
     assert failed.startswith("::warning title=failed-eager-bf16-4x8%3A INVALID")
 

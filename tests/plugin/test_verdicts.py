@@ -37,7 +37,7 @@ FAULTS = {
         "device time",
         (
             "slower-eager-bf16-4x8: REGRESSED  device time 10.0 -> 11.5 us  +15.00 %*",
-            "  why      a_gelu  4.0 -> 5.5 us*",
+            "  cause    the same kernel, slower: a_gelu  4.0 -> 5.5 us (+1.5 us)",
             "  baseline baselines/told-gpu/slower-eager-bf16-4x8.json*",
             "  accept   pytest perf*slower-eager-bf16-4x8*--perf-update",
         ),

@@ -7,9 +7,9 @@ import re
 import msgspec
 import pytest
 
-from kernelgauge.judge import Baseline, calibrated
+from kernelgauge.judge import Baseline
 from kernelgauge.report.baselines import calibration_text, choices_text
-from tests.builders import FUSED, WORKLOAD, baseline, drawn, run
+from tests.builders import FUSED, WORKLOAD, baseline, calibrated, drawn, run
 
 QUIET = (200.0, 200.1, 199.9, 200.0) * 2
 replace = msgspec.structs.replace

@@ -140,8 +140,8 @@ def test_window_names_ops_of_copies_and_waits() -> None:
         event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 14, 1, 7, correlation=7, bytes=4),
     )
     window = trace.whole()
-    assert window.copying_ops == ("aten::item: Memcpy DtoH (Device -> Pageable), 4 bytes",)
-    assert window.synchronizing_ops == ("aten::item: cudaStreamSynchronize", "cudaDeviceSynchronize")
+    assert window.copying_ops == [("aten::item: Memcpy DtoH (Device -> Pageable), 4 bytes", 2)]
+    assert window.synchronizing_ops == [("aten::item: cudaStreamSynchronize", 2), ("cudaDeviceSynchronize", None)]
 
 
 def test_copy_without_stream_is_a_wait_too() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kernelgauge.results.traces import read_trace as read
+from kernelgauge.cli.traces import read_trace as read
 from kernelgauge.trace import Trace
 from kernelgauge.trace.limits import DeviceLimits, limits_of, share_of_limit
 from kernelgauge.trace.work import Work, work_of

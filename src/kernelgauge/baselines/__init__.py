@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import BaselineError, StorageError
-from ..files import LONGEST_NAME, is_file_name, read_file, slug, unwritable, who_holds, write_files
+from ..files import LONGEST_NAME, is_file_name, slug, unwritable, who_holds, write_files
 from ..judge.baseline import Baseline, decode_baseline, encode_baseline
 from ..judge.review import Action, PlannedChange
 
@@ -42,7 +42,7 @@ class BaselineStore:
         """
         path = self.path(device, workload)
         try:
-            content = read_file(path)
+            content = path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:

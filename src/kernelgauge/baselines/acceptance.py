@@ -7,22 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import BaselineError, NewerBaselineError, ResultsError, UpdateRefused, printable
-from ..files import is_file_name, slug
+from ..files import slug
 from ..judge import (
     DECLARED,
     Action,
     Baseline,
     Candidate,
+    Limits,
     PlannedChange,
     Recorded,
     Review,
     Reviewed,
     Status,
     Verdict,
-    compare,
+    combined,
     comparison_count,
-    decode_baseline,
-    encode_baseline,
     from_run,
     joined,
     plan_update,
@@ -32,7 +31,7 @@ from ..results import Results, WorkloadResult, find_results, moment, read_result
 from ..run import Run
 from . import BaselineStore
 
-__all__ = ["Pending", "Selection", "acceptable", "load", "pending", "refusals", "select", "update"]
+__all__ = ["Pending", "Selection", "acceptable", "load", "pending", "refusals", "select", "update", "with_runs"]
 
 _ACCEPTABLE = frozenset({Status.REGRESSED, Status.NO_BASELINE, Status.INCOMPARABLE})
 
@@ -125,34 +124,27 @@ def _vanished_doubts(results: Results, old: Baseline) -> Iterator[str]:
 
 def _order_doubts(results: Results, old: Baseline | BaselineError | None) -> Iterator[str]:
     """Yield why results may be older than the baseline."""
-    begun = moment(results.started_at)
     recorded = old.recorded if isinstance(old, Baseline) else None
-    if begun is None:
-        yield f"the results have no valid start time: {results.started_at!r}"
-    elif recorded is not None and ((before := moment(recorded.at)) is None or begun < before):
+    if recorded is not None and started(results) < moment(recorded.at):
         yield f"older than the baseline: measured {results.started_at}, and that was recorded {recorded.at}"
 
 
 def _candidate(runs: Sequence[tuple[Results, WorkloadResult]], old: Baseline | BaselineError | None) -> Candidate:
     """Make a candidate of the newest run. The others must agree with it."""
     measured = [(results, workload, workload.run) for results, workload in runs if workload.run is not None]
-    results, workload = measured[-1][:2] if measured else runs[-1]
-    never = _contradictions(results, workload)
-    if workload.run is None or never:
-        why_not = "; ".join(never)
-        cannot_run_here = workload.run is None and workload.unavailable is not None
-        return Candidate(
-            workload.id, workload.suite, None, never=() if cannot_run_here else (why_not,), why_not=why_not
-        )
+    if not measured:
+        workload = runs[-1][1]
+        why_not = _why_not_measured(workload)
+        never = () if workload.unavailable is not None else (why_not,)
+        return Candidate(workload.id, workload.suite, None, never=never, why_not=why_not)
+    results, workload, run = measured[-1]
     wrong = [(*_shortcomings(*each), *_untested(*each[:2])) for each in measured]
-    # An update measures these again, so they are no reason there.
-    undecided = [_text(each) for each in workload.verdicts if each.is_by_baseline and each.status is Status.UNDECIDED]
     return Candidate(
         workload.id,
         workload.suite,
-        _observed_baseline(results, workload, workload.run),
-        others=tuple(_observed_baseline(*each) for each in measured[:-1] if not _contradictions(*each[:2])),
-        doubts=(*wrong[-1], *undecided, *_order_doubts(results, old)),
+        _observed_baseline(results, workload, run),
+        others=tuple(_observed_baseline(*each) for each in measured[:-1]),
+        doubts=(*wrong[-1], *_order_doubts(results, old)),
         shortcomings=tuple(reason for reasons in wrong for reason in reasons),
         limits=workload.limits,
     )
@@ -183,12 +175,11 @@ def _addition(waiting: Pending, each: Reviewed) -> tuple[Reviewed, PlannedChange
     if candidate is None or candidate.observed is None:
         return replace(each, doubts=(), never=()), None
     each = replace(each, doubts=candidate.shortcomings)
-    if isinstance(old, BaselineError):
-        return replace(each, never=(str(old.one_line),)), None
+    runs = (*candidate.others, candidate.observed)
     try:
-        whole = _with_runs(old, candidate, comparisons=waiting.comparisons)
+        whole = with_runs(old, runs, comparisons=waiting.comparisons, limits=candidate.limits)
     except ValueError as error:
-        return replace(each, never=(*each.never, f"it differs from the baseline: {error}")), None
+        return replace(each, never=(*each.never, f"it cannot be added: {error}")), None
     if whole == old:
         return each, None
     count = sum(len(entry.processes) for entry in whole.entries)
@@ -196,15 +187,17 @@ def _addition(waiting: Pending, each: Reviewed) -> tuple[Reviewed, PlannedChange
     return each, PlannedChange(action, each.workload, whole, (f"{count} processes",))
 
 
-def _with_runs(old: Baseline | None, candidate: Candidate, *, comparisons: int) -> Baseline:
-    """Add the processes of all runs that the baseline does not have yet. Raises `ValueError` with what differs."""
-    assert candidate.observed is not None
-    first, *others = [*([] if old is None else [old]), *candidate.others, candidate.observed]
-    for new in others:
-        (process,) = new.entries[0].processes
-        if not any(process in entry.processes for entry in first.entries):
-            first = joined(first, new, comparisons=comparisons, limits=candidate.limits)
-    return first
+def with_runs(
+    old: Baseline | BaselineError | None, runs: Sequence[Baseline], *, comparisons: int, limits: Limits | None
+) -> Baseline:
+    """Return the baseline with the processes of the runs that it does not have. Raises `ValueError` with what differs."""
+    if isinstance(old, BaselineError):
+        raise ValueError(f"the stored file cannot be used: {old.one_line}")
+    known = [process for entry in old.entries for process in entry.processes] if old is not None else []
+    new = [run for run in runs if run.entries[0].processes[0] not in known]
+    if old is None:
+        return combined(new)
+    return joined(old, combined(new), comparisons=comparisons, limits=limits) if new else old
 
 
 # -- what may become a baseline --------------------------------------------------------------------------------------
@@ -242,16 +235,16 @@ def acceptable(results: Results, store: BaselineStore) -> Iterator[tuple[Workloa
 
 def refusals(results: Results, workload: WorkloadResult, store: BaselineStore) -> list[str]:
     """Return why a run may not become a baseline; empty if it may. A difference from the baseline is no reason."""
-    reasons = _contradictions(results, workload)
-    if reasons or workload.run is None:
-        return reasons
+    if workload.run is None:
+        return [_why_not_measured(workload)]
+    newer: list[str] = []
     try:
         store.load(workload.run.fingerprint.device, workload.id)
     except NewerBaselineError as error:
-        reasons.append(f"{error.where}: {error.one_line}")
+        newer = [f"{error.where}: {error.one_line}"]
     except BaselineError:
         pass  # what cannot be read is what an update replaces
-    return [*reasons, *_shortcomings(results, workload, workload.run)]
+    return [*newer, *_shortcomings(results, workload, workload.run)]
 
 
 def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Iterator[str]:
@@ -286,27 +279,9 @@ def _is_acceptable(verdict: Verdict) -> bool:
     return verdict.is_by_baseline and verdict.status in _ACCEPTABLE
 
 
-def _contradictions(results: Results, workload: WorkloadResult) -> list[str]:
-    """Return why no run of these results can become a baseline, even by force: saved results may come from anywhere."""
-    run = workload.run
-    if run is None:
-        failed = next((verdict.headline for verdict in workload.verdicts if verdict.status.fails), "")
-        return [workload.unavailable or failed or "it was not measured"]
-    if not is_file_name(workload.id):
-        return ["its id is no file name"]
-    if sum(each.id == workload.id for each in results.workloads) > 1:
-        return ["the results hold it more than once"]
-    if run.workload != workload.id:
-        return [f"its run is of another workload: {run.workload}"]
-    comparison = compare(results.fingerprint or run.fingerprint, run.fingerprint)
-    if results.fingerprint is None or not comparison.identical:
-        return [f"its run is of another machine than the results: {comparison}"]
-    try:
-        content = encode_baseline(_observed_baseline(results, workload, run))
-        decode_baseline(content, where=workload.id, workload=workload.id)
-    except BaselineError as error:  # never written: it could not be read
-        return [f"its run contradicts itself: {error.got}"]
-    return []
+def _why_not_measured(workload: WorkloadResult) -> str:
+    failed = next((verdict.headline for verdict in workload.verdicts if verdict.status.fails), "")
+    return workload.unavailable or failed or "it was not measured"
 
 
 def _observed_baseline(results: Results, workload: WorkloadResult, run: Run) -> Baseline:

@@ -6,22 +6,21 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from ..errors import BaselineError, KernelgaugeError, MeasurementError
+from ..errors import KernelgaugeError, MeasurementError
 from ..files import WAITING
-from ..judge import Action, Baseline, Limits, PlannedChange, Recorded, calibrated, joined
-from ..results import NAME, Results, read_results
+from ..judge import Action, Baseline, PlannedChange, Recorded, from_run
+from ..results import NAME, Results, WorkloadResult, read_results
 from ..run import Run
 from . import BaselineStore
-from .acceptance import acceptable
+from .acceptance import acceptable, with_runs
 
-__all__ = ["Calibration", "calibrate", "compile_caches", "draw", "store"]
+__all__ = ["Calibration", "calibrate", "compile_caches", "draw"]
 
 _SHOWN_LINES = 15  # of the output of a process that failed
 
@@ -31,18 +30,19 @@ class Calibration:
     """The measurements of all processes together.
 
     Attributes:
-        baselines: of each workload that every process measured alike, by id.
-        refused: why the others have none, by id.
+        baselines: what is to be stored, by workload id.
+        refused: why the others are not stored, by id.
         comparisons: how many a run of this suite makes.
-        limits: gates and sensitivity that the suite asks for, by workload id.
     """
 
     baselines: dict[str, Baseline]
     refused: dict[str, str]
-    folder: Path
     device: str
     comparisons: int
-    limits: dict[str, Limits] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> list[PlannedChange]:
+        return [PlannedChange(Action.UPDATE, name, new) for name, new in self.baselines.items()]
 
 
 def draw(
@@ -106,80 +106,34 @@ def _run_process(arguments: Sequence[str], gpu: str | None, progress: Callable[[
         return read_results(results)
 
 
-def calibrate(processes: Sequence[Results]) -> Calibration:
-    """Put the runs of all processes together, workload by workload."""
-    by_workload: dict[str, list[Run]] = {}
-    suites: dict[str, str] = {}
-    limits: dict[str, Limits] = {}
+def calibrate(processes: Sequence[Results], store: BaselineStore, *, add: bool = False) -> Calibration:
+    """Put the runs of all processes together, workload by workload.
+
+    `add`: they join the processes of the stored baselines, instead of replacing them. What differs is refused.
+    """
+    measured: dict[str, list[tuple[WorkloadResult, Run]]] = {}
     for results in processes:
-        for workload, run in acceptable(results, BaselineStore(Path(results.baselines))):
-            by_workload.setdefault(workload.id, []).append(run)
-            suites[workload.id], limits[workload.id] = workload.suite, workload.limits
-    if not by_workload:
+        for workload, run in acceptable(results, store):
+            measured.setdefault(workload.id, []).append((workload, run))
+    if not measured:
         raise KernelgaugeError("nothing to calibrate: no workload was measured")
     commits = {results.commit for results in processes}
     # All starts are of this machine's clock, in UTC and in one form: the first in order is the earliest.
     start = min(results.started_at for results in processes)
     recorded = Recorded(start, commits.pop() if len(commits) == 1 else None, processes[0].kernelgauge)
+    device = next(iter(measured.values()))[0][1].fingerprint.device
+    comparisons = len(measured) * len(processes[0].timers)
+    stored = store.stored(device) if add else {}
     baselines: dict[str, Baseline] = {}
     refused: dict[str, str] = {}
-    for name, runs in by_workload.items():
+    for name, runs in measured.items():
         if len(runs) < len(processes):
             refused[name] = f"only {len(runs)} of {len(processes)} processes measured it"
             continue
+        singles = [from_run(run, suite=workload.suite, recorded=recorded) for workload, run in runs]
+        limits = runs[-1][0].limits
         try:
-            baselines[name] = calibrated(runs, suite=suites[name], recorded=recorded)
+            baselines[name] = with_runs(stored.get(name), singles, comparisons=comparisons, limits=limits)
         except ValueError as error:
-            refused[name] = str(error)
-    first = next(iter(by_workload.values()))[0]
-    return Calibration(
-        baselines=baselines,
-        refused=refused,
-        folder=Path(processes[0].baselines),
-        device=first.fingerprint.device,
-        comparisons=len(by_workload) * len(processes[0].timers),
-        limits=limits,
-    )
-
-
-def store(
-    calibration: Calibration,
-    *,
-    add: bool = False,
-    show: Callable[[Calibration], None] = lambda _: None,
-    dry_run: bool = False,
-) -> Calibration:
-    """Show what is to be stored, write it unless it is a dry run, and return it.
-
-    The baselines of these workloads are replaced. `add`: they are kept, and the processes join them; those that cannot
-    be joined are refused.
-
-    Raises `StorageError` if they cannot be written.
-    """
-    stored = BaselineStore(calibration.folder)
-    with nullcontext() if dry_run else stored.locked():
-        plan = _planned(calibration, stored.stored(calibration.device), add=add)
-        show(plan)
-        if not dry_run:
-            changes = [PlannedChange(Action.UPDATE, name, new) for name, new in plan.baselines.items()]
-            stored.apply(calibration.device, changes)
-    return plan
-
-
-def _planned(calibration: Calibration, stored: Mapping[str, Baseline | BaselineError], *, add: bool) -> Calibration:
-    baselines: dict[str, Baseline] = {}
-    refused: dict[str, str] = {}
-    for workload, new in calibration.baselines.items():
-        old = stored.get(workload)
-        if not add or workload not in stored:
-            baselines[workload] = new
-        elif not isinstance(old, Baseline):
-            refused[workload] = "the stored file cannot be read"
-        else:
-            try:
-                asked = calibration.limits.get(workload)
-                baselines[workload] = joined(old, new, comparisons=calibration.comparisons, limits=asked)
-            except ValueError as error:
-                refused[workload] = f"not as it was recorded: {error}"
-    refused = {workload: f"{why}; without --add it is replaced" for workload, why in refused.items()}
-    return replace(calibration, baselines=baselines, refused=calibration.refused | refused)
+            refused[name] = f"{error}; without --add it is replaced" if name in stored else str(error)
+    return Calibration(baselines, refused, device, comparisons)

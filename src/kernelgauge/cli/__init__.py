@@ -9,16 +9,46 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import IntEnum
+from typing import TYPE_CHECKING, TypeAlias
 
 from .. import __version__
 from ..errors import KernelgaugeError, printable
-from . import baselines, results, traces
-from .output import Exit
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+else:
+    Commands = object
+
+__all__ = ["Commands", "Exit", "main", "note", "say", "terminal"]
+
+
+class Exit(IntEnum):
+    """Exit codes, as grep and diff have them: 0 and 1 are answers, 2 is none."""
+
+    YES = 0
+    NO = 1  # there are changes, or a workload is refused
+    TROUBLE = 2  # wrong usage, or an error
+    INTERRUPTED = 130
+
+
+def terminal() -> tuple[int, bool]:
+    """Return the number of columns, and whether to use colours."""
+    return shutil.get_terminal_size().columns, sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def say(text: str) -> None:
+    """Print to standard output, at once."""
+    print(text.removesuffix("\n"), flush=True)  # noqa: T201
+
+
+def note(line: str) -> None:
+    """Print one line about the work itself to standard error."""
+    print(printable(line), file=sys.stderr)  # noqa: T201
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from . import baselines, results, traces  # they import what is above
+
     parser = argparse.ArgumentParser(
         prog="kernelgauge", description="Performance regression tests for PyTorch GPU code.", allow_abbrev=False
     )

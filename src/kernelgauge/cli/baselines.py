@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..errors import KernelgaugeError, UpdateRefused, printable
-from .output import Commands, Exit, note, say, terminal
+from . import Commands, Exit, note, say, terminal
 
 if TYPE_CHECKING:
     from ..baselines import BaselineStore
@@ -274,19 +274,19 @@ def _gpus(text: str) -> list[str]:
 
 
 def _calibrate(options: argparse.Namespace) -> Exit:
-    from ..baselines.calibration import calibrate, draw, store
+    from ..baselines import BaselineStore
+    from ..baselines.calibration import calibrate, draw
 
     _require_force_under_ci(options, "calibrate", "a job that records its own baselines gates nothing")
-    files = draw(
-        options.pytest_arguments,
-        processes=options.processes,
-        gpus=options.gpus,
-        progress=note,
-    )
-    plan = store(calibrate(files), add=options.add, show=_show, dry_run=options.dry_run)
-    if not options.dry_run:
-        say(f"{len(plan.baselines)} written to {plan.folder}")
-    return Exit.NO if plan.refused else Exit.YES
+    measured = draw(options.pytest_arguments, processes=options.processes, gpus=options.gpus, progress=note)
+    store = BaselineStore(Path(measured[0].baselines))
+    with nullcontext() if options.dry_run else store.locked():
+        found = calibrate(measured, store, add=options.add)
+        _show(found)
+        if not options.dry_run:
+            store.apply(found.device, found.plan)
+            say(f"{len(found.baselines)} written to {store.root}")
+    return Exit.NO if found.refused else Exit.YES
 
 
 def _show(calibration: Calibration) -> None:

@@ -6,21 +6,19 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 from ..errors import KernelgaugeError, ResultsError, StorageError, printable
 from ..judge import Status, worst
 from ..results import NAME, Results, WorkloadResult, find_results, read_results
-from .output import Commands, Exit, note, say, terminal
+from . import Commands, Exit, note, say, terminal
 
 __all__ = ["add_commands"]
 
 _STDOUT = "-"  # in place of a file
-_LARGEST_PAGE_BYTES = 1_000_000  # GitHub takes a little more for the summary of a step
 _MOST_MACHINES = 4  # listed for one workload
-_MOST_WORKLOADS = 200  # listed
 _MOST_COLUMNS = 80
 _TIMERS = {"device": "device_time", "latency": "end_to_end", "dispatch": "host_dispatch"}
 _LOCATION = "a folder, or s3://BUCKET/PREFIX, gs://..., ..."
@@ -29,7 +27,7 @@ _LOCATION = "a folder, or s3://BUCKET/PREFIX, gs://..., ..."
 def add_commands(commands: Commands) -> None:
     report = commands.add_parser(
         "report",
-        help="write results as HTML, Markdown, pytest-benchmark JSON or text",
+        help="write results as HTML, Markdown or text",
         description="Make reports of results.json files, without a GPU. FILE may be -, for standard output. Without an "
         "option, write report.html and report.md beside the newest of RESULTS.",
         allow_abbrev=False,
@@ -37,7 +35,6 @@ def add_commands(commands: Commands) -> None:
     _add_results(report)
     report.add_argument("--html", metavar="FILE", help="write one self-contained page")
     report.add_argument("--markdown", metavar="FILE", help="write Markdown for a pull request")
-    report.add_argument("--benchmark-json", metavar="FILE", help="write one run for pytest-benchmark compare")
     report.add_argument("--print", action="store_true", help="print the summary that pytest ends with")
     report.set_defaults(command=_report)
     merging = commands.add_parser(
@@ -66,8 +63,7 @@ def add_commands(commands: Commands) -> None:
     showing = actions.add_parser(
         "show",
         help="show how workloads changed, when, and what changed in their environment",
-        description="Print one line for each workload. With WORKLOAD, print the details of each too. Change points are "
-        "advisory.",
+        description="Print one line for each workload. With WORKLOAD, print the details of each too.",
         allow_abbrev=False,
     )
     showing.add_argument("history", metavar="HISTORY", help=_LOCATION)
@@ -95,66 +91,32 @@ def _find(paths: Iterable[Path]) -> list[Path]:
 
 def _report(options: argparse.Namespace) -> Exit:
     from ..files import write_atomically
+    from ..report.html import html
+    from ..report.markdown import summary_markdown
 
     read = sorted(((read_results(file), file) for file in _find(options.results)), key=lambda each: each[0].started_at)
     results = [each for each, _ in read]
-    wanted: dict[str, str] = {form: place for form in _FORMS if (place := getattr(options, form))}
-    if not wanted and not options.print:
+    wanted = {"html": options.html, "markdown": options.markdown}
+    if not any(wanted.values()) and not options.print:
         beside = read[-1][1].parent
         wanted = {"html": str(beside / "report.html"), "markdown": str(beside / "report.md")}
-    _check_places([*wanted.values(), *([_STDOUT] if options.print else [])], [file for _, file in read])
+    places = {form: place for form, place in wanted.items() if place}
+    if any(os.path.realpath(place) == os.path.realpath(file) for place in places.values() for _, file in read):
+        raise ResultsError("a report is not written over the results", got=printable(", ".join(places.values())))
     # All are made before any is written: an error leaves nothing half done.
-    contents = [(place, _FORMS[form](results)) for form, place in wanted.items()]
+    contents = [
+        (place, html(results) if form == "html" else summary_markdown(results)) for form, place in places.items()
+    ]
     for place, content in contents:
         if place == _STDOUT:
-            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.write(content.encode())
             sys.stdout.flush()
         else:
-            write_atomically(Path(place), content)
+            write_atomically(Path(place), content.encode())
             note(f"written: {place}")
     if options.print:
         say("\n\n".join(map(_summary, results)))
     return Exit.YES
-
-
-def _check_places(places: Sequence[str], results: Sequence[Path]) -> None:
-    """Raise `ResultsError` if a report would replace its results, or another report."""
-    real = [place if place == _STDOUT else os.path.realpath(place) for place in places]
-    if len(set(real)) < len(real):
-        raise ResultsError("two forms cannot go to the same place", got=printable(", ".join(places)))
-    if not {os.path.realpath(file) for file in results}.isdisjoint(real):
-        raise ResultsError("a report is not written over the results", got=printable(", ".join(places)))
-
-
-def _html(results: Sequence[Results]) -> bytes:
-    from ..report.html import html
-
-    return html(results).encode()
-
-
-def _markdown(results: Sequence[Results]) -> bytes:
-    from ..report.markdown import summary_markdown
-
-    return summary_markdown(results).encode()
-
-
-def _benchmark_json(results: Sequence[Results]) -> bytes:
-    from ..report.pytest_benchmark_json import benchmark_json
-
-    if len(results) > 1:
-        raise ResultsError(
-            "--benchmark-json has room for one run",
-            got=f"{len(results)} results",
-            next_command="kernelgauge report RESULTS --benchmark-json FILE   (once for each)",
-        )
-    return benchmark_json(results[0])
-
-
-_FORMS: dict[str, Callable[[Sequence[Results]], bytes]] = {
-    "html": _html,
-    "markdown": _markdown,
-    "benchmark_json": _benchmark_json,
-}
 
 
 def _summary(results: Results) -> str:
@@ -172,7 +134,7 @@ def _merge(options: argparse.Namespace) -> Exit:
     from ..files import write_atomically
     from ..report.html import html
     from ..report.markdown import summary_markdown
-    from ..report.page import Section, markdown, text, unlinked
+    from ..report.page import Section, markdown, text
     from ..results import encode_results, folder_names
     from ..results.merge import copy_traces, find_problems, merge, outcome, with_trace_prefix
 
@@ -207,9 +169,8 @@ def _merge(options: argparse.Namespace) -> Exit:
     problems = [*refused, *find_problems(merged)]
     word = outcome(merged, problems)
     headline, *lines = _merge_lines(word, merged, problems)
-    head = unlinked(markdown([Section(headline, tuple(lines))]))
-    rest = summary_markdown(linked, limit_bytes=_LARGEST_PAGE_BYTES - len(head.encode()))
-    write_atomically(target / "report.md", f"{head}\n{rest}".encode())
+    head = markdown([Section(headline, tuple(lines))])
+    write_atomically(target / "report.md", f"{head}\n{summary_markdown(linked)}".encode())
     write_atomically(target / "report.html", html(linked).encode())
     width, color = terminal()
     say(text([Section(lines=(headline, *lines))], width=width, color=color))
@@ -237,9 +198,8 @@ def _merge_lines(word: str, merged: Sequence[Results], problems: Sequence[str]) 
     machines = {machine for measured in by_workload.values() for machine, _ in measured}
     total = counted(len(by_workload), "workload") + (f" ({', '.join(parts)})" if parts else "")
     bad = [_workload_line(name, some) for name, some in by_workload.items() if any(not _is_quiet(e) for _, e in some)]
-    more = [f"and {counted(len(bad) - _MOST_WORKLOADS, 'more workload')}"] if len(bad) > _MOST_WORKLOADS else []
     headline = f"{word}  {counted(len(machines), 'machine')}, {total}"
-    return [headline, *(cut(f"failed: {each}") for each in problems), *map(cut, bad[:_MOST_WORKLOADS]), *more]
+    return [headline, *(cut(f"failed: {each}") for each in problems), *map(cut, bad)]
 
 
 def _is_quiet(workload: WorkloadResult) -> bool:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from ..errors import TraceError, printable
-from ..results.traces import read_trace
-from ..trace import Trace, Window
-from .output import Commands, Exit, say, terminal
+from ..errors import KernelgaugeError, TraceError, printable, printable_url
+from ..trace import Trace, Window, parse_blocks
+from ..trace.reader import FILE_BLOCK_BYTES
+from . import Commands, Exit, say, terminal
 
 if TYPE_CHECKING:
     from ..report.page import Section
     from ..report.traces import TraceComparison
     from ..trace.summary import Summary
 
-__all__ = ["add_commands"]
+__all__ = ["add_commands", "read_trace"]
 
 _TOP = 20
+PERFETTO_UI = "https://ui.perfetto.dev"
+# The only address of this machine that the page's Content-Security-Policy lets it fetch from
+# (perfetto, ui/src/frontend/index.ts).
+ADDRESS = ("127.0.0.1", 9001)
 
 
 def add_commands(commands: Commands) -> None:
@@ -121,13 +129,6 @@ def _show(options: argparse.Namespace) -> Exit:
     return Exit.YES
 
 
-def _open(trace: Path) -> Exit:
-    from .sharing import serve_trace
-
-    serve_trace(trace, announce=say)
-    return Exit.YES
-
-
 def _diff(options: argparse.Namespace) -> Exit:
     from ..report.traces import compare_data, compare_page, compare_traces, json_text
 
@@ -151,13 +152,6 @@ def _verdict(comparison: TraceComparison) -> Exit:
     return Exit.TROUBLE if is_incomplete else Exit.YES
 
 
-def _publish(options: argparse.Namespace) -> Exit:
-    from .sharing import publish
-
-    say("\n".join(publish(options.reports, options.destination, public_url=options.public_url)))
-    return Exit.YES
-
-
 def _top(options: argparse.Namespace) -> int:
     return options.top if options.top > 0 else sys.maxsize
 
@@ -174,6 +168,17 @@ def _summary(path: str, options: argparse.Namespace) -> Summary:
     finally:
         if collecting:
             gc.enable()
+
+
+def read_trace(path: Path | str) -> Trace:
+    """Read a trace of torch.profiler, gzip or JSON. Raises `TraceError` for anything else."""
+    try:
+        with open(path, "rb") as file:
+            return parse_blocks(iter(partial(file.read, FILE_BLOCK_BYTES), b""), where=str(path))
+    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+        raise TraceError(
+            "cannot read the trace", where=str(path), got=str(error), expected="a file that can be read"
+        ) from error
 
 
 def _windows(trace: Trace, path: str, options: argparse.Namespace) -> list[Window] | None:
@@ -202,3 +207,111 @@ def _formed(page: list[Section], options: argparse.Namespace) -> str:
         return markdown(page)
     width, color = terminal()
     return text(page, width=width, color=color)
+
+
+# -- the Perfetto UI ----------------------------------------------------------------------------------------------------
+
+
+def _open(path: Path) -> Exit:
+    """Serve one trace file to the Perfetto UI, and return when the page has fetched it."""
+    import secrets
+    import threading
+    import webbrowser
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    if not path.is_file():
+        raise TraceError("no such trace file", where=printable(str(path)), next_command="ls reports/latest/traces")
+    # A secret: other users and other pages of this machine's browser can reach the port too.
+    secret = f"/{secrets.token_urlsafe(16)}/{quote(path.name, errors='surrogateescape')}"
+    fetched = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != secret:
+                self.send_error(404)
+                return
+            # A fetch that breaks off is said by the page, which can repeat it.
+            with suppress(ConnectionError), path.open("rb") as trace:
+                size = os.fstat(trace.fileno()).st_size
+                self.send_response(200)
+                self.send_header("Access-Control-Allow-Origin", PERFETTO_UI)
+                self.send_header("Content-Length", str(size))
+                self.end_headers()
+                if self.connection.sendfile(trace) == size:
+                    fetched.set()
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing: the path is a secret."""
+
+    try:
+        server = ThreadingHTTPServer(ADDRESS, Handler)
+    except OSError as error:
+        raise KernelgaugeError(
+            f"cannot listen on {ADDRESS[0]}:{ADDRESS[1]}",
+            got=error.strerror,
+            next_command=f"ss -ltnp 'sport = :{ADDRESS[1]}'   (names the process that uses it)",
+        ) from error
+    with server:
+        link = _perfetto_link(f"http://{ADDRESS[0]}:{server.server_address[1]}{secret}")
+        threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+        try:
+            say(link)
+            webbrowser.open(link)
+            fetched.wait()
+        finally:
+            server.shutdown()
+    return Exit.YES
+
+
+def _publish(options: argparse.Namespace) -> Exit:
+    """Copy a folder of reports, or one trace. Each trace gets a Perfetto link if it has a public address."""
+    import fsspec  # type: ignore[import-untyped]
+
+    source, destination, public_url = options.reports, options.destination, options.public_url
+    files = _published_files(source)
+    if not files:
+        raise KernelgaugeError("nothing to publish", where=printable(str(source)), next_command="pytest perf")
+    if not destination:  # fsspec would take the current folder
+        raise KernelgaugeError("no destination", expected="a folder, or a URL such as s3://BUCKET/PREFIX")
+    if public_url is not None and not public_url.startswith("https://"):
+        raise KernelgaugeError("the Perfetto UI fetches from https:// only", got=printable_url(public_url))
+    try:
+        store, base = fsspec.core.url_to_fs(destination)
+        targets = {key: f"{base.rstrip('/')}/{key}" for key in files}
+        if not store.async_impl:  # async stores have no folders, and s3fs would create a missing bucket
+            for folder in {target.rpartition("/")[0] for target in targets.values()}:
+                store.makedirs(folder, exist_ok=True)
+        store.put([str(path) for path in files.values()], list(targets.values()))
+        traces = {key: target for key, target in targets.items() if key.endswith(".json.gz") or source.is_file()}
+        urls: list[str] = []
+        if public_url is not None:
+            urls = [f"{public_url.rstrip('/')}/{quote(key)}" for key in traces]
+        elif destination.startswith("hf://"):
+            urls = [store.url(target) for target in traces.values()]
+    except Exception as error:  # the errors of botocore or google.auth are no OSError
+        raise KernelgaugeError(
+            "cannot publish the reports",
+            where=printable_url(destination),
+            got=printable_url(f"{type(error).__name__}: {error}"),
+            next_command="kernelgauge publish REPORTS DEST   (run it again: it overwrites the files already copied)",
+        ) from error
+    count = f"{len(files)} {'file' if len(files) == 1 else 'files'}"
+    say("\n".join([f"{count} -> {printable_url(destination)}", *map(_perfetto_link, urls)]))
+    return Exit.YES
+
+
+def _published_files(source: Path) -> dict[str, Path]:
+    """Return the files to publish, by their path below the destination: no hidden ones, and no symbolic links."""
+    if source.is_file():
+        return {source.name: source}
+    found = [(path.relative_to(source), path) for path in sorted(source.rglob("*"))]
+    return {
+        key.as_posix(): path
+        for key, path in found
+        if path.is_file() and not path.is_symlink() and not any(part.startswith(".") for part in key.parts)
+    }
+
+
+def _perfetto_link(url: str) -> str:
+    """Return the address at which the Perfetto UI opens a trace. The page decodes `url` once."""
+    return f"{PERFETTO_UI}/#!/?url={quote(url, safe=':/')}"

@@ -7,14 +7,14 @@ from .baseline import (
     Entry,
     Process,
     Recorded,
-    calibrated,
-    check_integers,
+    combined,
     decode_baseline,
     encode_baseline,
     from_run,
     gemm_kernel,
     references_us,
 )
+from .cause import cause_reasons, compile_causes
 from .expectation import Expectation, applicable, mismatches
 from .fingerprint import Comparison, FieldChange, compare
 from .priors import FALSE_ALARMS_PER_RUN, Limits, Prior, prior_for
@@ -31,7 +31,7 @@ from .review import (
     plan_update,
     review,
 )
-from .structure import compile_reasons, judge_structure
+from .structure import judge_structure
 from .time_verdict import judge_time, not_measured
 from .timing import Decision, ProcessTime, decide, on_same_host, variance_between_processes
 from .verdict import (
@@ -79,11 +79,11 @@ __all__ = [
     "TimeChange",
     "Verdict",
     "applicable",
-    "calibrated",
-    "check_integers",
+    "cause_reasons",
+    "combined",
     "compare",
     "comparison_count",
-    "compile_reasons",
+    "compile_causes",
     "decide",
     "decode_baseline",
     "encode_baseline",

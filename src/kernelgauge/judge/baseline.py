@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import ControlTime, Counts, Fingerprint, Observation, Run, Sample, Timer, is_duration, observe
+from ..run import ControlTime, Counts, Fingerprint, Observation, Origin, Run, Sample, Timer, is_duration, observe
 from ..trace.kernel import KernelRecord, was_autotuned, with_current_kind
 from .fingerprint import compare
 from .timing import ProcessTime
@@ -25,8 +24,7 @@ __all__ = [
     "Likeness",
     "Process",
     "Recorded",
-    "calibrated",
-    "check_integers",
+    "combined",
     "decode_baseline",
     "encode_baseline",
     "from_run",
@@ -46,9 +44,6 @@ _READABLE_VERSIONS = (2, 3, SCHEMA_VERSION)
 _DECIMALS = 3
 _SPREAD_DECIMALS = 6
 _WIDTH = 120  # of a line of the file
-_LARGEST_SPREAD = 100.0  # of logarithms: between the shortest duration and the longest there are 35
-_LARGEST_COUNT = 10**9  # of replicates, iterations and draws
-_LARGEST_INTEGER = 2**63 - 1  # larger ones do not fit into a float, and arithmetic on them fails
 
 
 class Likeness(IntEnum):
@@ -71,7 +66,7 @@ def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Like
         return Likeness.IDENTICAL
     if [identity.without_source for identity in before] == [identity.without_source for identity in after]:
         return Likeness.SAME_CONFIGURATION
-    if [identity.name for identity in before] == [identity.name for identity in after]:
+    if [identity.unnumbered for identity in before] == [identity.unnumbered for identity in after]:
         return Likeness.SAME_NAMES
     return Likeness.OTHER_KERNELS
 
@@ -105,9 +100,9 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One launch configuration of the workload's kernels. Inductor's autotuner chooses between several."""
 
-    draws: int  # in how many compiles it was chosen
+    draws: Annotated[int, msgspec.Meta(ge=1)]  # in how many compiles it was chosen
     kernels: tuple[KernelRecord, ...]
-    processes: tuple[Process, ...]
+    processes: Annotated[tuple[Process, ...], msgspec.Meta(min_length=1)]
 
     @property
     def device_time_us(self) -> float:
@@ -153,7 +148,8 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file of `baselines/<gpu>/`. Field order is the order in the file.
 
     Unknown fields are ignored here and in `recorded` only: older files have `ancestors`.
-    `recorded`: None if the file was written in schema 2.
+    `recorded`: None if the file was written in schema 2. `origins`: of each kernel, which are shown and never judged; older files
+    have none.
     """
 
     schema_version: int
@@ -161,8 +157,9 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     workload: str
     fingerprint: Fingerprint
     counts: Counts
-    entries: tuple[Entry, ...]
+    entries: Annotated[tuple[Entry, ...], msgspec.Meta(min_length=1)]
     recorded: Recorded | None = None
+    origins: tuple[Origin | None, ...] = ()
 
     def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
         """Return the entry to compare these kernels with: that of their own configuration, else the one chosen most often."""
@@ -231,6 +228,7 @@ def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Basel
         counts=run.counts,
         entries=(Entry(draws=1, kernels=kernels, processes=(Process(run.gpu, timers, controls, run.host),)),),
         recorded=recorded,
+        origins=run.origins,
     )
 
 
@@ -249,23 +247,22 @@ def _rounded(observation: Observation) -> Observation:
     )
 
 
-def calibrated(runs: Sequence[Run], *, suite: str, recorded: Recorded | None = None) -> Baseline:
+def combined(runs: Sequence[Baseline]) -> Baseline:
     """Return the baseline of several runs of one workload, each from a process of its own.
 
     It has one entry for each launch configuration. Raises `ValueError` if the runs ran other kernels, counted other
     things or ran on other machines: such a difference is a change and no noise.
     """
-    singles = [from_run(run, suite=suite, recorded=recorded) for run in runs]
-    first = singles[0]
-    for single in singles[1:]:
-        if single.counts != first.counts:
-            raise ValueError(f"the processes counted differently: {first.counts} and {single.counts}")
-        comparison = compare(first.fingerprint, single.fingerprint)
+    first = runs[0]
+    for other in runs[1:]:
+        if other.counts != first.counts:
+            raise ValueError(f"the processes counted differently: {first.counts} and {other.counts}")
+        comparison = compare(first.fingerprint, other.fingerprint)
         if not comparison.identical:
             raise ValueError(f"the processes ran on different machines or software: {comparison}")
-        if likeness(first.entries[0].kernels, single.entries[0].kernels) is Likeness.OTHER_KERNELS:
+        if likeness(first.entries[0].kernels, other.entries[0].kernels) is Likeness.OTHER_KERNELS:
             raise ValueError("the processes ran different kernels")
-    return msgspec.structs.replace(first, entries=merge_entries(singles))
+    return msgspec.structs.replace(first, entries=merge_entries(runs))
 
 
 def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
@@ -332,9 +329,8 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
                 msgspec.json.decode(content, type=Baseline), schema_version=SCHEMA_VERSION
             )
             baseline = msgspec.structs.replace(baseline, entries=tuple(map(_with_current_kinds, baseline.entries)))
-            for field, wrong in _contradictions(baseline):
-                raise ValueError(f"{wrong} - at `$.{field}`")
-            check_integers(content)
+            for wrong in _contradictions(baseline):
+                raise ValueError(wrong)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         conflict = b"<<<<<<<" in content
         raise BaselineError(
@@ -372,66 +368,19 @@ def _with_current_kinds(entry: Entry) -> Entry:
     return msgspec.structs.replace(entry, kernels=tuple(kernels))
 
 
-def check_integers(content: bytes) -> None:
-    """Raise `ValueError` for an integer of more than 64 bits anywhere in a JSON document, with its path."""
-    if not re.search(rb"[\[:,\s]-?[0-9]{19,}\s*[\],}]", content):  # far faster than a second decoding
-        return
-    waiting: list[tuple[str, Any]] = [("$", msgspec.json.decode(content))]
-    while waiting:
-        path, value = waiting.pop()
-        if isinstance(value, dict):
-            waiting += [(f"{path}.{name}", part) for name, part in value.items()]
-        elif isinstance(value, list):
-            waiting += [(f"{path}[{index}]", part) for index, part in enumerate(value)]
-        elif isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
-            raise ValueError(f"expected an integer of at most 64 bits, got {str(value)[:24]}... - at `{path}`")
-
-
-def _contradictions(baseline: Baseline) -> Iterator[tuple[str, str]]:
-    """Yield each field whose value the types allow and no measurement shows, with what is wrong."""
-    for name, value in msgspec.structs.asdict(baseline.counts).items():
-        if value and value < 0:
-            yield f"counts.{name}", f"negative: {value}"
-    if not baseline.entries:
-        yield "entries", "a baseline has at least one"
+def _contradictions(baseline: Baseline) -> Iterator[str]:
+    """Yield what the types allow and no measurement shows, such as what is left of a merge by hand."""
     names = [[kernel.identity.name for kernel in entry.kernels] for entry in baseline.entries]
     for index, entry in enumerate(baseline.entries):
+        path = f"$.entries[{index}]"
         if names[index] != names[0]:
-            yield f"entries[{index}].kernels", "kernels differ from those of the first entry"
+            yield f"kernels differ from those of the first entry - at `{path}.kernels`"
         if baseline.counts.launches != len(entry.kernels):
-            yield "counts.launches", f"{baseline.counts.launches}, but there are {len(entry.kernels)} kernels"
-        if baseline.counts.kernels != len(set(names[index])):
-            yield "counts.kernels", f"{baseline.counts.kernels}, but the kernels have {len(set(names[index]))} names"
-        yield from ((f"entries[{index}].{field}", wrong) for field, wrong in _entry_contradictions(entry))
-
-
-def _entry_contradictions(entry: Entry) -> Iterator[tuple[str, str]]:
-    if not entry.processes:
-        yield "processes", "an entry has at least one"
-    yield from _count("draws", entry.draws)
-    for index, kernel in enumerate(entry.kernels):
-        if kernel.device_time_us != 0:  # it may be rounded to 0
-            yield from _duration(f"kernels[{index}].device_time_us", kernel.device_time_us)
-    for index, process in enumerate(entry.processes):
-        for name, control in process.controls.items():
-            yield from _duration(f"processes[{index}].controls.{name}.device_time_us", control.device_time_us)
-        for timer, seen in process.timers.items():
-            path = f"processes[{index}].timers.{timer.value}"
-            yield from _duration(f"{path}.mean_us", seen.mean_us)
-            yield from _duration(f"{path}.control_us", seen.control_us)
-            yield from _count(f"{path}.replicates", seen.replicates)
-            yield from _count(f"{path}.iterations", seen.iterations)
-            if (seen.spread is None) != (seen.replicates < 2):
-                yield f"{path}.spread", f"{seen.spread} of {seen.replicates} replicates"
-            elif seen.spread is not None and not 0 <= seen.spread <= _LARGEST_SPREAD:
-                yield f"{path}.spread", f"no standard deviation: {seen.spread}"
-
-
-def _duration(path: str, us: float | None) -> Iterator[tuple[str, str]]:
-    if us is not None and not is_duration(us):
-        yield path, f"no duration: {us}"
-
-
-def _count(path: str, count: int) -> Iterator[tuple[str, str]]:
-    if not 1 <= count <= _LARGEST_COUNT:
-        yield path, f"expected 1 to {_LARGEST_COUNT}, got {count}"
+            yield f"{baseline.counts.launches} launches, but there are {len(entry.kernels)} kernels - at `{path}.kernels`"
+        for number, process in enumerate(entry.processes):
+            times_us = [each.device_time_us for each in process.controls.values()]
+            for observation in process.timers.values():
+                times_us += [us for us in (observation.mean_us, observation.control_us) if us is not None]
+            for us in times_us:
+                if not is_duration(us):
+                    yield f"no duration: {us} - at `{path}.processes[{number}]`"

@@ -14,9 +14,9 @@ from ..errors import BaselineError, NewerBaselineError
 from ..run import Timer
 from ..trace.kernel import KernelIdentity
 from .baseline import Baseline, Entry, Likeness, Recorded, gemm_kernel, merge_entries
+from .cause import cause_reasons, kernel_causes
 from .fingerprint import FieldChange, compare
 from .priors import Limits, prior_for
-from .time_verdict import explain
 from .timing import Decision, decide
 from .verdict import Status
 
@@ -458,7 +458,7 @@ def _reviewed(
         group=_group(old, new, times),
         times=times,
         evidence=tuple(_evidence(old, new, change, times)),
-        doubts=(*doubts, *_time_doubts(times, doubts)),
+        doubts=(*doubts, *(f"{each.timer.label}: inconclusive" for each in times if each.undecided)),
     )
 
 
@@ -486,20 +486,10 @@ def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequen
     device = next((each for each in times if each.timer is Timer.DEVICE), None)
     if (device is not None and device.moved) or not alike.same_configuration:
         stored = entry.kernels_in(device.before_us if device is not None else None)
-        named, rest = explain(stored, new.entries[0].kernels)
-        yield from named
+        causes, rest = kernel_causes(stored, new.entries[0].kernels)
+        yield from (reason.text for reason in cause_reasons(causes))
         if rest:
             yield rest
-
-
-def _time_doubts(times: Sequence[TimeChange], doubts: Sequence[str]) -> Iterator[str]:
-    """Yield the times that are inconclusive, and those that the file would lose, unless `doubts` name them."""
-    found = [(f"{each.timer.label}: {Status.UNDECIDED.value}", "  inconclusive") for each in times if each.undecided]
-    lost = [each for each in times if each.after_us is None]
-    found += [(f"{each.timer.label} was not measured", ", and the baseline has it") for each in lost]
-    for start, end in found:
-        if not any(doubt.startswith(start) for doubt in doubts):
-            yield start + end
 
 
 def _disagreements(new: Baseline, candidate: Candidate, comparisons: int) -> Iterator[str]:

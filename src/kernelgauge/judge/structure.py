@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-from ..run import Counts, Run
+from ..run import Run
 from ..trace.difference import align
 from ..trace.kernel import configuration_change
 from .baseline import Baseline, Entry
+from .cause import cause_reasons, count_causes, kernel_causes
 from .fingerprint import Comparison
 from .verdict import STRUCTURE, Reason, Status, Verdict
 
-__all__ = ["compile_reasons", "judge_structure"]
-
-_MOST_EVENTS = 4  # shown in a verdict; the results have all
+__all__ = ["judge_structure"]
 
 # Counts that belong to torch as much as to the code: another version of torch may count otherwise for the same work.
 _COUNTS_OF_TORCH = ("dispatcher_ops", "peak_allocated_bytes")
@@ -29,55 +26,41 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
     """
     if not comparison.comparable:
         return Verdict(Status.INCOMPARABLE, run.workload, STRUCTURE, f"structure not compared: {comparison}")
-    reasons: list[Reason] = []
     status, headline = Status.PASS, ""
     entry, _ = baseline.entry_like(run.kernels)
-    if run.kernel_names() != [kernel.identity.name for kernel in entry.kernels]:
+    kernels: list[str] = []
+    if [each.identity.unnumbered for each in run.kernels] != [each.identity.unnumbered for each in entry.kernels]:
         status = Status.REGRESSED
         headline = "kernels differ from the baseline"
-        reasons += [Reason("kernels", line) for line in _kernel_diff(run, entry)]
+        kernels += _kernel_diff(run, entry)
     configurations = _configuration_changes(run, entry)
     if configurations:
         status = Status.REGRESSED
         headline = headline or "launch configurations differ from the baseline"
-        reasons += [Reason("kernels", line) for line in configurations]
+        kernels += configurations
     more, less = _count_changes(run, baseline)
+    shown: list[str] = []
     if any(change.field == "torch" for change in comparison.moved):
         of_torch = tuple(field.replace("_", " ") for field in _COUNTS_OF_TORCH)
         shown = [line for line in (*more, *less) if line.startswith(of_torch)]
         more, less = ([line for line in lines if line not in shown] for lines in (more, less))
-        reasons += [Reason("counts", f"{line}, not judged: another version of torch") for line in shown]
-    reasons += [Reason("counts", line) for line in (*more, *less)]
     if more:
         status = Status.REGRESSED
-        reasons += compile_reasons(run, baseline.counts)
-        reasons += _op_reasons(run, baseline.counts)
     elif less and status is Status.PASS:
         status = Status.IMPROVED
+    causes = count_causes(run, baseline.counts) if more else []
+    causes += (
+        kernel_causes(entry.kernels, run.kernels, run.origins, baseline.origins, is_timed=False)[0] if kernels else []
+    )
+    reasons = (
+        *cause_reasons(causes),
+        *(Reason("counts", f"{line}, not judged: another version of torch") for line in shown),
+        *(Reason("counts", line) for line in (*more, *less)),
+        *(Reason("kernels", line) for line in kernels),
+    )
     if status is Status.PASS:
-        return Verdict(status, run.workload, STRUCTURE, "same kernels, same counts", tuple(reasons))
-    return Verdict(status, run.workload, STRUCTURE, headline or "other counts", tuple(reasons))
-
-
-def compile_reasons(run: Run, usual: Counts) -> list[Reason]:
-    """Return where the code breaks the graph or is compiled again, if that is more often than usual."""
-    more = {
-        "graph break": run.counts.graph_breaks > usual.graph_breaks,
-        "recompile": run.counts.recompiles > usual.recompiles,
-    }
-    told = [str(event) for event in run.compile_events if more[event.kind]]
-    rest = [f"{len(told) - _MOST_EVENTS} more"] if len(told) > _MOST_EVENTS else []
-    return [Reason("why", text) for text in (*told[:_MOST_EVENTS], *rest)]
-
-
-def _op_reasons(run: Run, usual: Counts) -> list[Reason]:
-    """Return the ops behind copies and synchronising calls, if there are more of them than usual."""
-    ops: list[str] = []
-    if run.counts.copies > usual.copies:
-        ops += run.copying_ops
-    if run.counts.synchronizations > usual.synchronizations:
-        ops += run.synchronizing_ops
-    return [Reason("why", f"{text}{f', {count} times' if count > 1 else ''}") for text, count in Counter(ops).items()]
+        return Verdict(status, run.workload, STRUCTURE, "same kernels, same counts", reasons)
+    return Verdict(status, run.workload, STRUCTURE, headline or "other counts", reasons)
 
 
 def _kernel_diff(run: Run, entry: Entry) -> list[str]:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
 from ..run import Run, Timer, observe
-from ..trace.difference import KernelChange, align
-from ..trace.kernel import KernelIdentity, KernelRecord, configuration_change, was_autotuned
+from ..trace.difference import align
+from ..trace.kernel import KernelRecord, configuration_change
 from .baseline import Baseline, Entry, Likeness, gemm_kernel, is_other_choice, references_us
+from .cause import cause_reasons, count_causes, kernel_causes
 from .fingerprint import Comparison
 from .priors import Limits, prior_for
 from .timing import Decision, ProcessTime, decide, reference_moves
 from .verdict import Reason, Status, Verdict
 
-__all__ = ["describe_choice", "explain", "judge_time", "not_measured"]
+__all__ = ["describe_choice", "judge_time", "not_measured"]
 
-# A kernel is named as a cause if it carries this share of the total change; the others are summed up in one line.
-_NAMED_SHARE = 0.10
-_NAMED_AT_LEAST = 3
-# Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
-_UNCHANGED = 0.01
+
+_SHOWN_TRANSFERS = 0.1  # of the time without kernels: less is not what a call waits for
 
 
 @dataclass(frozen=True)
@@ -126,76 +123,12 @@ def _headline(compared: ComparedTime, after: ProcessTime) -> str:
 # -- why --------------------------------------------------------------------------------------------------------------
 
 
-def explain(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> tuple[list[str], str]:
-    """(one text for each kernel that carries the change, one line about the rest)."""
-    changes = align(before, after)
-    total = sum(abs(change.delta_us) for change in changes)
-    by_weight = sorted(changes, key=lambda change: -abs(change.delta_us))
-    named = [
-        change
-        for change in by_weight
-        if not change.same_identity or (total > 0 and abs(change.delta_us) >= _NAMED_SHARE * total)
-    ]
-    if not named and total > 0:  # spread evenly over many kernels: none carries a tenth
-        named = by_weight[:_NAMED_AT_LEAST]
-    rest = [change for change in by_weight if not any(change is one for one in named)]  # two launches may be equal
-    return [_describe(change) for change in named], _describe_rest(rest)
-
-
-def _describe(change: KernelChange[KernelRecord]) -> str:
-    old, new = change.before, change.after
-    if old is None or new is None:
-        one, what = (new, "new") if old is None else (old, "gone")
-        return f"{one.identity.shown}  {what}: {one.device_time_us:.1f} us" if one else ""
-    head = f"{new.identity.shown}  {old.device_time_us:.1f} -> {new.device_time_us:.1f} us ({change.delta_us:+.2f})"
-    if change.same_identity:
-        return f"{head}: same kernel, same launch configuration, {'slower' if change.delta_us > 0 else 'faster'}"
-    source = _describe_source(old.identity, new.identity)
-    configuration = configuration_change(old.identity, new.identity)
-    if not configuration:
-        return f"{head}: {source}same launch configuration"
-    cause = ": Inductor's autotuner chose differently" if was_autotuned(old.identity, new.identity) else ""
-    return f"{head}: {source}other launch configuration:\n{configuration}{cause}"
-
-
-def _describe_source(before: KernelIdentity, after: KernelIdentity) -> str:
-    if before.source_hash is None or after.source_hash is None:
-        return ""
-    if before.source_hash == after.source_hash:
-        return f"same source ({after.source_hash[:8]}), "
-    return f"other source ({before.source_hash[:8]} -> {after.source_hash[:8]}), "
-
-
-def _describe_rest(rest: Sequence[KernelChange[KernelRecord]]) -> str:
-    if not rest:
-        return ""
-    before = sum(change.before.device_time_us for change in rest if change.before)
-    delta = sum(change.delta_us for change in rest)
-    kinds = Counter(change.after.identity.kind for change in rest if change.after)
-    counted = ", ".join(_counted(count, kind) for kind, count in kinds.items())
-    share = delta / before if before else 0.0
-    if abs(share) < _UNCHANGED:
-        return f"{counted} unchanged (same identity, {100 * share:+.1f} %, {delta:+.2f} us)"
-    return f"{counted} of the same identity, {100 * share:+.1f} % together ({delta:+.2f} us)"
-
-
-def _counted(count: int, kind: str) -> str:
-    if kind == "gemm":
-        return f"{count} GEMM{'s' if count > 1 else ''}"
-    return f"{count} {kind} kernel{'s' if count > 1 else ''}"
-
-
 def time_reasons(compared: ComparedTime) -> list[Reason]:
     timer, decision = compared.timer, compared.decision
     changed = decision.status in (Status.REGRESSED, Status.IMPROVED)
     reasons = _choice_reasons(compared) if timer is Timer.DEVICE else []
-    if timer is Timer.DEVICE and changed:
-        # What the GPU's own change of speed did to every kernel is no reason: `_machine_reasons` names it.
-        usual = compared.entry.kernels_in(decision.before_us * math.exp(decision.machine))
-        named, rest = explain(usual, compared.run.kernels)
-        reasons += [Reason("why", text) for text in named] + ([Reason("rest", rest)] if rest else [])
-    elif changed:
-        reasons += _host_reasons(compared)
+    if changed:
+        reasons += _causes(compared)
     if timer is Timer.DEVICE and (changed or decision.machine):
         reasons += _machine_reasons(compared)
     if timer is not Timer.DEVICE and compared.run.neighbours and decision.status is not Status.PASS:
@@ -224,16 +157,24 @@ def _machine_reasons(compared: ComparedTime) -> list[Reason]:
     return [Reason("machine", "not compared: the reference kernels differ from the baseline's")] if run.controls else []
 
 
-def _host_reasons(compared: ComparedTime) -> list[Reason]:
-    timer, run, baseline = compared.timer, compared.run, compared.baseline
-    reasons = _latency_parts(compared) if timer is Timer.END_TO_END else []
+def _causes(compared: ComparedTime) -> list[Reason]:
+    """Name what changed: of the GPU time its kernels; of the host's times what else the host does, and where the time went."""
+    timer, run, baseline, decision = compared.timer, compared.run, compared.baseline, compared.decision
+    counted = count_causes(run, baseline.counts)
+    if timer is Timer.DEVICE:
+        # What the GPU's own change of speed did to every kernel is no reason: `_machine_reasons` names it.
+        usual = compared.entry.kernels_in(decision.before_us * math.exp(decision.machine))
+        causes, rest = kernel_causes(usual, run.kernels, run.origins, baseline.origins)
+        return [*cause_reasons([*counted, *causes]), *([Reason("rest", rest)] if rest else [])]
+    causes, _ = kernel_causes(compared.entry.kernels, run.kernels, run.origins, baseline.origins, is_timed=False)
+    reasons = cause_reasons([*counted, *causes])
     ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
     if ops[0] != ops[1]:
         reasons.append(Reason("why", f"dispatcher ops {ops[0]} -> {ops[1]}"))
-    elif timer is Timer.HOST:
-        how = "slower" if compared.decision.status is Status.REGRESSED else "faster"
+    elif timer is Timer.HOST and not reasons:
+        how = "slower" if decision.status is Status.REGRESSED else "faster"
         reasons.append(Reason("why", f"the host is {how} in the same {ops[1]} dispatcher ops, or around them"))
-    return reasons
+    return [*reasons, *(_latency_parts(compared) if timer is Timer.END_TO_END else [])]
 
 
 def _latency_parts(compared: ComparedTime) -> list[Reason]:
@@ -246,9 +187,11 @@ def _latency_parts(compared: ComparedTime) -> list[Reason]:
     old, new = geometric_mean(usual), observe(device).mean_us
     old_idle, new_idle = decision.before_us - old, observe(latency).mean_us - new
     bound = "launch-bound" if new_idle > new else "host-bound or launch-bound"
+    if run.transfers_us >= _SHOWN_TRANSFERS * new_idle:
+        bound = f"{run.transfers_us:.1f} us of it in copies and memsets"
     return [
-        Reason("why", f"GPU busy {old:.1f} -> {new:.1f} us ({new - old:+.1f})"),
-        Reason("why", f"GPU idle {old_idle:.1f} -> {new_idle:.1f} us ({new_idle - old_idle:+.1f}): {bound}"),
+        Reason("why", f"kernels {old:.1f} -> {new:.1f} us ({new - old:+.1f})"),
+        Reason("why", f"without kernels {old_idle:.1f} -> {new_idle:.1f} us ({new_idle - old_idle:+.1f}): {bound}"),
     ]
 
 

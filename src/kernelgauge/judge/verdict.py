@@ -29,6 +29,10 @@ NUMERICS = "numerics"
 MEASUREMENT = "measurement"  # it failed
 
 
+_MOST_LINES = 12  # of a failure in the terminal
+_LAST = ("baseline", "accept", "next")  # what to do about it
+
+
 class Status(str, Enum):
     """What is said of a workload. `worst` ranks them."""
 
@@ -130,6 +134,23 @@ class Verdict:
 
     def because(self, *reasons: Reason) -> Verdict:
         return replace(self, reasons=(*self.reasons, *reasons))
+
+    def brief(self, *, see: str = "") -> str:
+        """Return it in at most twelve lines, without the kernels one by one.
+
+        `see`: the test that has named its causes already.
+        """
+        shown = [reason for reason in self.reasons if reason.label not in ("kernels", "counts", "trace")]
+        if see:
+            shown = [Reason("cause", f"see {see}"), *(each for each in shown if each.label not in ("cause", "code"))]
+        counts = ", ".join(reason.text for reason in self.reasons if reason.label == "counts")
+        first = [each for each in shown if each.label not in _LAST] + ([Reason("counts", counts)] if counts else [])
+        lines = str(replace(self, reasons=tuple(first))).split("\n")
+        last = str(replace(self, reasons=tuple(each for each in shown if each.label in _LAST))).split("\n")[1:]
+        most = _MOST_LINES - len(last)
+        if len(lines) > most:
+            lines = [*lines[: most - 1], f"  {'more':<8} in the report, or with pytest -v"]
+        return "\n".join([*lines, *last])
 
     def __str__(self) -> str:
         lines = [f"{self.workload}: {self.status.value}  {self.headline}"]

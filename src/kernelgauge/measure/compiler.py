@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from traceback import FrameSummary
 from types import CodeType
@@ -21,12 +24,18 @@ from ..run import CompileEvent
 __all__ = [
     "CompileCounts",
     "compile_counts",
+    "is_generated",
+    "is_of_a_library",
+    "is_ours",
+    "is_users",
+    "provenance",
     "reset_compiler",
     "silence_structured_trace",
     "torch_set_up",
 ]
 
 
+_BASIC_PROVENANCE = 2  # level: the lines of each kernel, without what costs time to compile (torch/_inductor/config.py)
 _structured_trace = logging.getLogger("torch.__trace")
 
 
@@ -47,6 +56,7 @@ def reset_compiler() -> None:
     """Forget every compiled graph: each workload starts at region 0/0, as in a process of its own."""
     torch.compiler.reset()
     _counters().clear()
+    _compilations().clear_compilation_metrics()
 
 
 def compile_counts() -> CompileCounts:
@@ -57,6 +67,15 @@ def compile_counts() -> CompileCounts:
     places = sum(event.kind == "graph break" for event in events)
     breaks = max(sum(counters["graph_break"].values()), places)
     return CompileCounts(int(counters["stats"].get("unique_graphs", 0)), breaks, events)
+
+
+def provenance() -> list[dict[str, list[str]]]:
+    """Return of each graph compiled since the last `reset_compiler` the stacks of each of its kernels, by the kernel's handle.
+
+    The handle stands in the generated code (torch/_inductor/debug.py). A torch before 2.10 has none.
+    """
+    metrics = _compilations().get_compilation_metrics()
+    return [json.loads(text) for each in metrics for text in getattr(each, "inductor_provenance", None) or ()]
 
 
 def _compile_events() -> tuple[CompileEvent, ...]:
@@ -104,6 +123,42 @@ def _is_of_torch(file: str) -> bool:
     return Path(file).is_relative_to(Path(torch.__file__).parent)
 
 
+# -- whose code a file is ---------------------------------------------------------------------------------------------------
+
+_OURS = Path(__file__).parents[1]
+
+
+@lru_cache(maxsize=4096)  # each frame of a session asks
+def is_users(file: str) -> bool:
+    """Tell whether a file is the user's: no package, and not generated."""
+    libraries = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+    return _is_source(file) and not any(Path(file).is_relative_to(folder) for folder in libraries)
+
+
+@lru_cache(maxsize=4096)
+def is_of_a_library(file: str) -> bool:
+    """Tell whether a file belongs to an installed package that is not torch: its kernels are somebody's, and have lines."""
+    packages = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
+    is_installed = any(Path(file).is_relative_to(folder) for folder in packages)
+    return (
+        _is_source(file) and is_installed and not any(Path(file).is_relative_to(each / "triton") for each in packages)
+    )
+
+
+def _is_source(file: str) -> bool:
+    return not (file.startswith("<") or is_generated(file) or _is_of_torch(file) or is_ours(file))
+
+
+def is_ours(file: str) -> bool:
+    return Path(file).is_relative_to(_OURS)
+
+
+def is_generated(file: str) -> bool:
+    """Tell whether Inductor wrote a file."""
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return "torchinductor_" in file or bool(folder and Path(file).is_relative_to(folder))
+
+
 @contextmanager
 def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
     """Set torch up for measuring, and restore what that changes for all of the process.
@@ -128,8 +183,11 @@ def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
     numbers = torch.get_rng_state()
     gpu_numbers = cuda.get_rng_state() if cuda.is_initialized() else None
     was_profiled, was_deterministic = inductor.cpp.enable_kernel_profile, has_switch and inductor.deterministic
+    was_traced = getattr(getattr(inductor, "trace", None), "provenance_tracking_level", None)
     was_disabled = _structured_trace.disabled
     inductor.cpp.enable_kernel_profile = True
+    if was_traced is not None:  # from the first compile on: a cached graph keeps what it was compiled with
+        inductor.trace.provenance_tracking_level = max(was_traced, _BASIC_PROVENANCE)
     if deterministic:
         inductor.deterministic = True
     try:
@@ -139,6 +197,8 @@ def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
         if gpu_numbers is not None:
             cuda.set_rng_state(gpu_numbers)
         inductor.cpp.enable_kernel_profile = was_profiled
+        if was_traced is not None:
+            inductor.trace.provenance_tracking_level = was_traced
         if deterministic:
             inductor.deterministic = was_deterministic
         _structured_trace.disabled = was_disabled
@@ -155,6 +215,11 @@ def silence_structured_trace() -> None:
 
 
 def _counters() -> Any:  # Dynamo's own type is a private alias
-    from torch._dynamo.utils import counters
+    return _compilations().counters
 
-    return counters
+
+def _compilations() -> Any:
+    """Return the module in which Dynamo keeps what it compiled."""
+    import torch._dynamo.utils
+
+    return torch._dynamo.utils

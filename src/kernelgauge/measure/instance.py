@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from torch import nn
 
 from ..errors import KernelgaugeError, WorkloadError, shown_path
 from ..workload import Workload
-from .compiler import silence_structured_trace
+from .compiler import is_users, silence_structured_trace
 from .device import Device
 
 __all__ = ["TORCH_DTYPES", "Instance", "build", "first_call", "grad_mode", "reporting", "total_of"]
@@ -177,18 +175,11 @@ def _failed(workload: Workload, doing: str, error: Exception) -> WorkloadError:
 def _lines_of(error: Exception) -> str:
     """Return the innermost lines of the user's own code, outermost first; empty if there is none in the traceback."""
     found = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in found if _is_users(frame.filename)]
+    frames = [frame for frame in found if is_users(frame.filename)]
     return "\n".join(
         f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}"
         for frame in frames[-_SHOWN_FRAMES:]
     )
-
-
-def _is_users(file: str) -> bool:
-    ours = [Path(torch.__file__).parent, Path(__file__).parents[1]]
-    libraries = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
-    is_generated = file.startswith("<") or "torchinductor" in file
-    return not is_generated and not any(Path(file).is_relative_to(folder) for folder in (*ours, *libraries))
 
 
 def _source_of(workload: Workload) -> str | None:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..errors import DisturbedError, KernelgaugeError, MeasurementError, TimesError
+from ..errors import KernelgaugeError, MeasurementError, TimesError
 from ..run import ControlTime, Counts, Fingerprint, OpRecord, Run, Sample, Timer, on_the_fastest_host
 from ..trace import KernelRecord, dispatcher_ops, metadata_ops_that_launched
 from ..trace.lane import lane_of
 from ..trace.summary import kernel_work
+from ..workload import Workload
 from .conditions import conditions_of_all
 from .controls import roof
 from .device import Device
@@ -55,7 +56,9 @@ def observed(
     if error is not None and not isinstance(error, (DeviceLost, TimesError)):
         return error
     # The structure is sound, whatever disturbed the times. If the device fell off, times are sound if there are enough.
-    incomplete = None if error is None or (kept and isinstance(error, DeviceLost)) else _sentence(error)
+    incomplete = (
+        None if error is None or (kept and isinstance(error, DeviceLost)) else _sentence(error, subject.workload)
+    )
     if not subject.replicates and incomplete is None:
         incomplete = "no test of a time was selected"
     session, window = subject.structure, subject.structure.windows[-1]
@@ -85,8 +88,14 @@ def observed(
             occupancy_queries=window.occupancy_queries,
             metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
             steps=len(session.trace.steps()),
-            synchronizing_ops=window.synchronizing_ops,
-            copying_ops=window.copying_ops,
+            transfers_us=fmean(
+                sum(record.time_us for record in (*each.copies, *each.memsets)) for each in session.windows
+            ),
+            synchronizing_ops=tuple(text for text, _ in window.synchronizing_ops),
+            copying_ops=tuple(text for text, _ in window.copying_ops),
+            origins=subject.origins.kernels,
+            synchronization_origins=subject.origins.synchronizations,
+            copy_origins=subject.origins.copies,
             compile_events=subject.compile_events,
             work=tuple(kernel_work(kernel) for kernel in lane_of(session.trace, [window]).kernels),
             roof=roof(controls),
@@ -99,9 +108,9 @@ def observed(
     )
 
 
-def _sentence(error: KernelgaugeError) -> str:
+def _sentence(error: KernelgaugeError, workload: Workload) -> str:
     """Return why times are missing, without the workload's name."""
-    what = error.what.removeprefix(f"{error.workload}: ") if isinstance(error, DisturbedError) else error.what
+    what = error.what.removeprefix(f"{workload.id}: ")
     return f"{what}: {error.got}" if isinstance(error, TimesError) else what
 
 

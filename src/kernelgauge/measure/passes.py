@@ -111,9 +111,10 @@ class Passes:
         except KernelgaugeError as error:
             subject.end(told(error, self.device))
             return None
-        after = compile_counts()
-        subject.recompiles += after.graphs - before.graphs
-        subject.compile_events += after.events_since(before)
+        finally:  # other kernels than were profiled may come of a recompile
+            after = compile_counts()
+            subject.recompiles += after.graphs - before.graphs
+            subject.compile_events += subject.modules.located(after.events_since(before))
         if not measured.disturbed_by or subject.is_control:
             subject.replicates.append(measured)
             return measured

@@ -208,8 +208,15 @@ def are_alike(one: Iterable[KernelIdentity], other: Iterable[KernelIdentity]) ->
 
 def without(one: Sequence[KernelIdentity], other: Sequence[KernelIdentity]) -> list[KernelIdentity]:
     """Return what `one` has more often than `other`; all of it if nothing but their order differs."""
-    left = Counter(each.without_source for each in one) - Counter(each.without_source for each in other)
-    return list(left.elements()) or list(one if len(one) == len(other) else ())
+    left = Counter(each.without_source for each in other)
+    left.subtract(each.without_source for each in one)
+    more = {identity: -count for identity, count in left.items() if count < 0}
+    found = []
+    for each in reversed(one):
+        if more.get(each.without_source, 0) > 0:
+            more[each.without_source] -= 1
+            found.append(each)
+    return found[::-1] or list(one if len(one) == len(other) else ())
 
 
 def listed(identities: Iterable[KernelIdentity]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from ..errors import WorkloadError
+from ..errors import TimesError
 from ..run import Timer, summarize
 from ..workload import Workload
 from .conditions import Reading, disturbances, highest_clock_mhz
 from .device import Device
 from .instance import Instance, build, reporting
-from .profile import ProfilerSession, profile_session, told_apart
+from .profile import ProfilerSession, listed, profile_session, told_apart, without
 from .settings import Settings
 from .timing import HostTime, host_dispatch, warm_up
 
@@ -22,6 +22,9 @@ _HOLD_FACTOR = 1.5
 _HOLD_LEAST_US = 50.0
 # Longer than this, a call has more launches than a queue holds (1024), and no hold makes it follow without a gap.
 _HOLD_MOST_US = 20_000.0
+
+
+_SHOWN_KERNELS = 2  # of those that differ, in an error
 
 
 @dataclass
@@ -95,8 +98,8 @@ def replicate(
 
     A control's dispatch time is not measured, nor who else computes on the GPU: each such reading takes 2 to 3 ms.
 
-    Raises `WorkloadError` if it fails or runs other kernels than `structure`, `MeasurementError` if the profiler cannot
-    be trusted.
+    Raises `WorkloadError` if it fails, `TimesError` if it runs other kernels than `structure`, `MeasurementError` if the
+    profiler cannot be trusted.
     """
     started = time.perf_counter()
     instance = build(workload, device, replicate=index) if only_instance is None else only_instance
@@ -155,12 +158,10 @@ def _host(device: Device, instance: Instance, settings: Settings, pace: Pace) ->
 
 
 def _require_same_kernels(workload: Workload, structure: ProfilerSession, timed: ProfilerSession) -> None:
-    expected, got = (
-        told_apart(execution.identity for execution in session.executions[0]) for session in (structure, timed)
-    )
-    if got != expected:
-        raise WorkloadError(
+    expected, got = ([execution.identity for execution in session.executions[0]] for session in (structure, timed))
+    if told_apart(got) != told_apart(expected):
+        raise TimesError(
             f"{workload.id}: other kernels when it was timed than when it was profiled",
-            got=", ".join(got),
-            expected=", ".join(expected),
+            got=listed(without(got, expected)[:_SHOWN_KERNELS]),
+            expected=listed(without(expected, got)[:_SHOWN_KERNELS]),
         )

@@ -15,6 +15,7 @@ from ..workload import Workload
 from .compiler import compile_counts, reset_compiler
 from .device import Device
 from .instance import Instance, build, first_call, reporting
+from .origins import Modules, Origins, origins_of
 from .profile import ProfilerSession, profile_session
 from .replicate import Pace, Replicate
 from .settings import Settings
@@ -39,6 +40,8 @@ class Subject:
     pace: Pace
     graph_breaks: int
     peak: int | None
+    modules: Modules
+    origins: Origins = field(default_factory=Origins)
     is_control: bool = False
     recompiles: int = 0
     compile_events: tuple[CompileEvent, ...] = ()
@@ -151,14 +154,18 @@ def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
             raise WorkloadError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
         instance.prepare()
         prepared = compile_counts()
+        peak = device.peak_allocated_bytes(instance.call)
+        modules = Modules(instance.module)
         return Subject(
             workload=workload,
             structure=session,
             pace=Pace.of(call_us, session),
             graph_breaks=after.graph_breaks - before.graph_breaks,
             recompiles=prepared.graphs - after.graphs,
-            compile_events=prepared.events_since(before),
-            peak=device.peak_allocated_bytes(instance.call),
+            compile_events=modules.located(prepared.events_since(before)),
+            peak=peak,
+            modules=modules,
+            origins=origins_of(instance, modules, session, device, is_compiled=bool(after.graphs - before.graphs)),
             # Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call looks for its own
             # among them, so that its dispatch would take longer with each (docs/measuring.md).
             only_instance=instance if session.replays_graphs else None,

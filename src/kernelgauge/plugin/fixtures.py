@@ -111,7 +111,8 @@ class WorkloadTest:
         self.item.user_properties += [("kernelgauge_reason", verdict.headline), *_times(verdict)]
         accepts = self.session.options.accepts
         if self.session.fails(verdict):
-            pytest.fail(str(verdict), pytrace=False)
+            in_full = self.item.config.get_verbosity() > 0
+            pytest.fail(self.session.failure(verdict, self.item.name, in_full=in_full), pytrace=False)
         if verdict.status is Status.NO_BASELINE and not accepts:
             pytest.skip(self.session.how_to_record())  # the same words for each test: pytest folds them into one line
         if verdict.status is Status.NOT_JUDGED or (not verdict.status.decided and not accepts):

@@ -112,14 +112,6 @@ def _suite_folder(plugin: Any, config: pytest.Config) -> Path:
     return Path(file).parent if file else config.rootpath
 
 
-@pytest.hookimpl(wrapper=True)  # outermost: pytest-xdist looks at the number of workers in its own
-def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    said = workers.limit_workers(config)
-    if said is not None and config.getoption("verbose") >= 0:
-        print(said)  # noqa: T201  # there is no terminal reporter yet
-    return (yield)
-
-
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return workers.workers_for(config)

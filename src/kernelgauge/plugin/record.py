@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -13,12 +14,12 @@ import pytest
 
 from ..baselines.acceptance import refusals, update
 from ..errors import KernelgaugeError, StorageError, printable
+from ..files import write_atomically
 from ..judge import Action, PlannedChange, Status
 from ..report.baselines import plan_text
 from ..report.markdown import github_annotations, summary_markdown
 from ..report.terminal import summary, unknown_machines
-from ..results import Results, TestResult, encode_results
-from .artifacts import Artifacts
+from ..results import Artifacts, Results, TestResult, encode_results
 from .fixtures import SUBJECT
 from .session import Session
 from .suites import workload_of
@@ -78,7 +79,7 @@ def keep_part(session: Session) -> None:
             results, workloads=tuple(workload for workload in results.workloads if workload.id in tested)
         )
         try:
-            artifacts.write_results(encode_results(part))
+            write_atomically(artifacts.results, encode_results(part))
         except StorageError as error:
             session.warnings.append(str(error))
             tell_controller(session.pytest.config, error)
@@ -149,7 +150,7 @@ def _write_results(session: Session, found: Gathered, reporter: pytest.TerminalR
         reporter.write_line(f"report: {report}   traces: {traces}")
     workers = session.artifacts.workers
     if all(saved):
-        session.artifacts.remove_workers()
+        shutil.rmtree(workers, ignore_errors=True)
     elif workers.exists():
         kept = f"what the workers measured stays in {workers} until the next run"
         reporter.write_line(f"{kept}: kernelgauge merge {workers} --to DIR", red=True)
@@ -158,7 +159,7 @@ def _write_results(session: Session, found: Gathered, reporter: pytest.TerminalR
 def _save_results(session: Session, results: Results, artifacts: Artifacts, reporter: pytest.TerminalReporter) -> bool:
     """Whether they could be written."""
     try:
-        artifacts.write_results(encode_results(results))
+        write_atomically(artifacts.results, encode_results(results))
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
         _fail(session)
@@ -170,8 +171,8 @@ def _save_reports(session: Session, results: Sequence[Results], reporter: pytest
     from ..report.html import html  # jinja2: only where something was measured
 
     try:
-        session.artifacts.write_markdown(summary_markdown(results))
-        session.artifacts.write_html(html(results))
+        write_atomically(session.artifacts.markdown, summary_markdown(results).encode())
+        write_atomically(session.artifacts.html, html(results).encode())
     except KernelgaugeError as error:
         reporter.write_line(f"warning: {error}", yellow=True)
     _tell_github(results, reporter)

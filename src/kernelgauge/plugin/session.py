@@ -6,6 +6,7 @@ This state has one owner, `Session`. It measures all selected workloads together
 from __future__ import annotations
 
 import platform
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
@@ -32,8 +33,9 @@ from ..judge import (
     Status,
     Verdict,
     applicable,
+    cause_reasons,
     compare,
-    compile_reasons,
+    compile_causes,
     judge_structure,
     judge_time,
     mismatches,
@@ -41,10 +43,9 @@ from ..judge import (
 )
 from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
-from ..results import SCHEMA_VERSION, Results, TestResult, WorkloadResult
+from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer
 from ..workload import Workload
-from .artifacts import Artifacts
 from .options import Options
 from .suites import Suites
 
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "revision"]
 
+_COST = re.compile(r" \([+-][\d.]+ us\)")  # of a cause: another test may have timed it
 _GIT_TIMEOUT_S = 5.0  # a working tree on a slow network file system: then its commit is not known
 
 
@@ -118,6 +120,9 @@ class Session:
         self._confirmed: dict[str, KernelgaugeError | None] = {}  # latencies: why one could not be; None: it was
         self._unavailable: dict[str, str] = {}  # why a workload cannot run here
         self._verdicts: dict[tuple[str, str], Verdict] = {}  # by workload and subject
+        self._causes_shown: dict[
+            str, tuple[str, set[str]]
+        ] = {}  # by workload: the first test that named some, and which
         self._tests: dict[str, list[TestResult]] = {}  # by pytest's id: of a test, its last attempt
 
     # -- the machine ----------------------------------------------------------------------------------------------
@@ -324,7 +329,11 @@ class Session:
         # Beside the results, as they name it: a path of this machine says nothing to who reads them elsewhere.
         trace = self.artifacts.trace(workload).relative_to(self.artifacts.folder).as_posix()
         declared = msgspec.structs.replace(run.counts, graph_breaks=workload.graph_breaks, recompiles=0)
-        reasons = (*(Reason("why", line) for line in wrong), *compile_reasons(run, declared), Reason("trace", trace))
+        reasons = (
+            *cause_reasons(compile_causes(run, declared)),
+            *(Reason("why", line) for line in wrong),
+            Reason("trace", trace),
+        )
         return self.conclude(
             Verdict(Status.REGRESSED, workload.id, DECLARED, "differs from what the workload declares", reasons)
         )
@@ -428,6 +437,20 @@ class Session:
         """Keep the verdict that something could not be measured."""
         reasons = tuple(Reason(label, text) for label, text in error.details)
         return self.conclude(Verdict(Status.INVALID, workload.id, subject, error.what, reasons))
+
+    def failure(self, verdict: Verdict, test: str, *, in_full: bool) -> str:
+        """Return how a failing test ends: in a few lines, and the causes only where no test of the workload has named them yet.
+
+        `in_full`: every line. The results have them in any case.
+        """
+        if in_full:
+            return str(verdict)
+        causes = {_COST.sub("", reason.text) for reason in verdict.reasons if reason.label == "cause"}
+        first = self._causes_shown.setdefault(verdict.workload, (test, set()))
+        if first[0] != test and causes and causes <= first[1]:
+            return verdict.brief(see=first[0])
+        first[1].update(causes)
+        return verdict.brief()
 
     def fails(self, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, with the strictness that is asked for."""

@@ -30,13 +30,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class _Suite:
-    name: str  # its folder, relative to the root: what a baseline remembers
-    folder: Path
-    workloads: list[Workload]
-
-
 @dataclass
 class Suites:
     """The workloads of every suite that was collected, and the commands that select them.
@@ -46,20 +39,21 @@ class Suites:
 
     options: Options
     error: KernelgaugeError | None = None
-    _suites: dict[Hashable, _Suite] = field(default_factory=dict)  # by the conftest or plugin that declares them
-    _suite_of: dict[str, _Suite] = field(default_factory=dict)  # by workload id
+    # A suite is named by its folder, relative to the root: a baseline remembers that.
+    _declared: dict[Hashable, tuple[str, list[Workload]]] = field(default_factory=dict)  # by the conftest or plugin
+    _suite_of: dict[str, str] = field(default_factory=dict)  # by workload id
     _workloads: dict[str, Workload] = field(default_factory=dict)
     _for_cpu: set[str] = field(default_factory=set)  # ids of those that took the place of others
     _for_gpu: int = 0  # tests that are not selected
 
     def declare(self, plugin: Hashable, folder: Path, declaration: Callable[[], Any]) -> list[Workload]:
         """Return the workloads that a plugin declares for a folder, asked for once. Two with one id are an error."""
-        if plugin not in self._suites:
-            name = Path(os.path.relpath(folder, self.options.root)).as_posix()
-            suite = self._suites[plugin] = _Suite(name, folder, self._ask(folder, declaration))
-            for workload in suite.workloads:
+        if plugin not in self._declared:
+            suite = Path(os.path.relpath(folder, self.options.root)).as_posix()
+            self._declared[plugin] = suite, self._ask(folder, declaration)
+            for workload in self._declared[plugin][1]:
                 self._add(workload, suite)
-        return self._suites[plugin].workloads
+        return self._declared[plugin][1]
 
     def _ask(self, folder: Path, declaration: Callable[..., Any]) -> list[Workload]:
         try:
@@ -90,11 +84,11 @@ class Suites:
         self._for_cpu.add(chosen.id)
         return chosen
 
-    def _add(self, workload: Workload, suite: _Suite) -> None:
+    def _add(self, workload: Workload, suite: str) -> None:
         if workload.id in self._workloads:
             self.error = KernelgaugeError(
                 "two workloads have the same id",
-                where=f"suites {self._suite_of[workload.id].name} and {suite.name}",
+                where=f"suites {self._suite_of[workload.id]} and {suite}",
                 got=workload.id,
                 expected="one entry for each module, variant, pass, dtype and shape",
             )
@@ -148,13 +142,13 @@ class Suites:
         return sum(full or workload.matrix == "default" for workload in self._workloads.values())
 
     def suite_of(self, identifier: str) -> str:
-        return self._suite_of[identifier].name
+        return self._suite_of[identifier]
 
     def declared(self) -> dict[str, tuple[str, ...]]:
         """Ids of all workloads, selected or not, by suite."""
         found: dict[str, tuple[str, ...]] = {}
-        for suite in self._suites.values():
-            found[suite.name] = (*found.get(suite.name, ()), *(workload.id for workload in suite.workloads))
+        for suite, workloads in self._declared.values():
+            found[suite] = (*found.get(suite, ()), *(workload.id for workload in workloads))
         return found
 
     def sibling(self, workload: Workload, **changes: object) -> Workload:
@@ -173,7 +167,7 @@ class Suites:
 
         `suites`: their names, where other processes have collected them.
         """
-        names = [self._suite_of[workload.id].name] if workload else list(suites) or list(self.declared())
+        names = [self._suite_of[workload.id]] if workload else list(suites) or list(self.declared())
         folders = sorted(os.path.relpath(self.options.root / name, self.options.invoked_from) for name in names)
         chosen = ("-k", self._selector(workload)) if workload else ()
         return shlex.join(["pytest", *folders, *chosen, *self.options.measuring_arguments, "--perf-update"])

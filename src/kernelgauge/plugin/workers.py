@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -24,9 +24,8 @@ from ..errors import KernelgaugeError, ResultsError
 from ..files import write_atomically
 from ..judge import MEASUREMENT, Status, Verdict
 from ..measure.nvml import VISIBLE, visible_gpus
-from ..results import NAME, Results, TestResult, WorkloadResult, folder_names, read_results, started
+from ..results import NAME, Artifacts, Results, TestResult, WorkloadResult, folder_names, read_results, started
 from ..results.merge import join
-from .artifacts import Artifacts
 from .fixtures import skip_or_fail
 from .options import Options, WorkerPlace
 from .session import Session
@@ -39,7 +38,6 @@ __all__ = [
     "arguments_of",
     "gather",
     "is_controller",
-    "limit_workers",
     "place_of",
     "refuse",
     "require_suite",
@@ -68,20 +66,6 @@ def is_controller(config: pytest.Config) -> bool:
     """Return whether this process starts workers, and measures nothing itself."""
     distributes = config.getoption("dist", "no") != "no" and config.getoption("tx", None)
     return bool(distributes and not config.option.collectonly and not hasattr(config, "workerinput"))
-
-
-def limit_workers(config: pytest.Config) -> str | None:
-    """Take back workers that would find every GPU taken; return what to say of it.
-
-    Where tests of anything else are asked for, no worker is taken from them.
-    """
-    wanted = getattr(config.option, "numprocesses", None)
-    places = workers_for(config)
-    if not isinstance(wanted, int) or places is None or wanted <= places:
-        return None
-    config.option.numprocesses = places
-    why = "one worker times on each GPU" if _gpus(config) else "there is one device to time on"
-    return f"kernelgauge: {why}: -n {wanted} -> {places}"
 
 
 def workers_for(config: pytest.Config) -> int | None:
@@ -155,9 +139,7 @@ class Controller:
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
         if not has_suite(config) or config.getoption("dist") == "each":
             return None
-        from .scheduling import OneWorkerOnEachGpu
-
-        return OneWorkerOnEachGpu(config, log, self._groups)
+        return _scheduler(config, log, self._groups)
 
     def pytest_xdist_node_collection_finished(self, node: Any) -> None:
         artifacts = self._session.artifacts
@@ -190,6 +172,62 @@ class Controller:
 def _end_at_sigterm(*_: object) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not end the report
     pytest.exit("SIGTERM")
+
+
+def _scheduler(config: pytest.Config, log: Any, groups: Mapping[str, str]) -> Any:
+    """Return a scheduler that runs each group of workloads on one worker, and one worker on each GPU.
+
+    The first worker that gets work on a GPU keeps that GPU while it lives: two would disturb each other. The other workers
+    run the other tests, in the order and the scopes that ``--dist`` asks for.
+
+    Args:
+        groups: by pytest's id of a test; complete when the first worker has collected.
+    """
+    # Here, because pytest-xdist is optional.
+    from xdist.scheduler import (  # type: ignore[import-untyped]
+        LoadFileScheduling,
+        LoadGroupScheduling,
+        LoadScopeScheduling,
+    )
+
+    class OneWorkerOnEachGpu(LoadScopeScheduling):  # type: ignore[misc]
+        workqueue: Any
+        assigned_work: Any
+
+        def __init__(self) -> None:
+            super().__init__(config, log)
+            self._timing: dict[object, Any] = {}  # workers, by GPU
+            of_others = {"loadfile": LoadFileScheduling, "loadscope": LoadScopeScheduling}
+            self._of_others = of_others.get(config.getoption("dist"), LoadGroupScheduling)
+
+        def _split_scope(self, nodeid: str) -> str:
+            return groups.get(nodeid) or str(self._of_others._split_scope(self, nodeid))
+
+        def _gpu(self, node: Any) -> object:
+            spec = node.gateway.spec
+            return spec.env.get(VISIBLE) if spec.popen else spec.id
+
+        def _assign_work_unit(self, node: Any) -> None:
+            # A worker begins a test when it knows the next one, so one test alone would never begin.
+            while self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
+                if self._timing.setdefault(self._gpu(node), node) is not node:
+                    other = next((scope for scope in self.workqueue if scope not in groups.values()), None)
+                    if other is None:
+                        node.shutdown()
+                        return
+                    self.workqueue.move_to_end(other, last=False)
+                super()._assign_work_unit(node)
+
+        def remove_node(self, node: Any) -> str | None:
+            if self._timing.get(self._gpu(node)) is node:
+                del self._timing[self._gpu(node)]
+            # What is complete would be assigned again, as work without a test, which never ends.
+            left = {scope: tests for scope, tests in self.assigned_work[node].items() if not all(tests.values())}
+            self.assigned_work[node] = left
+            crashed: str | None = super().remove_node(node)
+            return crashed
+
+    return OneWorkerOnEachGpu()
 
 
 # -- a worker ---------------------------------------------------------------------------------------------------------

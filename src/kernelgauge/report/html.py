@@ -77,7 +77,7 @@ _QUIET = (Status.PASS, Status.NOT_JUDGED, Status.NO_BASELINE, Status.IMPROVED)
 _OUTCOMES = ("failed", "skipped", "passed")  # in the order in which tests are shown
 
 _FIRST_SUBJECTS = ("numerics", "device time", "end to end", "host dispatch", "structure", "declared structure")
-_CAUSES = ("why", "kernels", "counts", "environment")  # labels of reasons
+_CAUSES = ("cause", "code", "why", "kernels", "counts", "environment")  # labels of reasons
 _MOST_CAUSES = 2
 _MOST_FAILED_TESTS = 6
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ..judge import WORST_FIRST, Status, Verdict
 from ..results import Results, TestResult, WorkloadResult
 from ..trace.kernel import configuration_text
-from .page import Column, Grid, Section, markdown, unlinked
+from .page import Column, Grid, Section, markdown
 from .terminal import Row, rows
 from .wording import conditions_text, counted, cut, describe, notes, overall, shown_reasons
 
@@ -185,18 +185,18 @@ def _verdict_line(results: Sequence[Results]) -> str:
 
 
 def _blocks(results: Results) -> Iterator[str]:
-    yield _inert(Section(lines=tuple(map(cut, _machine(results)))))
+    yield markdown([Section(lines=tuple(map(cut, _machine(results))))])
     failures = tuple(map(_failure_cells, _failures(results)))
     if failures:
-        yield _inert(Section(grid=Grid(_FAILURE_COLUMNS, failures)))
+        yield markdown([Section(grid=Grid(_FAILURE_COLUMNS, failures))])
     table = tuple(map(_cells, rows(results)))
     if table:
-        grid = _inert(Section(grid=Grid(_COLUMNS, table)))
+        grid = markdown([Section(grid=Grid(_COLUMNS, table))])
         title = f"<summary>{counted(len(table), 'workload')}</summary>"
         yield f"<details>\n{title}\n\n{grid}\n</details>\n" if len(table) > _UNFOLDED else grid
     lines = [*notes(results), *(f"warning: {' '.join(warning.split())}" for warning in results.warnings)]
     if lines:
-        yield "".join(f"- {_inert(Section(lines=(cut(line, _LONGEST_NOTE),)))}" for line in lines)
+        yield "".join(f"- {markdown([Section(lines=(cut(line, _LONGEST_NOTE),))])}" for line in lines)
 
 
 def _machine(results: Results) -> Iterator[str]:
@@ -205,10 +205,6 @@ def _machine(results: Results) -> Iterator[str]:
     yield from conditions_text(results)
     run = f"{results.started_at}, {results.seconds:.0f} s, kernelgauge {results.kernelgauge}"
     yield f"{shlex.join(('pytest', *results.arguments))}  ({run})"
-
-
-def _inert(section: Section) -> str:
-    return unlinked(markdown([section]))
 
 
 def _failure_cells(failure: _Failure) -> tuple[str, ...]:

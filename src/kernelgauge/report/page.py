@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..errors import printable
 
-__all__ = ["Column", "Grid", "Section", "markdown", "render", "table_text", "text", "unlinked"]
+__all__ = ["Column", "Grid", "Section", "markdown", "render", "table_text", "text"]
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,6 @@ def markdown(sections: Sequence[Section]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def unlinked(escaped: str) -> str:
-    """Return what `markdown` made so that nothing in it becomes a mention or a reference to an issue on GitHub.
-
-    GitHub looks for those in the text that Markdown leaves, where the backslash before them is gone
-    (https://github.com/kivikakk/comrak/pull/367). A zero-width space behind the character hides them, as it does for
-    Renovate (https://github.com/renovatebot/renovate, lib/util/markdown.ts).
-    """
-    return re.sub(r"\\(@|#(?=\d))", r"\\\1&#8203;", escaped)
-
-
 def table_text(
     columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], *, width: int, color: bool, gap: int = 1
 ) -> str:
@@ -157,6 +147,11 @@ _ENTITIES = {"<": "&lt;", "&": "&amp;"}
 
 
 def _escaped(line: str) -> str:
-    """Return a line that is no markup, link or mention in Markdown, nor in the HTML that it becomes."""
+    """Return a line that is no markup, link or mention in Markdown, nor in the HTML that it becomes.
+
+    GitHub looks for mentions and issues where the backslash is gone (https://github.com/kivikakk/comrak/pull/367). A
+    zero-width space behind the character hides them, as it does for Renovate (lib/util/markdown.ts).
+    """
     shown = _MARKUP.sub(lambda match: f"{match[0][:-1]}\\{match[0][-1]}", printable(line))
-    return re.sub("[<&]", lambda match: _ENTITIES[match[0]], shown)
+    shown = re.sub("[<&]", lambda match: _ENTITIES[match[0]], shown)
+    return re.sub(r"\\(@|#(?=\d))", r"\\\1&#8203;", shown)

@@ -122,7 +122,7 @@ def _remarks(results: Results) -> list[str]:
     choices = [verdict.only("tuning") for verdict in verdicts if verdict.status.passes]
     return [
         *subjects,
-        *(str(verdict) for verdict in verdicts if verdict.status in shown),
+        *(verdict.brief() for verdict in verdicts if verdict.status in shown),
         *(str(verdict) for verdict in choices if verdict.reasons),
         *map(printable, machine),
     ]

@@ -298,19 +298,21 @@ def conclusion(comparison: TraceComparison) -> str:
     changes = [(what, found) for what in What if what.is_change and (found := comparison.of(what))]
     largest = sorted(changes, key=lambda change: -abs(_delta_us(change[1])))[:_MOST_CHANGES]
     phrases = [_change_phrase(*change) for change in changes if change in largest]
+    copied = _copies_phrase(comparison)
     timed = [(what, found) for what in (What.SLOWER, What.FASTER) if (found := comparison.of(what))]
     if phrases:
         more = ", and other changes" if len(changes) > len(largest) else ""
         said.append(", ".join(phrases) + more + _untouched(comparison.differences))
     elif not before.lane.kernels:
         said.append("Neither trace has kernels")
-    elif timed:
+    elif timed or copied:
         said.append("The same kernels ran")
     else:
         said.append(f"Nothing on the {'CPU' if before.lane.on_cpu and after.lane.on_cpu else 'GPU'} changed")
     said += [
         f"{counted(len(found), 'kernel')} became {what.value} ({_signed(_delta_us(found))})" for what, found in timed
     ]
+    said += [copied] if copied else []
     if not phrases:
         said.append(_host_phrase(comparison.host))
     return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in said)
@@ -377,6 +379,16 @@ def _untouched(found: Sequence[Difference]) -> str:
     if not gemms or any(difference.what.is_change for difference in gemms):
         return ""
     return f" and left the {'GEMM' if count == 1 else f'{count} GEMMs'} untouched"
+
+
+def _copies_phrase(comparison: TraceComparison) -> str:
+    """Return how many more copies and memsets the GPU made; empty if as many."""
+    sides = [(*side.copies, *side.memsets) for side in (comparison.before, comparison.after)]
+    old, new = (sum(each.count for each in side) for side in sides)
+    if old == new:
+        return ""
+    cost = sum(each.time_us for each in sides[1]) - sum(each.time_us for each in sides[0])
+    return f"copies and memsets {old:g} -> {new:g} ({cost:+.1f} us)"
 
 
 def _host_phrase(host: HostDifference) -> str:

@@ -6,21 +6,29 @@ Plain data, the same in memory and in `reports/latest/results.json` (docs/result
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from gzip import compress
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ..errors import ResultsError, printable
-from ..files import read_file, slug
-from ..judge import Baseline, Limits, Status, Verdict, check_integers, worst
+from ..errors import ResultsError, StorageError, printable
+from ..files import slug, write_atomically
+from ..judge import Baseline, Limits, Status, Verdict, worst
 from ..run import Fingerprint, Run, Timer
+
+if TYPE_CHECKING:
+    from ..workload import Workload
 
 __all__ = [
     "NAME",
     "SCHEMA_VERSION",
+    "Artifacts",
     "Results",
     "TestResult",
     "WorkloadResult",
@@ -148,18 +156,17 @@ class Results(msgspec.Struct, frozen=True):
         return (run.fingerprint, run.gpu) if run is not None else (self.fingerprint, self.gpu)
 
 
-def moment(text: str) -> datetime | None:
-    """Parse an ISO 8601 timestamp, and return it in UTC. Return None if it is invalid."""
+def moment(text: str) -> datetime:
+    """Parse an ISO 8601 timestamp, and return it in UTC. An invalid one is the earliest time there is."""
     try:
         read = datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
         return read.astimezone(timezone.utc) if read.tzinfo else read.replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError):
-        return None
+        return datetime.min.replace(tzinfo=timezone.utc)
 
 
 def started(results: Results) -> datetime:
-    """Return the start in UTC; the earliest time there is if it cannot be read."""
-    return moment(results.started_at) or datetime.min.replace(tzinfo=timezone.utc)
+    return moment(results.started_at)
 
 
 def folder_names(several: Sequence[Results]) -> list[str]:
@@ -194,7 +201,6 @@ def decode_results(content: bytes, *, where: str) -> Results:
     try:
         version = msgspec.json.decode(content, type=_Header).schema_version
         if version in (1, SCHEMA_VERSION):
-            check_integers(content)
             is_old = version == 1
             return _of_schema_1(msgspec.json.decode(content)) if is_old else msgspec.json.decode(content, type=Results)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -249,10 +255,10 @@ def find_results(path: Path) -> list[Path]:
 
 
 def read_results(path: Path) -> Results:
-    """Return the results in a regular file. Raises `ResultsError`."""
+    """Return the results in a file. Raises `ResultsError`."""
     where = printable(str(path))
     try:
-        content = read_file(path)
+        content = path.read_bytes()
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         raise ResultsError(
             "the results cannot be read",
@@ -262,3 +268,94 @@ def read_results(path: Path) -> Results:
             next_command="pytest perf",
         ) from error
     return decode_results(content, where=where)
+
+
+# -- the folder -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """The folder of a run's results, reports, traces and their tables."""
+
+    folder: Path
+
+    @property
+    def traces(self) -> Path:
+        return self.folder / "traces"
+
+    @property
+    def results(self) -> Path:
+        return self.folder / NAME
+
+    @property
+    def markdown(self) -> Path:
+        return self.folder / "report.md"
+
+    @property
+    def html(self) -> Path:
+        return self.folder / "report.html"
+
+    @property
+    def workers(self) -> Path:
+        """What the workers of pytest-xdist leave until it is brought together: a folder like this one for each."""
+        return self.folder / "workers"
+
+    def of_worker(self, identifier: str) -> Artifacts:
+        return Artifacts(self.workers / identifier)
+
+    def trace(self, workload: Workload) -> Path:
+        return self.traces / f"{workload.id}.json.gz"
+
+    def prepare(self) -> None:
+        """Find out whether the folder can be written. Raises `StorageError`."""
+        write_atomically(self.folder / ".writable", b"")
+        (self.folder / ".writable").unlink(missing_ok=True)
+        _remove(shutil.rmtree, self.workers)  # parts of a run that was killed: they would be gathered with this one's
+
+    def empty(self) -> None:
+        """Remove what another run has left, of each machine: it would pass for this one's. Raises `StorageError`.
+
+        Whatever else somebody keeps in these folders stays.
+        """
+        for machine in self._machines():
+            machine._remove_files()
+            with suppress(OSError):  # something else is in it
+                machine.folder.rmdir()
+        self._remove_files()
+
+    def _machines(self) -> list[Artifacts]:
+        """Return a folder like this one for each machine of a run on several."""
+        return [
+            Artifacts(path.parent)
+            for path in sorted(self.folder.glob(f"*/{NAME}"))
+            if not path.parent.is_symlink() and _is_of_its_machine(path)
+        ]
+
+    def _remove_files(self) -> None:
+        _remove(shutil.rmtree, self.traces)
+        for path in (self.results, self.markdown, self.html):
+            _remove(Path.unlink, path)
+
+    def write(self, workload: Workload, trace_json: bytes, table: str) -> None:
+        """Write the trace of a workload and its table. Raises `StorageError` if it cannot be written."""
+        write_atomically(self.trace(workload), compress(trace_json, mtime=0))
+        write_atomically(self.traces / f"{workload.id}.txt", table.encode())
+
+
+def _is_of_its_machine(path: Path) -> bool:
+    """Whether results lie where a run leaves a machine's. A copy that somebody keeps under another name is his."""
+    try:
+        own = folder_name(read_results(path))
+    except ResultsError:
+        return False
+    return path.parent.name == own or path.parent.name.startswith(f"{own}--")  # a slug has no double dash
+
+
+def _remove(how: Callable[[Path], object], path: Path) -> None:
+    """Remove what another run has left. Raises `StorageError`."""
+    try:
+        how(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageError("cannot remove what another run has left", where=str(path), got=str(error)) from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +13,7 @@ import msgspec
 from ..files import is_file_name, write_atomically
 from ..judge import Status, compare, worst
 from ..workload import Share
-from . import Results, TestResult, WorkloadResult, moment, started
+from . import Results, TestResult, WorkloadResult, started
 
 __all__ = ["copy_traces", "find_problems", "join", "merge", "outcome", "with_trace_prefix"]
 
@@ -22,7 +21,6 @@ _T = TypeVar("_T")
 _SHARD_OPTION = "--perf-shard"
 _WORST_FIRST = (3, 2, 1, 4)  # pytest.ExitCode: internal error, interrupted, tests failed, usage error
 _NOTHING_COLLECTED = 5
-_MOST_SHARDS = 20  # missing ones that are listed
 
 # -- which parts join -------------------------------------------------------------------------------------------------
 
@@ -175,12 +173,9 @@ def _has_failed(tests: Iterable[TestResult]) -> bool:
 
 
 def _seconds(parts: Sequence[Results]) -> float:
-    """Return the time from the earliest start to the latest end; without any start, the longest."""
-    starts = [(begun, part.seconds) for part in parts if (begun := moment(part.started_at)) is not None]
-    if not starts:
-        return max(part.seconds for part in parts)
-    first = min(begun for begun, _ in starts)
-    return max((begun - first) / timedelta(seconds=1) + seconds for begun, seconds in starts)
+    """Return the time from the earliest start to the latest end."""
+    first = min(map(started, parts))
+    return max((started(part) - first) / timedelta(seconds=1) + part.seconds for part in parts)
 
 
 def _exit_status(statuses: set[int]) -> int:
@@ -226,10 +221,7 @@ def _missing_shards(shards: Iterable[Share]) -> Iterator[str]:
     for share in shards:
         known.setdefault(share.count, set()).add(share.index)
     for count, there in sorted(known.items()):
-        missing = (index for index in range(1, count + 1) if index not in there)
-        yield from (f"shard {index}/{count} is missing" for index in islice(missing, _MOST_SHARDS))
-        if (more := count - len(there) - _MOST_SHARDS) > 0:
-            yield f"{more} more of {count} shards are missing"
+        yield from (f"shard {index}/{count} is missing" for index in range(1, count + 1) if index not in there)
 
 
 # -- the summary ------------------------------------------------------------------------------------------------------

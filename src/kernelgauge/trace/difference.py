@@ -22,7 +22,17 @@ from .lane import Lane, LaneKernel
 from .names import Kind, decode
 from .summary import HostLane
 
-__all__ = ["Difference", "HostDifference", "KernelChange", "What", "align", "differences", "host_difference"]
+__all__ = [
+    "Difference",
+    "HostDifference",
+    "KernelChange",
+    "Stretch",
+    "What",
+    "align",
+    "differences",
+    "host_difference",
+    "stretches",
+]
 
 
 # --- two launch sequences side by side: which launch of one is which of the other ------------------------------------
@@ -62,7 +72,7 @@ class KernelChange(Generic[Kernel]):
 
 
 @dataclass(frozen=True)
-class _Block(Generic[Kernel]):
+class Stretch(Generic[Kernel]):
     """A stretch of both sequences: the same names on both sides, or names of one side that the other lacks."""
 
     before: Sequence[Kernel]
@@ -73,7 +83,7 @@ class _Block(Generic[Kernel]):
 def align(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[KernelChange[Kernel]]:
     """Pair two launch sequences by name, in order; what has no partner stands alone. Deltas sum to the total's."""
     changes: list[KernelChange[Kernel]] = []
-    for block in _blocks(before, after):
+    for block in stretches(before, after):
         if block.same_names:
             changes += map(KernelChange, block.before, block.after)
         else:
@@ -82,13 +92,13 @@ def align(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[KernelChang
     return changes
 
 
-def _blocks(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[_Block[Kernel]]:
+def stretches(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[Stretch[Kernel]]:
     """Yield the two sequences, cut where they begin and cease to be alike, in order."""
-    old, new = ([kernel.identity.name for kernel in side] for side in (before, after))
+    old, new = ([kernel.identity.unnumbered for kernel in side] for side in (before, after))
     head = _common(old, new)
     tail = _common(old[head:][::-1], new[head:][::-1])
     old_end, new_end = len(old) - tail, len(new) - tail
-    yield _Block(before[:head], after[:head], same_names=True)
+    yield Stretch(before[:head], after[:head], same_names=True)
     old, new = old[head:old_end], new[head:new_end]
     counted = Counter(new)
     if sum(count * counted[name] for name, count in Counter(old).items()) > _MOST_PAIRS:
@@ -96,8 +106,8 @@ def _blocks(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[_Bloc
     else:
         for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
             same = tag == "equal"
-            yield _Block(before[head + i1 : head + i2], after[head + j1 : head + j2], same_names=same)
-    yield _Block(before[old_end:], after[new_end:], same_names=True)
+            yield Stretch(before[head + i1 : head + i2], after[head + j1 : head + j2], same_names=same)
+    yield Stretch(before[old_end:], after[new_end:], same_names=True)
 
 
 def _common(old: Sequence[str], new: Sequence[str]) -> int:
@@ -105,20 +115,20 @@ def _common(old: Sequence[str], new: Sequence[str]) -> int:
     return next((index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
 
 
-def _by_occurrence(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[_Block[Kernel]]:
+def _by_occurrence(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[Stretch[Kernel]]:
     waiting = _by_name(after)
-    pairs = [(kernel, waiting[name].popleft()) for kernel in before if waiting.get(name := kernel.identity.name)]
+    pairs = [(kernel, waiting[name].popleft()) for kernel in before if waiting.get(name := kernel.identity.unnumbered)]
     paired = {id(kernel) for pair in pairs for kernel in pair}
-    yield _Block([old for old, _ in pairs], [new for _, new in pairs], same_names=True)
+    yield Stretch([old for old, _ in pairs], [new for _, new in pairs], same_names=True)
     gone, left = ([kernel for kernel in side if id(kernel) not in paired] for side in (before, after))
-    yield _Block(gone, left, same_names=False)
+    yield Stretch(gone, left, same_names=False)
 
 
 def _by_name(kernels: Iterable[Kernel]) -> dict[str, deque[Kernel]]:
     """Return the launches of each name, in order."""
     found: dict[str, deque[Kernel]] = {}
     for kernel in kernels:
-        found.setdefault(kernel.identity.name, deque()).append(kernel)
+        found.setdefault(kernel.identity.unnumbered, deque()).append(kernel)
     return found
 
 
@@ -205,7 +215,7 @@ _SEEN_ERRORS = 3.0  # standard errors of the mean of the launches of one step
 
 def differences(before: Lane, after: Lane) -> tuple[Difference, ...]:
     """Return what became of each launch: every launch of both sides is in exactly one difference."""
-    cut = list(_blocks(before.kernels, after.kernels))
+    cut = list(stretches(before.kernels, after.kernels))
     moved = _moved([block for block in cut if not block.same_names])
     elsewhere = {id(kernel) for difference in moved for kernel in (*difference.before, *difference.after)}
     found: list[Difference] = []
@@ -228,7 +238,7 @@ def _joined(found: Iterable[Difference]) -> Iterator[Difference]:
         if each.what is What.SAME:
             key = (each.what, each.before[0].identity, each.after[0].identity)
         else:
-            names = (tuple(kernel.identity.name for kernel in side) for side in (each.before, each.after))
+            names = (tuple(kernel.identity.unnumbered for kernel in side) for side in (each.before, each.after))
             key = (each.what, *names, each.details, *(configuration_text(kernel.identity) for kernel in each.after[:1]))
         groups.setdefault(key, []).append(each)
     for (what, *_), group in groups.items():
@@ -297,12 +307,14 @@ def _resolution_us(kernels: Iterable[LaneKernel]) -> float:
     return _ROUNDED_US if is_rounded else _SEEN_US
 
 
-def _moved(cut: Sequence[_Block[LaneKernel]]) -> list[Difference]:
+def _moved(cut: Sequence[Stretch[LaneKernel]]) -> list[Difference]:
     """Pair what is missing in one place and additional in another: it ran in another order."""
     additional = _by_name(kernel for block in cut for kernel in block.after)
     missing = (kernel for block in cut for kernel in block.before)
     pairs = [
-        _same_name(old, additional[name].popleft()) for old in missing if additional.get(name := old.identity.name)
+        _same_name(old, additional[name].popleft())
+        for old in missing
+        if additional.get(name := old.identity.unnumbered)
     ]
     # That says what changed besides its place.
     return [pair if pair.what.is_change else replace(pair, what=What.MOVED) for pair in pairs]

@@ -36,6 +36,7 @@ _KINDS_OF_OPS = {
     for name in names.split()
 }
 # Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
+_NUMBER = re.compile(r"_\d+$")  # of a kernel in its graph
 _GRAPH_NUMBER = re.compile(r"^graph_\d+_")
 
 
@@ -71,9 +72,14 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
         return decode(self.name).backend == "inductor-triton"
 
     @property
+    def unnumbered(self) -> str:
+        """Return the name without Inductor's number, which counts the kernels of a graph: one more kernel moves those after it."""
+        return _NUMBER.sub("", self.name) if decode(self.name).backend.startswith("inductor") else self.name
+
+    @property
     def without_source(self) -> KernelIdentity:
-        """Return name and launch configuration: the same kernel of another version of Inductor has another source."""
-        return msgspec.structs.replace(self, source_hash=None)
+        """Return name and launch configuration: the same kernel of another version of Inductor has another source and number."""
+        return msgspec.structs.replace(self, name=self.unnumbered, source_hash=None)
 
 
 class KernelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

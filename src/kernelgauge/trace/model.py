@@ -160,18 +160,23 @@ class Window:
         return sum(call.is_synchronization for call in self.calls)
 
     @property
-    def synchronizing_ops(self) -> tuple[str, ...]:
-        """Return the op behind each synchronising call, with the call."""
-        return tuple(f"{self._op_around(call)}{call.name}" for call in self.calls if call.is_synchronization)
+    def synchronizing_ops(self) -> list[tuple[str, int | None]]:
+        """Return the op behind each synchronising call, with the call; and the id that leads to the op."""
+        calls = [call for call in self.calls if call.is_synchronization]
+        return [(f"{self._op_around(call)}{call.name}", call.external_id) for call in calls]
 
     @property
-    def copying_ops(self) -> tuple[str, ...]:
-        """Return the op behind each copy, with its direction and bytes."""
+    def copying_ops(self) -> list[tuple[str, int | None]]:
+        """Return the op behind each copy, with its direction and bytes; and the id that leads to the op."""
         copies = [(record, call) for record, call in self.executed if record.category == "gpu_memcpy"]
-        return tuple(
-            f"{self._op_around(call)}{record.name}" + (f", {record.bytes} bytes" if record.bytes is not None else "")
+        return [
+            (
+                f"{self._op_around(call)}{record.name}"
+                + (f", {record.bytes} bytes" if record.bytes is not None else ""),
+                call.external_id if call is not None else record.external_id,
+            )
             for record, call in copies
-        )
+        ]
 
     def _op_around(self, call: ApiCall | None) -> str:
         """Return the outermost dispatcher op that a call was made in, as a prefix; empty if there is none."""

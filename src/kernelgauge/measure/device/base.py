@@ -26,10 +26,11 @@ __all__ = ["Device", "Execution", "cpu_name", "software"]
 
 @dataclass(frozen=True)
 class Execution:
-    """One kernel of a window: what ran, and for how many microseconds."""
+    """One kernel of a window: what ran, and for how many microseconds. `external_id`: of the op that launched it."""
 
     identity: KernelIdentity
     duration_us: float
+    external_id: int | None = None
 
 
 class Device(Protocol):

@@ -61,7 +61,7 @@ class CpuDevice:
         return False
 
     def executions(self, window: Window) -> list[Execution]:
-        return [Execution(identity_of_op(op), op.duration_us) for op in computing_ops(window)]
+        return [Execution(identity_of_op(op), op.duration_us, op.external_id) for op in computing_ops(window)]
 
     def forget_peak(self) -> None:
         """Forget nothing: the CPU's allocator keeps no peak."""

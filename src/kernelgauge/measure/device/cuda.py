@@ -88,7 +88,10 @@ class CudaDevice:
         return False
 
     def executions(self, window: Window) -> list[Execution]:
-        return [Execution(identity_of(launch), launch.record.duration_us) for launch in window.launches]
+        return [
+            Execution(identity_of(launch), launch.record.duration_us, launch.op.external_id if launch.op else None)
+            for launch in window.launches
+        ]
 
     def forget_peak(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch_device)

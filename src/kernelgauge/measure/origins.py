@@ -1,0 +1,389 @@
+"""Where kernels come from: the module and the lines of the user's code, for each launch of one call.
+
+One more call is profiled, with Python's stack, and its times are not used. A device record leads to its op by an id; the op
+stands below the Python frames that called it; a frame tells the line. What leads nowhere has no origin: a wrong line is
+worse than none.
+
+Private names of torch, checked on 2.11 and 2.13: `experimental_event_tree`, `trace.provenance_tracking_level`,
+`get_compilation_metrics`, `triton.force_cudagraphs_warmup`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import linecache
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.profiler import profile, record_function
+
+from ..errors import shown_path
+from ..run import CompileEvent, Origin, SourceLine, common_path
+from ..trace import REGION, Window, parse
+from .compiler import is_generated, is_of_a_library, is_ours, is_users, provenance
+from .device import Device, Execution
+from .instance import Instance
+from .profile import ProfilerSession
+
+__all__ = ["Modules", "Origins", "origins_of"]
+
+_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)\n\s*(.*)')  # of a stack as torch.compile writes it
+_HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+)")
+Frame = tuple[str, int, str]  # file, line and code
+Stack = list[Frame]  # outermost first
+_MOST_LINES = 8  # of a fusion: more are not read
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The origin of each launch, copy and synchronising call of one call, in order; None: not known."""
+
+    kernels: tuple[Origin | None, ...] = ()
+    copies: tuple[Origin | None, ...] = ()
+    synchronizations: tuple[Origin | None, ...] = ()
+
+
+def origins_of(
+    instance: Instance, modules: Modules, structure: ProfilerSession, device: Device, *, is_compiled: bool
+) -> Origins:
+    """Profile one more call and return where its launches come from.
+
+    Args:
+        structure: what a call launches. If this one launches anything else, nothing is known.
+        is_compiled: whether torch.compile has a part in it. The mode that tells the line of an operator (``a * b``, which is no
+            call in Python) would have it compile again.
+    """
+    there = structure.windows[-1]
+    for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
+        events, window = _profile(instance, device, mode, replays_graphs=structure.replays_graphs)
+        executions = device.executions(window)
+        matched = _matched(structure, executions)
+        if matched is None:
+            continue
+        with suppress(AttributeError, ImportError, TypeError):  # private names of torch: another version may lack them
+            places = _Places(events, modules)
+            return Origins(
+                kernels=tuple(
+                    None if place is None else places.origin(executions[place].external_id) for place in matched
+                ),
+                copies=_if_alike(places, window.copying_ops, there.copying_ops),
+                synchronizations=_if_alike(
+                    places, places.with_waits(window.synchronizing_ops), there.synchronizing_ops
+                ),
+            )
+    return Origins()
+
+
+def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int | None] | None:
+    """Return for each launch of the structure which one of this session it is; None if they launch something else.
+
+    A replayed CUDA graph holds what this session launches, and what copies its inputs comes before it.
+    """
+    there = structure.executions[-1]
+    launches = structure.windows[-1].launches
+    of_graph = [
+        place for place in range(len(there)) if not structure.replays_graphs or launches[place].call.is_graph_launch
+    ]
+    if [_looks(there[place]) for place in of_graph] != [_looks(each) for each in here]:
+        return None
+    found = {place: number for number, place in enumerate(of_graph)}
+    return [found.get(place) for place in range(len(there))]
+
+
+def _looks(execution: Execution) -> object:
+    """Return what a launch has of its identity in a CUDA graph too."""
+    return execution.identity.name, execution.identity.grid, execution.identity.block
+
+
+class _Forwarding(TorchFunctionMode):
+    """Gives each operator a frame in Python: the profiler records the line of its caller."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def _if_alike(
+    places: _Places, here: Sequence[tuple[str, int | None]], there: Sequence[tuple[str, int | None]]
+) -> tuple[Origin | None, ...]:
+    alike = [text for text, _ in here] == [text for text, _ in there]
+    return tuple(places.origin(external_id) for _, external_id in here) if alike else (None,) * len(there)
+
+
+def _profile(
+    instance: Instance, device: Device, mode: AbstractContextManager[Any], *, replays_graphs: bool
+) -> tuple[Sequence[Any], Window]:
+    """Profile one call; return the profiler's tree of events and the window of the call."""
+    import torch._inductor.config as inductor
+
+    with ExitStack() as stack:
+        if replays_graphs:  # a replay has no ops: run what the graph was recorded of
+            stack.enter_context(inductor.patch({"triton.force_cudagraphs_warmup": True}))
+        instance.prepare()
+        device.synchronize()
+        profiler = stack.enter_context(profile(activities=device.activities, record_shapes=True, with_stack=True))
+        with record_function(REGION), mode:
+            instance.call()
+        device.synchronize()
+    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        window = parse(path.read_bytes()).regions(REGION)[-1]
+    results: Any = profiler.profiler
+    return results.kineto_results.experimental_event_tree(), window
+
+
+# -- the tree of events: where each op was called ------------------------------------------------------------------------
+
+
+class _Generated(NamedTuple):
+    """A line of the code that Inductor generated."""
+
+    file: str
+    line: int
+
+
+class _Backward(NamedTuple):
+    """A node of autograd: the forward op with this sequence number asked for it."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an op was called. `at`: the innermost line of the user's, or what leads to one. `library`: one of neither torch nor theirs."""
+
+    module: str = ""
+    at: SourceLine | _Generated | _Backward | None = None
+    library: SourceLine | None = None
+
+
+class _Places:
+    """The place of each op of one session."""
+
+    def __init__(self, events: Sequence[Any], modules: Modules) -> None:
+        self._modules = modules
+        self._files = _Files()
+        self._places: dict[int, _Place] = {}  # by the id of the op
+        self._forward: dict[int, _Place] = {}  # by sequence number: the first op that has it
+        self._waits: list[_Place] = []  # calls that wait and that no op makes: `torch.cuda.synchronize`
+        self._walk(events)
+
+    def with_waits(self, calls: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
+        """Give each synchronising call that no op makes an id of its own, in order; none if their number does not fit."""
+        without = [place for place, (_, external_id) in enumerate(calls) if external_id not in self._places]
+        if len(without) != len(self._waits):
+            return list(calls)
+        ids = {place: -1 - number for number, place in enumerate(without)}
+        self._places |= {-1 - number: place for number, place in enumerate(self._waits)}
+        return [(text, ids.get(place, external_id)) for place, (text, external_id) in enumerate(calls)]
+
+    def origin(self, external_id: int | None) -> Origin | None:
+        place = self._places.get(external_id) if external_id is not None else None
+        if place is None:
+            return None
+        is_backward = isinstance(place.at, _Backward)
+        if isinstance(place.at, _Backward):
+            place = self._forward.get(place.at.sequence, _Place())
+        if isinstance(place.at, _Generated):
+            return self._of_generated_code(place.at)
+        line = place.at if isinstance(place.at, SourceLine) else place.library
+        return None if line is None else Origin(place.module or self._modules.root, (line,), is_backward)
+
+    def _of_generated_code(self, at: _Generated) -> Origin | None:
+        stacks = compiled_stacks(at, self._files.loaded | self._modules.files)
+        lines = dict.fromkeys(line for stack in stacks if (line := _innermost(stack)) is not None)
+        return Origin(self._modules.around(stacks), tuple(lines)[:_MOST_LINES]) if lines else None
+
+    def _walk(self, events: Sequence[Any]) -> None:
+        waiting = [(event, _Place()) for event in reversed(events)]
+        while waiting:
+            event, place = waiting.pop()
+            kind, extra = event.typed
+            name = kind.name
+            if name in ("PyCall", "PyCCall"):
+                place = self._called(event, extra, place, has_frame=name == "PyCall")
+            elif name == "TorchOp":
+                place = self._dispatched(event, extra, place)
+            waiting += [(child, place) for child in reversed(event.children)]
+
+    def _called(self, event: Any, extra: Any, place: _Place, *, has_frame: bool) -> _Place:
+        """Return the place within a Python function, of which the line is not known yet, by the line that called it."""
+        place = self._at(place, extra.caller.file_name, extra.caller.line_number)
+        if not has_frame:
+            if "synchronize" in event.name and (place.at or place.library):
+                self._waits.append(place)
+            return place
+        if extra.module is not None:
+            place = replace(place, module=self._modules.names.get(extra.module.self_ptr, place.module))
+        file = self._files.full(extra.callsite.file_name)
+        if extra.callsite.function_name == _Forwarding.__torch_function__.__name__:
+            return place
+        if file is not None and is_ours(file):  # the frames around it are those of the tests
+            return _Place(library=_source_line(file, extra.callsite.line_number))
+        if file is not None and is_users(file):  # an operator in it has no frame, and its line is not the caller's
+            code = f"in {extra.callsite.function_name}"
+            place = replace(place, at=SourceLine(shown_path(file), extra.callsite.line_number, code))
+        return place
+
+    def _at(self, place: _Place, name: str, number: int) -> _Place:
+        file = self._files.full(name)
+        if file is None:
+            return place
+        if is_generated(file):
+            return replace(place, at=_Generated(file, number))
+        if is_users(file):
+            return replace(place, at=_source_line(file, number))
+        return replace(place, library=_source_line(file, number)) if is_of_a_library(file) else place
+
+    def _dispatched(self, event: Any, extra: Any, place: _Place) -> _Place:
+        if event.name.startswith("autograd::engine") or extra.scope.name == "BACKWARD_FUNCTION":
+            known = extra.sequence_number >= 0  # an addition to a parameter's gradient has none
+            place = _Place(at=_Backward(extra.sequence_number)) if known else _Place()
+        elif extra.sequence_number >= 0:
+            self._forward.setdefault(extra.sequence_number, place)
+        self._places.setdefault(event.correlation_id, place)
+        return place
+
+
+def _source_line(file: str, number: int) -> SourceLine:
+    return SourceLine(shown_path(file), number, linecache.getline(file, number).strip())
+
+
+class _Files:
+    """Files by the names that the profiler gives them, which lack the folders of `sys.path`."""
+
+    def __init__(self) -> None:
+        from torch.profiler.python_tracer import _prefix_regex
+
+        self._prefixes = _prefix_regex()
+        self.loaded = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+        self._full: dict[str, str | None] = {}
+        for file in self.loaded:
+            self._full[self._short(file)] = None if self._short(file) in self._full else file
+
+    def full(self, name: str) -> str | None:
+        """Return the path of a file; None if there is none, or several of that name."""
+        if name not in self._full:
+            found = [path for prefix in ("", *self._prefixes) if os.path.isfile(path := f"{prefix}{name}")]
+            self._full[name] = found[0] if len(set(found)) == 1 else None
+        return self._full[name]
+
+    def _short(self, file: str) -> str:
+        return next((file.removeprefix(prefix) for prefix in self._prefixes if file.startswith(prefix)), file)
+
+
+# -- modules ---------------------------------------------------------------------------------------------------------------
+
+
+class Modules:
+    """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them."""
+
+    def __init__(self, module: Any) -> None:
+        named = list(module.named_modules(remove_duplicate=False)) if isinstance(module, nn.Module) else []
+        self.root = type(module).__name__ if named else ""
+        self.names: dict[int, str] = {}
+        self._forwards: list[tuple[str, range, str]] = []  # file, lines, path
+        for name, each in named:
+            known = self.names.get(id(each))  # a module that is used twice has both names
+            self.names[id(each)] = name if not known else f"{known} = {name}"
+            code = getattr(inspect.unwrap(type(each).forward), "__code__", None)
+            if code is not None:
+                last = max((line for *_, line in code.co_lines() if line is not None), default=code.co_firstlineno)
+                self._forwards.append((code.co_filename, range(code.co_firstlineno, last + 1), name))
+
+    @property
+    def files(self) -> set[str]:
+        return {file for file, _, _ in self._forwards}
+
+    def around(self, stacks: Iterable[Stack]) -> str:
+        """Return the path of the innermost module around all of these, by its ``forward``; empty if there is none.
+
+        Of layers that share the code it is not known which one: ``layers.*.mlp``.
+        """
+        found: list[list[str]] = []
+        for stack in stacks:
+            for file, line, _ in reversed(stack):
+                paths = [path for of, lines, path in self._forwards if line in lines and file in (of, shown_path(of))]
+                if paths:
+                    found.append(common_path(paths).split("."))
+                    break
+        alike = takewhile(lambda parts: len(set(parts)) == 1, zip(*found, strict=False))
+        return ".".join(parts[0] for parts in alike) or self.root
+
+    def located(self, events: Iterable[CompileEvent]) -> tuple[CompileEvent, ...]:
+        """Return events of the compiler with the module that their line belongs to."""
+        return tuple(
+            msgspec.structs.replace(each, module=self.around([[(each.file, each.line, each.code)]]))
+            if each.file
+            else each
+            for each in events
+        )
+
+
+# -- compiled code: a line of what was generated leads to the lines that it was generated of -----------------------------------
+
+
+def compiled_stacks(at: _Generated, loaded: Collection[str]) -> list[Stack]:
+    """Return the stacks of what a line of generated code computes, outermost frame first; empty if not known.
+
+    `loaded`: the files that this process has loaded.
+    """
+    handle = _handle_above(at)
+    if handle is None:
+        return []
+    handles = set(_HANDLE.findall("".join(linecache.getlines(at.file))))
+    answers = {json.dumps(known[handle]) for known in provenance() if handles <= known.keys() and handle in known}
+    if len(answers) != 1:  # graphs of the same kernels, from different lines
+        return []
+    stacks = [_FRAME.findall(text) for text in json.loads(answers.pop())]
+    placed = ([_frame_now(file, int(line), code.strip(), loaded) for file, line, _, code in stack] for stack in stacks)
+    return [[frame for frame in stack if frame is not None] for stack in placed if None not in stack]
+
+
+def _frame_now(file: str, line: int, code: str, loaded: Collection[str]) -> Frame | None:
+    """Return where a line of code stands now; None if that is not known.
+
+    Inductor's cache finds a graph by what it computes. Its lines are those of the day and of the folder that it was compiled in.
+    """
+    if file in loaded and linecache.getline(file, line).strip() == code:
+        return file, line, code
+    files = [file] if file in loaded else [each for each in loaded if Path(each).name == Path(file).name]
+    found = [
+        (each, number, code)
+        for each in files
+        for number, text in enumerate(linecache.getlines(each), 1)
+        if text.strip() == code
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _handle_above(at: _Generated) -> str | None:
+    """Return the handle in the comment above a call, which may have lines that choose a stream between."""
+    for number in range(at.line - 1, 0, -1):
+        text = linecache.getline(at.file, number).strip()
+        if match := _HANDLE.match(text):
+            return match[1]
+        if not text.startswith(("#", "stream")):
+            return None
+    return None
+
+
+def _innermost(stack: Stack) -> SourceLine | None:
+    """Return the innermost line of the user's; else of a library."""
+    for wanted in (is_users, is_of_a_library):
+        for file, line, code in reversed(stack):
+            if wanted(file):
+                return SourceLine(shown_path(file), line, code.strip())
+    return None

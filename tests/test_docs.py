@@ -1,0 +1,181 @@
+"""The tutorial runs as it is written, and the reference has all that the code has."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# What differs between machines and between runs: numbers with a point, the machine, and where a folder is.
+MASKS = (
+    (r"\d+\.\d+", "0.0"),
+    (r"^CPU .*", "CPU"),
+    (r"cpu-[a-z0-9-]+-threads?", "cpu"),
+    (r"written to \S*baselines/", "written to baselines/"),
+    (r"[-=_]{3,}", "-"),
+    (r"dispatcher ops \d+ -> \d+", "dispatcher ops"),
+    (r"\s+", " "),
+)
+
+
+def load_tool(name: str) -> ModuleType:
+    spec = spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def masked(text: str) -> list[str]:
+    lines = []
+    for line in text.splitlines():
+        for pattern, replacement in MASKS:
+            line = re.sub(pattern, replacement, line)
+        lines.append(line.strip())
+    return [line for line in lines if line]
+
+
+def steps(console: str) -> Iterator[tuple[str, str]]:
+    """Yield each command of a block with the output below it."""
+    for part in re.split(r"^\$ ", console, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        yield command, output
+
+
+def differences(shown: str, printed: str) -> list[str]:
+    """Return the shown lines that are not printed, in order. A line of three points stands for any lines."""
+    rest, missing, is_next = masked(printed), [], True
+    for line in masked(shown):
+        if line == "...":
+            is_next = False
+        elif line in (rest[:1] if is_next else rest):
+            rest, is_next = rest[rest.index(line) + 1 :], True
+        else:
+            missing.append(line)
+    return missing
+
+
+def run(command: str, folder: Path, columns: int = 80) -> str:
+    programs = {name: f"{sys.executable} -m {name}" for name in ("pytest", "kernelgauge")}
+    name, _, arguments = command.partition(" ")
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_", "GITHUB_"))
+    }
+    done = subprocess.run(
+        f"{programs.get(name, name)} {arguments}",
+        shell=True,
+        cwd=folder,
+        env=environment | {"OMP_NUM_THREADS": "1", "COLUMNS": str(columns)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.stdout
+
+
+def replace_lines(diff: str, folder: Path) -> None:
+    """Apply a block of the tutorial that has one file and one change."""
+    lines = diff.splitlines()
+    before, after = ("\n".join(line[1:] for line in lines[2:] if line[0] == sign) for sign in "-+")
+    file = folder / lines[0].removeprefix("--- ")
+    assert before in file.read_text()
+    file.write_text(file.read_text().replace(before, after))
+
+
+@pytest.mark.timeout(300)
+def test_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
+    for language, block in BLOCK.findall((DOCS / "tutorial.md").read_text(encoding="utf-8")):
+        if language == "console":
+            for command, shown in steps(block):
+                printed = run(command, tmp_path)
+                assert not differences(shown, printed), f"$ {command}\n{printed}"
+        elif language == "diff":
+            replace_lines(block, tmp_path)
+        else:
+            file = tmp_path / block.partition("\n")[0].removeprefix("# ")
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(block)
+
+
+def test_page_of_traces_prints_what_it_shows() -> None:
+    blocks = [
+        text for name, text in BLOCK.findall((DOCS / "traces.md").read_text(encoding="utf-8")) if name == "console"
+    ]
+    assert len(blocks) == 3
+    for command, shown in steps("".join(blocks)):
+        assert run(command, ROOT / "tests" / "data" / "h200", columns=100).split() == shown.split()
+
+
+def test_differences_finds_changed_lines() -> None:
+    printed = "one 1.5\ntwo\nthree\n"
+    assert not differences("one 2.5\n...\nthree", printed)
+    assert differences("one 2.5\nthree", printed) == ["three"]
+    assert differences("...\nfour", printed) == ["four"]
+
+
+# -- the reference -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reference() -> str:
+    return "\n".join(part() for part in load_tool("reference").PARTS.values())
+
+
+def test_reference_has_every_pytest_option(reference: str, pytestconfig: pytest.Config) -> None:
+    options = {f"--{name.replace('_', '-')}" for name in vars(pytestconfig.option) if name.startswith("perf_")}
+    assert options == set(re.findall(r"^\| `(--perf-[a-z]+)", reference, re.MULTILINE))
+
+
+def test_reference_has_every_pytest_setting(reference: str) -> None:
+    described = subprocess.run(
+        [sys.executable, "-m", "pytest", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert set(re.findall(r"^  (kernelgauge_\w+) \(", described, re.MULTILINE)) == set(
+        re.findall(r"^\| `(kernelgauge_\w+)`", reference, re.MULTILINE)
+    )
+
+
+def test_reference_has_every_mark(reference: str, pytestconfig: pytest.Config) -> None:
+    marks = [line.partition(":")[0] for line in pytestconfig.getini("markers")]
+    ours = {mark for mark in marks if mark.partition("(")[0] in ("workloads", "structure", "timing", "numerics", "gpu")}
+    assert len(ours) == 5
+    assert not {mark for mark in ours if f"| `{mark}` |" not in reference}
+
+
+def test_reference_has_every_command(reference: str) -> None:
+    parsers = list(load_tool("reference").command_parsers())
+    described = subprocess.run(
+        [sys.executable, "-m", "kernelgauge", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    commands = set(re.findall(r"^    ([a-z]+)(?: |$)", described, re.MULTILINE))
+    assert {parser.prog.split()[1] for parser in parsers} == commands
+    for parser in parsers:
+        assert f"### {parser.prog}\n" in reference
+        options = {name for action in parser._actions for name in action.option_strings} - {"-h", "--help"}
+        chapter = reference.partition(f"### {parser.prog}\n")[2].partition("\n### ")[0]
+        assert not {name for name in options if name not in chapter}, parser.prog
+
+
+def test_page_has_every_environment_variable() -> None:
+    source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
+    read = set(re.findall(r"environ(?:\.get\(|\.setdefault\(|\[)\"([A-Z_]+)\"", source)) | {"KERNELGAUGE_LOCKS"}
+    assert len(read) > 5
+    page = (DOCS / "files.md").read_text(encoding="utf-8")
+    assert not {name for name in read if f"`{name}`" not in page}
+
+
+def test_pictures_are_of_the_baselines() -> None:
+    subprocess.run([sys.executable, "tools/pictures.py", "--check"], cwd=ROOT, check=True)
