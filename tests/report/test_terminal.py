@@ -13,7 +13,7 @@ from kernelgauge.report.baselines import plan_text
 from kernelgauge.report.terminal import summary
 from kernelgauge.results import WorkloadResult
 from kernelgauge.run import Conditions
-from tests.builders import H200, baseline, counts, fingerprint, run
+from tests.builders import H200, baseline, calibrated, counts, fingerprint, mlp_kernels, run
 from tests.test_results import results, verdict, workload
 
 LONG = "mlp-compiled-train-bf16-64x128x768x3072"
@@ -87,12 +87,15 @@ def test_summary_tells_in_full_what_fails_no_test(status: Status) -> None:
     assert below(one)[1:] == [f"a: {status.value}  device time 205.1 -> 221.8 us", "  why      gelu"]
 
 
-def test_summary_pass_shows_only_the_autotuners_choice() -> None:
-    tuned = verdict(workload="b", reasons=[("why", "x"), ("tuning", "drawn 3 of 4")])
-    assert below(named("a", Status.PASS), workload(tuned, name="b")) == [
-        "b: PASS  device time 205.1 -> 221.8 us",
-        "  tuning   drawn 3 of 4",
-    ]
+def test_summary_pass_shows_only_a_choice_that_the_baseline_does_not_know() -> None:
+    tuned = verdict(workload="b", reasons=[("why", "x"), ("tuning", "not in the baseline")])
+    ran = run(kernels=mlp_kernels(xblock=512))
+    for known, shown in (
+        ([], ["b: PASS  device time 205.1 -> 221.8 us", "  tuning   not in the baseline"]),
+        ([ran], []),
+    ):
+        stored = calibrated([run(), *known])
+        assert below(named("a", Status.PASS), workload(tuned, name="b", run=ran, baseline=stored))[:2] == shown
 
 
 def test_summary_machine_remark_is_printed_once() -> None:

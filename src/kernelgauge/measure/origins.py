@@ -32,7 +32,7 @@ from torch.profiler import profile, record_function
 from ..errors import shown_path
 from ..run import CompileEvent, Origin, SourceLine, common_path
 from ..trace import REGION, Window, parse
-from .compiler import is_generated, is_of_a_library, is_ours, is_users, provenance
+from .compiler import is_generated, is_of_a_library, is_of_a_module_of_torch, is_ours, is_users, provenance
 from .device import Device, Execution
 from .instance import Instance
 from .profile import ProfilerSession
@@ -245,7 +245,8 @@ class _Places:
             return replace(place, at=_Generated(file, number))
         if is_users(file):
             return replace(place, at=_source_line(file, number))
-        return replace(place, library=_source_line(file, number)) if is_of_a_library(file) else place
+        is_named = is_of_a_library(file) or is_of_a_module_of_torch(file)
+        return replace(place, library=_source_line(file, number)) if is_named else place
 
     def _dispatched(self, event: Any, extra: Any, place: _Place) -> _Place:
         if event.name.startswith("autograd::engine") or extra.scope.name == "BACKWARD_FUNCTION":
