@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernelgauge.baselines import BaselineStore
-from kernelgauge.baselines.acceptance import Selection, acceptable, load, pending, refusals, select, update
-from kernelgauge.errors import ResultsError, StorageError, UpdateRefused
+from kernelgauge.baselines.acceptance import Selection, load, pending, refusals, select, update
+from kernelgauge.errors import ResultsError, StorageError
 from kernelgauge.judge import (
     DECLARED,
     Action,
@@ -19,19 +18,16 @@ from kernelgauge.judge import (
     Group,
     Limits,
     PlannedChange,
-    Recorded,
     Reviewed,
     Status,
     Verdict,
     encode_baseline,
-    from_run,
 )
 from kernelgauge.results import Results, TestResult, WorkloadResult, encode_results
 from kernelgauge.run import Timer
 from tests.builders import WORKLOAD, baseline, fingerprint, run
 from tests.test_results import one_test, results, verdict, workload
 
-NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 BEFORE, AFTER = "2026-11-20T10:00:00+00:00", "2026-11-20T12:00:00+00:00"
 SLOWER, NOISY = (225.0, 225.1, 225.2, 225.3), (150.0, 250.0, 200.0, 260.0)
 DEVICE = "NVIDIA H200"
@@ -97,8 +93,6 @@ def spoil(store: BaselineStore, wrong: bytes) -> Path:
     path.write_bytes(wrong)
     return path
 
-
-# -- what may be stored -----------------------------------------------------------------------------------------------
 
 MISSING = verdict(Status.NO_BASELINE, headline="no baseline")
 ODD = [verdict(status, DECLARED, "who knows") for status in (Status.UNDECIDED, Status.NO_BASELINE, Status.IMPROVED)]
@@ -182,23 +176,11 @@ def test_id_that_is_no_file_name_is_an_error(store: BaselineStore) -> None:
     assert content(store) == {}
 
 
-# -- the update -------------------------------------------------------------------------------------------------------
-
-
 def updated(store: BaselineStore, *workloads: WorkloadResult, **changes: Any) -> dict[str, Action]:
     shown: list[list[PlannedChange]] = []
     plan = update(told(*workloads, **changes), store, shown.append, next_command="")
     assert shown == [plan]
     return {change.workload: change.action for change in plan}
-
-
-def test_update_remembers_the_run_until_one_moves(store: BaselineStore) -> None:
-    assert updated(store, passing()) == {WORKLOAD: Action.CREATE}
-    recorded = Recorded("2026-11-20T19:10:12+00:00", "4e3642b", "0.1.0")
-    assert stored(store) == from_run(run(), suite="perf", recorded=recorded)
-    before = content(store)
-    assert updated(store, passing(), started_at="2026-12-01T00:00:00+00:00") == {WORKLOAD: Action.KEEP}
-    assert content(store) == before
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -212,58 +194,10 @@ def test_update_keeps_older_schema_until_something_moves(store: BaselineStore, v
     assert stored(store).recorded is not None
 
 
-def test_update_skips_refused_and_trims_undeclared(store: BaselineStore) -> None:
-    assert updated(store, passing(name="a"), passing(name="b")) == {"a": Action.CREATE, "b": Action.CREATE}
-    claim = verdict(Status.REGRESSED, "numerics", "wrong", workload="b")
-    both = told(passing(name="c"), passing(claim, name="b", run=run(workload="b", device=SLOWER)))
-    before = content(store)
-    assert [each.id for each, _ in acceptable(both, store)] == ["c"]
-    update(both, store, lambda plan: None, next_command="")
-    assert set(content(store)) == {"b", "c"}
-    assert content(store)["b"] == before["b"]
-
-
-def test_update_of_nothing_names_the_command(store: BaselineStore) -> None:
-    with pytest.raises(UpdateRefused, match="nothing to store") as caught:
-        update(told(passing(run=None), fingerprint=None), store, lambda plan: None, next_command="pytest perf")
-    assert caught.value.next_command == "pytest perf"
-
-
-def test_update_writes_nothing_before_it_is_shown(store: BaselineStore) -> None:
-    def interrupted(plan: list[PlannedChange]) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        update(told(passing()), store, interrupted, next_command="")
-    assert content(store) == {}
-
-
-# -- reading saved results --------------------------------------------------------------------------------------------
-
-
 def saved(folder: Path, content: Results) -> Path:
     folder.mkdir(parents=True)
     (folder / "results.json").write_bytes(encode_results(content))
     return folder / "results.json"
-
-
-@pytest.mark.parametrize("paths", [["a", "b/results.json"], [""]])
-def test_load_is_in_order_of_start(tmp_path: Path, paths: list[str]) -> None:
-    late, early = (saved(tmp_path / name, told(passing(), started_at=at)) for name, at in (("a", AFTER), ("b", BEFORE)))
-    loaded = load([tmp_path / path for path in paths])
-    assert [file for file, _ in loaded] == [early, late]
-
-
-@pytest.mark.parametrize("how", ["the same file", "a link", "a copy"])
-def test_load_counts_a_twin_once(tmp_path: Path, how: str) -> None:
-    first, second = saved(tmp_path / "a", told(passing())), tmp_path / "b" / "results.json"
-    if how == "the same file":
-        second = first
-    elif how == "a link":
-        second.parent.symlink_to(first.parent)
-    else:
-        saved(second.parent, told(passing()))
-    assert [file for file, _ in load([first, second])] == [first]
 
 
 def test_load_of_nothing_measured_is_refused(tmp_path: Path) -> None:
@@ -273,9 +207,6 @@ def test_load_of_nothing_measured_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="nothing was measured") as caught:
         load([nothing])
     assert caught.value.next_command == "pytest perf"
-
-
-# -- a review of saved results ----------------------------------------------------------------------------------------
 
 
 def reviewed(store: BaselineStore, *parts: Results) -> dict[str, Reviewed]:
@@ -298,7 +229,6 @@ def test_accept_stores_the_newest_of_runs_that_agree(store: BaselineStore) -> No
     parts = [told(each, started_at=at) for each, at in ((passing(), BEFORE), (passing(), AFTER), (broken, AFTER))]
     accept(store, *parts)
     recorded = stored(store).recorded
-    assert recorded is not None
     assert recorded.at == AFTER
     assert selected(store, results(fingerprint=None)) == []
 
@@ -391,8 +321,6 @@ def test_accepted_run_is_settled_from_then_on(store: BaselineStore) -> None:
     assert selected(store, slower())[0].plan == ()
 
 
-# -- what vanished ----------------------------------------------------------------------------------------------------
-
 OTHER = passing(name="b", suite="another")
 NOTHING = "nothing of perf was measured in the results that declare it no more"
 
@@ -431,9 +359,6 @@ def test_run_cut_short_makes_nothing_vanish(store: BaselineStore) -> None:
     accept(store, told(passing(name="a"), passing()))
     for exit_status, group in ((2, Group.NOT_MEASURED), (1, Group.VANISHED)):
         assert reviewed(store, told(passing(), exit_status=exit_status))["a"].group is group
-
-
-# -- what is written --------------------------------------------------------------------------------------------------
 
 
 def test_accept_on_a_full_disk_replaces_no_file(store: BaselineStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,6 @@ def empty_part(second: int = 0) -> Results:
     return part(ABSENT, gpu=None, fingerprint=None, timers=(), second=second)
 
 
-# -- what joins -----------------------------------------------------------------------------------------------------
-
 ONE = part("one")
 ON_TWO_GPUS = [part("one", gpu="aa"), part("two", gpu="bb", second=1), part("one", gpu="bb", second=2)]
 
@@ -91,9 +89,6 @@ def test_merge_names_what_differs() -> None:
     }
 
 
-# -- which part counts ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("starts", "counts"),
     [
@@ -135,12 +130,6 @@ def test_both_reports_of_a_failed_teardown_are_kept() -> None:
     assert whole.tests == (*twice, ended("two"))
 
 
-@pytest.mark.parametrize(("first", "last", "seconds"), [(-40.0, 0.5, 10.5), (1.0, 0.5, 10.5), (20.0, 0.5, 20.0)])
-def test_seconds_span_all_parts(first: float, last: float, seconds: float) -> None:
-    (whole,) = merge([part("one", seconds=first), part("two", second=10, seconds=last)])
-    assert whole.seconds == seconds
-
-
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [(0, 0, 0), (0, 1, 1), (1, 2, 2), (2, 3, 3), (4, 1, 1), (0, 4, 4), (5, 0, 0), (5, 5, 5), (5, 4, 4), (77, 1, 1)],
@@ -163,9 +152,6 @@ def test_arguments_name_shards_unless_all_are_there(first: str, second: str, exp
     asked = [("perf", *text.split()) for text in (first, second)]
     (whole,) = merge([part("one", arguments=asked[0]), part("two", second=1, arguments=asked[1])])
     assert whole.arguments == ("perf", *expected.split())
-
-
-# -- laws -------------------------------------------------------------------------------------------------------------
 
 
 @st.composite

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,6 @@ from kernelgauge.results import (
 )
 from kernelgauge.run import Timer
 from tests.builders import H200, HERE, WORKLOAD, baseline, run
-
-# -- builders ---------------------------------------------------------------------------------------------------------
 
 CHANGE = RelativeChange(0.081, 0.079, 0.084, 0.999)
 # What a name may hold that comes from a stranger's trace or file.
@@ -143,9 +140,6 @@ def hostile(text: str, *statuses: Status) -> Results:
     )
 
 
-# -- tests ------------------------------------------------------------------------------------------------------------
-
-
 def everything() -> Results:
     told = workload(
         verdict(Status.REGRESSED, reasons=[("why", "a kernel\nwith two lines")]),
@@ -176,12 +170,6 @@ def test_decode_of_encoded_results_is_equal(told: Results) -> None:
     assert decoded(json.loads(content) | {"a_later_field": {"x": 1}}) == told
     assert b"\x1b" not in content
     assert content.endswith(b"\n}\n")
-
-
-def test_status_is_the_worst_verdict() -> None:
-    worse = workload(verdict(Status.PASS), verdict(Status.REGRESSED, "structure"), name="a")
-    assert worse.status is results(workload(verdict(Status.PASS)), worse).status is Status.REGRESSED
-    assert results(workload(name="b", run=None)).status is None
 
 
 @pytest.mark.parametrize(
@@ -269,23 +257,6 @@ def test_decode_of_schema_1_finds_the_printed_subject() -> None:
 def test_decode_of_any_bytes_is_refused(content: bytes) -> None:
     with pytest.raises(ResultsError):
         decoded(content)
-
-
-@given(st.integers(min_value=0), st.integers(min_value=1, max_value=40))
-def test_decode_without_a_piece_raises_nothing_else(start: int, length: int) -> None:
-    content = encode_results(everything())
-    start %= len(content)
-    with suppress(ResultsError):  # a digit less is still a number
-        decoded(content[:start] + content[start + length :])
-
-
-# -- the file ---------------------------------------------------------------------------------------------------------
-
-
-def test_read_results_follows_a_link(tmp_path: Path) -> None:
-    (tmp_path / "real.json").write_bytes(encode_results(everything()))
-    (tmp_path / "link.json").symlink_to("real.json")
-    assert read_results(tmp_path / "real.json") == read_results(tmp_path / "link.json") == everything()
 
 
 @pytest.mark.parametrize(

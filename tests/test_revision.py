@@ -36,11 +36,6 @@ def test_revision_of_changed_tree_has_a_plus(repository: Path) -> None:
     assert revision(repository) == f"{commit}+"
 
 
-def test_revision_outside_of_a_repository_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert revision(tmp_path) is None
-
-
 def test_revision_with_broken_index_is_unknown(repository: Path) -> None:
     (repository / ".git" / "index").write_bytes(b"no index")
     assert revision(repository) is None

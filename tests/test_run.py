@@ -5,16 +5,11 @@ from __future__ import annotations
 import math
 from typing import get_args
 
-import msgspec
 import pytest
 
-from kernelgauge.run import Conditions, Run, Sample, Statistic, Timer, observe, summarize
-from kernelgauge.trace import KernelIdentity
-from tests.builders import run
+from kernelgauge.run import Sample, Statistic, observe, summarize
 
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
-
-# -- samples ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, 9e-4, 1.1e12, 1e308, math.nan, math.inf])
@@ -33,28 +28,6 @@ def test_sample_with_unequal_counts_raises() -> None:
             Sample((1.0, 2.0), 40, controls)
 
 
-@pytest.mark.parametrize("replicates", ["[]", "[1, -1]", "[1e999]", '["1"]', "1"])
-def test_sample_read_with_nonsense_raises(replicates: str) -> None:
-    with pytest.raises(msgspec.DecodeError):
-        msgspec.json.decode(f'{{"replicates_us": {replicates}, "iterations": 40}}', type=Sample)
-
-
-def test_joined_sample_has_all_replicates_and_controls() -> None:
-    first = Sample((1.0, 2.0), 40, (14.0, 15.0))
-    assert first.joined(Sample((3.0,), 40, (16.0,))) == Sample((1.0, 2.0, 3.0), 40, (14.0, 15.0, 16.0))
-    with pytest.raises(ValueError, match="2 controls for 3 replicates"):
-        first.joined(Sample((3.0,), 40))
-
-
-def test_json_of_run_is_lossless() -> None:
-    whole = run(device=(38.1, 0.1 + 0.2), conditions=Conditions(lowest_sm_clock_mhz=1905, event_reasons=("power cap",)))
-    assert msgspec.json.decode(msgspec.json.encode(whole), type=Run) == whole
-    assert msgspec.to_builtins(KernelIdentity("aten::mm", "gemm")) == {"name": "aten::mm", "kind": "gemm"}
-
-
-# -- one value for many iterations ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("durations", "statistic", "expected"),
     [
@@ -67,29 +40,6 @@ def test_json_of_run_is_lossless() -> None:
 )
 def test_summarize_gives_the_statistic(durations: list[float], statistic: Statistic, expected: float) -> None:
     assert summarize(durations, statistic) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("statistic", "quiet"), [("interquartile mean", 30), ("lower decile", 20)])
-def test_summarize_ignores_disturbed_iterations(statistic: Statistic, quiet: int) -> None:
-    durations = [10.0 + 0.1 * place for place in range(40)]
-    disturbed = durations[:quiet] + [1000.0 * value for value in durations[quiet:]]
-    assert summarize(disturbed, statistic) == pytest.approx(summarize(durations, statistic))
-
-
-def test_timers_of_the_host_are_lower_deciles() -> None:
-    statistics = [timer.statistic for timer in (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)]
-    assert statistics == ["interquartile mean", "lower decile", "lower decile"]
-
-
-# -- the replicates of one process, summed up -------------------------------------------------------------------------
-
-
-def test_observe_takes_the_geometric_mean() -> None:
-    observed = observe(Sample((2.0, 8.0), 40))
-    assert observed.mean_us == pytest.approx(4.0)
-    assert observed.spread == pytest.approx(math.log(4) / math.sqrt(2))
-    assert (observed.replicates, observed.iterations, observed.control_us) == (2, 40, None)
-    assert observe(Sample((2.0,), 40)).spread is None
 
 
 @pytest.mark.parametrize(
@@ -105,9 +55,3 @@ def test_observe_keeps_replicates_of_the_fast_host(controls: tuple[float, ...], 
     times = (50.0,) * len(controls)
     assert observe(Sample(times, 40, controls)).replicates == kept
     assert observe(Sample(times, 40)).replicates == len(controls)
-
-
-def test_observe_by_host_takes_the_spread_of_the_ratio() -> None:
-    followed = Sample((50.0, 52.0, 51.0), 40, (10.0, 10.4, 10.2))
-    assert observe(followed, is_by_host=True).spread == pytest.approx(0.0, abs=1e-12)
-    assert observe(followed).spread == pytest.approx(0.0196, abs=1e-3)

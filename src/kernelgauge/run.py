@@ -242,7 +242,7 @@ def common_path(paths: Sequence[str]) -> str:
     """Return one path for several modules: ``layers.*.{norm1,norm2}``; of those that have no shape in common the first ones."""
     names = list(dict.fromkeys(paths))
     parts = [path.split(".") for path in names]
-    if len({len(each) for each in parts}) > 1 or any("{" in path for path in names[1:]):
+    if len({len(each) for each in parts}) > 1 or (len(names) > 1 and any("{" in path for path in names)):
         return ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
     return ".".join(_common_name(list(dict.fromkeys(each))) for each in zip(*parts, strict=True))
 

@@ -25,9 +25,6 @@ def written(store: BaselineStore, content: bytes, workload: str = WORKLOAD) -> P
     return path
 
 
-# -- names ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("device", "folder"),
     [
@@ -59,9 +56,6 @@ def test_id_that_is_no_file_name_is_refused(store: BaselineStore, workload: str)
         with pytest.raises(StorageError, match="becomes a file name"):
             attempt()
     assert files(store.root) == []
-
-
-# -- reading ----------------------------------------------------------------------------------------------------------
 
 
 def test_load_returns_what_was_applied(store: BaselineStore) -> None:
@@ -139,9 +133,6 @@ def test_folder_that_cannot_be_listed_is_not_empty(
     assert caught.value.where == str(folder)
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------
-
-
 def test_apply_keeps_and_trims(store: BaselineStore) -> None:
     store.apply(DEVICE, [create(name) for name in NAMES[:2]])
     kept = store.path(DEVICE, NAMES[0])
@@ -215,9 +206,6 @@ def test_apply_where_nothing_can_be_written_says_where(store: BaselineStore, wha
     assert str(path.parent) in str(caught.value.where)
     assert caught.value.expected == "a folder that can be written"
     assert files(store.root) == before
-
-
-# -- the lock ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), BrokenPipeError(32, "Broken pipe"), TimeoutError("it hangs")])

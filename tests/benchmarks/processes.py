@@ -47,7 +47,6 @@ def above_one_percent(
 ) -> bool:
     def typical(measured: Measured) -> float:
         values = measured.values(workload, f"ours-{timer}")
-        assert values is not None
         return float(np.median(values[..., 0] if timer == "host" else values))
 
     return typical(test_process) > 1.01 * float(np.median([typical(one) for one in baseline_processes]))

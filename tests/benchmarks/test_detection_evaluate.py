@@ -18,7 +18,6 @@ from detection.evaluate import (
     ties,
     wilson,
 )
-from detection.table import markdown
 
 from tests.benchmarks.processes import FIVE, HALF, TEN, above_one_percent, process
 
@@ -80,18 +79,6 @@ def test_ties_need_as_many_catches_and_no_more_alarms() -> None:
     assert ("do_bench, median > 5 %", FIVE) not in found  # it catches some, not all
     assert {level for _, level in found} == {FIVE}  # ours catches nothing else
     assert not ties(evaluate([*processes, process(9, us=102.0)], lambda *_: False))
-
-
-def test_table_has_counts_intervals_and_ties() -> None:
-    wall = {"mlp-eager/none/do_bench": 0.48, "linear-eager/none/do_bench": 0.52}
-    calibration = {"mlp-eager": {"device_us": 200.0, "spin_us": 0.9, "plain_us": 40.0, "spun_us": 43.0}}
-    processes = [process(number, wall_seconds=wall, calibration=calibration) for number in range(4)]
-    text = markdown(evaluate(processes, above_one_percent), processes)
-    assert "| kernelgauge | 4/4 = 100% [51%, 100%] |" in text
-    assert "- **kernel durations, 1 session > 1 %** ties with kernelgauge at linear, GPU time +5 %; mlp" in text
-    assert "| mlp-eager | 200.00 | 0.90 | 40.00 | 43.00 |" in text
-    assert "| do_bench | 8 | 0.500 | 0.520 |" in text
-    assert all(line.endswith("|") for line in text.splitlines() if line.startswith("|"))
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,6 @@ def merged_ids() -> list[str]:
     return ids([read_results(Path("all/results.json"))])[0]
 
 
-# -- what it writes ---------------------------------------------------------------------------------------------------
-
-
 def test_shards_become_one_folder(command: Command) -> None:
     save("in/a", part("one", gpu="aa", arguments=("perf", "--perf-shard=1/2")))
     save("in/b", part("k" * 200, gpu="bb", second=1, arguments=("perf", "--perf-shard", "2/2")))
@@ -111,9 +108,6 @@ def test_results_are_found_in_folders_of_folders(command: Command) -> None:
     assert sorted(merged_ids()) == ["from-a-x", "from-a-y", "from-b", "from-deep-er-est"]
 
 
-# -- the verdict ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("told", "word"),
     [
@@ -145,9 +139,6 @@ def test_missing_shards_fail(command: Command, shards: dict[str, str], failed: l
     code, out, _ = command("in")
     lines = [line.removeprefix("failed: ") for line in out.splitlines() if line.startswith("failed: ")]
     assert (code, lines) == (1 if failed else 0, failed)
-
-
-# -- what cannot be read ----------------------------------------------------------------------------------------------
 
 
 NEWER = json.dumps(json.loads(encode_results(part("two"))) | {"schema_version": 99}).encode()
@@ -210,9 +201,6 @@ def test_trouble_writes_nothing(command: Command, source: str, to: str, reason: 
     before = files(".")
     code, out, err = command(source, "--to", to)
     assert (code, out, reason in err, files(".")) == (2, "", True, before)
-
-
-# -- hostile results --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("identifier", ["one", "../../secret", "a\x1b[31m", "k" * 242])

@@ -182,7 +182,7 @@ def test_diff_of_several_gpus_is_of_the_busiest(command: Command, tmp_path: Path
 
     sides = [written(tmp_path / f"{us}.json", *job(us)) for us in (40, 60)]
     out = command("diff", *sides)[1]
-    assert "The next two lines are of the busiest GPU; kernels are of all GPUs together.\n" in out
+    assert "Busy and idle times are of the busiest GPU; times of kernels are of all GPUs.\n" in out
     assert "GPU 0 busy 40.0 -> 60.0 us: compute 40.0 -> 60.0 us.\n" in out
     assert "kernels 44.0 -> 66.0 us" in out
     assert "2 kernels on 2 GPUs, 44.0 us" in command("show", sides[0])[1]

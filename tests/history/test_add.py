@@ -64,12 +64,6 @@ def test_digests_ignore_generated_source(history: History) -> None:
     assert (other[0] == one[0], other[1] == one[1]) == (True, False)
 
 
-def test_each_gpu_has_a_file(history: History) -> None:
-    history.add(results(timed(name="a"), timed(name="b", gpu=ELSEWHERE), timed(name="c"), gpu=None))
-    found = {each["gpu"]: each["rows"]["workload"] for each in history.entries().values()}
-    assert found == {HERE: ["a", "c"], ELSEWHERE: ["b"]}
-
-
 @pytest.mark.parametrize(
     ("started_at", "stamp"),
     [
@@ -107,9 +101,6 @@ def test_hostile_names_stay_in_history(history: History, tmp_path: Path, text: s
     assert max(len(said) for each in history.entries().values() for said in each["rows"]["said"]) <= 300
 
 
-# -- adding -----------------------------------------------------------------------------------------------------------
-
-
 def test_same_results_twice_add_nothing(any_history: History) -> None:
     first = any_history.add(night(0, timed()))[1]
     again = any_history.add(night(0, timed()), night(0, timed(205.001)))[1].splitlines()
@@ -137,13 +128,6 @@ def test_histories_are_merged_by_copying(history: History) -> None:
     assert "not shown" not in out
     runs = [line.split()[1:4] for line in out.splitlines() if " runs, " in line]
     assert runs == [[f"{gpu}:", "3", "runs,"] for gpu in (HERE, ELSEWHERE)]
-
-
-@pytest.mark.parametrize("scheme", ["file://", "local://"])
-def test_url_of_local_folder_is_that_folder(history: History, scheme: str) -> None:
-    history.location = f"{scheme}{history.root}"
-    assert history.add(night(0, timed()))[0] == 0
-    assert len(history.entries()) == 1
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,6 @@ def not_shown(out: str) -> list[str]:
     return re.findall(r"(?m)^not shown: (.*)", out)
 
 
-# -- the table and the details ----------------------------------------------------------------------------------------
-
-
 def test_table_has_a_line_for_each_workload(any_history: History) -> None:
     any_history.add(*year())
     code, out, err = any_history.show()
@@ -73,14 +70,6 @@ def test_other_kernels_and_a_returning_verdict_are_named(history: History) -> No
     assert f"    2026-01-08  other kernels  (GPU {HERE})" in out
 
 
-def test_long_id_has_its_own_line(history: History) -> None:
-    history.add(night(0, timed(name="mlp-" + "x" * 60)))
-    lines = history.show("mlp")[1].splitlines()
-    assert (lines[2], lines[3][:30]) == ("mlp-" + "x" * 60, " " * 30)
-    assert "  GPU 0f1e2d3c: 1 run, 2026-01-05 to 2026-01-05, last 205.0 us" in lines
-    assert max(map(len, lines)) <= 80
-
-
 def test_pattern_is_a_glob_or_a_part_of_an_id(history: History) -> None:
     history.add(night(0, timed(name="mlp-eager"), timed(name="mlp-liger"), timed(name="norm")))
     for patterns, expected in {
@@ -100,12 +89,6 @@ def test_since_leaves_out_earlier_runs(history: History) -> None:
     assert "2 runs, 2026-01-12 to 2026-02-14" in history.show("mlp", "--since", "2026-01-12")[1]
     code, out, _ = history.show("--since", "2026-11-01")
     assert (code, out) == (1, "no workload to show: 0 files of the history read\n")
-
-
-@pytest.mark.parametrize(("timer", "us"), [("device", "205.0"), ("latency", "301.5"), ("dispatch", "50.7")])
-def test_each_timer_has_its_history(history: History, timer: str, us: str) -> None:
-    history.add(night(0, timed(name="a")))
-    assert rows(history.show("--timer", timer)[1]) == [("a", us)]
 
 
 def test_kinds_of_machine_are_apart(history: History) -> None:
@@ -134,9 +117,6 @@ def test_times_of_any_size_are_drawn(history: History, tmp_path: Path) -> None:
         history.add(night(number, timed(us, name="wide"), timed(1e-3, name="small")))
     assert "▁█▁█▁▁" in history.show("--html", str(tmp_path / "x.html"))[1]
     assert "nan" not in (tmp_path / "x.html").read_text()
-
-
-# -- the page ---------------------------------------------------------------------------------------------------------
 
 
 class Page(HTMLParser):
@@ -174,9 +154,6 @@ def test_hostile_names_are_escaped(history: History, tmp_path: Path, text: str) 
     assert (code, not_shown(out)) == (0, [])
     assert all(line.isprintable() and not line.startswith("::") for line in out.split("\n"))
     assert not {"script", "img"} & {tag for tag, _ in Page(tmp_path / "x.html").tags}
-
-
-# -- what is not shown ------------------------------------------------------------------------------------------------
 
 
 def test_equal_times_of_one_run_are_one_night(history: History) -> None:
@@ -263,9 +240,6 @@ def test_schema_1_is_read_and_newer_schema_counts(history: History) -> None:
     assert rows(history.show()[1]) == [("a", "205.0")]
     (history.root / key).unlink()
     assert rows(history.show()[1]) == [("a", "204.0")]
-
-
-# -- other errors -----------------------------------------------------------------------------------------------------
 
 
 def test_missing_history_is_an_error(history: History) -> None:

@@ -8,18 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernelgauge.judge import Baseline, Observation, Recorded, decode_baseline, encode_baseline, from_run
-from kernelgauge.run import ControlTime, Sample, Timer
+from kernelgauge.judge import Baseline, Recorded, decode_baseline, encode_baseline
 from kernelgauge.trace import KernelIdentity, KernelRecord
 from tests.builders import (
-    ELSEWHERE,
-    OTHER_SOURCE,
     baseline,
     calibrated,
     counts,
-    drawn,
     fingerprint,
-    fused,
     launched,
     mlp_kernels,
     run,
@@ -50,29 +45,6 @@ def test_decode_of_encoded_baseline_is_equal(changes: dict[str, Any]) -> None:
     assert json.loads(content) == json.loads(msgspec.json.encode(stored))
 
 
-def test_from_run_rounds_to_the_nanosecond() -> None:
-    stored = baseline(
-        device=(2.7200000000000273, 2.72000000001),
-        host=(1 / 3, 1 / 3),
-        host_control_us=14.00049,
-        kernels=(launched("gemm", 1 / 3), fused(us=36.79999999999927)),
-        controls={"copy": ControlTime("copy", 1 / 3)},
-    )
-    (process,) = stored.entries[0].processes
-    assert process.timers[Timer.DEVICE] == Observation(2.72, 0.0, 2, 40)
-    assert process.timers[Timer.HOST] == Observation(0.333, 0.0, 2, 40, control_us=14.0)
-    assert process.controls == {"copy": ControlTime("copy", 0.333)}
-    assert [kernel.device_time_us for kernel in stored.entries[0].kernels] == [0.333, 36.8]
-
-
-@pytest.mark.parametrize(("busy_us", "spread"), [(140.0, 0.0), (160.0, 0.049)])
-def test_latency_by_host_has_spread_at_equal_host_speed(busy_us: float, spread: float) -> None:
-    followed = Sample((300.0, 300.0 * 1.07), 40, (14.0, 14.0 * 1.07))
-    stored = from_run(run(kernels=(launched("gemm", busy_us),), samples={Timer.END_TO_END: followed}), suite="perf")
-    observed = stored.entries[0].processes[0].timers[Timer.END_TO_END]
-    assert observed.spread == pytest.approx(spread, abs=0.002)
-
-
 @pytest.mark.parametrize("version", [3, 4])
 def test_decode_ignores_ancestors_and_conditions(version: int) -> None:
     recorded: dict[str, Any] = {"at": "2026-11-20T19:10:12+00:00", "commit": None, "kernelgauge": "0.1.0"}
@@ -84,59 +56,6 @@ def test_decode_ignores_ancestors_and_conditions(version: int) -> None:
     read = decode_baseline(json.dumps(stored).encode(), where="x.json", workload=baseline().workload)
     assert read == msgspec.structs.replace(baseline(), recorded=Recorded(**recorded))
     assert not {b"ancestors", b"conditions"} & set(encode_baseline(read).split(b'"'))
-
-
-# -- which entry, and which of its processes ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kernels", "draws", "same_configuration"),
-    [
-        (mlp_kernels(), 2, True),
-        (mlp_kernels(gate=99.0, us=1.0, xblock=512), 5, True),
-        (mlp_kernels(xblock=256, source=OTHER_SOURCE), 3, True),
-        (mlp_kernels(xblock=128), 5, False),  # unknown: the one chosen most often
-        (mlp_kernels()[:3], 5, False),
-        (mlp_kernels()[::-1], 5, False),
-        ((), 5, False),
-    ],
-)
-def test_entry_like_is_its_own_or_the_most_drawn(kernels: Any, draws: int, same_configuration: bool) -> None:
-    stored = drawn({1024: 2, 512: 5, 256: 3})
-    for entries in (stored.entries, stored.entries[::-1]):
-        entry, likeness = msgspec.structs.replace(stored, entries=entries).entry_like(kernels)
-        assert (entry.draws, likeness.same_configuration) == (draws, same_configuration)
-
-
-def test_times_of_dispatch_count_every_entry() -> None:
-    stored = drawn({1024: 3, 512: 2})
-    numbers = {timer: len(stored.times(timer, stored.entries[1])) for timer in Timer}
-    assert numbers == {Timer.DEVICE: 2, Timer.END_TO_END: 2, Timer.HOST: 5}
-    without = baseline(host=None)
-    assert without.times(Timer.HOST, without.entries[0]) == []
-
-
-@pytest.mark.parametrize(
-    ("end_to_end", "by_host"),
-    [(180.0, False), (399.0, False), (401.0, True), (900.0, True)],  # the GPU is busy for 200 us
-)
-def test_latency_is_by_host_where_the_gpu_mostly_idles(end_to_end: float, by_host: bool) -> None:
-    (entry,) = baseline(kernels=mlp_kernels(us=33.0), end_to_end=(end_to_end,) * 2).entries
-    found = {timer: entry.is_by_host(timer) for timer in Timer}
-    assert found == {Timer.DEVICE: False, Timer.END_TO_END: by_host, Timer.HOST: True}
-
-
-# -- many runs of unchanged code in one baseline ----------------------------------------------------------------------
-
-
-def test_calibrated_kernel_time_is_the_mean_of_its_configuration() -> None:
-    runs = [run(kernels=mlp_kernels(us=us, source=source)) for us, source in ((38.0, None), (38.5, OTHER_SOURCE))]
-    runs.insert(0, run(kernels=mlp_kernels(us=55.4, xblock=512), gpu=ELSEWHERE))
-    first, second = calibrated(runs, suite="perf").entries
-    assert [kernel.device_time_us for kernel in first.kernels] == [56.0, 58.0, 38.25, 53.0]
-    assert (first.draws, second.draws, second.kernels[2].device_time_us) == (2, 1, 55.4)
-    processes = [from_run(each, suite="perf").entries[0].processes[0] for each in runs]
-    assert [*second.processes, *first.processes] == processes
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
-"""Statuses in order, and the text of a verdict."""
+"""Statuses in order, the text of a verdict, and two machines: the same, with other software, or foreign."""
 
 from __future__ import annotations
 
 import itertools
 
-from kernelgauge.judge import Reason, Status, Verdict, worst
+import pytest
+
+from kernelgauge.judge import Reason, Status, Verdict, compare, worst
+from tests.builders import H200, fingerprint
 
 WORST_TO_BEST = "INVALID REGRESSED UNDECIDED INCOMPARABLE NO_BASELINE IMPROVED PASS NOT_JUDGED"
 
@@ -25,3 +28,19 @@ def test_verdict_text_has_its_reasons_below() -> None:
     assert rest.startswith("\n  baseline a")
     assert all(character.isprintable() or character == "\n" for character in rest)
     assert str(longer.only("why")) == first
+
+
+ADDED = "cudnn fp32_matmul cudnn_tf32 deterministic".split()  # older baselines lack them
+FOREIGN = "device arch sm_count power_limit_watts mig".split()
+MOVED = [*"driver cuda torch triton liger_kernel python".split(), *ADDED]
+KINDS = {"foreign": FOREIGN, "moved": MOVED, "recorded": ["memory_bytes"]}
+
+
+@pytest.mark.parametrize(("field", "kind"), [(field, kind) for kind, fields in KINDS.items() for field in fields])
+def test_compare_of_each_field_has_one_kind(field: str, kind: str) -> None:
+    comparison = compare(H200, fingerprint(**{field: "x"}))
+    found = {each: list(map(str, getattr(comparison, each))) for each in KINDS}
+    assert found == {key: [] for key in KINDS} | {kind: [f"{field} {getattr(H200, field)} -> x"]}
+    assert (comparison.comparable, comparison.identical) == (kind != "foreign", kind == "recorded")
+    assert compare(fingerprint(**dict.fromkeys(ADDED)), H200).identical
+    assert {*FOREIGN, *MOVED, "memory_bytes"} == set(H200.__struct_fields__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from kernelgauge.measure.device import choose_device as choose
 from kernelgauge.measure.device.base import cpu_name
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.trace import KernelIdentity
-from tests.builders import FUSED, op, recorded, recorded_events, region, trace_of
+from tests.builders import FUSED, recorded, recorded_events, trace_of
 from tests.measure.conftest import tiny
 
 
@@ -22,27 +21,6 @@ from tests.measure.conftest import tiny
 def recorded_gpu() -> CudaDevice:
     """Return a CUDA device that needs no GPU: it reads recorded launches."""
     return object.__new__(CudaDevice)
-
-
-def executed(cpu: CpuDevice, *names: str) -> list[Any]:
-    """Return the kernels of ops on the host, ten microseconds each."""
-    ops = [op(name, 1 + 20 * place, 10) for place, name in enumerate(names)]
-    (window,) = trace_of(region("window", 0, 1000), *ops).regions("window")
-    return cpu.executions(window)
-
-
-# -- kernels of a CPU -------------------------------------------------------------------------------------------------
-
-
-def test_cpu_kernels_are_in_order_without_configuration(cpu: CpuDevice) -> None:
-    executions = executed(cpu, "aten::mm", "aten::view", "graph_17_cpp_fused_gelu_0", "aten::empty")
-    assert [(each.identity, each.duration_us) for each in executions] == [
-        (KernelIdentity("aten::mm", "gemm"), 10),
-        (KernelIdentity("cpp_fused_gelu_0", "pointwise"), 10),  # without the number of the graph
-    ]
-
-
-# -- kernels of a GPU, from recorded traces ---------------------------------------------------------------------------
 
 
 def identities(gpu: CudaDevice, name: str) -> list[KernelIdentity]:
@@ -75,9 +53,6 @@ def test_triton_keys_need_an_op_of_the_same_name(recorded_gpu: CudaDevice) -> No
     assert stranger.grid == (24576, 1, 1)
 
 
-# -- the choice -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("version", "words"), [(None, "built without CUDA"), ("13.0", "built for CUDA 13.0")])
 def test_choose_device_without_gpu_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, version: str | None, words: str
@@ -100,9 +75,6 @@ def test_check_refuses_bf16_alone_where_there_is_none(
         recorded_gpu.check(tiny(dtype=dtype))
     with pytest.raises(WorkloadUnavailable, match="Tesla T4 has no bf16"):
         recorded_gpu.check(tiny(dtype="bf16"))
-
-
-# -- the fingerprint --------------------------------------------------------------------------------------------------
 
 
 def test_fingerprint_of_cpu_has_a_name_and_no_gpu(cpu: CpuDevice) -> None:

@@ -44,9 +44,6 @@ def errors_of(cpu: CpuDevice, change: Any = None, **fields: Any) -> dict[str, Re
     return {error.tensor: error for error in compare_with_float64(workload, cpu, seed=7)}
 
 
-# -- right ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("pass_", ["forward", "train"])
 @pytest.mark.parametrize("reference", [lambda: nn.Linear(4, 3), None], ids=["reference", "itself"])
@@ -82,14 +79,6 @@ def test_numerics_of_many_shapes_stay_compiled(cpu: CpuDevice) -> None:
     assert len(ran) == 12
 
 
-def test_every_output_is_compared(cpu: CpuDevice) -> None:
-    errors = errors_of(cpu, lambda y, _: (y, {"twice": y * 2}, 7), reference=None)
-    assert list(errors) == ["output 0", "output 1"]
-
-
-# -- a workload without a dtype ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("parameters", "inputs", "output", "bound"),
     [
@@ -121,9 +110,6 @@ def test_dtype_none_has_the_bound_of_the_coarsest(
     else:
         (error,) = errors_of(cpu, **mixed).values()
         assert (error.bound, error.within_bound) == (BOUNDS[bound], True)
-
-
-# -- wrong ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)

@@ -38,9 +38,6 @@ def second_reading(monitor: Monitor, clock: Clock, happens: Callable[[], object]
     return monitor.read(processes=True)
 
 
-# -- a reading --------------------------------------------------------------------------------------------------------
-
-
 def test_reading_is_the_state_of_the_gpu(nvml: FakeNvml, monitor: Monitor) -> None:
     nvml.reasons = 4
     assert monitor.available
@@ -64,9 +61,6 @@ def test_reading_with_failing_query_lacks_its_fields(
     reading = second_reading(Monitor.open(UUID), clock)
     unknown = {field for field in Reading.__struct_fields__ if getattr(reading, field) is None}
     assert unknown == (QUERIES[query] if query else set())
-
-
-# -- a monitor --------------------------------------------------------------------------------------------------------
 
 
 def knows_nothing(monitor: Monitor) -> bool:
@@ -109,8 +103,6 @@ def test_monitor_closes_nvml_once(nvml: FakeNvml, fails: bool) -> None:
     assert monitor.why_not == "closed"
 
 
-# -- other processes --------------------------------------------------------------------------------------------------
-
 OTHERS = {
     "own": ([OWN], [(OWN, 5, 97)], (0, (), 0)),
     "others, busiest first": ([OWN, OTHER, ANOTHER], [(OWN, 5, 30), (OTHER, 6, 2), (ANOTHER, 6, 63)], (2, (ANOTHER, OTHER), 63)),
@@ -146,17 +138,6 @@ def test_reading_forgets_samples_of_the_one_before(nvml: FakeNvml, clock: Clock,
     assert others(monitor.read(processes=True)) == (1, (OTHER,), 0)
 
 
-@pytest.mark.parametrize(("samples", "used"), [([], None), ([(OWN, 5, 80)], 0)])
-def test_reading_soon_after_needs_a_sample(
-    nvml: FakeNvml, clock: Clock, monitor: Monitor, samples: Samples, used: int | None
-) -> None:
-    nvml.pids = [OWN, OTHER]
-    monitor.read(processes=True)
-    nvml.samples = samples
-    clock.advance(60_000)
-    assert others(monitor.read(processes=True)) == (1, (OTHER,), used)
-
-
 def test_reading_without_a_new_sample_has_the_last(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> None:
     nvml.pids = [OWN, OTHER]
     used = []
@@ -182,11 +163,6 @@ def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock, monitor
     assert others(reading) == (1, (OTHER,), 7)
 
 
-# -- from NVML to a reason --------------------------------------------------------------------------------------------
-
-
-# -- the settings of a GPU --------------------------------------------------------------------------------------------
-
 DRIVER = "580.159.04"
 
 
@@ -207,9 +183,6 @@ def test_gpu_settings_are_what_nvml_knows(nvml: FakeNvml, gpu: str, failing: str
     nvml.failing = {failing: nvml.NVMLError}
     assert gpu_settings(UUID) == expected
     assert nvml.open == 0
-
-
-# -- which GPUs there are ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,13 @@ def test_module_with_two_names_has_both(cpu: CpuDevice) -> None:
     assert [module for _, module, _ in places(ran(cpu, Twice))] == ["first = second"] * 2
 
 
+def test_module_of_torch_alone_has_its_line(cpu: CpuDevice) -> None:
+    (origin,) = ran(cpu, lambda: nn.Linear(8, 4, bias=False)).origins
+    assert origin is not None
+    assert (origin.module, origin.lines[0].file) == ("Linear", "torch/nn/modules/linear.py")
+    assert origin.lines[0].code.startswith("return F.linear(")
+
+
 def test_function_has_a_line_and_no_module(cpu: CpuDevice) -> None:
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return x * 2.0
@@ -220,6 +227,7 @@ def test_torch_without_the_tree_of_events_has_no_origins(cpu: CpuDevice, monkeyp
         (["a", "b", "c", "d"], "*"),
         (["layers.0", "head"], "layers.0, head"),
         (["{a,b}.c", "{a,b}.d"], "{a,b}.c, {a,b}.d"),
+        (["{a,b}", "Block"], "{a,b}, Block"),
         (["", "a.b"], ", a.b"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,16 +13,15 @@ from kernelgauge.errors import MeasurementError, WorkloadError, WorkloadUnavaila
 from kernelgauge.measure import controls
 from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.controls import control_pair, roof
+from kernelgauge.measure.device import CudaDevice
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.runner import Measured
 from kernelgauge.measure.settings import Settings
 from kernelgauge.run import ControlTime
-from tests.measure.conftest import WILD, Alive, Clock, FakeGpu, measured, raising, results_of, times, tiny
+from tests.measure.conftest import WILD, Alive, FakeGpu, measured, raising, results_of, times, tiny
 
 SETTINGS = Settings(replicates=3, most_replicates=6, warm_up_seconds=0)
 SIX = Settings(replicates=6, most_replicates=6, iterations=40, warm_up_seconds=0)
-
-# -- order and number -------------------------------------------------------------------------------------------------
 
 
 def test_passes_go_round_controls_and_workloads(gpu: FakeGpu) -> None:
@@ -35,14 +36,6 @@ def test_passes_add_replicates_to_what_is_not_steady(gpu: FakeGpu) -> None:
     assert times(results["steady"]) == (10.0,) * 3
     assert times(results["wild"]) == tuple(WILD[:6])
     assert gpu.replicates == ["steady", "wild"] * 3 + ["wild"] * 3
-
-
-def test_passes_end_with_the_budget(gpu: FakeGpu, clock: Clock) -> None:
-    workload = gpu.workload("wild", WILD, on_build=lambda _: clock.advance(1e6 / 3))
-    assert len(times(measured(gpu, workload, SETTINGS))) == 4  # of 1.5 s
-
-
-# -- what is disturbed ------------------------------------------------------------------------------------------------
 
 
 def test_disturbed_replicates_are_repeated_later(gpu: FakeGpu) -> None:
@@ -86,14 +79,10 @@ def test_low_clock_spoils_unless_the_power_cap_explains_it(
     assert isinstance(result, Measured)
     assert (result.run.incomplete is None) is kept
     if kept:
-        assert result.run.conditions is not None
         assert result.run.conditions.lowest_sm_clock_mhz == 1500
         assert result.run.conditions.event_reasons == ("power cap",)
     else:
         assert "SM clock 1500 MHz where 1980 is usual, and no power cap" in (result.run.incomplete or "")
-
-
-# -- the reference kernels --------------------------------------------------------------------------------------------
 
 
 def test_controls_are_kept_as_medians(gpu: FakeGpu) -> None:
@@ -154,13 +143,9 @@ def test_control_pair_is_a_copy_and_a_gemm(cpu: CpuDevice, monkeypatch: pytest.M
 
 def test_roof_follows_from_the_control_pair() -> None:
     reached = roof({"copy": ControlTime("neg", 62.7), "gemm": ControlTime("nvjet", 181.68)})  # of an H200
-    assert reached is not None
     assert reached.memory_gb_per_s == pytest.approx(4281, abs=1)
     assert reached.gemm_tflop_per_s == pytest.approx(756.5, abs=0.1)
     assert roof({"copy": ControlTime("neg", 62.7)}) is None
-
-
-# -- failures ---------------------------------------------------------------------------------------------------------
 
 
 def test_failures_leave_the_other_workloads(gpu: FakeGpu) -> None:
@@ -222,3 +207,46 @@ def test_failed_workload_holds_no_memory(gpu: FakeGpu, alive: Alive, stage: str)
     results = results_of(gpu, fails, gpu.workload("looks", on_build=lambda _: seen.append(len(alive))))
     assert isinstance(results["fails"], WorkloadError)
     assert (len(alive.built), seen) == (1 if stage == "profiling" else 2, [0] * 3)
+
+
+CALLS = Settings(iterations=40, host_iterations=100, latency_iterations=10, seconds=1.0)
+
+
+@pytest.mark.parametrize(
+    ("call_us", "calls", "warm_up"),
+    [(100.0, (40, 100, 10), 21), (5e4, (20, 20, 10), 11), (2e5, (5, 5, 5), 3), (1e6, (3, 3, 3), 1)],
+)
+def test_slow_calls_are_fewer_and_three_at_least(call_us: float, calls: tuple[int, ...], warm_up: int) -> None:
+    settings = (CALLS.iterations_for, CALLS.host_iterations_for, CALLS.latency_iterations_for)
+    assert tuple(each(call_us) for each in settings) == calls
+    assert CALLS.warm_up_calls_for(call_us) == warm_up
+    heavy = CALLS.limited(None, CudaDevice.most_busy_seconds)  # few in a row on a GPU
+    assert heavy.iterations_for(call_us) == (40 if call_us == 100.0 else min(8, calls[0]))
+    assert heavy.latency_iterations_for(call_us) == calls[2]
+
+
+@pytest.mark.parametrize(("factor", "is_enough"), [(0.99, True), (1.01, False)])
+@pytest.mark.parametrize(("mean", "precision_us"), [(100.0, 0.04), (2.0, 0.006)], ids=["share", "resolution"])
+def test_standard_error_decides_what_is_steady(
+    mean: float, precision_us: float, factor: float, is_enough: bool
+) -> None:
+    settings = Settings(replicates=4, most_replicates=10, precision=0.0004, precision_us=0.006, budget_seconds=1.5)
+    # Two above and two below: the deviation is d * sqrt(4 / 3), the standard error half of that.
+    distance = factor * precision_us * math.sqrt(3)
+    times = (mean - distance, mean + distance) * 2
+    assert settings.is_enough(times, seconds=0.1) is is_enough
+    assert [settings.is_enough(times[:count], seconds=1000.0) for count in range(4)] == [False] * 4
+    assert settings.is_enough((90.0, 110.0) * 2, seconds=1.21)  # a quarter more would be more than the budget
+
+
+def test_replicates_asked_for_are_made_at_any_cost() -> None:
+    settings = Settings.of(20)
+    assert not settings.is_enough([100.0] * 19, seconds=1000.0)
+    assert settings.is_enough([100.0] * 20, seconds=1000.0)
+    assert settings.for_call(6e6) is settings
+    limits = [
+        (each.replicates, each.most_replicates) for each in (settings.limited(4, 1.0), Settings().limited(4, 1.0))
+    ]
+    assert limits == [(20, 20), (4, 4)]
+    slow = Settings().for_call(6e6)
+    assert slow == replace(Settings(), replicates=2, most_replicates=2, latency_replicates=2)

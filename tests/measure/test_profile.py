@@ -19,8 +19,6 @@ from kernelgauge.trace import REGION, parse
 from tests.builders import Event, call
 from tests.measure.conftest import QUICK, FakeGpu, measured, results_of, tiny
 
-# -- records ----------------------------------------------------------------------------------------------------------
-
 
 def of(events: list[Event], category: str) -> list[Event]:
     return [each for each in events if each["cat"] == category]
@@ -88,9 +86,6 @@ def test_session_unsound_three_times_is_an_error(gpu: FakeGpu, damage: Any, word
     assert len(gpu.sessions) == first + 3
 
 
-# -- holding ----------------------------------------------------------------------------------------------------------
-
-
 def holds(gpu: FakeGpu) -> list[float]:
     """Return how long the device was held in each session, in order."""
     held = [float(each.removeprefix("hold ")) for each in gpu.diary if each.startswith("hold")]
@@ -133,19 +128,18 @@ def test_hold_is_doubled_until_calls_are_dispatched_ahead(
     assert hold_of(gpu, *dispatch_us)[: len(expected)] == expected
 
 
-def test_hold_that_grew_stays_for_the_next_replicate(gpu: FakeGpu) -> None:
-    assert hold_of(gpu, 50.0, 200.0, 200.0, 5.0, replicates=3) == [150.0, 300.0, 300.0, 300.0]
-
-
-def test_hold_is_shortened_once_to_what_is_needed(gpu: FakeGpu) -> None:
-    assert hold_of(gpu, 1000.0, 100.0, 20.0, replicates=3) == [3000.0, 300.0, 300.0]
-
-
-def test_hold_is_not_needed_by_calls_that_synchronize(gpu: FakeGpu) -> None:
-    assert hold_of(gpu, 50.0, 200.0, replicates=2, synchronizes=True) == [150.0, 150.0]
-
-
-# -- one call ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("dispatch_us", "how", "expected"),
+    [
+        pytest.param(
+            [50.0, 200.0, 200.0, 5.0], {"replicates": 3}, [150.0, 300.0, 300.0, 300.0], id="one that grew stays"
+        ),
+        pytest.param([1000.0, 100.0, 20.0], {"replicates": 3}, [3000.0, 300.0, 300.0], id="shortened once"),
+        pytest.param([50.0, 200.0], {"replicates": 2, "synchronizes": True}, [150.0, 150.0], id="not if calls wait"),
+    ],
+)
+def test_hold_of_the_next_replicate(gpu: FakeGpu, dispatch_us: list[float], how: Any, expected: list[float]) -> None:
+    assert hold_of(gpu, *dispatch_us, **how) == expected
 
 
 def diary_of(gpu: FakeGpu, **how: Any) -> list[str]:
@@ -165,9 +159,6 @@ def test_session_looks_while_the_device_works(gpu: FakeGpu, iterations: int, war
     look = lambda: seen.append((gpu.diary.count("call"), gpu.diary[-1]))  # noqa: E731
     diary_of(gpu, iterations=iterations, warmup=warmup, hold_us=1.0, look=look)
     assert seen == [(calls, "call") for calls in looks]
-
-
-# -- the real profiler, on a CPU --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("record_shapes", [True, False])

@@ -18,8 +18,6 @@ from kernelgauge.errors import WorkloadUnavailable
 def modules() -> ModuleType:
     path = Path(__file__).parents[2] / "perf" / "modules.py"
     spec = importlib.util.spec_from_file_location("suite_modules", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

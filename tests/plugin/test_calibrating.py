@@ -1,4 +1,4 @@
-"""`kernelgauge calibrate`: the suite in fresh processes, what it prints, stores, adds and refuses."""
+"""`kernelgauge calibrate`: the suite in fresh processes, what each leaves, and what is printed, stored, added and refused."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from kernelgauge import Timer
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.baselines import calibration as calibrating
 from kernelgauge.baselines.calibration import calibrate
 from kernelgauge.cli import main
+from kernelgauge.results import read_results
 from kernelgauge.run import Run
 from tests.builders import counts, mlp_kernels
+from tests.plugin.inner_project import Project, told
 from tests.plugin.told_processes import FIRST, SECOND, Processes, ToldProcess, measured, results_of
 
 TWO = ("calibrate", "perf", "--processes", "2")
@@ -75,7 +78,7 @@ def test_failed_process_is_shown_and_stores_nothing(
     processes.ends[1] = 4, "line\n" * 50 + "ERROR: file or directory not found: prf\n"
     code, _, err = command("calibrate", "perf", "-x", "--processes", "50")
     assert code == 2
-    assert "a process of the calibration failed" in err
+    assert "a process that measures failed" in err
     assert err.count("line\n") == 14
     assert "ERROR: file or directory not found: prf\n" in err
     assert "pytest perf -x" in err
@@ -125,9 +128,6 @@ def test_gpus_are_split_at_commas_and_require_cuda(processes: Processes, command
     assert ["cuda" in arguments for arguments, _ in processes.seen] == [True, True, False, False]
 
 
-# -- adding to the stored baselines -----------------------------------------------------------------------------------
-
-
 def add(processes: Processes, command: Command, gpu: str, *options: str, **changes: Any) -> tuple[int, str]:
     processes.runs = [
         (measured(place=place, gpu=gpu, **changes), measured(SECOND, place=place, gpu=gpu)) for place in range(2)
@@ -173,3 +173,49 @@ def test_add_refuses_what_differs_and_keeps_its_file(
     assert path.read_bytes() == content
     path.unlink()
     assert gpus(processes, SECOND) == ["a", "a", "b", "b"]
+
+
+MORE = """
+from kernelgauge.standard import test_result_matches_float64
+from kernelgauge.standard import test_device_time as test_renamed
+
+def test_a_claim(workload, run):
+    raise AssertionError
+
+def test_of_something_else():
+    raise AssertionError
+"""
+
+
+def test_calibrating_process_leaves_runs_of_timed_tests(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = project.root / "step.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    project.write("test_more.py", MORE)
+    project.tell(told(), told("linear"))
+    project.record("-k", "not claim and not something and not float64")
+    before = project.stored()
+    step.unlink()
+    project.tell(told(gelu_us=9.0, host_us=300.0), told("linear"))
+    result = project.run("--perf-calibrate=c", "--perf-strict")
+    result.assert_outcomes(passed=12, deselected=5)
+    assert "::error" not in result.stdout.str()
+    assert not step.exists()
+    assert project.stored() == before
+    assert project.confirmed() == []
+    written = read_results(project.root / "c" / "latest" / "results.json")
+    assert [each.module for each in written.workloads] == ["mlp", "linear"]
+    assert Path(written.baselines) == project.root / "baselines"
+    assert all(each.run is not None and set(each.run.samples) == set(Timer) for each in written.workloads)
+    assert "test_renamed" in {test.name for test in written.tests}
+    project.tell(told(counts={"graph_breaks": 1}))
+    assert project.run("--perf-calibrate=d").ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize("workers", [("-n", "2"), ("--dist", "load", "--tx", "2*popen")], ids=["-n", "--tx"])
+def test_calibrating_process_with_workers_is_refused(project: Project, workers: tuple[str, ...]) -> None:
+    pytest.importorskip("xdist")
+    result = project.pytester.runpytest_inprocess("perf", "--perf-calibrate=c", *workers)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*each process of a calibration measures alone: run it without*"])
+    assert not (project.root / "c").exists()

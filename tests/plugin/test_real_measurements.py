@@ -83,8 +83,6 @@ def test_odd_workloads_end_their_own_tests_only(pytester: pytest.Pytester) -> No
     assert {case.outcome for case in cases["embedding"].values()} == {"passed", "skipped"}  # inputs keep their dtype
 
 
-# -- a calibration -----------------------------------------------------------------------------------------------------
-
 CALIBRATED = """
 import torch
 from kernelgauge import Workload
@@ -114,8 +112,6 @@ def test_suite_is_calibrated_and_judged_by_it(pytester: pytest.Pytester, capsys:
     # The time of a busy CPU may be any of these, but it is compared.
     assert verdicts["test_device_time"] in ("PASS", "IMPROVED", "UNDECIDED", "REGRESSED", "NOT_JUDGED")
 
-
-# -- choices without timing --------------------------------------------------------------------------------------------
 
 SHOWS_SWITCH = """
 import torch

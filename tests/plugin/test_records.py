@@ -26,9 +26,6 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-# -- the files --------------------------------------------------------------------------------------------------------
-
-
 def test_run_leaves_results_reports_and_annotations(
     project: Project, step: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,7 +39,6 @@ def test_run_leaves_results_reports_and_annotations(
     workload = results.workloads[0]
     assert (workload.id, workload.suite, workload.module, workload.shape) == (ID, "perf", "mlp", (4, 8))
     assert (workload.status, results.exit_status, results.gpu) == (Status.REGRESSED, 1, "told")
-    assert results.fingerprint is not None
     assert results.fingerprint.device == "Told GPU"
     assert workload.run is not None
     assert workload.baseline is not None
@@ -151,9 +147,6 @@ def test_own_tests_are_recorded_without_a_verdict(project: Project) -> None:
     assert results.exit_status == 1
 
 
-# -- what was there before --------------------------------------------------------------------------------------------
-
-
 def test_earlier_run_is_removed_before_measuring(project: Project) -> None:
     """That of each machine with its traces, and nothing of anybody else."""
     project.run()
@@ -191,9 +184,6 @@ def test_run_cut_short_before_measuring_has_no_results(project: Project) -> None
     assert len(project.measured()) == 1  # of the first run
     result.stdout.fnmatch_lines(["*cut short before anything was measured: there are no results"])
     assert not (project.latest / "results.json").exists()  # those were an earlier run's
-
-
-# -- the step summary and the history ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("room", [0, 700])
@@ -242,8 +232,6 @@ def test_exit_status_counts_what_fails_after_the_results(project: Project) -> No
     assert project.run("--perf-history=nights").ret == pytest.ExitCode.TESTS_FAILED
     assert project.results().exit_status == 1
 
-
-# -- the terminal -----------------------------------------------------------------------------------------------------
 
 STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but the end of a line
 

@@ -8,7 +8,6 @@ from tests.plugin.inner_project import ID, IDS, Project, told, two_modules
 
 LINEAR, CONV = "linear-eager-bf16-4x8", "conv-eager-bf16-4x8"
 
-# -- what is measured, and together with what -------------------------------------------------------------------------
 
 CLAIMS = """
 import pytest
@@ -79,11 +78,15 @@ def test_mark_chooses_workloads_by_field(project: Project, mark: str, chosen: li
 
 def test_shards_divide_the_suite(project: Project) -> None:
     project.tell(*two_modules())
-    parts = []
+    project.write("test_more.py", "import pytest\n@pytest.mark.parametrize('n', range(9))\ndef test_more(n): pass\n")
+    parts, others = [], []
     for index in (1, 2):
         project.run(f"--perf-shard={index}/2")
         parts.append([each.id for each in project.results().workloads])
+        others.append([case.parameters for case in project.cases() if case.name == "test_more"])
     assert parts == [IDS[2:], IDS[:2]]
+    assert all(others)
+    assert sorted(others[0] + others[1]) == [str(n) for n in range(9)]  # each test on one machine
     project.tell(told())
     project.run("--perf-shard=2/2")
     assert project.results().workloads == ()  # a part that is empty says that it is there
@@ -110,9 +113,6 @@ def test_reports_stay_where_nothing_is_measured(project: Project, monkeypatch: p
         assert (project.latest / "results.json").read_bytes() == b"of an earlier run"
         assert project.measured() == []
         assert not step.exists()
-
-
-# -- where a suite lies -----------------------------------------------------------------------------------------------
 
 
 def test_suite_may_have_subfolders_and_lie_outside_of_root(project: Project) -> None:
@@ -196,9 +196,6 @@ def test_workload_of_another_project_is_left_alone(pytester: pytest.Pytester) ->
     assert result.ret == pytest.ExitCode.OK
     assert "kernelgauge =" not in result.stdout.str()
     assert not (pytester.path / "reports").exists()
-
-
-# -- declarations -----------------------------------------------------------------------------------------------------
 
 
 def declare(pytester: pytest.Pytester, conftest: str, mark: str = "") -> pytest.RunResult:

@@ -180,17 +180,6 @@ def test_strictness_decides_whether_a_doubt_fails(project: Project) -> None:
     assert table_verdict(result, "noisy-eager-bf16-4x8") == "PASS"
 
 
-def test_no_baseline_skips_and_names_the_command(project: Project) -> None:
-    result = project.run()
-    assert result.ret == pytest.ExitCode.OK
-    result.assert_outcomes(passed=1, skipped=4)  # what is declared is checked without a baseline
-    message = project.case("test_device_time").message
-    assert message == "no baseline in baselines/told-gpu/; record one with: pytest perf --perf-update"
-    assert project.confirmed() == []
-    assert project.run_command(message.partition("with: ")[2]).ret == pytest.ExitCode.OK
-    project.run("--perf-strict").assert_outcomes(passed=5)
-
-
 def test_missing_device_is_invalid_and_reported(project: Project) -> None:
     project.tell(told(), no_device=True)
     result = project.run()
@@ -202,8 +191,6 @@ def test_missing_device_is_invalid_and_reported(project: Project) -> None:
     assert (results.fingerprint, results.gpu, results.status.value) == (None, None, "INVALID")
     assert "nothing was measured" in (project.latest / "report.md").read_text()
 
-
-# -- tests of the suite's own -----------------------------------------------------------------------------------------
 
 OWN = """
 import pytest
@@ -246,8 +233,6 @@ def test_not_timing_measures_no_times(project: Project) -> None:
     assert project.results().workloads[0].run.samples == {}
     assert project.confirmed() == []
 
-
-# -- machines that the baselines do not know, and limits --------------------------------------------------------------
 
 HINT = "to add this run to them: kernelgauge accept --add"
 

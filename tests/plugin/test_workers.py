@@ -87,9 +87,6 @@ def said(result: pytest.RunResult) -> str:
     return "\n".join(result.outlines + result.errlines)
 
 
-# -- one result -------------------------------------------------------------------------------------------------------
-
-
 def test_results_are_those_of_one_process(project: Project) -> None:
     project.tell(*two_modules())
     project.record()
@@ -136,9 +133,6 @@ def test_baselines_are_those_of_one_process(project: Project) -> None:
     assert after == {name: alone[name] for name in IDS[:3]}
 
 
-# -- how many workers -------------------------------------------------------------------------------------------------
-
-
 def test_more_workers_than_gpus_measure_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     project.tell(*two_modules())
@@ -160,9 +154,6 @@ def test_unrelated_tests_keep_their_workers(project: Project, monkeypatch: pytes
     alone = project.pytester.runpytest_subprocess("unit", "-n", "2", "-v")
     alone.assert_outcomes(passed=6)
     alone.stdout.fnmatch_lines(["scheduling tests via LoadScheduling"])
-
-
-# -- what is refused --------------------------------------------------------------------------------------------------
 
 
 def declare_twice(project: Project) -> None:
@@ -196,9 +187,6 @@ def test_suite_below_the_named_folder_is_refused(project: Project) -> None:
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "pytest perf -n 2" in said(result)
     assert project.measured() == []
-
-
-# -- workers that die or hang -----------------------------------------------------------------------------------------
 
 
 def test_group_that_kills_a_worker_is_not_tried_again(project: Project) -> None:
@@ -243,9 +231,6 @@ def test_lost_part_fails_the_run(project: Project) -> None:
     assert run(project, "-n", "2").ret == pytest.ExitCode.TESTS_FAILED
     assert "gw0: the results cannot be read" in "".join(project.results().warnings)
     assert len(project.results().workloads) == 2
-
-
-# -- locks ------------------------------------------------------------------------------------------------------------
 
 
 def test_two_runs_on_one_gpu_wait_for_each_other(project: Project) -> None:

@@ -9,9 +9,7 @@ import pytest
 
 from kernelgauge.judge import Baseline
 from kernelgauge.report.baselines import calibration_text, choices_text
-from kernelgauge.run import Timer
-from kernelgauge.trace import KernelIdentity
-from tests.builders import ELSEWHERE, FUSED, WORKLOAD, baseline, calibrated, drawn, run
+from tests.builders import FUSED, WORKLOAD, baseline, calibrated, drawn, run
 
 QUIET = (200.0, 200.1, 199.9, 200.0) * 2
 replace = msgspec.structs.replace
@@ -24,36 +22,13 @@ def columns(stored: Baseline, timer: str = "device time", *, comparisons: int = 
     return [float("inf") if word == "-" else float(word) for word in numbers.split()]
 
 
-def test_table_has_a_line_for_each_timer() -> None:
-    text = calibration_text({"mlp": baseline(host=None)}, comparisons=21, width=100, color=False)
-    assert [timer.label in text for timer in Timer] == [timer is not Timer.HOST for timer in Timer]
-
-
 def test_gpu_time_on_another_gpu_needs_a_larger_change() -> None:
     time_us, noise, here, there = columns(drawn({1024: 10}))
     assert time_us > 40
     assert 0 < noise < here < there < 100
-
-
-@pytest.mark.parametrize("timer", ["host dispatch", "end to end"])
-def test_host_clock_has_no_number_for_another_gpu(timer: str) -> None:
-    _, noise, here, there = columns(drawn({1024: 10}), timer)
-    assert 0 < noise < here < there == float("inf")
-
-
-def test_sensitivity_grows_with_processes() -> None:
-    one, ten = (columns(drawn({1024: count}, device=QUIET))[2] for count in (1, 10))
-    assert ten < one
-
-
-def test_sensitivity_falls_with_comparisons() -> None:
-    few, many = (columns(drawn({1024: 10}, device=QUIET), comparisons=count)[3] for count in (1, 1000))
-    assert few < many
-
-
-def test_noise_excludes_the_difference_between_gpus() -> None:
-    runs = [run(device=QUIET), run(device=[1.01 * value for value in QUIET], gpu=ELSEWHERE)] * 3
-    assert columns(calibrated(runs, suite="perf"))[1] < 0.1  # per cent
+    for timer in ("host dispatch", "end to end"):  # there is no number for a host clock elsewhere
+        assert columns(drawn({1024: 10}), timer)[3] == float("inf")
+    assert columns(drawn({1024: 10}), comparisons=1000)[3] > there > columns(drawn({1024: 10}), comparisons=1)[3]
 
 
 def test_sensitivity_ignores_a_process_on_a_slow_host() -> None:
@@ -62,14 +37,6 @@ def test_sensitivity_ignores_a_process_on_a_slow_host() -> None:
     slow = run(device=QUIET, end_to_end=[432.0, 436.0] * 4, host_control_us=57.0)
     alone, among = (columns(calibrated(runs, suite="perf"), "end to end")[2] for runs in (usual, [*usual, slow]))
     assert among == pytest.approx(alone, rel=0.05)
-
-
-@pytest.mark.parametrize("place", range(5))
-def test_table_process_of_one_replicate_changes_little(place: int) -> None:
-    runs = [run(device=[us * 1.0002**number for us in QUIET]) for number in range(4)]
-    expected = columns(calibrated(runs, suite="perf"))
-    runs.insert(place, run(device=(200.0,)))
-    assert columns(calibrated(runs, suite="perf")) == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize("width", [60, 80])
@@ -102,16 +69,3 @@ def test_choices_in_a_cuda_graph_show_the_grid() -> None:
         " 38.1 us (grid 24576x1x1 block 128x1x1)",
         " 55.4 us (grid 49152x1x1 block 256x1x1)",
     ]
-
-
-def test_choices_omit_kernels_with_nothing_to_tune() -> None:
-    chosen = drawn({512: 1, 1024: 3})
-    identity = KernelIdentity("triton_per_fused_sum_1", "reduction", kernel_kwargs="")
-    fixed = replace(chosen.entries[0].kernels[0], identity=identity)
-    entries = tuple(replace(entry, kernels=(*entry.kernels, fixed)) for entry in chosen.entries)
-    lines = choices_text({"mlp": replace(chosen, entries=entries)})
-    assert all(FUSED in line and "triton_per" not in line for line in lines[1:])
-
-
-def test_choices_of_one_configuration_are_not_listed() -> None:
-    assert choices_text({"mlp": drawn({1024: 4})}) == []

@@ -10,7 +10,6 @@ import sys
 import time
 import tracemalloc
 from functools import cache
-from typing import Any
 
 import msgspec
 import pytest
@@ -27,16 +26,9 @@ from .pages import HOSTILE, Parsed, everything, regressed, results, several, wor
 A100 = fingerprint(device="NVIDIA A100-SXM4-80GB")
 
 
-def headline(*shown: Results) -> str:
-    return Parsed(html(shown)).one("h1").text
-
-
 def links(trace: str) -> list[str]:
     page = Parsed(html([results(workload(trace=trace))]))
     return [link for each in page.all("a") if not (link := each.attributes["href"]).startswith("#")]
-
-
-# -- the verdict ------------------------------------------------------------------------------------------------------
 
 
 def test_page_begins_with_the_worst_verdict_and_its_cause() -> None:
@@ -50,43 +42,23 @@ def test_page_begins_with_the_worst_verdict_and_its_cause() -> None:
     assert any("the gelu is slower" in each.text for each in page.all("span", class_="why"))
 
 
-def test_page_of_a_pass_calls_nothing_wrong() -> None:
-    page = Parsed(html([results()]))
-    assert page.one("h1").text == "PASS"
-    assert "What is wrong" not in [heading.text for heading in page.all("h2")]
-
-
 @pytest.mark.parametrize(
-    ("changes", "word"),
+    ("shown", "word"),
     [
-        ({"exit_status": 1}, "FAILED"),
-        ({"exit_status": 3}, "CUT SHORT"),
-        ({"tests": (TestResult("t.py::test_a", None, "failed", 0.1),)}, "FAILED"),
+        ([results()], "PASS"),
+        ([results(exit_status=1)], "FAILED"),
+        ([results(exit_status=3)], "CUT SHORT"),
+        ([results(tests=(TestResult("t.py::test_a", None, "failed", 0.1),))], "FAILED"),
+        ([], "NOTHING JUDGED"),
+        ([results(workload(verdicts=()))], "NOTHING JUDGED"),
+        ([results(regressed()), results(workload(), fingerprint=A100)], "REGRESSED"),  # two kinds of GPU
+        ([results(regressed("mlp-eager-bf16-8")), results(started_at="2026-11-21T00:00:00")], "PASS"),  # the newest
     ],
 )
-def test_headline_failure_of_pytest_is_no_pass(changes: dict[str, Any], word: str) -> None:
-    assert headline(results(**changes)) == word
-
-
-def test_headline_without_verdicts_is_no_pass() -> None:
-    assert headline() == headline(results(workload(verdicts=()))) == "NOTHING JUDGED"
-
-
-def test_runs_on_two_kinds_of_gpu_are_both_shown() -> None:
-    page = Parsed(html([results(regressed()), results(workload(), fingerprint=A100)]))
-    assert page.one("h1").text == "REGRESSED"
-    assert len(page.all("details", class_="workload")) == 2
-
-
-def test_runs_on_one_kind_of_gpu_show_the_newest() -> None:
-    newer = results(workload(), started_at="2026-11-21T00:00:00")
-    page = Parsed(html([results(regressed("mlp-eager-bf16-8")), newer]))
-    assert page.one("h1").text == "PASS"
-    assert len(page.all("details", class_="workload")) == 1
-    assert "driver 580.159.04 -&gt; 590.1" in html(several())
-
-
-# -- kernels ----------------------------------------------------------------------------------------------------------
+def test_headline_is_no_better_than_the_run(shown: list[Results], word: str) -> None:
+    page = Parsed(html(shown))
+    assert page.one("h1").text == word
+    assert "What is wrong" not in page.all("h2")[0].text or word in ("FAILED", "REGRESSED")
 
 
 def test_lanes_of_variants_share_one_scale() -> None:
@@ -107,14 +79,6 @@ def test_new_kernel_is_marked_in_lane_and_table() -> None:
     page = Parsed(html([results(regressed())]))
     assert [each.text for each in page.all("b", class_="mark")] == ["new"]
     assert any("marked" in bar.attributes["class"] for bar in page.all("rect"))
-
-
-def test_kernel_row_has_time_baseline_change_and_share() -> None:
-    cells = [cell.text.strip() for cell in Parsed(html([results(regressed())])).all("td")]
-    place = next(place for place, text in enumerate(cells) if text.startswith("fill"))
-    assert cells[place - 1 : place + 6] == ["5", cells[place], "fill", "16.0", "", "+16.00", "7.2 %"]
-    gelu = next(place for place, text in enumerate(cells) if text.startswith("triton_poi"))
-    assert cells[gelu + 2 : gelu + 5] == ["38.1", "38.1", "+0.00"]
 
 
 def test_counts_mark_what_differs_from_the_baseline() -> None:
@@ -148,13 +112,6 @@ def test_kernel_limit_is_of_the_gemm_or_the_copy(work: tuple[Work | None, ...], 
     assert any("4280 GB/s" in caption.text for caption in page.all("caption"))
 
 
-def test_kernel_limit_without_reference_has_no_column() -> None:
-    assert "of the limit" not in html([results(workload(observed=run(work=WORK)))])
-
-
-# -- tests and links --------------------------------------------------------------------------------------------------
-
-
 def test_failed_test_names_the_verdict_it_repeats() -> None:
     one = regressed()
     repeated = TestResult("t.py::test_device_time[x]", one.id, "failed", 0.1, "Device time.", "said", "device time")
@@ -163,12 +120,6 @@ def test_failed_test_names_the_verdict_it_repeats() -> None:
     assert "says: the verdict on device time" in text
     assert "E where 6 = launches" in text
     assert text.count("by a lot") == 1
-
-
-def test_failed_test_of_an_unknown_workload_is_shown() -> None:
-    page = html([results(tests=(TestResult("t.py::test_lost[x]", "of none", "failed", 0.1, "", "setup failed"),))])
-    assert "test_lost" in page
-    assert "setup failed" in page
 
 
 def test_verdict_on_a_missing_timer_is_shown() -> None:
@@ -203,9 +154,6 @@ def test_links_lead_to_files_beside_the_page() -> None:
 )
 def test_links_never_leave_the_folder(path: str) -> None:
     assert links(path) == []
-
-
-# -- the document -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -260,13 +208,6 @@ def test_hostile_text_is_no_markup_and_steers_nothing(text: str) -> None:
     assert not any(re.match(r"\s*\w+:|/|\\", link.attributes["href"]) for link in page.all("a"))
 
 
-def test_long_text_is_cut_with_its_length() -> None:
-    page = html([everything("k" * 10_000)])
-    assert "(10000 characters)" in page
-    assert "k" * 4_100 not in page
-    assert len(page) < 200_000
-
-
 def test_charts_of_absurd_numbers_stay_on_the_axis() -> None:
     huge = (launched("a", 1.7e308), launched("b", 1.7e308), launched("c", -5.0), launched("d", 0.0))
     observed = run(kernels=huge, device=(0.001, 1e12), host=(0.001,), end_to_end=(1e12,))
@@ -281,17 +222,10 @@ def test_charts_of_absurd_numbers_stay_on_the_axis() -> None:
     assert all(-1 <= float(position) <= 101 for position in positions)
 
 
-# -- what it costs ----------------------------------------------------------------------------------------------------
-
-
 def many(count: int) -> Results:
     made = [workload(f"mlp-{index}-bf16-8", variant=f"v{index % 4}", shape=(index // 4,)) for index in range(count)]
     nodes = [(f"perf/test_structure.py::test_{number}[{each.id}]", each.id) for each in made for number in range(16)]
     return results(*made, tests=tuple(TestResult(node, name, "passed", 0.1, "It holds.") for node, name in nodes))
-
-
-def test_page_of_fifty_workloads_is_below_two_megabytes() -> None:
-    assert len(html([many(50)]).encode()) < 2_000_000
 
 
 def test_page_of_thousands_of_launches_is_below_two_megabytes() -> None:

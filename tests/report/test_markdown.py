@@ -66,13 +66,9 @@ def first_line(*told: Results) -> str:
 def command(line: str) -> tuple[str, str, str]:
     """A workflow command as the runner reads it (actions/runner, src/Runner.Common/ActionCommand.cs)."""
     found = COMMAND.fullmatch(line)
-    assert found is not None
     title, message = (each.replace("%0D", "\r").replace("%0A", "\n") for each in found.groups()[1:])
     title = title.replace("%3A", ":").replace("%2C", ",").replace("%25", "%")
     return found[1], title, message.replace("%25", "%")
-
-
-# -- the summary ------------------------------------------------------------------------------------------------------
 
 
 def test_summary_begins_with_the_verdict_and_counts() -> None:
@@ -118,13 +114,6 @@ def test_summary_table_has_every_workload() -> None:
     ]
 
 
-def test_summary_table_of_many_is_folded() -> None:
-    assert "<details>" not in summary_markdown([many(0, 12)])
-    told = summary_markdown([many(0, 13)])
-    assert "<details>\n<summary>13 workloads</summary>\n\n| workload |" in told
-    assert rendered(many(0, 13)).find("details/table") is not None
-
-
 def test_summary_lists_unavailable_workloads_and_warnings() -> None:
     assert [text(item).strip() for item in rendered(many(0, 1)).iter("li")] == [
         "not run: absent: not installed",
@@ -132,20 +121,8 @@ def test_summary_lists_unavailable_workloads_and_warnings() -> None:
     ]
 
 
-# -- failures ---------------------------------------------------------------------------------------------------------
-
-
 def failures(*workloads: WorkloadResult, **changes: Any) -> list[str]:
     return cells(next(rendered(results(*workloads, exit_status=1, **changes)).iter("table")))
-
-
-def test_failure_names_kernel_configuration_and_cause() -> None:
-    name, what, why = failures(regressed())
-    assert (name, what) == (WORKLOAD, "REGRESSEDdevice time")
-    assert why.startswith("device time 205.1 -> 221.8 uswhy: triton_poi_fused__unsafe_view_gelu_mul_0  38.1 -> 55.4 us")
-    assert "XBLOCK 1024 -> 512" in why
-    assert "launched with grid 24576x1x1 block 128x1x1 XBLOCK=1024 num_warps=4 num_stages=1" in why
-    assert "/home/me" not in why
 
 
 def test_failure_of_a_claim_shows_the_assertion() -> None:
@@ -161,22 +138,6 @@ def test_failure_of_a_measurement_is_told_once() -> None:
     one = workload(invalid, run=None)
     assert failures(one, tests=tests) == [WORKLOAD, "INVALIDmeasurement", "throttledgot: 9 W"]
     assert len(github_annotations([results(one, tests=tests)])) == 1
-
-
-def test_failure_by_strictness_has_its_verdict() -> None:
-    noisy = verdict(Status.UNDECIDED, headline="too noisy", reasons=[("next", "run it again")])
-    test = one_test("test_device_time", "failed", said=str(noisy), subject="device time")
-    assert failures(workload(noisy), tests=(test,)) == [
-        *(WORKLOAD, "UNDECIDEDdevice time", "too noisynext: run it again")
-    ]
-
-
-def test_failure_of_no_workload_is_shown() -> None:
-    test = one_test("test_mine", "failed", workload=None, said="E   assert False")
-    assert failures(tests=(test,)) == ["", "FAILEDtest_mine", "assert False"]
-
-
-# -- the size ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [-1, 0, 1, 10, 60, 500, 1000, 2000, 5000, 20_000, 65_536])
@@ -200,9 +161,6 @@ def test_summary_cut_off_keeps_the_failures_and_says_so() -> None:
 def test_summary_of_thousands_of_hostile_names_fits() -> None:
     told = results(*(regressed(f"{number}{'@|<&#1' * 2000}") for number in range(3000)))
     assert len(summary_markdown([told]).encode()) <= 1_000_000
-
-
-# -- annotations ------------------------------------------------------------------------------------------------------
 
 
 def test_annotation_regression_is_an_error_and_invalid_a_warning() -> None:
@@ -236,9 +194,6 @@ def test_annotation_reads_back_as_written(name: str, said: str) -> None:
     assert command(line) == ("error", printable(f"{name}: REGRESSED  structure"), printable(said))
 
 
-# -- untrusted texts --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [*HOSTILE, "\ud800"])
 def test_hostile_text_is_neither_markup_nor_a_command(name: str) -> None:
     told = hostile(name, Status.REGRESSED, Status.INVALID)
@@ -252,8 +207,3 @@ def test_hostile_text_is_neither_markup_nor_a_command(name: str) -> None:
         assert line.isprintable()
         assert len(line) < 65_536
         command(line)
-
-
-def test_summary_long_name_is_cut() -> None:
-    told = summary_markdown([results(regressed("k" * 10_000))])
-    assert max(map(len, re.findall("k+", told))) == 297

@@ -7,23 +7,6 @@ from markdown_it import MarkdownIt
 
 from kernelgauge.report.page import Column, Grid, Section, markdown, text
 
-PAGE = [
-    Section("head", ("one line", "another")),
-    Section(grid=Grid((Column("name"), Column("us", number=True)), (("gemm\n  aten::mm", "56.3"), ("add", "2.0")))),
-]
-
-
-def test_text_has_titles_lines_and_columns() -> None:
-    assert text(PAGE, width=80, color=False) == (
-        "head\none line\nanother\n\nname          us\ngemm        56.3\n  aten::mm\nadd          2.0\n"
-    )
-
-
-def test_markdown_has_titles_lines_and_a_table() -> None:
-    assert markdown(PAGE) == (
-        "**head**\n\none line  \nanother\n\n| name | us |\n| --- | ---: |\n| gemm<br>aten::mm | 56.3 |\n| add | 2.0 |\n"
-    )
-
 
 @pytest.mark.parametrize(
     ("name", "shown"),
@@ -61,13 +44,6 @@ def test_markdown_name_is_no_markup(name: str, shown: str) -> None:
 def test_markdown_name_is_no_mention_and_no_issue(name: str, shown: str) -> None:
     html = MarkdownIt("commonmark").render(markdown([Section(lines=(name,))]))
     assert html == f"<p>{shown.replace('<', '&lt;').replace('>', '&gt;')}</p>\n"
-
-
-def test_text_name_steers_no_terminal_and_breaks_no_row() -> None:
-    page = [Section(f"\x1b]0;title\x07{'x' * 10}", ("a\rb",), Grid((Column("n"),), (("\x1b[2J\u202e",),)))]
-    shown = text(page, width=40, color=False)
-    assert shown.isascii()
-    assert all(character == "\n" or character.isprintable() for character in shown)
 
 
 def test_text_long_lines_and_names_fit_the_width() -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import msgspec
 import pytest
 from rich.cells import cell_len
 
 from kernelgauge.errors import BaselineError
 from kernelgauge.judge import Baseline, Candidate, Recorded, Review, from_run, review
 from kernelgauge.report.baselines import Line, review_markdown, review_text
-from kernelgauge.report.wording import short_commit
 from tests.builders import H200, counts, fingerprint, mlp_kernels, run
-from tests.test_results import HOSTILE
 
 UPGRADED = fingerprint(driver="590.1", torch="2.12.0")
 SOURCES = (Line("results", "reports/latest/results.json   2026-11-20T19:10:12+00:00, commit 4e3642b"),)
@@ -119,12 +116,6 @@ def test_text_fits_the_terminal_and_loses_nothing(width: int) -> None:
         assert part in squeezed
 
 
-def test_text_colours_only_on_request() -> None:
-    coloured = text(color=True)
-    assert "\x1b[" in coloured
-    assert [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", coloured).splitlines()] == text().splitlines()
-
-
 def test_text_unchanged_file_offers_no_group() -> None:
     old = stored("a")
     shown = text(review(H200.device, [Candidate("a", "perf", old)], {"a": old}, {}))
@@ -140,14 +131,6 @@ def test_text_long_evidence_is_summed_up() -> None:
     assert "    what     30 new kernels (+1680.0 us)" in shown
 
 
-@pytest.mark.parametrize(
-    ("commit", "shown"),
-    [("4e3642b" * 6, "4e3642b4e3"), ("4e3642b" * 6 + "+", "4e3642b4e3+"), ("4e3", "4e3"), (None, "not known")],
-)
-def test_short_commit_is_short_and_keeps_the_mark(commit: str | None, shown: str) -> None:
-    assert short_commit(commit) == shown
-
-
 def test_markdown_is_the_text_as_code() -> None:
     page = review_markdown(every_group(), sources=SOURCES)
     assert page == f"```text\n{text(width=100)}```\n"
@@ -158,19 +141,3 @@ def test_markdown_fence_is_longer_than_any_backticks(name: str, fence: str) -> N
     page = review_markdown(review(name, [], {}, {}), sources=())
     assert page.startswith(f"{fence}text\n{name}: 0 workloads\n")
     assert page.endswith(f"\n{fence}\n")
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_name_steers_no_terminal(name: str) -> None:
-    machine = msgspec.structs.replace(H200, device=name, driver=name, torch=name)
-    (first, *_) = mlp_kernels()
-    strange = msgspec.structs.replace(first, identity=msgspec.structs.replace(first.identity, name=name))
-    new = stored(name, machine=machine, kernels=(strange,), counts=counts(launches=1), at=name)
-    candidate = Candidate(name, name, new, doubts=(name,), never=(name,))
-    found = review(name, [candidate], {name: stored(name, machine=machine, at=name)}, {name: [name]})
-    sources = (Line("results", name),)
-    for shown in (
-        review_text(found, sources=sources, width=80, color=False),
-        review_markdown(found, sources=sources),
-    ):
-        assert all(line.isprintable() for line in shown.split("\n"))

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.cli.traces import read_trace as read
 from kernelgauge.errors import TraceError
 from kernelgauge.trace import parse, reader
-from tests.builders import RECORDED, Event, call, chrome, event, kernel, op, recorded, step, trace_of
-from tests.trace.reading import read_in_blocks, read_plainly
+from tests.builders import RECORDED, Event, call, chrome, event, kernel, op, recorded, recorded_events, step, trace_of
+from tests.trace.reading import read_in_blocks
 
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
 
@@ -28,17 +27,21 @@ def refusal(content: bytes) -> str:
     return str(caught.value.got)
 
 
-# --- what the profiler writes ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", TRACES)
 def test_read_recorded_trace_keeps_every_row(name: str) -> None:
-    content = gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes())
-    expected = read_plainly(content)
-    assert expected is not None
-    assert recorded(name) == expected
+    trace, rows = recorded(name), recorded_events(name)
+    for lane, categories in (
+        (trace.ops, {"cpu_op"}),
+        (trace.annotations, {"user_annotation"}),
+        (trace.calls, {"cuda_runtime", "cuda_driver"}),
+        (trace.records, {"kernel", "gpu_memset", "gpu_memcpy"}),
+    ):
+        of_file = sorted((row["ts"], row["dur"], row["name"]) for row in rows if row["cat"] in categories)
+        assert sorted((row.start_us, row.duration_us, row.name) for row in lane) == of_file
+    launches = sorted(row["args"]["correlation"] for row in rows if row["cat"] == "kernel")
+    assert sorted(row.correlation for row in trace.records if row.category == "kernel") == launches
     assert len(TRACES) == 14
-    assert read_in_blocks(content, 777) == expected
+    assert read_in_blocks(gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes()), 777) == trace
 
 
 def test_read_recorded_trace_has_the_values_of_the_file() -> None:
@@ -52,63 +55,28 @@ def test_read_recorded_trace_has_the_values_of_the_file() -> None:
     assert fused.kernel_hash == "crp6dxk5nphodyk5oymrzgcw3cehyajdvjnp3t5k4e774karg5ms"
 
 
+def test_parse_fields_of_other_versions_are_read() -> None:
+    before_torch_2, since = with_args(op("a", 0, 1), external__id=3), {"external__id": 3, "External__id": 4}
+    triton = with_args(op("triton_poi_fused_0", 2, 1), grid="grid(8192,)", stream=0, num_warps=4)  # torch 2.6
+    launch = with_args(call(1, 0), correlation=1, stream="0x0", grid=[3, 1, 1])  # ROCm
+    trace = trace_of(before_torch_2, with_args(op("b", 1, 1), **since), triton, launch)
+    assert [op.external_id for op in trace.ops] == [3, 4, None]
+    assert (trace.ops[2].num_warps, trace.calls[0].correlation) == (4, 1)
+
+
+@pytest.mark.parametrize("block", [1, 50, None])
+def test_parse_name_not_utf8_is_replaced(block: int | None) -> None:
+    content = chrome(op("before", 1, 1), kernel(1, 2, name="gemm???"), op("two\\lines", 3, 1))
+    trace = read_in_blocks(content.replace(b"???", b"\xff\xe2\x82").replace(b"\\\\lines", b"\nlines"), block)
+    assert trace is not None
+    assert trace.records[0].name == "gemm\ufffd\ufffd"
+    assert [row.name for row in trace.ops] == ["before", "two lines"]
+
+
 def test_parse_sorts_by_start_parent_before_child() -> None:
     trace = trace_of(op("aten::mul", 5, 1), op("child", 1, 2), op("parent", 1, 3), op("aten::add", 0, 1))
     assert [op.name for op in trace.ops] == ["aten::add", "parent", "child", "aten::mul"]
 
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"cat": "new_in_some_version", "ph": "X", "name": "x", "ts": 0, "dur": 1, "args": {"correlation": "text"}},
-        {"ph": "s", "cat": "ac2g", "id": 7, "ts": 1, "name": "ac2g", "args": {"grid": "no"}},
-        {"ph": "M", "name": "process_name", "pid": "Spans", "args": {"name": "python"}},
-        *(op("x", 1, 1) | {"cat": category} for category in ([], {}, 1, None)),
-    ],
-)
-def test_parse_foreign_row_is_skipped(row: Event) -> None:
-    trace = trace_of(row, op("aten::mm", 0, 1))
-    assert [op.name for op in trace.ops] == ["aten::mm"]
-    assert trace.calls == trace.records == trace.annotations == ()
-
-
-def test_parse_host_row_may_have_text_places() -> None:
-    launch = with_args(call(1, 0), correlation=1, stream="0x0", grid=[3, 1, 1])  # ROCm
-    triton = with_args(op("triton_poi_fused_0", 0, 1), grid="grid(8192,)", stream=0, num_warps=4)  # torch 2.6
-    trace = trace_of(launch, triton)
-    assert (trace.calls[0].correlation, trace.ops[0].num_warps) == (1, 4)
-
-
-def test_parse_rocm_host_copy_with_text_bytes_is_read() -> None:
-    copy = with_args(call(1, 0, name="hipMemcpyWithStream"), correlation=1, bytes="1", kind="2", src="0x7f")
-    record = with_args(kernel(1, 2, category="gpu_memcpy"), correlation=1, bytes=1)
-    assert trace_of(copy, record).records[0].bytes == 1
-
-
-@pytest.mark.parametrize("block", [1, 2, 5, None])
-def test_parse_byte_order_mark_is_skipped(block: int | None) -> None:
-    assert read_in_blocks(b"\xef\xbb\xbf" + chrome(op("aten::mm", 1, 1)), block) is not None
-
-
-def test_parse_old_spelling_of_external_id_is_known() -> None:
-    trace = trace_of(with_args(op("a", 0, 1), external__id=3), with_args(op("b", 1, 1), external__id=3, External__id=4))
-    assert [op.external_id for op in trace.ops] == [3, 4]  # before torch 2.0, and since
-
-
-def test_parse_unknown_and_missing_fields_are_accepted() -> None:
-    row = kernel(1, 0) | {"new": [1, {"deep": None}]}
-    row["args"]["est. achieved occupancy %"] = 37
-    bare = op("aten::mm", 0, 1)
-    del bare["args"]
-    trace = trace_of(row, bare)
-    assert (trace.records[0].correlation, trace.ops[0].external_id) == (1, None)
-
-
-def test_parse_without_rows_is_an_empty_trace() -> None:
-    assert read_in_blocks(chrome()) == trace_of()
-
-
-# --- what is not a trace -----------------------------------------------------------------------------------------------
 
 HEAD = b'{"traceEvents":['
 ROW = json.dumps(op("aten::mm", 1, 2)).encode()
@@ -152,15 +120,6 @@ def test_parse_odd_layout_is_read_in_all_blocks(content: bytes) -> None:
         assert read_in_blocks(content, block) == MM, block
 
 
-@pytest.mark.parametrize("block", [1, 50, None])
-def test_parse_name_not_utf8_is_replaced(block: int | None) -> None:
-    content = chrome(op("before", 1, 1), kernel(1, 2, name="gemm???"), op("behind", 3, 1))
-    trace = read_in_blocks(content.replace(b"???", b"\xff\xe2\x82"), block)
-    assert trace is not None
-    assert trace.records[0].name == "gemm\ufffd\ufffd"
-    assert [row.name for row in trace.ops] == ["before", "behind"]
-
-
 @pytest.mark.parametrize(
     ("row", "named"),
     [
@@ -195,12 +154,6 @@ def test_parse_odd_field_leaves_out_that_row(row: Event, named: str) -> None:
     assert trace.pairing_problems()[0].startswith(f"malformed: rows that were not read: 1 of {row['cat']}; the first: ")
 
 
-def test_parse_shape_not_utf8_is_replaced() -> None:
-    trace = read_in_blocks(HEAD + ROW.replace(b"{}", b'{"Input Dims":["\xff"]}') + b"]}")
-    assert trace is not None
-    assert trace.ops[0].input_shapes == ("\ufffd",)
-
-
 def test_parse_integers_beyond_64_bits_are_not_read() -> None:
     """Python compares keys of one hash with each other: 100,000 of them would take minutes."""
     modulus = 2**61 - 1  # of the hash of an int
@@ -216,8 +169,7 @@ def test_parse_trace_of_another_program_is_refused() -> None:
     assert caught.value.got == "the trace of another program: no row of PyTorch, but of 'ebpf'"
     assert caught.value.expected
     assert "export_chrome_trace" in str(caught.value.next_command)
-    assert read_plainly(chrome(*rows)) is None
-    assert read_plainly(chrome(*rows, event("ac2g", "flow", 1, 1, "main"))) is not None
+    assert read_in_blocks(chrome(*rows, event("ac2g", "flow", 1, 1, "main"))) is not None
 
 
 @pytest.mark.parametrize("depth", [15, 17, 300, 100_000])
@@ -245,8 +197,6 @@ def test_parse_error_names_event(monkeypatch: pytest.MonkeyPatch, start: bytes, 
     assert found
     assert int(found[1]) <= 2
 
-
-# --- long traces, in a time like their length --------------------------------------------------------------------------
 
 MANY = 30_000
 MEBIBYTE = 1 << 20
@@ -307,14 +257,3 @@ def test_parse_longest_event_is_limited(monkeypatch: pytest.MonkeyPatch, content
     assert parse(content).ops[-1].name == "y"
     monkeypatch.setattr(reader, "LONGEST_BYTES", 4000)
     assert "4000 bytes" in refusal(content)
-
-
-def test_parse_name_of_megabytes_is_read() -> None:
-    (only,) = parse(chrome(op("},{" * MEBIBYTE, 1, 2))).ops
-    assert len(only.name) == 3 * MEBIBYTE
-
-
-def test_read_plain_file_equals_compressed(tmp_path: Any) -> None:
-    plain = tmp_path / "plain.json"
-    plain.write_bytes(gzip.decompress((RECORDED / "mlp-compiled.json.gz").read_bytes()))
-    assert read(plain) == recorded("mlp-compiled") == read(str(plain))

@@ -42,9 +42,6 @@ def refusal(path: Path) -> TraceError:
     return caught.value
 
 
-# --- gzip --------------------------------------------------------------------------------------------------------------
-
-
 def compressed(size: int, between: bytes = b"") -> bytes:
     """Return the content in gzip members of `size` bytes each."""
     return b"".join(gzip.compress(CONTENT[at : at + size]) + between for at in range(0, len(CONTENT), size))
@@ -94,9 +91,6 @@ def test_read_gzip_with_flipped_bit_is_refused_or_equal(path: Path) -> None:
         assert trace == TRACE  # a bit of the header: the time, the system
 
 
-# --- files that are none, or change ------------------------------------------------------------------------------------
-
-
 def test_read_link_is_followed(path: Path, tmp_path: Path) -> None:
     path.symlink_to(written(tmp_path / "target", CONTENT))
     assert read(path) == TRACE
@@ -124,8 +118,6 @@ def test_read_without_permission_is_refused(path: Path) -> None:
     written(path, CONTENT).chmod(0)
     assert "ermission" in str(refusal(path).got)
 
-
-# --- bombs -------------------------------------------------------------------------------------------------------------
 
 UNDER_A_LIMIT = """
 import resource, sys

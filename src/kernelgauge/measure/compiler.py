@@ -26,6 +26,7 @@ __all__ = [
     "compile_counts",
     "is_generated",
     "is_of_a_library",
+    "is_of_a_module_of_torch",
     "is_ours",
     "is_users",
     "provenance",
@@ -143,6 +144,11 @@ def is_of_a_library(file: str) -> bool:
     return (
         _is_source(file) and is_installed and not any(Path(file).is_relative_to(each / "triton") for each in packages)
     )
+
+
+def is_of_a_module_of_torch(file: str) -> bool:
+    """Tell whether a file defines modules of torch: a workload that is one of them has no other code."""
+    return Path(file).parent == Path(torch.__file__).parent / "nn" / "modules" and Path(file).name != "module.py"
 
 
 def _is_source(file: str) -> bool:

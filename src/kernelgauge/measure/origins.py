@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.profiler import profile, record_function
@@ -32,7 +33,7 @@ from torch.profiler import profile, record_function
 from ..errors import shown_path
 from ..run import CompileEvent, Origin, SourceLine, common_path
 from ..trace import REGION, Window, parse
-from .compiler import is_generated, is_of_a_library, is_ours, is_users, provenance
+from .compiler import is_generated, is_of_a_library, is_of_a_module_of_torch, is_ours, is_users, provenance
 from .device import Device, Execution
 from .instance import Instance
 from .profile import ProfilerSession
@@ -43,6 +44,7 @@ _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)\n\s*(.*)')  # of a stac
 _HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+)")
 Frame = tuple[str, int, str]  # file, line and code
 Stack = list[Frame]  # outermost first
+_STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _MOST_LINES = 8  # of a fusion: more are not read
 
 
@@ -65,6 +67,8 @@ def origins_of(
         is_compiled: whether torch.compile has a part in it. The mode that tells the line of an operator (``a * b``, which is no
             call in Python) would have it compile again.
     """
+    if sys.version_info >= (3, 13) and tuple(map(int, torch.__version__.split(".")[:2])) < _STACKS_ON_PYTHON_3_13:
+        return Origins()
     there = structure.windows[-1]
     for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
         events, window = _profile(instance, device, mode, replays_graphs=structure.replays_graphs)
@@ -222,7 +226,7 @@ class _Places:
         """Return the place within a Python function, of which the line is not known yet, by the line that called it."""
         place = self._at(place, extra.caller.file_name, extra.caller.line_number)
         if not has_frame:
-            if "synchronize" in event.name and (place.at or place.library):
+            if "synchronize" in event.name and place.at is not None:
                 self._waits.append(place)
             return place
         if extra.module is not None:
@@ -245,7 +249,8 @@ class _Places:
             return replace(place, at=_Generated(file, number))
         if is_users(file):
             return replace(place, at=_source_line(file, number))
-        return replace(place, library=_source_line(file, number)) if is_of_a_library(file) else place
+        is_named = is_of_a_library(file) or is_of_a_module_of_torch(file)
+        return replace(place, library=_source_line(file, number)) if is_named else place
 
     def _dispatched(self, event: Any, extra: Any, place: _Place) -> _Place:
         if event.name.startswith("autograd::engine") or extra.scope.name == "BACKWARD_FUNCTION":

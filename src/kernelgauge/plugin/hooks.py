@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
@@ -175,10 +176,17 @@ def _cannot_collect(session: pytest.Session) -> bool:
     return hasattr(session.config, "workerinput") and bool(session.testsfailed) and not goes_on
 
 
+# What libkineto says to the standard error of each session: "USDT:2026-11-23 17:01:47 12461:12461 Handler.cpp:52] profiler_start".
+_PROFILERS_LINE = re.compile(r"^(?:USDT|STAGE|INFO):\d{4}-\d\d-\d\d [^\n]*\.cpp:\d+\] [^\n]*\n?", re.MULTILINE)
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     report = (yield).get_result()
     session = item.config.stash[SESSION]
+    if workload_of(item) is not None:
+        texts = [(name, _PROFILERS_LINE.sub("", text)) for name, text in report.sections]
+        report.sections = [(name, text) for name, text in texts if text.strip()]
     if report.when == "setup":
         session.forget_test(item.nodeid)  # an attempt before this one
     if report.when == "call" or not report.passed:  # what was skipped or failed before its call has none

@@ -11,6 +11,7 @@ from ..errors import printable
 from ..judge import WORST_FIRST, Status, compare, observe
 from ..results import Results, WorkloadResult
 from ..run import Timer
+from .opportunities import opportunities
 from .page import Column, table_text
 from .wording import change_of_one, conditions_text, describe, notes, us_or_dash
 
@@ -26,6 +27,9 @@ _STYLES = {
     Status.NO_BASELINE: "yellow",
     Status.NOT_JUDGED: "dim",
 }
+
+
+_MOST_FASTER = 3
 
 
 class Block(NamedTuple):
@@ -79,6 +83,11 @@ def summary(results: Results, *, width: int, color: bool, failures: bool) -> Ite
     if failures:
         yield from (Block(str(verdict)) for verdict in results.verdicts if verdict.status.fails)
     yield from map(Block, _remarks(results))
+    faster = opportunities(results)
+    if faster:
+        more = f", {len(faster) - _MOST_FASTER} more in the report" if len(faster) > _MOST_FASTER else ""
+        yield Block(f"could be faster (nothing of this fails a test{more}):")
+        yield from (Block("  " + str(one).replace("\n", "\n  ")) for one in faster[:_MOST_FASTER])
     yield from (Block(note, warns=True) for note in notes(results))
     yield from (Block(f"warning: {printable(warning)}", warns=True) for warning in results.warnings)
 
@@ -119,13 +128,25 @@ def _remarks(results: Results) -> list[str]:
         for reason in verdict.reasons
         if reason.label == "machine"
     )
-    choices = [verdict.only("tuning") for verdict in verdicts if verdict.status.passes]
+    # A choice that the baseline knows is among what could be faster.
+    choices = [
+        verdict.only("tuning")
+        for workload in results.workloads
+        if not _knows_choice(workload)
+        for verdict in workload.verdicts
+        if verdict.status.passes
+    ]
     return [
         *subjects,
         *(verdict.brief() for verdict in verdicts if verdict.status in shown),
         *(str(verdict) for verdict in choices if verdict.reasons),
         *map(printable, machine),
     ]
+
+
+def _knows_choice(workload: WorkloadResult) -> bool:
+    run, baseline = workload.run, workload.baseline
+    return run is None or baseline is None or baseline.entry_like(run.kernels)[1].same_configuration
 
 
 def unknown_machines(results: Results) -> list[str]:

@@ -348,7 +348,7 @@ def _time_changes(comparison: TraceComparison) -> Iterator[str]:
         return
     are_several = max(len(side.times) for side in sides) > 1
     if are_several:
-        yield "The next two lines are of the busiest GPU; kernels are of all GPUs together."
+        yield "Busy and idle times are of the busiest GPU; times of kernels are of all GPUs."
     gpu = f"GPU {old.device}" + (f" -> {new.device}" if old.device != new.device else "") if are_several else "GPU"
     for total, names in (("busy", _BUSY), ("idle", _IDLE)):
         parts = [

@@ -1,6 +1,6 @@
 """Compare `kernelgauge show` with a plain calculation over the same files. A tool, run by hand:
 
-python -m tests.trace.check FILE ...
+python tools/check_show.py FILE ...
 
 It prints a Markdown row for each trace: kernels, their sum and the time that the GPUs are busy, by both.
 """

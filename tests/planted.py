@@ -1,8 +1,16 @@
-"""A suite with a fault planted in each workload: what a failure must name."""
+"""A suite with a fault planted in each workload, and what its failures say of it."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
+
+from kernelgauge.results import Results, decode_results
 
 MODEL = """\
 import itertools
@@ -84,6 +92,8 @@ class SwiGLU(nn.Module):
         h = F.silu(g) * u
         if self.fault == "more_work":
             h = h * torch.sigmoid(h)
+        if self.fault == "error":
+            h = h.view(-1, 3, 7)
         return self.down(h.to(x.dtype))
 
 
@@ -131,14 +141,56 @@ def pytest_kernelgauge_workloads():
 TESTS = "from kernelgauge.standard import *\n"
 
 
-def write_suite(folder: Path) -> None:
-    for name, text in {
-        "model.py": MODEL,
-        "conftest.py": CONFTEST,
-        "test_all.py": TESTS,
-        "pytest.ini": "[pytest]\naddopts = -p kernelgauge.plugin\n",
-    }.items():
+class Failure(NamedTuple):
+    """What the first failing verdict of a workload names first."""
+
+    cause: str
+    code: str
+
+
+def run_suite(folder: Path, workloads: Iterable[str], *arguments: str) -> tuple[str, Results]:
+    """Record a suite of ``FAULT-VARIANT-PASS``, then run it with its faults; return what the second run said, and its results.
+
+    `arguments`: of the second run.
+    """
+    files = {"model.py": MODEL, "conftest.py": CONFTEST, "test_all.py": TESTS, "pytest.ini": "[pytest]\n"}
+    for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
+    environment = {**os.environ, "CAUSES": " ".join(workloads), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "-q"]
+
+    def run(*more: str, **faulty: str) -> str:
+        ran = subprocess.run(
+            [*command, *more], cwd=folder, env=environment | faulty, capture_output=True, text=True, check=False
+        )
+        return ran.stdout + ran.stderr
+
+    recorded = run("--perf-update=force", "-o", "kernelgauge_replicates=2")
+    assert "failed" not in recorded.splitlines()[-1], recorded
+    said = run(*arguments, FAULTY="1")
+    file = folder / "reports" / "latest" / "results.json"
+    return said, decode_results(file.read_bytes(), where=str(file))
+
+
+def failure(results: Results, workload: str) -> Failure:
+    """Return what the first failing verdict names; ``FAULT-VARIANT-PASS`` is the workload."""
+    fault, variant, pass_ = workload.split("-")
+    start = f"{fault}-{variant}-" + ("train-" if pass_ == "train" else "")
+    (result,) = (
+        each for each in results.workloads if each.id.startswith(start) and ("train" in each.id) is (pass_ == "train")
+    )
+    verdicts = [verdict for verdict in result.verdicts if verdict.status.fails]
+    named = [(reason.label, reason.text) for verdict in verdicts for reason in verdict.reasons]
+    first = dict(reversed(named))
+    return Failure(first.get("cause", "").partition("\n")[0], first.get("code", "").partition("\n")[0])
+
+
+def longest_failure(said: str) -> int:
+    """Return the lines of the longest failure of a verdict that pytest printed."""
+    blocks = re.split(r"(?m)^_{3,} .* _{3,}$|^={3,} .*={3,}$", said)
+    return max(
+        len(block.strip().splitlines()) for block in blocks if ": REGRESSED " in block.strip().partition("\n")[0]
+    )
 
 
 def line_of(code: str) -> str:

@@ -1,0 +1,49 @@
+"""Each planted cause is named first, with its module and its line: what a clock, a kernel or a count shows of it comes after."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelgauge.results import Results
+from tests.planted import failure, line_of, longest_failure, run_suite
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+MLP = "mlp"
+PLANTED = {
+    "clone-eager-forward": ("aten::clone: Memcpy DtoD", MLP, "u = u.clone()"),
+    "item-eager-forward": ("aten::item: Memcpy DtoH", MLP, "u[0, 0, 0].item()"),
+    "to_host-eager-forward": ("aten::to: Memcpy DtoH", MLP, "u[0].cpu()"),
+    "wait-eager-forward": ("cudaDeviceSynchronize", MLP, "torch.cuda.synchronize()"),
+    "math_attention-eager-forward": ("18 kernels instead of 1", "attention", "y = F.scaled_dot_product_attention(q, k, v)"),
+    "fp32_norm-eager-forward": ("8 kernels instead of 1, twice", "{norm1,norm2}", "y = x.float()"),
+    "fp32_norm-compiled-forward": ("2 other kernels, in 2 places", "{norm1,norm2}", "y = "),
+    "more_work-eager-train": ("6 new kernels", "mlp (forward and backward)", "h = h * torch.sigmoid(h)"),
+    "more_work-compiled-forward": ("another kernel", MLP, "h = h * torch.sigmoid(h)"),
+    "contiguous-compiled-forward": ("another kernel", MLP, "u = u.transpose(1, 2).contiguous()"),
+    "contiguous-compiled-train": ("2 other kernels", MLP, "u = u.transpose(1, 2).contiguous()"),
+    "float32_middle-compiled-forward": ("another kernel", MLP, "g = g.float()"),
+    "graph_break-compiled-forward": ("graph break: ", MLP, "torch._dynamo.graph_break()"),
+    "recompile-compiled-forward": ("recompile: ", MLP, 'if self.fault == "recompile"'),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Results]:
+    return run_suite(tmp_path_factory.mktemp("planted"), [*PLANTED, "error-eager-forward"])
+
+
+@pytest.mark.parametrize("workload", PLANTED)
+def test_failure_names_the_cause_first_and_the_line_second(ran: tuple[str, Results], workload: str) -> None:
+    cause, module, code = PLANTED[workload]
+    found = failure(ran[1], workload)
+    assert found.cause.startswith(cause), found
+    assert found.code.startswith(module), found
+    lines = {line_of(code)} if code != "y = " else {line_of("y = x.float()"), line_of("y = y * torch.rsqrt")}
+    assert any(f"  {line}  " in f"{found.code}  " for line in lines), found
+
+
+def test_failures_are_short(ran: tuple[str, Results]) -> None:
+    assert longest_failure(ran[0]) <= 12
+    assert ran[0].count(f"{line_of('h = h.view')} in forward: h = h.view(-1, 3, 7)") == 1
