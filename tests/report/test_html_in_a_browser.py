@@ -200,7 +200,7 @@ def test_controls_filter_count_and_open_sections(browser: Browser, report: Path)
     assert browser.run("document.getElementById('shown').textContent") == "1 of 2 shown"
     browser.run("document.querySelector('#table a[href=\"#w-mlp-compiled-bf16-8\"]').click()")
     browser.run("new Promise(resolve => setTimeout(resolve, 100))")
-    assert browser.run("document.getElementById('w-mlp-compiled-bf16-8').open")
+    assert browser.run("document.querySelector('#w-mlp-compiled-bf16-8 details').open")
     browser.run("document.querySelector('input[value=REGRESSED]').click()")
     assert browser.run(SHOWN) == []
 

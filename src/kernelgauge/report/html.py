@@ -1,13 +1,12 @@
 """Results -> one HTML page that needs nothing else: no network, no library, and no script to be read.
 
-The templates hold the page. They walk through the results themselves; here is what a template cannot do well: choose what
-is shown, pair kernels with the baseline's, and place what is drawn. The charts are SVG with positions in percent of their
-width, so that their letters stay legible on a telephone and on a wide screen. No library draws them: plotly.js alone is
-4.8 MB minified of a page that may have 2 MB, and uPlot (51 kB) draws on a canvas, which no screen reader can read.
+The templates walk through the results. Here is what a template cannot do well: choose what is shown, pair kernels with the
+baseline's, and place what is drawn. Charts are SVG with positions in percent of their width, so that their letters stay
+legible on a telephone. No library draws them: plotly.js alone is 4.8 MB minified, and no screen reader can read a canvas.
 
-Every text may come from a stranger's trace. Each one that the templates write is cut, made printable and escaped by the
-environment and not by the template's author. The page's policy (CSP) allows the one style sheet and the one script in it
-by their hashes and nothing else, so that no markup that got in all the same could run or load anything.
+Every text may come from a stranger's trace. The environment cuts each one, makes it printable and escapes it. The page's
+policy (CSP) allows the one style sheet and the one script in it by their hashes, so that no other markup could run or load
+anything.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import shlex
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
@@ -29,18 +28,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..errors import printable
-from ..judge import RelativeChange, Status, Verdict, compare, observe
+from ..judge import Status, Verdict, compare, observe
 from ..results import Results, TestResult, WorkloadResult
-from ..run import Sample, Timer
+from ..run import Fingerprint, Origin, Sample, Timer
 from ..trace.difference import KernelChange, align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
-from ..trace.limits import DeviceLimits, share_of_limit
+from .findings import baseline_commits, failures, findings, largest, next_command
+from .opportunities import limit_shares, opportunities
 from .traces import limit_text
 from .wording import (
     CUT_SHORT,
     FAILED,
     NO_VERDICT,
     NOT_RUN,
+    about,
+    change_of_one,
     conditions_text,
     counted,
     describe,
@@ -48,6 +50,7 @@ from .wording import (
     notes,
     overall,
     percent,
+    short_commit,
     shown_reasons,
     status_text,
 )
@@ -72,19 +75,11 @@ _PHRASES = {
     NOT_RUN: "not run",
 }
 _RANK = {status: place for place, status in enumerate(_PHRASES)}
-_WRONG = ("INVALID", "REGRESSED", "UNDECIDED", "INCOMPARABLE")
-_QUIET = (Status.PASS, Status.NOT_JUDGED, Status.NO_BASELINE, Status.IMPROVED)
 _OUTCOMES = ("failed", "skipped", "passed")  # in the order in which tests are shown
 
-_FIRST_SUBJECTS = ("numerics", "device time", "end to end", "host dispatch", "structure", "declared structure")
-_CAUSES = ("cause", "code", "why", "kernels", "counts", "environment")  # labels of reasons
-_MOST_CAUSES = 2
-_MOST_FAILED_TESTS = 6
-
+_UNKNOWN = "not known"  # module of a kernel without an origin
 _OTHER_SOURCE = "other source"  # of the same kernel in the same configuration: another version of Inductor, say
 
-_LEAST_AXIS = 0.01  # a change of 1 % is never drawn as a large one
-_WIDEST_AXIS = 0.25  # of the table's intervals: one workload that is ten times slower must not flatten the others
 _LARGEST_SPREAD = 3.0  # of logarithms, a factor of 20: no file may say more than can be drawn
 _MOST_BARS = 80
 _SPOKEN_KERNELS = 30
@@ -106,25 +101,33 @@ def html(results: Sequence[Results]) -> str:
     for one in reversed(results):
         newest.setdefault(_device(one), one)
     shown = list(newest.values())
-    workloads = list(_workloads(shown))
-    status = overall(shown)
-    changes = [change for each in workloads if (change := each.change(Timer.DEVICE)) is not None]
-    other_tests = []  # no section of a workload shows them: none may be lost
+    workloads = sorted(_workloads(shown), key=lambda each: (_RANK[each.status], -each.change))
+    found = findings(shown)
+    other_tests: list[TestResult] = []  # no section of a workload shows them: none may be lost
     for one in shown:
-        known = {workload.id for workload in one.workloads}
-        other_tests += [test for test in one.tests if test.workload not in known]
+        listed = {workload.id for workload in one.workloads}
+        other_tests += [test for test in one.tests if test.workload not in listed]
     return render_page(
         "page.html",
         styles=["report.css"],
         script="report.js",
-        status=status,
-        sentence=_sentence(status, workloads, shown),
+        title="GPU performance report" if any(map(_has_gpu, shown)) else "Performance report",
+        status=overall(shown),
+        sentence=_sentence(overall(shown), workloads, shown),
+        lead=largest(found) or (found[0].first if found else None),
+        findings=found,
+        inconclusive=[each for one in shown for each in failures(one) if not each.fails],
+        command=next_command(shown),
+        commits=", ".join(dict.fromkeys(short_commit(one.commit) for one in shown)),
+        baseline_commits=baseline_commits(shown),
         shown=shown,
-        workloads=sorted(workloads, key=lambda each: each.rank),
-        groups=[(group, _figure(_lanes_of_variants(group))) for group in _groups(workloads)],
+        workloads=workloads,
+        anchors={id(each.result): each.anchor for each in workloads},
+        timers=[timer.label for timer in Timer if any(timer.label in each.times for each in workloads)],
         other_tests=_failed_first(other_tests),
-        axis_limit=min(_WIDEST_AXIS, _axis_limit(changes)) if changes else None,
         notes=list(_notes(shown)),
+        faster=[each for one in shown for each in opportunities(one)],
+        environment=list(_environment_rows(shown)),
         runs=list(_runs(results)) if len(results) > 1 else [],
     )
 
@@ -152,7 +155,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     made.filters.update(
-        axis_end=_axis_end,
+        about=about,
         change=_change_text,
         clip=_clip,
         configuration=configuration_text,
@@ -160,7 +163,6 @@ def _environment() -> Environment:
         distribution=_distribution,
         lines=_lines,
         percent=percent,
-        place=_place,
         reasons=shown_reasons,
         shell=shlex.join,
         us=kernel_us,
@@ -169,6 +171,7 @@ def _environment() -> Environment:
     made.globals.update(
         counted=counted,
         describe=describe,
+        key=id,
         newline=Markup("\n"),  # between lines that are untrusted themselves
     )
     return made
@@ -212,8 +215,9 @@ def _class_name(text: str) -> str:
 
 
 def _change_text(verdict: Verdict | None) -> str:
-    """Return ``+8.13 %``, or nothing where nothing was compared."""
-    return f"{100 * verdict.change.estimate:+.2f} %" if verdict is not None and verdict.change is not None else ""
+    """Return ``+8.1 %``, or nothing where nothing was compared or judged."""
+    is_judged = verdict is not None and verdict.change is not None and verdict.status is not Status.NOT_JUDGED
+    return change_of_one(verdict.change) if verdict is not None and is_judged else ""
 
 
 def _value(value: object, name: str = "") -> str:
@@ -228,6 +232,34 @@ def _value(value: object, name: str = "") -> str:
 
 
 # -- runs and machines ------------------------------------------------------------------------------------------------
+
+
+def _has_gpu(one: Results) -> bool:
+    return one.fingerprint is not None and one.fingerprint.arch != "cpu"
+
+
+def _environment_rows(shown: Sequence[Results]) -> Iterator[tuple[str, list[str], str]]:
+    """Yield each known field of the fingerprints: its name, its value on each machine, and what the baselines have instead."""
+    machines = [one.fingerprint for one in shown if one.fingerprint is not None]
+    rows = []
+    for name in Fingerprint.__struct_fields__:
+        values = [_value(getattr(machine, name), name) for machine in machines]
+        stored = {
+            _value(getattr(baseline.fingerprint, name), name)
+            for one in shown
+            for workload in one.workloads
+            if (baseline := workload.baseline) is not None and name in _changed_fields(baseline.fingerprint, workload)
+        }
+        if any(getattr(machine, name) is not None for machine in machines):
+            rows.append((name.replace("_", " "), values, ", ".join(sorted(stored))))
+    yield from sorted(rows, key=lambda row: not row[2])
+
+
+def _changed_fields(before: Fingerprint, workload: WorkloadResult) -> list[str]:
+    if workload.run is None:
+        return []
+    comparison = compare(before, workload.run.fingerprint)
+    return [change.field for change in (*comparison.foreign, *comparison.moved)]
 
 
 def _device(one: Results) -> str:
@@ -302,6 +334,7 @@ class _Launch(NamedTuple):
     mark: str  # how the two differ; empty if they do not
     number: int | None  # in this run
     limit: str  # how near it came to what this GPU's reference kernels reached
+    origin: Origin | None  # of the kernel of this run, else of the baseline's
 
     @property
     def has_moved(self) -> bool:
@@ -324,21 +357,17 @@ class _Workload:
         return status_text(self.result)
 
     @property
-    def rank(self) -> int:
-        """Return its place among the statuses, the worst first."""
-        return _RANK[self.status]
-
-    @property
-    def is_wrong(self) -> bool:
-        """Return whether a reader must look at it: it failed, or could not be decided."""
-        return any(test.outcome == "failed" for test in self.tests) or self.status in _WRONG
+    def change(self) -> float:
+        """Return the change of the device time, as a fraction; 0 where nothing was compared."""
+        verdict = self.result.verdict(Timer.DEVICE.label)
+        return verdict.change.estimate if verdict is not None and verdict.change is not None else 0.0
 
     @property
     def has_moved(self) -> bool:
-        """Return whether the lanes show something: other kernels, or another device time."""
-        time = self.times.get(Timer.DEVICE.label)
-        slower = time is not None and time.verdict is not None and time.verdict.status is not Status.PASS
-        return slower or any(launch.has_moved for launch in self.launches)
+        """Return whether the lanes show a failure: other kernels, or another device time."""
+        time = self.result.verdict(Timer.DEVICE.label)
+        slower = time is not None and time.status.fails
+        return self.lanes is not None and (slower or any(launch.has_moved for launch in self.launches))
 
     @cached_property
     def times(self) -> dict[str, _Time]:
@@ -348,15 +377,6 @@ class _Workload:
             for timer in Timer
             if run is not None and (sample := run.sample(timer)) is not None
         }
-
-    def change(self, timer: Timer) -> RelativeChange | None:
-        verdict = self.result.verdict(timer.label)
-        return verdict.change if verdict is not None else None
-
-    @property
-    def axis_limit(self) -> float:
-        """Return the change, as a fraction, at both ends of its intervals' axis."""
-        return _axis_limit([change for timer in Timer if (change := self.change(timer)) is not None])
 
     @property
     def other_verdicts(self) -> list[Verdict]:
@@ -370,25 +390,6 @@ class _Workload:
             return []
         verdict = self.result.end_of(test)
         return _lines(test.said) if verdict is None else [f"the verdict on {verdict.subject}"]
-
-    @property
-    def problems(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield what is wrong, each with its first causes, for a reader who has thirty seconds."""
-        failed = [test for test in self.tests if test.outcome == "failed"]
-        names = [test.name for test in failed]
-        bad = [each for each in self.result.verdicts if each.status not in _QUIET and each.subject not in names]
-        first = {subject: place for place, subject in enumerate(_FIRST_SUBJECTS)}
-        for verdict in sorted(bad, key=lambda each: first.get(each.subject, len(first))):
-            causes = [reason.text.split("\n", 1)[0] for reason in verdict.reasons if reason.label in _CAUSES]
-            subject = "" if verdict.headline.startswith(verdict.subject) else f"{verdict.subject}: "
-            yield f"{subject}{verdict.headline}", causes[:_MOST_CAUSES]
-        others = [test.name for test in failed if self.result.end_of(test) not in bad]
-        if others:
-            left = f" and {len(others) - _MOST_FAILED_TESTS} more" if len(others) > _MOST_FAILED_TESTS else ""
-            yield f"{counted(len(others), 'test')} failed: {', '.join(others[:_MOST_FAILED_TESTS])}{left}", []
-        accept = next((reason.text for verdict in bad for reason in verdict.reasons if reason.label == "accept"), None)
-        if accept:
-            yield "If this is meant, accept it:", [accept]
 
     @property
     def links(self) -> list[tuple[str, str]]:
@@ -417,15 +418,37 @@ class _Workload:
         """Return the launches of this run and those of the baseline that it lacks, in order."""
         if self.result.run is None:
             return []
-        limits = _limits(self.result)
+        run, baseline = self.result.run, self.result.baseline
+        limits = iter(limit_shares(self.result))
+        old = iter(_origins(self.stored_kernels, baseline.origins if baseline is not None else ()))
+        new = iter(_origins(run.kernels, run.origins))
         found: list[_Launch] = []
         count = 0
-        for change in align(self.stored_kernels, self.result.run.kernels):
+        for change in align(self.stored_kernels, run.kernels):
+            before = next(old) if change.before is not None else None
+            origin = next(new) if change.after is not None else before
             count += change.after is not None
             number = count if change.after is not None else None
-            limit = limits[count - 1] if limits and number else ""
-            found.append(_Launch(change.before, change.after, change.delta_us, _mark(change), number, limit))
+            limit = limit_text(change.after.identity, next(limits)) if change.after is not None else ""
+            found.append(_Launch(change.before, change.after, change.delta_us, _mark(change), number, limit, origin))
         return found
+
+    @property
+    def modules(self) -> list[tuple[str, int, float, float]]:
+        """Return (module, its kernels, their time, that in the baseline), in us, the longest first; nothing without origins."""
+        counts: Counter[str] = Counter()
+        before: dict[str, float] = {}
+        after: dict[str, float] = {}
+        for launch in self.launches:
+            name = launch.origin.module if launch.origin is not None else _UNKNOWN
+            counts[name] += launch.after is not None
+            before[name] = before.get(name, 0.0) + (launch.before.device_time_us if launch.before else 0.0)
+            after[name] = after.get(name, 0.0) + (launch.after.device_time_us if launch.after else 0.0)
+        if set(counts) <= {_UNKNOWN}:
+            return []
+        return [
+            (name, counts[name], after[name], before[name]) for name in sorted(after, key=lambda name: -after[name])
+        ]
 
     @cached_property
     def lanes(self) -> dict[str, Any] | None:
@@ -434,7 +457,7 @@ class _Workload:
             return None
         before = [(each.before, "gone" if each.after is None else "") for each in self.launches if each.before]
         after = [(each.after, each.mark if each.has_moved else "") for each in self.launches if each.after]
-        return _figure([_Lane("baseline", before), _Lane("this run", after, status=self.status)])
+        return _figure([_Lane("baseline", before), _Lane("this run", after)])
 
     def processes(self, time: _Time) -> list[tuple[float, float, bool]]:
         """Return (mean, spread, whether on this GPU) of the processes that a time is compared with (`Baseline.seen`)."""
@@ -462,14 +485,9 @@ def _workloads(shown: Sequence[Results]) -> Iterator[_Workload]:
             yield _Workload(result, tests.get(result.id, []), _device(one), anchor, is_beside=one is shown[0])
 
 
-def _groups(workloads: Sequence[_Workload]) -> list[list[_Workload]]:
-    """Return the variants of one module, pass, dtype and shape together: they compute the same function."""
-    groups: dict[tuple[object, ...], list[_Workload]] = {}
-    for each in workloads:
-        result = each.result
-        key = (each.device, result.suite, result.module, result.pass_, result.dtype, result.shape)
-        groups.setdefault(key, []).append(each)
-    return list(groups.values())
+def _origins(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> Sequence[Origin | None]:
+    """Return where each kernel comes from; None for all of them where the two do not belong together."""
+    return origins if len(origins) == len(kernels) else [None] * len(kernels)
 
 
 def _anchor(identifier: str, taken: set[str]) -> str:
@@ -506,20 +524,6 @@ def _mark(change: KernelChange[KernelRecord]) -> str:
     return "other configuration" if configured else _OTHER_SOURCE
 
 
-def _limits(result: WorkloadResult) -> list[str]:
-    """Return how near each launch came to the reference kernels; nothing where the results do not hold what it takes."""
-    run = result.run
-    if run is None or run.roof is None or len(run.work) != len(run.kernels):
-        return []
-    # What the pair was measured in; a 16-bit type is as fast as the other.
-    peaks = {"fp16": run.roof.gemm_tflop_per_s, "bf16": run.roof.gemm_tflop_per_s}
-    limits = DeviceLimits("reference kernels", run.roof.memory_gb_per_s, peaks, source="measured beside the workloads")
-    return [
-        limit_text(kernel.identity, share_of_limit(work, kernel.device_time_us, result.dtype, limits) if work else None)
-        for kernel, work in zip(run.kernels, run.work, strict=True)
-    ]
-
-
 # -- what is drawn: positions in percent of a chart's width -----------------------------------------------------------
 
 
@@ -536,13 +540,10 @@ class _Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class _Lane:
-    """The kernels of one call, end to end, each with how it differs from its partner. `anchor`: of its workload."""
+    """The kernels of one call, end to end, each with how it differs from its partner."""
 
     label: str
     launches: Sequence[tuple[KernelRecord, str]]
-    status: str = ""
-    anchor: str = ""
-    remark: str = ""
 
     @property
     def total_us(self) -> float:
@@ -609,25 +610,8 @@ def _bar(group: Sequence[tuple[KernelRecord, str]], x: float, width: float, time
     return _Bar(x, width, kind, mark, f"{name}: {time}, {heading}", texts)
 
 
-def _lanes_of_variants(group: Sequence[_Workload]) -> list[_Lane]:
-    lanes: list[_Lane] = []
-    for each in group:
-        kernels = each.result.run.kernels if each.result.run is not None else ()
-        if not kernels:
-            continue
-        launches = [(kernel, "") for kernel in kernels]
-        lane = _Lane(_clip(each.result.variant), launches, each.status, each.anchor)
-        if lanes and lanes[0].total_us:
-            relative = 100 * (lane.total_us / lanes[0].total_us - 1)
-            lane = replace(lane, remark=f", {relative:+.1f} % against {lanes[0].label}")
-        lanes.append(lane)
-    return lanes
-
-
-def _figure(lanes: Sequence[_Lane]) -> dict[str, Any] | None:
+def _figure(lanes: Sequence[_Lane]) -> dict[str, Any]:
     """Return lanes one above another, on the scale of the longest."""
-    if not lanes:
-        return None
     scale_us = max(lane.total_us for lane in lanes)
     rows = [(lane, list(lane.bars(scale_us))) for lane in lanes]
     kinds = dict.fromkeys(bar.kind for _, bars in rows for bar in bars)
@@ -648,21 +632,6 @@ def _ticks(low: float, high: float, *, most: int = 6) -> list[tuple[float, str, 
         (x, f"{value:.{decimals}f}", "start" if x < 3 else "end" if x > 97 else "middle")
         for x, value in zip(places, values, strict=True)
     ]
-
-
-def _axis_limit(changes: Sequence[RelativeChange]) -> float:
-    """Return both ends of an axis that holds all of these, as a fraction."""
-    ends = [abs(end) for one in changes for end in (one.estimate, one.low, one.high) if end is not None]
-    return max([_LEAST_AXIS, *(1.1 * end for end in ends)])
-
-
-def _axis_end(limit: float) -> str:
-    return f"{100 * limit:.0f} %" if limit >= 0.02 else f"{100 * limit:.1f} %"
-
-
-def _place(change: float, limit: float) -> float:
-    """Return where a change is on an axis with zero in the middle."""
-    return 50 + 50 * max(-1.0, min(1.0, change / limit))
 
 
 def _distribution(time: _Time, processes: Sequence[tuple[float, float, bool]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..errors import printable
-from ..judge import worst
+from ..judge import Status, worst
 
 if TYPE_CHECKING:
     from ..judge import Reason, RelativeChange, Verdict
@@ -21,6 +21,7 @@ __all__ = [
     "NOTHING_JUDGED",
     "NOT_RUN",
     "NO_VERDICT",
+    "about",
     "bytes_text",
     "change_of_one",
     "conditions_text",
@@ -222,5 +223,13 @@ def notes(results: Results) -> list[str]:
 
 
 def shown_reasons(verdict: Verdict) -> list[Reason]:
-    """Return its reasons, but for paths of the machine that measured: they say nothing elsewhere."""
-    return [reason for reason in verdict.reasons if reason.label != "trace"]
+    """Return its reasons, but for paths of the machine that measured; of a failure, without what the page begins with."""
+    hidden = ("trace", "cause", "code", "accept") if verdict.status.fails else ("trace",)
+    return [reason for reason in verdict.reasons if reason.label not in hidden]
+
+
+def about(workload: WorkloadResult) -> str:
+    """Return the subjects of the verdicts that need a look: "device time", "structure"; nothing where none does."""
+    quiet = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED)
+    verdicts = [each for each in workload.verdicts if each.status is workload.status and each.status not in quiet]
+    return ", ".join(dict.fromkeys(each.subject for each in verdicts))
