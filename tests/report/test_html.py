@@ -20,7 +20,7 @@ from kernelgauge.results import Results, TestResult
 from kernelgauge.run import Roof
 from kernelgauge.trace.work import Work, work_of
 
-from ..builders import baseline, counts, fingerprint, launched, mlp_kernels, run
+from ..builders import baseline, counts, fingerprint, launched, run
 from .pages import HOSTILE, Parsed, everything, regressed, results, several, workload
 
 A100 = fingerprint(device="NVIDIA A100-SXM4-80GB")

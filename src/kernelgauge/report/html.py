@@ -30,7 +30,7 @@ from markupsafe import Markup
 from ..errors import printable
 from ..judge import Status, Verdict, compare, observe
 from ..results import Results, TestResult, WorkloadResult
-from ..run import Fingerprint, Origin, Sample, Timer
+from ..run import Origin, Sample, Timer
 from ..trace.difference import KernelChange, align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
 from .findings import baseline_commits, failures, findings, largest, next_command
@@ -55,7 +55,7 @@ from .wording import (
     status_text,
 )
 
-__all__ = ["html", "render_page"]
+__all__ = ["html", "render_page", "ticks"]
 
 _PACKAGE = "kernelgauge.report"
 _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
@@ -84,8 +84,6 @@ _LARGEST_SPREAD = 3.0  # of logarithms, a factor of 20: no file may say more tha
 _MOST_BARS = 80
 _SPOKEN_KERNELS = 30
 _LONGEST_KIND = 30
-_DESIGN_WIDTH_PX = 1180  # of a lane on a screen of 1440: what a bar's text is cut for
-_CHARACTER_PX = 6.4
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -94,8 +92,8 @@ _CHARACTER_PX = 6.4
 def html(results: Sequence[Results]) -> str:
     """Return the page of one run, or of several: runs or kinds of GPU, the newest last.
 
-    Of each kind of machine the newest run is shown in full; earlier ones are in a list. Links lead to files beside the
-    newest run's `results.json`: the page belongs into the same folder.
+    Of each kind of machine the newest run is shown. Links lead to files beside the newest run's `results.json`: the page
+    belongs into the same folder.
     """
     newest: dict[str, Results] = {}
     for one in reversed(results):
@@ -127,8 +125,8 @@ def html(results: Sequence[Results]) -> str:
         other_tests=_failed_first(other_tests),
         notes=list(_notes(shown)),
         faster=[each for one in shown for each in opportunities(one)],
-        environment=list(_environment_rows(shown)),
-        runs=list(_runs(results)) if len(results) > 1 else [],
+        changes=_environment_changes(shown),
+        earlier=len(results) - len(shown),
     )
 
 
@@ -238,28 +236,14 @@ def _has_gpu(one: Results) -> bool:
     return one.fingerprint is not None and one.fingerprint.arch != "cpu"
 
 
-def _environment_rows(shown: Sequence[Results]) -> Iterator[tuple[str, list[str], str]]:
-    """Yield each known field of the fingerprints: its name, its value on each machine, and what the baselines have instead."""
-    machines = [one.fingerprint for one in shown if one.fingerprint is not None]
-    rows = []
-    for name in Fingerprint.__struct_fields__:
-        values = [_value(getattr(machine, name), name) for machine in machines]
-        stored = {
-            _value(getattr(baseline.fingerprint, name), name)
-            for one in shown
-            for workload in one.workloads
-            if (baseline := workload.baseline) is not None and name in _changed_fields(baseline.fingerprint, workload)
-        }
-        if any(getattr(machine, name) is not None for machine in machines):
-            rows.append((name.replace("_", " "), values, ", ".join(sorted(stored))))
-    yield from sorted(rows, key=lambda row: not row[2])
-
-
-def _changed_fields(before: Fingerprint, workload: WorkloadResult) -> list[str]:
-    if workload.run is None:
-        return []
-    comparison = compare(before, workload.run.fingerprint)
-    return [change.field for change in (*comparison.foreign, *comparison.moved)]
+def _environment_changes(shown: Sequence[Results]) -> list[str]:
+    """Return ``driver 580.1 -> 580.2`` for each way in which a machine differs from the baselines that it was compared with."""
+    workloads = [each for one in shown for each in one.workloads]
+    comparisons = [
+        compare(each.baseline.fingerprint, each.run.fingerprint) for each in workloads if each.baseline and each.run
+    ]
+    changes = [change for each in comparisons for change in (*each.foreign, *each.moved)]
+    return [printable(text).replace("_", " ") for text in dict.fromkeys(map(str, changes))]
 
 
 def _device(one: Results) -> str:
@@ -298,19 +282,6 @@ def _notes(shown: Sequence[Results]) -> Iterator[str]:
         yield from notes(one)
     for one in shown:
         yield from conditions_text(one)
-
-
-def _runs(results: Sequence[Results]) -> Iterator[tuple[Results, str, str]]:
-    """Yield each run, its status, and what changed since the run before on the same kind of machine."""
-    last: dict[str, Results] = {}
-    for one in results:
-        before = last.get(_device(one))
-        changes: list[str] = []
-        if before is not None and before.fingerprint is not None and one.fingerprint is not None:
-            comparison = compare(before.fingerprint, one.fingerprint)
-            changes = [str(change).replace("_", " ") for change in (*comparison.foreign, *comparison.moved)]
-        yield one, overall([one]), ", ".join(changes)
-        last[_device(one)] = one
 
 
 # -- a workload -------------------------------------------------------------------------------------------------------
@@ -528,14 +499,14 @@ def _mark(change: KernelChange[KernelRecord]) -> str:
 
 
 class _Bar(NamedTuple):
-    """One launch in a lane, or several short ones together. `texts`: what fits into it."""
+    """One launch in a lane, or several short ones together."""
 
     x: float
     width: float
     kind: str
     mark: str
-    title: str
-    texts: tuple[str, ...]  # heading, name, time
+    name: str
+    time: str
 
 
 @dataclass(frozen=True)
@@ -587,11 +558,7 @@ class _Lane:
 
 
 def _kind(kernel: KernelRecord) -> str:
-    return _fitted(kernel.identity.kind, _LONGEST_KIND)
-
-
-def _fitted(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: max(1, room - 1)] + "…"
+    return kernel.identity.kind[:_LONGEST_KIND]
 
 
 def _bar(group: Sequence[tuple[KernelRecord, str]], x: float, width: float, time: str) -> _Bar:
@@ -599,15 +566,8 @@ def _bar(group: Sequence[tuple[KernelRecord, str]], x: float, width: float, time
     kind = _kind(kernel)
     if others:
         kind = kind if all(_kind(other) == kind for other, _ in others) else "other"
-        return _Bar(x, width, kind, "", f"{len(group)} short launches: {time}", ())
-    name, heading = kernel.identity.shown, f"{mark}: {kind}" if mark else kind
-    room = int((width / 100 * _DESIGN_WIDTH_PX - 12) / _CHARACTER_PX)  # in characters
-    texts: tuple[str, ...] = ()
-    if room >= 8:
-        texts = (_fitted(heading, room), _fitted(name, room), time)
-    elif room >= 4:
-        texts = (_fitted(heading, room), "", time.removesuffix(" us"))
-    return _Bar(x, width, kind, mark, f"{name}: {time}, {heading}", texts)
+        return _Bar(x, width, kind, "", f"{len(group)} short launches", time)
+    return _Bar(x, width, kind, mark, _clip(kernel.identity.shown), time)
 
 
 def _figure(lanes: Sequence[_Lane]) -> dict[str, Any]:
@@ -615,10 +575,10 @@ def _figure(lanes: Sequence[_Lane]) -> dict[str, Any]:
     scale_us = max(lane.total_us for lane in lanes)
     rows = [(lane, list(lane.bars(scale_us))) for lane in lanes]
     kinds = dict.fromkeys(bar.kind for _, bars in rows for bar in bars)
-    return {"rows": rows, "ticks": _ticks(0.0, scale_us, most=8), "kinds": list(kinds)}
+    return {"rows": rows, "ticks": ticks(0.0, scale_us, most=8), "kinds": list(kinds)}
 
 
-def _ticks(low: float, high: float, *, most: int = 6) -> list[tuple[float, str, str]]:
+def ticks(low: float, high: float, *, most: int = 6) -> list[tuple[float, str, str]]:
     """Return (position, text, text-anchor) of round numbers from `low` to `high`; no label leaves the chart."""
     span = high - low
     if not 1e-9 < span < 1e15:
@@ -658,7 +618,7 @@ def _distribution(time: _Time, processes: Sequence[tuple[float, float, bool]]) -
             (x(mean), x(mean * math.exp(-spread)), x(mean * math.exp(spread)), is_same_gpu)
             for mean, spread, is_same_gpu in processes
         ],
-        "ticks": _ticks(low, high),
+        "ticks": ticks(low, high),
         "spoken": spoken,
     }
 
