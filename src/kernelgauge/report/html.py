@@ -15,12 +15,12 @@ import math
 import re
 import shlex
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
+from itertools import accumulate, count, groupby
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -28,7 +28,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..errors import printable
-from ..judge import Status, Verdict, compare, observe
+from ..judge import WORST_FIRST, Status, Verdict, compare, observe
 from ..results import Results, TestResult, WorkloadResult
 from ..run import Origin, Sample, Timer
 from ..trace.difference import KernelChange, align
@@ -37,14 +37,11 @@ from .findings import baseline_commits, failures, findings, largest, next_comman
 from .opportunities import limit_shares, opportunities
 from .traces import limit_text
 from .wording import (
-    CUT_SHORT,
-    FAILED,
-    NO_VERDICT,
-    NOT_RUN,
     about,
     change_of_one,
     conditions_text,
     counted,
+    counts_text,
     describe,
     kernel_us,
     notes,
@@ -61,20 +58,7 @@ _PACKAGE = "kernelgauge.report"
 _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
 _MOST_LINES = 60  # of one text
 
-# What the sentence at the top says of each status. The worst first, as `judge.worst` ranks them.
-_PHRASES = {
-    Status.INVALID.value: "could not be measured reliably",
-    Status.REGRESSED.value: "regressed",
-    Status.UNDECIDED.value: "inconclusive",
-    Status.INCOMPARABLE.value: "with a baseline of another kind of machine",
-    Status.NO_BASELINE.value: "without a baseline",
-    NO_VERDICT: "without a verdict",
-    Status.IMPROVED.value: "improved",
-    Status.PASS.value: "passed",
-    Status.NOT_JUDGED.value: "shown, not judged",
-    NOT_RUN: "not run",
-}
-_RANK = {status: place for place, status in enumerate(_PHRASES)}
+_ORDER = [status.value for status in WORST_FIRST]
 _OUTCOMES = ("failed", "skipped", "passed")  # in the order in which tests are shown
 
 _UNKNOWN = "not known"  # module of a kernel without an origin
@@ -82,7 +66,6 @@ _OTHER_SOURCE = "other source"  # of the same kernel in the same configuration: 
 
 _LARGEST_SPREAD = 3.0  # of logarithms, a factor of 20: no file may say more than can be drawn
 _MOST_BARS = 80
-_SPOKEN_KERNELS = 30
 _LONGEST_KIND = 30
 
 
@@ -99,7 +82,7 @@ def html(results: Sequence[Results]) -> str:
     for one in reversed(results):
         newest.setdefault(_device(one), one)
     shown = list(newest.values())
-    workloads = sorted(_workloads(shown), key=lambda each: (_RANK[each.status], -each.change))
+    workloads = sorted(_workloads(shown), key=lambda each: each.order)
     found = findings(shown)
     other_tests: list[TestResult] = []  # no section of a workload shows them: none may be lost
     for one in shown:
@@ -109,12 +92,12 @@ def html(results: Sequence[Results]) -> str:
         "page.html",
         styles=["report.css"],
         script="report.js",
-        title="GPU performance report" if any(map(_has_gpu, shown)) else "Performance report",
+        title="GPU performance report" if any(one.gpu for one in shown) else "Performance report",
         status=overall(shown),
-        sentence=_sentence(overall(shown), workloads, shown),
-        lead=largest(found) or (found[0].first if found else None),
+        sentence=", ".join(counts_text(shown)),
+        lead=largest(found) or (found[0][0] if found else None),
         findings=found,
-        inconclusive=[each for one in shown for each in failures(one) if not each.fails],
+        not_failing=[each for one in shown for each in failures(one) if not each.fails],
         command=next_command(shown),
         commits=", ".join(dict.fromkeys(short_commit(one.commit) for one in shown)),
         baseline_commits=baseline_commits(shown),
@@ -123,7 +106,7 @@ def html(results: Sequence[Results]) -> str:
         anchors={id(each.result): each.anchor for each in workloads},
         timers=[timer.label for timer in Timer if any(timer.label in each.times for each in workloads)],
         other_tests=_failed_first(other_tests),
-        notes=list(_notes(shown)),
+        notes=[line for one in shown for line in (*notes(one), *conditions_text(one))],
         faster=[each for one in shown for each in opportunities(one)],
         changes=_environment_changes(shown),
         earlier=len(results) - len(shown),
@@ -232,10 +215,6 @@ def _value(value: object, name: str = "") -> str:
 # -- runs and machines ------------------------------------------------------------------------------------------------
 
 
-def _has_gpu(one: Results) -> bool:
-    return one.fingerprint is not None and one.fingerprint.arch != "cpu"
-
-
 def _environment_changes(shown: Sequence[Results]) -> list[str]:
     """Return ``driver 580.1 -> 580.2`` for each way in which a machine differs from the baselines that it was compared with."""
     workloads = [each for one in shown for each in one.workloads]
@@ -251,37 +230,8 @@ def _device(one: Results) -> str:
     return one.fingerprint.device if one.fingerprint else ""
 
 
-def _sentence(status: str, workloads: Sequence[_Workload], shown: Sequence[Results]) -> str:
-    counts = Counter(each.status for each in workloads)
-    parts = [f"{counts[each]} {phrase}" for each, phrase in _PHRASES.items() if counts[each]]
-    said = f"Of {counted(len(workloads), 'workload')}: {', '.join(parts)}." if parts else "No workload was measured."
-    if status in (FAILED, CUT_SHORT):
-        failed = sum(len(one.failed_tests) for one in shown)
-        exits = ", ".join(str(one.exit_status) for one in shown)
-        said += f" {counted(failed, 'test')} failed, and pytest ended with {exits}: this is no pass."
-    return said
-
-
 def _failed_first(tests: Iterable[TestResult]) -> list[TestResult]:
     return sorted(tests, key=lambda test: _OUTCOMES.index(test.outcome))
-
-
-def _notes(shown: Sequence[Results]) -> Iterator[str]:
-    """Yield what to do (baselines to record, improvements to accept), what was not run, and the GPUs' conditions."""
-    verdicts = [verdict for one in shown for verdict in one.verdicts]
-    missing = Counter(
-        verdict.headline
-        for verdict in verdicts
-        if verdict.status is Status.NO_BASELINE and verdict.subject == Timer.DEVICE.label
-    )
-    yield from (f"{counted(count, 'workload')}: {headline}" for headline, count in missing.most_common())
-    for verdict in verdicts:
-        if verdict.status is Status.IMPROVED:
-            yield f"improved: {_clip(verdict.workload)}: {verdict.headline}"
-    for one in shown:
-        yield from notes(one)
-    for one in shown:
-        yield from conditions_text(one)
 
 
 # -- a workload -------------------------------------------------------------------------------------------------------
@@ -328,10 +278,11 @@ class _Workload:
         return status_text(self.result)
 
     @property
-    def change(self) -> float:
-        """Return the change of the device time, as a fraction; 0 where nothing was compared."""
+    def order(self) -> tuple[int, float]:
+        """Return what workloads are sorted by: the worst status first, and the largest change of the device time."""
+        place = _ORDER.index(self.status) if self.status in _ORDER else len(_ORDER)
         verdict = self.result.verdict(Timer.DEVICE.label)
-        return verdict.change.estimate if verdict is not None and verdict.change is not None else 0.0
+        return place, -verdict.change.estimate if verdict is not None and verdict.change is not None else 0.0
 
     @property
     def has_moved(self) -> bool:
@@ -394,32 +345,30 @@ class _Workload:
         old = iter(_origins(self.stored_kernels, baseline.origins if baseline is not None else ()))
         new = iter(_origins(run.kernels, run.origins))
         found: list[_Launch] = []
-        count = 0
+        numbers = count(1)
         for change in align(self.stored_kernels, run.kernels):
-            before = next(old) if change.before is not None else None
-            origin = next(new) if change.after is not None else before
-            count += change.after is not None
-            number = count if change.after is not None else None
-            limit = limit_text(change.after.identity, next(limits)) if change.after is not None else ""
+            origin = next(old) if change.before is not None else None
+            number, limit = None, ""
+            if change.after is not None:
+                number, origin, limit = next(numbers), next(new), limit_text(change.after.identity, next(limits))
             found.append(_Launch(change.before, change.after, change.delta_us, _mark(change), number, limit, origin))
         return found
 
     @property
     def modules(self) -> list[tuple[str, int, float, float]]:
         """Return (module, its kernels, their time, that in the baseline), in us, the longest first; nothing without origins."""
-        counts: Counter[str] = Counter()
-        before: dict[str, float] = {}
-        after: dict[str, float] = {}
+        rows: dict[str, list[float]] = {}
         for launch in self.launches:
-            name = launch.origin.module if launch.origin is not None else _UNKNOWN
-            counts[name] += launch.after is not None
-            before[name] = before.get(name, 0.0) + (launch.before.device_time_us if launch.before else 0.0)
-            after[name] = after.get(name, 0.0) + (launch.after.device_time_us if launch.after else 0.0)
-        if set(counts) <= {_UNKNOWN}:
-            return []
-        return [
-            (name, counts[name], after[name], before[name]) for name in sorted(after, key=lambda name: -after[name])
-        ]
+            row = rows.setdefault(launch.origin.module if launch.origin is not None else _UNKNOWN, [0, 0.0, 0.0])
+            row[0] += launch.after is not None
+            row[1] += launch.after.device_time_us if launch.after is not None else 0.0
+            row[2] += launch.before.device_time_us if launch.before is not None else 0.0
+        ordered = sorted(rows.items(), key=lambda item: -item[1][1])
+        return (
+            [(name, int(kernels), us, before) for name, (kernels, us, before) in ordered]
+            if set(rows) - {_UNKNOWN}
+            else []
+        )
 
     @cached_property
     def lanes(self) -> dict[str, Any] | None:
@@ -428,7 +377,7 @@ class _Workload:
             return None
         before = [(each.before, "gone" if each.after is None else "") for each in self.launches if each.before]
         after = [(each.after, each.mark if each.has_moved else "") for each in self.launches if each.after]
-        return _figure([_Lane("baseline", before), _Lane("this run", after)])
+        return _lanes({"baseline": before, "this run": after})
 
     def processes(self, time: _Time) -> list[tuple[float, float, bool]]:
         """Return (mean, spread, whether on this GPU) of the processes that a time is compared with (`Baseline.seen`)."""
@@ -509,73 +458,39 @@ class _Bar(NamedTuple):
     time: str
 
 
-@dataclass(frozen=True)
-class _Lane:
-    """The kernels of one call, end to end, each with how it differs from its partner."""
-
-    label: str
-    launches: Sequence[tuple[KernelRecord, str]]
-
-    @property
-    def total_us(self) -> float:
-        return sum(kernel.device_time_us for kernel, _ in self.launches)
-
-    @property
-    def spoken(self) -> str:
-        """Return the same for a reader who does not see it."""
-        kernels = [kernel for kernel, _ in self.launches[:_SPOKEN_KERNELS]]
-        said = ", ".join(f"{_kind(kernel)} {kernel_us(kernel.device_time_us)}" for kernel in kernels)
-        left = len(self.launches) - len(kernels)
-        return f"{said} and {left} more" if left else said
-
-    def bars(self, scale_us: float) -> Iterator[_Bar]:
-        """Yield the bars; `scale_us` is what the whole width stands for."""
-        start_us = 0.0
-        for group in self._groups():
-            time_us = sum(kernel.device_time_us for kernel, _ in group)
-            # Between 0 and 100, whatever numbers a file holds.
-            x, width = (
-                100 * max(0.0, min(1.0, value / scale_us)) if 0 < scale_us < math.inf else 0.0
-                for value in (start_us, time_us)
-            )
-            start_us += time_us
-            yield _bar(group, x, width, f"{kernel_us(time_us)} us")
-
-    def _groups(self) -> Iterator[Sequence[tuple[KernelRecord, str]]]:
-        """Yield launches one by one; of very many, neighbours that are too short to be seen alone together."""
-        many = len(self.launches) > _MOST_BARS
-        least_us = self.total_us / _MOST_BARS if many else 0.0
-        group: list[tuple[KernelRecord, str]] = []
-        together_us = 0.0
-        for kernel, mark in self.launches:
-            if group and (not many or kernel.device_time_us >= least_us or together_us >= least_us):
-                yield group
-                group, together_us = [], 0.0
-            group.append((kernel, mark))
-            together_us += kernel.device_time_us
-        if group:
-            yield group
-
-
-def _kind(kernel: KernelRecord) -> str:
-    return kernel.identity.kind[:_LONGEST_KIND]
-
-
-def _bar(group: Sequence[tuple[KernelRecord, str]], x: float, width: float, time: str) -> _Bar:
-    (kernel, mark), *others = group
-    kind = _kind(kernel)
-    if others:
-        kind = kind if all(_kind(other) == kind for other, _ in others) else "other"
-        return _Bar(x, width, kind, "", f"{len(group)} short launches", time)
-    return _Bar(x, width, kind, mark, _clip(kernel.identity.shown), time)
-
-
-def _figure(lanes: Sequence[_Lane]) -> dict[str, Any]:
-    """Return lanes one above another, on the scale of the longest."""
-    scale_us = max(lane.total_us for lane in lanes)
-    rows = [(lane, list(lane.bars(scale_us))) for lane in lanes]
-    kinds = dict.fromkeys(bar.kind for _, bars in rows for bar in bars)
+def _lanes(lanes: dict[str, list[tuple[KernelRecord, str]]]) -> dict[str, Any]:
+    """Return lanes one above another, on the scale of the longest: kernels end to end, and how each differs from its partner."""
+    totals = {label: sum(kernel.device_time_us for kernel, _ in launches) for label, launches in lanes.items()}
+    scale_us = max(totals.values())
+    rows = [
+        (label, len(launches), totals[label], list(_bars(launches, totals[label], scale_us)))
+        for label, launches in lanes.items()
+    ]
+    kinds = dict.fromkeys(bar.kind for *_, bars in rows for bar in bars)
     return {"rows": rows, "ticks": ticks(0.0, scale_us, most=8), "kinds": list(kinds)}
+
+
+def _bars(launches: Sequence[tuple[KernelRecord, str]], total_us: float, scale_us: float) -> Iterator[_Bar]:
+    """Yield a bar for each launch; of very many launches, neighbours that are too short to be seen alone share one."""
+    starts = list(accumulate((kernel.device_time_us for kernel, _ in launches), initial=0.0))
+    least_us = total_us / _MOST_BARS if len(launches) > _MOST_BARS else 0.0
+
+    def cell(place: int) -> int:
+        is_seen = launches[place][0].device_time_us >= least_us or not 0 < least_us < math.inf
+        return place if is_seen else -1 - int(starts[place] // least_us)
+
+    def percent_of(us: float) -> float:  # between 0 and 100, whatever numbers a file holds
+        return 100 * max(0.0, min(1.0, us / scale_us)) if 0 < scale_us < math.inf else 0.0
+
+    for _, places in groupby(range(len(launches)), key=cell):
+        first, *others = list(places)
+        kernel, mark = launches[first]
+        kinds = {launches[place][0].identity.kind[:_LONGEST_KIND] for place in (first, *others)}
+        time_us = sum(launches[place][0].device_time_us for place in (first, *others))
+        name = f"{1 + len(others)} short launches" if others else _clip(kernel.identity.shown)
+        x, width = percent_of(starts[first]), percent_of(time_us)
+        kind = kinds.pop() if len(kinds) == 1 else "other"
+        yield _Bar(x, width, kind, "" if others else mark, name, f"{kernel_us(time_us)} us")
 
 
 def ticks(low: float, high: float, *, most: int = 6) -> list[tuple[float, str, str]]:
@@ -606,10 +521,6 @@ def _distribution(time: _Time, processes: Sequence[tuple[float, float, bool]]) -
     def x(value: float) -> float:
         return 100 * (value - low) / span if 0 < span < math.inf else 50.0
 
-    spoken = f"this run: {counted(len(replicates), 'replicate')}, {_range_text(replicates)}"
-    if processes:
-        means = _range_text([mean for mean, _, _ in processes])
-        spoken += f"; processes of the baseline: {len(processes)}, means {means}"
     return {
         "replicates": list(map(x, replicates)),
         "mean": x(time.mean_us),
@@ -619,9 +530,5 @@ def _distribution(time: _Time, processes: Sequence[tuple[float, float, bool]]) -
             for mean, spread, is_same_gpu in processes
         ],
         "ticks": ticks(low, high),
-        "spoken": spoken,
+        "spoken": f"{counted(len(replicates), 'replicate')}, and {len(processes)} of the baseline's processes",
     }
-
-
-def _range_text(times_us: Sequence[float]) -> str:
-    return f"{kernel_us(min(times_us))} to {kernel_us(max(times_us))} us"

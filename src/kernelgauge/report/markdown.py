@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from ..judge import WORST_FIRST, Status
+from ..judge import Status
 from ..results import Results
 from .findings import Case, Failure, baseline_commits, failures, findings, largest, next_command
 from .page import Column, Grid, Section, markdown
 from .terminal import Row, rows
-from .wording import FAILED, conditions_text, counted, cut, describe, notes, overall, short_commit
+from .wording import FAILED, conditions_text, counted, counts_text, cut, describe, notes, overall, short_commit
 
 __all__ = ["github_annotations", "summary_markdown"]
 
@@ -107,17 +106,11 @@ def summary_markdown(results: Sequence[Results], *, limit_bytes: int = 1_000_000
 
 def _verdict_line(results: Sequence[Results]) -> str:
     """Return the worst status, the largest change and the counts: numbers and words of our own only."""
-    statuses = Counter(workload.status for each in results for workload in each.workloads)
-    outcomes = Counter(test.outcome for each in results for test in each.tests)
-    counts = [f"{statuses[status]} {status.value}" for status in WORST_FIRST if statuses[status]]
-    counts += [f"{statuses[None]} not judged"] if statuses[None] else []
-    ends = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
     worst = largest(findings(results))
     said = [
         *([f"{len(results)} runs"] if len(results) != 1 else []),
         *([f"at most {worst.change} {worst.failure.subjects[0]}"] if worst else []),
-        f"{counted(statuses.total(), 'workload')}" + (f" ({', '.join(counts)})" if counts else ""),
-        f"{counted(outcomes.total(), 'test')}" + (f" ({', '.join(ends)})" if ends else ""),
+        *counts_text(results),
     ]
     return f"**{overall(results)}**  {', '.join(said)}"
 
@@ -125,7 +118,7 @@ def _verdict_line(results: Sequence[Results]) -> str:
 def _blocks(results: Results) -> Iterator[str]:
     found = [each for each in failures(results) if each.fails]
     cases: dict[str, list[Case]] = {}
-    for case in (case for finding in findings([results]) for case in finding.cases):
+    for case in (case for found in findings([results]) for case in found):
         cases.setdefault(case.failure.workload, []).append(case)
     table = [(row, _cells(row, cases.pop(row.workload, []))) for row in rows(results)]
     failing = [cells for row, cells in table if cells[-1] or row.status not in _QUIET]
@@ -139,7 +132,7 @@ def _blocks(results: Results) -> Iterator[str]:
     if command:
         yield f"If this is intended:\n\n```sh\n{cut(command, _LONGEST_NOTE)}\n```\n"
     if found:
-        reasons = tuple((cut(each.workload), f"{each.status}\n{cut(each.about)}", _why(each)) for each in found)
+        reasons = tuple((cut(each.workload), f"{each.status}\n{each.about}", _why(each)) for each in found)
         yield _folded("Reasons", markdown([Section(grid=Grid(_REASON_COLUMNS, reasons))]))
     if is_long:
         yield _folded(f"{len(quiet)} more workloads", markdown([Section(grid=Grid(_COLUMNS, tuple(quiet)))]))

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..errors import printable
-from ..judge import Status, worst
+from ..judge import WORST_FIRST, Status, worst
 
 if TYPE_CHECKING:
     from ..judge import Reason, RelativeChange, Verdict
@@ -26,6 +26,7 @@ __all__ = [
     "change_of_one",
     "conditions_text",
     "counted",
+    "counts_text",
     "cut",
     "describe",
     "kernel_us",
@@ -115,6 +116,17 @@ def overall(results: Sequence[Results]) -> str:
     if any(each.exit_status not in _NO_FAILURE or each.failed_tests for each in results):
         return FAILED
     return status.value if status is not None else NOTHING_JUDGED
+
+
+def counts_text(results: Sequence[Results]) -> list[str]:
+    """Return ``3 workloads (1 REGRESSED, 2 PASS)`` and ``9 tests (1 failed)``: numbers and words of our own only."""
+    statuses = Counter(workload.status for each in results for workload in each.workloads)
+    outcomes = Counter(test.outcome for each in results for test in each.tests)
+    counts = [f"{statuses[status]} {status.value}" for status in WORST_FIRST if statuses[status]]
+    counts += [f"{statuses[None]} not judged"] if statuses[None] else []
+    ends = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
+    parts = ((statuses.total(), "workload", counts), (outcomes.total(), "test", ends))
+    return [counted(total, noun) + (f" ({', '.join(each)})" if each else "") for total, noun, each in parts]
 
 
 def percent(share: float) -> str:
