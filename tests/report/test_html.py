@@ -18,10 +18,11 @@ from kernelgauge.judge import RelativeChange, Status, Verdict
 from kernelgauge.report.html import html
 from kernelgauge.results import Results, TestResult
 from kernelgauge.run import Roof
+from kernelgauge.trace.kernel import KernelIdentity, KernelRecord
 from kernelgauge.trace.work import Work, work_of
 
 from ..builders import baseline, counts, fingerprint, launched, run
-from .pages import HOSTILE, Parsed, everything, regressed, results, several, workload
+from .pages import HOSTILE, Parsed, caused, everything, line, regressed, results, several, workload
 
 A100 = fingerprint(device="NVIDIA A100-SXM4-80GB")
 
@@ -107,6 +108,49 @@ def test_kernel_limit_is_of_the_gemm_or_the_copy() -> None:
 @pytest.mark.parametrize("work", [(), (MM,)])
 def test_kernel_limit_that_nobody_knows_has_no_column(work: tuple[Work | None, ...]) -> None:
     assert "of the limit" not in html([results(workload(observed=run(work=work, roof=ROOF)))])
+
+
+def test_kernel_row_and_module_table_have_the_code() -> None:
+    origins = (line(7), line(7), line(9, "mlp"), None)
+    page = Parsed(html([results(workload(observed=run(origins=origins)))]))
+    assert [cell.text for cell in page.all("td", class_="code small")][::2] == [
+        "normmodel.py:7 ",
+        "normmodel.py:7 ",
+        "mlpmodel.py:9 ",
+        "",
+    ]
+    cells = [each.text for each in page.elements if each.tag in ("th", "td") and "table" in each.inside]
+    place = cells.index("module")
+    assert cells[place + 5 : place + 25] == [
+        *("norm", "2", "114.0", "114.0", "56 %"),
+        *("not known", "1", "53.0", "53.0", "26 %"),
+        *("mlp", "1", "38.1", "38.1", "19 %"),
+        *("all", "4", "205.1", "205.1", "100 %"),
+    ]
+
+
+def test_structure_without_times_is_shown() -> None:
+    observed = run(device=None, host=None, end_to_end=None, origins=(line(7),) * 4)
+    assert "Kernels by module, as profiled<" in html([results(workload(observed=observed, verdicts=()))])
+
+
+def test_cause_of_several_workloads_stands_once() -> None:
+    page = Parsed(html([results(*(caused(name, "8 kernels instead of 1 (+9.1 us)") for name in "abc"))]))
+    assert len(page.all("article", class_="card s-regressed")) == 1
+    assert page.all("p", class_="names code")[0].text == "was a\nnow b"
+
+
+def test_page_of_a_cpu_has_no_columns_of_a_gpu() -> None:
+    cpu = fingerprint(device="CPU", arch="cpu", driver=None, cuda=None)
+    observed = run(host=None, gpu=None, machine=cpu, kernels=(KernelRecord(KernelIdentity("mm", "gemm"), 5.0),))
+    page = html([results(workload(observed=observed, baseline=None), fingerprint=cpu, gpu=None)])
+    assert "<title>PASS: Performance report" in page
+    assert not any(text in page for text in ("host dispatch</th>", "launch configuration", ">GPU<", "<dt>driver"))
+
+
+def test_environment_begins_with_what_changed() -> None:
+    page = html([results(workload(observed=run(machine=fingerprint(driver="590.1"))))])
+    assert "<li>driver 580.159.04 -&gt; 590.1</li>" in page
 
 
 def test_failed_test_names_the_verdict_it_repeats() -> None:

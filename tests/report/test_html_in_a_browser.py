@@ -16,7 +16,7 @@ import pytest
 
 from kernelgauge.report.html import html
 
-from .pages import HOSTILE, everything, results, several
+from .pages import HOSTILE, everything, regressed, results, several, workload
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -224,6 +224,22 @@ def test_printed_page_holds_what_is_folded(browser: Browser, report: Path, scrip
     browser.run(UNFOLD)
     opened = len(base64.b64decode(browser.send("Page.printToPDF")["data"]))
     assert folded == pytest.approx(opened, rel=0.05)
+
+
+def test_page_of_four_failing_workloads_has_four_screens(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(html([results(*map(regressed, ("a-eager", "b-eager", "c-eager", "d-eager")), workload())]))
+    browser.open(path)
+    assert browser.run("document.documentElement.scrollHeight") <= 4 * 900
+    for width, height in ((1440, 900), (390, 844)):  # the hero has all that the first screen needs
+        browser.open(path, width=width)
+        assert browser.run("document.getElementById('copy').getBoundingClientRect().bottom") <= height
+
+
+def test_copy_button_selects_the_command(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.run("document.getElementById('copy').click()")
+    assert browser.run("getSelection().toString()") == "kernelgauge accept -k mlp-compiled-bf16-8"
 
 
 @pytest.mark.skipif(AXE is None, reason="AXE_CORE does not name axe.min.js: npm install axe-core")

@@ -128,7 +128,12 @@ class Case(NamedTuple):
 
     @property
     def change(self) -> str:
-        return change_of_one(self.failure.change) if self.failure.regression else ""
+        """Return ``+8.1 %``, or ``+5 kernels`` where no time became slower; nothing where neither is so."""
+        run, baseline = (self.failure.result.run, self.failure.result.baseline) if self.failure.result else (None, None)
+        if self.failure.regression:
+            return change_of_one(self.failure.change)
+        more = run.counts.launches - baseline.counts.launches if run is not None and baseline is not None else 0
+        return f"{more:+d} kernel{'s' if abs(more) > 1 else ''}" if more else ""
 
     @property
     def times(self) -> str:
