@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.profiler import profile, record_function
@@ -43,6 +44,7 @@ _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)\n\s*(.*)')  # of a stac
 _HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+)")
 Frame = tuple[str, int, str]  # file, line and code
 Stack = list[Frame]  # outermost first
+_STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _MOST_LINES = 8  # of a fusion: more are not read
 
 
@@ -65,6 +67,8 @@ def origins_of(
         is_compiled: whether torch.compile has a part in it. The mode that tells the line of an operator (``a * b``, which is no
             call in Python) would have it compile again.
     """
+    if sys.version_info >= (3, 13) and tuple(map(int, torch.__version__.split(".")[:2])) < _STACKS_ON_PYTHON_3_13:
+        return Origins()
     there = structure.windows[-1]
     for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
         events, window = _profile(instance, device, mode, replays_graphs=structure.replays_graphs)
