@@ -13,7 +13,7 @@ from ..judge import WORST_FIRST, Status, worst
 if TYPE_CHECKING:
     from ..judge import Reason, RelativeChange, Verdict
     from ..results import Results, WorkloadResult
-    from ..run import Fingerprint
+    from ..run import Fingerprint, Run
 
 __all__ = [
     "CUT_SHORT",
@@ -35,6 +35,7 @@ __all__ = [
     "overall",
     "percent",
     "relative_change",
+    "run_conditions",
     "shapes_text",
     "short_commit",
     "shown_reasons",
@@ -201,10 +202,14 @@ def describe(fingerprint: Fingerprint) -> str:
 
 def conditions_text(results: Results) -> list[str]:
     """Return the conditions of the GPU while it was measured, over all workloads; or why nobody watched it."""
-    seen = [run.conditions for run in results.runs if run.conditions is not None]
-    if not seen:
-        reason = results.not_watched
-        return [printable(f"conditions not watched: {reason}")] if reason and results.runs else []
+    if results.not_watched and results.runs and not any(run.conditions for run in results.runs):
+        return [printable(f"conditions not watched: {results.not_watched}")]
+    return run_conditions(results.runs)
+
+
+def run_conditions(runs: Sequence[Run]) -> list[str]:
+    """Return one line for all of these runs; none where nobody watched."""
+    seen = [run.conditions for run in runs if run.conditions is not None]
 
     def known(name: str) -> list[Any]:
         return [value for each in seen if (value := getattr(each, name)) is not None]
