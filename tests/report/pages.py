@@ -107,7 +107,8 @@ def workload(
 
 def regressed(name: str = "mlp-compiled-bf16-8") -> WorkloadResult:
     kernels = (*mlp_kernels(), launched("void at::native::fill<float>", 16.0, kind="fill"))
-    slower = run(workload=name, kernels=kernels, device=(221.0, 221.2, 220.9))
+    origins = (line(7), line(8, "layers.0.feed_forward"), None, line(9, "mlp.down"), line(25))
+    slower = run(workload=name, kernels=kernels, device=(221.0, 221.2, 220.9), origins=origins)
     return workload(name, variant="compiled", observed=slower, verdicts=(timed(Status.REGRESSED, name, 0.08),))
 
 

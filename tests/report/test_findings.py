@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelgauge.judge import Status
-from kernelgauge.report.findings import baseline_commits, failures, findings, largest, next_command
+from kernelgauge.report.findings import baseline_commits, failures, findings, largest, next_step
 from tests.test_results import one_test, results, verdict, workload
 
 from .pages import caused
@@ -64,8 +64,13 @@ def test_failures_by_strictness_fail_and_others_do_not() -> None:
         ("", ""),
     ],
 )
-def test_next_command_names_few_workloads(names: str, command: str) -> None:
-    assert next_command([results(*(caused(name, "another kernel") for name in names))]) == command
+def test_next_step_names_few_workloads(names: str, command: str) -> None:
+    assert next_step([results(*(caused(name, "another kernel") for name in names))])[1] == command
+
+
+def test_next_step_of_a_bad_measurement_is_its_advice() -> None:
+    throttled = verdict(Status.INVALID, "measurement", "throttled", reasons=[("next", "nvidia-smi -q")])
+    assert next_step([results(workload(throttled))]) == ("Next:", "nvidia-smi -q")
 
 
 def test_baseline_commits_unknown_are_left_out() -> None:

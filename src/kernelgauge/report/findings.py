@@ -14,7 +14,7 @@ from ..results import Results, TestResult, WorkloadResult
 from ..run import Timer
 from .wording import FAILED, change_of_one, cut, short_commit, time_change
 
-__all__ = ["Case", "Failure", "baseline_commits", "failures", "findings", "largest", "next_command"]
+__all__ = ["Case", "Failure", "baseline_commits", "failures", "findings", "largest", "next_step"]
 
 _TIMES = [timer.label for timer in Timer]
 _LONGEST_SUBJECTS = 80  # characters
@@ -210,10 +210,13 @@ def baseline_commits(results: Sequence[Results]) -> str:
     return ", ".join(f"{commit} of {day}" for day, commit in known[:_MOST_COMMITS]) + left
 
 
-def next_command(results: Sequence[Results]) -> str:
-    """Return the command that stores what differs from the baselines; of very much, the one that lists it. Empty: nothing does."""
+def next_step(results: Sequence[Results]) -> tuple[str, str]:
+    """Return what to do about the failures, as a few words and a command; empty if there is nothing to do."""
     failing = [each for one in results for each in failures(one) if each.fails]
     ids = dict.fromkeys(each.workload for each in failing if any(reason.label == "accept" for reason in each.reasons))
     if len(ids) > _MOST_ACCEPTED or not all(map(_EXPRESSIBLE.fullmatch, ids)):
-        return "kernelgauge review"
-    return shlex.join(["kernelgauge", "accept", "-k", " or ".join(ids)]) if ids else ""
+        return "To see all changes:", "kernelgauge review"
+    if ids:
+        return "If this is intended:", shlex.join(["kernelgauge", "accept", "-k", " or ".join(ids)])
+    advice = [reason.text for each in failing for reason in each.reasons if reason.label == "next"]
+    return ("Next:", advice[0]) if advice else ("", "")

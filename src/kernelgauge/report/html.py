@@ -33,7 +33,7 @@ from ..results import Results, TestResult, WorkloadResult
 from ..run import Origin, Sample, Timer
 from ..trace.difference import KernelChange, align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
-from .findings import baseline_commits, failures, findings, largest, next_command
+from .findings import baseline_commits, failures, findings, largest, next_step
 from .opportunities import limit_shares, opportunities
 from .traces import limit_text
 from .wording import (
@@ -99,7 +99,7 @@ def html(results: Sequence[Results]) -> str:
         lead=largest(found) or (found[0][0] if found else None),
         findings=found,
         not_failing=[each for one in shown for each in failures(one) if not each.fails],
-        command=next_command(shown),
+        next_step=next_step(shown),
         commits=", ".join(dict.fromkeys(short_commit(one.commit) for one in shown)),
         baseline_commits=baseline_commits(shown),
         shown=shown,

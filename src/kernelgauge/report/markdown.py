@@ -8,7 +8,7 @@ from itertools import groupby
 
 from ..judge import Status
 from ..results import Results
-from .findings import Case, Failure, baseline_commits, failures, findings, largest, next_command
+from .findings import Case, Failure, baseline_commits, failures, findings, largest, next_step
 from .page import Column, Grid, Section, markdown
 from .terminal import Row, rows
 from .wording import FAILED, conditions_text, counted, counts_text, cut, describe, notes, overall, short_commit
@@ -128,9 +128,9 @@ def _blocks(results: Results) -> Iterator[str]:
     shown = failing if is_long else [*failing, *quiet]
     if shown:
         yield markdown([Section(grid=Grid(_COLUMNS, tuple(shown)))])
-    command = next_command([results])
+    words, command = next_step([results])
     if command:
-        yield f"If this is intended:\n\n```sh\n{cut(command, _LONGEST_NOTE)}\n```\n"
+        yield f"{words}\n\n```sh\n{cut(command, _LONGEST_NOTE).replace('`', '')}\n```\n"
     if found:
         reasons = tuple((cut(each.workload), f"{each.status}\n{each.about}", _why(each)) for each in found)
         yield _folded("Reasons", markdown([Section(grid=Grid(_REASON_COLUMNS, reasons))]))
