@@ -15,12 +15,13 @@ import math
 import re
 import shlex
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
 from itertools import accumulate, count, groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -28,7 +29,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..errors import printable
-from ..judge import WORST_FIRST, Status, Verdict, compare, observe
+from ..judge import WORST_FIRST, Verdict, compare, observe
 from ..results import Results, TestResult, WorkloadResult
 from ..run import Origin, Sample, Timer
 from ..trace.difference import KernelChange, align
@@ -38,7 +39,7 @@ from .opportunities import limit_shares, opportunities
 from .traces import limit_text
 from .wording import (
     about,
-    change_of_one,
+    change_text,
     conditions_text,
     counted,
     counts_text,
@@ -60,7 +61,7 @@ _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
 _MOST_LINES = 60  # of one text
 
 _ORDER = [status.value for status in WORST_FIRST]
-_OUTCOMES = ("failed", "skipped", "passed")  # in the order in which tests are shown
+_by_outcome = attrgetter("outcome")  # what failed comes first
 
 _UNKNOWN = "not known"  # module of a kernel without an origin
 _OTHER_SOURCE = "other source"  # of the same kernel in the same configuration: another version of Inductor, say
@@ -106,7 +107,7 @@ def html(results: Sequence[Results]) -> str:
         workloads=workloads,
         anchors={id(each.result): each.anchor for each in workloads},
         timers=[timer.label for timer in Timer if any(timer.label in each.times for each in workloads)],
-        other_tests=_failed_first(other_tests),
+        other_tests=sorted(other_tests, key=_by_outcome),
         notes=[line for one in shown for line in (*notes(one), *conditions_text(one))],
         faster=[each for one in shown for each in opportunities(one)],
         changes=_environment_changes(shown),
@@ -138,7 +139,7 @@ def _environment() -> Environment:
     )
     made.filters.update(
         about=about,
-        change=_change_text,
+        change=change_text,
         clip=_clip,
         conditions=run_conditions,
         configuration=configuration_text,
@@ -197,12 +198,6 @@ def _class_name(text: str) -> str:
     return re.sub(r"[^a-z0-9-]", "-", text.lower())[:40]
 
 
-def _change_text(verdict: Verdict | None) -> str:
-    """Return ``+8.1 %``, or nothing where nothing was compared or judged."""
-    is_judged = verdict is not None and verdict.change is not None and verdict.status is not Status.NOT_JUDGED
-    return change_of_one(verdict.change) if verdict is not None and is_judged else ""
-
-
 def _value(value: object, name: str = "") -> str:
     """Return a field of a fingerprint or a count as text."""
     if value is None:
@@ -230,10 +225,6 @@ def _environment_changes(shown: Sequence[Results]) -> list[str]:
 def _device(one: Results) -> str:
     """Return the kind of machine; nothing where nothing was measured."""
     return one.fingerprint.device if one.fingerprint else ""
-
-
-def _failed_first(tests: Iterable[TestResult]) -> list[TestResult]:
-    return sorted(tests, key=lambda test: _OUTCOMES.index(test.outcome))
 
 
 # -- a workload -------------------------------------------------------------------------------------------------------
@@ -325,34 +316,26 @@ class _Workload:
         return [(label, link) for label, path in paths if (link := _relative_link(path)) is not None]
 
     @cached_property
-    def stored_kernels(self) -> Sequence[KernelRecord]:
-        """Return the kernels of the baseline's entry that the run is compared with, in the time it is compared with.
-
-        Without a baseline, the run's own.
-        """
-        run, baseline = self.result.run, self.result.baseline
-        if run is None or baseline is None or not baseline.entries:
-            return run.kernels if run is not None else ()
-        entry, _ = baseline.entry_like(run.kernels)
-        judged = self.result.verdict(Timer.DEVICE.label)
-        return entry.kernels_in(judged.before_us if judged is not None else None)
-
-    @cached_property
     def launches(self) -> list[_Launch]:
         """Return the launches of this run and those of the baseline that it lacks, in order."""
         if self.result.run is None:
             return []
         run, baseline = self.result.run, self.result.baseline
+        stored: Sequence[KernelRecord] = run.kernels
+        old: Sequence[Origin | None] = ()
+        if baseline is not None and baseline.entries:  # in the time that the run is compared with
+            judged = self.result.verdict(Timer.DEVICE.label)
+            stored = baseline.entry_like(run.kernels)[0].kernels_in(judged.before_us if judged is not None else None)
+            old = baseline.origins
+        before, after = (iter(_origins(*each)) for each in ((stored, old), (run.kernels, run.origins)))
         limits = iter(limit_shares(self.result))
-        old = iter(_origins(self.stored_kernels, baseline.origins if baseline is not None else ()))
-        new = iter(_origins(run.kernels, run.origins))
         found: list[_Launch] = []
         numbers = count(1)
-        for change in align(self.stored_kernels, run.kernels):
-            origin = next(old) if change.before is not None else None
+        for change in align(stored, run.kernels):
+            origin = next(before) if change.before is not None else None
             number, limit = None, ""
             if change.after is not None:
-                number, origin, limit = next(numbers), next(new), limit_text(change.after.identity, next(limits))
+                number, origin, limit = next(numbers), next(after), limit_text(change.after.identity, next(limits))
             found.append(_Launch(change.before, change.after, change.delta_us, _mark(change), number, limit, origin))
         return found
 
@@ -400,7 +383,7 @@ def _workloads(shown: Sequence[Results]) -> Iterator[_Workload]:
     taken: set[str] = set()
     for one in shown:
         tests: dict[str | None, list[TestResult]] = {}
-        for test in _failed_first(one.tests):
+        for test in sorted(one.tests, key=_by_outcome):
             tests.setdefault(test.workload, []).append(test)
         for result in one.workloads:
             anchor = _anchor(result.id, taken)

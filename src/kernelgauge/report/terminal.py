@@ -13,7 +13,7 @@ from ..results import Results, WorkloadResult
 from ..run import Timer
 from .opportunities import opportunities
 from .page import Column, table_text
-from .wording import about, change_of_one, conditions_text, describe, notes, us_or_dash
+from .wording import about, change_text, conditions_text, describe, notes, us_or_dash
 
 __all__ = ["Block", "Row", "rows", "summary", "unknown_machines"]
 
@@ -66,7 +66,7 @@ def _row(workload: WorkloadResult) -> Row:
         str(run.counts.launches) if run else "-",
         us_or_dash(observe(sample).mean_us if sample else None),
         us_or_dash(timed.before_us if timed else None),
-        change_of_one(timed.change if timed and timed.status is not Status.NOT_JUDGED else None),
+        change_text(timed) or "-",
     )
     return Row(workload.id, cells, status, about(workload))
 

@@ -24,6 +24,7 @@ __all__ = [
     "about",
     "bytes_text",
     "change_of_one",
+    "change_text",
     "conditions_text",
     "counted",
     "counts_text",
@@ -97,6 +98,12 @@ def us_or_dash(value: float | None) -> str:
 def change_of_one(change: RelativeChange | None) -> str:
     """Return ``+0.3 %``; a dash where nothing was compared."""
     return "-" if change is None else f"{100 * change.estimate:+.1f} %"
+
+
+def change_text(verdict: Verdict | None) -> str:
+    """Return ``+8.1 %``, or nothing where nothing was compared or judged."""
+    is_judged = verdict is not None and verdict.status is not Status.NOT_JUDGED
+    return change_of_one(verdict.change) if verdict is not None and is_judged and verdict.change is not None else ""
 
 
 def status_text(workload: WorkloadResult) -> str:
