@@ -131,7 +131,7 @@ def test_kernel_row_and_module_table_have_the_code() -> None:
 
 def test_structure_without_times_is_shown() -> None:
     observed = run(device=None, host=None, end_to_end=None, origins=(line(7),) * 4)
-    assert "Kernels by module, as profiled<" in html([results(workload(observed=observed, verdicts=()))])
+    assert "Kernels by module<" in html([results(workload(observed=observed, verdicts=()))])
 
 
 def test_cause_of_several_workloads_stands_once() -> None:
