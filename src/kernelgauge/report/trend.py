@@ -169,28 +169,25 @@ def _figure(chart: Chart) -> dict[str, Any]:
     lines = []
     uprights: dict[tuple[float, str], str] = {}
     for number, each in enumerate(chart.series):
-        places = [x(night.file.started_at) for night in each.nights]
+        placed = [(x(night.file.started_at), night) for night in each.nights]
         verdicts = dict(_verdict_changes(each))
-        # Of very many, those where something happened.
-        pointed = [index for index in range(len(places)) if len(nights) <= _MOST_POINTS or index in verdicts]
-        stored = [(place, us) for place, night in zip(places, each.nights, strict=True) if (us := _baseline_us(night))]
         lines.append(
             {
                 "series": each,
                 "colour": number % _COLOURS,
-                "line": _path([(place, y(night.us)) for place, night in zip(places, each.nights, strict=True)]),
-                "baseline": _path(_steps([(place, y(us)) for place, us in stored])),
+                "line": _path([(place, y(night.us)) for place, night in placed]),
+                "baseline": _path(_steps([(place, y(us)) for place, night in placed if (us := _baseline_us(night))])),
                 "points": [
-                    (places[index], y(night.us), _status(night.status), _point_text(each.place, night))
-                    for index in pointed
-                    for night in (each.nights[index],)
+                    (place, y(night.us), _status(night.status), _point_text(each.place, night))
+                    for index, (place, night) in enumerate(placed)
+                    if len(nights) <= _MOST_POINTS or index in verdicts  # of very many, where something happened
                 ],
             }
         )
         for index, text in each.changes:
-            old = uprights.get((places[index], "upgrade"))
-            uprights[places[index], "upgrade"] = f"{old}, {text}" if old else text
-        uprights |= {(places[index], "verdict"): text for index, text in verdicts.items()}
+            old = uprights.get((placed[index][0], "upgrade"))
+            uprights[placed[index][0], "upgrade"] = f"{old}, {text}" if old else text
+        uprights |= {(placed[index][0], "verdict"): text for index, text in verdicts.items()}
     form = "%Y-%m-%d" if length > timedelta(days=3) else "%Y-%m-%d %H:%M"
     return {
         "chart": chart,
