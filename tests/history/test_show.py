@@ -134,8 +134,9 @@ def test_page_is_self_contained(history: History, tmp_path: Path) -> None:
     code, _, err = history.show("slow", "--html", str(tmp_path / "x.html"))
     page = Page(tmp_path / "x.html")
     assert (code, err) == (0, f"written: {tmp_path / 'x.html'}\n")
-    assert sum(tag == "polyline" for tag, _ in page.tags) == 2
-    assert [found["class"] for tag, found in page.tags if tag == "line"] == ["upgrade", "verdict"]
+    assert sum(tag == "polyline" for tag, _ in page.tags) == 4  # two GPUs, and the baseline of each
+    assert sum(tag == "circle" for tag, _ in page.tags) == 80
+    assert [found["class"] for tag, found in page.tags if tag == "line"][-2:] == ["upgrade", "verdict"]
     assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
     assert "http" not in page.text.replace("http-equiv", "")
     assert "default-src 'none'" in page.text.replace("&#39;", "'")

@@ -240,11 +240,13 @@ class Project:
 
 
 def table_verdict(result: pytest.RunResult, workload: str) -> str | None:
-    """The status in the summary table, and the subjects that it comes from, in the line below it."""
+    """The status in the summary table, and the subjects that it comes from: in the row, or in a line below the table."""
     after_title = result.outlines[next(i for i, line in enumerate(result.outlines) if "= kernelgauge =" in line) :]
-    rows = [line.split()[-1] for line in after_title if re.match(rf"{re.escape(workload)} +[\d-]", line)]
+    rows = [line for line in after_title if re.match(rf"{re.escape(workload)} +[\d-]", line)]
     if not rows:
         return None
-    (status,) = rows
+    ((status, subjects),) = (
+        found.groups() for row in rows if (found := re.search(r" ([A-Z][A-Z_]{3,}|-$)(?: +(\S.*))?$", row))
+    )
     about = [line.partition(": ")[2] for line in after_title if line.startswith(f"{status}  {workload}: ")]
-    return f"{status} {about[0]}" if about else status
+    return f"{status} {(about or [subjects or ''])[0]}".rstrip()

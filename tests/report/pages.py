@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 
 from kernelgauge.judge import Reason, RelativeChange, Status, Verdict
 from kernelgauge.results import Results, TestResult, WorkloadResult, decode_results, encode_results
-from kernelgauge.run import Run
+from kernelgauge.run import Origin, Run, SourceLine
 from tests import test_results as builders
 from tests.builders import baseline, fingerprint, launched, mlp_kernels, run
 
@@ -106,8 +107,24 @@ def workload(
 
 def regressed(name: str = "mlp-compiled-bf16-8") -> WorkloadResult:
     kernels = (*mlp_kernels(), launched("void at::native::fill<float>", 16.0, kind="fill"))
-    slower = run(workload=name, kernels=kernels, device=(221.0, 221.2, 220.9))
+    origins = (line(7), line(8, "layers.0.feed_forward"), None, line(9, "mlp.down"), line(25))
+    slower = run(workload=name, kernels=kernels, device=(221.0, 221.2, 220.9), origins=origins)
     return workload(name, variant="compiled", observed=slower, verdicts=(timed(Status.REGRESSED, name, 0.08),))
+
+
+def line(number: int, module: str = "norm") -> Origin:
+    return Origin(module, (SourceLine("model.py", number, "y = x.float()"),))
+
+
+def caused(
+    name: str, cause: str, *, change: float = 0.08, code: str = "norm  model.py:25  y = x.float()"
+) -> WorkloadResult:
+    """A workload that regressed in time and structure, for one cause; `cause` may end with its cost."""
+    accept = Reason("accept", f"pytest perf -k {name} --perf-update")
+    reasons = (Reason("cause", f"{cause}\nwas a\nnow b"), Reason("code", code), accept)
+    slower = timed(Status.REGRESSED, name, change)
+    structure = builders.verdict(Status.REGRESSED, "structure", "kernels differ from the baseline", workload=name)
+    return workload(name, verdicts=tuple(dataclasses.replace(each, reasons=reasons) for each in (slower, structure)))
 
 
 def results(*workloads: WorkloadResult, **changes: Any) -> Results:

@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 
 from kernelgauge.report.html import html
+from kernelgauge.report.trend import trend_html
+from kernelgauge.results.history import add_to_history, read_trends
+from tests.history.nights import year
 
-from .pages import HOSTILE, everything, results, several
+from .pages import HOSTILE, everything, regressed, results, several, workload
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -122,6 +125,16 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def trend(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("history")
+    for one in year(nights=10):
+        add_to_history(one, str(folder))
+    path = folder / "trend.html"
+    path.write_text(trend_html(read_trends(str(folder))))
+    return path
+
+
+@pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("reports") / "hostile.html"
     path.write_text(html([results(*(workload for text in HOSTILE for workload in everything(text).workloads))]))
@@ -164,7 +177,7 @@ def test_hostile_page_runs_and_loads_nothing(browser: Browser, hostile: Path) ->
 
 
 @pytest.mark.parametrize("width", [360, 1440])
-@pytest.mark.parametrize("page", ["report", "hostile"])
+@pytest.mark.parametrize("page", ["report", "hostile", "trend"])
 def test_page_fits_the_screen(browser: Browser, request: pytest.FixtureRequest, page: str, width: int) -> None:
     browser.open(request.getfixturevalue(page), width=width)
     browser.run(UNFOLD)
@@ -200,7 +213,7 @@ def test_controls_filter_count_and_open_sections(browser: Browser, report: Path)
     assert browser.run("document.getElementById('shown').textContent") == "1 of 2 shown"
     browser.run("document.querySelector('#table a[href=\"#w-mlp-compiled-bf16-8\"]').click()")
     browser.run("new Promise(resolve => setTimeout(resolve, 100))")
-    assert browser.run("document.getElementById('w-mlp-compiled-bf16-8').open")
+    assert browser.run("document.querySelector('#w-mlp-compiled-bf16-8 details').open")
     browser.run("document.querySelector('input[value=REGRESSED]').click()")
     assert browser.run(SHOWN) == []
 
@@ -226,11 +239,28 @@ def test_printed_page_holds_what_is_folded(browser: Browser, report: Path, scrip
     assert folded == pytest.approx(opened, rel=0.05)
 
 
+def test_page_of_four_failing_workloads_has_four_screens(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(html([results(*map(regressed, ("a-eager", "b-eager", "c-eager", "d-eager")), workload())]))
+    browser.open(path)
+    assert browser.run("document.documentElement.scrollHeight") <= 4 * 900
+    for width, height in ((1440, 900), (390, 844)):  # the hero has all that the first screen needs
+        browser.open(path, width=width)
+        assert browser.run("document.getElementById('copy').getBoundingClientRect().bottom") <= height
+
+
+def test_copy_button_selects_the_command(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.run("document.getElementById('copy').click()")
+    assert browser.run("getSelection().toString()") == "kernelgauge accept -k mlp-compiled-bf16-8"
+
+
 @pytest.mark.skipif(AXE is None, reason="AXE_CORE does not name axe.min.js: npm install axe-core")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
-def test_page_passes_axe(browser: Browser, report: Path, scheme: str, width: int) -> None:
-    browser.open(report, scheme=scheme, width=width)
+@pytest.mark.parametrize("page", ["report", "trend"])
+def test_page_passes_axe(browser: Browser, request: pytest.FixtureRequest, page: str, scheme: str, width: int) -> None:
+    browser.open(request.getfixturevalue(page), scheme=scheme, width=width)
     browser.run(UNFOLD)
     browser.run(Path(str(AXE)).read_text())
     found = browser.run(
@@ -238,4 +268,4 @@ def test_page_passes_axe(browser: Browser, report: Path, scheme: str, width: int
     )
     assert found == []
     checked = browser.run("axe.run(document).then(found => found.passes.map(rule => rule.id))")
-    assert {"color-contrast", "label", "html-has-lang", "svg-img-alt"} <= set(checked)
+    assert {"color-contrast", "html-has-lang", "svg-img-alt", *(["label"] if page == "report" else [])} <= set(checked)

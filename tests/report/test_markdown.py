@@ -74,7 +74,8 @@ def command(line: str) -> tuple[str, str, str]:
 def test_summary_begins_with_the_verdict_and_counts() -> None:
     tests = (one_test("a"), one_test("b", "failed"))
     told = results(regressed(), passed(), workload(name="absent", run=None), tests=tests)
-    assert first_line(told) == "**REGRESSED**  3 workloads (1 REGRESSED, 1 PASS, 1 not judged), 2 tests (1 failed)"
+    counts = "3 workloads (1 REGRESSED, 1 PASS, 1 not judged), 2 tests (1 failed)"
+    assert first_line(told) == f"**REGRESSED**  at most +8.1 % device time, {counts}"
     several = first_line(results(passed()), results(invalid("b")))
     assert several == "**INVALID**  2 runs, 2 workloads (1 INVALID, 1 PASS), 0 tests"
     assert summary_markdown([]) == "**NOTHING JUDGED**  0 runs, 0 workloads, 0 tests\n"
@@ -100,18 +101,30 @@ def test_summary_is_never_better_than_the_run(told: Results, word: str) -> None:
 
 def test_summary_names_the_machine_and_the_command() -> None:
     told = rendered(results(regressed(), arguments=("perf", "-k", "mlp or x")))
-    assert [child.tag for child in told] == ["p", "p", "table", "table"]
-    assert text(told[1]).startswith("NVIDIA H200, driver 580.159.04, CUDA 13.0")
-    assert "pytest perf -k 'mlp or x'  (2026-11-20T19:10:12+00:00, 33 s, kernelgauge 0.1.0)" in text(told[1])
-    assert text(rendered(results(fingerprint=None, gpu=None))[1]).startswith("nothing was measured")
+    assert [child.tag for child in told] == ["p", "table", "details", "details"]
+    machine = text(told[-1])
+    assert "NVIDIA H200, driver 580.159.04, CUDA 13.0" in machine
+    assert "pytest perf -k 'mlp or x'  (2026-11-20T19:10:12+00:00, 33 s, kernelgauge 0.1.0)" in machine
+    assert "nothing was measured" in text(rendered(results(fingerprint=None, gpu=None)))
 
 
 def test_summary_table_has_every_workload() -> None:
-    (_, table) = rendered(results(regressed(), passed())).iter("table")
+    cause = verdict(
+        Status.REGRESSED, reasons=[("cause", "8 kernels (+9.1 us)\nnow x"), ("code", "norm  m.py:5  x * y")]
+    )
+    table = rendered(results(workload(cause), passed())).find("table")
+    assert table is not None
     assert cells(table) == [
-        *(WORKLOAD, "4", "205.1", "205.1", "+8.1 %", "REGRESSED", "device time"),
-        *("linear-eager", "4", "205.1", "205.1", "+8.1 %", "PASS", ""),
+        *(WORKLOAD, "REGRESSEDdevice time", "4", "205.1", "205.1", "+8.1 %", "8 kernels (+9.1 us)norm  m.py:5  x * y"),
+        *("linear-eager", "PASS", "4", "205.1", "205.1", "+8.1 %", ""),
     ]
+
+
+def test_summary_shows_the_command_that_accepts() -> None:
+    worse = verdict(Status.REGRESSED, reasons=[("accept", "pytest perf")])
+    assert f"```sh\nkernelgauge accept -k {WORKLOAD}\n```" in summary_markdown([results(workload(worse))])
+    odd = workload(verdict(Status.REGRESSED, workload="a'; b", reasons=[("accept", "pytest perf")]), name="a'; b")
+    assert "```sh\nkernelgauge review\n```" in summary_markdown([results(odd)])
 
 
 def test_summary_lists_unavailable_workloads_and_warnings() -> None:
@@ -122,13 +135,14 @@ def test_summary_lists_unavailable_workloads_and_warnings() -> None:
 
 
 def failures(*workloads: WorkloadResult, **changes: Any) -> list[str]:
-    return cells(next(rendered(results(*workloads, exit_status=1, **changes)).iter("table")))
+    """Cells of the reasons."""
+    return cells(next(rendered(results(*workloads, exit_status=1, **changes)).iter("details")))
 
 
 def test_failure_of_a_claim_shows_the_assertion() -> None:
     said = "def test_c09():\nE       assert 6 == 5\nE  more"
     test = one_test("test_c09", "failed", claim="Five kernels.", said=said)
-    assert failures(workload(), tests=(test,)) == [WORKLOAD, "FAILEDtest_c09", "assert 6 == 5Five kernels."]
+    assert failures(workload(), tests=(test,)) == [WORKLOAD, "FAILEDtest_c09", "assert 6 == 5claim: Five kernels."]
 
 
 def test_failure_of_a_measurement_is_told_once() -> None:
@@ -154,7 +168,7 @@ def test_summary_cut_off_keeps_the_failures_and_says_so() -> None:
     shown = summary_markdown([told], limit_bytes=len(whole.encode()) // 2)
     assert "does not fit" not in whole
     assert shown.endswith("results.json has all of it.\n")
-    assert shown.count("| REGRESSED<br>device time |") == 20
+    assert shown.count("| REGRESSED<br>device time | 4 |") == 20
     assert 0 < shown.count("| PASS |") < 300
 
 

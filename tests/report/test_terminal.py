@@ -53,27 +53,38 @@ def test_summary_table_layout() -> None:
         workload(verdict(Status.INVALID, "measurement"), name="mlp-liger-bf16-1", run=None),
     ) == (
         f"{MACHINE}\n"
-        "                                     device stored\n"
-        "workload                     kernels     us     us change verdict\n"
-        "mlp-eager-bf16-8x32x64             4  205.1  205.1 +8.1 % REGRESSED\n"
-        "linear-eager-bf16-1024x32x64       1    2.7  205.1 +0.7 % PASS\n"
-        "mlp-liger-bf16-1                   -      -      -      - INVALID\n"
-        "REGRESSED  mlp-eager-bf16-8x32x64: device time\n"
-        "INVALID  mlp-liger-bf16-1: measurement\n"
+        "                                     device   base-\n"
+        "workload                     kernels     us line us change verdict   about\n"
+        "mlp-eager-bf16-8x32x64             4  205.1   205.1 +8.1 % REGRESSED device time\n"
+        "linear-eager-bf16-1024x32x64       1    2.7   205.1 +0.7 % PASS\n"
+        "mlp-liger-bf16-1                   -      -       -      - INVALID   measurement\n"
     )
 
 
 def test_summary_time_is_the_geometric_mean_of_replicates() -> None:
-    assert " 4.0      -      - -\n" in shown(workload(name="a", run=run(workload="a", device=(2.0, 8.0))))
-    assert " -      -      - -\n" in shown(workload(name="a", run=run(workload="a", device=None)))
+    assert " 4.0       -      - -\n" in shown(workload(name="a", run=run(workload="a", device=(2.0, 8.0))))
+    assert " -       -      - -\n" in shown(workload(name="a", run=run(workload="a", device=None)))
 
 
 def test_summary_names_subjects_of_the_worst_status_once() -> None:
     bad = [verdict(Status.REGRESSED, subject) for subject in ("structure", "host dispatch", "structure")]
-    assert below(workload(verdict(Status.PASS), *bad, name="a")) == ["REGRESSED  a: structure, host dispatch"]
+    assert below(workload(verdict(Status.PASS), *bad, name=LONG)) == [f"REGRESSED  {LONG}: structure, host dispatch"]
+    one = workload(verdict(Status.PASS), *bad, name="a")
+    assert below(one) == []
+    assert shown(one).endswith(" REGRESSED structure, host dispatch\n")
     worse = workload(verdict(Status.REGRESSED), verdict(Status.INVALID, "numerics"), name="a")
     assert below(worse)[0] == "INVALID  a: numerics; REGRESSED device time"
-    assert re.search(r"205\.1 +- +- REGRESSED\n", shown(workload(*bad)))  # the table's change is that of GPU time
+    assert re.search(
+        r"205\.1 +- +- REGRESSED\n", shown(workload(*bad, name=LONG))
+    )  # the table's change is that of GPU time
+
+
+def test_summary_after_an_update_says_recorded() -> None:
+    new = results(named("a", Status.NO_BASELINE), named("b", Status.NO_BASELINE), named("c"))
+    blocks = summary(new, width=80, color=False, failures=False, recorded=["a", "c"])
+    lines = [line for block in blocks for line in block.text.splitlines()]
+    statuses = [line.split()[6] for line in lines if line[:2] in ("a ", "b ", "c ")]
+    assert statuses == ["RECORDED", "NO_BASELINE", "REGRESSED"]
 
 
 def test_summary_shows_no_change_of_a_time_that_is_not_judged() -> None:
@@ -84,7 +95,7 @@ def test_summary_shows_no_change_of_a_time_that_is_not_judged() -> None:
 @pytest.mark.parametrize("status", [Status.IMPROVED, Status.UNDECIDED, Status.INCOMPARABLE])
 def test_summary_tells_in_full_what_fails_no_test(status: Status) -> None:
     one = workload(verdict(status, workload="a", reasons=[("why", "gelu")]), name="a")
-    assert below(one)[1:] == [f"a: {status.value}  device time 205.1 -> 221.8 us", "  why      gelu"]
+    assert below(one) == [f"a: {status.value}  device time 205.1 -> 221.8 us", "  why      gelu"]
 
 
 def test_summary_pass_shows_only_a_choice_that_the_baseline_does_not_know() -> None:

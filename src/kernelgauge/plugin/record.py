@@ -19,7 +19,7 @@ from ..judge import Action, PlannedChange, Status
 from ..report.baselines import plan_text
 from ..report.markdown import github_annotations, summary_markdown
 from ..report.terminal import summary, unknown_machines
-from ..results import Artifacts, Results, TestResult, encode_results
+from ..results import Artifacts, Results, TestResult, WorkloadResult, encode_results
 from .fixtures import SUBJECT
 from .session import Session
 from .suites import workload_of
@@ -105,7 +105,8 @@ def _gathered(session: Session, reporter: pytest.TerminalReporter) -> Gathered:
 def _write_summary(
     session: Session, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]
 ) -> None:
-    for block in summary(results, **style, failures=False):
+    recorded = _stored_workloads(session, results) if session.options.update and not _was_cut_short(session) else ()
+    for block in summary(results, **style, failures=False, recorded=recorded):
         for line in block.text.split("\n"):
             reporter.write_line(line, yellow=block.warns)
     if any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts) and not session.options.update:
@@ -233,6 +234,17 @@ def _was_cut_short(session: Session) -> bool:
     return session.pytest.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
 
 
+def _tested_workloads(results: Results) -> list[WorkloadResult]:
+    """Return what was measured, but for a workload that another one is only compared with."""
+    tested = {test.workload for test in results.tests}
+    return [each for each in results.workloads if each.run is not None and each.id in tested]
+
+
+def _stored_workloads(session: Session, results: Results) -> list[str]:
+    """Return the workloads that an update of the baselines stores."""
+    return [each.id for each in _tested_workloads(results) if not refusals(results, each, session.store)]
+
+
 def _update(session: Session, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
     def show(plan: Sequence[PlannedChange]) -> None:
         reporter.write_sep("-", "baselines: what changes")
@@ -241,10 +253,7 @@ def _update(session: Session, results: Results, reporter: pytest.TerminalReporte
     if _was_cut_short(session):
         reporter.write_line("the session was cut short: no baseline was written", yellow=True)
         return
-    tested = {test.workload for test in results.tests}
-    for measured in results.workloads:
-        if measured.run is None or measured.id not in tested:  # it was only measured to compare another one with
-            continue
+    for measured in _tested_workloads(results):
         for reason in refusals(results, measured, session.store):
             reporter.write_line(f"not stored: {measured.id}: {reason}", yellow=True)
     try:

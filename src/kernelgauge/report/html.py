@@ -1,13 +1,12 @@
 """Results -> one HTML page that needs nothing else: no network, no library, and no script to be read.
 
-The templates hold the page. They walk through the results themselves; here is what a template cannot do well: choose what
-is shown, pair kernels with the baseline's, and place what is drawn. The charts are SVG with positions in percent of their
-width, so that their letters stay legible on a telephone and on a wide screen. No library draws them: plotly.js alone is
-4.8 MB minified of a page that may have 2 MB, and uPlot (51 kB) draws on a canvas, which no screen reader can read.
+The templates walk through the results. Here is what a template cannot do well: choose what is shown, pair kernels with the
+baseline's, and place what is drawn. Charts are SVG with positions in percent of their width, so that their letters stay
+legible on a telephone. No library draws them: plotly.js alone is 4.8 MB minified, and no screen reader can read a canvas.
 
-Every text may come from a stranger's trace. Each one that the templates write is cut, made printable and escaped by the
-environment and not by the template's author. The page's policy (CSP) allows the one style sheet and the one script in it
-by their hashes and nothing else, so that no markup that got in all the same could run or load anything.
+Every text may come from a stranger's trace. The environment cuts each one, makes it printable and escapes it. The page's
+policy (CSP) allows the one style sheet and the one script in it by their hashes, so that no other markup could run or load
+anything.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ import math
 import re
 import shlex
 from base64 import b64encode
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
+from itertools import accumulate, count, groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -29,68 +29,46 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..errors import printable
-from ..judge import RelativeChange, Status, Verdict, compare, observe
+from ..judge import WORST_FIRST, Verdict, compare, observe
 from ..results import Results, TestResult, WorkloadResult
-from ..run import Sample, Timer
+from ..run import Origin, Sample, Timer
 from ..trace.difference import KernelChange, align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
-from ..trace.work import DeviceLimits, share_of_limit
+from .findings import baseline_commits, failures, findings, largest, next_step
+from .opportunities import limit_shares, opportunities
 from .traces import limit_text
 from .wording import (
-    CUT_SHORT,
-    FAILED,
-    NO_VERDICT,
-    NOT_RUN,
+    about,
+    change_text,
     conditions_text,
     counted,
+    counts_text,
     describe,
     kernel_us,
     notes,
     overall,
     percent,
+    run_conditions,
+    short_commit,
     shown_reasons,
     status_text,
 )
 
-__all__ = ["html", "render_page"]
+__all__ = ["html", "render_page", "ticks"]
 
 _PACKAGE = "kernelgauge.report"
 _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
 _MOST_LINES = 60  # of one text
 
-# What the sentence at the top says of each status. The worst first, as `judge.worst` ranks them.
-_PHRASES = {
-    Status.INVALID.value: "could not be measured reliably",
-    Status.REGRESSED.value: "regressed",
-    Status.UNDECIDED.value: "inconclusive",
-    Status.INCOMPARABLE.value: "with a baseline of another kind of machine",
-    Status.NO_BASELINE.value: "without a baseline",
-    NO_VERDICT: "without a verdict",
-    Status.IMPROVED.value: "improved",
-    Status.PASS.value: "passed",
-    Status.NOT_JUDGED.value: "shown, not judged",
-    NOT_RUN: "not run",
-}
-_RANK = {status: place for place, status in enumerate(_PHRASES)}
-_WRONG = ("INVALID", "REGRESSED", "UNDECIDED", "INCOMPARABLE")
-_QUIET = (Status.PASS, Status.NOT_JUDGED, Status.NO_BASELINE, Status.IMPROVED)
-_OUTCOMES = ("failed", "skipped", "passed")  # in the order in which tests are shown
+_ORDER = [status.value for status in WORST_FIRST]
+_by_outcome = attrgetter("outcome")  # what failed comes first
 
-_FIRST_SUBJECTS = ("numerics", "device time", "end to end", "host dispatch", "structure", "declared structure")
-_CAUSES = ("cause", "code", "why", "kernels", "counts", "environment")  # labels of reasons
-_MOST_CAUSES = 2
-_MOST_FAILED_TESTS = 6
-
+_UNKNOWN = "not known"  # module of a kernel without an origin
 _OTHER_SOURCE = "other source"  # of the same kernel in the same configuration: another version of Inductor, say
 
-_LEAST_AXIS = 0.01  # a change of 1 % is never drawn as a large one
-_WIDEST_AXIS = 0.25  # of the table's intervals: one workload that is ten times slower must not flatten the others
 _LARGEST_SPREAD = 3.0  # of logarithms, a factor of 20: no file may say more than can be drawn
 _MOST_BARS = 80
-_SPOKEN_KERNELS = 30
 _LONGEST_KIND = 30
-_DESIGN_WIDTH_PX = 1180  # of a lane on a screen of 1440: what a bar's text is cut for
-_CHARACTER_PX = 6.4
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -99,33 +77,41 @@ _CHARACTER_PX = 6.4
 def html(results: Sequence[Results]) -> str:
     """Return the page of one run, or of several: runs or kinds of GPU, the newest last.
 
-    Of each kind of machine the newest run is shown in full; earlier ones are in a list. Links lead to files beside the
-    newest run's `results.json`: the page belongs into the same folder.
+    Of each kind of machine the newest run is shown. Links lead to files beside the newest run's `results.json`: the page
+    belongs into the same folder.
     """
     newest: dict[str, Results] = {}
     for one in reversed(results):
         newest.setdefault(_device(one), one)
     shown = list(newest.values())
-    workloads = list(_workloads(shown))
-    status = overall(shown)
-    changes = [change for each in workloads if (change := each.change(Timer.DEVICE)) is not None]
-    other_tests = []  # no section of a workload shows them: none may be lost
+    workloads = sorted(_workloads(shown), key=lambda each: each.order)
+    found = findings(shown)
+    other_tests: list[TestResult] = []  # no section of a workload shows them: none may be lost
     for one in shown:
-        known = {workload.id for workload in one.workloads}
-        other_tests += [test for test in one.tests if test.workload not in known]
+        listed = {workload.id for workload in one.workloads}
+        other_tests += [test for test in one.tests if test.workload not in listed]
     return render_page(
         "page.html",
         styles=["report.css"],
         script="report.js",
-        status=status,
-        sentence=_sentence(status, workloads, shown),
+        title="GPU performance report" if any(one.gpu for one in shown) else "Performance report",
+        status=overall(shown),
+        sentence=", ".join(counts_text(shown)),
+        lead=largest(found) or (found[0][0] if found else None),
+        findings=found,
+        not_failing=[each for one in shown for each in failures(one) if not each.fails],
+        next_step=next_step(shown),
+        commits=", ".join(dict.fromkeys(short_commit(one.commit) for one in shown)),
+        baseline_commits=baseline_commits(shown),
         shown=shown,
-        workloads=sorted(workloads, key=lambda each: each.rank),
-        groups=[(group, _figure(_lanes_of_variants(group))) for group in _groups(workloads)],
-        other_tests=_failed_first(other_tests),
-        axis_limit=min(_WIDEST_AXIS, _axis_limit(changes)) if changes else None,
-        notes=list(_notes(shown)),
-        runs=list(_runs(results)) if len(results) > 1 else [],
+        workloads=workloads,
+        anchors={id(each.result): each.anchor for each in workloads},
+        timers=[timer.label for timer in Timer if any(timer.label in each.times for each in workloads)],
+        other_tests=sorted(other_tests, key=_by_outcome),
+        notes=[line for one in shown for line in (*notes(one), *conditions_text(one))],
+        faster=[each for one in shown for each in opportunities(one)],
+        changes=_environment_changes(shown),
+        earlier=len(results) - len(shown),
     )
 
 
@@ -152,15 +138,15 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     made.filters.update(
-        axis_end=_axis_end,
-        change=_change_text,
+        about=about,
+        change=change_text,
         clip=_clip,
+        conditions=run_conditions,
         configuration=configuration_text,
         css=_class_name,
         distribution=_distribution,
         lines=_lines,
         percent=percent,
-        place=_place,
         reasons=shown_reasons,
         shell=shlex.join,
         us=kernel_us,
@@ -169,6 +155,7 @@ def _environment() -> Environment:
     made.globals.update(
         counted=counted,
         describe=describe,
+        key=id,
         newline=Markup("\n"),  # between lines that are untrusted themselves
     )
     return made
@@ -211,11 +198,6 @@ def _class_name(text: str) -> str:
     return re.sub(r"[^a-z0-9-]", "-", text.lower())[:40]
 
 
-def _change_text(verdict: Verdict | None) -> str:
-    """Return ``+8.13 %``, or nothing where nothing was compared."""
-    return f"{100 * verdict.change.estimate:+.2f} %" if verdict is not None and verdict.change is not None else ""
-
-
 def _value(value: object, name: str = "") -> str:
     """Return a field of a fingerprint or a count as text."""
     if value is None:
@@ -230,55 +212,19 @@ def _value(value: object, name: str = "") -> str:
 # -- runs and machines ------------------------------------------------------------------------------------------------
 
 
+def _environment_changes(shown: Sequence[Results]) -> list[str]:
+    """Return ``driver 580.1 -> 580.2`` for each way in which a machine differs from the baselines that it was compared with."""
+    workloads = [each for one in shown for each in one.workloads]
+    comparisons = [
+        compare(each.baseline.fingerprint, each.run.fingerprint) for each in workloads if each.baseline and each.run
+    ]
+    changes = [change for each in comparisons for change in (*each.foreign, *each.moved)]
+    return [printable(text).replace("_", " ") for text in dict.fromkeys(map(str, changes))]
+
+
 def _device(one: Results) -> str:
     """Return the kind of machine; nothing where nothing was measured."""
     return one.fingerprint.device if one.fingerprint else ""
-
-
-def _sentence(status: str, workloads: Sequence[_Workload], shown: Sequence[Results]) -> str:
-    counts = Counter(each.status for each in workloads)
-    parts = [f"{counts[each]} {phrase}" for each, phrase in _PHRASES.items() if counts[each]]
-    said = f"Of {counted(len(workloads), 'workload')}: {', '.join(parts)}." if parts else "No workload was measured."
-    if status in (FAILED, CUT_SHORT):
-        failed = sum(len(one.failed_tests) for one in shown)
-        exits = ", ".join(str(one.exit_status) for one in shown)
-        said += f" {counted(failed, 'test')} failed, and pytest ended with {exits}: this is no pass."
-    return said
-
-
-def _failed_first(tests: Iterable[TestResult]) -> list[TestResult]:
-    return sorted(tests, key=lambda test: _OUTCOMES.index(test.outcome))
-
-
-def _notes(shown: Sequence[Results]) -> Iterator[str]:
-    """Yield what to do (baselines to record, improvements to accept), what was not run, and the GPUs' conditions."""
-    verdicts = [verdict for one in shown for verdict in one.verdicts]
-    missing = Counter(
-        verdict.headline
-        for verdict in verdicts
-        if verdict.status is Status.NO_BASELINE and verdict.subject == Timer.DEVICE.label
-    )
-    yield from (f"{counted(count, 'workload')}: {headline}" for headline, count in missing.most_common())
-    for verdict in verdicts:
-        if verdict.status is Status.IMPROVED:
-            yield f"improved: {_clip(verdict.workload)}: {verdict.headline}"
-    for one in shown:
-        yield from notes(one)
-    for one in shown:
-        yield from conditions_text(one)
-
-
-def _runs(results: Sequence[Results]) -> Iterator[tuple[Results, str, str]]:
-    """Yield each run, its status, and what changed since the run before on the same kind of machine."""
-    last: dict[str, Results] = {}
-    for one in results:
-        before = last.get(_device(one))
-        changes: list[str] = []
-        if before is not None and before.fingerprint is not None and one.fingerprint is not None:
-            comparison = compare(before.fingerprint, one.fingerprint)
-            changes = [str(change).replace("_", " ") for change in (*comparison.foreign, *comparison.moved)]
-        yield one, overall([one]), ", ".join(changes)
-        last[_device(one)] = one
 
 
 # -- a workload -------------------------------------------------------------------------------------------------------
@@ -302,6 +248,7 @@ class _Launch(NamedTuple):
     mark: str  # how the two differ; empty if they do not
     number: int | None  # in this run
     limit: str  # how near it came to what this GPU's reference kernels reached
+    origin: Origin | None  # of the kernel of this run, else of the baseline's
 
     @property
     def has_moved(self) -> bool:
@@ -324,21 +271,18 @@ class _Workload:
         return status_text(self.result)
 
     @property
-    def rank(self) -> int:
-        """Return its place among the statuses, the worst first."""
-        return _RANK[self.status]
-
-    @property
-    def is_wrong(self) -> bool:
-        """Return whether a reader must look at it: it failed, or could not be decided."""
-        return any(test.outcome == "failed" for test in self.tests) or self.status in _WRONG
+    def order(self) -> tuple[int, float]:
+        """Return what workloads are sorted by: the worst status first, and the largest change of the device time."""
+        place = _ORDER.index(self.status) if self.status in _ORDER else len(_ORDER)
+        verdict = self.result.verdict(Timer.DEVICE.label)
+        return place, -verdict.change.estimate if verdict is not None and verdict.change is not None else 0.0
 
     @property
     def has_moved(self) -> bool:
-        """Return whether the lanes show something: other kernels, or another device time."""
-        time = self.times.get(Timer.DEVICE.label)
-        slower = time is not None and time.verdict is not None and time.verdict.status is not Status.PASS
-        return slower or any(launch.has_moved for launch in self.launches)
+        """Return whether the lanes show a failure: other kernels, or another device time."""
+        time = self.result.verdict(Timer.DEVICE.label)
+        slower = time is not None and time.status.fails
+        return self.lanes is not None and (slower or any(launch.has_moved for launch in self.launches))
 
     @cached_property
     def times(self) -> dict[str, _Time]:
@@ -348,15 +292,6 @@ class _Workload:
             for timer in Timer
             if run is not None and (sample := run.sample(timer)) is not None
         }
-
-    def change(self, timer: Timer) -> RelativeChange | None:
-        verdict = self.result.verdict(timer.label)
-        return verdict.change if verdict is not None else None
-
-    @property
-    def axis_limit(self) -> float:
-        """Return the change, as a fraction, at both ends of its intervals' axis."""
-        return _axis_limit([change for timer in Timer if (change := self.change(timer)) is not None])
 
     @property
     def other_verdicts(self) -> list[Verdict]:
@@ -372,25 +307,6 @@ class _Workload:
         return _lines(test.said) if verdict is None else [f"the verdict on {verdict.subject}"]
 
     @property
-    def problems(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield what is wrong, each with its first causes, for a reader who has thirty seconds."""
-        failed = [test for test in self.tests if test.outcome == "failed"]
-        names = [test.name for test in failed]
-        bad = [each for each in self.result.verdicts if each.status not in _QUIET and each.subject not in names]
-        first = {subject: place for place, subject in enumerate(_FIRST_SUBJECTS)}
-        for verdict in sorted(bad, key=lambda each: first.get(each.subject, len(first))):
-            causes = [reason.text.split("\n", 1)[0] for reason in verdict.reasons if reason.label in _CAUSES]
-            subject = "" if verdict.headline.startswith(verdict.subject) else f"{verdict.subject}: "
-            yield f"{subject}{verdict.headline}", causes[:_MOST_CAUSES]
-        others = [test.name for test in failed if self.result.end_of(test) not in bad]
-        if others:
-            left = f" and {len(others) - _MOST_FAILED_TESTS} more" if len(others) > _MOST_FAILED_TESTS else ""
-            yield f"{counted(len(others), 'test')} failed: {', '.join(others[:_MOST_FAILED_TESTS])}{left}", []
-        accept = next((reason.text for verdict in bad for reason in verdict.reasons if reason.label == "accept"), None)
-        if accept:
-            yield "If this is meant, accept it:", [accept]
-
-    @property
     def links(self) -> list[tuple[str, str]]:
         """Return (label, link) of the trace, and of the profiler's table that a run leaves beside it."""
         trace = self.result.trace or ""
@@ -400,32 +316,44 @@ class _Workload:
         return [(label, link) for label, path in paths if (link := _relative_link(path)) is not None]
 
     @cached_property
-    def stored_kernels(self) -> Sequence[KernelRecord]:
-        """Return the kernels of the baseline's entry that the run is compared with, in the time it is compared with.
-
-        Without a baseline, the run's own.
-        """
-        run, baseline = self.result.run, self.result.baseline
-        if run is None or baseline is None or not baseline.entries:
-            return run.kernels if run is not None else ()
-        entry, _ = baseline.entry_like(run.kernels)
-        judged = self.result.verdict(Timer.DEVICE.label)
-        return entry.kernels_in(judged.before_us if judged is not None else None)
-
-    @cached_property
     def launches(self) -> list[_Launch]:
         """Return the launches of this run and those of the baseline that it lacks, in order."""
         if self.result.run is None:
             return []
-        limits = _limits(self.result)
+        run, baseline = self.result.run, self.result.baseline
+        stored: Sequence[KernelRecord] = run.kernels
+        old: Sequence[Origin | None] = ()
+        if baseline is not None and baseline.entries:  # in the time that the run is compared with
+            judged = self.result.verdict(Timer.DEVICE.label)
+            stored = baseline.entry_like(run.kernels)[0].kernels_in(judged.before_us if judged is not None else None)
+            old = baseline.origins
+        before, after = (iter(_origins(*each)) for each in ((stored, old), (run.kernels, run.origins)))
+        limits = iter(limit_shares(self.result))
         found: list[_Launch] = []
-        count = 0
-        for change in align(self.stored_kernels, self.result.run.kernels):
-            count += change.after is not None
-            number = count if change.after is not None else None
-            limit = limits[count - 1] if limits and number else ""
-            found.append(_Launch(change.before, change.after, change.delta_us, _mark(change), number, limit))
+        numbers = count(1)
+        for change in align(stored, run.kernels):
+            origin = next(before) if change.before is not None else None
+            number, limit = None, ""
+            if change.after is not None:
+                number, origin, limit = next(numbers), next(after), limit_text(change.after.identity, next(limits))
+            found.append(_Launch(change.before, change.after, change.delta_us, _mark(change), number, limit, origin))
         return found
+
+    @property
+    def modules(self) -> list[tuple[str, int, float, float]]:
+        """Return (module, its kernels, their time, that in the baseline), in us, the longest first; nothing without origins."""
+        rows: dict[str, list[float]] = {}
+        for launch in self.launches:
+            row = rows.setdefault(launch.origin.module if launch.origin is not None else _UNKNOWN, [0, 0.0, 0.0])
+            row[0] += launch.after is not None
+            row[1] += launch.after.device_time_us if launch.after is not None else 0.0
+            row[2] += launch.before.device_time_us if launch.before is not None else 0.0
+        ordered = sorted(rows.items(), key=lambda item: -item[1][1])
+        return (
+            [(name, int(kernels), us, before) for name, (kernels, us, before) in ordered]
+            if set(rows) - {_UNKNOWN}
+            else []
+        )
 
     @cached_property
     def lanes(self) -> dict[str, Any] | None:
@@ -434,7 +362,7 @@ class _Workload:
             return None
         before = [(each.before, "gone" if each.after is None else "") for each in self.launches if each.before]
         after = [(each.after, each.mark if each.has_moved else "") for each in self.launches if each.after]
-        return _figure([_Lane("baseline", before), _Lane("this run", after, status=self.status)])
+        return _lanes({"baseline": before, "this run": after})
 
     def processes(self, time: _Time) -> list[tuple[float, float, bool]]:
         """Return (mean, spread, whether on this GPU) of the processes that a time is compared with (`Baseline.seen`)."""
@@ -455,21 +383,16 @@ def _workloads(shown: Sequence[Results]) -> Iterator[_Workload]:
     taken: set[str] = set()
     for one in shown:
         tests: dict[str | None, list[TestResult]] = {}
-        for test in _failed_first(one.tests):
+        for test in sorted(one.tests, key=_by_outcome):
             tests.setdefault(test.workload, []).append(test)
         for result in one.workloads:
             anchor = _anchor(result.id, taken)
             yield _Workload(result, tests.get(result.id, []), _device(one), anchor, is_beside=one is shown[0])
 
 
-def _groups(workloads: Sequence[_Workload]) -> list[list[_Workload]]:
-    """Return the variants of one module, pass, dtype and shape together: they compute the same function."""
-    groups: dict[tuple[object, ...], list[_Workload]] = {}
-    for each in workloads:
-        result = each.result
-        key = (each.device, result.suite, result.module, result.pass_, result.dtype, result.shape)
-        groups.setdefault(key, []).append(each)
-    return list(groups.values())
+def _origins(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> Sequence[Origin | None]:
+    """Return where each kernel comes from; None for all of them where the two do not belong together."""
+    return origins if len(origins) == len(kernels) else [None] * len(kernels)
 
 
 def _anchor(identifier: str, taken: set[str]) -> str:
@@ -506,135 +429,56 @@ def _mark(change: KernelChange[KernelRecord]) -> str:
     return "other configuration" if configured else _OTHER_SOURCE
 
 
-def _limits(result: WorkloadResult) -> list[str]:
-    """Return how near each launch came to the reference kernels; nothing where the results do not hold what it takes."""
-    run = result.run
-    if run is None or run.roof is None or len(run.work) != len(run.kernels):
-        return []
-    # What the pair was measured in; a 16-bit type is as fast as the other.
-    peaks = {"fp16": run.roof.gemm_tflop_per_s, "bf16": run.roof.gemm_tflop_per_s}
-    limits = DeviceLimits("reference kernels", run.roof.memory_gb_per_s, peaks, source="measured beside the workloads")
-    return [
-        limit_text(kernel.identity, share_of_limit(work, kernel.device_time_us, result.dtype, limits) if work else None)
-        for kernel, work in zip(run.kernels, run.work, strict=True)
-    ]
-
-
 # -- what is drawn: positions in percent of a chart's width -----------------------------------------------------------
 
 
 class _Bar(NamedTuple):
-    """One launch in a lane, or several short ones together. `texts`: what fits into it."""
+    """One launch in a lane, or several short ones together."""
 
     x: float
     width: float
     kind: str
     mark: str
-    title: str
-    texts: tuple[str, ...]  # heading, name, time
+    name: str
+    time: str
 
 
-@dataclass(frozen=True)
-class _Lane:
-    """The kernels of one call, end to end, each with how it differs from its partner. `anchor`: of its workload."""
-
-    label: str
-    launches: Sequence[tuple[KernelRecord, str]]
-    status: str = ""
-    anchor: str = ""
-    remark: str = ""
-
-    @property
-    def total_us(self) -> float:
-        return sum(kernel.device_time_us for kernel, _ in self.launches)
-
-    @property
-    def spoken(self) -> str:
-        """Return the same for a reader who does not see it."""
-        kernels = [kernel for kernel, _ in self.launches[:_SPOKEN_KERNELS]]
-        said = ", ".join(f"{_kind(kernel)} {kernel_us(kernel.device_time_us)}" for kernel in kernels)
-        left = len(self.launches) - len(kernels)
-        return f"{said} and {left} more" if left else said
-
-    def bars(self, scale_us: float) -> Iterator[_Bar]:
-        """Yield the bars; `scale_us` is what the whole width stands for."""
-        start_us = 0.0
-        for group in self._groups():
-            time_us = sum(kernel.device_time_us for kernel, _ in group)
-            # Between 0 and 100, whatever numbers a file holds.
-            x, width = (
-                100 * max(0.0, min(1.0, value / scale_us)) if 0 < scale_us < math.inf else 0.0
-                for value in (start_us, time_us)
-            )
-            start_us += time_us
-            yield _bar(group, x, width, f"{kernel_us(time_us)} us")
-
-    def _groups(self) -> Iterator[Sequence[tuple[KernelRecord, str]]]:
-        """Yield launches one by one; of very many, neighbours that are too short to be seen alone together."""
-        many = len(self.launches) > _MOST_BARS
-        least_us = self.total_us / _MOST_BARS if many else 0.0
-        group: list[tuple[KernelRecord, str]] = []
-        together_us = 0.0
-        for kernel, mark in self.launches:
-            if group and (not many or kernel.device_time_us >= least_us or together_us >= least_us):
-                yield group
-                group, together_us = [], 0.0
-            group.append((kernel, mark))
-            together_us += kernel.device_time_us
-        if group:
-            yield group
+def _lanes(lanes: dict[str, list[tuple[KernelRecord, str]]]) -> dict[str, Any]:
+    """Return lanes one above another, on the scale of the longest: kernels end to end, and how each differs from its partner."""
+    totals = {label: sum(kernel.device_time_us for kernel, _ in launches) for label, launches in lanes.items()}
+    scale_us = max(totals.values())
+    rows = [
+        (label, len(launches), totals[label], list(_bars(launches, totals[label], scale_us)))
+        for label, launches in lanes.items()
+    ]
+    kinds = dict.fromkeys(bar.kind for *_, bars in rows for bar in bars)
+    return {"rows": rows, "ticks": ticks(0.0, scale_us, most=8), "kinds": list(kinds)}
 
 
-def _kind(kernel: KernelRecord) -> str:
-    return _fitted(kernel.identity.kind, _LONGEST_KIND)
+def _bars(launches: Sequence[tuple[KernelRecord, str]], total_us: float, scale_us: float) -> Iterator[_Bar]:
+    """Yield a bar for each launch; of very many launches, neighbours that are too short to be seen alone share one."""
+    starts = list(accumulate((kernel.device_time_us for kernel, _ in launches), initial=0.0))
+    least_us = total_us / _MOST_BARS if len(launches) > _MOST_BARS else 0.0
+
+    def cell(place: int) -> int:
+        is_seen = launches[place][0].device_time_us >= least_us or not 0 < least_us < math.inf
+        return place if is_seen else -1 - int(starts[place] // least_us)
+
+    def percent_of(us: float) -> float:  # between 0 and 100, whatever numbers a file holds
+        return 100 * max(0.0, min(1.0, us / scale_us)) if 0 < scale_us < math.inf else 0.0
+
+    for _, places in groupby(range(len(launches)), key=cell):
+        first, *others = list(places)
+        kernel, mark = launches[first]
+        kinds = {launches[place][0].identity.kind[:_LONGEST_KIND] for place in (first, *others)}
+        time_us = sum(launches[place][0].device_time_us for place in (first, *others))
+        name = f"{1 + len(others)} short launches" if others else _clip(kernel.identity.shown)
+        x, width = percent_of(starts[first]), percent_of(time_us)
+        kind = kinds.pop() if len(kinds) == 1 else "other"
+        yield _Bar(x, width, kind, "" if others else mark, name, f"{kernel_us(time_us)} us")
 
 
-def _fitted(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: max(1, room - 1)] + "…"
-
-
-def _bar(group: Sequence[tuple[KernelRecord, str]], x: float, width: float, time: str) -> _Bar:
-    (kernel, mark), *others = group
-    kind = _kind(kernel)
-    if others:
-        kind = kind if all(_kind(other) == kind for other, _ in others) else "other"
-        return _Bar(x, width, kind, "", f"{len(group)} short launches: {time}", ())
-    name, heading = kernel.identity.shown, f"{mark}: {kind}" if mark else kind
-    room = int((width / 100 * _DESIGN_WIDTH_PX - 12) / _CHARACTER_PX)  # in characters
-    texts: tuple[str, ...] = ()
-    if room >= 8:
-        texts = (_fitted(heading, room), _fitted(name, room), time)
-    elif room >= 4:
-        texts = (_fitted(heading, room), "", time.removesuffix(" us"))
-    return _Bar(x, width, kind, mark, f"{name}: {time}, {heading}", texts)
-
-
-def _lanes_of_variants(group: Sequence[_Workload]) -> list[_Lane]:
-    lanes: list[_Lane] = []
-    for each in group:
-        kernels = each.result.run.kernels if each.result.run is not None else ()
-        if not kernels:
-            continue
-        launches = [(kernel, "") for kernel in kernels]
-        lane = _Lane(_clip(each.result.variant), launches, each.status, each.anchor)
-        if lanes and lanes[0].total_us:
-            relative = 100 * (lane.total_us / lanes[0].total_us - 1)
-            lane = replace(lane, remark=f", {relative:+.1f} % against {lanes[0].label}")
-        lanes.append(lane)
-    return lanes
-
-
-def _figure(lanes: Sequence[_Lane]) -> dict[str, Any] | None:
-    """Return lanes one above another, on the scale of the longest."""
-    if not lanes:
-        return None
-    scale_us = max(lane.total_us for lane in lanes)
-    rows = [(lane, list(lane.bars(scale_us))) for lane in lanes]
-    kinds = dict.fromkeys(bar.kind for _, bars in rows for bar in bars)
-    return {"rows": rows, "ticks": _ticks(0.0, scale_us, most=8), "kinds": list(kinds)}
-
-
-def _ticks(low: float, high: float, *, most: int = 6) -> list[tuple[float, str, str]]:
+def ticks(low: float, high: float, *, most: int = 6) -> list[tuple[float, str, str]]:
     """Return (position, text, text-anchor) of round numbers from `low` to `high`; no label leaves the chart."""
     span = high - low
     if not 1e-9 < span < 1e15:
@@ -650,21 +494,6 @@ def _ticks(low: float, high: float, *, most: int = 6) -> list[tuple[float, str, 
     ]
 
 
-def _axis_limit(changes: Sequence[RelativeChange]) -> float:
-    """Return both ends of an axis that holds all of these, as a fraction."""
-    ends = [abs(end) for one in changes for end in (one.estimate, one.low, one.high) if end is not None]
-    return max([_LEAST_AXIS, *(1.1 * end for end in ends)])
-
-
-def _axis_end(limit: float) -> str:
-    return f"{100 * limit:.0f} %" if limit >= 0.02 else f"{100 * limit:.1f} %"
-
-
-def _place(change: float, limit: float) -> float:
-    """Return where a change is on an axis with zero in the middle."""
-    return 50 + 50 * max(-1.0, min(1.0, change / limit))
-
-
 def _distribution(time: _Time, processes: Sequence[tuple[float, float, bool]]) -> dict[str, Any]:
     """Return the replicates of this run beside the processes of the baseline, on one axis of microseconds."""
     replicates = time.sample.replicates_us
@@ -677,10 +506,6 @@ def _distribution(time: _Time, processes: Sequence[tuple[float, float, bool]]) -
     def x(value: float) -> float:
         return 100 * (value - low) / span if 0 < span < math.inf else 50.0
 
-    spoken = f"this run: {counted(len(replicates), 'replicate')}, {_range_text(replicates)}"
-    if processes:
-        means = _range_text([mean for mean, _, _ in processes])
-        spoken += f"; processes of the baseline: {len(processes)}, means {means}"
     return {
         "replicates": list(map(x, replicates)),
         "mean": x(time.mean_us),
@@ -689,10 +514,6 @@ def _distribution(time: _Time, processes: Sequence[tuple[float, float, bool]]) -
             (x(mean), x(mean * math.exp(-spread)), x(mean * math.exp(spread)), is_same_gpu)
             for mean, spread, is_same_gpu in processes
         ],
-        "ticks": _ticks(low, high),
-        "spoken": spoken,
+        "ticks": ticks(low, high),
+        "spoken": f"{counted(len(replicates), 'replicate')}, and {len(processes)} of the baseline's processes",
     }
-
-
-def _range_text(times_us: Sequence[float]) -> str:
-    return f"{kernel_us(min(times_us))} to {kernel_us(max(times_us))} us"

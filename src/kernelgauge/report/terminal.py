@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from rich.text import Text
@@ -13,7 +13,7 @@ from ..results import Results, WorkloadResult
 from ..run import Timer
 from .opportunities import opportunities
 from .page import Column, table_text
-from .wording import change_of_one, conditions_text, describe, notes, us_or_dash
+from .wording import about, change_text, conditions_text, describe, notes, us_or_dash
 
 __all__ = ["Block", "Row", "rows", "summary", "unknown_machines"]
 
@@ -44,13 +44,13 @@ class Row(NamedTuple):
 
     Attributes:
         cells: kernels, GPU time, baseline and change; a dash for what is not known.
-        subjects: of the verdicts that the status comes from: "device time", "structure", ...
+        about: subjects of the verdicts that the status comes from: "device time", "structure", ...
     """
 
     workload: str
     cells: tuple[str, str, str, str]
     status: Status | None
-    subjects: tuple[str, ...]
+    about: str
 
 
 def rows(results: Results) -> list[Row]:
@@ -66,23 +66,28 @@ def _row(workload: WorkloadResult) -> Row:
         str(run.counts.launches) if run else "-",
         us_or_dash(observe(sample).mean_us if sample else None),
         us_or_dash(timed.before_us if timed else None),
-        change_of_one(timed.change if timed and timed.status is not Status.NOT_JUDGED else None),
+        change_text(timed) or "-",
     )
-    causes = [each.subject for each in workload.verdicts if each.status is status and status is not Status.PASS]
-    return Row(workload.id, cells, status, tuple(dict.fromkeys(causes)))
+    return Row(workload.id, cells, status, about(workload))
 
 
-def summary(results: Results, *, width: int, color: bool, failures: bool) -> Iterator[Block]:
-    """Yield the machine, the table, and what the table has no room for. `failures`: every failing verdict, in full."""
+def summary(
+    results: Results, *, width: int, color: bool, failures: bool, recorded: Collection[str] = ()
+) -> Iterator[Block]:
+    """Yield the machine, the table, and what the table has no room for.
+
+    `failures`: every failing verdict, in full. `recorded`: workloads that had no baseline, and get this run as theirs.
+    """
     if results.fingerprint is not None and results.runs:  # without a device there is none, and the verdicts say so
         yield Block(describe(results.fingerprint))
         yield from map(Block, conditions_text(results))
     table = rows(results)
+    text, is_whole = _table(table, recorded, width=width, color=color)
     if table:
-        yield Block(_table(table, width=width, color=color).removesuffix("\n"))
+        yield Block(text)
     if failures:
         yield from (Block(str(verdict)) for verdict in results.verdicts if verdict.status.fails)
-    yield from map(Block, _remarks(results))
+    yield from map(Block, _remarks(results, has_subjects=is_whole))
     faster = opportunities(results)
     if faster:
         more = f", {len(faster) - _MOST_FASTER} more in the report" if len(faster) > _MOST_FASTER else ""
@@ -92,34 +97,42 @@ def summary(results: Results, *, width: int, color: bool, failures: bool) -> Ite
     yield from (Block(f"warning: {printable(warning)}", warns=True) for warning in results.warnings)
 
 
-def _table(rows: Sequence[Row], *, width: int, color: bool) -> str:
-    """Return one line for each workload: kernels, device time, baseline, change, verdict."""
+def _table(rows: Sequence[Row], recorded: Collection[str], *, width: int, color: bool) -> tuple[str, bool]:
+    """Return one line for each workload: kernels, device time, baseline, change, verdict, and what the verdict is about.
+
+    The last column is left out where it would break lines. Return whether it is there, too.
+    """
     # Titles of two lines: a default id and all columns fit in 80.
-    titles = ("kernels", "device\nus", "stored\nus", "change")
+    titles = ("kernels", "device\nus", "base-\nline us", "change")
     columns = [Column("workload"), *(Column(title, number=True) for title in titles), Column("verdict", is_whole=True)]
-    cells = ((row.workload, *row.cells, _styled(row.status)) for row in rows)
-    return table_text(columns, cells, width=width, color=color)
+    cells = []
+    for row in rows:
+        status = Text("-") if row.status is None else Text(row.status.value, style=_STYLES[row.status])
+        is_new = row.status is Status.NO_BASELINE and row.workload in recorded
+        last = (Text("RECORDED", style="green"), "") if is_new else (status, row.about)
+        cells.append((row.workload, *row.cells, *last))
+    if any(about for *_, about in cells):
+        text = table_text([*columns, Column("about")], cells, width=width, color=color)
+        if text.count("\n") == len(rows) + 2:  # one line each, below two of titles
+            return text.removesuffix("\n"), True
+    return table_text(columns, [row[:-1] for row in cells], width=width, color=color).removesuffix("\n"), False
 
 
-def _styled(status: Status | None) -> Text:
-    return Text("-") if status is None else Text(status.value, style=_STYLES[status])
-
-
-def _subjects(workload: WorkloadResult) -> str:
-    """Return the subjects of the verdicts that need a look, the worst status first; empty if there is none."""
+def _subjects(workload: WorkloadResult, *, is_in_table: bool) -> str:
+    """Return the subjects of the verdicts that need a look, the worst status first; empty if the table has them all."""
     quiet = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED)
     parts: list[str] = []
     for status in (each for each in WORST_FIRST if each not in quiet):
         subjects = ", ".join(dict.fromkeys(each.subject for each in workload.verdicts if each.status is status))
         if subjects:
             parts.append(f"{status.value} {subjects}" if parts else f"{status.value}  {workload.id}: {subjects}")
-    return printable("; ".join(parts))
+    return "" if is_in_table and len(parts) == 1 else printable("; ".join(parts))
 
 
-def _remarks(results: Results) -> list[str]:
+def _remarks(results: Results, *, has_subjects: bool) -> list[str]:
     """Return what the table has no room for: subjects of verdicts, those that fail no test, and facts about the machine."""
     verdicts = results.verdicts
-    subjects = [text for workload in results.workloads if (text := _subjects(workload))]
+    subjects = [text for workload in results.workloads if (text := _subjects(workload, is_in_table=has_subjects))]
     shown = (Status.IMPROVED, Status.UNDECIDED, Status.INCOMPARABLE)
     machine = dict.fromkeys(
         f"machine: {reason.text}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from ..errors import printable
 from ..judge import worst
-from ..results.history import Chart, Series, Trends
-from .html import render_page
+from ..results.history import Chart, Night, Series, Trends
+from .html import render_page, ticks
 from .wording import counted, cut, kernel_us, short_commit
 
 __all__ = ["trend_html", "trend_lines"]
@@ -24,6 +24,9 @@ _HEIGHTS = "▁▂▃▄▅▆▇█"
 _SPARKS = 8
 _MOST_LINES = 12  # of one kind in the text form
 _COLOURS = 8
+_MOST_POINTS = 200  # of one chart
+_LEFT = 9.0  # percent of the width: the labels stand there
+_FURTHEST = 2.0  # factor between a time and the baseline that is drawn with it
 
 # -- both forms -------------------------------------------------------------------------------------------------------
 
@@ -152,34 +155,67 @@ def trend_html(trends: Trends) -> str:
 
 def _figure(chart: Chart) -> dict[str, Any]:
     """Return what the template draws. Places are in percent."""
-    times = [night.us for each in chart.series for night in each.nights]
     first = min(each.nights[0].file.started_at for each in chart.series)
-    last = max(each.nights[-1].file.started_at for each in chart.series)
-    low, span = _scale(times)
+    length = max(each.nights[-1].file.started_at for each in chart.series) - first
+    nights = [night for each in chart.series for night in each.nights]
+    low, span = _scale([us for night in nights for us in (night.us, _baseline_us(night)) if us is not None])
 
     def x(when: datetime) -> float:
-        return round(1 + 98 * ((when - first) / (last - first)), 1) if last > first else 50.0
+        return round(_LEFT + (98 - _LEFT) * ((when - first) / length), 1) if length else 50.0
+
+    def y(us: float) -> float:
+        return round(95 - 90 * (us - low) / span, 1)
 
     lines = []
     uprights: dict[tuple[float, str], str] = {}
     for number, each in enumerate(chart.series):
-        places = [x(night.file.started_at) for night in each.nights]
-        points = (
-            f"{place},{95 - 90 * (night.us - low) / span:.1f}" for place, night in zip(places, each.nights, strict=True)
+        placed = [(x(night.file.started_at), night) for night in each.nights]
+        verdicts = dict(_verdict_changes(each))
+        lines.append(
+            {
+                "series": each,
+                "colour": number % _COLOURS,
+                "line": _path([(place, y(night.us)) for place, night in placed]),
+                "baseline": _path(_steps([(place, y(us)) for place, night in placed if (us := _baseline_us(night))])),
+                "points": [
+                    (place, y(night.us), _status(night.status), _point_text(each.place, night))
+                    for index, (place, night) in enumerate(placed)
+                    if len(nights) <= _MOST_POINTS or index in verdicts  # of very many, where something happened
+                ],
+            }
         )
-        lines.append({"series": each, "colour": number % _COLOURS, "points": Markup(" ".join(points))})
         for index, text in each.changes:
-            old = uprights.get((places[index], "upgrade"))
-            uprights[places[index], "upgrade"] = f"{old}, {text}" if old else text
-        uprights |= {(places[index], "verdict"): text for index, text in _verdict_changes(each)}
+            old = uprights.get((placed[index][0], "upgrade"))
+            uprights[placed[index][0], "upgrade"] = f"{old}, {text}" if old else text
+        uprights |= {(placed[index][0], "verdict"): text for index, text in verdicts.items()}
+    form = "%Y-%m-%d" if length > timedelta(days=3) else "%Y-%m-%d %H:%M"
     return {
         "chart": chart,
         "lines": lines,
         "uprights": [(*place, title) for place, title in sorted(uprights.items())],
-        "highest": max(times),
-        "lowest": min(times),
-        "first": first.date(),
-        "last": last.date(),
+        "values": [(round(95 - 0.9 * place, 1), f"{text} us") for place, text, _ in ticks(low, low + span, most=4)],
+        "dates": [(first + length * part / 4).strftime(form) for part in (range(5) if length else (0,))],
         "change": f"{100 * chart.change:+.1f} %",
         "notes": _notes(chart),
     }
+
+
+def _baseline_us(night: Night) -> float | None:
+    """Return what a time was compared with; None if that would flatten the chart."""
+    us = night.baseline_us
+    return us if us is not None and night.us / _FURTHEST < us < night.us * _FURTHEST else None
+
+
+def _path(points: Sequence[tuple[float, float]]) -> Markup:
+    return Markup(" ".join(f"{x},{y}" for x, y in points))
+
+
+def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points of a line that keeps its height until the next point."""
+    return [*points[:1], *(one for (_, y), new in pairwise(points) for one in ((new[0], y), new))]
+
+
+def _point_text(place: str, night: Night) -> str:
+    when, commit = night.file.started_at.strftime("%Y-%m-%d %H:%M"), short_commit(night.file.commit)
+    stored = f", baseline {kernel_us(night.baseline_us)} us" if night.baseline_us else ""
+    return cut(f"{when}  {kernel_us(night.us)} us  {_status(night.status)}  commit {commit}{stored}  {place}")

@@ -8,12 +8,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..errors import printable
-from ..judge import worst
+from ..judge import WORST_FIRST, Status, worst
 
 if TYPE_CHECKING:
     from ..judge import Reason, RelativeChange, Verdict
     from ..results import Results, WorkloadResult
-    from ..run import Fingerprint
+    from ..run import Fingerprint, Run
 
 __all__ = [
     "CUT_SHORT",
@@ -21,10 +21,13 @@ __all__ = [
     "NOTHING_JUDGED",
     "NOT_RUN",
     "NO_VERDICT",
+    "about",
     "bytes_text",
     "change_of_one",
+    "change_text",
     "conditions_text",
     "counted",
+    "counts_text",
     "cut",
     "describe",
     "kernel_us",
@@ -33,6 +36,7 @@ __all__ = [
     "overall",
     "percent",
     "relative_change",
+    "run_conditions",
     "shapes_text",
     "short_commit",
     "shown_reasons",
@@ -96,6 +100,12 @@ def change_of_one(change: RelativeChange | None) -> str:
     return "-" if change is None else f"{100 * change.estimate:+.1f} %"
 
 
+def change_text(verdict: Verdict | None) -> str:
+    """Return ``+8.1 %``, or nothing where nothing was compared or judged."""
+    is_judged = verdict is not None and verdict.status is not Status.NOT_JUDGED
+    return change_of_one(verdict.change) if verdict is not None and is_judged and verdict.change is not None else ""
+
+
 def status_text(workload: WorkloadResult) -> str:
     """Return the worst of its verdicts, or why there is none."""
     if workload.status is not None:
@@ -114,6 +124,17 @@ def overall(results: Sequence[Results]) -> str:
     if any(each.exit_status not in _NO_FAILURE or each.failed_tests for each in results):
         return FAILED
     return status.value if status is not None else NOTHING_JUDGED
+
+
+def counts_text(results: Sequence[Results]) -> list[str]:
+    """Return ``3 workloads (1 REGRESSED, 2 PASS)`` and ``9 tests (1 failed)``: numbers and words of our own only."""
+    statuses = Counter(workload.status for each in results for workload in each.workloads)
+    outcomes = Counter(test.outcome for each in results for test in each.tests)
+    counts = [f"{statuses[status]} {status.value}" for status in WORST_FIRST if statuses[status]]
+    counts += [f"{statuses[None]} not judged"] if statuses[None] else []
+    ends = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
+    parts = ((statuses.total(), "workload", counts), (outcomes.total(), "test", ends))
+    return [counted(total, noun) + (f" ({', '.join(each)})" if each else "") for total, noun, each in parts]
 
 
 def percent(share: float) -> str:
@@ -188,10 +209,14 @@ def describe(fingerprint: Fingerprint) -> str:
 
 def conditions_text(results: Results) -> list[str]:
     """Return the conditions of the GPU while it was measured, over all workloads; or why nobody watched it."""
-    seen = [run.conditions for run in results.runs if run.conditions is not None]
-    if not seen:
-        reason = results.not_watched
-        return [printable(f"conditions not watched: {reason}")] if reason and results.runs else []
+    if results.not_watched and results.runs and not any(run.conditions for run in results.runs):
+        return [printable(f"conditions not watched: {results.not_watched}")]
+    return run_conditions(results.runs)
+
+
+def run_conditions(runs: Sequence[Run]) -> list[str]:
+    """Return one line for all of these runs; none where nobody watched."""
+    seen = [run.conditions for run in runs if run.conditions is not None]
 
     def known(name: str) -> list[Any]:
         return [value for each in seen if (value := getattr(each, name)) is not None]
@@ -222,5 +247,13 @@ def notes(results: Results) -> list[str]:
 
 
 def shown_reasons(verdict: Verdict) -> list[Reason]:
-    """Return its reasons, but for paths of the machine that measured: they say nothing elsewhere."""
-    return [reason for reason in verdict.reasons if reason.label != "trace"]
+    """Return its reasons, but for paths of the machine that measured; of a failure, without what the page begins with."""
+    hidden = ("trace", "cause", "code", "accept") if verdict.status.fails else ("trace",)
+    return [reason for reason in verdict.reasons if reason.label not in hidden]
+
+
+def about(workload: WorkloadResult) -> str:
+    """Return the subjects of the verdicts that need a look: "device time", "structure"; nothing where none does."""
+    quiet = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED)
+    verdicts = [each for each in workload.verdicts if each.status is workload.status and each.status not in quiet]
+    return ", ".join(dict.fromkeys(each.subject for each in verdicts))

@@ -250,6 +250,7 @@ class _Times(msgspec.Struct):
     mean_us: list[float | None]
     status: list[Status | None]
     said: list[str]
+    baseline_us: list[float | None]
 
 
 class _Rows(msgspec.Struct):
@@ -291,13 +292,17 @@ class HistoryFile(msgspec.Struct):
 
 
 class Night(NamedTuple):
-    """One time of a workload. `said`: the headline and cause of a verdict that does not pass."""
+    """One time of a workload.
+
+    `said`: the headline and cause of a verdict that does not pass. `baseline_us`: what it was compared with.
+    """
 
     file: HistoryFile
     us: float
     status: Status | None
     said: str
     kernels: str | None
+    baseline_us: float | None
 
 
 @dataclass(frozen=True)
@@ -386,15 +391,15 @@ def read_trends(
         machine, place, run = file.machine, file.place, (file.started_at, file.host)
         times: _Times = getattr(file.rows, timer.value)
         kernels = file.rows.kernels or [None] * len(file.rows.workload)
-        for workload, us, status, said, names in zip(
-            file.rows.workload, times.mean_us, times.status, times.said, kernels, strict=True
+        for workload, us, status, said, names, baseline_us in zip(
+            file.rows.workload, times.mean_us, times.status, times.said, kernels, times.baseline_us, strict=True
         ):
             if us is None or not is_duration(us) or not _matches(workload, patterns):
                 continue
             if status is Status.INVALID:
                 invalid += 1
                 continue
-            found.setdefault((workload, machine, place), {})[run] = Night(file, us, status, said, names)
+            found.setdefault((workload, machine, place), {})[run] = Night(file, us, status, said, names, baseline_us)
     if invalid:
         not_shown.append(f"{invalid} time{'s' if invalid > 1 else ''} whose verdict is INVALID")
     charts: dict[tuple[str, str], list[Series]] = {}

@@ -1,4 +1,4 @@
-// What a page can do better with a script: sort, filter, open what a link leads to, print what is folded (where a
+// What a page can do better with a script: sort, filter, open what a link leads to, copy, print what is folded (where a
 // browser does not know ::details-content yet).
 "use strict";
 (() => {
@@ -53,8 +53,6 @@
       count += !row.hidden;
       document.getElementById(row.dataset.for).hidden = row.hidden;
     }
-    for (const group of document.querySelectorAll("section.group"))
-      group.hidden = group.querySelector("details.workload:not([hidden])") === null;
     document.getElementById("shown").textContent = `${count} of ${rows.length} shown`;
   };
   input.addEventListener("input", filter);
@@ -64,13 +62,27 @@
 
   const open = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (target instanceof HTMLDetailsElement) {
-      target.open = true;
+    const details = target?.closest(".workload") && (target.matches("details") ? target : target.querySelector("details"));
+    if (details) {
+      details.open = true;
       target.scrollIntoView();
     }
   };
   window.addEventListener("hashchange", open);
   open();
+
+  const copy = document.getElementById("copy");
+  copy?.addEventListener("click", async () => {
+    const command = document.getElementById("command");
+    getSelection().selectAllChildren(command); // where a browser refuses the clipboard, one key is left
+    try {
+      await navigator.clipboard.writeText(command.textContent);
+      copy.textContent = "Copied";
+    } catch {
+      copy.textContent = "Selected";
+    }
+  });
+  if (copy) copy.hidden = false;
 
   let folded = [];
   window.addEventListener("beforeprint", () => {
