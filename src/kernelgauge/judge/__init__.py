@@ -15,9 +15,7 @@ from .baseline import (
     references_us,
 )
 from .cause import cause_reasons, compile_causes
-from .expectation import Expectation, applicable, mismatches
 from .fingerprint import Comparison, FieldChange, compare
-from .priors import FALSE_ALARMS_PER_RUN, Limits, Prior, prior_for
 from .review import (
     Action,
     Candidate,
@@ -31,9 +29,19 @@ from .review import (
     plan_update,
     review,
 )
-from .structure import judge_structure
+from .structure import Expectation, applicable, judge_structure, mismatches
 from .time_verdict import judge_time, not_measured
-from .timing import Decision, ProcessTime, decide, on_same_host, variance_between_processes
+from .timing import (
+    FALSE_ALARMS_PER_RUN,
+    Decision,
+    Limits,
+    Prior,
+    ProcessTime,
+    decide,
+    on_same_host,
+    prior_for,
+    variance_between_processes,
+)
 from .verdict import (
     DECLARED,
     MEASUREMENT,

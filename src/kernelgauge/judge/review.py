@@ -16,8 +16,7 @@ from ..trace.kernel import KernelIdentity
 from .baseline import Baseline, Entry, Likeness, Recorded, gemm_kernel, merge_entries
 from .cause import cause_reasons, kernel_causes
 from .fingerprint import FieldChange, compare
-from .priors import Limits, prior_for
-from .timing import Decision, decide
+from .timing import Decision, Limits, decide, prior_for
 from .verdict import Status
 
 __all__ = [

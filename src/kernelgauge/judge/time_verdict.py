@@ -13,8 +13,7 @@ from ..trace.kernel import KernelRecord, configuration_change
 from .baseline import Baseline, Entry, Likeness, gemm_kernel, is_other_choice, references_us
 from .cause import cause_reasons, count_causes, kernel_causes
 from .fingerprint import Comparison
-from .priors import Limits, prior_for
-from .timing import Decision, ProcessTime, decide, reference_moves
+from .timing import Decision, Limits, ProcessTime, decide, prior_for, reference_moves
 from .verdict import Reason, Status, Verdict
 
 __all__ = ["describe_choice", "judge_time", "not_measured"]

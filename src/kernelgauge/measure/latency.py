@@ -13,10 +13,9 @@ from ..workload import Workload
 from .compiler import reset_compiler, torch_set_up
 from .conditions import Reading, disturbances
 from .device import Device
-from .instance import Instance, build, grad_mode, reporting
+from .instance import Instance, build, collector_paused, grad_mode, reporting, warm_up
 from .profile import are_alike, listed, profile_session, without
 from .settings import LATENCY_WARM_UP_SECONDS
-from .timing import collector_paused, warm_up
 
 __all__ = ["Rounds"]
 

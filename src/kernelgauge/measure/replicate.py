@@ -10,10 +10,9 @@ from ..run import Timer, summarize
 from ..workload import Workload
 from .conditions import Reading, disturbances, highest_clock_mhz
 from .device import Device
-from .instance import Instance, build, reporting
+from .instance import Instance, build, host_calls, reporting, warm_up
 from .profile import ProfilerSession, listed, profile_session, told_apart, without
 from .settings import Settings
-from .timing import HostTime, host_dispatch, warm_up
 
 __all__ = ["Pace", "Replicate", "held_session", "replicate"]
 
@@ -52,6 +51,17 @@ class Pace:
         if not self.is_settled:
             self.hold_us = min(self.hold_us, max(_HOLD_LEAST_US, _HOLD_FACTOR * held.usual_dispatch_us))
             self.is_settled = True
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """One replicate of the host dispatch time, and of the control that was taken call by call beside it.
+
+    Lower deciles, in microseconds.
+    """
+
+    dispatch_us: float
+    control_us: float
 
 
 @dataclass(frozen=True)
@@ -154,7 +164,8 @@ def held_session(
 def _host(device: Device, instance: Instance, settings: Settings, pace: Pace) -> HostTime | None:
     if Timer.HOST not in device.timers:
         return None
-    return host_dispatch(device, instance, iterations=settings.host_iterations_for(pace.call_us))
+    calls = host_calls(device, instance, settings.host_iterations_for(pace.call_us))
+    return HostTime(*(summarize(each, Timer.HOST.statistic) for each in calls))
 
 
 def _require_same_kernels(workload: Workload, structure: ProfilerSession, timed: ProfilerSession) -> None:

@@ -9,9 +9,9 @@ import torch
 from ...errors import KernelgaugeError
 from .base import Device, Execution
 from .cpu import CpuDevice
-from .cuda import CudaDevice
+from .cuda import CudaDevice, roof
 
-__all__ = ["CudaDevice", "Device", "DeviceChoice", "Execution", "choose_device"]
+__all__ = ["CudaDevice", "Device", "DeviceChoice", "Execution", "choose_device", "roof"]
 
 DeviceChoice = Literal["auto", "cuda", "cpu"]
 
