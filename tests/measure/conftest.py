@@ -399,7 +399,6 @@ class FakeNvml(ModuleType):
             "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_500,
             "nvmlDeviceGetPowerUsage": lambda _: 420_500,
             "nvmlDeviceGetClockInfo": lambda _, clock: self.clocks[clock],
-            "nvmlDeviceGetMaxClockInfo": lambda _, clock: {1: 1985, 2: 3205}[clock],
             "nvmlDeviceGetTemperature": lambda _, sensor: {0: self.temperature}[sensor],
             "nvmlDeviceGetCurrentClocksEventReasons": lambda _: self.reasons,
             "nvmlDeviceGetCurrentClocksThrottleReasons": lambda _: self.reasons,

@@ -26,8 +26,6 @@ def well(**changed: Any) -> Reading:
     """Return the reading of a busy H200 on which all is well."""
     fields: dict[str, Any] = {
         "sm_clock_mhz": 1980,
-        "memory_clock_mhz": 3201,
-        "max_sm_clock_mhz": 1980,
         "event_reasons": 0,
         "power_watts": 420.0,
         "temperature_c": 50,

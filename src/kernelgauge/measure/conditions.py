@@ -64,8 +64,6 @@ class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One look at the GPU. None: not known. "Other" is every compute process that is not ours."""
 
     sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    max_sm_clock_mhz: int | None = None
     event_reasons: int | None = None  # NVML's bits
     power_watts: float | None = None
     temperature_c: int | None = None

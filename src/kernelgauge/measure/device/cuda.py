@@ -19,7 +19,7 @@ from ...run import ControlTime, Fingerprint, Roof, Timer
 from ...trace import Window, identity_of
 from ...workload import Workload
 from ..host import HostSpeed
-from ..nvml import Monitor, digest, gpu_settings
+from ..nvml import Monitor, digest
 from .base import Execution, software
 
 __all__ = ["CudaDevice", "control_pair", "roof"]
@@ -109,15 +109,14 @@ class CudaDevice:
 
     def fingerprint(self) -> Fingerprint:
         properties = self._properties
-        settings = gpu_settings(str(properties.uuid))
         return Fingerprint(
             device=properties.name,
             arch=_arch(properties),
             sm_count=properties.multi_processor_count,
             memory_bytes=properties.total_memory,
-            power_limit_watts=settings.power_limit_watts,
-            mig=settings.mig,
-            driver=settings.driver,
+            power_limit_watts=self.monitor.power_limit_watts,
+            mig=self.monitor.mig,
+            driver=self.monitor.driver,
             cuda=torch.version.cuda,
             cudnn=_cudnn_version(),
             cudnn_tf32=bool(torch.backends.cudnn.allow_tf32),
