@@ -91,6 +91,7 @@ class FakeGpu(CpuDevice):
     warm_up_calls = 3
     most_replicates = None
     most_busy_seconds = math.inf
+    tolerated_drift = 0.03  # of an H200
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()

@@ -120,6 +120,13 @@ def test_controls_that_drift_invalidate_every_time(
         assert bool(result.run.samples) is not bool(got)
 
 
+@pytest.mark.parametrize(("slower_us", "refused"), [(55.0, False), (57.0, True)])
+def test_controls_of_unknown_gpu_may_drift_further(gpu: FakeGpu, slower_us: float, refused: bool) -> None:
+    gpu.tolerated_drift = 0.12
+    gpu.controls = (gpu.workload("copy", [50.0] * 4 + [slower_us] * 2),)
+    assert bool(measured(gpu, gpu.workload("a"), settings=SIX).run.incomplete) is refused
+
+
 @pytest.mark.parametrize(("fails_in", "replicates"), [(0, 0), (3, 3)], ids=["profiling", "timing"])
 def test_controls_that_fail_end_everything(gpu: FakeGpu, fails_in: int, replicates: int) -> None:
     error = WorkloadError("gemm: it broke")

@@ -23,6 +23,7 @@ __all__ = [
     "on_same_host",
     "prior_for",
     "reference_moves",
+    "uncertainty",
     "variance_between_processes",
 ]
 
@@ -40,7 +41,7 @@ _LARGEST_LOGARITHM = 34.5
 
 
 FALSE_ALARMS_PER_RUN = 0.01  # at most one run in a hundred may call unchanged code slower, however large its suite
-POWER = 0.95  # the sensitivity of a verdict is the slowdown that would fail in this share of runs
+_POWER = 0.95  # the sensitivity of a verdict is the slowdown that would fail in this share of runs
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,11 @@ class Prior:
 _H200 = Prior(gate=0.003, sensitivity=0.25, process=0.0006, dof=18.0, resolution_us=0.012, gpu=0.0025)
 _MEASURED = {"NVIDIA H200": _H200}
 # No data: four times as noisy, and soon overruled by what the baseline shows.
-UNKNOWN_FACTOR = 4.0
+_UNKNOWN_FACTOR = 4.0
 _UNKNOWN_DOF = 4.0
-_UNKNOWN_GPU = replace(_H200, process=UNKNOWN_FACTOR * _H200.process, gpu=UNKNOWN_FACTOR * _H200.gpu, dof=_UNKNOWN_DOF)
+_UNKNOWN_GPU = replace(
+    _H200, process=_UNKNOWN_FACTOR * _H200.process, gpu=_UNKNOWN_FACTOR * _H200.gpu, dof=_UNKNOWN_DOF
+)
 # Host clocks of the same processes. Latencies, and times of two CPU cores (benchmarks/data/cpu), spread by 2 to 5 %.
 _HOST_DOF = 10.0
 _HOST_SENSITIVITY = 1.0
@@ -89,6 +92,11 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
     gate: dict[Timer, float] = {}
     sensitivity: dict[Timer, float] = {}
+
+
+def uncertainty(device: str) -> float:
+    """Return how many times as wide limits on a GPU model must be as on one that was measured."""
+    return 1.0 if device in _MEASURED else _UNKNOWN_FACTOR
 
 
 def prior_for(timer: Timer, fingerprint: Fingerprint, limits: Limits | None = None) -> Prior:
@@ -218,7 +226,7 @@ def decide(
     margin = _quantile(variances, 1 - level) * error
     slower, faster = max(machine, 0.0), min(machine, 0.0)
     needed = max(margin, math.log1p(prior.gate))
-    missed = needed + abs(machine) + _quantile(variances, POWER) * error
+    missed = needed + abs(machine) + _quantile(variances, _POWER) * error
     change = RelativeChange(
         estimate=math.expm1(delta),
         low=_percent(delta - slower - margin),
@@ -348,7 +356,7 @@ def _expected_of_unknown_gpu(
     count = len(set(hosts))
     expected = prior.gpu**2 + (kernels * prior.resolution_us / before[0].observation.mean_us) ** 2
     if not has_gemm:  # then nothing is known of a GPU's speed
-        expected *= UNKNOWN_FACTOR**2
+        expected *= _UNKNOWN_FACTOR**2
     ridge = expected / _GEMM_SLOPE_SPREAD**2
     points = list(zip(weights, times, gemms, strict=True))
     along = ridge + count * math.fsum(weight * (x - gemm) ** 2 for weight, _, x in points)

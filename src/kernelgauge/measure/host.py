@@ -57,20 +57,8 @@ class HostSpeed:
         self.fastest_us = min(self.fastest_us, lowest)
         return lowest
 
-    def is_slow(self, control_us: float) -> bool:
-        return control_us > _SLOW * self.fastest_us
-
-    def wait_until_fast(self) -> float:
-        """Wait while the host is slow, as long as the session's patience lasts; returns the last control."""
-        control = self.control_us()
-        while self.is_slow(control) and self.pause():
-            control = self.control_us()
-        return control
-
-    def pause(self) -> bool:
-        """Wait a moment, out of the session's patience; False, at once, if none is left."""
-        if self.patience_seconds <= 0:
-            return False
-        self.patience_seconds -= _PAUSE_SECONDS
-        time.sleep(_PAUSE_SECONDS)
-        return True
+    def wait_until_fast(self) -> None:
+        """Wait while the host is slow, as long as the session's patience lasts."""
+        while self.control_us() > _SLOW * self.fastest_us and self.patience_seconds > 0:
+            self.patience_seconds -= _PAUSE_SECONDS
+            time.sleep(_PAUSE_SECONDS)

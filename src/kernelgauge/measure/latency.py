@@ -91,7 +91,7 @@ class Rounds:
     def disturbed_by(self) -> tuple[str, ...]:
         """Asked after `sample`: what the GPU went through that spoils them; empty if nothing speaks against them."""
         after = self._device.monitor.read(processes=True)
-        return disturbances(self._before, (), after, duration_s=self._timed_s, usual_clock_mhz=None)
+        return disturbances(self._before, (), after, duration_s=self._timed_s)
 
     def require_profiled_kernels(self) -> None:
         """Asked after the last round, of code that was compiled: what was timed must be what was `profiled`.

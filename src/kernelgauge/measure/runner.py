@@ -18,7 +18,7 @@ from ..trace.lane import lane_of
 from ..trace.summary import kernel_work
 from ..workload import Workload
 from .compiler import torch_set_up
-from .conditions import conditions_of_all
+from .conditions import conditions_of
 from .device import Device, roof
 from .nvml import digest
 from .passes import Passes
@@ -166,7 +166,7 @@ def _observed(passes: Passes, subject: Subject, fingerprint: Fingerprint) -> Res
             gpu=device.gpu,
             host=digest(platform.node()) if platform.node() else None,
             controls=controls,
-            conditions=conditions_of_all([each.readings for each in subject.replicates]),
+            conditions=conditions_of([each.readings for each in subject.replicates]),
             ops=tuple(OpRecord(op.name, op.input_shapes) for op in window.ops),
             launch_apis=tuple(launch.call.name for launch in window.launches),
             occupancy_queries=window.occupancy_queries,

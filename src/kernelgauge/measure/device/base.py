@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 
@@ -33,8 +33,8 @@ class Execution:
     external_id: int | None = None
 
 
-class Device(Protocol):
-    """What measuring needs of a device."""
+class Device:
+    """What measuring needs of a device. A subclass leaves out the methods that mean nothing there."""
 
     torch_device: torch.device
     activities: tuple[ProfilerActivity, ...]
@@ -47,6 +47,7 @@ class Device(Protocol):
     warm_up_calls: int  # before anything is timed or profiled
     most_replicates: int | None  # where more of them would not sharpen what a time is for; None: no limit
     most_busy_seconds: float  # in a row, by the calls of one timer: longer slows what follows
+    tolerated_drift: float  # of its clock and of the reference kernels within one run, as a fraction
 
     def check(self, workload: Workload) -> None:
         """Raise `WorkloadUnavailable` if `workload` cannot run here for a reason that is no fault."""
@@ -62,9 +63,11 @@ class Device(Protocol):
 
     def lost(self) -> bool:
         """Whether the device no longer answers. It does not recover in this process."""
+        return False
 
     def executions(self, window: Window) -> list[Execution]:
         """Return the kernels of a window, in launch order."""
+        raise NotImplementedError
 
     def forget_peak(self) -> None:
         """Begin the peak of what is allocated anew, as in a new process.
@@ -73,11 +76,13 @@ class Device(Protocol):
         (docs/baselines.md): its choice would depend on what was measured before.
         """
 
-    def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:
+    def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:  # noqa: ARG002
         """Most memory held at once during `call`, beyond what was held before; None if not observable."""
+        return None
 
     def fingerprint(self) -> Fingerprint:
         """Describe the machine and the software."""
+        raise NotImplementedError
 
 
 # -- the software, and the processor's name ------------------------------------------------------------------------------

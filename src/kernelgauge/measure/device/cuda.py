@@ -15,24 +15,28 @@ from torch import nn
 from torch.profiler import ProfilerActivity
 
 from ...errors import WorkloadUnavailable
+from ...judge.timing import uncertainty
 from ...run import ControlTime, Fingerprint, Roof, Timer
 from ...trace import Window, identity_of
 from ...workload import Workload
 from ..host import HostSpeed
 from ..nvml import Monitor, digest
-from .base import Execution, software
+from .base import Device, Execution, software
 
 __all__ = ["CudaDevice", "control_pair", "roof"]
 
 # The buffer that evicts the L2 must be larger than twice the cache: with less, lines of the workload survive under
 # a replacement policy that is not strict LRU, and a "cold" time is silently warm (flashinfer#4468: 36 % wrong).
 _FLUSH_FACTOR = 3
+# An H200's clock moves in steps of 15 MHz (0.8 % of 1980), and one or two of them are nothing unusual. Its reference kernels
+# spread by 0.1 % between processes. Beyond 3 % the times would pass for a regression.
+_DRIFT = 0.03
 # CUPTI needs some milliseconds before it can be detached, and as many to be gone.
 _DETACHING_CALLS = 10
 _BETWEEN_CALLS_SECONDS = 0.01
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """The current CUDA device of this process."""
 
     activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
@@ -54,6 +58,7 @@ class CudaDevice:
         self._properties = torch.cuda.get_device_properties(self.torch_device)
         uuid = str(self._properties.uuid)
         self.gpu: str | None = digest(uuid)
+        self.tolerated_drift = _DRIFT * uncertainty(self._properties.name)
         self.monitor = Monitor.open(uuid)
         self.controls = control_pair()
         self.host = HostSpeed(_launches(self.torch_device), wait=self.synchronize)
