@@ -29,7 +29,7 @@ from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.host import HostSpeed
 from kernelgauge.measure.nvml import VISIBLE
 from kernelgauge.measure.origins import Origins
-from kernelgauge.measure.runner import Measured, Result, measure
+from kernelgauge.measure.runner import Measured, Result, measure_groups
 from kernelgauge.measure.settings import Settings
 from kernelgauge.trace import REGION, Window, identity_of
 from tests.builders import Event, call, event, region, step
@@ -312,7 +312,8 @@ def tiny(**fields: Any) -> Workload:
 
 def results_of(device: CpuDevice, *workloads: Workload, settings: Settings = QUICK, **more: Any) -> dict[str, Result]:
     """Measure workloads together; results by module."""
-    results = measure(workloads, device, device.fingerprint(), settings, **more)
+    groups = measure_groups(workloads, device, device.fingerprint(), settings, **more)
+    results = {name: result for group in groups for name, result in group.results.items()}
     return {workload.module: results[workload.id] for workload in workloads}
 
 

@@ -18,8 +18,7 @@ _ADDED_FIELDS = (
     "deterministic",
 )  # unknown in a baseline from before them: then no change
 SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python", *_ADDED_FIELDS)
-# Kept for a reader: it moves with the driver by a few MiB on one and the same device.
-_RECORDED_FIELDS = ("memory_bytes",)
+# `memory_bytes` is in neither: it moves with the driver by a few MiB on one and the same device.
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,10 @@ class Comparison:
     Attributes:
         foreign: what makes the baseline one of another kind of machine: nothing is compared.
         moved: what makes it an older one: all is compared, and every verdict names this.
-        recorded: shown nowhere but in a review.
     """
 
     foreign: tuple[FieldChange, ...]
     moved: tuple[FieldChange, ...]
-    recorded: tuple[FieldChange, ...] = ()
 
     @property
     def comparable(self) -> bool:
@@ -64,10 +61,7 @@ class Comparison:
 
 def compare(before: Fingerprint, after: Fingerprint) -> Comparison:
     """Compare the fingerprint of a baseline with that of a run."""
-    foreign, moved, recorded = (
-        _changes(before, after, fields) for fields in (_FOREIGN_FIELDS, SOFTWARE_FIELDS, _RECORDED_FIELDS)
-    )
-    return Comparison(foreign, moved, recorded)
+    return Comparison(_changes(before, after, _FOREIGN_FIELDS), _changes(before, after, SOFTWARE_FIELDS))
 
 
 def _changes(before: Fingerprint, after: Fingerprint, fields: tuple[str, ...]) -> tuple[FieldChange, ...]:

@@ -27,7 +27,6 @@ __all__ = [
     "Review",
     "Reviewed",
     "TimeChange",
-    "comparison_count",
     "joined",
     "plan_update",
     "review",
@@ -102,7 +101,7 @@ def plan_update(
         comparisons: times that the suite has; 0: not known, and those that were measured count.
         limits: gates and sensitivity that the suite asks for, by workload id.
     """
-    comparisons = comparisons or comparison_count(observed)
+    comparisons = comparisons or _comparison_count(observed)
     asked = limits or {}
     plan = [_plan_one(new, stored, comparisons=comparisons, limits=asked.get(new.workload)) for new in observed]
     alive = {workload for suite in declared.values() for workload in suite}  # it may have moved to another suite
@@ -113,7 +112,7 @@ def plan_update(
     return sorted(plan, key=lambda change: change.workload)
 
 
-def comparison_count(observed: Sequence[Baseline]) -> int:
+def _comparison_count(observed: Sequence[Baseline]) -> int:
     """Return how many times an update compares. Its false alarms are controlled over all of them together."""
     return max(1, sum(len(process.timers) for new in observed for process in new.entries[0].processes))
 
@@ -358,12 +357,14 @@ class Review:
     Attributes:
         recorded: how the baselines came about, each with its number of workloads. None: written in schema 2.
         environment: what moved between the baselines and the run, likewise.
+        comparisons: times that the suite has.
     """
 
     device: str
     recorded: tuple[tuple[Recorded | None, int], ...]
     environment: tuple[tuple[FieldChange, int], ...]
     reviewed: tuple[Reviewed, ...]
+    comparisons: int
 
     def of(self, group: Group) -> list[Reviewed]:
         return [each for each in self.reviewed if each.group is group]
@@ -394,7 +395,7 @@ def review(
     """
     observed = [each.observed for each in candidates if each.observed is not None]
     limits = {each.workload: each.limits for each in candidates}
-    comparisons = comparisons or comparison_count(observed)
+    comparisons = comparisons or _comparison_count(observed)
     changes = plan_update(observed, stored, declared, comparisons=comparisons, limits=limits)
     plan = {change.workload: change for change in changes}
     reviewed = [_reviewed(each, stored.get(each.workload), plan, comparisons) for each in candidates]
@@ -412,15 +413,11 @@ def review(
         elif old.suite in suites:
             reviewed.append(Reviewed(name, Group.NOT_MEASURED, None, evidence=("not selected in this run",)))
     compared = [(before, each) for each in observed if isinstance(before := stored.get(each.workload), Baseline)]
-    moved = Counter(
-        change
-        for before, each in compared
-        for change in (*_environment(before, each), *compare(before.fingerprint, each.fingerprint).recorded)
-    )
+    moved = Counter(change for before, each in compared for change in _environment(before, each))
     recorded = Counter(before.recorded for before, _ in compared)
     order = list(Group)
     reviewed.sort(key=lambda each: (order.index(each.group), each.workload))
-    return Review(device, tuple(recorded.items()), tuple(moved.items()), tuple(reviewed))
+    return Review(device, tuple(recorded.items()), tuple(moved.items()), tuple(reviewed), comparisons)
 
 
 def _unusable(error: BaselineError) -> str:

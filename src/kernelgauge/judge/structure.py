@@ -8,14 +8,14 @@ from fnmatch import fnmatchcase
 
 from ..run import Fingerprint, Run
 from ..trace.difference import align
-from ..trace.kernel import configuration_change
+from ..trace.kernel import KernelRecord, configuration_change
 from ..trace.names import decode
 from .baseline import Baseline, Entry
 from .cause import cause_reasons, count_causes, kernel_causes
 from .fingerprint import Comparison
 from .verdict import STRUCTURE, Reason, Status, Verdict
 
-__all__ = ["Expectation", "applicable", "judge_structure", "mismatches"]
+__all__ = ["Expectation", "applicable", "configuration_changes", "judge_structure", "mismatches"]
 
 # -- what a workload declares -----------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
         status = Status.REGRESSED
         headline = "kernels differ from the baseline"
         kernels += _kernel_diff(run, entry)
-    configurations = _configuration_changes(run, entry)
+    configurations = configuration_changes(entry.kernels, run.kernels, of_inductor=False)
     if configurations:
         status = Status.REGRESSED
         headline = headline or "launch configurations differ from the baseline"
@@ -157,12 +157,15 @@ def _kernel_diff(run: Run, entry: Entry) -> list[str]:
     return lines
 
 
-def _configuration_changes(run: Run, entry: Entry) -> list[str]:
+def configuration_changes(
+    before: Sequence[KernelRecord], after: Sequence[KernelRecord], *, of_inductor: bool = True
+) -> list[str]:
+    """Return the launch configurations that differ, a line for each kernel. `of_inductor`: those of its kernels too."""
     return [
         f"{change.after.identity.shown}: {configuration}"
-        for change in align(entry.kernels, run.kernels)
+        for change in align(before, after)
         if change.before is not None and change.after is not None
-        if not change.after.identity.is_inductors
+        if of_inductor or not change.after.identity.is_inductors
         if (configuration := configuration_change(change.before.identity, change.after.identity))
     ]
 

@@ -25,7 +25,7 @@ from .passes import Passes
 from .settings import Settings
 from .subject import DeviceLost, Subject, prepare_together
 
-__all__ = ["Measured", "MeasuredGroup", "Result", "measure", "measure_groups"]
+__all__ = ["Measured", "MeasuredGroup", "Result", "measure_groups"]
 
 Progress = Callable[[str], None]
 
@@ -114,18 +114,6 @@ def measure_groups(
             yield MeasuredGroup({**results, **failed}, passes, fingerprint)
             for subject in subjects:
                 subject.only_instance = None  # the next ones are built before these subjects are gone
-
-
-def measure(
-    workloads: Sequence[Workload],
-    device: Device,
-    fingerprint: Fingerprint,
-    settings: Settings,
-    progress: Progress = lambda _: None,
-) -> dict[str, Result]:
-    """Measure workloads, and nothing twice; by id. See `MeasuredGroup`."""
-    groups = measure_groups(workloads, device, fingerprint, settings, progress)
-    return {name: result for group in groups for name, result in group.results.items()}
 
 
 # -- the run of one workload ------------------------------------------------------------------------------------------
