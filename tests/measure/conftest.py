@@ -24,9 +24,8 @@ from kernelgauge import Timer, Workload
 from kernelgauge.measure import profile, subject
 from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.conditions import Reading
-from kernelgauge.measure.device import Execution
+from kernelgauge.measure.device import Execution, HostSpeed
 from kernelgauge.measure.device.cpu import CpuDevice
-from kernelgauge.measure.host import HostSpeed
 from kernelgauge.measure.nvml import VISIBLE
 from kernelgauge.measure.origins import Origins
 from kernelgauge.measure.runner import Measured, Result, measure_groups

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernelgauge.measure.host import HostSpeed
+from kernelgauge.measure.device import HostSpeed
 from kernelgauge.measure.settings import Settings
 from kernelgauge.run import Sample, Timer
 from tests.measure.conftest import Clock, FakeGpu, measured

@@ -4,10 +4,13 @@ from ..run import Observation, observe
 from .baseline import (
     SCHEMA_VERSION,
     Baseline,
+    Comparison,
     Entry,
+    FieldChange,
     Process,
     Recorded,
     combined,
+    compare,
     decode_baseline,
     encode_baseline,
     from_run,
@@ -15,7 +18,6 @@ from .baseline import (
     references_us,
 )
 from .cause import cause_reasons, compile_causes
-from .fingerprint import Comparison, FieldChange, compare
 from .review import (
     Action,
     Candidate,

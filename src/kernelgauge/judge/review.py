@@ -13,9 +13,8 @@ import msgspec
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Timer
 from ..trace.kernel import KernelIdentity
-from .baseline import Baseline, Entry, Likeness, Recorded, gemm_kernel, merge_entries
+from .baseline import Baseline, Entry, FieldChange, Likeness, Recorded, compare, gemm_kernel, merge_entries
 from .cause import cause_reasons, kernel_causes
-from .fingerprint import FieldChange, compare
 from .timing import Decision, Limits, decide, prior_for
 from .verdict import Status
 
@@ -86,7 +85,7 @@ class TimeChange:
 
 def plan_update(
     observed: Sequence[Baseline],
-    stored: Mapping[str, Baseline | BaselineError | None],
+    stored: Mapping[str, Baseline | BaselineError],
     declared: Mapping[str, Collection[str]],
     *,
     comparisons: int = 0,
@@ -96,14 +95,17 @@ def plan_update(
 
     Args:
         observed: what was measured and may be stored.
-        stored: what the folder of this GPU holds now, by workload id; an error or None: a file that cannot be read.
+        stored: what the folder of this GPU holds now, by workload id; an error: a file that cannot be read.
         declared: ids that each suite of this run declares, selected or not, by the suite's folder.
         comparisons: times that the suite has; 0: not known, and those that were measured count.
         limits: gates and sensitivity that the suite asks for, by workload id.
     """
     comparisons = comparisons or _comparison_count(observed)
     asked = limits or {}
-    plan = [_plan_one(new, stored, comparisons=comparisons, limits=asked.get(new.workload)) for new in observed]
+    plan = [
+        _plan_one(new, stored.get(new.workload), comparisons=comparisons, limits=asked.get(new.workload))
+        for new in observed
+    ]
     alive = {workload for suite in declared.values() for workload in suite}  # it may have moved to another suite
     alive |= {new.workload for new in observed}
     for workload, old in stored.items():
@@ -118,17 +120,12 @@ def _comparison_count(observed: Sequence[Baseline]) -> int:
 
 
 def _plan_one(
-    new: Baseline,
-    stored: Mapping[str, Baseline | BaselineError | None],
-    *,
-    comparisons: int,
-    limits: Limits | None = None,
+    new: Baseline, old: Baseline | BaselineError | None, *, comparisons: int, limits: Limits | None = None
 ) -> PlannedChange:
     """Plan one file. `new`: a baseline of one process."""
-    if new.workload not in stored:
+    if old is None:
         return PlannedChange(Action.CREATE, new.workload, new, _summary(new))
-    old = stored[new.workload]
-    if not isinstance(old, Baseline):
+    if isinstance(old, BaselineError):
         return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
     changes = _time_changes(old, new, comparisons=comparisons, limits=limits)
     # A time that did not move stays as it is stored, so that slow drift adds up until it shows.
@@ -491,7 +488,7 @@ def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequen
 def _disagreements(new: Baseline, candidate: Candidate, comparisons: int) -> Iterator[str]:
     """Yield the other runs that disagree: an update would replace one by the other."""
     for other in candidate.others:
-        change = _plan_one(new, {new.workload: other}, comparisons=comparisons, limits=candidate.limits)
+        change = _plan_one(new, other, comparisons=comparisons, limits=candidate.limits)
         if change.action is Action.KEEP:
             continue
         _, alike = other.entry_like(new.entries[0].kernels)

@@ -10,9 +10,8 @@ from ..run import Fingerprint, Run
 from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change
 from ..trace.names import decode
-from .baseline import Baseline, Entry
+from .baseline import Baseline, Comparison, Entry
 from .cause import cause_reasons, count_causes, kernel_causes
-from .fingerprint import Comparison
 from .verdict import STRUCTURE, Reason, Status, Verdict
 
 __all__ = ["Expectation", "applicable", "configuration_changes", "judge_structure", "mismatches"]

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
 from ..run import Run, Timer, observe
-from .baseline import Baseline, Entry, Likeness, gemm_kernel, is_other_choice, references_us
+from .baseline import Baseline, Comparison, Entry, Likeness, gemm_kernel, is_other_choice, references_us
 from .cause import cause_reasons, count_causes, kernel_causes
-from .fingerprint import Comparison
 from .structure import configuration_changes
 from .timing import Decision, Limits, ProcessTime, decide, prior_for, reference_moves
 from .verdict import Reason, Status, Verdict

@@ -15,9 +15,10 @@ from .conditions import Reading, disturbances
 from .device import Device
 from .instance import Instance, build, collector_paused, grad_mode, reporting, warm_up
 from .profile import are_alike, listed, profile_session, without
-from .settings import LATENCY_WARM_UP_SECONDS
 
 __all__ = ["Rounds"]
+
+_WARM_UP_SECONDS = 0.02
 
 
 class Rounds:
@@ -67,7 +68,7 @@ class Rounds:
         if self._done % self._iterations == 0:
             instance = self._next_instance()
             self._device.host.wait_until_fast()
-            warm_up(self._device, instance, calls=self._device.warm_up_calls, seconds=LATENCY_WARM_UP_SECONDS)
+            warm_up(self._device, instance, calls=self._device.warm_up_calls, seconds=_WARM_UP_SECONDS)
         self._done += 1
         assert self._instance is not None
         self._controls_us.append(self._device.host.round_trip_us())

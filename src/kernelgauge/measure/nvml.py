@@ -88,21 +88,30 @@ def digest_of(name: str) -> str | None:
 @contextmanager
 def _nvml() -> Iterator[Any]:  # pynvml has no types
     """Return the module, initialised; None where there is no driver or no library."""
+    nvml, _ = _initialised()
+    try:
+        yield nvml
+    finally:
+        _shut_down(nvml)
+
+
+def _initialised() -> tuple[Any, str]:
+    """Return the module, or None and why."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except (ImportError, OSError):
-        yield None
-        return
-    except pynvml.NVMLError:
-        yield None
-        return
-    try:
-        yield pynvml
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+    except (ImportError, OSError) as error:
+        return None, f"no NVML: {error}"
+    except pynvml.NVMLError as error:
+        return None, f"no NVML: {error}"
+    return pynvml, ""
+
+
+def _shut_down(nvml: Any) -> None:
+    if nvml is not None:
+        with suppress(nvml.NVMLError):  # the end of the process does the same
+            nvml.nvmlShutdown()
 
 
 def _uuids(nvml: Any) -> Iterator[str]:
@@ -164,20 +173,15 @@ class Monitor:
     @classmethod
     def open(cls, uuid: str) -> Monitor:
         """Find a GPU by UUID, because NVML's index is not CUDA's (nsight-python#35). Never raises: see `why_not`."""
+        nvml, why_not = _initialised()
+        if nvml is None:
+            return cls(why_not=why_not)
+        with suppress(nvml.NVMLError):
+            return cls(nvml, nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
         try:
-            import pynvml
-        except ImportError as error:
-            return cls(why_not=f"no NVML: {error}")
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            return cls(why_not=f"no NVML: {error}")
-        with suppress(pynvml.NVMLError):
-            return cls(pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
-        try:
-            return cls(pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}"), is_slice=True)
-        except pynvml.NVMLError as error:
-            _shut_down(pynvml)
+            return cls(nvml, nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}"), is_slice=True)
+        except nvml.NVMLError as error:
+            _shut_down(nvml)
             return cls(why_not=f"NVML does not know the GPU {uuid}: {error}")
 
     @property
@@ -309,10 +313,3 @@ def _others(
         pids,
         None if used is None else max(shares, default=0),
     )
-
-
-def _shut_down(nvml: Any) -> None:
-    if nvml is None:
-        return
-    with suppress(nvml.NVMLError):  # the end of the process does the same
-        nvml.nvmlShutdown()

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, median
+from statistics import median
 
 from ..errors import DisturbedError, KernelgaugeError, TimesError
 from ..run import ControlTime
@@ -72,9 +72,8 @@ class Passes:
         while active := [subject for subject in subjects if not subject.is_done(self.settings)]:
             now = time.perf_counter()
             if now - told_at >= _TOLD_EVERY_S:
-                left = _left(active, self.settings)
                 pass_ = self._made - first + 1
-                self.progress(f"timing, pass {pass_}: {len(active)} of {len(subjects)} workloads{left}")
+                self.progress(f"timing, pass {pass_}: {len(active)} of {len(subjects)} workloads")
                 told_at = now
             for subject in (*self._controls, *active):
                 kept = self._one_replicate(subject)
@@ -129,17 +128,6 @@ class Passes:
                 )
             )
         return None
-
-
-def _left(active: Sequence[Subject], settings: Settings) -> str:
-    """How long it will take at least: for each workload's least number of replicates, by what its own took so far."""
-    seconds = math.fsum(
-        fmean(each.seconds for each in subject.replicates)
-        * max(0, subject.own(settings).replicates - len(subject.replicates))
-        for subject in active
-        if subject.replicates
-    )
-    return f", {seconds:.0f} s at least" if seconds >= 1 else ""
 
 
 def _ends_all(controls: Sequence[Subject], device: Device) -> KernelgaugeError | None:

@@ -11,9 +11,8 @@ from ...errors import WorkloadUnavailable
 from ...run import Fingerprint, Timer
 from ...trace import Window, computing_ops, identity_of_op
 from ...workload import Workload
-from ..host import HostSpeed
 from ..nvml import Monitor
-from .base import Device, Execution, cpu_name, software
+from .base import Device, Execution, HostSpeed, cpu_name, software
 
 __all__ = ["CpuDevice"]
 

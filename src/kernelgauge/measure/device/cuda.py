@@ -19,9 +19,8 @@ from ...judge.timing import uncertainty
 from ...run import ControlTime, Fingerprint, Roof, Timer
 from ...trace import Window, identity_of
 from ...workload import Workload
-from ..host import HostSpeed
 from ..nvml import Monitor, digest
-from .base import Device, Execution, software
+from .base import Device, Execution, HostSpeed, software
 
 __all__ = ["CudaDevice", "control_pair", "roof"]
 
