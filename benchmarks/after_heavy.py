@@ -69,7 +69,7 @@ def measured(subject: Subject, device: Device, index: int, calls: Calls) -> Repl
 
 
 def capped_ms(one: Replicate) -> float:
-    conditions = conditions_of(one.readings)
+    conditions = conditions_of([one.readings])
     return sum((conditions.throttled_ms or {}).values()) if conditions else 0.0
 
 

@@ -18,9 +18,8 @@ from statistics import fmean, median, stdev
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("src", "perf")]
 
 from kernelgauge.measure.device import Device, choose_device
-from kernelgauge.measure.instance import Instance, build, first_call
-from kernelgauge.measure.profile import Session, profile_session
-from kernelgauge.measure.timing import warm_up
+from kernelgauge.measure.instance import Instance, build, first_call, warm_up
+from kernelgauge.measure.profile import ProfilerSession, profile_session
 from kernelgauge.run import Timer, summarize
 from kernelgauge.trace import Window
 from workloads import WORKLOADS
@@ -37,7 +36,9 @@ def idle_us(window: Window) -> float:
 def timed(device: Device, instance: Instance, hold_us: float) -> tuple[float, float]:
     """Device time and idle time of one replicate."""
     warm_up(device, instance, calls=3, seconds=0.02)
-    session: Session = profile_session(device, instance, iterations=_ITERATIONS, warmup=_WARM_UP, hold_us=hold_us)
+    session: ProfilerSession = profile_session(
+        device, instance, iterations=_ITERATIONS, warmup=_WARM_UP, hold_us=hold_us
+    )
     kernels = zip(*([each.duration_us for each in executions] for executions in session.executions), strict=True)
     device_us = sum(summarize(list(kernel), Timer.DEVICE.statistic) for kernel in kernels)
     return device_us, median(map(idle_us, session.windows))

@@ -20,9 +20,8 @@ from statistics import median
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("src", "perf")]
 
 from kernelgauge.measure.device import Device, choose_device
-from kernelgauge.measure.instance import Instance, build, first_call
+from kernelgauge.measure.instance import Instance, build, first_call, warm_up
 from kernelgauge.measure.profile import profile_session
-from kernelgauge.measure.timing import warm_up
 from kernelgauge.run import summarize
 from workloads import WORKLOADS
 

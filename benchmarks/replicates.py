@@ -29,9 +29,8 @@ import numpy as np
 
 from kernelgauge import Workload
 from kernelgauge.measure.device import Device, choose_device
-from kernelgauge.measure.instance import build, first_call
+from kernelgauge.measure.instance import build, first_call, host_calls, warm_up
 from kernelgauge.measure.profile import ProfilerSession, profile_session
-from kernelgauge.measure.timing import host_calls, warm_up
 from kernelgauge.run import Timer, summarize
 from workloads import WORKLOADS
 

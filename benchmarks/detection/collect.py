@@ -51,11 +51,18 @@ from detection.injected import LEAST_TURNS, Injection, SpinTime, slowed
 from kernelgauge import Workload
 from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device import Device, choose_device
-from kernelgauge.measure.instance import Instance, build, first_call
+from kernelgauge.measure.instance import (
+    Instance,
+    build,
+    call_duration_us,
+    collector_paused,
+    first_call,
+    host_calls,
+    warm_up,
+)
 from kernelgauge.measure.profile import profile_session
 from kernelgauge.measure.replicate import Pace, held_session
 from kernelgauge.measure.settings import Settings
-from kernelgauge.measure.timing import call_duration_us, collector_paused, host_calls, warm_up
 
 Call = Callable[[], object]
 CallBuilder = Callable[[int], Instance]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
-    from .judge.expectation import Expectation
+    from .judge.structure import Expectation
     from .plugin.fixtures import Sibling
     from .run import Run, Timer
     from .workload import Dtype, Matrix, Pass, Workload
@@ -32,7 +32,7 @@ __version__ = "0.1.0"
 # Imported at first use: the pytest plugin is loaded in sessions without a suite too.
 _HOMES = {
     "Dtype": "workload",
-    "Expectation": "judge.expectation",
+    "Expectation": "judge.structure",
     "KernelgaugeError": "errors",
     "Matrix": "workload",
     "Pass": "workload",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .errors import WorkloadError
-from .judge.expectation import Expectation
+from .judge.structure import Expectation
 from .run import Timer
 
 if TYPE_CHECKING:

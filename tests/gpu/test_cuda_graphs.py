@@ -15,7 +15,7 @@ def test_one_graph_is_recorded_however_many_replicates_are_made() -> None:
     from torch._inductor.cudagraph_trees import get_manager
 
     from kernelgauge.measure.device import CudaDevice
-    from kernelgauge.measure.runner import Measured, measure
+    from kernelgauge.measure.runner import Measured, measure_groups
     from kernelgauge.measure.settings import Settings
 
     device = CudaDevice()
@@ -26,7 +26,8 @@ def test_one_graph_is_recorded_however_many_replicates_are_made() -> None:
         inputs=lambda: (torch.randn(64, 512),),
         compile={"mode": "reduce-overhead"},
     )
-    result = measure([workload], device, device.fingerprint(), Settings(replicates=12))[workload.id]
+    (group,) = measure_groups([workload], device, device.fingerprint(), Settings(replicates=12))
+    result = group.results[workload.id]
     assert isinstance(result, Measured), result
     assert "cudaGraphLaunch" in result.run.launch_apis
     manager = get_manager(torch.cuda.current_device(), create_if_none_exists=False)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kernelgauge.errors import BaselineError
 from kernelgauge.judge import (
     Action,
     Baseline,
@@ -45,7 +46,7 @@ def steady(factor: float = 1.0) -> tuple[float, ...]:
     return (200.0 * factor,) * 4
 
 
-def plan_one(old: Baseline | None, new: Baseline) -> PlannedChange:
+def plan_one(old: Baseline | BaselineError, new: Baseline) -> PlannedChange:
     (change,) = plan_update([new], {new.workload: old}, {new.suite: {new.workload}})
     return change
 
@@ -119,7 +120,8 @@ def test_plan_replaces_all_where_something_exact_differs(changes: dict[str, Any]
     new = baseline(**changes)
     expected = PlannedChange(UPDATE, WORKLOAD, new, (detail, *forgets(5)))
     assert plan_one(drawn({1024: 3, 512: 2}), new) == expected
-    assert plan_one(None, new) == PlannedChange(UPDATE, WORKLOAD, new, ("the stored file cannot be read",))
+    unreadable = BaselineError("it is truncated")
+    assert plan_one(unreadable, new) == PlannedChange(UPDATE, WORKLOAD, new, ("the stored file cannot be read",))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.measure.conditions import Reading, conditions_of, conditions_of_all, disturbances
+from kernelgauge.measure.conditions import Reading, conditions_of, disturbances
 from kernelgauge.run import Conditions
 from tests.measure.conftest import COUNTERS
 
@@ -26,8 +26,6 @@ def well(**changed: Any) -> Reading:
     """Return the reading of a busy H200 on which all is well."""
     fields: dict[str, Any] = {
         "sm_clock_mhz": 1980,
-        "memory_clock_mhz": 3201,
-        "max_sm_clock_mhz": 1980,
         "event_reasons": 0,
         "power_watts": 420.0,
         "temperature_c": 50,
@@ -86,8 +84,19 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], tup
 @pytest.mark.parametrize(("before", "during", "after", "expected"), CASES.values(), ids=CASES)
 def test_disturbances_name_what_spoils(before: Any, during: Any, after: Any, expected: tuple[str, ...]) -> None:
     window = [well(**each) for each in during]
-    found = disturbances(well(**before), window, well(**after), duration_s=0.06, usual_clock_mhz=1980)
+    named = {"duration_s": 0.06, "usual_clock_mhz": 1980, "tolerated_drift": 0.03}
+    found = disturbances(well(**before), window, well(**after), **named)
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("tolerated", "found"),
+    [(0.03, ("SM clock 1780 MHz where 1980 is usual, and no power cap explains it",)), (0.12, ())],
+)
+def test_disturbances_allow_a_clock_of_unknown_gpu_more(tolerated: float, found: tuple[str, ...]) -> None:
+    during = [well(sm_clock_mhz=1780)]
+    named = {"duration_s": 0.06, "usual_clock_mhz": 1980, "tolerated_drift": tolerated}
+    assert disturbances(well(), during, well(), **named) == found
 
 
 def test_conditions_hold_extremes_of_one_measurement() -> None:
@@ -97,7 +106,7 @@ def test_conditions_hold_extremes_of_one_measurement() -> None:
         well(sm_clock_mhz=1500, event_reasons=CAP | 0x8000, other_processes=2),
         well(sm_clock_mhz=1800, temperature_c=58, other_utilization_percent=4, throttled_ns=counted(power_cap=1.5)),
     ]
-    assert conditions_of(readings) == Conditions(
+    assert conditions_of([readings]) == Conditions(
         lowest_sm_clock_mhz=1500,
         median_sm_clock_mhz=1800.0,
         max_temperature_c=58,
@@ -109,7 +118,7 @@ def test_conditions_hold_extremes_of_one_measurement() -> None:
     )
 
 
-def test_conditions_of_all_skip_throttling_between() -> None:
+def test_conditions_skip_throttling_between_measurements() -> None:
     rose = [[0, 10], [500, 530]]
-    whole = conditions_of_all([[well(throttled_ns=counted(power_cap=ms)) for ms in window] for window in rose])
+    whole = conditions_of([[well(throttled_ns=counted(power_cap=ms)) for ms in window] for window in rose])
     assert whole.throttled_ms == {"power cap": pytest.approx(40.0)}

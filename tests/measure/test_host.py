@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernelgauge.measure.host import HostSpeed
+from kernelgauge.measure.device import HostSpeed
 from kernelgauge.measure.settings import Settings
 from kernelgauge.run import Sample, Timer
 from tests.measure.conftest import Clock, FakeGpu, measured
@@ -43,7 +43,7 @@ def test_host_speed_waits_until_it_is_fast(clock: Clock) -> None:
     work = Work(clock, *tens(10.0, 25.0, 25.0, 12.0, 25.0))
     speed = HostSpeed(work, patience_seconds=5.0)
     speed.control_us()
-    assert speed.wait_until_fast() == 12.0
+    speed.wait_until_fast()
     assert clock.slept_s == pytest.approx(0.1)
     assert work.done == 40
 
@@ -54,7 +54,7 @@ def test_host_speed_spends_its_patience_once(clock: Clock) -> None:
     speed.control_us()
     for looks in (3, 1):
         before = work.done
-        assert speed.wait_until_fast() == 25.0
+        speed.wait_until_fast()
         assert work.done - before == 10 * looks
     assert clock.slept_s == pytest.approx(0.1)
 

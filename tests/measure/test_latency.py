@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from kernelgauge.errors import DisturbedError, OtherKernelsError, WorkloadError
+from kernelgauge.measure.device import HostSpeed
 from kernelgauge.measure.device.cpu import CpuDevice
-from kernelgauge.measure.host import HostSpeed
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.trace import KernelIdentity
 from tests.builders import FUSED

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from kernelgauge.measure.conditions import Reading
-from kernelgauge.measure.nvml import VISIBLE, GpuSettings, Monitor, digest, digest_of, gpu_settings, visible_gpus
+from kernelgauge.measure.nvml import VISIBLE, Monitor, digest, digest_of, visible_gpus
 from tests.measure.conftest import ANOTHER, OTHER, OWN, UUID, Clock, FakeNvml
 
 QUERIES = {  # and the fields of a reading that depend on them
-    "nvmlDeviceGetClockInfo": {"sm_clock_mhz", "memory_clock_mhz"},
-    "nvmlDeviceGetMaxClockInfo": {"max_sm_clock_mhz"},
+    "nvmlDeviceGetClockInfo": {"sm_clock_mhz"},
     "nvmlDeviceGetPowerUsage": {"power_watts"},
     "nvmlDeviceGetTemperature": {"temperature_c"},
     "nvmlDeviceGetFieldValues": {"throttled_ns"},
@@ -41,14 +40,7 @@ def second_reading(monitor: Monitor, clock: Clock, happens: Callable[[], object]
 def test_reading_is_the_state_of_the_gpu(nvml: FakeNvml, monitor: Monitor) -> None:
     nvml.reasons = 4
     assert monitor.available
-    assert monitor.read() == Reading(
-        sm_clock_mhz=1980,
-        memory_clock_mhz=3201,
-        max_sm_clock_mhz=1985,
-        event_reasons=4,
-        power_watts=420.5,
-        temperature_c=50,
-    )
+    assert monitor.read() == Reading(sm_clock_mhz=1980, event_reasons=4, power_watts=420.5, temperature_c=50)
 
 
 @pytest.mark.parametrize("error", ["NVMLError", "NVMLLibraryMismatchError", "missing"])
@@ -64,7 +56,9 @@ def test_reading_with_failing_query_lacks_its_fields(
 
 
 def knows_nothing(monitor: Monitor) -> bool:
-    return not monitor.available and monitor.read() == Reading() == monitor.read(processes=True)
+    settings = monitor.driver, monitor.power_limit_watts, monitor.mig
+    read = monitor.read(), monitor.read(processes=True)
+    return not monitor.available and read == (Reading(), Reading()) and settings == (None, None, None)
 
 
 def test_monitor_without_library_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +66,6 @@ def test_monitor_without_library_knows_nothing(monkeypatch: pytest.MonkeyPatch) 
     monitor = Monitor.open(UUID)
     assert knows_nothing(monitor)
     assert monitor.why_not.startswith("no NVML: import of pynvml")
-    assert gpu_settings(UUID) == GpuSettings()
     assert visible_gpus() == ()
 
 
@@ -92,15 +85,13 @@ def test_monitor_without_driver_or_gpu_knows_nothing(nvml: FakeNvml, failing: st
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_monitor_closes_nvml_once(nvml: FakeNvml, fails: bool) -> None:
-    with Monitor.open(UUID) as monitor:
-        assert nvml.open == 1
-        if fails:
-            nvml.failing["nvmlShutdown"] = nvml.NVMLError
-    monitor.close()
+def test_monitor_shuts_nvml_down_when_it_is_gone(nvml: FakeNvml, fails: bool) -> None:
+    monitor = Monitor.open(UUID)
+    assert (monitor.available, nvml.open) == (True, 1)
+    if fails:
+        nvml.failing["nvmlShutdown"] = nvml.NVMLError
+    del monitor
     assert nvml.open == int(fails)
-    assert knows_nothing(monitor)
-    assert monitor.why_not == "closed"
 
 
 OTHERS = {
@@ -169,20 +160,19 @@ DRIVER = "580.159.04"
 @pytest.mark.parametrize(
     ("gpu", "failing", "expected"),
     [
-        ("GPU", "", GpuSettings(DRIVER, 700.5, mig=True)),
-        ("none", "", GpuSettings(DRIVER)),
-        ("GPU", "nvmlDeviceGetMigMode", GpuSettings(DRIVER, 700.5, mig=False)),
-        ("MIG", "nvmlDeviceGetMigMode", GpuSettings(DRIVER, 700.5, mig=True)),
-        ("GPU", "nvmlDeviceGetEnforcedPowerLimit", GpuSettings(DRIVER, None, mig=True)),
-        ("GPU", "nvmlSystemGetDriverVersion", GpuSettings()),
-        ("GPU", "nvmlInit", GpuSettings()),
+        ("GPU", "", (DRIVER, 700.5, True)),
+        ("none", "", (None, None, None)),
+        ("GPU", "nvmlDeviceGetMigMode", (DRIVER, 700.5, False)),
+        ("MIG", "nvmlDeviceGetMigMode", (DRIVER, 700.5, True)),
+        ("GPU", "nvmlDeviceGetEnforcedPowerLimit", (DRIVER, None, True)),
+        ("GPU", "nvmlSystemGetDriverVersion", (None, 700.5, True)),
     ],
 )
-def test_gpu_settings_are_what_nvml_knows(nvml: FakeNvml, gpu: str, failing: str, expected: GpuSettings) -> None:
+def test_monitor_knows_the_settings_of_its_gpu(nvml: FakeNvml, gpu: str, failing: str, expected: object) -> None:
     nvml.gpus, nvml.mig = [f"{gpu}-{UUID}"], [1, 0]
     nvml.failing = {failing: nvml.NVMLError}
-    assert gpu_settings(UUID) == expected
-    assert nvml.open == 0
+    monitor = Monitor.open(UUID)
+    assert (monitor.driver, monitor.power_limit_watts, monitor.mig) == expected
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from kernelgauge.errors import MeasurementError, WorkloadError, WorkloadUnavailable
-from kernelgauge.measure import controls
 from kernelgauge.measure.conditions import Reading
-from kernelgauge.measure.controls import control_pair, roof
-from kernelgauge.measure.device import CudaDevice
+from kernelgauge.measure.device import CudaDevice, cuda, roof
 from kernelgauge.measure.device.cpu import CpuDevice
+from kernelgauge.measure.device.cuda import control_pair
 from kernelgauge.measure.runner import Measured
 from kernelgauge.measure.settings import Settings
 from kernelgauge.run import ControlTime
@@ -121,6 +120,13 @@ def test_controls_that_drift_invalidate_every_time(
         assert bool(result.run.samples) is not bool(got)
 
 
+@pytest.mark.parametrize(("slower_us", "refused"), [(55.0, False), (57.0, True)])
+def test_controls_of_unknown_gpu_may_drift_further(gpu: FakeGpu, slower_us: float, refused: bool) -> None:
+    gpu.tolerated_drift = 0.12
+    gpu.controls = (gpu.workload("copy", [50.0] * 4 + [slower_us] * 2),)
+    assert bool(measured(gpu, gpu.workload("a"), settings=SIX).run.incomplete) is refused
+
+
 @pytest.mark.parametrize(("fails_in", "replicates"), [(0, 0), (3, 3)], ids=["profiling", "timing"])
 def test_controls_that_fail_end_everything(gpu: FakeGpu, fails_in: int, replicates: int) -> None:
     error = WorkloadError("gemm: it broke")
@@ -134,8 +140,8 @@ def test_controls_that_fail_end_everything(gpu: FakeGpu, fails_in: int, replicat
 def test_control_pair_is_a_copy_and_a_gemm(cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     (copied,) = (workload for workload in control_pair() if workload.module == "copy")
     assert torch.Size(copied.shape).numel() * 2 >= 128 << 20  # in fp16; the L2 of a B200 has 126 MiB
-    monkeypatch.setattr(controls, "_COPIED", (2, 8))
-    monkeypatch.setattr(controls, "_GEMM", (4, 4, 4))
+    monkeypatch.setattr(cuda, "_COPIED", (2, 8))
+    monkeypatch.setattr(cuda, "_GEMM", (4, 4, 4))
     results = results_of(cpu, *control_pair())
     names = {name: result.run.kernel_names() for name, result in results.items() if isinstance(result, Measured)}
     assert names == {"copy": ["aten::neg"], "gemm": ["aten::mm"]}

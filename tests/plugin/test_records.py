@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -199,11 +198,9 @@ def test_step_summary_gets_no_more_than_github_takes(project: Project, step: Pat
     assert warned == (room == 0)
 
 
-@pytest.mark.parametrize("kind", ["folder", "device", "fifo"])
+@pytest.mark.parametrize("kind", ["folder", "device"])
 def test_unwritable_step_summary_is_a_warning(project: Project, step: Path, monkeypatch: Any, kind: str) -> None:
-    paths = {"device": Path("/dev/full"), "folder": project.root, "fifo": step}
-    if kind == "fifo":
-        os.mkfifo(step)
+    paths = {"device": Path("/dev/full"), "folder": project.root}
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(paths[kind]))
     result = project.run()
     assert result.ret == pytest.ExitCode.OK

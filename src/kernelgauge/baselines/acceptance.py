@@ -21,7 +21,6 @@ from ..judge import (
     Status,
     Verdict,
     combined,
-    comparison_count,
     from_run,
     joined,
     plan_update,
@@ -46,7 +45,6 @@ class Pending:
     review: Review
     stored: dict[str, Baseline | BaselineError]
     candidates: dict[str, Candidate]  # by workload id
-    comparisons: int  # times that the suite has
 
 
 @dataclass(frozen=True)
@@ -102,17 +100,15 @@ def _pending(together: Sequence[Results], store: BaselineStore) -> Pending:
         for name, old in stored.items()
         if isinstance(old, Baseline) and old.suite in declared_by
     }
-    observed = [each.observed for each in candidates.values() if each.observed is not None]
-    comparisons = max(results.comparisons for results in together) or comparison_count(observed)
     found = review(
         device,
         list(candidates.values()),
         stored,
         {suite: results.declared[suite] for suite, results in declared_by.items()},
         vanished_doubts=doubts,
-        comparisons=comparisons,
+        comparisons=max(results.comparisons for results in together),
     )
-    return Pending(found, stored, candidates, comparisons)
+    return Pending(found, stored, candidates)
 
 
 def _vanished_doubts(results: Results, old: Baseline) -> Iterator[str]:
@@ -177,7 +173,7 @@ def _addition(waiting: Pending, each: Reviewed) -> tuple[Reviewed, PlannedChange
     each = replace(each, doubts=candidate.shortcomings)
     runs = (*candidate.others, candidate.observed)
     try:
-        whole = with_runs(old, runs, comparisons=waiting.comparisons, limits=candidate.limits)
+        whole = with_runs(old, runs, comparisons=waiting.review.comparisons, limits=candidate.limits)
     except ValueError as error:
         return replace(each, never=(*each.never, f"it cannot be added: {error}")), None
     if whole == old:

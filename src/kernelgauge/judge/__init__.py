@@ -4,10 +4,13 @@ from ..run import Observation, observe
 from .baseline import (
     SCHEMA_VERSION,
     Baseline,
+    Comparison,
     Entry,
+    FieldChange,
     Process,
     Recorded,
     combined,
+    compare,
     decode_baseline,
     encode_baseline,
     from_run,
@@ -15,9 +18,6 @@ from .baseline import (
     references_us,
 )
 from .cause import cause_reasons, compile_causes
-from .expectation import Expectation, applicable, mismatches
-from .fingerprint import Comparison, FieldChange, compare
-from .priors import FALSE_ALARMS_PER_RUN, Limits, Prior, prior_for
 from .review import (
     Action,
     Candidate,
@@ -26,14 +26,23 @@ from .review import (
     Review,
     Reviewed,
     TimeChange,
-    comparison_count,
     joined,
     plan_update,
     review,
 )
-from .structure import judge_structure
+from .structure import Expectation, applicable, judge_structure, mismatches
 from .time_verdict import judge_time, not_measured
-from .timing import Decision, ProcessTime, decide, on_same_host, variance_between_processes
+from .timing import (
+    FALSE_ALARMS_PER_RUN,
+    Decision,
+    Limits,
+    Prior,
+    ProcessTime,
+    decide,
+    on_same_host,
+    prior_for,
+    variance_between_processes,
+)
 from .verdict import (
     DECLARED,
     MEASUREMENT,
@@ -82,7 +91,6 @@ __all__ = [
     "cause_reasons",
     "combined",
     "compare",
-    "comparison_count",
     "compile_causes",
     "decide",
     "decode_baseline",

@@ -13,11 +13,9 @@ import msgspec
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Timer
 from ..trace.kernel import KernelIdentity
-from .baseline import Baseline, Entry, Likeness, Recorded, gemm_kernel, merge_entries
+from .baseline import Baseline, Entry, FieldChange, Likeness, Recorded, compare, gemm_kernel, merge_entries
 from .cause import cause_reasons, kernel_causes
-from .fingerprint import FieldChange, compare
-from .priors import Limits, prior_for
-from .timing import Decision, decide
+from .timing import Decision, Limits, decide, prior_for
 from .verdict import Status
 
 __all__ = [
@@ -28,7 +26,6 @@ __all__ = [
     "Review",
     "Reviewed",
     "TimeChange",
-    "comparison_count",
     "joined",
     "plan_update",
     "review",
@@ -88,7 +85,7 @@ class TimeChange:
 
 def plan_update(
     observed: Sequence[Baseline],
-    stored: Mapping[str, Baseline | BaselineError | None],
+    stored: Mapping[str, Baseline | BaselineError],
     declared: Mapping[str, Collection[str]],
     *,
     comparisons: int = 0,
@@ -98,14 +95,17 @@ def plan_update(
 
     Args:
         observed: what was measured and may be stored.
-        stored: what the folder of this GPU holds now, by workload id; an error or None: a file that cannot be read.
+        stored: what the folder of this GPU holds now, by workload id; an error: a file that cannot be read.
         declared: ids that each suite of this run declares, selected or not, by the suite's folder.
         comparisons: times that the suite has; 0: not known, and those that were measured count.
         limits: gates and sensitivity that the suite asks for, by workload id.
     """
-    comparisons = comparisons or comparison_count(observed)
+    comparisons = comparisons or _comparison_count(observed)
     asked = limits or {}
-    plan = [_plan_one(new, stored, comparisons=comparisons, limits=asked.get(new.workload)) for new in observed]
+    plan = [
+        _plan_one(new, stored.get(new.workload), comparisons=comparisons, limits=asked.get(new.workload))
+        for new in observed
+    ]
     alive = {workload for suite in declared.values() for workload in suite}  # it may have moved to another suite
     alive |= {new.workload for new in observed}
     for workload, old in stored.items():
@@ -114,23 +114,18 @@ def plan_update(
     return sorted(plan, key=lambda change: change.workload)
 
 
-def comparison_count(observed: Sequence[Baseline]) -> int:
+def _comparison_count(observed: Sequence[Baseline]) -> int:
     """Return how many times an update compares. Its false alarms are controlled over all of them together."""
     return max(1, sum(len(process.timers) for new in observed for process in new.entries[0].processes))
 
 
 def _plan_one(
-    new: Baseline,
-    stored: Mapping[str, Baseline | BaselineError | None],
-    *,
-    comparisons: int,
-    limits: Limits | None = None,
+    new: Baseline, old: Baseline | BaselineError | None, *, comparisons: int, limits: Limits | None = None
 ) -> PlannedChange:
     """Plan one file. `new`: a baseline of one process."""
-    if new.workload not in stored:
+    if old is None:
         return PlannedChange(Action.CREATE, new.workload, new, _summary(new))
-    old = stored[new.workload]
-    if not isinstance(old, Baseline):
+    if isinstance(old, BaselineError):
         return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
     changes = _time_changes(old, new, comparisons=comparisons, limits=limits)
     # A time that did not move stays as it is stored, so that slow drift adds up until it shows.
@@ -359,12 +354,14 @@ class Review:
     Attributes:
         recorded: how the baselines came about, each with its number of workloads. None: written in schema 2.
         environment: what moved between the baselines and the run, likewise.
+        comparisons: times that the suite has.
     """
 
     device: str
     recorded: tuple[tuple[Recorded | None, int], ...]
     environment: tuple[tuple[FieldChange, int], ...]
     reviewed: tuple[Reviewed, ...]
+    comparisons: int
 
     def of(self, group: Group) -> list[Reviewed]:
         return [each for each in self.reviewed if each.group is group]
@@ -395,7 +392,7 @@ def review(
     """
     observed = [each.observed for each in candidates if each.observed is not None]
     limits = {each.workload: each.limits for each in candidates}
-    comparisons = comparisons or comparison_count(observed)
+    comparisons = comparisons or _comparison_count(observed)
     changes = plan_update(observed, stored, declared, comparisons=comparisons, limits=limits)
     plan = {change.workload: change for change in changes}
     reviewed = [_reviewed(each, stored.get(each.workload), plan, comparisons) for each in candidates]
@@ -413,15 +410,11 @@ def review(
         elif old.suite in suites:
             reviewed.append(Reviewed(name, Group.NOT_MEASURED, None, evidence=("not selected in this run",)))
     compared = [(before, each) for each in observed if isinstance(before := stored.get(each.workload), Baseline)]
-    moved = Counter(
-        change
-        for before, each in compared
-        for change in (*_environment(before, each), *compare(before.fingerprint, each.fingerprint).recorded)
-    )
+    moved = Counter(change for before, each in compared for change in _environment(before, each))
     recorded = Counter(before.recorded for before, _ in compared)
     order = list(Group)
     reviewed.sort(key=lambda each: (order.index(each.group), each.workload))
-    return Review(device, tuple(recorded.items()), tuple(moved.items()), tuple(reviewed))
+    return Review(device, tuple(recorded.items()), tuple(moved.items()), tuple(reviewed), comparisons)
 
 
 def _unusable(error: BaselineError) -> str:
@@ -495,7 +488,7 @@ def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequen
 def _disagreements(new: Baseline, candidate: Candidate, comparisons: int) -> Iterator[str]:
     """Yield the other runs that disagree: an update would replace one by the other."""
     for other in candidate.others:
-        change = _plan_one(new, {new.workload: other}, comparisons=comparisons, limits=candidate.limits)
+        change = _plan_one(new, other, comparisons=comparisons, limits=candidate.limits)
         if change.action is Action.KEEP:
             continue
         _, alike = other.entry_like(new.entries[0].kernels)

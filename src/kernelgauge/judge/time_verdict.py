@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
 from ..run import Run, Timer, observe
-from ..trace.difference import align
-from ..trace.kernel import KernelRecord, configuration_change
-from .baseline import Baseline, Entry, Likeness, gemm_kernel, is_other_choice, references_us
+from .baseline import Baseline, Comparison, Entry, Likeness, gemm_kernel, is_other_choice, references_us
 from .cause import cause_reasons, count_causes, kernel_causes
-from .fingerprint import Comparison
-from .priors import Limits, prior_for
-from .timing import Decision, ProcessTime, decide, mean_of, reference_moves
+from .structure import configuration_changes
+from .timing import Decision, Limits, ProcessTime, decide, mean_of, prior_for, reference_moves
 from .verdict import Reason, Status, Verdict
 
 __all__ = ["describe_choice", "judge_time", "not_measured"]
@@ -218,12 +215,9 @@ def _choice_reasons(compared: ComparedTime) -> list[Reason]:
     fastest = min(compared.baseline.entries, key=lambda each: each.device_time_us)
     now = sum(kernel.device_time_us for kernel in compared.run.kernels)
     cost = f"{now - fastest.device_time_us:+.1f} us against the fastest that the baseline knows"
-    return [
-        Reason(
-            "tuning",
-            f"the autotuner chose a launch configuration that is not in the baseline ({cost})\n{_differences(fastest, compared.run.kernels)}",
-        )
-    ]
+    lines = [f"the autotuner chose a launch configuration that is not in the baseline ({cost})"]
+    lines += configuration_changes(fastest.kernels, compared.run.kernels)
+    return [Reason("tuning", "\n".join(lines))]
 
 
 def describe_choice(baseline: Baseline, entry: Entry) -> str | None:
@@ -233,17 +227,8 @@ def describe_choice(baseline: Baseline, entry: Entry) -> str | None:
     if cost <= 0:
         return None
     compiles = sum(each.draws for each in baseline.entries)
-    return (
+    line = (
         f"the autotuner's choice in {entry.draws} of {compiles} compiles; its fastest "
-        f"({fastest.draws} of {compiles}) takes {cost:.1f} us less ({-100 * cost / entry.device_time_us:.1f} %)\n"
-        f"{_differences(fastest, entry.kernels)}"
+        f"({fastest.draws} of {compiles}) takes {cost:.1f} us less ({-100 * cost / entry.device_time_us:.1f} %)"
     )
-
-
-def _differences(entry: Entry, kernels: Sequence[KernelRecord]) -> str:
-    return "\n".join(
-        f"{change.after.identity.shown}: {configuration}"
-        for change in align(entry.kernels, kernels)
-        if change.before is not None and change.after is not None
-        if (configuration := configuration_change(change.before.identity, change.after.identity))
-    )
+    return "\n".join([line, *configuration_changes(fastest.kernels, entry.kernels)])

@@ -8,19 +8,29 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, geometric_mean
 from typing import NamedTuple
 
-from ..run import Observation
-from .priors import FALSE_ALARMS_PER_RUN, POWER, UNKNOWN_FACTOR, Prior
+import msgspec
+
+from ..run import Fingerprint, Observation, Timer
 from .verdict import RelativeChange, Status
 
 __all__ = [
+    "FALSE_ALARMS_PER_RUN",
     "Decision",
+    "Limits",
+    "Prior",
     "ProcessTime",
     "decide",
     "mean_of",
     "on_same_host",
+    "prior_for",
     "reference_moves",
+    "uncertainty",
     "variance_between_processes",
 ]
+
+# -- what is assumed of a time before a baseline has shown it ---------------------------------------------------------
+
+# `python benchmarks/unchanged.py --spread` prints the spreads and degrees of freedom; docs/design/times.md has the sources.
 
 # Clocks of one host agree within this factor: beyond, its times are another machine's (benchmarks/data/host_states).
 _SAME_HOST_FACTOR = 1.28
@@ -29,6 +39,85 @@ _SAME_HOST_FACTOR = 1.28
 _GEMM_SLOPE, _GEMM_SLOPE_SPREAD = 0.4, 0.25
 # No measurement reaches these logarithms: beyond, their exponentials would overflow.
 _LARGEST_LOGARITHM = 34.5
+
+
+FALSE_ALARMS_PER_RUN = 0.01  # at most one run in a hundred may call unchanged code slower, however large its suite
+_POWER = 0.95  # the sensitivity of a verdict is the slowdown that would fail in this share of runs
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is expected of one timer on one kind of machine. Spreads are standard deviations of logarithms (0.01 is 1 %).
+
+    Attributes:
+        gate: a smaller change is no finding, as a fraction.
+        sensitivity: the default for the largest slowdown that a PASS may miss, as a fraction.
+        process: spread between processes on one GPU.
+        resolution_us: a part of each kernel's spread that does not shrink with its time. Between processes the parts are
+            independent; between GPUs all kernels share one.
+        gpu: spread between GPUs of one model, beyond what the reference GEMM explains.
+        dof: degrees of freedom that these spreads count as, against those of the baseline.
+    """
+
+    gate: float
+    sensitivity: float
+    process: float
+    dof: float
+    resolution_us: float = 0.0
+    gpu: float = 0.0
+
+
+# GPU times of 96 processes of seven workloads on 37 H200s. The profiler's clock has steps of 0.032 us.
+_H200 = Prior(gate=0.003, sensitivity=0.25, process=0.0006, dof=18.0, resolution_us=0.012, gpu=0.0025)
+_MEASURED = {"NVIDIA H200": _H200}
+# No data: four times as noisy, and soon overruled by what the baseline shows.
+_UNKNOWN_FACTOR = 4.0
+_UNKNOWN_DOF = 4.0
+_UNKNOWN_GPU = replace(
+    _H200, process=_UNKNOWN_FACTOR * _H200.process, gpu=_UNKNOWN_FACTOR * _H200.gpu, dof=_UNKNOWN_DOF
+)
+# Host clocks of the same processes. Latencies, and times of two CPU cores (benchmarks/data/cpu), spread by 2 to 5 %.
+_HOST_DOF = 10.0
+_HOST_SENSITIVITY = 1.0
+_DISPATCH = Prior(gate=0.05, sensitivity=_HOST_SENSITIVITY, process=0.015, dof=_HOST_DOF)
+_LATENCY = Prior(gate=0.25, sensitivity=_HOST_SENSITIVITY, process=0.05, dof=_HOST_DOF)
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a suite asks of verdicts on times, as fractions by timer. A timer that is missing has the default.
+
+    Attributes:
+        gate: a smaller change is no finding.
+        sensitivity: the largest slowdown that a PASS may miss.
+    """
+
+    gate: dict[Timer, float] = {}
+    sensitivity: dict[Timer, float] = {}
+
+
+def uncertainty(device: str) -> float:
+    """Return how many times as wide limits on a GPU model must be as on one that was measured."""
+    return 1.0 if device in _MEASURED else _UNKNOWN_FACTOR
+
+
+def prior_for(timer: Timer, fingerprint: Fingerprint, limits: Limits | None = None) -> Prior:
+    """Return what to expect of a timer on this machine, with the limits that a suite asks for."""
+    if timer is Timer.HOST:
+        prior = _DISPATCH
+    elif timer is Timer.END_TO_END or fingerprint.arch == "cpu":
+        prior = _LATENCY
+    else:
+        prior = _MEASURED.get(fingerprint.device, _UNKNOWN_GPU)
+    if limits is None:
+        return prior
+    return replace(
+        prior,
+        gate=limits.gate.get(timer, prior.gate),
+        sensitivity=limits.sensitivity.get(timer, prior.sensitivity),
+    )
+
+
+# -- the rule -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -157,7 +246,7 @@ def decide(
     margin = _quantile(variances, 1 - level) * error
     slower, faster = max(machine, 0.0), min(machine, 0.0)
     needed = max(margin, math.log1p(prior.gate))
-    missed = needed + abs(machine) + _quantile(variances, POWER) * error
+    missed = needed + abs(machine) + _quantile(variances, _POWER) * error
     change = RelativeChange(
         estimate=math.expm1(delta),
         low=_percent(delta - slower - margin),
@@ -296,7 +385,7 @@ def _expected_of_unknown_gpu(
     count = len(set(hosts))
     expected = prior.gpu**2 + (kernels * prior.resolution_us / before[0].observation.mean_us) ** 2
     if not has_gemm:  # then nothing is known of a GPU's speed
-        expected *= UNKNOWN_FACTOR**2
+        expected *= _UNKNOWN_FACTOR**2
     ridge = expected / _GEMM_SLOPE_SPREAD**2
     points = list(zip(weights, times, gemms, strict=True))
     along = ridge + count * math.fsum(weight * (x - gemm) ** 2 for weight, _, x in points)

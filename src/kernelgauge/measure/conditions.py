@@ -19,7 +19,6 @@ __all__ = [
     "SYNC_BOOST",
     "Reading",
     "conditions_of",
-    "conditions_of_all",
     "disturbances",
     "highest_clock_mhz",
 ]
@@ -55,17 +54,11 @@ _NEVER_USUAL = frozenset({HARDWARE_SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL,
 # 1980, and was when the baseline was recorded. The reference kernels show whether the machine is another one. `Conditions`
 # say how long it was capped, which explains a slow clock.
 
-# A share of the usual clock. An H200's moves in steps of 15 MHz (0.8 % of 1980), and one or two of them are nothing
-# unusual; 3 % is more. A kernel that computes is slower by what the clock is, and 3 % would pass for a regression.
-_TOLERATED_CLOCK = 0.97
-
 
 class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One look at the GPU. None: not known. "Other" is every compute process that is not ours."""
 
     sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    max_sm_clock_mhz: int | None = None
     event_reasons: int | None = None  # NVML's bits
     power_watts: float | None = None
     temperature_c: int | None = None
@@ -88,37 +81,33 @@ class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (*known, f"reason {unknown:#x}") if unknown else known
 
 
-def conditions_of(readings: Sequence[Reading]) -> Conditions | None:
-    """Sum up readings in order of time, from before to after. Return None if they know nothing."""
+def conditions_of(windows: Sequence[Sequence[Reading]]) -> Conditions | None:
+    """Sum up measurements, each with its readings in order of time. Return None if they know nothing.
+
+    What happened between two measurements is not theirs.
+    """
+    readings = [reading for window in windows for reading in window]
     if all(reading == Reading() for reading in readings):
         return None
-    before, after = readings[0], readings[-1]
     clocks = [clock for reading in readings if (clock := reading.busy_clock_mhz) is not None]
     seen = {name: None for reading in readings for name in reading.reasons}  # a set that keeps its order
-    throttled = _throttled_ms(before, after)
+    counted = [ms for window in windows if (ms := _throttled_ms(window[0], window[-1])) is not None]
+    throttled: dict[str, float] = {}
+    for cause, rose_ms in (item for each in counted for item in each.items()):
+        throttled[cause] = throttled.get(cause, 0.0) + rose_ms
     return Conditions(
         lowest_sm_clock_mhz=min(clocks, default=None),
         median_sm_clock_mhz=float(median(clocks)) if clocks else None,
         max_temperature_c=_most(reading.temperature_c for reading in readings),
         max_power_watts=_most(reading.power_watts for reading in readings),
         event_reasons=tuple(seen),
-        throttled_ms=None if throttled is None else {cause: ms for cause, ms in throttled.items() if ms > 0},
+        throttled_ms={cause: ms for cause, ms in throttled.items() if ms > 0} if counted else None,
         other_processes=_most(reading.other_processes for reading in readings),
-        # What the first reading says of the time before it is not of this measurement.
-        other_utilization_percent=_most(reading.other_utilization_percent for reading in readings[1:]),
+        # What the first reading says is of the time before it.
+        other_utilization_percent=_most(
+            reading.other_utilization_percent for window in windows for reading in window[1:]
+        ),
     )
-
-
-def conditions_of_all(windows: Sequence[Sequence[Reading]]) -> Conditions | None:
-    """Sum up several measurements with gaps between them: what was throttled in the gaps is not theirs."""
-    whole = conditions_of([reading for window in windows for reading in window])
-    if whole is None or whole.throttled_ms is None:
-        return whole
-    throttled: dict[str, float] = {}
-    for each in map(conditions_of, windows):
-        for cause, milliseconds in ((each and each.throttled_ms) or {}).items():
-            throttled[cause] = throttled.get(cause, 0.0) + milliseconds
-    return msgspec.structs.replace(whole, throttled_ms=throttled)
 
 
 def highest_clock_mhz(readings: Iterable[Reading]) -> int | None:
@@ -132,19 +121,23 @@ def disturbances(
     after: Reading,
     *,
     duration_s: float,
-    usual_clock_mhz: float | None,
+    usual_clock_mhz: float | None = None,
+    tolerated_drift: float = 0.0,
 ) -> tuple[str, ...]:
     """Why a measurement that took `duration_s` from `before` to `after` cannot be trusted. Empty: nothing speaks
     against it, be it that all was well or that nothing is known.
 
-    Each reason is a fragment of a sentence. `usual_clock_mhz`: None if not known yet.
+    Each reason is a fragment of a sentence. `usual_clock_mhz`: None if not known yet. `tolerated_drift`: the share by which
+    a clock may lie below it.
     """
     window = (before, *during, after)
     throttled = _throttled_ms(before, after) or {}
     seen = {name for reading in window for name in reading.reasons}
     return (
         *_throttling(seen, throttled, duration_ms=duration_s * 1e3),
-        *_slow_clock(during, usual_clock_mhz, capped=POWER_CAP in seen or throttled.get(POWER_CAP, 0) > 0),
+        *_slow_clock(
+            during, usual_clock_mhz, tolerated_drift, capped=POWER_CAP in seen or throttled.get(POWER_CAP, 0) > 0
+        ),
         *_company(before, (*during, after)),
     )
 
@@ -160,11 +153,13 @@ def _throttling(seen: Collection[str], throttled_ms: Mapping[str, float], *, dur
             )
 
 
-def _slow_clock(during: Sequence[Reading], usual_mhz: float | None, *, capped: bool) -> Iterator[str]:
+def _slow_clock(
+    during: Sequence[Reading], usual_mhz: float | None, tolerated_drift: float, *, capped: bool
+) -> Iterator[str]:
     slowest = min((clock for reading in during if (clock := reading.busy_clock_mhz) is not None), default=None)
     if slowest is None or usual_mhz is None or capped:
         return
-    if slowest < _TOLERATED_CLOCK * usual_mhz:
+    if slowest < (1 - tolerated_drift) * usual_mhz:
         yield f"SM clock {slowest} MHz where {usual_mhz:.0f} is usual, and no power cap explains it"
 
 

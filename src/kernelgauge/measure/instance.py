@@ -1,9 +1,11 @@
-"""A workload made real on a device: fresh weights, fresh inputs, something to call."""
+"""A workload made real on a device: fresh weights, fresh inputs, something to call, and how long a call takes."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -18,7 +20,19 @@ from ..workload import Workload
 from .compiler import is_users, silence_structured_trace
 from .device import Device
 
-__all__ = ["TORCH_DTYPES", "Instance", "build", "first_call", "grad_mode", "reporting", "total_of"]
+__all__ = [
+    "TORCH_DTYPES",
+    "Instance",
+    "build",
+    "call_duration_us",
+    "collector_paused",
+    "first_call",
+    "grad_mode",
+    "host_calls",
+    "reporting",
+    "total_of",
+    "warm_up",
+]
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -198,3 +212,61 @@ def _message(error: Exception) -> str:
     if len(lines) > 1 and lines[0].endswith(":"):
         return f"{lines[0]} {lines[1]}"
     return lines[0] if lines else repr(error)
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No garbage collection in the middle of a host time."""
+    was_enabled = gc.isenabled()
+    gc.disable()  # without collecting first: with Inductor loaded that takes longer than the measurement
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def warm_up(device: Device, instance: Instance, *, calls: int, seconds: float) -> None:
+    """Call at least `calls` times and for at least `seconds`: an idle GPU's clock is a sixth of a busy one's."""
+    until = time.perf_counter() + seconds
+    done = 0
+    while done < calls or time.perf_counter() < until:
+        instance.prepare()
+        device.flush_cache()
+        instance.call()
+        device.synchronize()
+        done += 1
+
+
+def call_duration_us(device: Device, instance: Instance) -> float:
+    """One synchronised call, in microseconds: to choose a number of iterations by, not to report."""
+    instance.prepare()
+    device.synchronize()
+    start = time.perf_counter_ns()
+    instance.call()
+    device.synchronize()
+    return (time.perf_counter_ns() - start) / 1000
+
+
+def host_calls(device: Device, instance: Instance, iterations: int) -> tuple[list[float], list[float]]:
+    """Every dispatch and every control, in microseconds.
+
+    Waits first while the control says that the host is slow, as long as there is patience. After each call comes the
+    control: the host changes speed within milliseconds, and only what is interleaved sees the same host.
+    """
+    device.host.wait_until_fast()
+    dispatches: list[float] = []
+    controls: list[float] = []
+    with collector_paused():
+        for _ in range(iterations):
+            instance.prepare()
+            device.synchronize()
+            start = time.perf_counter_ns()
+            instance.call()
+            dispatches.append((time.perf_counter_ns() - start) / 1000)
+            controls.append(device.host.once_us())
+        device.synchronize()
+    return dispatches, controls

@@ -13,12 +13,12 @@ from ..workload import Workload
 from .compiler import reset_compiler, torch_set_up
 from .conditions import Reading, disturbances
 from .device import Device
-from .instance import Instance, build, grad_mode, reporting
+from .instance import Instance, build, collector_paused, grad_mode, reporting, warm_up
 from .profile import are_alike, listed, profile_session, without
-from .settings import LATENCY_WARM_UP_SECONDS
-from .timing import collector_paused, warm_up
 
 __all__ = ["Rounds"]
+
+_WARM_UP_SECONDS = 0.02
 
 
 class Rounds:
@@ -68,7 +68,7 @@ class Rounds:
         if self._done % self._iterations == 0:
             instance = self._next_instance()
             self._device.host.wait_until_fast()
-            warm_up(self._device, instance, calls=self._device.warm_up_calls, seconds=LATENCY_WARM_UP_SECONDS)
+            warm_up(self._device, instance, calls=self._device.warm_up_calls, seconds=_WARM_UP_SECONDS)
         self._done += 1
         assert self._instance is not None
         self._controls_us.append(self._device.host.round_trip_us())
@@ -92,7 +92,7 @@ class Rounds:
     def disturbed_by(self) -> tuple[str, ...]:
         """Asked after `sample`: what the GPU went through that spoils them; empty if nothing speaks against them."""
         after = self._device.monitor.read(processes=True)
-        return disturbances(self._before, (), after, duration_s=self._timed_s, usual_clock_mhz=None)
+        return disturbances(self._before, (), after, duration_s=self._timed_s)
 
     def require_profiled_kernels(self) -> None:
         """Asked after the last round, of code that was compiled: what was timed must be what was `profiled`.

@@ -1,11 +1,10 @@
 """NVML, the one client of it: which GPUs there are, how one is set, and its state while it is measured.
 
-It is only read: nothing is ever set. No torch: asking torch would start CUDA on one of the GPUs.
+Nothing is ever set. No torch: asking torch would start CUDA on one of the GPUs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import os
@@ -13,7 +12,6 @@ import time
 import weakref
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, final
 
 from .conditions import (
@@ -25,7 +23,7 @@ from .conditions import (
     Reading,
 )
 
-__all__ = ["VISIBLE", "GpuSettings", "Monitor", "digest", "digest_of", "gpu_settings", "visible_gpus"]
+__all__ = ["VISIBLE", "Monitor", "digest", "digest_of", "visible_gpus"]
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Nanoseconds since the driver was loaded. An older pynvml lacks some of the names, an older driver some of the values.
@@ -37,7 +35,7 @@ _COUNTERS = {
     HARDWARE_POWER_BRAKE: "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
 }
 # Of nvml.h, and part of its binary interface.
-_SM_CLOCK, _MEMORY_CLOCK, _GPU_SENSOR = 1, 2, 0
+_SM_CLOCK, _GPU_SENSOR = 1, 0
 
 # NVML samples who uses the SMs "between 1 second and 1/6 second" (nvml.h): no sample in less time is no news. On an
 # H200 a process that took 99 % of the SMs was missing from a window of 60 ms.
@@ -90,21 +88,30 @@ def digest_of(name: str) -> str | None:
 @contextmanager
 def _nvml() -> Iterator[Any]:  # pynvml has no types
     """Return the module, initialised; None where there is no driver or no library."""
+    nvml, _ = _initialised()
+    try:
+        yield nvml
+    finally:
+        _shut_down(nvml)
+
+
+def _initialised() -> tuple[Any, str]:
+    """Return the module, or None and why."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except (ImportError, OSError):
-        yield None
-        return
-    except pynvml.NVMLError:
-        yield None
-        return
-    try:
-        yield pynvml
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+    except (ImportError, OSError) as error:
+        return None, f"no NVML: {error}"
+    except pynvml.NVMLError as error:
+        return None, f"no NVML: {error}"
+    return pynvml, ""
+
+
+def _shut_down(nvml: Any) -> None:
+    if nvml is not None:
+        with suppress(nvml.NVMLError):  # the end of the process does the same
+            nvml.nvmlShutdown()
 
 
 def _uuids(nvml: Any) -> Iterator[str]:
@@ -144,105 +151,60 @@ def _text(value: str | bytes) -> str:
 # -- one GPU ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class GpuSettings:
-    """What only NVML knows. None: there is no NVML, or it does not say."""
-
-    driver: str | None = None
-    power_limit_watts: float | None = None
-    mig: bool | None = None
-
-
-def gpu_settings(uuid: str) -> GpuSettings:
-    """Read the settings of one GPU, found by UUID: NVML's index is not CUDA's (nsight-python#35)."""
-    try:
-        import pynvml
-    except ImportError:
-        return GpuSettings()
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return GpuSettings()
-    try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        try:
-            handle, is_mig = _handle(pynvml, uuid)
-        except pynvml.NVMLError:
-            return GpuSettings(driver=driver)
-        return GpuSettings(
-            driver=driver,
-            power_limit_watts=_power_limit(pynvml, handle),
-            mig=is_mig or _mig_mode(pynvml, handle),
-        )
-    except pynvml.NVMLError:
-        return GpuSettings()
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _handle(pynvml: Any, uuid: str) -> tuple[Any, bool]:  # pynvml has no types
-    """Return the device of that UUID, and whether it is a slice of a GPU."""
-    try:
-        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"), False
-    except pynvml.NVMLError:
-        return pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}"), True
-
-
-def _power_limit(pynvml: Any, handle: Any) -> float | None:
-    try:
-        return float(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1000  # milliwatts
-    except pynvml.NVMLError:
-        return None
-
-
-def _mig_mode(pynvml: Any, handle: Any) -> bool:
-    try:
-        current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
-        return bool(current)
-    except pynvml.NVMLError:  # a GPU without MIG says so by an error
-        return False
-
-
 @final
 class Monitor:
     """One GPU, found by UUID. Where there is no NVML, the monitor is there all the same, and knows nothing.
 
-    NVML stays initialised until `close`, or until the monitor is gone.
+    NVML stays initialised until the monitor is gone.
     """
 
-    def __init__(self, nvml: Any = None, handle: Any = None, *, why_not: str = "") -> None:
+    def __init__(self, nvml: Any = None, handle: Any = None, *, is_slice: bool = False, why_not: str = "") -> None:
         self.why_not = why_not  # empty if it is available
         self._nvml = nvml  # the module, which has no types
         self._handle = handle
-        self._shut_down = weakref.finalize(self, _shut_down, nvml)
+        self._is_slice = is_slice
+        weakref.finalize(self, _shut_down, nvml)
         self._counters = {cause: field for cause, name in _COUNTERS.items() if (field := getattr(nvml, name, None))}
         self._seen_until_us = 0  # the newest sample of utilisation: NVML's clock
         self._asked_s: float | None = None  # when that was: ours
         self._others_used = (-math.inf, 0)  # the last sample of another process: our clock, and percent
-        self._max_sm_clock_mhz = self._ask("nvmlDeviceGetMaxClockInfo", _SM_CLOCK)  # 1 ms, and always the same
         self.read()  # the first query of each kind takes 1 to 2 ms, the later ones some us
 
     @classmethod
     def open(cls, uuid: str) -> Monitor:
-        """Never raises: see `available` and `why_not`."""
+        """Find a GPU by UUID, because NVML's index is not CUDA's (nsight-python#35). Never raises: see `why_not`."""
+        nvml, why_not = _initialised()
+        if nvml is None:
+            return cls(why_not=why_not)
+        with suppress(nvml.NVMLError):
+            return cls(nvml, nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
         try:
-            import pynvml
-        except ImportError as error:
-            return cls(why_not=f"no NVML: {error}")
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            return cls(why_not=f"no NVML: {error}")
-        try:
-            handle, _is_mig = _handle(pynvml, uuid)
-        except pynvml.NVMLError as error:
-            _shut_down(pynvml)
+            return cls(nvml, nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}"), is_slice=True)
+        except nvml.NVMLError as error:
+            _shut_down(nvml)
             return cls(why_not=f"NVML does not know the GPU {uuid}: {error}")
-        return cls(pynvml, handle)
 
     @property
     def available(self) -> bool:
         return self._nvml is not None
+
+    @property
+    def driver(self) -> str | None:
+        """Version of the driver."""
+        return self._query("nvmlSystemGetDriverVersion")  # type: ignore[no-any-return]
+
+    @property
+    def power_limit_watts(self) -> float | None:
+        milliwatts = self._ask("nvmlDeviceGetEnforcedPowerLimit")
+        return None if milliwatts is None else float(milliwatts) / 1000
+
+    @property
+    def mig(self) -> bool | None:
+        """Whether the GPU is cut into slices. A GPU without MIG answers by an error."""
+        if not self.available:
+            return None
+        current, _pending = self._ask("nvmlDeviceGetMigMode") or (False, False)
+        return self._is_slice or bool(current)
 
     def read(self, *, processes: bool = False) -> Reading:
         """Look at the GPU. A field that it does not know is None.
@@ -259,8 +221,6 @@ class Monitor:
         others, pids, utilization = _others(self._processes(), self._utilization()) if processes else (None, (), None)
         return Reading(
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", _SM_CLOCK),
-            memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
-            max_sm_clock_mhz=self._max_sm_clock_mhz,
             event_reasons=self._event_reasons(),
             power_watts=None if power_milliwatts is None else power_milliwatts / 1000,
             temperature_c=self._ask("nvmlDeviceGetTemperature", _GPU_SENSOR),
@@ -270,24 +230,15 @@ class Monitor:
             throttled_ns=self._throttled_ns() if processes else None,
         )
 
-    def close(self) -> None:
-        """Shut NVML down, once. A closed monitor knows nothing."""
-        if self.available:
-            self._shut_down()
-            self._nvml, self._max_sm_clock_mhz, self.why_not = None, None, "closed"
-
-    def __enter__(self) -> Monitor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _ask(self, query: str, *arguments: Any) -> Any:
-        """One query. None: this GPU, driver or library does not answer it."""
+        """Ask about this GPU. None: the GPU, driver or library does not answer."""
+        return self._query(query, self._handle, *arguments)
+
+    def _query(self, query: str, *arguments: Any) -> Any:
         if self._nvml is None:
             return None
         try:
-            return getattr(self._nvml, query)(self._handle, *arguments)
+            return getattr(self._nvml, query)(*arguments)
         except self._refusals:
             return None
 
@@ -362,10 +313,3 @@ def _others(
         pids,
         None if used is None else max(shares, default=0),
     )
-
-
-def _shut_down(nvml: Any) -> None:
-    if nvml is None:
-        return
-    with contextlib.suppress(nvml.NVMLError):  # the end of the process does the same
-        nvml.nvmlShutdown()

@@ -6,11 +6,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, median
+from statistics import median
 
 from ..errors import DisturbedError, KernelgaugeError, TimesError
 from ..run import ControlTime
-from ..workload import Workload
 from .compiler import compile_counts
 from .conditions import highest_clock_mhz
 from .device import Device
@@ -22,9 +21,6 @@ from .subject import DeviceLost, Subject, prepare, told
 __all__ = ["Passes"]
 
 _CONTROL_ITERATIONS = 12  # enough for 0.1 %: a control has one kernel, and its replicates are as many as the passes
-# The reference kernels may drift by this much between the first passes and the last. Nothing that a GPU does by itself
-# moves it further: between processes on one H200 each of it spreads by 0.1 %.
-_CONTROL_DRIFT = 0.03
 _TOLD_EVERY_S = 2.0  # a pass over a few workloads takes a tenth of that, and a log keeps every line
 
 
@@ -46,7 +42,9 @@ class Passes:
     def make(self) -> None:
         """Until each is pinned down or out of budget."""
         try:
-            self._controls = [_control(workload, self.device) for workload in self.device.controls]
+            for workload in self.device.controls:
+                self._controls.append(prepare(workload, build(workload, self.device), self.device))
+                self._controls[-1].is_control = True
         except KernelgaugeError as error:
             for subject in self.subjects:
                 subject.error = told(error, self.device)
@@ -74,9 +72,8 @@ class Passes:
         while active := [subject for subject in subjects if not subject.is_done(self.settings)]:
             now = time.perf_counter()
             if now - told_at >= _TOLD_EVERY_S:
-                left = _left(active, self.settings)
                 pass_ = self._made - first + 1
-                self.progress(f"timing, pass {pass_}: {len(active)} of {len(subjects)} workloads{left}")
+                self.progress(f"timing, pass {pass_}: {len(active)} of {len(subjects)} workloads")
                 told_at = now
             for subject in (*self._controls, *active):
                 kept = self._one_replicate(subject)
@@ -89,7 +86,7 @@ class Passes:
                         subject.error = ending
                 break
             self._made += 1
-        _refuse_drift(self._controls, subjects)
+        _refuse_drift(self._controls, subjects, self.device.tolerated_drift)
 
     def _one_replicate(self, subject: Subject) -> Replicate | None:
         """Measure once more. None: it failed, or was disturbed and does not count."""
@@ -133,17 +130,6 @@ class Passes:
         return None
 
 
-def _left(active: Sequence[Subject], settings: Settings) -> str:
-    """How long it will take at least: for each workload's least number of replicates, by what its own took so far."""
-    seconds = math.fsum(
-        fmean(each.seconds for each in subject.replicates)
-        * max(0, subject.own(settings).replicates - len(subject.replicates))
-        for subject in active
-        if subject.replicates
-    )
-    return f", {seconds:.0f} s at least" if seconds >= 1 else ""
-
-
 def _ends_all(controls: Sequence[Subject], device: Device) -> KernelgaugeError | None:
     """Why nothing more can be measured: the device is gone, or nobody watches the machine any more."""
     if device.lost():
@@ -151,40 +137,28 @@ def _ends_all(controls: Sequence[Subject], device: Device) -> KernelgaugeError |
     return next((control.error for control in controls if control.error is not None), None)
 
 
-def _refuse_drift(controls: Sequence[Subject], subjects: Sequence[Subject]) -> None:
-    """Nothing is believed that was measured on a machine that changed its speed meanwhile."""
-    drifts = [drift for control in controls if (drift := _drift(control))]
-    if not drifts:
+def _refuse_drift(controls: Sequence[Subject], subjects: Sequence[Subject], tolerated: float) -> None:
+    """Believe nothing that was measured on a machine that changed its speed meanwhile."""
+    drifts = {control.workload.module: _drift(control) for control in controls}
+    too_far = [f"{name} {100 * drift:+.1f} %" for name, drift in drifts.items() if abs(drift) > tolerated]
+    if not too_far:
         return
-    drifted = _machine_changed(", ".join(drifts))
+    drifted = TimesError(
+        "the machine changed its speed while it measured",
+        got=", ".join(too_far),
+        expected=f"a copy and a GEMM of our own to stay within {100 * tolerated:g} %",
+        next_command="nvidia-smi -q -d PERFORMANCE,CLOCK   (is it throttled, or shared?)",
+    )
     for subject in subjects:
         if subject.error is None or isinstance(subject.error, DeviceLost):
             subject.error = drifted
 
 
-def _control(workload: Workload, device: Device) -> Subject:
-    control = prepare(workload, build(workload, device), device)
-    control.is_control = True
-    return control
-
-
-def _machine_changed(how: str) -> TimesError:
-    return TimesError(
-        "the machine changed its speed while it measured",
-        got=how,
-        expected=f"a copy and a GEMM of our own to stay within {100 * _CONTROL_DRIFT:g} %",
-        next_command="nvidia-smi -q -d PERFORMANCE,CLOCK   (is it throttled, or shared?)",
-    )
-
-
-def _drift(control: Subject) -> str | None:
-    """How far a control moved from its first replicates to its last, if that is too far."""
+def _drift(control: Subject) -> float:
+    """Return how far a control moved from its first replicates to its last, as a fraction."""
     times = [each.device_us for each in control.replicates]
     third = len(times) // 3
-    if not third:
-        return None
-    moved = median(times[-third:]) / median(times[:third]) - 1
-    return f"{control.workload.module} {100 * moved:+.1f} %" if abs(moved) > _CONTROL_DRIFT else None
+    return median(times[-third:]) / median(times[:third]) - 1 if third else 0.0
 
 
 def _control_time(control: Subject) -> ControlTime:

@@ -10,10 +10,9 @@ from ..run import Timer, summarize
 from ..workload import Workload
 from .conditions import Reading, disturbances, highest_clock_mhz
 from .device import Device
-from .instance import Instance, build, reporting
+from .instance import Instance, build, host_calls, reporting, warm_up
 from .profile import ProfilerSession, listed, profile_session, told_apart, without
 from .settings import Settings
-from .timing import HostTime, host_dispatch, warm_up
 
 __all__ = ["Pace", "Replicate", "held_session", "replicate"]
 
@@ -55,11 +54,21 @@ class Pace:
 
 
 @dataclass(frozen=True)
+class HostTime:
+    """One replicate of the host dispatch time, and of the control that was taken call by call beside it.
+
+    Lower deciles, in microseconds.
+    """
+
+    dispatch_us: float
+    control_us: float
+
+
+@dataclass(frozen=True)
 class Replicate:
     """What one replicate gave.
 
     Attributes:
-        index: of the pass, and of the addresses if they are fresh.
         kernel_us: interquartile mean over the calls of each kernel, in launch order.
         host: None where host dispatch has no meaning.
         readings: of the GPU's state, before, during and after.
@@ -68,7 +77,6 @@ class Replicate:
         reference_us: the host reference beside it, where the host does the work itself.
     """
 
-    index: int
     kernel_us: tuple[float, ...]
     host: HostTime | None
     readings: tuple[Reading, ...]
@@ -94,7 +102,7 @@ def replicate(
     is_control: bool = False,
     only_instance: Instance | None = None,
 ) -> Replicate:
-    """Measure one replicate, on fresh allocations or on the `only_instance` that all of them are made on.
+    """Measure one replicate, on fresh allocations (`index` tells their addresses) or on the `only_instance` of all.
 
     A control's dispatch time is not measured, nor who else computes on the GPU: each such reading takes 2 to 3 ms.
 
@@ -111,17 +119,23 @@ def replicate(
         _require_same_kernels(workload, structure, session)
         after = device.monitor.read(processes=not is_control)
         # After the session, not before: a hot loop heats the device, and its clock falls for a while.
-        host = None if is_control else _host(device, instance, settings, pace)
+        host = _host(device, instance, settings, pace) if Timer.HOST in device.timers and not is_control else None
         reference_us = device.host.control_us() if Timer.HOST not in device.timers else None
     durations = [[execution.duration_us for execution in executions] for executions in session.executions]
     seconds = time.perf_counter() - started
     usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(during))), default=None)
     return Replicate(
-        index=index,
         kernel_us=tuple(summarize(column, Timer.DEVICE.statistic) for column in zip(*durations, strict=True)),
         host=host,
         readings=(before, *during, after),
-        disturbed_by=disturbances(before, during, after, duration_s=seconds, usual_clock_mhz=usual),
+        disturbed_by=disturbances(
+            before,
+            during,
+            after,
+            duration_s=seconds,
+            usual_clock_mhz=usual,
+            tolerated_drift=device.tolerated_drift,
+        ),
         seconds=seconds,
         reference_us=reference_us,
     )
@@ -151,10 +165,9 @@ def held_session(
             return session
 
 
-def _host(device: Device, instance: Instance, settings: Settings, pace: Pace) -> HostTime | None:
-    if Timer.HOST not in device.timers:
-        return None
-    return host_dispatch(device, instance, iterations=settings.host_iterations_for(pace.call_us))
+def _host(device: Device, instance: Instance, settings: Settings, pace: Pace) -> HostTime:
+    calls = host_calls(device, instance, settings.host_iterations_for(pace.call_us))
+    return HostTime(*(summarize(each, Timer.HOST.statistic) for each in calls))
 
 
 def _require_same_kernels(workload: Workload, structure: ProfilerSession, timed: ProfilerSession) -> None:

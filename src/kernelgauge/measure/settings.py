@@ -6,9 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["LATENCY_WARM_UP_SECONDS", "Settings"]
-
-LATENCY_WARM_UP_SECONDS = 0.02
+__all__ = ["Settings"]
 
 # No GPU workload takes a second; a GEMM in bf16 on a processor that has none takes several.
 _SLOW_CALL_US = 1e6

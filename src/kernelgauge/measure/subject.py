@@ -14,12 +14,11 @@ from ..run import CompileEvent
 from ..workload import Workload
 from .compiler import compile_counts, reset_compiler
 from .device import Device
-from .instance import Instance, build, first_call, reporting
+from .instance import Instance, build, call_duration_us, first_call, reporting, warm_up
 from .origins import Modules, Origins, origins_of
 from .profile import ProfilerSession, profile_session
 from .replicate import Pace, Replicate
 from .settings import Settings
-from .timing import call_duration_us, warm_up
 
 __all__ = ["DeviceLost", "Subject", "prepare", "prepare_together", "told"]
 

@@ -163,11 +163,8 @@ def _runs_tests(config: pytest.Config) -> bool:
     """Whether tests follow the collection. If not, the results of an earlier run stay."""
     failed = sys.exc_info()[0] is not None  # pytest calls our hook in a `finally`: an expression of -k may be wrong
     options = config.option
-    return not (failed or options.collectonly or options.setupplan or _shows_fixtures(options))
-
-
-def _shows_fixtures(options: Any) -> bool:
-    return bool(options.showfixtures or options.show_fixtures_per_test)
+    shows_fixtures = options.showfixtures or options.show_fixtures_per_test
+    return not (failed or options.collectonly or options.setupplan or shows_fixtures)
 
 
 def _cannot_collect(session: pytest.Session) -> bool:

@@ -60,19 +60,6 @@ _COST = re.compile(r" \([+-][\d.]+ us\)")  # of a cause: another test may have t
 _GIT_TIMEOUT_S = 5.0  # a working tree on a slow network file system: then its commit is not known
 
 
-# These import torch: only when something is measured.
-def _choose_device(choice: DeviceChoice) -> Device:
-    from ..measure.device import choose_device
-
-    return choose_device(choice)
-
-
-def _measure_groups(*arguments: Any, **named: Any) -> Iterable[MeasuredGroup]:
-    from ..measure.runner import measure_groups
-
-    return measure_groups(*arguments, **named)
-
-
 class Session:
     """What one run of pytest measured and concluded.
 
@@ -86,7 +73,6 @@ class Session:
         planned: how many workloads the suites have, selected or not: `-k` changes no verdict.
         pytest: pytest's own session, for its exit status.
         errors_shown: texts of errors that were shown in full, with the name of that test.
-        choose_device, measure_groups: those of `kernelgauge.measure`, or stand-ins for them in a test.
     """
 
     def __init__(
@@ -98,8 +84,6 @@ class Session:
     ) -> None:
         self.options = options
         self.progress, self.waiting = progress, waiting
-        self.choose_device: Callable[[DeviceChoice], Device] = _choose_device
-        self.measure_groups: Callable[..., Iterable[MeasuredGroup]] = _measure_groups
         self.settings = Settings.of(options.replicates)
         self.suites = Suites(options)
         self.store = BaselineStore(options.baselines)
@@ -124,6 +108,18 @@ class Session:
             str, tuple[str, set[str]]
         ] = {}  # by workload: the first test that named some, and which
         self._tests: dict[str, list[TestResult]] = {}  # by pytest's id: of a test, its last attempt
+
+    # -- what imports torch: when something is measured. A test puts stand-ins in their place -----------------------
+
+    def choose_device(self, choice: DeviceChoice) -> Device:
+        from ..measure.device import choose_device
+
+        return choose_device(choice)
+
+    def measure_groups(self, *arguments: Any, **named: Any) -> Iterable[MeasuredGroup]:
+        from ..measure.runner import measure_groups
+
+        return measure_groups(*arguments, **named)
 
     # -- the machine ----------------------------------------------------------------------------------------------
 
@@ -516,10 +512,7 @@ class Session:
             timers=tuple(self.device.timers) if runs else (),
             comparisons=self._comparisons if runs else 0,
             declared=self.suites.declared(),
-            # The process that calibrates knows no root; nobody else reads its results.
-            baselines=str(self.options.baselines)
-            if self.options.calibrating
-            else Path(_shown(self.options.baselines, self.options.root)).as_posix(),
+            baselines=Path(_shown(self.options.baselines, self.options.root)).as_posix(),
         )
 
     def _workload_result(self, name: str, run: Run | None) -> WorkloadResult:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -25,7 +25,7 @@ from ..files import write_atomically
 from ..judge import MEASUREMENT, Status, Verdict
 from ..measure.nvml import VISIBLE, visible_gpus
 from ..results import NAME, Artifacts, Results, TestResult, WorkloadResult, folder_names, read_results, started
-from ..results.merge import join
+from ..results.merge import join, with_trace_prefix
 from .fixtures import skip_or_fail
 from .options import Options, WorkerPlace
 from .session import Session
@@ -407,12 +407,7 @@ def _parts(session: Session) -> Iterator[Results]:
             session.warnings.append(f"{path.parent.name}: {error.one_line}")
             session.pytest.exitstatus = session.pytest.exitstatus or 1  # what it measured is lost
             continue
-        inside = PurePosixPath(session.artifacts.workers.name, path.parent.name)
-        workloads = tuple(
-            msgspec.structs.replace(workload, trace=str(inside / workload.trace)) if workload.trace else workload
-            for workload in part.workloads
-        )
-        yield msgspec.structs.replace(part, workloads=workloads)
+        yield with_trace_prefix(part, f"{session.artifacts.workers.name}/{path.parent.name}/")
 
 
 def _moved(workload: WorkloadResult, folder: Path, artifacts: Artifacts) -> WorkloadResult:

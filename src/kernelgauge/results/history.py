@@ -25,7 +25,7 @@ import msgspec
 from ..errors import ResultsError, StorageError, printable, printable_url
 from ..files import write_atomically
 from ..judge import Status, Verdict, observe
-from ..judge.fingerprint import compare
+from ..judge.baseline import compare
 from ..run import Fingerprint, Timer, is_duration
 from . import Results, WorkloadResult, started
 
@@ -276,7 +276,7 @@ class HistoryFile(msgspec.Struct):
 
     @property
     def machine(self) -> str:
-        """Return the kind of machine: times of two kinds answer different questions (`judge.fingerprint`)."""
+        """Return the kind of machine: times of two kinds answer different questions (`judge.baseline`)."""
         assert self.fingerprint is not None
         device = self.fingerprint
         parts = [device.device, device.arch]

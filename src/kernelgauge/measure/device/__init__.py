@@ -7,11 +7,11 @@ from typing import Literal
 import torch
 
 from ...errors import KernelgaugeError
-from .base import Device, Execution
+from .base import Device, Execution, HostSpeed
 from .cpu import CpuDevice
-from .cuda import CudaDevice
+from .cuda import CudaDevice, roof
 
-__all__ = ["CudaDevice", "Device", "DeviceChoice", "Execution", "choose_device"]
+__all__ = ["CudaDevice", "Device", "DeviceChoice", "Execution", "HostSpeed", "choose_device", "roof"]
 
 DeviceChoice = Literal["auto", "cuda", "cpu"]
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from statistics import quantiles
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 
 from ...run import Fingerprint, Timer
 from ...trace import KernelIdentity, Window
-from ..host import HostSpeed
 from ..nvml import Monitor
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from ...workload import Workload
 
-__all__ = ["Device", "Execution", "cpu_name", "software"]
+__all__ = ["Device", "Execution", "HostSpeed", "cpu_name", "software"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,68 @@ class Execution:
     external_id: int | None = None
 
 
-class Device(Protocol):
-    """What measuring needs of a device."""
+# -- how fast the host is right now -----------------------------------------------------------------------------------
+
+# A virtual machine's cores change speed by a factor of two for tenths of a second to many seconds, whatever runs on them. Another
+# machine's work on the sibling hyperthread is one reason. A fixed piece of work, the host reference, is timed beside each
+# measurement and shows it. It alone decides what is discarded, never the time that is being measured.
+
+_SAMPLES = 10
+# Fast processes on one machine spread by 25 %, the slow mode starts at 60 % more.
+_SLOW = 1.3
+_PAUSE_SECONDS = 0.05
+
+
+class HostSpeed:
+    """The control, and the fastest that it was so far in this process.
+
+    Args:
+        work: what is timed. It does not depend on any workload.
+        wait: makes the device idle before each, if there is one.
+        patience_seconds: for all waiting of the session; what is left of it.
+    """
+
+    def __init__(
+        self, work: Callable[[], None], *, wait: Callable[[], None] = lambda: None, patience_seconds: float = 3.0
+    ) -> None:
+        self.fastest_us = float("inf")
+        self._work = work
+        self._wait = wait
+        self.patience_seconds = patience_seconds
+
+    def once_us(self) -> float:
+        """One control, in microseconds."""
+        self._wait()
+        start = time.perf_counter_ns()
+        self._work()
+        return (time.perf_counter_ns() - start) / 1000
+
+    def round_trip_us(self) -> float:
+        """One control and the wait for its end, in microseconds: what a latency has of the host."""
+        self._wait()
+        start = time.perf_counter_ns()
+        self._work()
+        self._wait()
+        return (time.perf_counter_ns() - start) / 1000
+
+    def control_us(self) -> float:
+        """Lower decile of a few controls, in microseconds."""
+        lowest = quantiles([self.once_us() for _ in range(_SAMPLES)], n=10, method="inclusive")[0]
+        self.fastest_us = min(self.fastest_us, lowest)
+        return lowest
+
+    def wait_until_fast(self) -> None:
+        """Wait while the host is slow, as long as the session's patience lasts."""
+        while self.control_us() > _SLOW * self.fastest_us and self.patience_seconds > 0:
+            self.patience_seconds -= _PAUSE_SECONDS
+            time.sleep(_PAUSE_SECONDS)
+
+
+# -- the device -------------------------------------------------------------------------------------------------------
+
+
+class Device:
+    """What measuring needs of a device. A subclass leaves out the methods that mean nothing there."""
 
     torch_device: torch.device
     activities: tuple[ProfilerActivity, ...]
@@ -47,6 +108,7 @@ class Device(Protocol):
     warm_up_calls: int  # before anything is timed or profiled
     most_replicates: int | None  # where more of them would not sharpen what a time is for; None: no limit
     most_busy_seconds: float  # in a row, by the calls of one timer: longer slows what follows
+    tolerated_drift: float  # of its clock and of the reference kernels within one run, as a fraction
 
     def check(self, workload: Workload) -> None:
         """Raise `WorkloadUnavailable` if `workload` cannot run here for a reason that is no fault."""
@@ -62,9 +124,11 @@ class Device(Protocol):
 
     def lost(self) -> bool:
         """Whether the device no longer answers. It does not recover in this process."""
+        return False
 
     def executions(self, window: Window) -> list[Execution]:
         """Return the kernels of a window, in launch order."""
+        raise NotImplementedError
 
     def forget_peak(self) -> None:
         """Begin the peak of what is allocated anew, as in a new process.
@@ -73,11 +137,13 @@ class Device(Protocol):
         (docs/baselines.md): its choice would depend on what was measured before.
         """
 
-    def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:
+    def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:  # noqa: ARG002
         """Most memory held at once during `call`, beyond what was held before; None if not observable."""
+        return None
 
     def fingerprint(self) -> Fingerprint:
         """Describe the machine and the software."""
+        raise NotImplementedError
 
 
 # -- the software, and the processor's name ------------------------------------------------------------------------------

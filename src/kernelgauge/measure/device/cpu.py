@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch.profiler import ProfilerActivity
@@ -12,9 +11,8 @@ from ...errors import WorkloadUnavailable
 from ...run import Fingerprint, Timer
 from ...trace import Window, computing_ops, identity_of_op
 from ...workload import Workload
-from ..host import HostSpeed
 from ..nvml import Monitor
-from .base import Execution, cpu_name, software
+from .base import Device, Execution, HostSpeed, cpu_name, software
 
 __all__ = ["CpuDevice"]
 
@@ -22,8 +20,12 @@ __all__ = ["CpuDevice"]
 _REFERENCE_SIZE = 256
 
 
-class CpuDevice:
-    """The host's processor. Host dispatch has no meaning here: the host does the work itself."""
+class CpuDevice(Device):
+    """The host's processor. Host dispatch has no meaning here: the host does the work itself.
+
+    A call has done its work when it returns, so there is nothing to wait for or to hold. The claims are about structure, so
+    the caches stay as they are.
+    """
 
     activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU,)
     timers: tuple[Timer, ...] = (Timer.DEVICE, Timer.END_TO_END)
@@ -34,6 +36,7 @@ class CpuDevice:
     warm_up_calls = 1
     most_replicates: int | None = 4  # the claims on a CPU are about structure
     most_busy_seconds = math.inf
+    tolerated_drift = math.inf  # no reference kernels, and no clock that NVML knows
 
     def __init__(self) -> None:
         matrix = torch.ones(_REFERENCE_SIZE, _REFERENCE_SIZE)
@@ -48,26 +51,8 @@ class CpuDevice:
         if isinstance(workload.on_cpu, str):
             raise WorkloadUnavailable(workload.on_cpu, expected="a CUDA GPU")
 
-    def synchronize(self) -> None:
-        """Nothing to wait for: a call has done its work when it returns."""
-
-    def flush_cache(self) -> None:
-        """Leave the caches of a CPU as they are: its claims are about structure."""
-
-    def hold(self, microseconds: float) -> None:
-        """Hold nothing: a call on the CPU has no launches that could wait."""
-
-    def lost(self) -> bool:
-        return False
-
     def executions(self, window: Window) -> list[Execution]:
         return [Execution(identity_of_op(op), op.duration_us, op.external_id) for op in computing_ops(window)]
-
-    def forget_peak(self) -> None:
-        """Forget nothing: the CPU's allocator keeps no peak."""
-
-    def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:  # noqa: ARG002  (the protocol's)
-        return None  # the CPU's allocator keeps no peak
 
     def fingerprint(self) -> Fingerprint:
         return Fingerprint(

@@ -1,37 +1,41 @@
-"""One CUDA device."""
+"""One CUDA device, and the reference kernels that show how fast it is."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import prod
 from typing import Any
 
 import torch
+from torch import nn
 from torch.profiler import ProfilerActivity
 
 from ...errors import WorkloadUnavailable
-from ...run import Fingerprint, Timer
+from ...judge.timing import uncertainty
+from ...run import ControlTime, Fingerprint, Roof, Timer
 from ...trace import Window, identity_of
 from ...workload import Workload
-from ..controls import control_pair
-from ..host import HostSpeed
-from ..nvml import Monitor, digest, gpu_settings
-from .base import Execution, software
+from ..nvml import Monitor, digest
+from .base import Device, Execution, HostSpeed, software
 
-__all__ = ["CudaDevice"]
+__all__ = ["CudaDevice", "control_pair", "roof"]
 
 # The buffer that evicts the L2 must be larger than twice the cache: with less, lines of the workload survive under
 # a replacement policy that is not strict LRU, and a "cold" time is silently warm (flashinfer#4468: 36 % wrong).
 _FLUSH_FACTOR = 3
+# An H200's clock moves in steps of 15 MHz (0.8 % of 1980), and one or two of them are nothing unusual. Its reference kernels
+# spread by 0.1 % between processes. Beyond 3 % the times would pass for a regression.
+_DRIFT = 0.03
 # CUPTI needs some milliseconds before it can be detached, and as many to be gone.
 _DETACHING_CALLS = 10
 _BETWEEN_CALLS_SECONDS = 0.01
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """The current CUDA device of this process."""
 
     activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
@@ -53,6 +57,7 @@ class CudaDevice:
         self._properties = torch.cuda.get_device_properties(self.torch_device)
         uuid = str(self._properties.uuid)
         self.gpu: str | None = digest(uuid)
+        self.tolerated_drift = _DRIFT * uncertainty(self._properties.name)
         self.monitor = Monitor.open(uuid)
         self.controls = control_pair()
         self.host = HostSpeed(_launches(self.torch_device), wait=self.synchronize)
@@ -108,15 +113,14 @@ class CudaDevice:
 
     def fingerprint(self) -> Fingerprint:
         properties = self._properties
-        settings = gpu_settings(str(properties.uuid))
         return Fingerprint(
             device=properties.name,
             arch=_arch(properties),
             sm_count=properties.multi_processor_count,
             memory_bytes=properties.total_memory,
-            power_limit_watts=settings.power_limit_watts,
-            mig=settings.mig,
-            driver=settings.driver,
+            power_limit_watts=self.monitor.power_limit_watts,
+            mig=self.monitor.mig,
+            driver=self.monitor.driver,
             cuda=torch.version.cuda,
             cudnn=_cudnn_version(),
             cudnn_tf32=bool(torch.backends.cudnn.allow_tf32),
@@ -162,3 +166,58 @@ def _launches(device: torch.device) -> Callable[[], None]:
                 tensor.add_(1)
 
     return dispatch
+
+
+# -- the reference kernels: what moves them is the machine, and not the code ------------------------------------------
+
+_COPIED = (64, 1024, 1024)  # 128 MiB in fp16: twice the L2 of the largest GPUs there are
+_GEMM = (4096, 4096, 4096)  # rows, in, out: bound by the tensor cores
+
+
+class _Copy(nn.Module):
+    """Reads and writes every byte once. A `clone` would be a memcpy, for which the profiler has no kernel."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.neg()
+
+
+class _Gemm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(_GEMM[1], _GEMM[2]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+def control_pair() -> tuple[Workload, ...]:
+    """Workloads of our own: `copy` is bound by memory, `gemm` by arithmetic. fp16, which every GPU has."""
+    return (
+        Workload(
+            module="copy",
+            variant="control",
+            build=_Copy,
+            inputs=lambda: (torch.randn(_COPIED),),
+            shape=_COPIED,
+            dtype="fp16",
+        ),
+        Workload(
+            module="gemm",
+            variant="control",
+            build=_Gemm,
+            inputs=lambda: (torch.randn(_GEMM[:2]),),
+            shape=_GEMM,
+            dtype="fp16",
+        ),
+    )
+
+
+def roof(controls: Mapping[str, ControlTime]) -> Roof | None:
+    """Return what the pair reached; None if one of it was not measured."""
+    if not {"copy", "gemm"} <= set(controls):
+        return None
+    moved_bytes = 2 * prod(_COPIED) * torch.float16.itemsize
+    return Roof(
+        memory_gb_per_s=moved_bytes / controls["copy"].device_time_us / 1e3,
+        gemm_tflop_per_s=2 * prod(_GEMM) / controls["gemm"].device_time_us / 1e6,
+    )
