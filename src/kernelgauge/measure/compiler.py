@@ -174,18 +174,19 @@ _OURS = Path(__file__).parents[1]
 @lru_cache(maxsize=4096)  # each frame of a session asks
 def is_users(file: str) -> bool:
     """Tell whether a file is the user's: no package, and not generated."""
-    libraries = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
-    return _is_source(file) and not any(Path(file).is_relative_to(folder) for folder in libraries)
+    is_stdlib = Path(file).is_relative_to(sysconfig.get_path("stdlib"))
+    return _is_source(file) and not is_stdlib and not _is_installed(file)
 
 
 @lru_cache(maxsize=4096)
 def is_of_a_library(file: str) -> bool:
     """Tell whether a file belongs to an installed package that is not torch: its kernels are somebody's, and have lines."""
-    packages = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
-    is_installed = any(Path(file).is_relative_to(folder) for folder in packages)
-    return (
-        _is_source(file) and is_installed and not any(Path(file).is_relative_to(each / "triton") for each in packages)
-    )
+    return _is_source(file) and _is_installed(file) and "-packages/triton/" not in file
+
+
+def _is_installed(file: str) -> bool:
+    """Tell whether it is in a folder of packages: of this Python, of the system below a virtual environment, or of the user."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 def is_of_a_module_of_torch(file: str) -> bool:

@@ -54,6 +54,7 @@ _HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+)")
 Frame = tuple[str, int, str, str]  # file, line, function and code
 Stack = tuple[Frame, ...]  # outermost first
 _LOOKUP = "TorchDynamo Cache Lookup"  # the op of a call of compiled code
+_REGION = "Torch-Compiled Region"
 _MOST_LINES = 8  # of a fusion: more are not read
 
 
@@ -178,6 +179,7 @@ class _Place:
         at: the innermost line of the user's.
         library: the innermost line of neither torch nor the user.
         generated: the line of Inductor's that is further in than these.
+        compiled_for: the line that called the compiled function around it.
         node: what autograd ran; None: it is no part of a backward pass.
     """
 
@@ -185,6 +187,7 @@ class _Place:
     at: SourceLine | None = None
     library: SourceLine | None = None
     generated: _Generated | None = None
+    compiled_for: SourceLine | None = None
     node: _Node | None = None
 
 
@@ -223,7 +226,10 @@ class _Places:
             if lines:  # else it is a function of torch that is compiled: its caller asked for it
                 return Origin(self._modules.around(stacks), tuple(lines)[:_MOST_LINES], place.node is not None)
         asked = self._forward.get(place.node, _Place()) if place.node is not None else _Place()
-        line = place.at or asked.at or place.library or asked.library
+        if place.generated is not None:
+            line = place.compiled_for or asked.compiled_for
+        else:
+            line = place.at or asked.at or place.library or asked.library
         module = place.module or asked.module or self._modules.root
         return None if line is None else Origin(module, (line,), place.node is not None)
 
@@ -274,6 +280,8 @@ class _Places:
             known = extra.sequence_number >= 0  # an addition to a parameter's gradient has none
             thread = self._threads.get(event.correlation_id, 0)
             place = _Place(node=_Node(thread, extra.sequence_number)) if known else _Place()
+        elif event.name.startswith(_REGION):
+            place = replace(place, compiled_for=place.at)
         elif extra.sequence_number >= 0:
             self._forward.setdefault(_Node(event.start_tid, extra.sequence_number), place)
         self._places.setdefault(event.correlation_id, place)
@@ -281,7 +289,9 @@ class _Places:
 
 
 def _source_line(file: str, number: int) -> SourceLine:
-    return SourceLine(shown_path(file), number, linecache.getline(file, number).strip())
+    """Return a line; for the first one of a function, which is all that compiled code tells, ``in forward``."""
+    code = linecache.getline(file, number).strip()
+    return SourceLine(shown_path(file), number, re.sub(r"^(?:async )?def (\w+).*", r"in \1", code))
 
 
 class _Files:
