@@ -221,6 +221,19 @@ def test_module_of_torch_alone_has_its_line(cpu: CpuDevice) -> None:
     assert origin.lines[0].code.startswith("return F.linear(")
 
 
+def test_op_without_a_gradient_takes_no_line_of_the_next(cpu: CpuDevice) -> None:
+    """It has the sequence number of the next node of autograd."""
+
+    class Masked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            positive = x.detach() > 0
+            return x * positive
+
+    run = ran(cpu, Masked, pass_="train")
+    codes = [origin.lines[0].code for origin in run.origins if origin is not None and origin.is_backward]
+    assert codes == ["return x * positive"]
+
+
 class Squared(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

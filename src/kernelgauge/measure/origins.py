@@ -198,7 +198,7 @@ class _Places:
         self._modules = modules
         self._files = _Files()
         self._places: dict[int, _Place] = {}  # by the id of the op
-        self._forward: dict[_Node, _Place] = {}  # of the first op that has the number
+        self._forward: dict[_Node, _Place] = {}  # of the last op that has the number
         self._threads = {each.correlation_id(): each.fwd_thread_id() for each in session.events()}
         self._waits: list[_Place] = []  # calls that wait and that no op makes: `torch.cuda.synchronize`
         # A workload may run code that others had compiled: but of graphs with the same kernels, its own come first.
@@ -283,7 +283,8 @@ class _Places:
         elif event.name.startswith(_REGION):
             place = replace(place, compiled_for=place.at)
         elif extra.sequence_number >= 0:
-            self._forward.setdefault(_Node(event.start_tid, extra.sequence_number), place)
+            # An op without a gradient has the number of the next node too.
+            self._forward[_Node(event.start_tid, extra.sequence_number)] = place
         self._places.setdefault(event.correlation_id, place)
         return place
 
