@@ -78,7 +78,7 @@ def test_failed_process_is_shown_and_stores_nothing(
     processes.ends[1] = 4, "line\n" * 50 + "ERROR: file or directory not found: prf\n"
     code, _, err = command("calibrate", "perf", "-x", "--processes", "50")
     assert code == 2
-    assert "a process of the calibration failed" in err
+    assert "a process that measures failed" in err
     assert err.count("line\n") == 14
     assert "ERROR: file or directory not found: prf\n" in err
     assert "pytest perf -x" in err

@@ -36,7 +36,7 @@ def test_fastest_variant_is_named_with_what_it_saves() -> None:
     )
     assert str(one).splitlines() == [
         "mlp-eager-bf16-8x4: liger is the fastest variant of mlp end to end: 30.0 us (20 %, measured)",
-        "  kernelgauge diff traces/mlp-eager-bf16-8x4.json.gz traces/mlp-liger-bf16-8x4.json.gz",
+        "  kernelgauge diff reports/latest/traces/mlp-eager-bf16-8x4.json.gz reports/latest/traces/mlp-liger-bf16-8x4.json.gz",
     ]
 
 

@@ -20,7 +20,7 @@ from ..run import Run
 from . import BaselineStore
 from .acceptance import acceptable, with_runs
 
-__all__ = ["Calibration", "calibrate", "compile_caches", "draw"]
+__all__ = ["Calibration", "calibrate", "compile_caches", "draw", "run_process"]
 
 _SHOWN_LINES = 15  # of the output of a process that failed
 
@@ -67,7 +67,7 @@ def draw(
             progress(f"process {number + 1} of {processes}" + ("" if gpu is None else f" on GPU {gpu}"))
             # Without a GPU that is there, the process would measure a CPU.
             device = [] if gpu is None else ["--perf-device", "cuda"]
-            return _run_process([*arguments, *device], gpu, progress)
+            return run_process([*arguments, *device], gpu, progress)
         finally:
             free.put(gpu)
 
@@ -80,25 +80,51 @@ def compile_caches(folder: str) -> dict[str, str]:
     return {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
 
 
-def _run_process(arguments: Sequence[str], gpu: str | None, progress: Callable[[str], None]) -> Results:
-    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
-        environment = os.environ | compile_caches(folder)
+def run_process(
+    arguments: Sequence[str],
+    gpu: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    *,
+    folder: Path | None = None,
+    python: str = sys.executable,
+    may_fail: bool = False,
+) -> Results:
+    """Run `pytest *arguments` in a fresh process with empty compile caches, which measures and compares nothing.
+
+    Args:
+        gpu: for CUDA_VISIBLE_DEVICES; None: whatever is visible.
+        folder: of the project, whose code it imports; None: this one, as it is installed.
+        may_fail: whether the tests of what a workload declares may fail.
+
+    Raises `MeasurementError` if it leaves no results, or fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as own:
+        environment = os.environ | compile_caches(own)
+        if folder is not None:
+            paths = [str(folder / "src"), str(folder), os.environ.get("PYTHONPATH", "")]
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
-        command = [sys.executable, "-m", "pytest", *arguments, "-q", f"--perf-calibrate={folder}"]
+        command = [python, "-m", "pytest", *arguments, "-q", f"--perf-calibrate={own}"]
         output: list[str] = []
         with subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 output.append(line.rstrip())
                 if line.startswith(WAITING):
                     progress(line.strip())
-        results = Path(folder) / "latest" / NAME
-        if process.returncode != 0 or not results.exists():
+        results = Path(own) / "latest" / NAME
+        if process.returncode not in ((0, 1) if may_fail else (0,)) or not results.exists():
             raise MeasurementError(
-                "a process of the calibration failed",
+                "a process that measures failed",
                 got="\n".join(output[-_SHOWN_LINES:]),
                 expected="every test to pass: only unchanged code that works says what is noise",
                 next_command=" ".join(["pytest", *arguments]),

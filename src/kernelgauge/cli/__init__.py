@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import baselines, results, traces  # they import what is above
+    from . import baselines, compare, results, traces  # they import what is above
 
     parser = argparse.ArgumentParser(
         prog="kernelgauge", description="Performance regression tests for PyTorch GPU code.", allow_abbrev=False
@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kernelgauge {__version__}")
     parser.set_defaults(passes_arguments_on=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (traces, results, baselines):
+    for family in (traces, results, baselines, compare):
         family.add_commands(commands)
     return parser
 

@@ -14,12 +14,15 @@ from .baseline import Baseline, Entry, Likeness, gemm_kernel, is_other_choice, r
 from .cause import cause_reasons, count_causes, kernel_causes
 from .fingerprint import Comparison
 from .priors import Limits, prior_for
-from .timing import Decision, ProcessTime, decide, reference_moves
+from .timing import Decision, ProcessTime, decide, mean_of, reference_moves
 from .verdict import Reason, Status, Verdict
 
 __all__ = ["describe_choice", "judge_time", "not_measured"]
 
 
+# What is known of other machines, beside two sets of processes that show their own spread. Simulated (tests/judge/test_two_sets.py):
+# with noise of ten times what is expected, three processes of each side raise no more false alarms than they may.
+_DOF_BESIDE_TWO_SETS = 2.0
 _SHOWN_TRANSFERS = 0.1  # of the time without kernels: less is not what a call waits for
 
 
@@ -43,10 +46,12 @@ def judge_time(
     *,
     comparisons: int = 1,
     limits: Limits | None = None,
+    more: Sequence[Run] = (),
 ) -> Verdict:
     """Judge one time of a run by the rule of docs/verdicts.md.
 
     Args:
+        more: of other processes on the same machine, with the same kernels: their mean with the run's is judged.
         comparison: of the two fingerprints.
         comparisons: times that the suite has.
         limits: gates and sensitivity that the suite asks for; None: the defaults.
@@ -64,23 +69,32 @@ def judge_time(
     before = baseline.times(timer, entry, gemm=gemm)
     if not before:
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
-    after = ProcessTime(
-        observe(sample, is_by_host=before[0].is_by_host),
-        place=run.place,
-        host=run.host,
-        is_host_clock=before[0].is_host_clock,
-        is_by_host=before[0].is_by_host,
-        references_us=references_us(run.controls, gemm),
-    )
+    afters = [
+        ProcessTime(
+            observe(each.samples[timer], is_by_host=before[0].is_by_host),
+            place=each.place,
+            host=each.host,
+            is_host_clock=before[0].is_host_clock,
+            is_by_host=before[0].is_by_host,
+            references_us=references_us(each.controls, gemm),
+        )
+        for each in (run, *more)
+        if timer in each.samples
+    ]
+    after = mean_of(afters)
     if other_choice and timer is Timer.END_TO_END:
         headline = f"{timer.label} {after.observation.mean_us:.1f} us, not judged: the autotuner's choice is not in the baseline"
         return Verdict(Status.NOT_JUDGED, run.workload, timer.label, headline, after_us=after.observation.mean_us)
+    prior = prior_for(timer, run.fingerprint, limits)
+    if more:
+        prior = replace(prior, dof=min(prior.dof, _DOF_BESIDE_TWO_SETS))
     decision = decide(
         before,
         after,
-        prior_for(timer, run.fingerprint, limits),
+        prior,
         comparisons=comparisons,
         kernels=len(run.kernels),
+        processes=afters if more else (),
     )
     if other_choice and decision.status is Status.IMPROVED:  # another choice than the slowest is no change of the code
         decision = replace(decision, status=Status.PASS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, geometric_mean
 from typing import NamedTuple
 
@@ -12,7 +12,15 @@ from ..run import Observation
 from .priors import FALSE_ALARMS_PER_RUN, POWER, UNKNOWN_FACTOR, Prior
 from .verdict import RelativeChange, Status
 
-__all__ = ["Decision", "ProcessTime", "decide", "on_same_host", "reference_moves", "variance_between_processes"]
+__all__ = [
+    "Decision",
+    "ProcessTime",
+    "decide",
+    "mean_of",
+    "on_same_host",
+    "reference_moves",
+    "variance_between_processes",
+]
 
 # Clocks of one host agree within this factor: beyond, its times are another machine's (benchmarks/data/host_states).
 _SAME_HOST_FACTOR = 1.28
@@ -86,6 +94,23 @@ class Decision:
     reason: str = ""
 
 
+def mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
+    """Return one time for several processes of one machine: their geometric mean, with all their replicates."""
+    seen = [each.observation for each in processes]
+    spreads = [one.spread for one in seen if one.spread is not None]
+    controls = [one.control_us for one in seen if one.control_us is not None]
+    names = set.intersection(*(set(each.references_us) for each in processes))
+    whole = Observation(
+        mean_us=geometric_mean(one.mean_us for one in seen),
+        spread=math.sqrt(fmean(spread**2 for spread in spreads)) if len(spreads) == len(seen) else None,
+        replicates=sum(one.replicates for one in seen),
+        iterations=seen[0].iterations,
+        control_us=geometric_mean(controls) if len(controls) == len(seen) else None,
+    )
+    references = {name: geometric_mean(each.references_us[name] for each in processes) for name in names}
+    return replace(processes[0], observation=whole, references_us=references)
+
+
 class Variance(NamedTuple):
     """A variance, and the degrees of freedom that it is known with."""
 
@@ -100,11 +125,13 @@ def decide(
     *,
     comparisons: int = 1,
     kernels: int = 1,
+    processes: Sequence[ProcessTime] = (),
 ) -> Decision:
     """Compare a run with the processes of its baseline.
 
     Args:
         before: at least one.
+        processes: what `after` is the mean of (`mean_of`), if it is of several.
         prior: the noise to expect, the gate, and the sensitivity that is asked for.
         comparisons: how many times the suite has: false alarms are controlled over all of them (Bonferroni).
         kernels: launches in a call.
@@ -116,7 +143,7 @@ def decide(
         if reason:
             return _not_judged(same or before, after, reason)
         before = on_same_host(before, after)
-    expected, variances = _predicted(same, before, after, prior, kernels)
+    expected, variances = _predicted(same, before, after, prior, kernels, processes)
     machine = _machine_shift(same, after, prior.gate) if same and not after.is_host_clock else 0.0
     delta = max(-_LARGEST_LOGARITHM, min(_LARGEST_LOGARITHM, after.logarithm - expected))
     before_us = after.observation.mean_us / math.exp(delta)
@@ -159,11 +186,18 @@ def _noise(machine_moved: bool, scattered: bool) -> str:
 
 
 def _predicted(
-    same: Sequence[ProcessTime], before: Sequence[ProcessTime], after: ProcessTime, prior: Prior, kernels: int
+    same: Sequence[ProcessTime],
+    before: Sequence[ProcessTime],
+    after: ProcessTime,
+    prior: Prior,
+    kernels: int,
+    processes: Sequence[ProcessTime],
 ) -> tuple[float, list[Variance]]:
     """Return the logarithm expected of unchanged code, and the variances of the difference from it."""
-    process = variance_between_processes(before, prior, kernels)
-    run = max(process.value, after.own_variance)  # a process is never steadier than its replicates
+    process = variance_between_processes(before, prior, kernels, processes)
+    run = max(
+        process.value / max(1, len(processes)), after.own_variance
+    )  # a process is never steadier than its replicates
     if same:
         return fmean(each.logarithm for each in same), [Variance(process.value / len(same) + run, process.dof)]
     expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels)
@@ -205,15 +239,17 @@ def _not_judged(compared: Sequence[ProcessTime], after: ProcessTime, reason: str
     return Decision(Status.NOT_JUDGED, change, compared, before_us, reason=reason)
 
 
-def variance_between_processes(before: Sequence[ProcessTime], prior: Prior, kernels: int) -> Variance:
-    """Estimate the variance of one process's mean, each about the mean of its GPU, shrunk to the prior.
+def variance_between_processes(
+    before: Sequence[ProcessTime], prior: Prior, kernels: int, after: Sequence[ProcessTime] = ()
+) -> Variance:
+    """Estimate the variance of one process's mean, each about the mean of its side and GPU, shrunk to the prior.
 
     Smyth, "Linear models and empirical Bayes methods for assessing differential expression", 2004.
     """
-    places = _by_place(before)
+    places = [*_by_place(before), *_by_place(after)]
     squares = [(each.logarithm - fmean(one.logarithm for one in group)) ** 2 for group in places for each in group]
     expected = prior.process**2 + kernels * (prior.resolution_us / before[0].observation.mean_us) ** 2
-    return _shrunk(expected, prior.dof, math.fsum(squares), len(before) - len(places))
+    return _shrunk(expected, prior.dof, math.fsum(squares), len(before) + len(after) - len(places))
 
 
 def _shrunk(expected: float, dof: float, squares: float, own: float) -> Variance:

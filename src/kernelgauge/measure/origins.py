@@ -26,6 +26,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
+import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.profiler import profile, record_function
@@ -53,6 +54,7 @@ _RESUMED, _AFTER_BREAK = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$"), r
 _HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+)")
 Frame = tuple[str, int, str, str]  # file, line, function and code
 Stack = tuple[Frame, ...]  # outermost first
+_STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _LOOKUP = "TorchDynamo Cache Lookup"  # the op of a call of compiled code
 _REGION = "Torch-Compiled Region"
 _MOST_LINES = 8  # of a fusion: more are not read
@@ -73,6 +75,8 @@ def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession,
     Args:
         structure: what a call launches. If this one launches anything else, nothing is known.
     """
+    if sys.version_info >= (3, 13) and tuple(map(int, torch.__version__.split(".")[:2])) < _STACKS_ON_PYTHON_3_13:
+        return Origins()
     there = structure.windows[-1]
     # The mode that tells the line of an operator (``a * b``, which is no call in Python) would have Dynamo compile again.
     is_compiled = instance.workload.compile is not None or any(op.name == _LOOKUP for op in there.ops)

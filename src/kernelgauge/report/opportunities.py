@@ -14,6 +14,7 @@ from .wording import percent, us
 __all__ = ["Opportunity", "limit_shares", "opportunities"]
 
 _LEAST_SHARE = 0.03  # of the workload's time: less is not worth a line
+_TRACES = "reports/latest/traces"  # where a run leaves them, unless the project has another folder
 _SAME = 0.01  # two variants this near to each other are equally fast
 _SHORT_US = 10.0  # a kernel as short as this takes most of its time to start and to end, whatever limit it has
 
@@ -103,7 +104,7 @@ def _between_variants(workloads: Sequence[WorkloadResult]) -> Iterator[Opportuni
                     saves_us,
                     saves_us / total_us,
                     is_measured=True,
-                    command=f"kernelgauge diff traces/{slow.id}.json.gz traces/{in_all.id}.json.gz",
+                    command=f"kernelgauge diff {_TRACES}/{slow.id}.json.gz {_TRACES}/{in_all.id}.json.gz",
                 )
 
 
@@ -140,7 +141,7 @@ def _of_kernels(workload: WorkloadResult) -> Iterator[Opportunity]:
             saves_us,
             saves_us / total_us,
             is_measured=False,
-            command=f"kernelgauge show traces/{workload.id}.json.gz",
+            command=f"kernelgauge show {_TRACES}/{workload.id}.json.gz",
         )
 
 

@@ -1,0 +1,147 @@
+"""`kernelgauge compare`: two revisions in turns, each in a working tree of its own, and judged by each other."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelgauge.baselines import calibration
+from kernelgauge.cli import main
+from kernelgauge.results import Results, read_results
+from tests.builders import mlp_kernels
+from tests.plugin.told_processes import FIRST, measured, results_of
+
+Compare = Callable[..., tuple[int, str, str]]
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository whose `model.txt` says how long its workload takes; committed at 205 us."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "perf").mkdir()
+    (tmp_path / "perf" / "suite.txt").write_text("old")
+    (tmp_path / "model.txt").write_text("205")
+    for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
+        monkeypatch.setenv(f"{name}_NAME", "a")
+        monkeypatch.setenv(f"{name}_EMAIL", "a@b.c")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    return tmp_path
+
+
+class Process:
+    """Stands in for a process of pytest: it takes as long as the model of its folder says."""
+
+    def __init__(self, baselines: Path) -> None:
+        self.baselines = baselines
+        self.seen: list[tuple[str, str, Path, list[str]]] = []
+        self.noise = 0.0
+
+    def __call__(self, arguments: list[str], *, folder: Path, **_: Any) -> Results:
+        model = (folder / "model.txt").read_text()
+        self.seen.append((model, (folder / "perf" / "suite.txt").read_text(), folder, list(arguments)))
+        sign = 1 if len(self.seen) % 3 else -1
+        center = float(model.split()[0]) * (1 + sign * self.noise)
+        kernels = mlp_kernels()[:3] if "fewer" in model else mlp_kernels()
+        return results_of((measured(center=center, kernels=kernels, place=len(self.seen) % 3),), self.baselines)
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
+    told = Process(tmp_path / "baselines")
+    monkeypatch.setattr(calibration, "run_process", told)
+    return told
+
+
+@pytest.fixture
+def compare(project: Path, process: Process, capsys: pytest.CaptureFixture[str]) -> Compare:
+    assert project
+    assert process
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(["compare", *arguments])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def test_unchanged_revision_passes_after_the_fewest_processes(compare: Compare, process: Process) -> None:
+    code, out, err = compare("HEAD")
+    assert code == 0
+    assert [line.split()[-1] for line in err.splitlines()] == ["BASE", "HEAD", "HEAD", "BASE", "BASE", "HEAD"]
+    assert "PASS" in out
+    assert "3 processes of each side" in out
+    results = read_results(Path("reports/compare/results.json"))
+    assert len(results.workloads[0].baseline.entries[0].processes) == 3  # type: ignore[union-attr]
+    assert Path("reports/compare/report.html").is_file()
+    assert not process.baselines.exists()
+
+
+def test_working_tree_that_is_slower_fails_and_stays_as_it_is(
+    compare: Compare, process: Process, project: Path
+) -> None:
+    (project / "model.txt").write_text("209")
+    (project / "perf" / "suite.txt").write_text("new")
+    code, out, _ = compare("HEAD", "-k", "mlp")
+    assert code == 1
+    assert f"{FIRST}: REGRESSED  device time 205.0 -> 209.0 us" in out
+    assert {each[:2] for each in process.seen} == {("205", "new"), ("209", "new")}  # one suite for both
+    assert {tuple(each[3]) for each in process.seen} == {("perf", "-k", "mlp")}
+    assert git("status", "--porcelain", "--untracked-files=no").split() == ["M", "model.txt", "M", "perf/suite.txt"]
+    assert len(git("worktree", "list").splitlines()) == 1
+    assert not any(folder.exists() for *_, folder, _ in process.seen if folder != project)
+
+
+def test_two_revisions_are_told_apart_by_their_kernels(compare: Compare, project: Path) -> None:
+    (project / "model.txt").write_text("205 fewer")
+    git("commit", "-qam", "second")
+    (project / "model.txt").write_text("999")  # in the working tree, which is not asked for
+    code, out, _ = compare("HEAD~1", "HEAD")
+    assert code == 1
+    assert "1 kernel less" in out
+    assert compare("HEAD", "HEAD")[0] == 0
+
+
+def test_undecided_comparison_goes_on_to_its_end_or_budget(compare: Compare, process: Process) -> None:
+    process.noise = 0.05
+    assert "12 processes of each side" in compare("HEAD")[1]
+    assert "4 processes of each side" in compare("HEAD", "--processes", "4")[1]
+    assert "1 processes of each side" in compare("HEAD", "--budget", "0")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "git rev-parse failed"),
+        (["HEAD", "--suite", "absent"], "HEAD has no such suite"),
+    ],
+)
+def test_comparison_that_cannot_begin_says_why(
+    compare: Compare, process: Process, arguments: list[str], said: str
+) -> None:
+    code, _, err = compare(*arguments)
+    assert code == 2
+    assert said in err
+    assert process.seen == []
+    assert len(git("worktree", "list").splitlines()) == 1
+
+
+def test_workload_that_one_side_lacks_is_invalid(compare: Compare, process: Process, monkeypatch: Any) -> None:
+    def run(*arguments: Any, folder: Path, **more: Any) -> Results:
+        results = Process.__call__(process, *arguments, folder=folder, **more)
+        return results_of((), process.baselines) if folder != Path.cwd() else results
+
+    monkeypatch.setattr(calibration, "run_process", run)
+    code, out, _ = compare("HEAD", "--processes", "3")
+    assert code == 1
+    assert "BASE could not be measured" in out
