@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 __all__ = [
@@ -137,8 +140,17 @@ def printable_url(text: str) -> str:
 
 
 def shown_path(file: str) -> str:
-    """Return a path without the folders of this machine: from the working directory, or from the packages."""
+    """Return a path without the folders of this machine: from the packages, the working directory or where imports look."""
+    return _path_within(file, os.getcwd())
+
+
+@lru_cache(maxsize=4096)  # each frame of a profiled call asks
+def _path_within(file: str, folder: str) -> str:
+    for packages in ("site-packages/", "dist-packages/"):
+        if packages in file:
+            return file.rpartition(packages)[2]
     path = Path(file)
-    if path.is_relative_to(Path.cwd()):
-        return path.relative_to(Path.cwd()).as_posix()
-    return file.rpartition("site-packages/")[2] if "site-packages/" in file else path.name
+    for each in [folder, *sorted(sys.path, key=len, reverse=True)]:
+        if each and path.is_relative_to(each):
+            return path.relative_to(each).as_posix()
+    return path.name

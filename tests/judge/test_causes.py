@@ -149,6 +149,17 @@ def test_more_lines_and_causes_than_fit_are_counted() -> None:
     ]
 
 
+def test_long_path_of_a_module_leaves_room_for_the_line() -> None:
+    """Else the file would be cut off, and it is what the reader needs."""
+    deep = ".".join(["encoder", "blocks", "*", "attention", "projections", "query_key_value", "linear", "weight_norm"])
+    line = SourceLine("models/language/attention.py", 1234, "return F.linear(x, self.weight)")
+    verdict = judged((GATE,), (NORM, GATE), origins=(Origin(deep, (line,), is_backward=True), None))
+    (code,) = reasons(verdict, "code")
+    assert code.startswith("…")
+    assert code.endswith("linear.weight_norm (backward)  models/language/attention.py:1234")
+    assert len(code) <= 80 - len("  code     ")
+
+
 def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:
     known = run(kernels=tuple(launched(f"kernel_{place}", 50.0) for place in range(4)), device=(200.0,) * 4)
     stored = calibrated([known], suite="perf")

@@ -23,6 +23,7 @@ _NAMES_WIDTH = 55  # and ``was`` before, and ``and 9 others`` after: 80 columns
 _MOST_LINES = 2  # of code
 _MOST_KINDS = 2  # of the kernels that did not change
 _CODE_WIDTH = 69  # with the label, 80 columns
+_LEAST_MODULE, _LEAST_CODE = 16, 6
 _TIMES = {2: ", twice"}
 _PASSES = {
     frozenset({False}): "",
@@ -79,15 +80,23 @@ def _code_lines(cause: Cause) -> list[str]:
     new = [line for line in modules if line.code not in cause.known_code]
     lines = new if new and cause.known_code else list(modules)
     shown = [
-        _cut(f"{common_path(list(dict.fromkeys(modules[line])))}{_PASSES[frozenset(passes[line])]}  {line}".strip())
+        _code_line(common_path(list(dict.fromkeys(modules[line]))), _PASSES[frozenset(passes[line])], line)
         for line in lines[:_MOST_LINES]
     ]
     left = len(lines) - len(shown)
     return [*shown, f"and {left} more line{'s' if left > 1 else ''}"] if left > 0 else shown
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _CODE_WIDTH else f"{text[: _CODE_WIDTH - 1]}…"
+def _code_line(module: str, pass_: str, line: SourceLine) -> str:
+    """Return them in one line: where that is too long, without the end of the code, then without the start of the module's path."""
+    place = f"{pass_}  {line.file}:{line.line}"
+    room = max(_CODE_WIDTH - len(place), _LEAST_MODULE)
+    path = module if len(module) <= room else f"…{module[1 - room :]}"
+    start = f"{path}{place}".strip()
+    text = f"{start}  {line.code}".rstrip()
+    if len(text) <= _CODE_WIDTH:
+        return text
+    return f"{text[: _CODE_WIDTH - 1]}…" if len(start) + _LEAST_CODE < _CODE_WIDTH else start
 
 
 # -- kernels --------------------------------------------------------------------------------------------------------------

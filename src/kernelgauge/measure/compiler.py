@@ -10,11 +10,11 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
 from traceback import FrameSummary
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,12 +24,12 @@ from ..run import CompileEvent
 __all__ = [
     "CompileCounts",
     "compile_counts",
+    "compiled_graphs",
     "is_generated",
     "is_of_a_library",
     "is_of_a_module_of_torch",
     "is_ours",
     "is_users",
-    "provenance",
     "reset_compiler",
     "silence_structured_trace",
     "torch_set_up",
@@ -47,6 +47,7 @@ class CompileCounts:
     graphs: int
     graph_breaks: int
     events: tuple[CompileEvent, ...] = ()
+    traced: int = 0  # graphs that Inductor was given, or found in its cache
 
     def events_since(self, before: CompileCounts) -> tuple[CompileEvent, ...]:
         """Return the events that `before` does not have."""
@@ -58,6 +59,7 @@ def reset_compiler() -> None:
     torch.compiler.reset()
     _counters().clear()
     _compilations().clear_compilation_metrics()
+    _traced.clear()
 
 
 def compile_counts() -> CompileCounts:
@@ -67,16 +69,56 @@ def compile_counts() -> CompileCounts:
     events = _compile_events()
     places = sum(event.kind == "graph break" for event in events)
     breaks = max(sum(counters["graph_break"].values()), places)
-    return CompileCounts(int(counters["stats"].get("unique_graphs", 0)), breaks, events)
+    return CompileCounts(int(counters["stats"].get("unique_graphs", 0)), breaks, events, len(_traced))
 
 
-def provenance() -> list[dict[str, list[str]]]:
-    """Return of each graph compiled since the last `reset_compiler` the stacks of each of its kernels, by the kernel's handle.
+class CompiledGraph(NamedTuple):
+    """What Inductor made of a graph.
 
-    The handle stands in the generated code (torch/_inductor/debug.py). A torch before 2.10 has none.
+    Attributes:
+        kernels: the stacks of each kernel, by the handle that stands in the generated code (torch/_inductor/debug.py). A cached
+            graph has the stacks of the code that it was compiled of: an older file, or another one of the same ops.
+        traced: the stacks of the graph as this process traced it.
     """
-    metrics = _compilations().get_compilation_metrics()
-    return [json.loads(text) for each in metrics for text in getattr(each, "inductor_provenance", None) or ()]
+
+    kernels: dict[str, list[str]]
+    traced: frozenset[str]
+
+
+def compiled_graphs(since: int = 0) -> list[CompiledGraph]:
+    """Return the graphs compiled since the last `reset_compiler`, without the first ones. A torch before 2.10 has none."""
+    traced = dict(list(_traced.items())[since:])
+    return [
+        CompiledGraph(json.loads(text), frozenset(traced[each.compile_id]))
+        for each in _compilations().get_compilation_metrics()
+        for text in getattr(each, "inductor_provenance", None) or ()
+        if each.compile_id in traced
+    ]
+
+
+_traced: dict[str, set[str]] = {}  # the stacks of each graph, by the id of its compilation
+
+
+@contextmanager
+def _tracing_recorded() -> Iterator[None]:
+    """Keep the stacks of each graph that Dynamo hands to Inductor."""
+    import torch._inductor.compile_fx
+
+    inductor: Any = torch._inductor.compile_fx
+    compile_fx = inductor.compile_fx
+
+    @wraps(compile_fx)
+    def recorded(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        stacks = _traced.setdefault(str(torch._guards.CompileContext.current_compile_id()), set())
+        graphs = [one for each in graph.modules() if (one := getattr(each, "graph", None)) is not None]
+        stacks.update(text for one in graphs for node in one.nodes if (text := node.meta.get("stack_trace")))
+        return compile_fx(graph, *args, **kwargs)
+
+    inductor.compile_fx = recorded
+    try:
+        yield
+    finally:
+        inductor.compile_fx = compile_fx
 
 
 def _compile_events() -> tuple[CompileEvent, ...]:
@@ -132,18 +174,19 @@ _OURS = Path(__file__).parents[1]
 @lru_cache(maxsize=4096)  # each frame of a session asks
 def is_users(file: str) -> bool:
     """Tell whether a file is the user's: no package, and not generated."""
-    libraries = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
-    return _is_source(file) and not any(Path(file).is_relative_to(folder) for folder in libraries)
+    is_stdlib = Path(file).is_relative_to(sysconfig.get_path("stdlib"))
+    return _is_source(file) and not is_stdlib and not _is_installed(file)
 
 
 @lru_cache(maxsize=4096)
 def is_of_a_library(file: str) -> bool:
     """Tell whether a file belongs to an installed package that is not torch: its kernels are somebody's, and have lines."""
-    packages = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
-    is_installed = any(Path(file).is_relative_to(folder) for folder in packages)
-    return (
-        _is_source(file) and is_installed and not any(Path(file).is_relative_to(each / "triton") for each in packages)
-    )
+    return _is_source(file) and _is_installed(file) and "-packages/triton/" not in file
+
+
+def _is_installed(file: str) -> bool:
+    """Tell whether it is in a folder of packages: of this Python, of the system below a virtual environment, or of the user."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 def is_of_a_module_of_torch(file: str) -> bool:
@@ -197,7 +240,8 @@ def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
     if deterministic:
         inductor.deterministic = True
     try:
-        yield
+        with _tracing_recorded():
+            yield
     finally:
         torch.set_rng_state(numbers)
         if gpu_numbers is not None:

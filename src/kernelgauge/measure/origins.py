@@ -10,18 +10,19 @@ Private names of torch, checked on 2.11 and 2.13: `experimental_event_tree`, `tr
 
 from __future__ import annotations
 
+import functools
 import inspect
-import json
 import linecache
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,7 +34,15 @@ from torch.profiler import profile, record_function
 from ..errors import shown_path
 from ..run import CompileEvent, Origin, SourceLine, common_path
 from ..trace import REGION, Window, parse
-from .compiler import is_generated, is_of_a_library, is_of_a_module_of_torch, is_ours, is_users, provenance
+from .compiler import (
+    CompiledGraph,
+    compiled_graphs,
+    is_generated,
+    is_of_a_library,
+    is_of_a_module_of_torch,
+    is_ours,
+    is_users,
+)
 from .device import Device, Execution
 from .instance import Instance
 from .profile import ProfilerSession
@@ -41,10 +50,13 @@ from .profile import ProfilerSession
 __all__ = ["Modules", "Origins", "origins_of"]
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)\n\s*(.*)')  # of a stack as torch.compile writes it
+_RESUMED, _AFTER_BREAK = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$"), r"\1, after the graph break"
 _HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+)")
-Frame = tuple[str, int, str]  # file, line and code
-Stack = list[Frame]  # outermost first
+Frame = tuple[str, int, str, str]  # file, line, function and code
+Stack = tuple[Frame, ...]  # outermost first
 _STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
+_LOOKUP = "TorchDynamo Cache Lookup"  # the op of a call of compiled code
+_REGION = "Torch-Compiled Region"
 _MOST_LINES = 8  # of a fusion: more are not read
 
 
@@ -57,27 +69,25 @@ class Origins:
     synchronizations: tuple[Origin | None, ...] = ()
 
 
-def origins_of(
-    instance: Instance, modules: Modules, structure: ProfilerSession, device: Device, *, is_compiled: bool
-) -> Origins:
+def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession, device: Device) -> Origins:
     """Profile one more call and return where its launches come from.
 
     Args:
         structure: what a call launches. If this one launches anything else, nothing is known.
-        is_compiled: whether torch.compile has a part in it. The mode that tells the line of an operator (``a * b``, which is no
-            call in Python) would have it compile again.
     """
     if sys.version_info >= (3, 13) and tuple(map(int, torch.__version__.split(".")[:2])) < _STACKS_ON_PYTHON_3_13:
         return Origins()
     there = structure.windows[-1]
+    # The mode that tells the line of an operator (``a * b``, which is no call in Python) would have Dynamo compile again.
+    is_compiled = instance.workload.compile is not None or any(op.name == _LOOKUP for op in there.ops)
     for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
-        events, window = _profile(instance, device, mode, replays_graphs=structure.replays_graphs)
+        session, window = _profile(instance, device, mode, replays_graphs=structure.replays_graphs)
         executions = device.executions(window)
         matched = _matched(structure, executions)
         if matched is None:
             continue
         with suppress(AttributeError, ImportError, TypeError):  # private names of torch: another version may lack them
-            places = _Places(events, modules)
+            places = _Places(session, modules)
             return Origins(
                 kernels=tuple(
                     None if place is None else places.origin(executions[place].external_id) for place in matched
@@ -127,8 +137,8 @@ def _if_alike(
 
 def _profile(
     instance: Instance, device: Device, mode: AbstractContextManager[Any], *, replays_graphs: bool
-) -> tuple[Sequence[Any], Window]:
-    """Profile one call; return the profiler's tree of events and the window of the call."""
+) -> tuple[Any, Window]:
+    """Profile one call; return the profiler's session and the window of the call."""
     import torch._inductor.config as inductor
 
     with ExitStack() as stack:
@@ -145,7 +155,7 @@ def _profile(
         profiler.export_chrome_trace(str(path))
         window = parse(path.read_bytes()).regions(REGION)[-1]
     results: Any = profiler.profiler
-    return results.kineto_results.experimental_event_tree(), window
+    return results.kineto_results, window
 
 
 # -- the tree of events: where each op was called ------------------------------------------------------------------------
@@ -158,31 +168,46 @@ class _Generated(NamedTuple):
     line: int
 
 
-class _Backward(NamedTuple):
-    """A node of autograd: the forward op with this sequence number asked for it."""
+class _Node(NamedTuple):
+    """A node of autograd: the op of this thread with this number asked for it. Each thread counts for itself."""
 
+    thread: int
     sequence: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an op was called. `at`: the innermost line of the user's, or what leads to one. `library`: one of neither torch nor theirs."""
+    """Where an op was called.
+
+    Attributes:
+        at: the innermost line of the user's.
+        library: the innermost line of neither torch nor the user.
+        generated: the line of Inductor's that is further in than these.
+        compiled_for: the line that called the compiled function around it.
+        node: what autograd ran; None: it is no part of a backward pass.
+    """
 
     module: str = ""
-    at: SourceLine | _Generated | _Backward | None = None
+    at: SourceLine | None = None
     library: SourceLine | None = None
+    generated: _Generated | None = None
+    compiled_for: SourceLine | None = None
+    node: _Node | None = None
 
 
 class _Places:
     """The place of each op of one session."""
 
-    def __init__(self, events: Sequence[Any], modules: Modules) -> None:
+    def __init__(self, session: Any, modules: Modules) -> None:
         self._modules = modules
         self._files = _Files()
         self._places: dict[int, _Place] = {}  # by the id of the op
-        self._forward: dict[int, _Place] = {}  # by sequence number: the first op that has it
+        self._forward: dict[_Node, _Place] = {}  # of the last op that has the number
+        self._threads = {each.correlation_id(): each.fwd_thread_id() for each in session.events()}
         self._waits: list[_Place] = []  # calls that wait and that no op makes: `torch.cuda.synchronize`
-        self._walk(events)
+        # A workload may run code that others had compiled: but of graphs with the same kernels, its own come first.
+        self._graphs = (compiled_graphs(modules.since), compiled_graphs())
+        self._walk(session.experimental_event_tree())
 
     def with_waits(self, calls: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
         """Give each synchronising call that no op makes an id of its own, in order; none if their number does not fit."""
@@ -197,18 +222,20 @@ class _Places:
         place = self._places.get(external_id) if external_id is not None else None
         if place is None:
             return None
-        is_backward = isinstance(place.at, _Backward)
-        if isinstance(place.at, _Backward):
-            place = self._forward.get(place.at.sequence, _Place())
-        if isinstance(place.at, _Generated):
-            return self._of_generated_code(place.at)
-        line = place.at if isinstance(place.at, SourceLine) else place.library
-        return None if line is None else Origin(place.module or self._modules.root, (line,), is_backward)
-
-    def _of_generated_code(self, at: _Generated) -> Origin | None:
-        stacks = compiled_stacks(at, self._files.loaded | self._modules.files)
-        lines = dict.fromkeys(line for stack in stacks if (line := _innermost(stack)) is not None)
-        return Origin(self._modules.around(stacks), tuple(lines)[:_MOST_LINES]) if lines else None
+        if place.generated is not None:
+            stacks = _stacks_of(place.generated, self._graphs)
+            if stacks is None:
+                return None
+            lines = dict.fromkeys(line for stack in stacks if (line := _innermost(stack)) is not None)
+            if lines:  # else it is a function of torch that is compiled: its caller asked for it
+                return Origin(self._modules.around(stacks), tuple(lines)[:_MOST_LINES], place.node is not None)
+        asked = self._forward.get(place.node, _Place()) if place.node is not None else _Place()
+        if place.generated is not None:
+            line = place.compiled_for or asked.compiled_for
+        else:
+            line = place.at or asked.at or place.library or asked.library
+        module = place.module or asked.module or self._modules.root
+        return None if line is None else Origin(module, (line,), place.node is not None)
 
     def _walk(self, events: Sequence[Any]) -> None:
         waiting = [(event, _Place()) for event in reversed(events)]
@@ -237,8 +264,8 @@ class _Places:
         if file is not None and is_ours(file):  # the frames around it are those of the tests
             return _Place(library=_source_line(file, extra.callsite.line_number))
         if file is not None and is_users(file):  # an operator in it has no frame, and its line is not the caller's
-            code = f"in {extra.callsite.function_name}"
-            place = replace(place, at=SourceLine(shown_path(file), extra.callsite.line_number, code))
+            code = f"in {_RESUMED.sub(_AFTER_BREAK, extra.callsite.function_name)}"
+            place = replace(place, at=SourceLine(shown_path(file), extra.callsite.line_number, code), generated=None)
         return place
 
     def _at(self, place: _Place, name: str, number: int) -> _Place:
@@ -246,24 +273,30 @@ class _Places:
         if file is None:
             return place
         if is_generated(file):
-            return replace(place, at=_Generated(file, number))
+            return replace(place, generated=_Generated(file, number))
         if is_users(file):
-            return replace(place, at=_source_line(file, number))
+            return replace(place, at=_source_line(file, number), generated=None)
         is_named = is_of_a_library(file) or is_of_a_module_of_torch(file)
         return replace(place, library=_source_line(file, number)) if is_named else place
 
     def _dispatched(self, event: Any, extra: Any, place: _Place) -> _Place:
         if event.name.startswith("autograd::engine") or extra.scope.name == "BACKWARD_FUNCTION":
             known = extra.sequence_number >= 0  # an addition to a parameter's gradient has none
-            place = _Place(at=_Backward(extra.sequence_number)) if known else _Place()
+            thread = self._threads.get(event.correlation_id, 0)
+            place = _Place(node=_Node(thread, extra.sequence_number)) if known else _Place()
+        elif event.name.startswith(_REGION):
+            place = replace(place, compiled_for=place.at)
         elif extra.sequence_number >= 0:
-            self._forward.setdefault(extra.sequence_number, place)
+            # An op without a gradient has the number of the next node too.
+            self._forward[_Node(event.start_tid, extra.sequence_number)] = place
         self._places.setdefault(event.correlation_id, place)
         return place
 
 
 def _source_line(file: str, number: int) -> SourceLine:
-    return SourceLine(shown_path(file), number, linecache.getline(file, number).strip())
+    """Return a line; for the first one of a function, which is all that compiled code tells, ``in forward``."""
+    code = linecache.getline(file, number).strip()
+    return SourceLine(shown_path(file), number, re.sub(r"^(?:async )?def (\w+).*", r"in \1", code))
 
 
 class _Files:
@@ -295,22 +328,22 @@ class _Files:
 class Modules:
     """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them."""
 
-    def __init__(self, module: Any) -> None:
-        named = list(module.named_modules(remove_duplicate=False)) if isinstance(module, nn.Module) else []
-        self.root = type(module).__name__ if named else ""
+    def __init__(self, module: Any, since: int = 0) -> None:
+        self.since = since  # graphs that were compiled before this workload
+        owner = _owner(module)
+        self.root = type(getattr(owner, "_orig_mod", owner)).__name__ if isinstance(owner, nn.Module) else ""
         self.names: dict[int, str] = {}
-        self._forwards: list[tuple[str, range, str]] = []  # file, lines, path
-        for name, each in named:
+        modules: dict[int, nn.Module] = {}
+        for name, each in _named_modules(owner):
             known = self.names.get(id(each))  # a module that is used twice has both names
-            self.names[id(each)] = name if not known else f"{known} = {name}"
+            self.names[id(each)] = name if known in (None, name) else f"{known} = {name}"
+            modules[id(each)] = each
+        self._forwards: list[tuple[str, range, str]] = []  # file, lines, path
+        for key, each in modules.items():
             code = getattr(inspect.unwrap(type(each).forward), "__code__", None)
             if code is not None:
                 last = max((line for *_, line in code.co_lines() if line is not None), default=code.co_firstlineno)
-                self._forwards.append((code.co_filename, range(code.co_firstlineno, last + 1), name))
-
-    @property
-    def files(self) -> set[str]:
-        return {file for file, _, _ in self._forwards}
+                self._forwards.append((code.co_filename, range(code.co_firstlineno, last + 1), self.names[key]))
 
     def around(self, stacks: Iterable[Stack]) -> str:
         """Return the path of the innermost module around all of these, by its ``forward``; empty if there is none.
@@ -319,7 +352,7 @@ class Modules:
         """
         found: list[list[str]] = []
         for stack in stacks:
-            for file, line, _ in reversed(stack):
+            for file, line, *_ in reversed(stack):
                 paths = [path for of, lines, path in self._forwards if line in lines and file in (of, shown_path(of))]
                 if paths:
                     found.append(common_path(paths).split("."))
@@ -330,48 +363,76 @@ class Modules:
     def located(self, events: Iterable[CompileEvent]) -> tuple[CompileEvent, ...]:
         """Return events of the compiler with the module that their line belongs to."""
         return tuple(
-            msgspec.structs.replace(each, module=self.around([[(each.file, each.line, each.code)]]))
+            msgspec.structs.replace(each, module=self.around([((each.file, each.line, "", each.code),)]))
             if each.file
             else each
             for each in events
         )
 
 
+def _owner(function: Any) -> Any:
+    """Return whose parts are the modules of a workload: of a bound method its object, of a lambda the variables around it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, FunctionType) and function.__closure__:
+        with suppress(ValueError):  # a variable that is not set yet
+            values = [cell.cell_contents for cell in function.__closure__]
+            return SimpleNamespace(**dict(zip(function.__code__.co_freevars, values, strict=True)))
+    return getattr(function, "__self__", function)
+
+
+def _named_modules(owner: Any) -> Iterator[tuple[str, nn.Module]]:
+    """Yield each module with each of its paths, without the parts that torch.compile adds to them."""
+    parts = {"": owner} if isinstance(owner, nn.Module) else getattr(owner, "__dict__", {})
+    for prefix, part in parts.items():
+        if isinstance(part, nn.Module):
+            for path, each in part.named_modules(prefix=prefix, remove_duplicate=False):
+                yield ".".join(name for name in path.split(".") if name != "_orig_mod"), each
+
+
 # -- compiled code: a line of what was generated leads to the lines that it was generated of -----------------------------------
 
 
-def compiled_stacks(at: _Generated, loaded: Collection[str]) -> list[Stack]:
-    """Return the stacks of what a line of generated code computes, outermost frame first; empty if not known.
+def _stacks_of(at: _Generated, graphs: Iterable[Sequence[CompiledGraph]]) -> Sequence[Stack] | None:
+    """Return the stacks of what a line of generated code computes, outermost frame first; None if not known.
 
-    `loaded`: the files that this process has loaded.
+    `graphs`: some, and those to look into if none of them has this code.
     """
     handle = _handle_above(at)
-    if handle is None:
-        return []
-    handles = set(_HANDLE.findall("".join(linecache.getlines(at.file))))
-    answers = {json.dumps(known[handle]) for known in provenance() if handles <= known.keys() and handle in known}
-    if len(answers) != 1:  # graphs of the same kernels, from different lines
-        return []
-    stacks = [_FRAME.findall(text) for text in json.loads(answers.pop())]
-    placed = ([_frame_now(file, int(line), code.strip(), loaded) for file, line, _, code in stack] for stack in stacks)
-    return [[frame for frame in stack if frame is not None] for stack in placed if None not in stack]
+    handles = set(_HANDLE.findall("".join(linecache.getlines(at.file)))) if handle else set()
+    for some in graphs if handle else ():
+        found = (_stacks_now(graph, str(handle), handles) for graph in some if handles <= graph.kernels.keys())
+        answers = {stacks for stacks in found if stacks is not None}
+        if answers:  # several: graphs of the same kernels, from different lines
+            return answers.pop() if len(answers) == 1 else None
+    return None
 
 
-def _frame_now(file: str, line: int, code: str, loaded: Collection[str]) -> Frame | None:
-    """Return where a line of code stands now; None if that is not known.
+def _stacks_now(graph: CompiledGraph, handle: str, handles: Iterable[str]) -> tuple[Stack, ...] | None:
+    """Return the stacks of a kernel as this process has traced them, without those of which it is not certain; None: no other is left.
 
-    Inductor's cache finds a graph by what it computes. Its lines are those of the day and of the folder that it was compiled in.
+    Inductor's cache finds a graph by what it computes. Its stacks may be those of an older file, of another folder, or of
+    another function with the same ops.
+
+    `handles`: of all kernels in the generated file. `graph` may have those of other files too.
     """
-    if file in loaded and linecache.getline(file, line).strip() == code:
-        return file, line, code
-    files = [file] if file in loaded else [each for each in loaded if Path(each).name == Path(file).name]
-    found = [
-        (each, number, code)
-        for each in files
-        for number, text in enumerate(linecache.getlines(each), 1)
-        if text.strip() == code
-    ]
-    return found[0] if len(found) == 1 else None
+    old = tuple(map(_frames, graph.kernels[handle]))
+    if all(text in graph.traced for each in handles for text in graph.kernels[each]):
+        return old
+    now = {stack for text in graph.traced if (stack := _frames(text))}
+    found = (_alike(stack, now, whole=True) or _alike(stack, now, whole=False) for stack in old if stack)
+    return tuple(stacks[0] for stacks in found if len(stacks) == 1) or None
+
+
+@functools.lru_cache(maxsize=4096)  # each kernel of a cached graph asks for all
+def _frames(text: str) -> Stack:
+    return tuple((file, int(line), name, code.strip()) for file, line, name, code in _FRAME.findall(text))
+
+
+def _alike(stack: Stack, stacks: Iterable[Stack], *, whole: bool) -> list[Stack]:
+    """Return those with the same functions and code, in all of their frames or in the innermost."""
+    first = 0 if whole else -1
+    return [each for each in stacks if [frame[2:] for frame in each[first:]] == [frame[2:] for frame in stack[first:]]]
 
 
 def _handle_above(at: _Generated) -> str | None:
@@ -388,7 +449,7 @@ def _handle_above(at: _Generated) -> str | None:
 def _innermost(stack: Stack) -> SourceLine | None:
     """Return the innermost line of the user's; else of a library."""
     for wanted in (is_users, is_of_a_library):
-        for file, line, code in reversed(stack):
+        for file, line, _, code in reversed(stack):
             if wanted(file):
-                return SourceLine(shown_path(file), line, code.strip())
+                return SourceLine(shown_path(file), line, code)
     return None

@@ -154,7 +154,7 @@ def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
         instance.prepare()
         prepared = compile_counts()
         peak = device.peak_allocated_bytes(instance.call)
-        modules = Modules(instance.module)
+        modules = Modules(instance.module, before.traced)
         return Subject(
             workload=workload,
             structure=session,
@@ -164,7 +164,7 @@ def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
             compile_events=modules.located(prepared.events_since(before)),
             peak=peak,
             modules=modules,
-            origins=origins_of(instance, modules, session, device, is_compiled=bool(after.graphs - before.graphs)),
+            origins=origins_of(instance, modules, session, device),
             # Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call looks for its own
             # among them, so that its dispatch would take longer with each (docs/measuring.md).
             only_instance=instance if session.replays_graphs else None,
