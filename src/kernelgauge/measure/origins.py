@@ -419,20 +419,21 @@ def _stacks_now(graph: CompiledGraph, handle: str, handles: Iterable[str]) -> tu
     old = tuple(map(_frames, graph.kernels[handle]))
     if all(text in graph.traced for each in handles for text in graph.kernels[each]):
         return old
-    now = {stack for text in graph.traced if (stack := _frames(text))}
-    found = (_alike(stack, now, whole=True) or _alike(stack, now, whole=False) for stack in old if stack)
-    return tuple(stacks[0] for stacks in found if len(stacks) == 1) or None
+    traced = {stack for text in graph.traced if (stack := _frames(text))}
+    placed: list[Stack] = []
+    for stack in filter(None, old):
+        for first in (0, -1):  # by the functions and the code of all frames, or else of the innermost
+            code = [frame[2:] for frame in stack[first:]]
+            alike = [each for each in traced if [frame[2:] for frame in each[first:]] == code]
+            if alike:
+                placed += alike if len(alike) == 1 else []
+                break
+    return tuple(placed) or None
 
 
 @functools.lru_cache(maxsize=4096)  # each kernel of a cached graph asks for all
 def _frames(text: str) -> Stack:
     return tuple((file, int(line), name, code.strip()) for file, line, name, code in _FRAME.findall(text))
-
-
-def _alike(stack: Stack, stacks: Iterable[Stack], *, whole: bool) -> list[Stack]:
-    """Return those with the same functions and code, in all of their frames or in the innermost."""
-    first = 0 if whole else -1
-    return [each for each in stacks if [frame[2:] for frame in each[first:]] == [frame[2:] for frame in stack[first:]]]
 
 
 def _handle_above(at: _Generated) -> str | None:
