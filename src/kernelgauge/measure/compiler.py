@@ -105,7 +105,10 @@ def _tracing_recorded() -> Iterator[None]:
     from torch._dynamo.output_graph import OutputGraph
 
     output_graph: Any = OutputGraph
-    compile_graph = output_graph.call_user_compiler
+    compile_graph = getattr(output_graph, "call_user_compiler", None)
+    if compile_graph is None:  # a private name: without it, lines of cached graphs are not known
+        yield
+        return
 
     @wraps(compile_graph)
     def recorded(self: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
