@@ -512,7 +512,12 @@ class Session:
             timers=tuple(self.device.timers) if runs else (),
             comparisons=self._comparisons if runs else 0,
             declared=self.suites.declared(),
-            baselines=Path(_shown(self.options.baselines, self.options.root)).as_posix(),
+            # The process that calibrates knows no root; nobody else reads its results.
+            baselines=(
+                self.options.baselines
+                if self.options.calibrating
+                else Path(_shown(self.options.baselines, self.options.root))
+            ).as_posix(),
         )
 
     def _workload_result(self, name: str, run: Run | None) -> WorkloadResult:
