@@ -12,7 +12,7 @@ import pytest
 from kernelgauge.baselines import calibration
 from kernelgauge.cli import main
 from kernelgauge.results import Results, read_results
-from tests.builders import mlp_kernels
+from tests.builders import counts, mlp_kernels
 from tests.plugin.told_processes import FIRST, measured, results_of
 
 Compare = Callable[..., tuple[int, str, str]]
@@ -134,6 +134,21 @@ def test_comparison_that_cannot_begin_says_why(
     assert said in err
     assert process.seen == []
     assert len(git("worktree", "list").splitlines()) == 1
+
+
+def test_head_without_times_is_judged_by_its_structure(compare: Compare, process: Process, monkeypatch: Any) -> None:
+    """Code that compiles again in each replicate has no times, and its recompiles say why."""
+
+    def run(*_: Any, folder: Path, **__: Any) -> Results:
+        is_head = folder == Path.cwd()
+        changes = {"incomplete": "other kernels", "counts": counts(recompiles=4)} if is_head else {}
+        return results_of((measured(**changes),), process.baselines)
+
+    monkeypatch.setattr(calibration, "run_process", run)
+    code, out, _ = compare("HEAD", "--processes", "3")
+    assert code == 1
+    assert "recompiles 0 -> 4" in out
+    assert "device time was not measured: other kernels" in out
 
 
 def test_workload_that_one_side_lacks_is_invalid(compare: Compare, process: Process, monkeypatch: Any) -> None:

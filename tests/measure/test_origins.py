@@ -251,7 +251,7 @@ class Inner(nn.Module):
         return Squared.apply(x)
 
 
-def test_backward_of_a_function_has_its_own_line_and_the_module_that_called_it(cpu: CpuDevice) -> None:
+def test_backward_of_a_function_has_its_line_and_the_calling_module(cpu: CpuDevice) -> None:
     run = ran(cpu, lambda: nn.Sequential(Inner()), pass_="train")
     (origin,) = (each for each in run.origins if each is not None and "torch.mul(gradients" in each.lines[0].code)
     assert (origin.module, origin.is_backward) == ("0", True)

@@ -72,9 +72,9 @@ class _Side:
     results: list[Results] = field(default_factory=list)
 
     def runs(self, workload: str) -> list[Run]:
-        """Return the complete runs of a workload, in order."""
+        """Return the runs of a workload, in order."""
         found = (each for results in self.results for each in results.workloads if each.id == workload)
-        return [each.run for each in found if each.run is not None and each.run.incomplete is None]
+        return [each.run for each in found if each.run is not None]
 
 
 def _compare(options: argparse.Namespace) -> Exit:
@@ -177,10 +177,20 @@ def _judged(base: _Side, head: _Side) -> Results:
 def _judged_workload(workload: WorkloadResult, base: _Side, head: _Side, comparisons: int) -> WorkloadResult:
     import msgspec
 
-    from ..judge import MEASUREMENT, Status, Verdict, combined, compare, from_run, judge_structure, judge_time
-    from ..run import Sample
+    from ..judge import (
+        MEASUREMENT,
+        Status,
+        Verdict,
+        combined,
+        compare,
+        from_run,
+        judge_structure,
+        judge_time,
+        not_measured,
+    )
+    from ..run import Sample, Timer
 
-    before, after = base.runs(workload.id), head.runs(workload.id)
+    before, after = _timed(base.runs(workload.id)), head.runs(workload.id)
     if workload.unavailable is not None:
         return workload
     if not before or not after:
@@ -193,7 +203,11 @@ def _judged_workload(workload: WorkloadResult, base: _Side, head: _Side, compari
         verdict = Verdict(Status.INVALID, workload.id, MEASUREMENT, f"the processes of BASE differ: {error}")
         return msgspec.structs.replace(workload, verdicts=(verdict,))
     comparison = compare(baseline.fingerprint, after[-1].fingerprint)
-    alike = _most_alike(after)
+    if not _timed(after):  # the structure is sound: it may say why
+        shown = after[-1]
+        verdicts = [judge_structure(shown, baseline, comparison), not_measured(Timer.DEVICE, shown)]
+        return msgspec.structs.replace(workload, run=shown, baseline=baseline, verdicts=tuple(verdicts))
+    alike = _most_alike(_timed(after))
     verdicts = [
         judge_structure(after[-1], baseline, comparison),
         *(
@@ -206,6 +220,11 @@ def _judged_workload(workload: WorkloadResult, base: _Side, head: _Side, compari
     samples = {timer: reduce(Sample.joined, (run.samples[timer] for run in alike)) for timer in alike[0].samples}
     shown = msgspec.structs.replace(alike[0], samples=samples)
     return msgspec.structs.replace(workload, run=shown, baseline=baseline, verdicts=tuple(verdicts))
+
+
+def _timed(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs whose times were measured in full."""
+    return [run for run in runs if run.incomplete is None]
 
 
 def _most_alike(after: Sequence[Run]) -> list[Run]:

@@ -101,9 +101,9 @@ def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession,
 
 
 def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int | None] | None:
-    """Return for each launch of the structure which one of this session it is; None if they launch something else.
+    """Return for each launch of the structure its place in this call; None if the call launches something else.
 
-    A replayed CUDA graph holds what this session launches, and what copies its inputs comes before it.
+    A replayed CUDA graph holds what this call launches. The copies of its inputs come before it, and have no place.
     """
     there = structure.executions[-1]
     launches = structure.windows[-1].launches

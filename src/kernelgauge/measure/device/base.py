@@ -1,9 +1,12 @@
 """The device as the rest of kernelgauge sees it. Another accelerator is one more file beside this one."""
 
+# ruff: noqa: B027 (a method that does nothing is the right one for some devices)
+
 from __future__ import annotations
 
 import platform
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -94,7 +97,7 @@ class HostSpeed:
 # -- the device -------------------------------------------------------------------------------------------------------
 
 
-class Device:
+class Device(ABC):
     """What measuring needs of a device. A subclass leaves out the methods that mean nothing there."""
 
     torch_device: torch.device
@@ -126,24 +129,24 @@ class Device:
         """Whether the device no longer answers. It does not recover in this process."""
         return False
 
+    @abstractmethod
     def executions(self, window: Window) -> list[Execution]:
         """Return the kernels of a window, in launch order."""
-        raise NotImplementedError
 
     def forget_peak(self) -> None:
         """Begin the peak of what is allocated anew, as in a new process.
 
         What Inductor's autotuner times of a kernel that writes in place depends on how far below its peak the process is
-        (docs/baselines.md): its choice would depend on what was measured before.
+        (docs/autotuner.md): its choice would depend on what was measured before.
         """
 
     def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:  # noqa: ARG002
         """Most memory held at once during `call`, beyond what was held before; None if not observable."""
         return None
 
+    @abstractmethod
     def fingerprint(self) -> Fingerprint:
         """Describe the machine and the software."""
-        raise NotImplementedError
 
 
 # -- the software, and the processor's name ------------------------------------------------------------------------------
