@@ -20,7 +20,16 @@ from kernelgauge.judge import Baseline, Entry, Observation, Process, decode_base
 from kernelgauge.judge.baseline import merge_entries
 from kernelgauge.run import Run, Sample, Timer
 
-__all__ = ["DATA", "Suite", "archived_suites", "baseline_of", "busy_suites", "read_suites", "recorded_suites"]
+__all__ = [
+    "DATA",
+    "Suite",
+    "archived_suites",
+    "baseline_of",
+    "busy_suites",
+    "h100_suites",
+    "read_suites",
+    "recorded_suites",
+]
 
 DATA = ROOT / "benchmarks" / "data"
 COMMITTED = ROOT / "baselines" / "nvidia-h200"
@@ -73,6 +82,11 @@ def busy_suites() -> tuple[list[Suite], list[Suite]]:
     return list(read_suites(sorted(folder.glob("*.json.gz")), "busy")), list(
         _of_baselines(folder / "baselines" / "nvidia-h200", "busy")
     )
+
+
+def h100_suites() -> list[Suite]:
+    """Return the processes of an H100: no number of the rule comes from them."""
+    return list(_of_baselines(COMMITTED.with_name("nvidia-h100-80gb-hbm3"), "h100"))
 
 
 def archived_suites() -> list[Suite]:

@@ -22,7 +22,16 @@ from pathlib import Path
 from statistics import fmean, median
 
 import msgspec
-from recorded import DATA, Suite, archived_suites, baseline_of, busy_suites, read_suites, recorded_suites
+from recorded import (
+    DATA,
+    Suite,
+    archived_suites,
+    baseline_of,
+    busy_suites,
+    h100_suites,
+    read_suites,
+    recorded_suites,
+)
 from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 
@@ -42,6 +51,7 @@ _NOISY = 4  # times an H200's spread between processes
 _SPREADS = {Timer.DEVICE: 0.0006, Timer.HOST: 0.015, Timer.END_TO_END: 0.035}  # of an H200
 _SHORT_SPREAD = 0.0028  # of GPU times of short kernels
 _SIMULATED = 1000  # suites
+_LOOKS = 3  # of `kernelgauge compare`
 
 
 def main() -> None:
@@ -54,6 +64,8 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="print every verdict that is red")
     options = parser.parse_args()
     if options.against is not None:
+        if not options.files:
+            parser.error("--against needs files of benchmarks/nights.py")
         judge_files(BaselineStore(options.against), list(read_suites(options.files)), show=True)
         return
     suites = recorded_suites()
@@ -67,20 +79,29 @@ def main() -> None:
         return
     for name, pairs in designs(suites):
         print_design(name, pairs, show=options.show)
-    archive = archived_suites()
-    busy, known = busy_suites()
-    if change is not None:
-        archive, busy, known = (list(map(change, each)) for each in (archive, busy, known))
-    print_design("busy host, full matrix", [(one, tuple(known)) for one in busy], show=options.show)
+    print_other_suites(change or (lambda suite: suite), show=options.show)
+    if change is None:
+        print_two_sets(suites, 3)
+        print_two_sets(suites, 5)
+        print_two_sets(archived_suites(), 6)
+        for device in ("Any GPU", "NVIDIA H200"):
+            for processes in (1, 10):
+                print_noisy(device, processes)
+
+
+def print_other_suites(change: Callable[[Suite], Suite], *, show: bool) -> None:
+    """Print designs of a busy host, of an earlier benchmark, and of a GPU model that the rule knows nothing of."""
+    archive, h100 = (list(map(change, each)) for each in (archived_suites(), h100_suites()))
+    busy, known = (list(map(change, each)) for each in busy_suites())
+    print_design("busy host, full matrix", [(one, tuple(known)) for one in busy], show=show)
     print(
         f"{len(archive)} processes of the detection benchmark on 2 GPUs: of the rule only the factor of a fast host comes from them"
     )
     for name, pairs in designs(archive)[:3]:
-        print_design(name, pairs, show=options.show)
-    if not (options.without or options.extra):
-        for device in ("Any GPU", "NVIDIA H200"):
-            for processes in (1, 10):
-                print_noisy(device, processes)
+        print_design(name, pairs, show=show)
+    print(f"{len(h100)} processes of an H100, a model whose noise the rule does not know")
+    for name, pairs in designs(h100)[:2]:
+        print_design(name, pairs, show=show)
 
 
 # -- designs ---------------------------------------------------------------------------------------------------------
@@ -207,6 +228,52 @@ def judge_files(store: BaselineStore, suites: Sequence[Suite], *, show: bool) ->
         verdicts = list(judged(suite, lambda workload, device=device: store.load(device, workload)))
         count(counts, verdicts, show=show, name=suite.name)
     print_counts(f"against {store.root}", counts)
+
+
+# -- two sets of processes in turns, as `kernelgauge compare` judges them --------------------------------------------------
+
+
+def print_two_sets(suites: Sequence[Suite], processes: int) -> None:
+    """Judge both sides of each window by the other, as they are and slower on purpose."""
+    counts: Counter[str] = Counter()
+    caught: dict[tuple[Timer, bool, float], list[bool]] = defaultdict(list)
+    for before, after in _turns(suites, processes):
+        count(counts, list(_two_sets(before, after)), show=False, name="")
+        for timer, slower in ((timer, slower) for timer, levels in _SLOWER.items() for slower in levels):
+            for verdict in _two_sets(before, [each.slower(slower, timer) for each in after], timer):
+                short = is_short(after[0].runs[verdict.workload])
+                caught[timer, short, slower].append(verdict.status is Status.REGRESSED)
+    print_counts(f"compare, {processes} processes of each side", counts)
+    for timer, short in dict.fromkeys((timer, short) for timer, short, _ in caught):
+        shares = "  ".join(
+            f"{slower:+.1%} {100 * fmean(caught[timer, short, slower]):.0f} %" for slower in _SLOWER[timer]
+        )
+        print(f"    {timer.label:<14}{'short kernels' if short else 'MLPs':<14} caught {shares}")
+
+
+def _turns(suites: Sequence[Suite], processes: int) -> Iterator[tuple[list[Suite], list[Suite]]]:
+    """Yield both sides of processes that ran one after another on one GPU, split A B B A; then the other way round."""
+    by_gpu: dict[str, list[Suite]] = defaultdict(list)
+    for suite in suites:
+        by_gpu[suite.gpu].append(suite)
+    for own in by_gpu.values():
+        for first in range(len(own) - 2 * processes + 1):
+            window = own[first : first + 2 * processes]
+            one = [each for place, each in enumerate(window) if place % 4 in (0, 3)]
+            other = [each for place, each in enumerate(window) if place % 4 in (1, 2)]
+            yield from ((one, other), (other, one))
+
+
+def _two_sets(before: Sequence[Suite], after: Sequence[Suite], *timers: Timer) -> Iterator[Verdict]:
+    for workload in after[0].runs:
+        baseline = baseline_of(before, workload)
+        runs = [suite.runs[workload] for suite in after if workload in suite.runs]
+        if baseline is None:
+            continue
+        comparison = compare(baseline.fingerprint, runs[0].fingerprint)
+        for timer in [each for each in timers or Timer if each in runs[0].samples]:
+            comparisons = _LOOKS * len(after[0].runs) * len(Timer)
+            yield judge_time(timer, runs[0], baseline, comparison, comparisons=comparisons, more=runs[1:])
 
 
 # -- a noisy machine ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import unchanged
-from recorded import DATA, Suite, read_suites, recorded_suites
+from recorded import DATA, Suite, h100_suites, read_suites, recorded_suites
 
 # Of each design: how many suites may be red, as docs/verdicts.md says, and one of how many is judged here.
 RED = {
@@ -45,6 +45,12 @@ def test_unchanged_suites_are_green(suites: list[Suite], design: str) -> None:
 def test_slower_suites_are_red(suites: list[Suite], design: str, slower: float) -> None:
     counts = counts_of(suites, design, slower=slower)
     assert counts["REGRESSED"] + counts["choice"] >= 0.98 * counts["suites"]
+
+
+@pytest.mark.parametrize(("slower", "red"), [(0.0, 0), (0.03, 4)])
+def test_suites_of_a_gpu_model_without_numbers_are_red_where_slower(slower: float, red: int) -> None:
+    counts = counts_of(h100_suites(), "same GPU, all others", slower=slower)
+    assert (counts["suites"], counts["REGRESSED"], counts["UNDECIDED"]) == (4, red, 0)
 
 
 @pytest.mark.parametrize(("slower", "red"), [(0.0, 0), (0.5, 8)])

@@ -76,12 +76,12 @@ def test_failed_process_is_shown_and_stores_nothing(
     processes: Processes, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processes.ends[1] = 4, "line\n" * 50 + "ERROR: file or directory not found: prf\n"
-    code, _, err = command("calibrate", "perf", "-x", "--processes", "50")
+    code, _, err = command("calibrate", "perf", "-k", "not hub", "--processes", "50")
     assert code == 2
     assert "a process that measures failed" in err
     assert err.count("line\n") == 14
     assert "ERROR: file or directory not found: prf\n" in err
-    assert "pytest perf -x" in err
+    assert "pytest perf -k 'not hub'\n" in err
     assert len(processes.seen) < 50
     monkeypatch.setattr(calibrating.subprocess, "Popen", lambda *_, **__: ToldProcess(0, "5 skipped"))
     assert command(*TWO)[0] == 2  # it measured nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -127,7 +128,7 @@ def run_process(
                 "a process that measures failed",
                 got="\n".join(output[-_SHOWN_LINES:]),
                 expected="every test to pass: only unchanged code that works says what is noise",
-                next_command=" ".join(["pytest", *arguments]),
+                next_command=shlex.join(["pytest", *arguments]),
             )
         return read_results(results)
 
