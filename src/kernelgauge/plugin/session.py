@@ -339,15 +339,18 @@ class Session:
 
         Raises what `measure.numerics.compare_with_float64` raises.
         """
-        from ..measure.numerics import UnknownBoundError, compare_with_float64
+        from ..measure.numerics import NotComparedError, compare_with_float64
 
         try:
             errors = compare_with_float64(workload, self.device, seed=seed, deterministic=self.options.deterministic)
         except WorkloadUnavailable as error:
             self._unavailable[workload.id] = error.one_line
             raise
-        except UnknownBoundError as error:
-            return self.conclude(Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, f"not judged: {error.what}"))
+        except NotComparedError as error:
+            reasons = tuple(Reason(label, text) for label, text in error.details)
+            return self.conclude(
+                Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, f"not judged: {error.what}", reasons)
+            )
         wrong = [error for error in errors if not error.within_bound]  # NaN is within no bound
         reference = errors[0].reference
         if not wrong:
