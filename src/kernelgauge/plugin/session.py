@@ -36,6 +36,7 @@ from ..judge import (
     cause_reasons,
     compare,
     compile_causes,
+    judge_ratio,
     judge_structure,
     judge_time,
     mismatches,
@@ -359,6 +360,20 @@ class Session:
         reasons = (*(Reason("why", str(error)) for error in wrong), Reason("seed", f"--perf-seed {seed}"))
         return self.conclude(Verdict(Status.REGRESSED, workload.id, NUMERICS, headline, reasons))
 
+    def judge_ratio(self, workload: Workload) -> Verdict:
+        """Judge the GPU time of a workload against that of the variant that it says it is faster than.
+
+        Raises `KernelgaugeError` if no suite declares that variant, and the error that ended a measurement.
+        """
+        assert workload.faster_than is not None
+        other = self.suites.sibling(workload, variant=workload.faster_than)
+        run, beside = self.run(workload), self.run(other)
+        verdict = judge_ratio(run, beside, other.variant, by=workload.by, comparisons=self._comparisons)
+        if verdict.status is Status.PASS:
+            return self.conclude(verdict)
+        traces = (_shown(self.artifacts.trace(each), self.options.root) for each in (other, workload))
+        return self.conclude(verdict.because(Reason("next", shlex.join(["kernelgauge", "diff", *traces]))))
+
     def judge_structure(self, workload: Workload) -> Verdict:
         """Judge kernels and counts against the baseline."""
         return self.conclude(self._against_baseline(self.run(workload), STRUCTURE, judge_structure))
@@ -459,8 +474,8 @@ class Session:
 
     @property
     def _comparisons(self) -> int:
-        """How many times the suites of this run have, selected or not."""
-        return max(1, self.planned) * len(self.device.timers)
+        """How many times the suites of this run have, selected or not, and how many ratios of times."""
+        return max(1, self.planned) * len(self.device.timers) + self.suites.count_ratios()
 
     def _limits(self, workload: Workload) -> Limits:
         """Return the workload's limits, and the project's where it has none."""
