@@ -1,4 +1,4 @@
-"""The suite in perf/, for real, on the CPU: the small workloads, from building to a baseline and back."""
+"""The suite in perf/ and the gallery, for real, on the CPU: from building to a baseline and back."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ WORKLOADS = [
 ]
 
 
-def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_suite(
+    folder: Path, *arguments: str, suite: str = "perf", chosen: str = "matmul_add or linear"
+) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_"))}
-    command = [sys.executable, "-m", "pytest", "perf", "--perf-device", "cpu", "-k", "matmul_add or linear", *arguments]
+    command = [sys.executable, "-m", "pytest", suite, "--perf-device", "cpu", "-k", chosen, *arguments]
     folders = [
         *("-o", f"kernelgauge_baselines={folder / 'baselines'}"),
         *("-o", f"kernelgauge_reports={folder / 'reports'}"),
@@ -39,3 +41,23 @@ def test_small_workloads_are_recorded_and_judged(tmp_path: Path) -> None:
     failed = [line for line in judged.stdout.splitlines() if line.startswith("FAILED")]
     # Structure is exact on any machine; times on a shared CPU are not this test's subject.
     assert [line for line in failed if "test_latency.py" not in line] == []
+
+
+@pytest.mark.timeout(700)
+def test_gallery_runs_on_the_cpu(tmp_path: Path) -> None:
+    chosen = "rms_norm or rope or lm_head or chunks or norm_runs"
+    judged = run_suite(tmp_path, "-m", "not timing", "-v", suite="examples/gallery", chosen=chosen)
+    assert judged.returncode == 0, judged.stdout
+    for test in ("test_eager_norm_runs_a_kernel_for_each_op", "test_fused_norm_runs_one_kernel"):
+        assert f"::{test}[rms_norm-" in judged.stdout
+    assert "test_result_matches_float64[lm_head-eager-train-fp32-32x64x512]" in judged.stdout
+
+    results = tmp_path / "reports" / "latest" / "results.json"
+    table = subprocess.run(
+        [sys.executable, "examples/gallery/table.py", str(results)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "| rms_norm, forward | 64x256 | compiled |" in table.stdout

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
 from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError
@@ -59,6 +61,56 @@ def test_workload_with_invalid_fraction_raises(field: str, timer: str, fraction:
     assert (raised.value.where, raised.value.got) == ("workload mlp-eager", f"{timer!r}: {fraction!r}")
     assert "device_time, end_to_end, host_dispatch" in (raised.value.expected or "")
     assert getattr(workload(**{field: {"host_dispatch": 0.02}}), field) == {"host_dispatch": 0.02}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"faster_than": "eager"},
+        {"faster_than": "compiled", "by": 1.0},
+        {"faster_than": "compiled", "by": -0.1},
+        {"by": 0.1},
+    ],
+    ids=["itself", "all", "negative", "nobody"],
+)
+def test_workload_with_invalid_ratio_raises(fields: dict[str, Any]) -> None:
+    with pytest.raises(WorkloadError, match="invalid faster_than"):
+        workload(**fields)
+    assert workload(faster_than="compiled", by=0.05).by == 0.05
+
+
+def test_callable_gives_names_shape_and_fresh_arguments() -> None:
+    x, mask = torch.randn(2, 3, requires_grad=True), torch.ones(2, 3, dtype=torch.bool)
+    made = Workload.from_callable(partial(torch.nn.functional.softmax, dim=-1), x, (mask, 7), scale=2)
+    assert (made.module, made.variant, made.shape, made.dtype, made.pass_) == (
+        "softmax",
+        "torch",
+        (2, 3),
+        None,
+        "forward",
+    )
+    positional, keywords = made.inputs()
+    assert keywords == {"scale": 2}
+    assert torch.equal(positional[0], x)
+    assert positional[0].requires_grad
+    assert positional[0].data_ptr() != x.data_ptr()
+    assert positional[1][1] == 7
+    assert positional[1][0].data_ptr() != mask.data_ptr()
+    assert made.build()(torch.zeros(4)).tolist() == [0.25] * 4
+
+
+def test_module_as_callable_is_copied_for_each_replicate() -> None:
+    linear = torch.nn.Linear(4, 3)
+    made = Workload.from_callable(linear, torch.ones(2, 4))
+    assert made.id == "Linear-torch-2x4"
+    built = made.build()
+    assert built is not linear
+    assert torch.equal(built.weight, linear.weight)
+
+
+def test_function_without_a_plain_name_has_one() -> None:
+    assert Workload.from_callable(lambda: None).module == "lambda"
+    assert Workload.from_callable(torch.relu, torch.ones(2)).id == "relu-torch-2"
 
 
 def test_divided_puts_the_longest_first() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .judge import NUMERICS
+from .judge import NUMERICS, RATIO
 from .plugin.fixtures import WorkloadTest, skip_or_fail
 from .run import Timer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "test_device_time",
     "test_end_to_end_latency",
+    "test_faster_than_other_variant",
     "test_host_dispatch_time",
     "test_kernels_and_graphs_are_as_declared",
     "test_result_matches_float64",
@@ -46,6 +47,13 @@ def test_structure_is_that_of_the_baseline(workload: Workload, kernelgauge_test:
 def test_device_time(workload: Workload, kernelgauge_test: WorkloadTest) -> None:
     """Sum of kernel durations, cold L2."""
     kernelgauge_test.conclude(kernelgauge_test.session.judge_time(workload, Timer.DEVICE))
+
+
+@pytest.mark.timing
+@pytest.mark.usefixtures("run")
+def test_faster_than_other_variant(workload: Workload, kernelgauge_ratio: WorkloadTest) -> None:
+    """GPU time against that of another variant in this run, for each workload with `Workload.faster_than`. No baseline."""
+    kernelgauge_ratio.conclude(kernelgauge_ratio.ask(kernelgauge_ratio.session.judge_ratio, workload, subject=RATIO))
 
 
 @pytest.mark.timing

@@ -6,27 +6,30 @@ functions on a workload do, when the measuring code calls them.
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from .errors import WorkloadError
 from .judge.structure import Expectation
 from .run import Timer
 
-if TYPE_CHECKING:
-    import torch
-
-
-__all__ = ["Dtype", "Matrix", "Pass", "Share", "Workload", "divided"]
+__all__ = ["Dtype", "Matrix", "Pass", "Share", "Workload", "divided", "to_name"]
 
 Dtype = Literal["bf16", "fp16", "fp32"]
 Pass = Literal["forward", "train"]
 Matrix = Literal["default", "full"]
 
 _NAME = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*")
+
+
+def to_name(text: str) -> str:
+    """Return a text as a name of a module or variant: ``fused-attention (fp16)`` is ``fused-attention-fp16``."""
+    return "-".join(re.findall(r"[A-Za-z0-9_]+", text))
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,14 @@ class Workload:
         variant: how it runs, for example ``eager``, ``compiled`` or ``liger``.
         build: returns the ``nn.Module`` (or any callable) to measure. Called on the device, under a fixed seed, once
             for each replicate; where CUDA graphs are replayed, once for all of one measurement.
-        inputs: returns the positional arguments. Called like ``build``; floating-point tensors are cast to ``dtype``.
+        inputs: returns the positional arguments as a tuple; with keyword arguments, a pair of that tuple and a dict:
+            ``((q, k, v), {"is_causal": True})``. Called like ``build``. Floating-point tensors, also in nested tuples, lists
+            and dicts, are cast to ``dtype``; tensors of integers and booleans stay as they are.
         shape: the numbers that tell this workload from its siblings; part of the id.
         dtype: ``bf16``, ``fp16`` or ``fp32``; None leaves the module and its inputs as they are built: mixed precision, fp8,
             int8.
-        pass_: ``forward`` (without autograd), or ``train``: forward, sum and backward.
+        pass_: ``forward`` (without autograd), or ``train``: forward, sum and backward. An output's scalar ``loss`` is the
+            sum, and so is an output that is one scalar; else every floating-point tensor in it is added.
         compile: keyword arguments for ``torch.compile``; None runs ``build()``'s result as it is.
         reference: builds the module that numerics are compared with, in float64, with this module's parameters. None:
             the module itself, uncompiled.
@@ -54,12 +60,15 @@ class Workload:
         sensitivity: the slowdown that a PASS may miss, as a fraction, by timer: ``{"device_time": 0.02}``. A timer that is
             not named has that of the project (ini option ``kernelgauge_sensitivity``).
         gate: a smaller change is no finding; likewise (``kernelgauge_gate``).
+        faster_than: the variant of the same module, pass, dtype and shape that this one must be faster than in each run.
+            No baseline is needed.
+        by: how much faster at least, as a fraction of the other variant's GPU time: 0.05 is 5 % less.
     """
 
     module: str
     variant: str
     build: Callable[[], Any]
-    inputs: Callable[[], tuple[torch.Tensor, ...]]
+    inputs: Callable[[], tuple[Any, ...]]
     shape: tuple[int, ...] = ()
     dtype: Dtype | None = "bf16"
     pass_: Pass = "forward"
@@ -71,6 +80,30 @@ class Workload:
     on_cpu: Workload | str | None = field(default=None, repr=False)
     sensitivity: Mapping[str, float] = field(default_factory=dict)
     gate: Mapping[str, float] = field(default_factory=dict)
+    faster_than: str | None = None
+    by: float = 0.0
+
+    @classmethod
+    def from_callable(cls, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Workload:
+        """Return the workload that calls a function, or a module, with these arguments.
+
+        Each replicate has fresh copies of the tensors, and of a module. The function's name is the module's, its
+        package is the variant, the shape of its first tensor is the shape, and dtypes stay as they are. Change any of it with
+        ``dataclasses.replace``: ``replace(Workload.from_callable(rms_norm, x), variant="ours", pass_="train")``.
+        """
+        bare = function
+        while isinstance(bare, functools.partial):
+            bare = bare.func
+        named: Any = bare if hasattr(bare, "__name__") else type(bare)
+        tensors = (value for value in (*args, *kwargs.values()) if hasattr(value, "requires_grad"))
+        return cls(
+            module=to_name(named.__name__),
+            variant=to_name((named.__module__ or "torch").split(".")[0]),
+            build=lambda: copy.deepcopy(function) if hasattr(function, "named_parameters") else function,
+            inputs=lambda: (_copied(args), _copied(kwargs)),
+            shape=next((tuple(tensor.shape) for tensor in tensors), ()),
+            dtype=None,
+        )
 
     def __post_init__(self) -> None:
         for what, text in (("module", self.module), ("variant", self.variant)):
@@ -109,6 +142,16 @@ class Workload:
                 raise WorkloadError(
                     f"unknown {what}", where=where, got=repr(value), expected=", ".join(map(str, allowed))
                 )
+        self._require_valid_ratio(where)
+
+    def _require_valid_ratio(self, where: str) -> None:
+        if self.faster_than == self.variant or not 0 <= self.by < 1 or (self.by and self.faster_than is None):
+            raise WorkloadError(
+                "invalid faster_than",
+                where=where,
+                got=f"faster_than={self.faster_than!r}, by={self.by!r}",
+                expected="another variant, and the fraction of its time to save: 0 <= by < 1",
+            )
 
     @property
     def id(self) -> str:
@@ -120,6 +163,17 @@ class Workload:
 
     def __str__(self) -> str:
         return self.id
+
+
+def _copied(arguments: Any) -> Any:
+    """Return arguments with fresh copies of their tensors, in nested tuples, lists and dicts too."""
+    import torch
+
+    def copied(value: Any) -> Any:
+        is_tensor = isinstance(value, torch.Tensor)
+        return value.detach().clone().requires_grad_(value.requires_grad) if is_tensor else value
+
+    return torch.utils._pytree.tree_map(copied, arguments)
 
 
 # -- parts of a suite -------------------------------------------------------------------------------------------------

@@ -12,7 +12,13 @@ from torch import nn
 
 from kernelgauge.errors import WorkloadError
 from kernelgauge.measure.device.cpu import CpuDevice
-from kernelgauge.measure.numerics import BOUNDS, RelativeError, UnknownBoundError, compare_with_float64
+from kernelgauge.measure.numerics import (
+    BOUNDS,
+    NotComparedError,
+    RelativeError,
+    UnknownBoundError,
+    compare_with_float64,
+)
 from tests.measure.conftest import raising, tiny
 
 
@@ -213,3 +219,84 @@ class Rotates(nn.Module):
 def test_reference_keeps_complex_buffers(cpu: CpuDevice) -> None:
     found = errors_of(cpu, build=Rotates, reference=None, dtype=None)
     assert found["output 0"].error < 1e-5
+
+
+class InPlace(nn.Module):
+    """Writes over its first input, and reads an expanded one."""
+
+    def forward(self, x: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2).add_(row)
+
+
+def test_inputs_are_fresh_for_a_kernel_that_writes_to_them(cpu: CpuDevice) -> None:
+    inputs = lambda: (torch.randn(5, 4), torch.randn(4).expand(5, 4))  # noqa: E731
+    assert errors_of(cpu, build=InPlace, reference=None, inputs=inputs)["output 0"].within_bound
+
+
+def test_keyword_and_nested_inputs_have_names(cpu: CpuDevice) -> None:
+    class Sums(nn.Module):
+        def forward(self, x: torch.Tensor, *, pair: Any, ids: torch.Tensor) -> Any:
+            return {"sum": x + pair[0] * pair[1], "ids": ids}
+
+    def tensor() -> torch.Tensor:
+        return torch.randn(5, 4, requires_grad=True)
+
+    inputs = lambda: ((tensor(),), {"pair": (tensor(), tensor()), "ids": torch.arange(3)})  # noqa: E731
+    errors = errors_of(cpu, build=Sums, reference=None, inputs=inputs, pass_="train", dtype="bf16")
+    gradients = ("input 0", "input pair.0", "input pair.1")
+    assert list(errors) == ["output 0", *(f"gradient of {name}" for name in gradients)]
+    assert all(error.within_bound for error in errors.values())
+
+
+def test_loss_of_an_output_is_what_is_trained(cpu: CpuDevice) -> None:
+    class WithLoss(nn.Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            y = super().forward(x)
+            return {"loss": y.square().mean(), "logits": y}
+
+    def gradient(reference: Any) -> Any:
+        found = errors_of(cpu, build=lambda: WithLoss(4, 3), reference=reference, pass_="train")
+        return found["gradient of weight"].error
+
+    class SumOfBoth(WithLoss):
+        def forward(self, x: torch.Tensor) -> Any:
+            output = super().forward(x)
+            return {"first": output["loss"], "logits": output["logits"]}
+
+    assert gradient(None) < 1e-5
+    assert gradient(lambda: SumOfBoth(4, 3)) > 0.1
+
+
+@pytest.mark.parametrize("pass_", ["forward", "train"])
+def test_random_result_is_not_compared(cpu: CpuDevice, pass_: str) -> None:
+    with pytest.raises(NotComparedError, match="its result is random") as raised:
+        errors_of(cpu, build=lambda: nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5)), reference=None, pass_=pass_)
+    assert "output 0" in (raised.value.got or "")
+    assert "eval()" in (raised.value.expected or "")
+
+
+def test_wrong_result_of_a_module_that_draws_numbers_is_an_error(cpu: CpuDevice) -> None:
+    def change(y: torch.Tensor, module: Linear) -> torch.Tensor:
+        torch.rand(3)
+        return y - module.bias
+
+    assert not errors_of(cpu, change)["output 0"].within_bound
+
+
+def test_function_of_nothing_is_not_compared_with_itself(cpu: CpuDevice) -> None:
+    square = torch.ones(2, 2)
+    closure: Any = {"build": lambda: lambda: square @ square, "inputs": tuple}
+    with pytest.raises(NotComparedError, match="nothing to be compared with"):
+        errors_of(cpu, **closure, reference=None)
+    assert errors_of(cpu, **closure, reference=lambda: lambda: 2 * square)["output 0"].error == 0
+
+
+def test_function_in_bf16_without_dtype_has_float32_for_reference(cpu: CpuDevice) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is torch.float64:
+            raise RuntimeError("no kernel for float64")
+        return x.exp()
+
+    inputs = lambda: (torch.randn(5, 4, dtype=torch.bfloat16),)  # noqa: E731
+    error = errors_of(cpu, build=lambda: function, reference=None, inputs=inputs, dtype=None)["output 0"]
+    assert (error.reference, error.within_bound) == ("float32", True)

@@ -155,7 +155,7 @@ WRAPPERS = [
     *("Torch-Compiled Region: 0/0", "CompiledFunction", "CompiledFunctionBackward", "torch::autograd::AccumulateGrad"),
     *("autograd::engine::evaluate_function: MmBackward0", "MmBackward0", "LigerGELUMulFunction"),
 ]
-GENERATED = ["cpp_fused__unsafe_view_gelu_mul_0", "graph_0_cpp_fused_mul_0", "triton_poi_fused_add_0"]
+GENERATED = ["cpp_fused__unsafe_view_gelu_mul_0", "graph_0_cpp_fused_mul_0", "graph_0_kernel", "triton_poi_fused_add_0"]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from .review import (
     review,
 )
 from .structure import Expectation, applicable, judge_structure, mismatches
-from .time_verdict import judge_time, not_measured
+from .time_verdict import judge_ratio, judge_time, not_measured
 from .timing import (
     FALSE_ALARMS_PER_RUN,
     Decision,
@@ -47,6 +47,7 @@ from .verdict import (
     DECLARED,
     MEASUREMENT,
     NUMERICS,
+    RATIO,
     STRUCTURE,
     WORST_FIRST,
     Reason,
@@ -61,6 +62,7 @@ __all__ = [
     "FALSE_ALARMS_PER_RUN",
     "MEASUREMENT",
     "NUMERICS",
+    "RATIO",
     "SCHEMA_VERSION",
     "STRUCTURE",
     "WORST_FIRST",
@@ -98,6 +100,7 @@ __all__ = [
     "from_run",
     "gemm_kernel",
     "joined",
+    "judge_ratio",
     "judge_structure",
     "judge_time",
     "mismatches",

@@ -11,10 +11,10 @@ from ..run import Run, Timer, observe
 from .baseline import Baseline, Comparison, Entry, Likeness, gemm_kernel, is_other_choice, references_us
 from .cause import cause_reasons, count_causes, kernel_causes
 from .structure import configuration_changes
-from .timing import Decision, Limits, ProcessTime, decide, mean_of, prior_for, reference_moves
-from .verdict import Reason, Status, Verdict
+from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, mean_of, prior_for, reference_moves
+from .verdict import RATIO, Reason, Status, Verdict
 
-__all__ = ["describe_choice", "judge_time", "not_measured"]
+__all__ = ["describe_choice", "judge_ratio", "judge_time", "not_measured"]
 
 
 # What is known of other machines, beside two sets of processes that show their own spread. Simulated (tests/judge/test_two_sets.py):
@@ -106,6 +106,39 @@ def judge_time(
         after_us=after.observation.mean_us,
         change=decision.change,
     )
+
+
+def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: int = 1) -> Verdict:
+    """Judge whether a run takes at least the fraction `by` less GPU time than the run of another variant beside it.
+
+    On a CPU it is the time of the ops. No baseline is needed; docs/verdicts.md has the rule.
+    """
+    timer = Timer.DEVICE
+    for each in (run, other):
+        if each.sample(timer) is None:
+            missing = not_measured(timer, each)
+            headline = missing.headline if each is run else f"{variant}: {missing.headline}"
+            return replace(missing, workload=run.workload, subject=RATIO, headline=headline)
+    is_cpu = run.fingerprint.arch == "cpu"
+    this_time, other_time = (
+        ProcessTime(observe(each.samples[timer]), place=each.place, host=each.host, is_host_clock=is_cpu)
+        for each in (run, other)
+    )
+    decision = decide_ratio(
+        other_time,
+        this_time,
+        prior_for(timer, run.fingerprint),
+        by=by,
+        comparisons=comparisons,
+        kernels=(len(other.kernels), len(run.kernels)),
+    )
+    asked = f"{100 * by:g} % faster than {variant}" if by else f"faster than {variant}"
+    is_so = {Status.PASS: "", Status.REGRESSED: "not "}.get(decision.status, "not known to be ")
+    times = f"{this_time.observation.mean_us:.1f} us against {other_time.observation.mean_us:.1f} us"
+    headline = f"{is_so}{asked}: {timer.label} {times}, {decision.change}"
+    why = decision.reason or "the interval holds the fraction that is asked for"
+    reasons = (Reason("why", why),) if decision.status is Status.UNDECIDED else ()
+    return Verdict(decision.status, run.workload, RATIO, headline, reasons)
 
 
 def not_measured(timer: Timer, run: Run) -> Verdict:

@@ -20,6 +20,7 @@ __all__ = [
     "Prior",
     "ProcessTime",
     "decide",
+    "decide_ratio",
     "mean_of",
     "on_same_host",
     "prior_for",
@@ -266,6 +267,38 @@ def decide(
         if scattered and after.is_of_cpu:
             status, reason = Status.NOT_JUDGED, "this run's replicates scatter too much on this CPU"
     return Decision(status, change, same or before, before_us, machine, scattered, reason)
+
+
+def decide_ratio(
+    other: ProcessTime, this: ProcessTime, prior: Prior, *, by: float, comparisons: int, kernels: tuple[int, int]
+) -> Decision:
+    """Compare two variants of one run. PASS: the interval shows that `this` takes at least the fraction `by` less.
+
+    REGRESSED: the interval shows that it does not. UNDECIDED: the interval holds both. What one process spreads between its
+    runs is not seen in one run: the prior knows it, of each variant apart.
+
+    Args:
+        kernels: launches in a call, of `other` and of `this`.
+    """
+    times = ((other, kernels[0]), (this, kernels[1]))
+    known = [(each, variance_between_processes([each], prior, count)) for each, count in times]
+    variances = [Variance(max(between.value, each.own_variance), between.dof) for each, between in known]
+    delta, limit = this.logarithm - other.logarithm, math.log1p(-by)
+    level = FALSE_ALARMS_PER_RUN / comparisons
+    error = math.sqrt(math.fsum(each.value for each in variances))
+    if not math.isfinite(error):
+        change = RelativeChange(math.expm1(delta), None, None, 1 - 2 * level)
+        return Decision(
+            Status.UNDECIDED, change, [other], other.observation.mean_us, reason="one replicate shows no spread"
+        )
+    margin = _quantile(variances, 1 - level) * error
+    change = RelativeChange(math.expm1(delta), _percent(delta - margin), _percent(delta + margin), 1 - 2 * level)
+    status = Status.UNDECIDED
+    if delta + margin <= limit:
+        status = Status.PASS
+    elif delta - margin > limit:
+        status = Status.REGRESSED
+    return Decision(status, change, [other], other.observation.mean_us)
 
 
 def _noise(machine_moved: bool, scattered: bool) -> str:

@@ -13,6 +13,7 @@ __all__ = [
     "DECLARED",
     "MEASUREMENT",
     "NUMERICS",
+    "RATIO",
     "STRUCTURE",
     "WORST_FIRST",
     "Reason",
@@ -26,6 +27,7 @@ __all__ = [
 DECLARED = "declared structure"  # what the workload declares: without this verdict, nothing may be stored
 STRUCTURE = "structure"  # against the baseline
 NUMERICS = "numerics"
+RATIO = "ratio"  # of the times of two variants in one run
 MEASUREMENT = "measurement"  # it failed
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import inspect
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from .device import Device
 
 __all__ = [
     "TORCH_DTYPES",
+    "Arguments",
     "Instance",
     "build",
     "call_duration_us",
@@ -29,6 +31,7 @@ __all__ = [
     "first_call",
     "grad_mode",
     "host_calls",
+    "named_tensors",
     "reporting",
     "total_of",
     "warm_up",
@@ -46,6 +49,37 @@ _PLACES = 64  # then they come round again: 8 MB more for each would else fill t
 
 
 @dataclass(frozen=True)
+class Arguments:
+    """What a workload is called with."""
+
+    positional: tuple[Any, ...]
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, returned: Any) -> Arguments:
+        """Read what `Workload.inputs` returned. Raises `TypeError` if it is no tuple: a tensor would fall apart into rows."""
+        if not isinstance(returned, (tuple, list)):
+            raise TypeError(f"inputs() returned {type(returned).__name__}, expected a tuple of arguments")
+        match tuple(returned):
+            case (tuple() as positional, dict() as keywords):
+                return cls(positional, keywords)
+            case positional:
+                return cls(positional)
+
+    def map(self, function: Callable[[Any], Any]) -> Arguments:
+        """Return the arguments with `function` applied to each value, in nested tuples, lists and dicts too."""
+        return Arguments(*torch.utils._pytree.tree_map(function, (self.positional, dict(self.keywords))))
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return every tensor by its name: ``input 0``, ``input 1.0`` within a tuple, ``input mask`` of a keyword."""
+        named = (*named_tensors(self.positional), *named_tensors(self.keywords))
+        return {f"input {name}": tensor for name, tensor in named}
+
+    def call(self, function: Callable[..., Any]) -> Any:
+        return function(*self.positional, **self.keywords)
+
+
+@dataclass(frozen=True)
 class Instance:
     """One replicate of a workload.
 
@@ -53,7 +87,7 @@ class Instance:
         call: runs the workload once; asynchronous on a GPU.
         prepare: what must happen before each call and is not part of it (clearing gradients).
         module: what `Workload.build` returned, not compiled.
-        inputs: the arguments, on the device.
+        arguments: what it is called with, on the device.
         outputs: runs the module once and returns its output, for numerics.
     """
 
@@ -61,7 +95,7 @@ class Instance:
     call: Callable[[], object]
     prepare: Callable[[], None]
     module: Any
-    inputs: tuple[torch.Tensor, ...]
+    arguments: Arguments
     outputs: Callable[[], Any]
     _padding: torch.Tensor  # held so that the addresses stay as they are
 
@@ -90,10 +124,8 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         torch.manual_seed(seed)
         with target:
             module = workload.build()
-            arguments = workload.inputs()
-        if not isinstance(arguments, (tuple, list)):  # a tensor alone would be taken apart into its rows
-            raise TypeError(f"inputs() returned {type(arguments).__name__}, expected a tuple of arguments")
-        inputs = tuple(_cast(value, target, dtype) for value in arguments)
+            arguments = Arguments.of(workload.inputs())
+        arguments = arguments.map(lambda value: _cast(value, target, dtype))
         if isinstance(module, nn.Module):
             module = module.to(target) if dtype is None else module.to(target, dtype)
         if not callable(module):
@@ -101,11 +133,11 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         function = module if workload.compile is None else torch.compile(module, **workload.compile)
     return Instance(
         workload=workload,
-        call=_call(workload, function, inputs),
-        prepare=_prepare(workload, module, inputs),
+        call=_call(workload, function, arguments),
+        prepare=_prepare(workload, module, arguments),
         module=module,
-        inputs=inputs,
-        outputs=lambda: function(*inputs),
+        arguments=arguments,
+        outputs=lambda: arguments.call(function),
         _padding=padding,
     )
 
@@ -137,29 +169,50 @@ def _cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     return cast.requires_grad_(value.requires_grad)
 
 
-def _call(workload: Workload, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], object]:
+def _call(workload: Workload, function: Callable[..., Any], arguments: Arguments) -> Callable[[], object]:
+    positional, keywords = arguments.positional, arguments.keywords
     if workload.pass_ == "forward":
-        return lambda: function(*inputs)
+        return lambda: function(*positional, **keywords)
 
     def forward_and_backward() -> None:
-        torch.autograd.backward(total_of(function(*inputs)))
+        torch.autograd.backward(total_of(function(*positional, **keywords)))
 
     return forward_and_backward
 
 
+def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield each tensor in tuples, lists, mappings and dataclasses with its path: ``0``, ``loss``, ``cache.1``."""
+    parts: Any
+    if isinstance(value, torch.Tensor):
+        yield name, value
+        return
+    if isinstance(value, Mapping):
+        parts = value.items()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
+    elif isinstance(value, (tuple, list)):
+        parts = enumerate(value)
+    else:  # of a library that has told torch how to take it apart
+        parts = enumerate(leaf for leaf in torch.utils._pytree.tree_leaves(value) if leaf is not value)
+    for key, part in parts:
+        yield from named_tensors(part, f"{name}.{key}" if name else str(key))
+
+
 def total_of(output: Any) -> torch.Tensor:
-    """Sum over every floating-point tensor of an output: the loss of a `train` pass."""
-    leaves = torch.utils._pytree.tree_leaves(output)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
-    if not tensors:
+    """Return the loss of a `train` pass: the scalar that the output names ``loss``, else the sum of its floating-point tensors."""
+    named = [(name, tensor) for name, tensor in named_tensors(output) if tensor.is_floating_point()]
+    if not named:
         raise TypeError(f"the output holds no floating-point tensor to sum: {type(output).__name__}")
+    tensors = [tensor for name, tensor in named if name == "loss" and tensor.ndim == 0] or [each for _, each in named]
+    if len(tensors) == 1 and tensors[0].ndim == 0:
+        return tensors[0]  # a sum would be one more kernel
     return sum((tensor.sum() for tensor in tensors[1:]), start=tensors[0].sum())
 
 
-def _prepare(workload: Workload, module: Any, inputs: Sequence[Any]) -> Callable[[], None]:
+def _prepare(workload: Workload, module: Any, arguments: Arguments) -> Callable[[], None]:
     if workload.pass_ != "train":
         return lambda: None
-    asking = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
+    asking = [tensor for tensor in arguments.tensors().values() if tensor.requires_grad]
 
     def clear_gradients() -> None:
         """Else the second call would add to the first one's: other kernels than in a training step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,17 +16,22 @@ from ..errors import KernelgaugeError, WorkloadError
 from ..workload import Dtype, Workload
 from .compiler import reset_compiler, torch_set_up
 from .device import Device
-from .instance import TORCH_DTYPES, Instance, build, first_call, reporting, total_of
+from .instance import TORCH_DTYPES, Arguments, Instance, build, first_call, named_tensors, reporting, total_of
 
-__all__ = ["BOUNDS", "RelativeError", "UnknownBoundError", "compare_with_float64"]
+__all__ = ["BOUNDS", "NotComparedError", "RelativeError", "UnknownBoundError", "compare_with_float64"]
 
 # ||out - ref|| / ||ref||. The unit roundoffs are 2^-9, 2^-12 and 2^-24 for bf16, fp16 and fp32; intermediates are
 # rounded a few times on the way and sums run over thousands of terms in fp32, so the bounds are a few roundoffs
 # (docs/measuring.md has the errors that were seen). A dropped term, a wrong bias or tf32 (3e-4) lies far beyond.
 BOUNDS: dict[Dtype, float] = {"bf16": 1e-2, "fp16": 1.5e-3, "fp32": 1e-5}
+_SHOWN_TENSORS = 3  # in a message
 
 
-class UnknownBoundError(KernelgaugeError):
+class NotComparedError(KernelgaugeError):
+    """The result has nothing to be compared with. That is no fault of the workload."""
+
+
+class UnknownBoundError(NotComparedError):
     """A workload without a dtype has tensors of a dtype that no bound is known for, such as fp8."""
 
 
@@ -62,13 +67,13 @@ def compare_with_float64(
     float32; both run without TF32 then.
 
     Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its reference fails, and
-    `UnknownBoundError`.
+    `NotComparedError` if no bound is known, if the result is random, or if a function takes nothing to compare it by.
     """
     with torch_set_up(deterministic=deterministic):
         try:
             return _compare(workload, device, seed, torch.float64)
         except _ReferenceFailed as failed:
-            if workload.dtype not in ("bf16", "fp16"):  # float32 is no reference for itself
+            if not failed.is_16_bit:  # float32 is no reference for itself
                 raise failed.error from None
         with _without_tf32():
             try:
@@ -78,9 +83,11 @@ def compare_with_float64(
 
 
 class _ReferenceFailed(Exception):
-    def __init__(self, error: WorkloadError) -> None:
+    """`is_16_bit`: whether the workload is, so that float32 would do."""
+
+    def __init__(self, error: WorkloadError, *, is_16_bit: bool) -> None:
         super().__init__(error)
-        self.error = error
+        self.error, self.is_16_bit = error, is_16_bit
 
 
 @contextmanager
@@ -96,42 +103,87 @@ def _without_tf32() -> Iterator[None]:
 
 
 @contextmanager
-def _reporting_reference(workload: Workload, doing: str) -> Iterator[None]:
+def _reporting_reference(instance: Instance, doing: str) -> Iterator[None]:
     try:
-        with reporting(workload, f"{doing} its reference"):
+        with reporting(instance.workload, f"{doing} its reference"):
             yield
     except WorkloadError as error:
-        raise _ReferenceFailed(error) from None
+        raise _ReferenceFailed(error, is_16_bit=_bound(instance, {}) > BOUNDS["fp32"]) from None
 
 
 def _compare(workload: Workload, device: Device, seed: int, dtype: torch.dtype) -> list[RelativeError]:
     reset_compiler()  # else a module of the ninth shape silently runs eager, and is compared with itself
     instance = build(workload, device, seed=seed)
+    _require_reference(instance)
     # Copies, because a module may write to its input.
-    inputs = tuple(_cast(value, dtype) for value in instance.inputs)
-    originals = tuple(value.detach().clone() if isinstance(value, torch.Tensor) else value for value in instance.inputs)
+    originals = {name: tensor.detach().clone() for name, tensor in instance.arguments.tensors().items()}
+    arguments = instance.arguments.map(lambda value: _cast(value, dtype))
+
+    def results() -> dict[str, torch.Tensor]:
+        instance.prepare()
+        with reporting(workload, "running"):
+            _restore(instance.arguments, originals)
+            return _results(instance.module, instance.arguments, instance.outputs, workload)
+
     with instance.grad_mode():
         first_call(instance)
-        instance.prepare()
-        with _reporting_reference(workload, "building"):
+        with _reporting_reference(instance, "building"):
             reference = _reference(instance, device, dtype)
-        with reporting(workload, "running"):
-            for value, original in zip(instance.inputs, originals, strict=True):
-                if isinstance(value, torch.Tensor):
-                    with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
-                        value.copy_(original)
-            got = _results(instance.module, instance.inputs, instance.outputs, workload)
-        with _reporting_reference(workload, "running"):
-            expected = _results(reference, inputs, lambda: reference(*inputs), workload)
-    if got.keys() != expected.keys():
-        raise WorkloadError(
-            f"{workload.id}: the reference returns other tensors", got=", ".join(got), expected=", ".join(expected)
+        generators = _generators(device)
+        got = results()
+        draws_numbers = not all(map(torch.equal, generators, _generators(device)))
+        with _reporting_reference(instance, "running"):
+            expected = _results(reference, arguments, lambda: arguments.call(reference), workload)
+        if got.keys() != expected.keys():
+            raise WorkloadError(
+                f"{workload.id}: the reference returns other tensors", got=", ".join(got), expected=", ".join(expected)
+            )
+        if not expected:
+            raise WorkloadError(f"{workload.id}: nothing to compare: the result holds no floating-point tensor")
+        bound, reference_name = _bound(instance, got), str(dtype).removeprefix("torch.")
+        errors = [
+            RelativeError(name, _relative_error(got[name], expected[name]), bound, reference_name) for name in expected
+        ]
+        if draws_numbers and not all(error.within_bound for error in errors):
+            _refuse_random(workload, got, results(), bound)
+    return errors
+
+
+def _require_reference(instance: Instance) -> None:
+    """Refuse to compare a function with itself where it takes no tensor: it would compute the same in its own dtype."""
+    is_function = instance.workload.reference is None and not isinstance(instance.module, nn.Module)
+    if is_function and not any(tensor.is_floating_point() for tensor in instance.arguments.tensors().values()):
+        raise NotComparedError(
+            "a function without floating-point inputs has nothing to be compared with",
+            expected="a reference, or the tensors among its inputs",
         )
-    if not expected:
-        raise WorkloadError(f"{workload.id}: nothing to compare: the result holds no floating-point tensor")
-    bound = _bound(instance, got)
-    reference_name = str(dtype).removeprefix("torch.")
-    return [RelativeError(name, _relative_error(got[name], expected[name]), bound, reference_name) for name in expected]
+
+
+def _generators(device: Device) -> list[torch.Tensor]:
+    """Return the states of the generators of random numbers that a module may draw from."""
+    on_gpu = device.torch_device.type == "cuda"
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device.torch_device)] if on_gpu else [])]
+
+
+def _refuse_random(
+    workload: Workload, got: Mapping[str, torch.Tensor], again: Mapping[str, torch.Tensor], bound: float
+) -> None:
+    """Refuse a result that the next call does not repeat, of a module that draws random numbers."""
+    changed = [name for name, tensor in again.items() if _relative_error(tensor, got[name]) > bound]
+    if changed:
+        raise NotComparedError(
+            "its result is random",
+            got=f"{workload.id}: two calls with the same input differ in {', '.join(changed[:_SHOWN_TENSORS])}",
+            expected="a module in eval() mode, or dropout with p=0",
+        )
+
+
+def _restore(arguments: Arguments, originals: Mapping[str, torch.Tensor]) -> None:
+    """Write the first values into the inputs again: a module may have written to them."""
+    with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
+        for name, tensor in arguments.tensors().items():
+            if 0 not in tensor.stride():  # an expanded tensor: nothing can write to it
+                tensor.copy_(originals[name])
 
 
 def _bound(instance: Instance, results: Mapping[str, torch.Tensor]) -> float:
@@ -139,7 +191,7 @@ def _bound(instance: Instance, results: Mapping[str, torch.Tensor]) -> float:
     if workload.dtype is not None:
         return BOUNDS[workload.dtype]
     parameters = module.parameters() if isinstance(module, nn.Module) else ()
-    tensors = (each for each in (*parameters, *instance.inputs, *results.values()) if isinstance(each, torch.Tensor))
+    tensors = (*parameters, *instance.arguments.tensors().values(), *results.values())
     dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()} - {torch.float64}
     bounds = {TORCH_DTYPES[name]: bound for name, bound in BOUNDS.items()}
     unknown = sorted(str(dtype) for dtype in dtypes if dtype not in bounds)
@@ -166,16 +218,18 @@ def _in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     return module.double() if dtype == torch.float64 else module.float()
 
 
-def _results(module: Any, inputs: Sequence[Any], run: Any, workload: Workload) -> dict[str, torch.Tensor]:
+def _results(module: Any, arguments: Arguments, run: Callable[[], Any], workload: Workload) -> dict[str, torch.Tensor]:
     output = run()
-    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-    results = {f"output {index}": leaf.detach() for index, leaf in enumerate(leaves) if leaf.is_floating_point()}
+    tensors = [tensor for _, tensor in named_tensors(output)]
+    # Copies, because the next call may write to the same memory: a CUDA graph does, and a kernel that works in place.
+    results = {
+        f"output {index}": each.detach().clone() for index, each in enumerate(tensors) if each.is_floating_point()
+    }
     if workload.pass_ == "train":
         torch.autograd.backward(total_of(output))
         parameters = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
-        leaves_of_it = {**parameters, **{f"input {place}": value for place, value in enumerate(inputs)}}
-        for name, leaf in leaves_of_it.items():
-            if isinstance(leaf, torch.Tensor) and leaf.grad is not None:
+        for name, leaf in {**parameters, **arguments.tensors()}.items():
+            if leaf.grad is not None:
                 results[f"gradient of {name}"] = leaf.grad.detach()
     return results
 

@@ -20,6 +20,7 @@ __all__ = [
     "SUBJECT",
     "Sibling",
     "WorkloadTest",
+    "kernelgauge_ratio",
     "kernelgauge_test",
     "run",
     "sibling",
@@ -78,6 +79,12 @@ def trace_file(run: Run, kernelgauge_test: WorkloadTest) -> Path:
 def kernelgauge_test(request: pytest.FixtureRequest, workload: Workload) -> WorkloadTest:
     """Private: what the standard tests are made of."""
     return WorkloadTest(request.node, request.config.stash[SESSION], workload)
+
+
+@pytest.fixture
+def kernelgauge_ratio(kernelgauge_test: WorkloadTest) -> WorkloadTest:
+    """Private: likewise, for the workloads alone that say which variant they are faster than."""
+    return kernelgauge_test
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ..files import WAITING
 from . import SESSION_KEY, workers
 
 # pytest finds the fixtures in the module that is registered.
-from .fixtures import SESSION, kernelgauge_test, run, sibling, trace_file, workload
+from .fixtures import SESSION, kernelgauge_ratio, kernelgauge_test, run, sibling, trace_file, workload
 from .options import options_of
 from .record import keep_part, record_session, test_result
 from .session import Session
@@ -27,7 +27,7 @@ from .suites import is_in_share, is_timed, keep, matches, sort_by_workload, work
 if TYPE_CHECKING:
     from ..workload import Workload
 
-__all__ = ["kernelgauge_test", "run", "sibling", "trace_file", "workload"]
+__all__ = ["kernelgauge_ratio", "kernelgauge_test", "run", "sibling", "trace_file", "workload"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -103,6 +103,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for workload in workloads
         if (full or workload.matrix == "default")
         and (not filters or any(matches(workload, fields) for fields in filters))
+        and (workload.faster_than is not None or "kernelgauge_ratio" not in metafunc.fixturenames)
     ]
     metafunc.parametrize("workload", selected, ids=[workload.id for workload in selected], indirect=True)
 
@@ -118,9 +119,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return workers.workers_for(config)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Run all tests of one workload together, in the order that they are measured in."""
+    # Of a suite without a ratio pytest would show a skipped test, or a deselected one.
+    items[:] = [item for item in items if not (_is_of_ratios(item) and workload_of(item) is None)]
+    yield
     session = config.stash[SESSION]
     keep(config, items, session.suites.runnable(items))
     if session.options.calibrating:
@@ -128,6 +132,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     session.planned = session.suites.count(full=session.options.full_matrix) * session.options.repeats
     keep(config, items, is_in_share(items, session.options))
     sort_by_workload(items, session.suites.in_order(workloads_of(items)))
+
+
+def _is_of_ratios(item: pytest.Item) -> bool:
+    return "kernelgauge_ratio" in getattr(item, "fixturenames", ())
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> str:

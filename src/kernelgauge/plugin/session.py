@@ -36,6 +36,7 @@ from ..judge import (
     cause_reasons,
     compare,
     compile_causes,
+    judge_ratio,
     judge_structure,
     judge_time,
     mismatches,
@@ -339,15 +340,18 @@ class Session:
 
         Raises what `measure.numerics.compare_with_float64` raises.
         """
-        from ..measure.numerics import UnknownBoundError, compare_with_float64
+        from ..measure.numerics import NotComparedError, compare_with_float64
 
         try:
             errors = compare_with_float64(workload, self.device, seed=seed, deterministic=self.options.deterministic)
         except WorkloadUnavailable as error:
             self._unavailable[workload.id] = error.one_line
             raise
-        except UnknownBoundError as error:
-            return self.conclude(Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, f"not judged: {error.what}"))
+        except NotComparedError as error:
+            reasons = tuple(Reason(label, text) for label, text in error.details)
+            return self.conclude(
+                Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, f"not judged: {error.what}", reasons)
+            )
         wrong = [error for error in errors if not error.within_bound]  # NaN is within no bound
         reference = errors[0].reference
         if not wrong:
@@ -355,6 +359,20 @@ class Session:
         headline = f"result differs from the {reference} reference"
         reasons = (*(Reason("why", str(error)) for error in wrong), Reason("seed", f"--perf-seed {seed}"))
         return self.conclude(Verdict(Status.REGRESSED, workload.id, NUMERICS, headline, reasons))
+
+    def judge_ratio(self, workload: Workload) -> Verdict:
+        """Judge the GPU time of a workload against that of the variant that it says it is faster than.
+
+        Raises `KernelgaugeError` if no suite declares that variant, and the error that ended a measurement.
+        """
+        assert workload.faster_than is not None
+        other = self.suites.sibling(workload, variant=workload.faster_than)
+        run, beside = self.run(workload), self.run(other)
+        verdict = judge_ratio(run, beside, other.variant, by=workload.by, comparisons=self._comparisons)
+        if verdict.status is Status.PASS:
+            return self.conclude(verdict)
+        traces = (_shown(self.artifacts.trace(each), self.options.root) for each in (other, workload))
+        return self.conclude(verdict.because(Reason("next", shlex.join(["kernelgauge", "diff", *traces]))))
 
     def judge_structure(self, workload: Workload) -> Verdict:
         """Judge kernels and counts against the baseline."""
@@ -456,8 +474,8 @@ class Session:
 
     @property
     def _comparisons(self) -> int:
-        """How many times the suites of this run have, selected or not."""
-        return max(1, self.planned) * len(self.device.timers)
+        """How many times the suites of this run have, selected or not, and how many ratios of times."""
+        return max(1, self.planned) * len(self.device.timers) + self.suites.count_ratios()
 
     def _limits(self, workload: Workload) -> Limits:
         """Return the workload's limits, and the project's where it has none."""

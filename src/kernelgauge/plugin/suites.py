@@ -141,6 +141,10 @@ class Suites:
         """Return how many workloads the suites declare, selected or not; without the full matrix unless it is asked for."""
         return sum(full or workload.matrix == "default" for workload in self._workloads.values())
 
+    def count_ratios(self) -> int:
+        """Return how many workloads say that they are faster than another variant."""
+        return sum(workload.faster_than is not None for workload in self._workloads.values())
+
     def suite_of(self, identifier: str) -> str:
         return self._suite_of[identifier]
 

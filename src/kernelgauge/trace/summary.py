@@ -6,6 +6,7 @@ the steps did stand for the trace.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -117,11 +118,16 @@ def computing_ops(window: Window) -> list[Op]:
     return found
 
 
+_CPP_TEMPLATE = re.compile(
+    r"graph_\d+_kernel"
+)  # flex_attention: torch/_inductor/codegen/cpp_flex_attention_template.py
+
+
 def _only_wraps(name: str) -> bool:
     if name in _COMPOSITE_OPS or is_compile_op(name) or name.startswith(_AUTOGRAD_PREFIXES):
         return True
     # "MmBackward0" and "LigerGELUMulFunction" wrap the ops they call; a generated C++ kernel does not.
-    return "::" not in name and "cpp_" not in name and "triton_" not in name
+    return "::" not in name and "cpp_" not in name and "triton_" not in name and not _CPP_TEMPLATE.fullmatch(name)
 
 
 def metadata_ops_that_launched(window: Window) -> list[str]:

@@ -1,0 +1,239 @@
+"""Workloads of benchmarks that exist: Triton's `perf_report`, Liger-Kernel's scripts, tritonbench's operators.
+
+Each adaptor finds the callable that a benchmark times, and leaves its timing aside. The projects are imported when an adaptor
+is called, and must be installed, or lie where their own scripts find them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .errors import WorkloadError
+from .workload import Pass, Workload, to_name
+
+__all__ = ["liger", "perf_report", "tritonbench"]
+
+
+# -- triton.testing.perf_report ---------------------------------------------------------------------------------------
+
+
+def perf_report(benchmark: Any) -> list[Workload]:
+    """Return a workload for each x value and each line of ``@triton.testing.perf_report``.
+
+    The plot's name is the module, the line the variant, and the numbers on the x axis the shape. Each replicate calls the
+    benchmark's function again, for fresh tensors, up to its first `do_bench`.
+
+    Args:
+        benchmark: what the decorator returned, or the path of a script. All its benchmarks are taken, and their own
+            `run` does nothing while the script is imported.
+    """
+    import triton.testing
+
+    if isinstance(benchmark, (str, Path)):
+        with _replaced([(triton.testing.Mark, "run", lambda *_, **__: None)]):
+            module = _imported(Path(benchmark))
+        marks = [each for each in vars(module).values() if isinstance(each, triton.testing.Mark)]
+        return [workload for mark in marks for workload in perf_report(mark)]
+    plots = benchmark.benchmarks if isinstance(benchmark.benchmarks, (list, tuple)) else [benchmark.benchmarks]
+    return [
+        _of_point(benchmark.fn, plot, dict(zip(plot.x_names, _values(x, plot), strict=True)), line)
+        for plot in plots
+        for x in plot.x_vals
+        for line in plot.line_vals
+    ]
+
+
+def _values(x: Any, plot: Any) -> Sequence[Any]:
+    """Return a value for each name of the x axis; one that is no sequence is that of all."""
+    return x if isinstance(x, (list, tuple)) else [x] * len(plot.x_names)
+
+
+def _of_point(function: Callable[..., Any], plot: Any, x: Mapping[str, Any], line: Any) -> Workload:
+    numbers = tuple(value for value in x.values() if isinstance(value, int))
+    others = (str(value) for value in x.values() if not isinstance(value, int))
+    return Workload(
+        module=to_name("-".join((plot.plot_name or function.__name__, *others))),
+        variant=to_name(str(line)),
+        build=lambda: _obtained(lambda: function(**x, **{plot.line_arg: line}, **plot.args), function.__globals__),
+        inputs=tuple,
+        shape=numbers,
+        dtype=None,
+    )
+
+
+class _Obtained(BaseException):
+    """Ends a benchmark once it gives away what it times. No `except Exception` of its own may stop it."""
+
+    def __init__(self, function: Callable[[], Any], grad_to_none: Any) -> None:
+        super().__init__()
+        self.function, self.grad_to_none = function, grad_to_none
+
+
+def _obtained(run: Callable[[], Any], names: dict[str, Any]) -> Callable[[], Any]:
+    """Run a benchmark up to its first `do_bench`, whatever name it has there, and return what it would time."""
+    import torch
+    import triton.testing
+
+    def stand_in(fn: Callable[[], Any], *_: Any, grad_to_none: Any = None, **__: Any) -> None:
+        raise _Obtained(fn, grad_to_none)
+
+    timers = [getattr(triton.testing, name) for name in ("do_bench", "do_bench_cudagraph")]
+    places = [(triton.testing, name, stand_in) for name in ("do_bench", "do_bench_cudagraph")]
+    imported = {name: stand_in for name, value in names.items() if any(value is timer for timer in timers)}
+    before = {name: names[name] for name in imported}
+    on_gpu = torch.cuda.is_available()
+    stream = torch.cuda.current_stream() if on_gpu else None
+    names.update(imported)
+    try:
+        with _replaced(places), torch.enable_grad():
+            run()
+    except _Obtained as obtained:
+        return _with_gradients(obtained.function, tuple(obtained.grad_to_none or ()))
+    finally:
+        names.update(before)
+        if stream is not None:  # some benchmarks make another one current, on which they filled their tensors
+            torch.cuda.synchronize()
+            torch.cuda.set_stream(stream)
+    raise WorkloadError("the benchmark never called do_bench", expected="a function that calls triton.testing.do_bench")
+
+
+def _with_gradients(function: Callable[[], Any], grad_to_none: Sequence[Any] = ()) -> Callable[[], Any]:
+    """Call a function as benchmarks do: with autograd, since it may call `backward`, and with gradients cleared."""
+    import torch
+
+    def call() -> Any:
+        for tensor in grad_to_none:
+            tensor.grad = None
+        with torch.enable_grad():
+            return function()
+
+    return call
+
+
+# -- Liger-Kernel -----------------------------------------------------------------------------------------------------
+
+
+def liger(
+    script: str | Path,
+    x: int | str,
+    *,
+    provider: str,
+    config: Mapping[str, Any],
+    pass_: Pass = "forward",
+) -> Workload:
+    """Return the workload of a script in Liger-Kernel's ``benchmark/scripts``: what its ``setup_<kernel>`` makes.
+
+    Args:
+        script: path of ``benchmark_<kernel>.py``.
+        x: the value on the x axis, or a name in the script's model registry.
+        provider: ``liger``, ``huggingface``, ...: the variant.
+        config: what the script calls `extra_benchmark_config`: sizes, dtype, eps.
+        pass_: ``forward``, or ``train`` for the script's mode ``full``.
+    """
+    module = _imported(Path(script))
+    (setup,) = (value for name, value in vars(module).items() if name.startswith("setup_"))
+    made: list[Any] = []
+
+    def build() -> Any:
+        point = module.SingleBenchmarkRunInput(
+            x=x, kernel_provider=provider, kernel_operation_mode=pass_, extra_benchmark_config=dict(config)
+        )
+        value, layer, *_ = setup(point)
+        made[:] = [value]
+        return layer
+
+    return Workload(
+        module=to_name("-".join((setup.__name__.removeprefix("setup_"), *([x] if isinstance(x, str) else [])))),
+        variant=to_name(provider),
+        build=build,
+        inputs=lambda: (made.pop(),),  # the setup makes both, and `build` comes first
+        shape=(x,) if isinstance(x, int) else (),
+        dtype=None,
+        pass_=pass_,
+    )
+
+
+# -- tritonbench ------------------------------------------------------------------------------------------------------
+
+
+def tritonbench(operator: str, *arguments: str, inputs: Sequence[int] = (0,)) -> list[Workload]:
+    """Return a workload for each enabled implementation of an operator of tritonbench, and each input.
+
+    The operator is the module, the implementation the variant, and the number of the input the shape.
+
+    Args:
+        operator: its name, such as ``rms_norm``.
+        arguments: of tritonbench's command line, such as ``--bwd`` or ``--precision``, ``bf16``.
+        inputs: numbers of the inputs that the operator yields, from 0.
+    """
+    from tritonbench.operators import load_opbench_by_name
+    from tritonbench.utils.parser import get_parser
+    from tritonbench.utils.triton_op import REGISTERED_BENCHMARKS
+
+    kind = load_opbench_by_name(operator)
+
+    def build(implementation: str, index: int) -> Callable[[], Any]:
+        import torch
+
+        with torch.enable_grad():
+            benchmark = kind(*get_parser().parse_known_args(["--op", operator, *arguments]))
+            for _ in range(index + 1):
+                benchmark.example_inputs = benchmark.get_example_inputs()
+            return _with_gradients(benchmark._get_bm_func(implementation))
+
+    return [
+        Workload(
+            module=to_name(operator),
+            variant=to_name(name),
+            build=partial(build, name, index),
+            inputs=tuple,
+            shape=(index,),
+            dtype=None,
+        )
+        for index in inputs
+        for name, implementation in REGISTERED_BENCHMARKS[operator].items()
+        if implementation.enabled
+    ]
+
+
+# -- scripts ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _replaced(places: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Put other values into attributes, and the former ones back."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
+    for owner, name, value in places:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def _imported(script: Path) -> ModuleType:
+    """Import a script once, beside the modules of its folder."""
+    name = f"_kernelgauge_{to_name(str(script.resolve()))}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, script)
+    if spec is None or spec.loader is None or not script.exists():
+        raise WorkloadError("no such benchmark", got=str(script), expected="the path of a Python file")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(str(script.resolve().parent))
+    return module

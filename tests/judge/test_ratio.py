@@ -1,0 +1,82 @@
+"""The rule for two variants of one run: faster by a fraction, not so, or not known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from kernelgauge.judge import Status, Verdict, judge_ratio
+from tests.builders import fingerprint, reasons, run
+
+OTHER = "mlp-eager-bf16-64x128x768x3072"
+STEADY = (-0.0005, 0.0, 0.0, 0.0005)
+CPU = fingerprint(device="a CPU", arch="cpu")
+
+
+def times(us: float, noise: Sequence[float] = STEADY) -> tuple[float, ...]:
+    return tuple(us * (1 + each) for each in noise)
+
+
+def ratio(us: float, by: float = 0.05, *, noise: Sequence[float] = STEADY, **changes: object) -> Verdict:
+    """Judge a variant of `us` beside another of 200 us."""
+    this, other = (
+        run(device=times(time, noise), workload=name, **changes) for time, name in ((us, "mlp"), (200.0, OTHER))
+    )
+    return judge_ratio(this, other, "eager", by=by, comparisons=12)
+
+
+@pytest.mark.parametrize(
+    ("us", "by", "status"),
+    [
+        (188.0, 0.05, Status.PASS),
+        (190.0, 0.05, Status.UNDECIDED),  # 5 % less, as measured: the interval holds more and less
+        (192.0, 0.05, Status.REGRESSED),
+        (198.0, 0.0, Status.PASS),
+        (200.0, 0.0, Status.UNDECIDED),
+        (202.0, 0.0, Status.REGRESSED),
+    ],
+)
+def test_ratio_is_judged_by_its_interval(us: float, by: float, status: Status) -> None:
+    verdict = ratio(us, by)
+    assert (verdict.status, verdict.subject, verdict.workload) == (status, "ratio", "mlp")
+    assert not verdict.is_by_baseline  # so that no update overrules it
+
+
+def test_headline_says_what_was_asked_and_measured() -> None:
+    headline = "{}5 % faster than eager: device time {} us against 200.0 us, {}"
+    assert ratio(180.0).headline.startswith(headline.format("", "180.0", "-10.00 % (-10."))
+    assert ratio(210.0).headline.startswith(headline.format("not ", "210.0", "+5.00 % (+4."))
+    undecided = ratio(190.0)
+    assert undecided.headline.startswith(headline.format("not known to be ", "190.0", "-5.00 % (-5."))
+    assert reasons(undecided, "why") == ["the interval holds the fraction that is asked for"]
+
+
+@pytest.mark.parametrize(
+    ("us", "machine", "status"),
+    [
+        (185.0, None, Status.PASS),
+        (185.0, fingerprint(device="Another GPU"), Status.PASS),
+        (189.0, fingerprint(device="Another GPU"), Status.UNDECIDED),  # four times as wide where no data is
+        (160.0, CPU, Status.UNDECIDED),
+        (100.0, CPU, Status.PASS),
+        (400.0, CPU, Status.REGRESSED),
+    ],
+)
+def test_interval_is_as_wide_as_the_machine_needs(us: float, machine: object, status: Status) -> None:
+    changes = {} if machine is None else {"machine": machine}
+    assert ratio(us, **changes).status is status
+
+
+@pytest.mark.parametrize("noise", [(-0.08, 0.08, -0.05, 0.05), (0.0,)], ids=["scatter", "one replicate"])
+def test_ratio_of_scattered_replicates_is_undecided(noise: Sequence[float]) -> None:
+    verdict = ratio(180.0, noise=noise)
+    assert verdict.status is Status.UNDECIDED
+    assert ("one replicate shows no spread" in reasons(verdict, "why")) == (len(noise) == 1)
+
+
+def test_ratio_without_a_time_is_invalid() -> None:
+    missing = run(device=None, workload=OTHER, incomplete="the GPU was throttled")
+    verdict = judge_ratio(run(workload="mlp"), missing, "eager", by=0.05)
+    assert (verdict.status, verdict.workload, verdict.subject) == (Status.INVALID, "mlp", "ratio")
+    assert verdict.headline == "eager: device time was not measured: the GPU was throttled"

@@ -1,0 +1,289 @@
+"""Adaptors find what other projects' benchmarks time. Small imitations here; real files where the reader has them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernelgauge import Workload, WorkloadError
+from kernelgauge.adaptors import liger, perf_report, tritonbench
+from tests.plugin.inner_project import VERDICT, junit_cases
+
+triton_testing = pytest.importorskip("triton.testing")
+
+REPORT = """
+import torch
+import triton
+import triton.testing
+from triton.testing import do_bench as timed
+
+@triton.testing.perf_report([
+    triton.testing.Benchmark(
+        x_names=["rows", "columns"], x_vals=[64, (32, 16)], line_arg="provider", line_vals=["torch", "by hand"],
+        line_names=["Torch", "By hand"], plot_name=f"softmax ({mode})", args={"mode": mode},
+    )
+    for mode in ("forward", "backward")
+])
+def benchmark(rows, columns, provider, mode):
+    x = torch.randn(rows, columns, requires_grad=True)
+    function = torch.softmax if provider == "torch" else lambda x, dim: x.exp() / x.exp().sum(dim, keepdim=True)
+    if mode == "forward":
+        try:
+            return timed(lambda: function(x, -1), quantiles=[0.5])
+        except Exception:
+            return 0.0
+    y = function(x, -1)
+
+    def backward():
+        assert x.grad is None
+        y.backward(y.detach(), retain_graph=True)
+
+    return triton.testing.do_bench(backward, grad_to_none=[x], rep=5)
+
+benchmark.run(print_data=True)
+"""
+LIGER = """
+from sizes import SingleBenchmarkRunInput
+import torch
+
+def setup_scale(input: SingleBenchmarkRunInput):
+    cfg = input.extra_benchmark_config
+    rows = input.x if isinstance(input.x, int) else cfg["rows"]
+    x = torch.randn(rows, cfg["hidden_size"], requires_grad=True)
+    layer = torch.nn.Linear(cfg["hidden_size"], cfg["hidden_size"])
+    return x, layer if input.kernel_provider == "liger" else torch.nn.Sequential(layer, torch.nn.ReLU())
+"""
+SIZES = """
+from dataclasses import dataclass
+
+@dataclass
+class SingleBenchmarkRunInput:
+    x: object
+    kernel_provider: str
+    kernel_operation_mode: str = ""
+    extra_benchmark_config: object = None
+"""
+BENCH = {
+    "utils/parser.py": """
+import argparse
+
+def get_parser():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--op")
+    parser.add_argument("--bwd", action="store_true")
+    return parser
+""",
+    "utils/triton_op.py": """
+from types import SimpleNamespace
+
+REGISTERED_BENCHMARKS = {"double": {
+    "aten": SimpleNamespace(enabled=True), "never": SimpleNamespace(enabled=False), "by_add": SimpleNamespace(enabled=True),
+}}
+""",
+    "operators/__init__.py": """
+import torch
+
+class Operator:
+    def __init__(self, arguments, extra):
+        self.backward, self.sizes = arguments.bwd, iter((8, 16, 32))
+
+    def get_example_inputs(self):
+        return (torch.randn(next(self.sizes), requires_grad=True),)
+
+    def aten(self, x):
+        return lambda: x * 2
+
+    def by_add(self, x):
+        return lambda: x + x
+
+    def _get_bm_func(self, name):
+        function = getattr(self, name)(*self.example_inputs)
+        if not self.backward:
+            return function
+        y = function()
+        return lambda: y.backward(torch.ones_like(y), retain_graph=True)
+
+def load_opbench_by_name(name):
+    assert name == "double"
+    return Operator
+""",
+}
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install an imitation of tritonbench."""
+    for name, text in BENCH.items():
+        path = tmp_path / "tritonbench" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tritonbench"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+def called(workload: Workload) -> Any:
+    """Build a workload and call it as a forward pass is."""
+    module = workload.build()
+    with torch.no_grad():
+        return module(*workload.inputs())
+
+
+def test_report_gives_a_workload_for_each_point(tmp_path: Path) -> None:
+    workloads = perf_report(write(tmp_path, report=REPORT) / "report.py")
+    assert [each.id for each in workloads[:4]] == [
+        "softmax-forward-torch-64x64",
+        "softmax-forward-by-hand-64x64",
+        "softmax-forward-torch-32x16",
+        "softmax-forward-by-hand-32x16",
+    ]
+    assert {each.module for each in workloads[4:]} == {"softmax-backward"}
+    assert len({each.id for each in workloads}) == 8
+
+
+def test_report_gives_what_do_bench_would_time(tmp_path: Path) -> None:
+    workloads = {each.id: each for each in perf_report(write(tmp_path, report=REPORT) / "report.py")}
+    before = triton_testing.do_bench
+    torch.manual_seed(0)
+    one, other = (called(workloads["softmax-forward-torch-32x16"]) for _ in range(2))
+    assert one.shape == (32, 16)
+    assert one.sum(-1).allclose(torch.ones(32))
+    assert not torch.equal(one, other)  # fresh tensors
+    function = workloads["softmax-backward-by-hand-32x16"].build()
+    with torch.no_grad():
+        function()
+        function()  # asserts that it starts without a gradient
+    assert triton_testing.do_bench is before
+
+
+def test_report_that_times_nothing_is_an_error() -> None:
+    plot = triton_testing.Benchmark(["n"], [1], "provider", ["torch"], ["Torch"], "empty", {})
+    (workload,) = perf_report(triton_testing.perf_report(plot)(lambda n, provider: n))
+    with pytest.raises(WorkloadError, match="never called do_bench"):
+        workload.build()
+
+
+def test_missing_script_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="no such benchmark"):
+        perf_report(tmp_path / "none.py")
+
+
+@pytest.mark.parametrize(
+    ("x", "id_", "rows"), [(64, "scale-liger-train-64", 64), ("llama", "scale-llama-liger-train", 8)]
+)
+def test_liger_script_gives_layer_and_input(tmp_path: Path, x: Any, id_: str, rows: int) -> None:
+    script = write(tmp_path, benchmark_scale=LIGER, sizes=SIZES) / "benchmark_scale.py"
+    workload = liger(script, x, provider="liger", config={"hidden_size": 16, "rows": 8}, pass_="train")
+    sys.modules.pop("sizes")
+    assert workload.id == id_
+    layer = workload.build()
+    assert isinstance(layer, torch.nn.Linear)
+    (value,) = workload.inputs()
+    assert (value.shape, value.requires_grad) == ((rows, 16), True)
+
+
+@pytest.mark.usefixtures("bench")
+def test_tritonbench_gives_enabled_implementations() -> None:
+    workloads = tritonbench("double", inputs=(0, 2))
+    assert [each.id for each in workloads] == [
+        "double-aten-0",
+        "double-by_add-0",
+        "double-aten-2",
+        "double-by_add-2",
+    ]
+    assert [len(called(each)) for each in workloads] == [8, 8, 32, 32]
+    assert called(tritonbench("double", "--bwd")[0]) is None
+
+
+SUITE = """
+from pathlib import Path
+from kernelgauge.adaptors import liger, perf_report, tritonbench
+
+HERE = Path(__file__).parent
+
+def pytest_kernelgauge_workloads():
+    return [
+        *perf_report(HERE / "report.py")[3::4],
+        *tritonbench("double"),
+        liger(HERE / "benchmark_scale.py", 64, provider="liger", config={"hidden_size": 16}, pass_="train"),
+    ]
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("bench")
+def test_workloads_of_adaptors_are_measured(tmp_path: Path) -> None:
+    write(tmp_path, report=REPORT, benchmark_scale=LIGER, sizes=SIZES, conftest=SUITE)
+    write(tmp_path, test_perf="from kernelgauge.standard import *\n")
+    command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "--perf-device=cpu", "--junitxml=junit.xml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.OK, done.stdout
+    verdicts = {
+        (case.name, case.parameters): case.properties.get(VERDICT) for case in junit_cases(tmp_path / "junit.xml")
+    }
+    adapted = (
+        "softmax-forward-by-hand-32x16",
+        "softmax-backward-by-hand-32x16",
+        "double-aten-0",
+        "scale-liger-train-64",
+    )
+    assert {verdicts["test_device_time", each] for each in adapted} == {"NO_BASELINE"}
+    numerics = [verdicts["test_result_matches_float64", each] for each in adapted]
+    assert numerics == ["NOT_JUDGED", "NOT_JUDGED", "NOT_JUDGED", "PASS"]
+
+
+# -- real files ----------------------------------------------------------------------------------------------------------
+
+REAL = "KERNELGAUGE_REAL_BENCHMARKS"  # a folder with checkouts: Liger-Kernel, triton, tritonbench
+
+
+def real(path: str) -> Path:
+    folder = os.environ.get(REAL)
+    if folder is None or not (Path(folder) / path).exists():
+        pytest.skip(f"{REAL} names no folder with {path}")
+    return Path(folder) / path
+
+
+@pytest.mark.parametrize("provider", ["huggingface", pytest.param("liger", marks=pytest.mark.gpu)])
+def test_real_script_of_liger(provider: str) -> None:
+    script = real("Liger-Kernel/benchmark/scripts/benchmark_rms_norm.py")
+    if provider == "liger" and not torch.cuda.is_available():
+        pytest.skip("Liger's kernels need a GPU")
+    config = {"hidden_size": 1024, "dtype": torch.bfloat16, "eps": 1e-6}
+    workload = liger(script, 512, provider=provider, config=config)
+    layer = workload.build()
+    assert layer(*workload.inputs()).shape == (512, 1024)
+
+
+def needs_gpu(make: Callable[[], list[Workload]]) -> list[Workload]:
+    if not torch.cuda.is_available():
+        pytest.skip("the benchmark needs a GPU")
+    return make()
+
+
+@pytest.mark.parametrize("name", ["01-vector-add", "02-fused-softmax", "05-layer-norm"])
+def test_real_tutorial_of_triton(name: str) -> None:
+    script = real(f"triton/python/tutorials/{name}.py")
+    workloads = needs_gpu(lambda: perf_report(script))
+    assert {"triton", "torch"} <= {each.variant for each in workloads}
+    called(workloads[0])
+
+
+def test_real_operator_of_tritonbench(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(real("tritonbench"))
+    pytest.importorskip("tritonbench.utils.parser", exc_type=ImportError)
+    workloads = needs_gpu(lambda: tritonbench("softmax", "--precision", "bf16"))
+    called(workloads[0])
