@@ -61,7 +61,7 @@ def _of_point(function: Callable[..., Any], plot: Any, x: Mapping[str, Any], lin
     return Workload(
         module=to_name("-".join((plot.plot_name or function.__name__, *others))),
         variant=to_name(str(line)),
-        build=lambda: _obtained(lambda: function(**x, **{plot.line_arg: line}, **plot.args), function.__globals__),
+        build=partial(_obtained, function, **x, **{plot.line_arg: line}, **plot.args),
         inputs=tuple,
         shape=numbers,
         dtype=None,
@@ -76,7 +76,7 @@ class _Obtained(BaseException):
         self.function, self.grad_to_none = function, grad_to_none
 
 
-def _obtained(run: Callable[[], Any], names: dict[str, Any]) -> Callable[[], Any]:
+def _obtained(function: Callable[..., Any], /, **named: Any) -> Callable[[], Any]:
     """Run a benchmark up to its first `do_bench`, whatever name it has there, and return what it would time."""
     import torch
     import triton.testing
@@ -84,20 +84,21 @@ def _obtained(run: Callable[[], Any], names: dict[str, Any]) -> Callable[[], Any
     def stand_in(fn: Callable[[], Any], *_: Any, grad_to_none: Any = None, **__: Any) -> None:
         raise _Obtained(fn, grad_to_none)
 
-    timers = [getattr(triton.testing, name) for name in ("do_bench", "do_bench_cudagraph")]
-    places = [(triton.testing, name, stand_in) for name in ("do_bench", "do_bench_cudagraph")]
-    imported = {name: stand_in for name, value in names.items() if any(value is timer for timer in timers)}
-    before = {name: names[name] for name in imported}
-    on_gpu = torch.cuda.is_available()
-    stream = torch.cuda.current_stream() if on_gpu else None
-    names.update(imported)
+    timers = (triton.testing.do_bench, triton.testing.do_bench_cudagraph)
+    owners = {triton.testing, sys.modules.get(function.__module__, triton.testing)}
+    places = [
+        (owner, name, stand_in)
+        for owner in owners
+        for name, value in vars(owner).items()
+        if any(value is timer for timer in timers)
+    ]
+    stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
     try:
         with _replaced(places), torch.enable_grad():
-            run()
+            function(**named)
     except _Obtained as obtained:
         return _with_gradients(obtained.function, tuple(obtained.grad_to_none or ()))
     finally:
-        names.update(before)
         if stream is not None:  # some benchmarks make another one current, on which they filled their tensors
             torch.cuda.synchronize()
             torch.cuda.set_stream(stream)
