@@ -19,7 +19,6 @@ __all__ = ["add_commands"]
 
 _STDOUT = "-"  # in place of a file
 _MOST_MACHINES = 4  # listed for one workload
-_MOST_COLUMNS = 80
 _TIMERS = {"device": "device_time", "latency": "end_to_end", "dispatch": "host_dispatch"}
 _LOCATION = "a folder, or s3://BUCKET/PREFIX, gs://..., ..."
 
@@ -267,7 +266,7 @@ def _add(options: argparse.Namespace) -> Exit:
 
 def _show(options: argparse.Namespace) -> Exit:
     from ..files import write_atomically
-    from ..report.trend import trend_html, trend_lines
+    from ..report.trend import trend_html, trend_text
     from ..report.wording import counted
     from ..results.history import read_trends
     from ..run import Timer
@@ -279,7 +278,7 @@ def _show(options: argparse.Namespace) -> Exit:
         note(f"written: {options.html}")
     if not trends.charts:
         say(f"no workload to show: {counted(trends.files, 'file')} of the history read")
-    width = min(_MOST_COLUMNS, terminal()[0])
-    for line in trend_lines(trends, with_details=bool(options.workloads), width=width):
-        say(line.rstrip())
+    width, color = terminal()
+    if text := trend_text(trends, with_details=bool(options.workloads), width=width, color=color):
+        say(text)
     return Exit.YES if trends.charts else Exit.NO
