@@ -113,14 +113,14 @@ def test_later_part_counts(starts: tuple[str, str], counts: str) -> None:
 def test_later_part_without_a_run_keeps_the_run() -> None:
     (whole,) = merge([part("one"), part(BROKEN, second=1, exit_status=1)])
     assert (whole.workloads[0].run is not None, whole.status) == (True, Status.INVALID)
-    assert [each.subject for each in whole.workloads[0].verdicts] == ["device time", "measurement"]
+    assert [each.subject for each in whole.workloads[0].verdicts] == ["GPU time", "measurement"]
 
 
 def test_replaced_failure_is_named_and_still_fails() -> None:
     failed = part(measured("one", Status.REGRESSED), tests=(ended("one", "failed"),), exit_status=1)
     (whole,) = merge([failed, part("one", second=1)])
     assert (whole.status, whole.exit_status, [test.outcome for test in whole.tests]) == (Status.PASS, 1, ["passed"])
-    assert "one: device time was REGRESSED (device time), and PASS in a later part, which counts" in whole.warnings
+    assert "one: GPU time was REGRESSED (GPU time), and PASS in a later part, which counts" in whole.warnings
     assert any("test_device_time[one] failed, and did not in a later part" in each for each in whole.warnings)
 
 

@@ -35,7 +35,7 @@ def test_table_has_a_line_for_each_workload(any_history: History) -> None:
     code, out, err = any_history.show()
     machine, heading, same, slow = out.splitlines()
     assert (code, err) == (0, "")
-    assert machine == "NVIDIA H200, sm_90, 132 SMs, 700 W, device time"
+    assert machine == "NVIDIA H200, sm_90, 132 SMs, 700 W, GPU time"
     assert heading.split() == ["first", "us", "last", "us", "change", "verdict", "since", "workload"]
     assert same.split() == ["100.0", "100.1", "+0.1", "%", "PASS", "2026-01-05", "same"]
     assert slow.split() == ["200.0", "210.2", "+5.1", "%", "REGRESSED", "2026-01-25", "slow"]
@@ -95,10 +95,10 @@ def test_kinds_of_machine_are_apart(history: History) -> None:
     for number, machine in enumerate(machines):
         history.add(night(number, timed(machine=machine)))
     assert re.findall(r"(?m)^NVIDIA.*", history.show()[1]) == [
-        "NVIDIA H200, sm_90, 132 SMs, 500 W, device time",
-        "NVIDIA H200, sm_90, 132 SMs, 700 W, device time",
-        "NVIDIA H200, sm_90, 132 SMs, 700 W, MIG, device time",
-        "NVIDIA H200, sm_90, 700 W, device time",
+        "NVIDIA H200, sm_90, 132 SMs, 500 W, GPU time",
+        "NVIDIA H200, sm_90, 132 SMs, 700 W, GPU time",
+        "NVIDIA H200, sm_90, 132 SMs, 700 W, MIG, GPU time",
+        "NVIDIA H200, sm_90, 700 W, GPU time",
     ]
 
 
@@ -107,7 +107,7 @@ def test_cpu_is_named_by_its_host(history: History) -> None:
     for host in ("one", "other"):
         assert "-cpu-" in history.add(night(0, timed(gpu=None, machine=cpu), gpu=None, host=host))[1]
     out = history.show("mlp")[1]
-    assert "AMD EPYC, cpu, device time" in out
+    assert "AMD EPYC, cpu, GPU time" in out
     assert re.findall(r"  host \w+: 1 run", out) == ["  host one: 1 run", "  host other: 1 run"]
 
 

@@ -61,7 +61,7 @@ def test_run_leaves_results_reports_and_annotations(
     times = [float(properties[f"kernelgauge_{name}"]) for name in ("us", "baseline_us", "change_percent")]
     assert times == [pytest.approx(11.5, abs=0.1), pytest.approx(10.0, abs=0.1), pytest.approx(15.0, abs=1.0)]
     slower, wrong, failed = [line for line in result.outlines if line.startswith("::")]
-    assert slower.startswith(f"::error title={ID}%3A REGRESSED  device time::device time 10.0 -> 11.5 us  +15.00 %25")
+    assert slower.startswith(f"::error title={ID}%3A REGRESSED  GPU time::GPU time 10.0 -> 11.5 us  +15.00 %25")
     assert "%0Acause: the same kernel, slower: a_gelu  4.0 -> 5.5 us" in slower
     assert wrong.startswith(f"::error title={kinds}%3A REGRESSED")
     assert failed.startswith("::warning title=failed-eager-bf16-4x8%3A INVALID")

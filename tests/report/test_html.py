@@ -38,7 +38,7 @@ def test_page_begins_with_the_worst_verdict_and_its_cause() -> None:
     assert page.one("p", class_="sentence").text == "2 workloads (1 REGRESSED, 1 PASS), 0 tests"
     assert page.one("p", class_="machine").text.startswith("NVIDIA H200, driver 580.159.04")
     assert page.one("b", class_="largest num").text == "+8.0 %"
-    assert page.one("p", class_="cause").text == "device time 205.0 -> 221.0 us  +8.00 %"
+    assert page.one("p", class_="cause").text == "GPU time 205.0 -> 221.0 us  +8.00 %"
     assert page.one("code", id="command").text == "kernelgauge accept -k mlp-compiled-bf16-8"
 
 
@@ -145,10 +145,10 @@ def test_environment_begins_with_what_changed() -> None:
 
 def test_failed_test_names_the_verdict_it_repeats() -> None:
     one = regressed()
-    repeated = TestResult("t.py::test_device_time[x]", one.id, "failed", 0.1, "Device time.", "said", "device time")
+    repeated = TestResult("t.py::test_device_time[x]", one.id, "failed", 0.1, "GPU time.", "said", "GPU time")
     said = "E assert 6 == 5\nE where 6 = launches"
     text = html([results(one, tests=(repeated, TestResult("t.py::test_order[x]", one.id, "failed", 0.1, "", said)))])
-    assert "the verdict on device time" in text
+    assert "the verdict on GPU time" in text
     assert "E where 6 = launches" in text
     assert text.count("by a lot") == 1
 

@@ -214,7 +214,7 @@ def _workload_line(name: str, measured: Sequence[tuple[str, WorkloadResult]]) ->
     machines: dict[str, list[str]] = {}
     for machine, workload in sorted(measured, key=lambda each: (_is_quiet(each[1]), not _fails(each[1]))):
         timed = [verdict for verdict in workload.verdicts if verdict.change is not None]
-        timed.sort(key=lambda verdict: (not verdict.status.fails, verdict.subject != "device time"))
+        timed.sort(key=lambda verdict: (not verdict.status.fails, verdict.subject != "GPU time"))
         change = f" ({change_of_one(timed[0].change)})" if timed else ""
         machines.setdefault(status_text(workload), []).append(machine + change)
     texts = []

@@ -267,7 +267,7 @@ class _Workload:
 
     @property
     def order(self) -> tuple[int, float]:
-        """Return what workloads are sorted by: the worst status first, and the largest change of the device time."""
+        """Return what workloads are sorted by: the worst status first, and the largest change of the GPU time."""
         place = _ORDER.index(self.status) if self.status in _ORDER else len(_ORDER)
         verdict = self.result.verdict(Timer.DEVICE.label)
         return place, -verdict.change.estimate if verdict is not None and verdict.change is not None else 0.0

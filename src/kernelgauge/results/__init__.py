@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from gzip import compress
 from pathlib import Path
@@ -202,7 +202,8 @@ def decode_results(content: bytes, *, where: str) -> Results:
         version = msgspec.json.decode(content, type=_Header).schema_version
         if version in (1, SCHEMA_VERSION):
             is_old = version == 1
-            return _of_schema_1(msgspec.json.decode(content)) if is_old else msgspec.json.decode(content, type=Results)
+            read = _of_schema_1(msgspec.json.decode(content)) if is_old else msgspec.json.decode(content, type=Results)
+            return _with_new_subjects(read)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         got = "an empty file" if not content.strip() else str(error)
         raise ResultsError("the results cannot be read", where=where, got=got, expected=expected) from error
@@ -232,6 +233,22 @@ def _of_schema_1(document: Any) -> Results:
         for test in results.tests
     )
     return msgspec.structs.replace(results, tests=tuple(tests))
+
+
+def _with_new_subjects(results: Results) -> Results:
+    """Return the results with the subjects of today: a GPU time was called a device time."""
+    workloads = [
+        msgspec.structs.replace(
+            workload, verdicts=tuple(replace(each, subject=_new(each.subject)) for each in workload.verdicts)
+        )
+        for workload in results.workloads
+    ]
+    tests = [msgspec.structs.replace(test, subject=test.subject and _new(test.subject)) for test in results.tests]
+    return msgspec.structs.replace(results, workloads=tuple(workloads), tests=tuple(tests))
+
+
+def _new(subject: str) -> str:
+    return Timer.DEVICE.label if subject == "device time" else subject
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
