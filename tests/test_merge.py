@@ -52,14 +52,14 @@ ON_TWO_GPUS = [part("one", gpu="aa"), part("two", gpu="bb", second=1), part("one
         ([cpu_part("one"), cpu_part("one", second=1, host="node2")], [["one"], ["one"]]),
         ([cpu_part("one", host=""), cpu_part("one", second=1, host="")], [["one"], ["one"]]),
         ([empty_part(), part("one", second=1)], [["two", "one"]]),
-        ([part("one", gpu="aa"), part("one", gpu="bb", second=1), empty_part(2)], [["one"], ["one"], ["two"]]),
+        ([part("one", gpu="aa"), part("one", gpu="bb", second=1), empty_part(2)], [["one", "two"], ["one"]]),
         (
             [
                 part(BROKEN, measured("two", gpu="aa"), gpu="aa"),
                 part("three", gpu="bb", second=1),
                 part(BROKEN, measured("four", gpu="cc"), gpu=None, second=2),
             ],
-            [["one", "two", "three"], ["one", "four"]],
+            [["one", "two"], ["three", "one", "four"]],
         ),
     ],
 )
