@@ -1,4 +1,4 @@
-"""What a heavy workload leaves behind: the device time of the MLP after it, by how many calls the heavy one made in a row.
+"""What a heavy workload leaves behind: the GPU time of the MLP after it, by how many calls the heavy one made in a row.
 
     python benchmarks/after_heavy.py --seconds 60
 

@@ -1,8 +1,8 @@
-"""What queueing a call behind a hold does to its device time: replicates with it and without, in turns.
+"""What queueing a call behind a hold does to its GPU time: replicates with it and without, in turns.
 
     python benchmarks/hold.py --replicates 10
 
-One line for each workload and way: the mean device time, its spread between replicates, and the time for which the GPU
+One line for each workload and way: the mean GPU time, its spread between replicates, and the time for which the GPU
 was idle between the kernels of a call. Microseconds and percent.
 """
 
@@ -34,7 +34,7 @@ def idle_us(window: Window) -> float:
 
 
 def timed(device: Device, instance: Instance, hold_us: float) -> tuple[float, float]:
-    """Device time and idle time of one replicate."""
+    """GPU time and idle time of one replicate."""
     warm_up(device, instance, calls=3, seconds=0.02)
     session: ProfilerSession = profile_session(
         device, instance, iterations=_ITERATIONS, warmup=_WARM_UP, hold_us=hold_us

@@ -32,10 +32,10 @@ def measured(
     change: RelativeChange | None = None,
     kernel: str = FUSED,
     device: str = "NVIDIA H200",
-    headline: str = "device time",
+    headline: str = "GPU time",
     **changes: Any,
 ) -> WorkloadResult:
-    """One workload on one GPU, with the verdict on its device time."""
+    """One workload on one GPU, with the verdict on its GPU time."""
     reasons = [("why", f"{kernel}  38.1 -> 55.4 us (+17.30): same kernel")] if status is Status.REGRESSED else []
     said = verdict(status, headline=headline, workload=name, reasons=reasons, change=change or slower())
     observed = run(workload=name, gpu=gpu, controls=dict(controls or pair()), machine=fingerprint(device=device))

@@ -275,8 +275,8 @@ def test_accept_of_doubtful_results_needs_force(store: BaselineStore, saved: Res
                 (f"2026-11-20T10:00:00{zone}", [slower(started_at="2026-11-20T11:30:00+02:00")], "older than the baseline"),
             ]
         ),
-        (BEFORE, [told(passing(), started_at=BEFORE), slower()], f"another run of {BEFORE} disagrees: device time 205.1 -> 225.2 us"),
-        (BEFORE, [told(ran(device=NOISY), started_at=AFTER)], "device time: inconclusive"),
+        (BEFORE, [told(passing(), started_at=BEFORE), slower()], f"another run of {BEFORE} disagrees: GPU time 205.1 -> 225.2 us"),
+        (BEFORE, [told(ran(device=NOISY), started_at=AFTER)], "GPU time: inconclusive"),
         (BEFORE, [told(passing(run=run(device=NOISY), limits=Limits(sensitivity={Timer.DEVICE: 9.0})), started_at=AFTER)], ""),
     ],
 )  # fmt: skip

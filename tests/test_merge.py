@@ -52,14 +52,14 @@ ON_TWO_GPUS = [part("one", gpu="aa"), part("two", gpu="bb", second=1), part("one
         ([cpu_part("one"), cpu_part("one", second=1, host="node2")], [["one"], ["one"]]),
         ([cpu_part("one", host=""), cpu_part("one", second=1, host="")], [["one"], ["one"]]),
         ([empty_part(), part("one", second=1)], [["two", "one"]]),
-        ([part("one", gpu="aa"), part("one", gpu="bb", second=1), empty_part(2)], [["one"], ["one"], ["two"]]),
+        ([part("one", gpu="aa"), part("one", gpu="bb", second=1), empty_part(2)], [["one", "two"], ["one"]]),
         (
             [
                 part(BROKEN, measured("two", gpu="aa"), gpu="aa"),
                 part("three", gpu="bb", second=1),
                 part(BROKEN, measured("four", gpu="cc"), gpu=None, second=2),
             ],
-            [["one", "two", "three"], ["one", "four"]],
+            [["one", "two"], ["three", "one", "four"]],
         ),
     ],
 )
@@ -113,14 +113,14 @@ def test_later_part_counts(starts: tuple[str, str], counts: str) -> None:
 def test_later_part_without_a_run_keeps_the_run() -> None:
     (whole,) = merge([part("one"), part(BROKEN, second=1, exit_status=1)])
     assert (whole.workloads[0].run is not None, whole.status) == (True, Status.INVALID)
-    assert [each.subject for each in whole.workloads[0].verdicts] == ["device time", "measurement"]
+    assert [each.subject for each in whole.workloads[0].verdicts] == ["GPU time", "measurement"]
 
 
 def test_replaced_failure_is_named_and_still_fails() -> None:
     failed = part(measured("one", Status.REGRESSED), tests=(ended("one", "failed"),), exit_status=1)
     (whole,) = merge([failed, part("one", second=1)])
     assert (whole.status, whole.exit_status, [test.outcome for test in whole.tests]) == (Status.PASS, 1, ["passed"])
-    assert "one: device time was REGRESSED (device time), and PASS in a later part, which counts" in whole.warnings
+    assert "one: GPU time was REGRESSED (GPU time), and PASS in a later part, which counts" in whole.warnings
     assert any("test_device_time[one] failed, and did not in a later part" in each for each in whole.warnings)
 
 

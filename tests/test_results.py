@@ -48,7 +48,7 @@ HOSTILE = (
 def verdict(
     status: Status = Status.PASS,
     subject: str = Timer.DEVICE.label,
-    headline: str = "device time 205.1 -> 221.8 us",
+    headline: str = "GPU time 205.1 -> 221.8 us",
     *,
     workload: str = WORKLOAD,
     reasons: Sequence[tuple[str, str]] = (),
@@ -236,7 +236,7 @@ def test_decode_of_another_schema_is_refused(version: int, what: str, command: s
 
 
 def test_decode_of_schema_1_finds_the_printed_subject() -> None:
-    slower = verdict(Status.REGRESSED, "device time", "slower")
+    slower = verdict(Status.REGRESSED, "GPU time", "slower")
     tests = (
         one_test("test_device_time", "failed", said=f"{slower}\nmore"),
         one_test("test_c08", "failed", said="E  AssertionError"),
@@ -248,9 +248,17 @@ def test_decode_of_schema_1_finds_the_printed_subject() -> None:
         del each["limits"]
         each["sensitivity"] = {"device_time": 0.07}
     read = decoded(document)
-    assert [test.subject for test in read.tests] == ["device time", None]
+    assert [test.subject for test in read.tests] == ["GPU time", None]
     assert read.workloads[0].limits.sensitivity == {Timer.DEVICE: 0.07}
     assert read.schema_version == SCHEMA_VERSION
+
+
+def test_decode_of_an_older_file_calls_it_gpu_time() -> None:
+    slower = verdict(Status.REGRESSED, "device time", "device time 205.0 -> 221.0 us")
+    tests = (one_test("test_device_time", "failed", subject="device time"), one_test("test_order", "failed"))
+    read = decoded(json.loads(encode_results(results(workload(slower), tests=tests))))
+    assert [each.subject for each in read.verdicts] == ["GPU time"]
+    assert [test.subject for test in read.tests] == ["GPU time", None]
 
 
 @given(st.binary(max_size=200))

@@ -51,7 +51,7 @@ class Timer(str, Enum):
 
     @property
     def label(self) -> str:
-        return self.value.replace("_", " ")
+        return "GPU time" if self is Timer.DEVICE else self.value.replace("_", " ")
 
     @property
     def statistic(self) -> Statistic:

@@ -94,7 +94,7 @@ def test_working_tree_that_is_slower_fails_and_stays_as_it_is(
     (project / "perf" / "suite.txt").write_text("new")
     code, out, _ = compare("HEAD", "-k", "mlp")
     assert code == 1
-    assert f"{FIRST}: REGRESSED  device time 205.0 -> 209.0 us" in out
+    assert f"{FIRST}: REGRESSED  GPU time 205.0 -> 209.0 us" in out
     assert {each[:2] for each in process.seen} == {("205", "new"), ("209", "new")}  # one suite for both
     assert {tuple(each[3]) for each in process.seen} == {("perf", "-k", "mlp")}
     assert git("status", "--porcelain", "--untracked-files=no").split() == ["M", "model.txt", "M", "perf/suite.txt"]
@@ -148,7 +148,7 @@ def test_head_without_times_is_judged_by_its_structure(compare: Compare, process
     code, out, _ = compare("HEAD", "--processes", "3")
     assert code == 1
     assert "recompiles 0 -> 4" in out
-    assert "device time was not measured: other kernels" in out
+    assert "GPU time was not measured: other kernels" in out
 
 
 def test_workload_that_one_side_lacks_is_invalid(compare: Compare, process: Process, monkeypatch: Any) -> None:

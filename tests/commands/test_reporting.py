@@ -67,7 +67,7 @@ def test_print_shows_table_and_failures(command: Command) -> None:
     code, out, _ = command("a", "--print")
     lines = out.splitlines()
     assert (code, lines[0][:30], lines[-1]) == (0, "NVIDIA H200, driver 580.159.04", "warning: not\\x1bwritten")
-    assert any(line.split()[-4:] == ["%", "REGRESSED", "device", "time"] for line in lines)
+    assert any(line.split()[-4:] == ["%", "REGRESSED", "GPU", "time"] for line in lines)
     expected = {"  why      a kernel  1.0 -> 2.0 us", "noisy: UNDECIDED  too noisy", "not run: absent: not installed"}
     assert expected <= set(lines)
 

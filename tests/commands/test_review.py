@@ -181,7 +181,7 @@ def test_accept_names_the_refused_and_stores_the_others(command: Command) -> Non
     left(told(noisy, of(LINEAR)))
     code, out, _ = command("accept")
     assert code == 1
-    assert f"refused: {EAGER}: device time: INVALID  too noisy" in out
+    assert f"refused: {EAGER}: GPU time: INVALID  too noisy" in out
     assert stored() == {LINEAR}
     assert command("accept", "--force")[0] == 0
     assert stored() == {EAGER, LINEAR}
@@ -365,7 +365,7 @@ THROTTLED = {"device": tuple(1.1 * us for us in (204.9, 205.0, 205.2, 205.3)), "
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"gpu": ELSEWHERE, "device": SLOWER}, "device time 205.1 -> 225.2 us (+9.8 %)"),
+        ({"gpu": ELSEWHERE, "device": SLOWER}, "GPU time 205.1 -> 225.2 us (+9.8 %)"),
         ({"gpu": HERE, **THROTTLED}, "the GPU's own speed"),
     ],
 )

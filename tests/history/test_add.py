@@ -34,7 +34,7 @@ def entry(history: History, told: Results) -> dict[str, Any]:
 
 def test_entry_has_measurements_and_verdicts(history: History) -> None:
     reasons = [("why", "XBLOCK\n 1024 -> 512")]
-    slow = verdict(Status.REGRESSED, headline="device time 205.1 -> 221.8 us", reasons=reasons)
+    slow = verdict(Status.REGRESSED, headline="GPU time 205.1 -> 221.8 us", reasons=reasons)
     slow = replace(slow, change=RelativeChange(0.02, 0.0151, None, confidence=0.999))
     measured = workload(slow, verdict(Status.PASS, "structure", "4 launches"), run=run(device=(204.0, 206.0)))
     invalid = workload(verdict(Status.INVALID, headline="throttled"), name="b", run=None)
@@ -48,7 +48,7 @@ def test_entry_has_measurements_and_verdicts(history: History) -> None:
     assert [rows[name][0] for name in ("module", "variant", "dtype", "pass")] == ["mlp", "compiled", "bf16", "forward"]
     assert [rows[name][0] for name in ("launches", "gemm_us", "copy_us", "structure")] == [4, 150.0, 30.0, "PASS"]
     assert rows["worst"] == times["status"] == ["REGRESSED", "INVALID", None]
-    assert rows["said"] == ["device time 205.1 -> 221.8 us; XBLOCK 1024 -> 512", "throttled", "no liger"]
+    assert rows["said"] == ["GPU time 205.1 -> 221.8 us; XBLOCK 1024 -> 512", "throttled", "no liger"]
     assert times["mean_us"] == [pytest.approx((204 * 206) ** 0.5), None, None]
     assert [times[name][0] for name in ("replicates", "baseline_us", "low", "high")] == [2, 205.1, 0.0151, None]
     assert (times["host_us"][0], rows["end_to_end"]["host_us"][0]) == (None, CONTROL_US)

@@ -1,4 +1,4 @@
-"""Which kernels carry a change of the device time, and the code that they come from."""
+"""Which kernels carry a change of the GPU time, and the code that they come from."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_review_group_is_what_moved_most(changes: dict[str, Any], group: Group) 
     assert (found.group, found.refused, found.waits) == (group, (), bool(changes))
 
 
-INCONCLUSIVE = "device time: inconclusive"
+INCONCLUSIVE = "GPU time: inconclusive"
 CONFLICT = BaselineError("it holds a merge conflict", next_command="git checkout")
 ASKED = Limits(sensitivity={Timer.DEVICE: 9.0})
 

@@ -39,7 +39,7 @@ from tests.builders import (
 
 KEEP, UPDATE = Action.KEEP, Action.UPDATE
 CPU = fingerprint(device="a CPU", arch="cpu")
-SLOWER = "device time 200.0 -> 220.0 us (+10.0 %)"
+SLOWER = "GPU time 200.0 -> 220.0 us (+10.0 %)"
 
 
 def steady(factor: float = 1.0) -> tuple[float, ...]:
@@ -179,7 +179,7 @@ SLOW_CHOICE = {"kernels": mlp_kernels(us=56.0, xblock=512)}
         ({"kernels": mlp_kernels(source=OTHER_SOURCE)}, r"^generated source of triton_"),
         ({"kernels": mlp_kernels(xblock=512, source=OTHER_SOURCE)}, r"^generated source of triton_"),
         *(
-            ({"gpu": gpu, "device": us}, rf"^device time 205\.\d -> {us:.1f} us \([+-]")
+            ({"gpu": gpu, "device": us}, rf"^GPU time 205\.\d -> {us:.1f} us \([+-]")
             for gpu, us in ((HERE, 215.0), (HERE, 195.0), (ELSEWHERE, 225.0))
         ),
         ({"host": 80.0}, r"^host dispatch 50\.0 -> 80\.0 us"),

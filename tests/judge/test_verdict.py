@@ -21,7 +21,7 @@ def test_worst_ranks_every_status() -> None:
 
 
 def test_verdict_text_has_its_reasons_below() -> None:
-    short = Verdict(Status.REGRESSED, "mlp", "device time", "slower", (Reason("why", "one\ntwo"),))
+    short = Verdict(Status.REGRESSED, "mlp", "GPU time", "slower", (Reason("why", "one\ntwo"),))
     longer = short.because(Reason("baseline", "a\x1b[2Jb\x9b31m"))
     first, rest = str(short), str(longer).removeprefix(str(short))
     assert first == "mlp: REGRESSED  slower\n  why      one\n           two"

@@ -155,7 +155,7 @@ def test_add_joins_another_hosts_gpus(processes: Processes, command: Command) ->
     [
         (True, {}, "the stored file cannot be used: the baseline holds an unresolved merge conflict"),
         (False, {"counts": counts(copies=3)}, "copies 0 -> 3; without --add it is replaced"),
-        (False, {"center": 225.0}, "device time 205.0 -> 225.0 us (+9.8 %)"),
+        (False, {"center": 225.0}, "GPU time 205.0 -> 225.0 us (+9.8 %)"),
     ],
     ids=["unreadable", "counts", "slower"],
 )

@@ -34,7 +34,7 @@ def test_update_writes_what_changed_and_nothing_else(project: Project) -> None:
     project.tell(told(gelu_us=5.5), told(variant="compiled", gelu_us=4.02), told("linear"))
     result = project.record()
     assert changed(project, before) == {ID}
-    result.stdout.fnmatch_lines([f"*update*{ID}*device time 10.0 -> 11.5 us (+15.0 %)*", "1 written to *"])
+    result.stdout.fnmatch_lines([f"*update*{ID}*GPU time 10.0 -> 11.5 us (+15.0 %)*", "1 written to *"])
     result.stdout.fnmatch_lines(["*keep*unchanged within noise*"])
     assert project.confirmed() == []  # what is accepted as it is needs no confirmation
     assert project.run().ret == pytest.ExitCode.OK

@@ -34,9 +34,9 @@ FAULTS = {
     "slower": Fault(
         {"gelu_us": 5.5},
         {"device": "REGRESSED"},
-        "device time",
+        "GPU time",
         (
-            "slower-eager-bf16-4x8: REGRESSED  device time 10.0 -> 11.5 us  +15.00 %*",
+            "slower-eager-bf16-4x8: REGRESSED  GPU time 10.0 -> 11.5 us  +15.00 %*",
             "  cause    the same kernel, slower: a_gelu  4.0 -> 5.5 us (+1.5 us)",
             "  baseline baselines/told-gpu/slower-eager-bf16-4x8.json*",
             "  accept   pytest perf*slower-eager-bf16-4x8*--perf-update",
@@ -45,7 +45,7 @@ FAULTS = {
     ),
     "host": Fault({"host_us": 200.0}, {"host": "REGRESSED"}, "host dispatch", confirmed=True),
     "software": Fault(
-        {"gelu_us": 5.5}, {"device": "REGRESSED"}, "device time", ("*environment: driver 570.2 -> 580.1",), True
+        {"gelu_us": 5.5}, {"device": "REGRESSED"}, "GPU time", ("*environment: driver 570.2 -> 580.1",), True
     ),
     "added": Fault({"gelu_us": 7.0, "again_gelu_us": 4.0}, {"device": "*"}, "*", confirmed=True),
     "dispelled": Fault({"gelu_us": 4.8, "again_gelu_us": 4.0}, {"device": "*"}, "*", confirmed=True),
@@ -56,8 +56,8 @@ FAULTS = {
         ("  got      what was told", "  next     tell another"),
         confirmed=True,
     ),
-    "faster": Fault({"gelu_us": 3.0}, {"device": "IMPROVED"}, "device time"),
-    "noisy": Fault({"gelu_us": 4.3, "noise": 0.1}, {"device": "UNDECIDED"}, "device time"),
+    "faster": Fault({"gelu_us": 3.0}, {"device": "IMPROVED"}, "GPU time"),
+    "noisy": Fault({"gelu_us": 4.3, "noise": 0.1}, {"device": "UNDECIDED"}, "GPU time"),
     "counts": Fault(
         {"counts": {"dispatcher_ops": 7}}, {"structure": "REGRESSED"}, "structure", ("*dispatcher ops 5 -> 7",)
     ),
@@ -85,7 +85,7 @@ FAULTS = {
         {"incomplete": LOST},
         every("INVALID", ALL[:2]),
         "*",
-        (f"lost-eager-bf16-4x8: INVALID  device time was not measured: {LOST}",),
+        (f"lost-eager-bf16-4x8: INVALID  GPU time was not measured: {LOST}",),
     ),
     "absent": Fault(
         {"error": "unavailable"}, every(None, ALL), None, ("not run: absent-*: the told error; tell another",)
@@ -149,7 +149,7 @@ def test_verdict_ends_its_test_as_documented(project: Project, strict: tuple[str
     assert "10.0 -> 10.9 us" in reason("added")  # the geometric mean of 13, 10 and 10: nothing is replaced
     assert "10.0 -> 10.3 us" in reason("dispelled")
     assert project.verdicts("dispelled")["device"] in ("PASS", "UNDECIDED")
-    assert reason("unconfirmed") == "device time not confirmed: the told error"
+    assert reason("unconfirmed") == "GPU time not confirmed: the told error"
 
     def message(module: str) -> str:
         return project.of("test_device_time", f"{module}-eager-bf16-4x8").message
@@ -228,7 +228,7 @@ def test_not_timing_measures_no_times(project: Project) -> None:
     result = project.run("-m", "not timing")
     result.assert_outcomes(passed=2, failed=1, deselected=3)
     result.stdout.fnmatch_lines(
-        ["*device time was not measured*", "*no test of a time was selected*", "*the mark timing*"]
+        ["*GPU time was not measured*", "*no test of a time was selected*", "*the mark timing*"]
     )
     assert project.results().workloads[0].run.samples == {}
     assert project.confirmed() == []

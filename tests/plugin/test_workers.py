@@ -182,6 +182,13 @@ def test_spoilt_suite_measures_nothing(project: Project, spoil: Callable[[Projec
     assert project.stored() == {}
 
 
+def test_dist_each_is_refused(project: Project) -> None:
+    result = run(project, "-n", "2", "--dist", "each")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "-o kernelgauge_reports=reports/gpu0" in said(result)
+    assert project.measured() == []
+
+
 def test_suite_below_the_named_folder_is_refused(project: Project) -> None:
     result = project.pytester.runpytest_subprocess(".", "-n", "2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -231,6 +238,19 @@ def test_lost_part_fails_the_run(project: Project) -> None:
     assert run(project, "-n", "2").ret == pytest.ExitCode.TESTS_FAILED
     assert "gw0: the results cannot be read" in "".join(project.results().warnings)
     assert len(project.results().workloads) == 2
+
+
+def test_gpus_of_two_models_are_no_one_run(project: Project) -> None:
+    project.tell(*two_modules())
+    project.add_to_conftest(
+        CUT_A_PART.replace("part.read_bytes()[:100]", "part.read_bytes().replace(b'Told GPU', b'Another GPU')")
+    )
+    result = run(project, "-n", "2", "--perf-update")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "GPUs of several models" in said(result)
+    assert f"kernelgauge merge {project.latest / 'workers'} --to DIR" in said(result)
+    assert project.stored() == {}
+    assert not (project.latest / "results.json").exists()
 
 
 def test_two_runs_on_one_gpu_wait_for_each_other(project: Project) -> None:

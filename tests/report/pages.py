@@ -75,7 +75,7 @@ class Parsed(HTMLParser):
         return element
 
 
-def timed(status: Status, name: str, estimate: float, *, subject: str = "device time") -> Verdict:
+def timed(status: Status, name: str, estimate: float, *, subject: str = "GPU time") -> Verdict:
     change = RelativeChange(estimate, estimate - 0.01, estimate + 0.01, 0.999)
     reasons = [("why", "the gelu is slower\nby a lot"), ("accept", f"pytest perf -k {name} --perf-update")]
     return builders.verdict(
@@ -92,7 +92,7 @@ def workload(
     name: str = "mlp-eager-bf16-8", *, variant: str = "eager", observed: Run | None = None, **changes: Any
 ) -> WorkloadResult:
     passed = [
-        timed(Status.PASS, name, 0.001, subject=subject) for subject in ("device time", "end to end", "host dispatch")
+        timed(Status.PASS, name, 0.001, subject=subject) for subject in ("GPU time", "end to end", "host dispatch")
     ]
     fields = {
         "variant": variant,

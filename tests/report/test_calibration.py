@@ -15,7 +15,7 @@ QUIET = (200.0, 200.1, 199.9, 200.0) * 2
 replace = msgspec.structs.replace
 
 
-def columns(stored: Baseline, timer: str = "device time", *, comparisons: int = 21) -> list[float]:
+def columns(stored: Baseline, timer: str = "GPU time", *, comparisons: int = 21) -> list[float]:
     """Time, noise, smallest change here and on another GPU; infinity for a dash."""
     text = calibration_text({"mlp": stored}, comparisons=comparisons, width=100, color=False)
     (numbers,) = re.findall(rf"^mlp +{timer} +([\d. -]+)$", text, re.MULTILINE)

@@ -23,7 +23,7 @@ def test_findings_cause_with_a_common_line_is_one() -> None:
         ("8 kernels instead of 1, twice", "+91.6 us", "+26.0 %"),
         ("another kernel", "+5.8 us", "+3.0 %"),
     ]
-    assert found[0][0].about == "device time, structure"
+    assert found[0][0].about == "GPU time, structure"
     assert largest(found) == found[0][0]
 
 
@@ -51,7 +51,7 @@ def test_failures_reason_of_a_workload_is_there_once() -> None:
 def test_failures_by_strictness_fail_and_others_do_not() -> None:
     noisy = workload(verdict(Status.UNDECIDED))
     assert [each.fails for each in failures(results(noisy))] == [False]
-    test = one_test("test_device_time", "failed", subject="device time")
+    test = one_test("test_device_time", "failed", subject="GPU time")
     assert [each.fails for each in failures(results(noisy, tests=(test,)))] == [True]
 
 

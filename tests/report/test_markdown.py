@@ -75,7 +75,7 @@ def test_summary_begins_with_the_verdict_and_counts() -> None:
     tests = (one_test("a"), one_test("b", "failed"))
     told = results(regressed(), passed(), workload(name="absent", run=None), tests=tests)
     counts = "3 workloads (1 REGRESSED, 1 PASS, 1 not judged), 2 tests (1 failed)"
-    assert first_line(told) == f"**REGRESSED**  at most +8.1 % device time, {counts}"
+    assert first_line(told) == f"**REGRESSED**  at most +8.1 % GPU time, {counts}"
     several = first_line(results(passed()), results(invalid("b")))
     assert several == "**INVALID**  2 runs, 2 workloads (1 INVALID, 1 PASS), 0 tests"
     assert summary_markdown([]) == "**NOTHING JUDGED**  0 runs, 0 workloads, 0 tests\n"
@@ -115,7 +115,7 @@ def test_summary_table_has_every_workload() -> None:
     table = rendered(results(workload(cause), passed())).find("table")
     assert table is not None
     assert cells(table) == [
-        *(WORKLOAD, "REGRESSEDdevice time", "4", "205.1", "205.1", "+8.1 %", "8 kernels (+9.1 us)norm  m.py:5  x * y"),
+        *(WORKLOAD, "REGRESSEDGPU time", "4", "205.1", "205.1", "+8.1 %", "8 kernels (+9.1 us)norm  m.py:5  x * y"),
         *("linear-eager", "PASS", "4", "205.1", "205.1", "+8.1 %", ""),
     ]
 
@@ -168,7 +168,7 @@ def test_summary_cut_off_keeps_the_failures_and_says_so() -> None:
     shown = summary_markdown([told], limit_bytes=len(whole.encode()) // 2)
     assert "does not fit" not in whole
     assert shown.endswith("results.json has all of it.\n")
-    assert shown.count("| REGRESSED<br>device time | 4 |") == 20
+    assert shown.count("| REGRESSED<br>GPU time | 4 |") == 20
     assert 0 < shown.count("| PASS |") < 300
 
 
@@ -179,8 +179,8 @@ def test_summary_of_thousands_of_hostile_names_fits() -> None:
 
 def test_annotation_regression_is_an_error_and_invalid_a_warning() -> None:
     first, second = map(command, github_annotations([results(invalid("b"), regressed(), passed())]))
-    assert first[:2] == ("error", f"{WORKLOAD}: REGRESSED  device time")
-    assert first[2].startswith("device time 205.1 -> 221.8 us\nwhy: triton_poi_fused__unsafe_view_gelu_mul_0  38.1 ->")
+    assert first[:2] == ("error", f"{WORKLOAD}: REGRESSED  GPU time")
+    assert first[2].startswith("GPU time 205.1 -> 221.8 us\nwhy: triton_poi_fused__unsafe_view_gelu_mul_0  38.1 ->")
     assert second == ("warning", "b: INVALID  measurement", "throttled")
 
 

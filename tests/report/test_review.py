@@ -58,12 +58,12 @@ moved    torch 2.11.0+cu130 -> 2.12.0   (4 workloads)
 
 same kernels, same speed: 1   (--group same-speed)
   a-same
-    time     device time 205.1 us +0.0 %, end to end 301.5 us +0.0 %, host
-             dispatch 50.7 us +0.0 %
+    time     GPU time 205.1 us +0.0 %, end to end 301.5 us +0.0 %, host dispatch
+             50.7 us +0.0 %
 
 same kernels, slower or faster: 1   (--group speed)
   b-slow
-    time     device time 205.1 -> 225.2 us  +9.8 % [99.87 % CI +9.4, +10.1]
+    time     GPU time 205.1 -> 225.2 us  +9.8 % [99.87 % CI +9.4, +10.1]
              REGRESSED
     time     as before: end to end 301.5 us +0.0 %, host dispatch 50.7 us +0.0 %
     what     the same kernel, slower: triton_poi_fused__unsafe_view_gelu_mul_0
@@ -72,8 +72,8 @@ same kernels, slower or faster: 1   (--group speed)
 
 same kernels, other launch configuration: 1   (--group configuration)
   c-config
-    time     device time 205.1 us +0.0 %, end to end 301.5 us +0.0 %, host
-             dispatch 50.7 us +0.0 %
+    time     GPU time 205.1 us +0.0 %, end to end 301.5 us +0.0 %, host dispatch
+             50.7 us +0.0 %
     what     Inductor's autotuner chose another launch configuration (+0.0 us)
              triton_poi_fused__unsafe_view_gelu_mul_0: XBLOCK 1024 -> 512,
              num_warps 4 -> 8
@@ -82,8 +82,8 @@ same kernels, other launch configuration: 1   (--group configuration)
 
 other kernels, or other counts: 1   (--group kernels)
   d-kernels
-    time     device time 205.1 us +0.0 %, end to end 301.5 us +0.0 %, host
-             dispatch 50.7 us +0.0 %
+    time     GPU time 205.1 us +0.0 %, end to end 301.5 us +0.0 %, host dispatch
+             50.7 us +0.0 %
     what     launches 4 -> 3
     what     1 kernel less (-53.0 us)
              nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT
@@ -92,7 +92,7 @@ other kernels, or other counts: 1   (--group kernels)
 new: 1   (--group new)
   e-new
     what     4 launches
-    what     device time 205.1 us
+    what     GPU time 205.1 us
     what     end to end 301.5 us
     what     host dispatch 50.7 us
 

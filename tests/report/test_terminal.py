@@ -55,7 +55,7 @@ def test_summary_table_layout() -> None:
         f"{MACHINE}\n"
         "                                     device   base-\n"
         "workload                     kernels     us line us change verdict   about\n"
-        "mlp-eager-bf16-8x32x64             4  205.1   205.1 +8.1 % REGRESSED device time\n"
+        "mlp-eager-bf16-8x32x64             4  205.1   205.1 +8.1 % REGRESSED GPU time\n"
         "linear-eager-bf16-1024x32x64       1    2.7   205.1 +0.7 % PASS\n"
         "mlp-liger-bf16-1                   -      -       -      - INVALID   measurement\n"
     )
@@ -73,7 +73,7 @@ def test_summary_names_subjects_of_the_worst_status_once() -> None:
     assert below(one) == []
     assert shown(one).endswith(" REGRESSED structure, host dispatch\n")
     worse = workload(verdict(Status.REGRESSED), verdict(Status.INVALID, "numerics"), name="a")
-    assert below(worse)[0] == "INVALID  a: numerics; REGRESSED device time"
+    assert below(worse)[0] == "INVALID  a: numerics; REGRESSED GPU time"
     assert re.search(
         r"205\.1 +- +- REGRESSED\n", shown(workload(*bad, name=LONG))
     )  # the table's change is that of GPU time
@@ -95,14 +95,14 @@ def test_summary_shows_no_change_of_a_time_that_is_not_judged() -> None:
 @pytest.mark.parametrize("status", [Status.IMPROVED, Status.UNDECIDED, Status.INCOMPARABLE])
 def test_summary_tells_in_full_what_fails_no_test(status: Status) -> None:
     one = workload(verdict(status, workload="a", reasons=[("why", "gelu")]), name="a")
-    assert below(one) == [f"a: {status.value}  device time 205.1 -> 221.8 us", "  why      gelu"]
+    assert below(one) == [f"a: {status.value}  GPU time 205.1 -> 221.8 us", "  why      gelu"]
 
 
 def test_summary_pass_shows_only_a_choice_that_the_baseline_does_not_know() -> None:
     tuned = verdict(workload="b", reasons=[("why", "x"), ("tuning", "not in the baseline")])
     ran = run(kernels=mlp_kernels(xblock=512))
     for known, shown in (
-        ([], ["b: PASS  device time 205.1 -> 221.8 us", "  tuning   not in the baseline"]),
+        ([], ["b: PASS  GPU time 205.1 -> 221.8 us", "  tuning   not in the baseline"]),
         ([ran], []),
     ):
         stored = calibrated([run(), *known])
@@ -193,13 +193,13 @@ def test_markup_in_a_name_is_shown_as_it_is(name: str, color: bool) -> None:
 
 def test_plan_lists_each_file_with_its_changes() -> None:
     assert plan(
-        created("linear-eager", "1 launches", "device time 2.7 us"),
+        created("linear-eager", "1 launches", "GPU time 2.7 us"),
         PlannedChange(Action.KEEP, "mlp-eager", None),
         PlannedChange(Action.TRIM, "mlp-old", None, ("the suite no longer declares it",)),
         PlannedChange(Action.UPDATE, "mlp", None, ("x",)),
     ) == (
         "create  linear-eager  1 launches\n"
-        "                      device time 2.7 us\n"
+        "                      GPU time 2.7 us\n"
         "keep    mlp-eager     unchanged within noise: the file stays as it is\n"
         "trim    mlp-old       the suite no longer declares it\n"
         "update  mlp           x\n"
@@ -212,7 +212,7 @@ def test_plan_empty_says_so() -> None:
 
 @pytest.mark.parametrize("color", [False, True])
 def test_plan_fits_the_terminal(color: bool) -> None:
-    changes = [created(LONG * 3, "device time 205.1 -> 221.8 us (+8.1 %) " * 5), created("a", "x" * 300)]
+    changes = [created(LONG * 3, "GPU time 205.1 -> 221.8 us (+8.1 %) " * 5), created("a", "x" * 300)]
     text = re.sub(r"\x1b\[[0-9;]*m", "", plan(*changes, color=color))
     assert max(cell_len(line) for line in text.splitlines()) <= 80
     assert text.replace("\n", "").count("x") >= 300

@@ -27,7 +27,7 @@ __all__ = ["add_commands"]
 
 _FEWEST = 3  # processes of each side: from then on their own spread says more than what is known of other machines
 # A time is decided once this slowdown would have failed in 95 of 100 comparisons.
-_WANTED = {"device time": 0.01, "end to end": 0.10, "host dispatch": 0.10}
+_WANTED = {"GPU time": 0.01, "end to end": 0.10, "host dispatch": 0.10}
 _LOOKS = 3  # at most so many times the rule is asked; each has its share of the false alarms (Bonferroni)
 _REPORTS = Path("reports", "compare")
 

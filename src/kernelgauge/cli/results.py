@@ -5,21 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 from ..errors import KernelgaugeError, ResultsError, StorageError, printable
-from ..judge import Status, worst
+from ..judge import Status
 from ..results import NAME, Results, WorkloadResult, find_results, read_results
+from ..run import Timer
 from . import Commands, Exit, note, say, terminal
 
 __all__ = ["add_commands"]
 
 _STDOUT = "-"  # in place of a file
-_MOST_MACHINES = 4  # listed for one workload
-_MOST_COLUMNS = 80
 _TIMERS = {"device": "device_time", "latency": "end_to_end", "dispatch": "host_dispatch"}
 _LOCATION = "a folder, or s3://BUCKET/PREFIX, gs://..., ..."
 
@@ -183,56 +181,31 @@ def _merge(options: argparse.Namespace) -> Exit:
 
 
 def _merge_lines(word: str, merged: Sequence[Results], problems: Sequence[str]) -> list[str]:
-    """Return the headline, the problems, and a line for each workload that did not pass everywhere."""
-    from ..report.wording import counted, cut
+    """Return the headline, the problems, and a line for each workload of a machine that did not pass."""
+    from ..report.wording import counted, counts_text, cut
 
-    by_workload: dict[str, list[tuple[str, WorkloadResult]]] = {}
-    for results in merged:
-        for workload in results.workloads:
-            by_workload.setdefault(workload.id, []).append((_machine(results, workload), workload))
-    counts = Counter(
-        worst([each.status for _, each in measured if each.status is not None]) for measured in by_workload.values()
-    )
-    parts = [f"{counts[status]} {status.value}" for status in Status if counts[status]]
-    parts += [f"{counts[None]} not judged"] if counts[None] else []
-    machines = {machine for measured in by_workload.values() for machine, _ in measured}
-    total = counted(len(by_workload), "workload") + (f" ({', '.join(parts)})" if parts else "")
-    bad = [_workload_line(name, some) for name, some in by_workload.items() if any(not _is_quiet(e) for _, e in some)]
-    headline = f"{word}  {counted(len(machines), 'machine')}, {total}"
-    return [headline, *(cut(f"failed: {each}") for each in problems), *map(cut, bad)]
+    workloads = [
+        _workload_line(results, workload)
+        for results in merged
+        for workload in results.workloads
+        if workload.status not in (Status.PASS, Status.IMPROVED) and not workload.unavailable
+    ]
+    headline = ", ".join([f"{word}  {counted(len(merged), 'machine')}", *counts_text(merged)])
+    return [headline, *(cut(f"failed: {each}") for each in problems), *map(cut, workloads)]
 
 
-def _is_quiet(workload: WorkloadResult) -> bool:
-    if workload.status is None:
-        return workload.unavailable is not None
-    return workload.status in (Status.PASS, Status.IMPROVED)
+def _workload_line(results: Results, workload: WorkloadResult) -> str:
+    """Return ``mlp: REGRESSED +8.1 % on NVIDIA H200 a1b2 on node-1``."""
+    from ..report.wording import change_text, status_text
 
-
-def _workload_line(name: str, measured: Sequence[tuple[str, WorkloadResult]]) -> str:
-    """Return ``mlp: REGRESSED on NVIDIA H200 a1b2 (+8.1 %); PASS on NVIDIA H200 c3d4 (+0.1 %)``, failures first."""
-    from ..report.wording import change_of_one, status_text
-
-    machines: dict[str, list[str]] = {}
-    for machine, workload in sorted(measured, key=lambda each: (_is_quiet(each[1]), not _fails(each[1]))):
-        timed = [verdict for verdict in workload.verdicts if verdict.change is not None]
-        timed.sort(key=lambda verdict: (not verdict.status.fails, verdict.subject != "device time"))
-        change = f" ({change_of_one(timed[0].change)})" if timed else ""
-        machines.setdefault(status_text(workload), []).append(machine + change)
-    texts = []
-    for status, names in machines.items():
-        more = f" and {len(names) - _MOST_MACHINES} more" if len(names) > _MOST_MACHINES else ""
-        texts.append(f"{status} on {', '.join(names[:_MOST_MACHINES])}{more}")
-    return f"{name}: {'; '.join(texts)}"
-
-
-def _fails(workload: WorkloadResult) -> bool:
-    return workload.status is not None and workload.status.fails
-
-
-def _machine(results: Results, workload: WorkloadResult) -> str:
     fingerprint, gpu = results.machine_of(workload)
-    device = fingerprint.device if fingerprint is not None else "nothing measured"
-    return " ".join(part for part in (device, gpu, f"on {results.host}" if results.host else "") if part)
+    change = change_text(workload.verdict(Timer.DEVICE.label))
+    machine = [
+        fingerprint.device if fingerprint else "nothing measured",
+        gpu,
+        f"on {results.host}" if results.host else "",
+    ]
+    return " ".join(part for part in (f"{workload.id}:", status_text(workload), change, "on", *machine) if part)
 
 
 # -- history ----------------------------------------------------------------------------------------------------------
@@ -267,10 +240,9 @@ def _add(options: argparse.Namespace) -> Exit:
 
 def _show(options: argparse.Namespace) -> Exit:
     from ..files import write_atomically
-    from ..report.trend import trend_html, trend_lines
+    from ..report.trend import trend_html, trend_text
     from ..report.wording import counted
     from ..results.history import read_trends
-    from ..run import Timer
 
     timer = Timer(_TIMERS[options.timer])
     trends = read_trends(options.history, timer=timer, patterns=options.workloads, since=options.since)
@@ -279,7 +251,7 @@ def _show(options: argparse.Namespace) -> Exit:
         note(f"written: {options.html}")
     if not trends.charts:
         say(f"no workload to show: {counted(trends.files, 'file')} of the history read")
-    width = min(_MOST_COLUMNS, terminal()[0])
-    for line in trend_lines(trends, with_details=bool(options.workloads), width=width):
-        say(line.rstrip())
+    width, color = terminal()
+    if text := trend_text(trends, with_details=bool(options.workloads), width=width, color=color):
+        say(text)
     return Exit.YES if trends.charts else Exit.NO

@@ -114,7 +114,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The conclusion about one subject ("structure", "device time", ...) of one workload."""
+    """The conclusion about one subject ("structure", "GPU time", ...) of one workload."""
 
     status: Status
     workload: str

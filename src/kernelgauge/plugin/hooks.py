@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SESSION], session.pytest = session, config.stash.get(SESSION_KEY, None)
     if workers.is_controller(config):
         config.pluginmanager.register(workers.Controller(session), "kernelgauge-controller")
-    elif options.worker is not None and options.worker.dist != "each":
+    elif options.worker is not None:
         config.pluginmanager.register(workers.Worker(session), "kernelgauge-worker")
 
 
@@ -129,7 +129,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     keep(config, items, session.suites.runnable(items))
     if session.options.calibrating:
         keep(config, items, [workload_of(item) is not None and _calibrates(item) for item in items])
-    session.planned = session.suites.count(full=session.options.full_matrix) * session.options.repeats
+    session.planned = session.suites.count(full=session.options.full_matrix)
     keep(config, items, is_in_share(items, session.options))
     sort_by_workload(items, session.suites.in_order(workloads_of(items)))
 

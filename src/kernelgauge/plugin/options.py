@@ -32,12 +32,11 @@ _FEWEST_REPLICATES = 2  # of one replicate no noise is known
 class WorkerPlace:
     """One of the processes that measure a suite together.
 
-    `dist`: how tests are distributed, as pytest-xdist calls it; None: nobody knew of a suite. `others`: how many processes
-    there are beside it.
+    `has_suite`: whether the process that started it knew of a suite. `others`: how many processes there are beside it.
     """
 
     id: str
-    dist: str | None
+    has_suite: bool
     others: int
 
 
@@ -75,11 +74,6 @@ class Options:
     measuring_arguments: tuple[str, ...] = ()
     share: Share | None = None
     worker: WorkerPlace | None = None
-
-    @property
-    def repeats(self) -> int:
-        """How many processes of this run measure the same: all workers under ``--dist each``."""
-        return self.worker.others + 1 if self.worker and self.worker.dist == "each" else 1
 
     @cached_property
     def is_on_cpu(self) -> bool:

@@ -18,11 +18,11 @@ from ..judge import Action, PlannedChange, Status
 from ..report.baselines import plan_text
 from ..report.markdown import github_annotations, summary_markdown
 from ..report.terminal import summary, unknown_machines
-from ..results import Artifacts, Results, TestResult, WorkloadResult, encode_results
+from ..results import Results, TestResult, WorkloadResult, encode_results
 from .fixtures import SUBJECT
 from .session import Session
 from .suites import workload_of
-from .workers import Gathered, gather, tell_controller
+from .workers import gather, tell_controller
 
 __all__ = ["keep_part", "record_session", "test_result"]
 
@@ -35,10 +35,10 @@ def record_session(
 ) -> None:
     """Write the results, their summary, and the update or the runs that were asked for."""
     updates = session.options.update and (session.suites or controls_workers) and not collected_only
-    found: Gathered = []
+    results = None
     if not collected_only:
-        found = _gathered(session, reporter) if controls_workers else _observed(session)
-    if not (found or updates):
+        results = _gathered(session, reporter) if controls_workers else _observed(session)
+    if results is None and not updates:
         if session.suites and not collected_only and _was_cut_short(session):
             reporter.write_sep("=", "kernelgauge", bold=True)
             reporter.write_line(
@@ -48,57 +48,51 @@ def record_session(
     reporter.write_sep("=", "kernelgauge", bold=True)
     terminal = reporter._tw  # the only way to the width and the colour that pytest itself uses
     style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
-    if found:
-        _write_results(session, found, reporter, style)
+    if results is not None:
+        _write_results(session, results, reporter, style)
         if not session.options.calibrating:  # that measures only, and many times
-            _save_reports(session, [results for results, _ in found], reporter)
+            _save_reports(session, results, reporter)
         if session.options.history is not None:
-            for results, _ in found:
-                _add_to_history(session, results, session.options.history, reporter)
+            _add_to_history(session, results, session.options.history, reporter)
     if session.options.update:
-        for results in [results for results, _ in found] or [session.results()]:
-            _update(session, results, reporter, style)
-    _correct_exit_status(session, found, reporter)
-
-
-def _correct_exit_status(session: Session, found: Gathered, reporter: pytest.TerminalReporter) -> None:
-    """Write results again whose session failed after them: the history or the baselines could not be written."""
+        _update(session, results or session.results(), reporter, style)
     status = int(session.pytest.exitstatus)
-    for results, artifacts in found:
-        if results.exit_status != status:
-            _save_results(session, msgspec.structs.replace(results, exit_status=status), artifacts, reporter)
+    if results is not None and results.exit_status != status:  # the history or the baselines could not be written
+        _save_results(session, msgspec.structs.replace(results, exit_status=status), reporter)
 
 
 def keep_part(session: Session) -> None:
     """Write what a worker of pytest-xdist has so far: if it dies, what it measured is not lost. Never raises."""
-    for results, artifacts in _observed(session):
-        # A workload that was only measured to compare another one with is another worker's.
-        tested = {test.workload for test in results.tests}
-        part = msgspec.structs.replace(
-            results, workloads=tuple(workload for workload in results.workloads if workload.id in tested)
-        )
-        try:
-            write_atomically(artifacts.results, encode_results(part))
-        except StorageError as error:
-            session.warnings.append(str(error))
-            tell_controller(session.pytest.config, error)
+    results = _observed(session)
+    if results is None:
+        return
+    # A workload that was only measured to compare another one with is another worker's.
+    tested = {test.workload for test in results.tests}
+    part = msgspec.structs.replace(
+        results, workloads=tuple(workload for workload in results.workloads if workload.id in tested)
+    )
+    try:
+        write_atomically(session.artifacts.results, encode_results(part))
+    except StorageError as error:
+        session.warnings.append(str(error))
+        tell_controller(session.pytest.config, error)
 
 
-def _observed(session: Session) -> Gathered:
-    """Return the results of this process; none if there is nothing to record."""
-    return [] if session.is_empty else [(session.results(), session.artifacts)]
+def _observed(session: Session) -> Results | None:
+    """Return the results of this process; None if there is nothing to record."""
+    return None if session.is_empty else session.results()
 
 
-def _gathered(session: Session, reporter: pytest.TerminalReporter) -> Gathered:
-    """By the workers of pytest-xdist."""
+def _gathered(session: Session, reporter: pytest.TerminalReporter) -> Results | None:
+    """Return the results of the workers of pytest-xdist; None if there are none, or they cannot be one."""
     try:
         return gather(session, begun=session.started, ended=datetime.now(timezone.utc))
-    except OSError as error:
+    except (OSError, KernelgaugeError) as error:
         where = str(session.artifacts.workers)
         lost = StorageError("what the workers left cannot be brought together", where=where, got=str(error))
-        reporter.write_line(str(lost), red=True)
+        reporter.write_line(str(lost if isinstance(error, OSError) else error), red=True)
         _fail(session)
-        return []
+        return None
 
 
 def _write_summary(
@@ -138,28 +132,29 @@ def test_result(item: pytest.Item, report: Any) -> TestResult:
     )
 
 
-def _write_results(session: Session, found: Gathered, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
-    """Write the results, with their summary. What of them cannot be written, the workers' parts alone still have."""
-    saved: list[bool] = []
-    for results, artifacts in found:
-        _write_summary(session, results, reporter, style)
-        saved.append(_save_results(session, results, artifacts, reporter))
-        report, traces = (
-            os.path.relpath(each, session.options.invoked_from) for each in (artifacts.html, artifacts.traces)
-        )
-        reporter.write_line(f"report: {report}   traces: {traces}")
+def _write_results(
+    session: Session, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]
+) -> None:
+    """Write the results, with their summary. If they cannot be written, the workers' parts stay."""
+    _write_summary(session, results, reporter, style)
+    is_saved = _save_results(session, results, reporter)
+    report, traces = (
+        os.path.relpath(each, session.options.invoked_from)
+        for each in (session.artifacts.html, session.artifacts.traces)
+    )
+    reporter.write_line(f"report: {report}   traces: {traces}")
     workers = session.artifacts.workers
-    if all(saved):
+    if is_saved:
         shutil.rmtree(workers, ignore_errors=True)
     elif workers.exists():
         kept = f"what the workers measured stays in {workers} until the next run"
         reporter.write_line(f"{kept}: kernelgauge merge {workers} --to DIR", red=True)
 
 
-def _save_results(session: Session, results: Results, artifacts: Artifacts, reporter: pytest.TerminalReporter) -> bool:
-    """Whether they could be written."""
+def _save_results(session: Session, results: Results, reporter: pytest.TerminalReporter) -> bool:
+    """Return whether they could be written."""
     try:
-        write_atomically(artifacts.results, encode_results(results))
+        write_atomically(session.artifacts.results, encode_results(results))
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
         _fail(session)
@@ -167,18 +162,18 @@ def _save_results(session: Session, results: Results, artifacts: Artifacts, repo
     return True
 
 
-def _save_reports(session: Session, results: Sequence[Results], reporter: pytest.TerminalReporter) -> None:
+def _save_reports(session: Session, results: Results, reporter: pytest.TerminalReporter) -> None:
     from ..report.html import html  # jinja2: only where something was measured
 
     try:
-        write_atomically(session.artifacts.markdown, summary_markdown(results).encode())
-        write_atomically(session.artifacts.html, html(results).encode())
+        write_atomically(session.artifacts.markdown, summary_markdown([results]).encode())
+        write_atomically(session.artifacts.html, html([results]).encode())
     except KernelgaugeError as error:
         reporter.write_line(f"warning: {error}", yellow=True)
     _tell_github(results, reporter)
 
 
-def _tell_github(results: Sequence[Results], reporter: pytest.TerminalReporter) -> None:
+def _tell_github(results: Results, reporter: pytest.TerminalReporter) -> None:
     """Write a summary of the step and annotations, where a workflow of GitHub Actions runs this."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
@@ -188,11 +183,11 @@ def _tell_github(results: Sequence[Results], reporter: pytest.TerminalReporter) 
             reporter.write_line(f"warning: GITHUB_STEP_SUMMARY was not written: {printable(str(error))}", yellow=True)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         reporter.ensure_newline()  # a command starts its line
-        for line in github_annotations(results):
+        for line in github_annotations([results]):
             reporter.write_line(line)
 
 
-def _add_to_step_summary(results: Sequence[Results], path: str) -> None:
+def _add_to_step_summary(results: Results, path: str) -> None:
     """Append to what the step has written so far, as far as GitHub takes it."""
     with open(path, "ab") as file:
         before = file.tell()
@@ -200,7 +195,7 @@ def _add_to_step_summary(results: Sequence[Results], path: str) -> None:
         left = _STEP_SUMMARY_BYTES - before - len(break_)
         if left <= 0:
             raise OSError(f"the step has written {before} bytes already, of {_STEP_SUMMARY_BYTES}")
-        file.write(break_ + summary_markdown(results, limit_bytes=left).encode())
+        file.write(break_ + summary_markdown([results], limit_bytes=left).encode())
 
 
 def _add_to_history(session: Session, results: Results, location: str, reporter: pytest.TerminalReporter) -> None:

@@ -24,7 +24,7 @@ from ..errors import KernelgaugeError, ResultsError
 from ..files import write_atomically
 from ..judge import MEASUREMENT, Status, Verdict
 from ..measure.nvml import VISIBLE, visible_gpus
-from ..results import NAME, Artifacts, Results, TestResult, WorkloadResult, folder_names, read_results, started
+from ..results import NAME, Artifacts, Results, TestResult, WorkloadResult, read_results, started
 from ..results.merge import join, with_trace_prefix
 from .fixtures import skip_or_fail
 from .options import Options, WorkerPlace
@@ -33,7 +33,6 @@ from .suites import workload_of
 
 __all__ = [
     "Controller",
-    "Gathered",
     "Worker",
     "arguments_of",
     "gather",
@@ -47,17 +46,13 @@ __all__ = [
 ]
 
 # Keys of what controller and worker tell each other.
-_DIST = "kernelgauge_dist"
+_HAS_SUITE = "kernelgauge_has_suite"
 _ARGUMENTS = "kernelgauge_arguments"
 _ERROR = "kernelgauge_error"
 
 # Files of a worker.
 _GROUPS = "groups.json"  # of each test of a workload, by pytest's id
 _RUNNING = "running"  # the group that it is at
-
-# Results, and where their files and traces are: one for each kind of machine.
-Gathered = list[tuple[Results, Artifacts]]
-
 
 # -- before the workers start -----------------------------------------------------------------------------------------
 
@@ -118,6 +113,7 @@ class Controller:
                 # The end of a job's time: what was measured until then is still reported.
                 self._before = signal.signal(signal.SIGTERM, _end_at_sigterm)
             with _ending_the_run():
+                _require_one_measurement(session.config)
                 self._session.prepare()
 
     def pytest_unconfigure(self) -> None:
@@ -132,14 +128,12 @@ class Controller:
                 spec.env[VISIBLE] = gpus[place % len(gpus)]
 
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput[_DIST] = node.config.getoption("dist") if has_suite(node.config) else None
+        node.workerinput[_HAS_SUITE] = has_suite(node.config)
         node.workerinput[_ARGUMENTS] = [str(argument) for argument in node.config.invocation_params.args]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        if not has_suite(config) or config.getoption("dist") == "each":
-            return None
-        return _scheduler(config, log, self._groups)
+        return _scheduler(config, log, self._groups) if has_suite(config) else None
 
     def pytest_xdist_node_collection_finished(self, node: Any) -> None:
         artifacts = self._session.artifacts
@@ -167,6 +161,16 @@ class Controller:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._errors and session.exitstatus not in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+
+def _require_one_measurement(config: pytest.Config) -> None:
+    """Raise `KernelgaugeError` under ``--dist each``: a run has one result of each workload."""
+    if config.getoption("dist") == "each":
+        raise KernelgaugeError(
+            "--dist each measures each workload on every GPU, and a run has one result of each",
+            expected="a run for each GPU, with its own folder of reports",
+            next_command="CUDA_VISIBLE_DEVICES=0 pytest perf -o kernelgauge_reports=reports/gpu0",
+        )
 
 
 def _end_at_sigterm(*_: object) -> NoReturn:
@@ -288,7 +292,7 @@ class Worker:
 def place_of(config: pytest.Config) -> WorkerPlace | None:
     """Return which worker this process is; None: none."""
     told: dict[str, Any] | None = getattr(config, "workerinput", None)
-    return None if told is None else WorkerPlace(told["workerid"], told.get(_DIST), told["workercount"] - 1)
+    return None if told is None else WorkerPlace(told["workerid"], bool(told.get(_HAS_SUITE)), told["workercount"] - 1)
 
 
 def tell_groups(session: Session, items: Sequence[pytest.Item]) -> None:
@@ -316,7 +320,7 @@ def arguments_of(config: pytest.Config) -> tuple[str, ...]:
 
 def require_suite(options: Options) -> None:
     """Raise `KernelgaugeError` in a worker whose controller knew of no suite: it would share the GPU with the others."""
-    if options.worker is not None and options.worker.dist is None:
+    if options.worker is not None and not options.worker.has_suite:
         raise KernelgaugeError(
             "several workers found workloads that nobody had divided among them",
             got="a suite below the folders that pytest was given",
@@ -343,52 +347,44 @@ def tell_controller(config: pytest.Config, error: KernelgaugeError) -> bool:
 # -- what the workers have left ---------------------------------------------------------------------------------------
 
 
-def gather(session: Session, *, begun: datetime, ended: datetime) -> Gathered:
-    """Return what all workers measured and judged, one result for each GPU model, or with ``--dist each`` for each GPU.
+def gather(session: Session, *, begun: datetime, ended: datetime) -> Results | None:
+    """Return what all workers measured and judged as one; None if there is nothing.
 
-    Empty if there is nothing. What a worker that died has left counts as far as it goes. The workers' parts stay: until
-    what was made of them is written, they are all that there is.
+    What a worker that died has left counts as far as it goes. The workers' parts stay: until what was made of them is
+    written, they are all that there is.
 
-    Raises `OSError` if a trace cannot be moved.
+    Raises `ResultsError` if the workers measured on GPUs of several models, `OSError` if a trace cannot be moved.
     """
+    folder = session.artifacts.workers
     if session.pytest.exitstatus == pytest.ExitCode.INTERRUPTED:
-        for path in sorted(session.artifacts.workers.glob(f"*/{_RUNNING}")):
+        for path in sorted(folder.glob(f"*/{_RUNNING}")):
             session.warnings.append(
                 f"worker {path.parent.name} was in the tests of {path.read_text()} when the run ended"
             )
     parts = sorted(_parts(session), key=started)
-    every_gpu = session.pytest.config.getoption("dist") == "each"
-    machines: dict[object, list[Results]] = {}
-    for part in parts:
-        if part.fingerprint is not None:
-            machines.setdefault((part.fingerprint.device, part.gpu if every_gpu else None), []).append(part)
-    unmeasured = [part for part in parts if part.fingerprint is None]
-    machines.setdefault(next(iter(machines), None), []).extend(unmeasured)
-    joined = [join(each) for each in machines.values() if each]
-    crashed = [_of_its_workload(test, joined[0]) for test in session.tests] if joined else []  # all declare the same
-    found: Gathered = []
-    for place, (results, name) in enumerate(zip(joined, folder_names(joined), strict=True)):
-        artifacts = Artifacts(session.artifacts.folder / name)
-        its_own = [test for test in crashed if _place_of(test, joined) == place]
-        nodes = {test.node for test in its_own}
-        whole = msgspec.structs.replace(
-            results,
-            started_at=begun.isoformat(timespec="seconds"),
-            seconds=(ended - begun).total_seconds(),
-            arguments=session.options.arguments,
-            exit_status=int(session.pytest.exitstatus),
-            workloads=tuple(_moved(workload, session.artifacts.folder, artifacts) for workload in results.workloads),
-            tests=(*(test for test in results.tests if test.node not in nodes), *its_own),
-            warnings=(*results.warnings, *(() if place else session.warnings)),  # the controller's, once
+    if not parts:
+        return None
+    devices = sorted({part.fingerprint.device for part in parts if part.fingerprint is not None})
+    if len(devices) > 1:
+        raise ResultsError(
+            "the workers measured on GPUs of several models",
+            got=", ".join(devices),
+            expected="GPUs of one model (CUDA_VISIBLE_DEVICES names them)",
+            next_command=f"kernelgauge merge {folder} --to DIR   (makes a report of each)",
         )
-        found.append((whole, artifacts))
-    return found
-
-
-def _place_of(test: TestResult, joined: Sequence[Results]) -> int:
-    """Return which machine has the test's workload; where none has, the first."""
-    has = (place for place, each in enumerate(joined) if any(test.workload == one.id for one in each.workloads))
-    return next(has, 0)
+    results = join(parts)
+    crashed = [_of_its_workload(test, results) for test in session.tests]
+    nodes = {test.node for test in crashed}
+    return msgspec.structs.replace(
+        results,
+        started_at=begun.isoformat(timespec="seconds"),
+        seconds=(ended - begun).total_seconds(),
+        arguments=session.options.arguments,
+        exit_status=int(session.pytest.exitstatus),
+        workloads=tuple(_moved(workload, session.artifacts) for workload in results.workloads),
+        tests=(*(test for test in results.tests if test.node not in nodes), *crashed),
+        warnings=(*results.warnings, *session.warnings),
+    )
 
 
 def _of_its_workload(test: TestResult, results: Results) -> TestResult:
@@ -410,11 +406,11 @@ def _parts(session: Session) -> Iterator[Results]:
         yield with_trace_prefix(part, f"{session.artifacts.workers.name}/{path.parent.name}/")
 
 
-def _moved(workload: WorkloadResult, folder: Path, artifacts: Artifacts) -> WorkloadResult:
+def _moved(workload: WorkloadResult, artifacts: Artifacts) -> WorkloadResult:
     """Move a workload's trace and table to where those of all are."""
     if workload.trace is None:
         return workload
-    trace = folder / workload.trace
+    trace = artifacts.folder / workload.trace
     artifacts.traces.mkdir(parents=True, exist_ok=True)
     for path in (trace, trace.with_name(f"{workload.id}.txt")):
         if path.exists():

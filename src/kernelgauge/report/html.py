@@ -1,8 +1,7 @@
 """Results -> one HTML page that needs nothing else: no network, no library, and no script to be read.
 
-The templates walk through the results. Here is what a template cannot do well: choose what is shown, pair kernels with the
-baseline's, and place what is drawn. Charts are SVG with positions in percent of their width, so that their letters stay
-legible on a telephone. No library draws them: plotly.js alone is 4.8 MB minified, and no screen reader can read a canvas.
+The templates walk through the results. Here is what a template cannot do well: choose what is shown, and pair kernels with
+the baseline's.
 
 Every text may come from a stranger's trace. The environment cuts each one, makes it printable and escapes it. The page's
 policy (CSP) allows the one style sheet and the one script in it by their hashes, so that no other markup could run or load
@@ -11,7 +10,6 @@ anything.
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from base64 import b64encode
@@ -20,9 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
-from itertools import accumulate, count, groupby
+from itertools import count
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -54,7 +52,7 @@ from .wording import (
     status_text,
 )
 
-__all__ = ["html", "render_page", "ticks"]
+__all__ = ["html", "render_page"]
 
 _PACKAGE = "kernelgauge.report"
 _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
@@ -65,11 +63,6 @@ _by_outcome = attrgetter("outcome")  # what failed comes first
 
 _UNKNOWN = "not known"  # module of a kernel without an origin
 _OTHER_SOURCE = "other source"  # of the same kernel in the same configuration: another version of Inductor, say
-
-_LARGEST_SPREAD = 3.0  # of logarithms, a factor of 20: no file may say more than can be drawn
-_MOST_BARS = 80
-_LONGEST_KIND = 30
-
 
 # -- the page ---------------------------------------------------------------------------------------------------------
 
@@ -86,6 +79,8 @@ def html(results: Sequence[Results]) -> str:
     shown = list(newest.values())
     workloads = sorted(_workloads(shown), key=lambda each: each.order)
     found = findings(shown)
+    lead = largest(found) or (found[0][0] if found else None)
+    lead_cases = next((cases for cases in found if lead in cases), [])
     other_tests: list[TestResult] = []  # no section of a workload shows them: none may be lost
     for one in shown:
         listed = {workload.id for workload in one.workloads}
@@ -97,8 +92,9 @@ def html(results: Sequence[Results]) -> str:
         title="GPU performance report" if any(one.gpu for one in shown) else "Performance report",
         status=overall(shown),
         sentence=", ".join(counts_text(shown)),
-        lead=largest(found) or (found[0][0] if found else None),
-        findings=found,
+        lead=lead,
+        lead_cases=[lead, *(each for each in lead_cases if each is not lead)],
+        findings=[cases for cases in found if cases is not lead_cases],
         not_failing=[each for one in shown for each in failures(one) if not each.fails],
         next_step=next_step(shown),
         commits=", ".join(dict.fromkeys(short_commit(one.commit) for one in shown)),
@@ -144,7 +140,6 @@ def _environment() -> Environment:
         conditions=run_conditions,
         configuration=configuration_text,
         css=_class_name,
-        distribution=_distribution,
         lines=_lines,
         percent=percent,
         reasons=shown_reasons,
@@ -272,17 +267,10 @@ class _Workload:
 
     @property
     def order(self) -> tuple[int, float]:
-        """Return what workloads are sorted by: the worst status first, and the largest change of the device time."""
+        """Return what workloads are sorted by: the worst status first, and the largest change of the GPU time."""
         place = _ORDER.index(self.status) if self.status in _ORDER else len(_ORDER)
         verdict = self.result.verdict(Timer.DEVICE.label)
         return place, -verdict.change.estimate if verdict is not None and verdict.change is not None else 0.0
-
-    @property
-    def has_moved(self) -> bool:
-        """Return whether the lanes show a failure: other kernels, or another device time."""
-        time = self.result.verdict(Timer.DEVICE.label)
-        slower = time is not None and time.status.fails
-        return self.lanes is not None and (slower or any(launch.has_moved for launch in self.launches))
 
     @cached_property
     def times(self) -> dict[str, _Time]:
@@ -355,55 +343,22 @@ class _Workload:
             else []
         )
 
-    @cached_property
-    def lanes(self) -> dict[str, Any] | None:
-        """Return the lanes of the baseline and of this run; None where one of them is missing."""
-        if self.result.run is None or self.result.baseline is None:
-            return None
-        before = [(each.before, "gone" if each.after is None else "") for each in self.launches if each.before]
-        after = [(each.after, each.mark if each.has_moved else "") for each in self.launches if each.after]
-        return _lanes({"baseline": before, "this run": after})
-
-    def processes(self, time: _Time) -> list[tuple[float, float, bool]]:
-        """Return (mean, spread, whether on this GPU) of the processes that a time is compared with (`Baseline.seen`)."""
-        run, baseline = self.result.run, self.result.baseline
-        if run is None or baseline is None or not baseline.entries:
-            return []
-        entries = baseline.entries if time.timer is Timer.HOST else (baseline.entry_like(run.kernels)[0],)
-        return [
-            (seen.mean_us, min(seen.spread or 0.0, _LARGEST_SPREAD), process.gpu == run.gpu)
-            for entry in entries
-            for process in entry.processes
-            if (seen := process.timers.get(time.timer)) is not None and seen.mean_us > 0
-        ]
-
 
 def _workloads(shown: Sequence[Results]) -> Iterator[_Workload]:
     """Yield the workloads of all runs; `shown` has the newest run first, and links are made for that one only."""
-    taken: set[str] = set()
+    numbers = count(1)
     for one in shown:
         tests: dict[str | None, list[TestResult]] = {}
         for test in sorted(one.tests, key=_by_outcome):
             tests.setdefault(test.workload, []).append(test)
         for result in one.workloads:
-            anchor = _anchor(result.id, taken)
+            anchor = f"w{next(numbers)}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', result.id)[:100]}"
             yield _Workload(result, tests.get(result.id, []), _device(one), anchor, is_beside=one is shown[0])
 
 
 def _origins(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> Sequence[Origin | None]:
     """Return where each kernel comes from; None for all of them where the two do not belong together."""
     return origins if len(origins) == len(kernels) else [None] * len(kernels)
-
-
-def _anchor(identifier: str, taken: set[str]) -> str:
-    """Return a name for links: the id itself wherever it is one that this project makes."""
-    base = name = "w-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", identifier)[:100]
-    number = 1
-    while name in taken:
-        number += 1
-        name = f"{base}.{number}"
-    taken.add(name)
-    return name
 
 
 def _relative_link(path: str) -> str | None:
@@ -427,93 +382,3 @@ def _mark(change: KernelChange[KernelRecord]) -> str:
         return ""
     configured = configuration_change(change.before.identity, change.after.identity)
     return "other configuration" if configured else _OTHER_SOURCE
-
-
-# -- what is drawn: positions in percent of a chart's width -----------------------------------------------------------
-
-
-class _Bar(NamedTuple):
-    """One launch in a lane, or several short ones together."""
-
-    x: float
-    width: float
-    kind: str
-    mark: str
-    name: str
-    time: str
-
-
-def _lanes(lanes: dict[str, list[tuple[KernelRecord, str]]]) -> dict[str, Any]:
-    """Return lanes one above another, on the scale of the longest: kernels end to end, and how each differs from its partner."""
-    totals = {label: sum(kernel.device_time_us for kernel, _ in launches) for label, launches in lanes.items()}
-    scale_us = max(totals.values())
-    rows = [
-        (label, len(launches), totals[label], list(_bars(launches, totals[label], scale_us)))
-        for label, launches in lanes.items()
-    ]
-    kinds = dict.fromkeys(bar.kind for *_, bars in rows for bar in bars)
-    return {"rows": rows, "ticks": ticks(0.0, scale_us, most=8), "kinds": list(kinds)}
-
-
-def _bars(launches: Sequence[tuple[KernelRecord, str]], total_us: float, scale_us: float) -> Iterator[_Bar]:
-    """Yield a bar for each launch; of very many launches, neighbours that are too short to be seen alone share one."""
-    starts = list(accumulate((kernel.device_time_us for kernel, _ in launches), initial=0.0))
-    least_us = total_us / _MOST_BARS if len(launches) > _MOST_BARS else 0.0
-
-    def cell(place: int) -> int:
-        is_seen = launches[place][0].device_time_us >= least_us or not 0 < least_us < math.inf
-        return place if is_seen else -1 - int(starts[place] // least_us)
-
-    def percent_of(us: float) -> float:  # between 0 and 100, whatever numbers a file holds
-        return 100 * max(0.0, min(1.0, us / scale_us)) if 0 < scale_us < math.inf else 0.0
-
-    for _, places in groupby(range(len(launches)), key=cell):
-        first, *others = list(places)
-        kernel, mark = launches[first]
-        kinds = {launches[place][0].identity.kind[:_LONGEST_KIND] for place in (first, *others)}
-        time_us = sum(launches[place][0].device_time_us for place in (first, *others))
-        name = f"{1 + len(others)} short launches" if others else _clip(kernel.identity.shown)
-        x, width = percent_of(starts[first]), percent_of(time_us)
-        kind = kinds.pop() if len(kinds) == 1 else "other"
-        yield _Bar(x, width, kind, "" if others else mark, name, f"{kernel_us(time_us)} us")
-
-
-def ticks(low: float, high: float, *, most: int = 6) -> list[tuple[float, str, str]]:
-    """Return (position, text, text-anchor) of round numbers from `low` to `high`; no label leaves the chart."""
-    span = high - low
-    if not 1e-9 < span < 1e15:
-        return []
-    power = 10.0 ** math.floor(math.log10(span / most))
-    step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= most)
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    values = [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    places = [100 * (value - low) / span for value in values]
-    return [
-        (x, f"{value:.{decimals}f}", "start" if x < 3 else "end" if x > 97 else "middle")
-        for x, value in zip(places, values, strict=True)
-    ]
-
-
-def _distribution(time: _Time, processes: Sequence[tuple[float, float, bool]]) -> dict[str, Any]:
-    """Return the replicates of this run beside the processes of the baseline, on one axis of microseconds."""
-    replicates = time.sample.replicates_us
-    ends = [mean * math.exp(sign * spread) for mean, spread, _ in processes for sign in (-1, 1)]
-    low, high = min([*replicates, *ends]), max([*replicates, *ends])
-    pad = max(0.04 * (high - low), 0.002 * high)
-    low, high = low - pad, high + pad
-    span = high - low
-
-    def x(value: float) -> float:
-        return 100 * (value - low) / span if 0 < span < math.inf else 50.0
-
-    return {
-        "replicates": list(map(x, replicates)),
-        "mean": x(time.mean_us),
-        # One standard deviation of its replicates to both sides.
-        "processes": [
-            (x(mean), x(mean * math.exp(-spread)), x(mean * math.exp(spread)), is_same_gpu)
-            for mean, spread, is_same_gpu in processes
-        ],
-        "ticks": ticks(low, high),
-        "spoken": f"{counted(len(replicates), 'replicate')}, and {len(processes)} of the baseline's processes",
-    }

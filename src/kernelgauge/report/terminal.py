@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
     Attributes:
         cells: kernels, GPU time, baseline and change; a dash for what is not known.
-        about: subjects of the verdicts that the status comes from: "device time", "structure", ...
+        about: subjects of the verdicts that the status comes from: "GPU time", "structure", ...
     """
 
     workload: str
@@ -98,7 +98,7 @@ def summary(
 
 
 def _table(rows: Sequence[Row], recorded: Collection[str], *, width: int, color: bool) -> tuple[str, bool]:
-    """Return one line for each workload: kernels, device time, baseline, change, verdict, and what the verdict is about.
+    """Return one line for each workload: kernels, GPU time, baseline, change, verdict, and what the verdict is about.
 
     The last column is left out where it would break lines. Return whether it is there, too.
     """

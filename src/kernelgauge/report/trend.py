@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
 from markupsafe import Markup
@@ -14,19 +14,18 @@ from markupsafe import Markup
 from ..errors import printable
 from ..judge import worst
 from ..results.history import Chart, Night, Series, Trends
-from .html import render_page, ticks
+from .html import render_page
+from .page import Column, table_text
 from .wording import counted, cut, kernel_us, short_commit
 
-__all__ = ["trend_html", "trend_lines"]
+__all__ = ["trend_html", "trend_text"]
 
 _LEAST_SPAN = 0.02  # of the value: noise of a tenth of a percent is drawn flat
-_HEIGHTS = "▁▂▃▄▅▆▇█"
-_SPARKS = 8
 _MOST_LINES = 12  # of one kind in the text form
 _COLOURS = 8
+_MOST_TICKS = 4
 _MOST_POINTS = 200  # of one chart
 _LEFT = 9.0  # percent of the width: the labels stand there
-_FURTHEST = 2.0  # factor between a time and the baseline that is drawn with it
 
 # -- both forms -------------------------------------------------------------------------------------------------------
 
@@ -64,77 +63,59 @@ def _day(series: Series, index: int) -> str:
     return series.nights[index].file.started_at.date().isoformat()
 
 
-def _scale(values: Sequence[float]) -> tuple[float, float]:
-    """Return the lower end and the length of an axis that has all values."""
-    middle = (min(values) + max(values)) / 2
-    span = max(max(values) - min(values), _LEAST_SPAN * middle)
-    return middle - span / 2, span
-
-
 # -- text -------------------------------------------------------------------------------------------------------------
 
 
-def trend_lines(trends: Trends, *, with_details: bool, width: int) -> Iterator[str]:
-    """Yield a line for each workload, under the kind of machine. A long id has a line of its own.
+def trend_text(trends: Trends, *, with_details: bool, width: int, color: bool) -> str:
+    """Return a table for each kind of machine, with a line for each workload.
 
-    `with_details`: below each, its GPUs, the changes of the environment, and those of its verdict.
+    `with_details`: below it, the GPUs of each workload, the changes of the environment, and those of its verdict.
     """
-    room = max(20, width - 49)
+    columns = [
+        *(Column(title, number=True) for title in ("first us", "last us", "change")),
+        *(Column(title, is_whole=True) for title in ("verdict", "since")),
+        Column("workload"),  # the last: no line begins with a part of a name, which GitHub could take for a command
+    ]
+    parts: list[str] = []
     for machine in sorted({chart.machine for chart in trends.charts}):
-        yield printable(f"{machine}, {trends.timer.label}")
-        yield f"{'workload':<{room}} {'history':<{_SPARKS}} {'last us':>7} {'change':>7} verdict since"
-        for chart in (each for each in trends.charts if each.machine == machine):
-            name = printable(chart.workload)
-            if len(name) > room:
-                yield name
-                name = ""
-            change = f"{100 * chart.change:+.1f} %"
-            spark = _spark(chart.series, _SPARKS)
-            yield f"{name:<{room}} {spark:<{_SPARKS}} {kernel_us(chart.last_us):>7} {change:>7} {_latest(chart)}"
-            if with_details:
-                yield from _details(chart, width)
-    yield from _limited([f"not shown: {line}" for line in trends.not_shown], "more")
+        charts = [each for each in trends.charts if each.machine == machine]
+        cells = [_cells(chart) for chart in charts]
+        table = table_text(columns, cells, width=width, color=color, gap=2)
+        details = [_wrapped(line, width) for chart in charts for line in _details(chart)] if with_details else []
+        parts.append("\n".join([printable(f"{machine}, {trends.timer.label}"), table + "\n".join(details)]))
+    parts += _limited([f"not shown: {line}" for line in trends.not_shown], "more")
+    return "\n".join(parts)
 
 
-def _details(chart: Chart, width: int) -> Iterator[str]:
+def _cells(chart: Chart) -> tuple[str, ...]:
+    """Return the first and the last time, the worst of the last verdicts, and the first day that had it."""
+    status = worst([last for each in chart.series if (last := each.nights[-1].status) is not None])
+    since = min(each.since.file.started_at for each in chart.series if each.nights[-1].status is status)
+    times = (kernel_us(chart.first_us), kernel_us(chart.last_us))
+    return (*times, _percent(chart), _status(status), str(since.date()), chart.workload)
+
+
+def _details(chart: Chart) -> Iterator[str]:
+    yield f"workload {chart.workload}"
     for each in chart.series:
-        yield f"  {_spark([each], width - 2)}"
         days = f"{_day(each, 0)} to {_day(each, -1)}"
-        yield printable(
-            f"  {each.place}: {counted(len(each.nights), 'run')}, {days}, last {kernel_us(each.nights[-1].us)} us"
-        )
+        yield f"  {each.place}: {counted(len(each.nights), 'run')}, {days}, last {kernel_us(each.nights[-1].us)} us"
     for title, lines in _notes(chart):
         yield f"  {title}:"
-        for line in _limited([printable(line) for line in reversed(lines)], "earlier"):
-            yield textwrap.fill(line, width, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
-    yield ""
+        yield from (f"    {line}" for line in _limited(lines[::-1], "earlier"))
 
 
-def _limited(lines: Sequence[str], others: str) -> Iterator[str]:
-    yield from lines[:_MOST_LINES]
-    if len(lines) > _MOST_LINES:
-        yield f"and {len(lines) - _MOST_LINES} {others}"
+def _wrapped(line: str, width: int) -> str:
+    return textwrap.fill(printable(line), width, subsequent_indent="      ", break_on_hyphens=False)
 
 
-def _latest(chart: Chart) -> str:
-    """Return the worst of the last verdicts, and the first day that had it."""
-    status = worst([last for each in chart.series if (last := each.nights[-1].status) is not None])
-    days = [each.since.file.started_at for each in chart.series if each.nights[-1].status is status]
-    return f"{_status(status)} {min(days).date()}"
+def _limited(lines: Sequence[str], others: str) -> list[str]:
+    left = len(lines) - _MOST_LINES
+    return [*lines[:_MOST_LINES], *([f"and {left} {others}"] if left > 0 else [])]
 
 
-def _spark(series: Sequence[Series], parts: int) -> str:
-    """Draw each GPU's nights in so many parts, as a fraction of its median: the median over the GPUs."""
-    rows = []
-    for each in series:
-        values = [night.us for night in each.nights]
-        middle, count = median(values), min(parts, len(values))
-        edges = [len(values) * index // count for index in range(count + 1)]
-        rows.append([median(values[start:end]) / middle for start, end in pairwise(edges)])
-    longest = max(map(len, rows))
-    levels = [median(row[index] for row in rows if index < len(row)) for index in range(longest)]
-    low, span = _scale(levels)
-    return "".join(_HEIGHTS[round((len(_HEIGHTS) - 1) * (level - low) / span)] for level in levels)
+def _percent(chart: Chart) -> str:
+    return f"{100 * chart.change:+.1f} %"
 
 
 # -- HTML -------------------------------------------------------------------------------------------------------------
@@ -158,7 +139,7 @@ def _figure(chart: Chart) -> dict[str, Any]:
     first = min(each.nights[0].file.started_at for each in chart.series)
     length = max(each.nights[-1].file.started_at for each in chart.series) - first
     nights = [night for each in chart.series for night in each.nights]
-    low, span = _scale([us for night in nights for us in (night.us, _baseline_us(night)) if us is not None])
+    low, span = _scale([us for night in nights for us in (night.us, night.baseline_us) if us is not None])
 
     def x(when: datetime) -> float:
         return round(_LEFT + (98 - _LEFT) * ((when - first) / length), 1) if length else 50.0
@@ -176,7 +157,7 @@ def _figure(chart: Chart) -> dict[str, Any]:
                 "series": each,
                 "colour": number % _COLOURS,
                 "line": _path([(place, y(night.us)) for place, night in placed]),
-                "baseline": _path(_steps([(place, y(us)) for place, night in placed if (us := _baseline_us(night))])),
+                "baseline": _path(_steps([(place, y(us)) for place, night in placed if (us := night.baseline_us)])),
                 "points": [
                     (place, y(night.us), _status(night.status), _point_text(each.place, night))
                     for index, (place, night) in enumerate(placed)
@@ -193,17 +174,28 @@ def _figure(chart: Chart) -> dict[str, Any]:
         "chart": chart,
         "lines": lines,
         "uprights": [(*place, title) for place, title in sorted(uprights.items())],
-        "values": [(round(95 - 0.9 * place, 1), f"{text} us") for place, text, _ in ticks(low, low + span, most=4)],
+        "values": [(round(95 - 0.9 * place, 1), f"{text} us") for place, text in _ticks(low, low + span)],
         "dates": [(first + length * part / 4).strftime(form) for part in (range(5) if length else (0,))],
-        "change": f"{100 * chart.change:+.1f} %",
+        "change": _percent(chart),
         "notes": _notes(chart),
     }
 
 
-def _baseline_us(night: Night) -> float | None:
-    """Return what a time was compared with; None if that would flatten the chart."""
-    us = night.baseline_us
-    return us if us is not None and night.us / _FURTHEST < us < night.us * _FURTHEST else None
+def _scale(values: Sequence[float]) -> tuple[float, float]:
+    """Return the lower end and the length of an axis that has all values."""
+    middle = (min(values) + max(values)) / 2
+    span = max(max(values) - min(values), _LEAST_SPAN * middle)
+    return middle - span / 2, span
+
+
+def _ticks(low: float, high: float) -> Iterator[tuple[float, str]]:
+    """Yield position (in percent) and text of at most five round numbers from `low` to `high`."""
+    span = high - low
+    power = 10.0 ** math.floor(math.log10(span / _MOST_TICKS))
+    step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= _MOST_TICKS)
+    decimals = max(0, -math.floor(math.log10(step)))
+    for index in range(math.ceil(low / step), math.floor(high / step) + 1):
+        yield 100 * (index * step - low) / span, f"{index * step:.{decimals}f}"
 
 
 def _path(points: Sequence[tuple[float, float]]) -> Markup:

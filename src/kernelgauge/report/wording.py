@@ -253,7 +253,7 @@ def shown_reasons(verdict: Verdict) -> list[Reason]:
 
 
 def about(workload: WorkloadResult) -> str:
-    """Return the subjects of the verdicts that need a look: "device time", "structure"; nothing where none does."""
+    """Return the subjects of the verdicts that need a look: "GPU time", "structure"; nothing where none does."""
     quiet = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED)
     verdicts = [each for each in workload.verdicts if each.status is workload.status and each.status not in quiet]
     return ", ".join(dict.fromkeys(each.subject for each in verdicts))

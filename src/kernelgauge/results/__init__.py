@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from gzip import compress
 from pathlib import Path
@@ -202,7 +201,8 @@ def decode_results(content: bytes, *, where: str) -> Results:
         version = msgspec.json.decode(content, type=_Header).schema_version
         if version in (1, SCHEMA_VERSION):
             is_old = version == 1
-            return _of_schema_1(msgspec.json.decode(content)) if is_old else msgspec.json.decode(content, type=Results)
+            read = _of_schema_1(msgspec.json.decode(content)) if is_old else msgspec.json.decode(content, type=Results)
+            return _with_new_subjects(read)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         got = "an empty file" if not content.strip() else str(error)
         raise ResultsError("the results cannot be read", where=where, got=got, expected=expected) from error
@@ -232,6 +232,22 @@ def _of_schema_1(document: Any) -> Results:
         for test in results.tests
     )
     return msgspec.structs.replace(results, tests=tuple(tests))
+
+
+def _with_new_subjects(results: Results) -> Results:
+    """Return the results with the subjects of today: a GPU time was called a device time."""
+    workloads = [
+        msgspec.structs.replace(
+            workload, verdicts=tuple(replace(each, subject=_new(each.subject)) for each in workload.verdicts)
+        )
+        for workload in results.workloads
+    ]
+    tests = [msgspec.structs.replace(test, subject=test.subject and _new(test.subject)) for test in results.tests]
+    return msgspec.structs.replace(results, workloads=tuple(workloads), tests=tuple(tests))
+
+
+def _new(subject: str) -> str:
+    return Timer.DEVICE.label if subject == "device time" else subject
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
@@ -313,25 +329,10 @@ class Artifacts:
         _remove(shutil.rmtree, self.workers)  # parts of a run that was killed: they would be gathered with this one's
 
     def empty(self) -> None:
-        """Remove what another run has left, of each machine: it would pass for this one's. Raises `StorageError`.
+        """Remove what another run has left: it would pass for this one's. Raises `StorageError`.
 
-        Whatever else somebody keeps in these folders stays.
+        Whatever else somebody keeps in the folder stays.
         """
-        for machine in self._machines():
-            machine._remove_files()
-            with suppress(OSError):  # something else is in it
-                machine.folder.rmdir()
-        self._remove_files()
-
-    def _machines(self) -> list[Artifacts]:
-        """Return a folder like this one for each machine of a run on several."""
-        return [
-            Artifacts(path.parent)
-            for path in sorted(self.folder.glob(f"*/{NAME}"))
-            if not path.parent.is_symlink() and _is_of_its_machine(path)
-        ]
-
-    def _remove_files(self) -> None:
         _remove(shutil.rmtree, self.traces)
         for path in (self.results, self.markdown, self.html):
             _remove(Path.unlink, path)
@@ -340,15 +341,6 @@ class Artifacts:
         """Write the trace of a workload and its table. Raises `StorageError` if it cannot be written."""
         write_atomically(self.trace(workload), compress(trace_json, mtime=0))
         write_atomically(self.traces / f"{workload.id}.txt", table.encode())
-
-
-def _is_of_its_machine(path: Path) -> bool:
-    """Whether results lie where a run leaves a machine's. A copy that somebody keeps under another name is his."""
-    try:
-        own = folder_name(read_results(path))
-    except ResultsError:
-        return False
-    return path.parent.name == own or path.parent.name.startswith(f"{own}--")  # a slug has no double dash
 
 
 def _remove(how: Callable[[Path], object], path: Path) -> None:

@@ -349,6 +349,11 @@ class Chart:
     series: tuple[Series, ...]
 
     @property
+    def first_us(self) -> float:
+        """Return the first time: the median over the GPUs."""
+        return median(each.nights[0].us for each in self.series)
+
+    @property
     def last_us(self) -> float:
         """Return the last time: the median over the GPUs."""
         return median(each.nights[-1].us for each in self.series)

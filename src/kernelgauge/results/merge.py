@@ -29,32 +29,19 @@ def merge(parts: Sequence[Results]) -> list[Results]:
     """Return one `Results` for each machine, in order of their starts.
 
     Parts join if they have the same software, the same kind of device and the same commit, and no workload of theirs was
-    measured on two GPUs. A part that measured nothing joins if there is only one machine. `results.join` says which part
-    counts where two have the same. Merging merged results changes nothing.
+    measured on two GPUs. A part that measured nothing joins the first that it can. `join` says which part counts where two
+    have the same. Merging merged results changes nothing.
     """
-    ordered = sorted(parts, key=started)
-    measured = [[part] for part in ordered if part.fingerprint is not None]
-    # Parts of one GPU join first, so that the order of shards changes nothing.
-    measured = _group(_group(measured, of_one_gpu=True))
-    empty = _group([[part] for part in ordered if part.fingerprint is None])
-    apart = [group for group in empty if len(measured) != 1 or not _can_join(measured[0], group)]
-    for group in empty:
-        if group not in apart:
-            measured[0] += group
-    groups = [sorted(group, key=started) for group in (*measured, *apart)]
-    return [join(group) for group in sorted(groups, key=lambda group: started(group[0]))]
-
-
-def _group(groups: Sequence[list[Results]], *, of_one_gpu: bool = False) -> list[list[Results]]:
-    joined: list[list[Results]] = []
-    for group in groups:
-        candidates = (each for each in joined if not of_one_gpu or _places(each) & _places(group))
-        target = next((each for each in candidates if _can_join(each, group)), None)
+    groups: list[list[Results]] = []
+    # Parts of one GPU stand together, so that the order of shards changes nothing; those that measured nothing come last.
+    for part in sorted(parts, key=lambda part: (part.fingerprint is None, part.gpu or "", part.host, started(part))):
+        target = next((group for group in groups if _can_join(group, [part])), None)
         if target is None:
-            joined.append(list(group))
+            groups.append([part])
         else:
-            target += group
-    return joined
+            target.append(part)
+    groups = [sorted(group, key=started) for group in groups]
+    return [join(group) for group in sorted(groups, key=lambda group: started(group[0]))]
 
 
 def _can_join(one: Sequence[Results], other: Sequence[Results]) -> bool:
@@ -75,10 +62,6 @@ def _can_join(one: Sequence[Results], other: Sequence[Results]) -> bool:
 
 def _workloads(parts: Iterable[Results]) -> Iterator[tuple[Results, WorkloadResult]]:
     return ((part, workload) for part in parts for workload in part.workloads)
-
-
-def _places(parts: Sequence[Results]) -> set[str]:
-    return {place for part, workload in _workloads(parts) if (place := _place(part, workload)) is not None}
 
 
 def _place(part: Results, workload: WorkloadResult) -> str | None:
