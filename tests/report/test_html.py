@@ -66,6 +66,16 @@ def test_new_kernel_is_marked() -> None:
     assert [each.text for each in page.all("b", class_="mark")] == ["new"]
 
 
+def test_lanes_draw_both_runs_on_one_scale_and_mark_what_is_new() -> None:
+    page = Parsed(html([results(regressed())]))
+    bars = [each.attributes for each in page.all("rect")]
+    ends = [float(bar["x"][:-1]) + float(bar["width"][:-1]) for bar in bars]
+    assert len(page.all("svg", class_="lane")) == 2
+    assert max(ends) == pytest.approx(100)
+    assert [bar["class"].endswith("moved") for bar in bars].count(True) == 1
+    assert sum(end == pytest.approx(100) for end in ends) == 1  # the slower one alone fills its lane
+
+
 def test_counts_mark_what_differs_from_the_baseline() -> None:
     more = run(counts=counts(launches=5))
     text = html([results(workload(observed=more))])

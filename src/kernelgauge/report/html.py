@@ -10,6 +10,7 @@ anything.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from base64 import b64encode
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
-from itertools import count
+from itertools import accumulate, count
 from operator import attrgetter
 from typing import NamedTuple
 from urllib.parse import quote
@@ -62,6 +63,7 @@ _ORDER = [status.value for status in WORST_FIRST]
 _by_outcome = attrgetter("outcome")  # what failed comes first
 
 _UNKNOWN = "not known"  # module of a kernel without an origin
+_SHORTEST_BAR = 0.05  # percent of a lane's width: a shorter launch is not drawn
 _OTHER_SOURCE = "other source"  # of the same kernel in the same configuration: another version of Inductor, say
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -251,6 +253,16 @@ class _Launch(NamedTuple):
         return self.mark not in ("", _OTHER_SOURCE)
 
 
+class _Bar(NamedTuple):
+    """A launch in a lane, from `x` on, in percent of its width."""
+
+    x: float
+    width: float
+    kind: str
+    title: str
+    has_moved: bool
+
+
 @dataclass(frozen=True)
 class _Workload:
     """What the templates ask about a workload. `anchor`: its name for links within the page."""
@@ -328,6 +340,36 @@ class _Workload:
         return found
 
     @property
+    def lanes(self) -> list[tuple[str, int, float, list[_Bar]]]:
+        """Return (label, launches, us, bars) of the baseline and of this run, on one scale; nothing without a baseline."""
+        if self.result.baseline is None:
+            return []
+        lanes = {
+            "baseline": [(each.before, each) for each in self.launches if each.before],
+            "this run": [(each.after, each) for each in self.launches if each.after],
+        }
+        totals = {label: sum(kernel.device_time_us for kernel, _ in row) for label, row in lanes.items()}
+        scale = max(totals.values()) / 100
+        if not 0 < scale < math.inf:
+            return []
+        found = []
+        for label, row in lanes.items():
+            starts = accumulate((kernel.device_time_us for kernel, _ in row), initial=0.0)
+            bars = [
+                _Bar(
+                    start / scale,
+                    kernel.device_time_us / scale,
+                    kernel.identity.kind,
+                    _bar_title(kernel),
+                    each.has_moved,
+                )
+                for start, (kernel, each) in zip(starts, row, strict=False)
+                if kernel.device_time_us / scale >= _SHORTEST_BAR
+            ]
+            found.append((label, len(row), totals[label], bars))
+        return found
+
+    @property
     def modules(self) -> list[tuple[str, int, float, float]]:
         """Return (module, its kernels, their time, that in the baseline), in us, the longest first; nothing without origins."""
         rows: dict[str, list[float]] = {}
@@ -359,6 +401,10 @@ def _workloads(shown: Sequence[Results]) -> Iterator[_Workload]:
 def _origins(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> Sequence[Origin | None]:
     """Return where each kernel comes from; None for all of them where the two do not belong together."""
     return origins if len(origins) == len(kernels) else [None] * len(kernels)
+
+
+def _bar_title(kernel: KernelRecord) -> str:
+    return f"{_clip(kernel.identity.shown)}: {kernel_us(kernel.device_time_us)} us"
 
 
 def _relative_link(path: str) -> str | None:
