@@ -43,6 +43,7 @@ from .timing import (
     prior_for,
     variance_between_processes,
 )
+from .two_sets import JudgedSet, judge_sets
 from .verdict import (
     DECLARED,
     MEASUREMENT,
@@ -73,6 +74,7 @@ __all__ = [
     "Expectation",
     "FieldChange",
     "Group",
+    "JudgedSet",
     "Limits",
     "Observation",
     "PlannedChange",
@@ -98,6 +100,7 @@ __all__ = [
     "from_run",
     "gemm_kernel",
     "joined",
+    "judge_sets",
     "judge_structure",
     "judge_time",
     "mismatches",
