@@ -36,7 +36,18 @@ from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 
 from kernelgauge.baselines import BaselineStore
-from kernelgauge.judge import Baseline, Status, Verdict, compare, gemm_kernel, judge_time, observe, prior_for
+from kernelgauge.judge import (
+    Baseline,
+    Status,
+    Verdict,
+    compare,
+    gemm_kernel,
+    judge_sets,
+    judge_time,
+    observe,
+    prior_for,
+)
+from kernelgauge.judge.two_sets import LOOKS
 from kernelgauge.run import Run, Sample, Timer
 
 Pair = tuple[Suite, tuple[Suite, ...]]  # the run, and the processes of its baseline
@@ -51,7 +62,6 @@ _NOISY = 4  # times an H200's spread between processes
 _SPREADS = {Timer.DEVICE: 0.0006, Timer.HOST: 0.015, Timer.END_TO_END: 0.035}  # of an H200
 _SHORT_SPREAD = 0.0028  # of GPU times of short kernels
 _SIMULATED = 1000  # suites
-_LOOKS = 3  # of `kernelgauge compare`
 
 
 def main() -> None:
@@ -265,15 +275,12 @@ def _turns(suites: Sequence[Suite], processes: int) -> Iterator[tuple[list[Suite
 
 
 def _two_sets(before: Sequence[Suite], after: Sequence[Suite], *timers: Timer) -> Iterator[Verdict]:
+    subjects = {timer.label for timer in timers or Timer}
     for workload in after[0].runs:
-        baseline = baseline_of(before, workload)
-        runs = [suite.runs[workload] for suite in after if workload in suite.runs]
-        if baseline is None:
-            continue
-        comparison = compare(baseline.fingerprint, runs[0].fingerprint)
-        for timer in [each for each in timers or Timer if each in runs[0].samples]:
-            comparisons = _LOOKS * len(after[0].runs) * len(Timer)
-            yield judge_time(timer, runs[0], baseline, comparison, comparisons=comparisons, more=runs[1:])
+        sides = [[suite.runs[workload] for suite in side if workload in suite.runs] for side in (before, after)]
+        if all(sides):
+            found = judge_sets(workload, *sides, comparisons=LOOKS * len(after[0].runs) * len(Timer))
+            yield from (verdict for verdict in found.verdicts if verdict.subject in subjects)
 
 
 # -- a noisy machine ---------------------------------------------------------------------------------------------------

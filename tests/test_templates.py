@@ -132,9 +132,11 @@ def test_options_and_commands_of_the_templates_exist(pytestconfig, capsys):
     assert "--perf-strict" in options
     assert [option for option in options if pytestconfig.getoption(option, default=unknown) is unknown] == []
     commands = re.findall(r"kernelgauge ([a-z]+|history show) (?=[\"$r-])(.*)", text.replace("\\\n", " "))
-    assert {command for command, _ in commands} == {"merge", "review", "history show"}
+    assert {command for command, _ in commands} == {"bisect", "compare", "merge", "review", "history show"}
     for command, arguments in commands:
         with pytest.raises(SystemExit):
             main([*command.split(), "--help"])
         known = capsys.readouterr().out
-        assert [option for option in re.findall(r"--[a-z]+", arguments) if option not in known] == []
+        assert [
+            option for option in re.findall(r"--[a-z]+", arguments.partition(" -- ")[0]) if option not in known
+        ] == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,11 @@ class Process:
     def __init__(self, baselines: Path) -> None:
         self.baselines = baselines
         self.seen: list[tuple[str, str, Path, list[str]]] = []
+        self.packages: list[list[str]] = []
         self.noise = 0.0
 
-    def __call__(self, arguments: list[str], *, folder: Path, **_: Any) -> Results:
+    def __call__(self, arguments: list[str], *, folder: Path, packages: Sequence[Path] = (), **_: Any) -> Results:
+        self.packages.append([each.joinpath("installed.txt").read_text() for each in packages])
         model = (folder / "model.txt").read_text()
         self.seen.append((model, (folder / "perf" / "suite.txt").read_text(), folder, list(arguments)))
         sign = 1 if len(self.seen) % 3 else -1
@@ -160,3 +162,22 @@ def test_workload_that_one_side_lacks_is_invalid(compare: Compare, process: Proc
     code, out, _ = compare("HEAD", "--processes", "3")
     assert code == 1
     assert "BASE could not be measured" in out
+
+
+def test_arguments_behind_two_dashes_go_to_pytest(compare: Compare, process: Process) -> None:
+    assert compare("HEAD", "--", "--perf-device", "cpu")[0] == 0
+    assert {tuple(each[3]) for each in process.seen} == {("perf", "--perf-device", "cpu")}
+
+
+def test_base_alone_has_the_packages_of_with(compare: Compare, process: Process, tmp_path: Path) -> None:
+    told = tmp_path / "python"  # stands in for pip: the last argument is the requirement, the fifth the folder
+    told.write_text('#!/bin/sh\nmkdir -p "$5"\nfor last; do :; done\nprintf %s "$last" > "$5/installed.txt"\n')
+    told.chmod(0o755)
+    code, _, _ = compare("HEAD", "--with", "a==1", "--with", "b==2", "--base-python", str(told))
+    assert code == 0
+    assert process.packages[:4] == [["a==1", "b==2"], [], [], ["a==1", "b==2"]]
+    told.write_text("#!/bin/sh\necho no such version >&2\nexit 1\n")
+    code, _, err = compare("HEAD", "--with", "a==9", "--base-python", str(told))
+    assert code == 2
+    assert "a==9 cannot be installed" in err
+    assert "no such version" in err

@@ -72,6 +72,15 @@ def test_each_process_has_caches_of_its_own(processes: Processes, command: Comma
     assert not any(folder.exists() for folder in processes.folders)
 
 
+def test_process_writes_nothing_to_the_page_of_a_job(
+    processes: Processes, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    command(*TWO)
+    assert not [name for _, environment in processes.seen for name in environment if name.startswith("GITHUB_")]
+
+
 def test_failed_process_is_shown_and_stores_nothing(
     processes: Processes, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

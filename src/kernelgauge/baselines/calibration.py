@@ -24,6 +24,7 @@ from .acceptance import acceptable, with_runs
 __all__ = ["Calibration", "calibrate", "compile_caches", "draw", "run_process"]
 
 _SHOWN_LINES = 15  # of the output of a process that failed
+_OF_THE_JOB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ def run_process(
     progress: Callable[[str], None] = lambda _: None,
     *,
     folder: Path | None = None,
+    packages: Sequence[Path] = (),
     python: str = sys.executable,
     may_fail: bool = False,
 ) -> Results:
@@ -95,15 +97,19 @@ def run_process(
     Args:
         gpu: for CUDA_VISIBLE_DEVICES; None: whatever is visible.
         folder: of the project, whose code it imports; None: this one, as it is installed.
+        packages: folders whose modules come before those that are installed.
         may_fail: whether the tests of what a workload declares may fail.
 
     Raises `MeasurementError` if it leaves no results, or fails.
     """
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as own:
-        environment = os.environ | compile_caches(own)
-        if folder is not None:
-            paths = [str(folder / "src"), str(folder), os.environ.get("PYTHONPATH", "")]
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        # The page of a job shows what the command concludes, and not each of its processes.
+        inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_JOB}
+        environment = inherited | compile_caches(own)
+        paths = [*packages] if folder is None else [folder / "src", folder, *packages]
+        if paths:
+            before = inherited.get("PYTHONPATH", "")
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*map(str, paths), before]))
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         command = [python, "-m", "pytest", *arguments, "-q", f"--perf-calibrate={own}"]
@@ -118,10 +124,15 @@ def run_process(
             errors="replace",
         ) as process:
             assert process.stdout is not None
-            for line in process.stdout:
-                output.append(line.rstrip())
-                if line.startswith(WAITING):
-                    progress(line.strip())
+            try:
+                for line in process.stdout:
+                    output.append(line.rstrip())
+                    if line.startswith(WAITING):
+                        progress(line.strip())
+            except BaseException:  # interrupted: its files go away
+                process.terminate()
+                process.wait()
+                raise
         results = Path(own) / "latest" / NAME
         if process.returncode not in ((0, 1) if may_fail else (0,)) or not results.exists():
             raise MeasurementError(

@@ -27,6 +27,9 @@ else:
 __all__ = ["Commands", "Exit", "main", "note", "say", "terminal"]
 
 
+_RUN_PYTEST = ("bisect", "calibrate", "compare")  # commands whose unknown arguments go to pytest
+
+
 class Exit(IntEnum):
     """Exit codes, as grep and diff have them: 0 and 1 are answers, 2 is none."""
 
@@ -55,10 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Return the exit code (`Exit`)."""
     _prepare_streams()
     parser = _parser()
-    options, rest = parser.parse_known_args(arguments)
-    if rest and not options.passes_arguments_on:
+    own, passed_on = list(sys.argv[1:] if arguments is None else arguments), []
+    if own[:1] and own[0] in _RUN_PYTEST and "--" in own:  # argparse would take what follows for a positional argument
+        place = own.index("--")
+        own, passed_on = own[:place], own[place + 1 :]
+    options, rest = parser.parse_known_args(own)
+    if rest and own[0] not in _RUN_PYTEST:
         parser.error(f"unrecognized arguments: {printable(' '.join(rest))}")
-    options.pytest_arguments = [argument for argument in rest if argument != "--"]
+    options.pytest_arguments = [*rest, *passed_on]
     try:
         return int(options.command(options))
     except KernelgaugeError as error:
@@ -76,15 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import baselines, compare, results, traces  # they import what is above
+    from . import baselines, bisect, compare, results, traces  # they import what is above
 
     parser = argparse.ArgumentParser(
         prog="kernelgauge", description="Performance regression tests for PyTorch GPU code.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"kernelgauge {__version__}")
-    parser.set_defaults(passes_arguments_on=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (traces, results, baselines, compare):
+    for family in (traces, results, baselines, compare, bisect):
         family.add_commands(commands)
     return parser
 

@@ -255,7 +255,7 @@ def _add_calibrate(commands: Commands) -> None:
     )
     calibrating.add_argument("--dry-run", action="store_true", help="print, and store nothing")
     calibrating.add_argument("--force", action="store_true", help="store under CI too")
-    calibrating.set_defaults(command=_calibrate, passes_arguments_on=True)
+    calibrating.set_defaults(command=_calibrate)
 
 
 def _processes(text: str) -> int:

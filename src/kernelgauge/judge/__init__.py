@@ -43,6 +43,7 @@ from .timing import (
     prior_for,
     variance_between_processes,
 )
+from .two_sets import JudgedSet, judge_sets
 from .verdict import (
     DECLARED,
     MEASUREMENT,
@@ -75,6 +76,7 @@ __all__ = [
     "Expectation",
     "FieldChange",
     "Group",
+    "JudgedSet",
     "Limits",
     "Observation",
     "PlannedChange",
@@ -101,6 +103,7 @@ __all__ = [
     "gemm_kernel",
     "joined",
     "judge_ratio",
+    "judge_sets",
     "judge_structure",
     "judge_time",
     "mismatches",

@@ -1,0 +1,522 @@
+"""`kernelgauge bisect`: find the commit, or the package, that changed a workload."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import KernelgaugeError, MeasurementError
+from . import Commands, Exit, note, revisions, say
+
+if TYPE_CHECKING:
+    from ..judge import Verdict
+    from ..judge.changepoint import Noise, Suspect
+    from ..results import WorkloadResult
+    from ..run import Run, Timer
+
+__all__ = ["add_commands"]
+
+_STATE = Path("reports", "bisect", "state.jsonl")
+_SURE = 0.95  # of the posterior
+_FAILURES = 2  # of a state, each with an end that still works behind it: then the state is skipped
+_NOISE_DOF = 2.0  # of what is known of the noise between processes: this machine soon overrules it
+_SHOWN = 5  # likely changes, where none is sure
+
+
+def add_commands(commands: Commands) -> None:
+    bisecting = commands.add_parser(
+        "bisect",
+        help="find the commit or the package that changed a workload",
+        description="Measure revisions between a good and a bad one until one change is the cause, each in a fresh process "
+        "and a git worktree of its own, with the suite of the bad one. The same command goes on where it was interrupted. "
+        "Arguments after -- go to pytest.",
+        epilog="Exits with 1 if the cause was not found, and 2 if it could not be looked for.",
+        allow_abbrev=False,
+    )
+    bisecting.add_argument("--good", metavar="REF", help="a revision of git before the change")
+    bisecting.add_argument("--bad", metavar="REF", help="a later one with the change")
+    bisecting.add_argument(
+        "--packages",
+        nargs=2,
+        type=Path,
+        metavar=("GOOD", "BAD"),
+        help="two outputs of 'pip freeze' instead of revisions: one package after the other is installed as in BAD",
+    )
+    bisecting.add_argument("-k", dest="workload", required=True, metavar="WORKLOAD", help="its id, or as in pytest")
+    revisions.add_options(bisecting, fewest=6, most=100, processes="in all")
+    bisecting.add_argument(
+        "--state", type=Path, default=_STATE, metavar="FILE", help=f"what was measured so far (default: {_STATE})"
+    )
+    bisecting.set_defaults(command=_bisect)
+
+
+def _bisect(options: argparse.Namespace) -> Exit:
+    if (options.packages is None) == (options.good is None) or (options.good is None) != (options.bad is None):
+        raise KernelgaugeError("bisect needs two ends", expected="--good REF --bad REF, or --packages GOOD BAD")
+    with revisions.until_terminated(), tempfile.TemporaryDirectory(prefix="kernelgauge-bisect-") as folder:
+        line = _Packages(options, Path(folder)) if options.packages else _Commits(options, Path(folder))
+        question = {name: getattr(options, name) for name in ("workload", "suite", "pytest_arguments")}
+        record = _Record(options.state, {**line.question, **question})
+        return _Search(line, record, options).conclude()
+
+
+# -- the states of a line: commits, or sets of packages ---------------------------------------------------------------------
+
+
+class _Commits:
+    """The first parents between two commits, in order: a merge is one change. `names` are keys of the record."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        good, bad = (
+            revisions.git("rev-parse", "--verify", f"{each}^{{commit}}") for each in (options.good, options.bad)
+        )
+        chain = revisions.git("rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{good}..{bad}").split()
+        if not chain:
+            raise KernelgaugeError(
+                "no commits to bisect",
+                got=f"{options.good}..{options.bad}",
+                expected="--good to be an ancestor of --bad",
+            )
+        self.names = [good, *chain]
+        self.question = {"good": good, "bad": bad}
+        self._suite, self._saved = options.suite, folder / "suite" / Path(options.suite).name
+        with revisions.worktree(bad) as tree:
+            revisions.copy_suite(tree / options.suite, self._saved, owner=f"--bad {options.bad}")
+
+    @contextmanager
+    def code(self, index: int) -> Iterator[dict[str, Any]]:
+        """Yield the named arguments with which `run_process` measures a state."""
+        with revisions.worktree(self.names[index]) as tree:
+            revisions.copy_suite(self._saved, tree / self._suite, owner="--bad")
+            yield {"folder": tree}
+
+    def describe(self, index: int) -> str:
+        """Return a state in one line."""
+        return revisions.git("show", "--no-patch", "--format=%h %s", self.names[index])
+
+    def introduce(self, index: int) -> str:
+        """Return what a state adds, for the answer."""
+        name = self.names[index]
+        text = revisions.git(
+            "show", "--no-patch", "--format=commit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s", name
+        )
+        parents = revisions.git("rev-list", "--parents", "--max-count=1", name).split()[1:]
+        if len(parents) == 1:
+            return text
+        base = revisions.git("merge-base", *parents[:2])
+        return f"{text}\nmerge    of {parents[1]}; within it: --good {base[:12]} --bad {parents[1][:12]}"
+
+
+class _Packages:
+    """The packages that two freeze lists have in other versions, changed one after the other."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self._good, self._bad = (_frozen(path) for path in options.packages)
+        changed = {name for name in {**self._good, **self._bad} if self._good.get(name) != self._bad.get(name)}
+        if not changed:
+            raise KernelgaugeError("nothing to bisect: both lists have the same packages")
+        self._changed = list(
+            TopologicalSorter({name: _needs(name) & changed for name in sorted(changed)}).static_order()
+        )
+        self.names = ["good", *(f"{name}: {self._bad.get(name, 'absent')}" for name in self._changed)]
+        self.question = {
+            end: [packages[name] for name in sorted(changed) if name in packages]
+            for end, packages in (("good", self._good), ("bad", self._bad))
+        }
+        self._folder, self._installed = folder, dict[str, Path]()
+
+    @contextmanager
+    def code(self, index: int) -> Iterator[dict[str, Any]]:
+        versions = [
+            (self._bad if number < index else self._good).get(name) for number, name in enumerate(self._changed)
+        ]
+        for requirement in filter(None, versions):
+            if requirement not in self._installed:
+                note(f"installing {requirement}")
+                self._installed[requirement] = revisions.install(requirement, self._folder / str(len(self._installed)))
+        yield {"packages": [self._installed[each] for each in versions if each is not None]}
+
+    def describe(self, index: int) -> str:
+        return self.names[index]
+
+    def introduce(self, index: int) -> str:
+        name = self._changed[index - 1]
+        return f"package  {self._good.get(name, 'absent')} -> {self._bad.get(name, 'absent')}"
+
+
+def _frozen(path: Path) -> dict[str, str]:
+    """Return the requirements of a freeze list by normalized name."""
+    found: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        requirement = line.partition(" #")[0].strip().removeprefix("-e ")
+        if not requirement or requirement.startswith(("#", "-")):
+            continue
+        name = re.search(r"#egg=([\w.-]+)", requirement) or re.match(r"([\w.-]+)", requirement)
+        if name is None:
+            raise KernelgaugeError("not a line of pip freeze", where=str(path), got=line)
+        found[re.sub(r"[-_.]+", "-", name[1]).lower()] = requirement
+    return found
+
+
+def _needs(name: str) -> set[str]:
+    """Return what an installed package depends on: that is installed before it."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        needed = [re.match(r"[\w.-]+", each) for each in requires(name) or () if "extra ==" not in each]
+    except PackageNotFoundError:
+        return set()
+    return {re.sub(r"[-_.]+", "-", each[0]).lower() for each in needed if each} - {name}
+
+
+# -- what was measured ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Process:
+    """What one process left of a state. `failed`: why it cannot be used; else empty."""
+
+    state: str
+    workload: WorkloadResult | None
+    failed: str = ""
+
+    @property
+    def run(self) -> Run | None:
+        return None if self.workload is None or self.failed else self.workload.run
+
+
+class _Record:
+    """The file of one question: a header, then one JSON line a process. Whoever reads it knows all that was measured.
+
+    Raises `KernelgaugeError` if the file is of another question, or cannot be read.
+    """
+
+    def __init__(self, path: Path, question: dict[str, Any]) -> None:
+        import msgspec
+
+        from ..results import WorkloadResult
+
+        self.path = path
+        self.remedy = f"add --state OTHER.jsonl, or delete {path}"
+        content = path.read_bytes() if path.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]  # a process that was killed leaves a part of a line
+        try:
+            known, *lines = [json.loads(line) for line in whole.splitlines()] or [question]
+            self.processes = [
+                _Process(each["state"], msgspec.convert(each["workload"], WorkloadResult | None), each["failed"])
+                for each in lines
+            ]
+        except (ValueError, LookupError, TypeError, msgspec.ValidationError) as error:
+            known = f"what cannot be read: {error}"
+        if known != question:
+            raise KernelgaugeError(
+                "the state file is of another question",
+                where=str(path),
+                got=json.dumps(known),
+                expected=json.dumps(question),
+                next_command=self.remedy,
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if whole != content or not whole:
+            path.write_bytes(whole or json.dumps(question).encode() + b"\n")
+
+    def add(self, process: _Process) -> None:
+        """Append a process. It is on the disk when this returns."""
+        import msgspec
+
+        with self.path.open("ab") as file:
+            file.write(msgspec.json.encode(process) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.processes.append(process)
+
+    def runs(self, state: str) -> list[Run]:
+        """Return what was measured of a state, in order."""
+        return [each.run for each in self.processes if each.state == state and each.run is not None]
+
+
+# -- the search -------------------------------------------------------------------------------------------------------------
+
+
+class _Search:
+    """Measures the ends, then states between them, until the change is found."""
+
+    def __init__(self, line: _Commits | _Packages, record: _Record, options: argparse.Namespace) -> None:
+        self._line, self._record, self._options = line, record, options
+        self._started, self._last = time.monotonic(), len(line.names) - 1
+
+    def conclude(self) -> Exit:
+        """Search, and print the answer."""
+        from ..judge import STRUCTURE, Status
+        from ..run import Timer
+
+        verdicts = self._judged_ends()
+        if invalid := [str(each) for each in verdicts if each.status is Status.INVALID]:
+            raise KernelgaugeError("the ends cannot be compared", got="\n".join(invalid))
+        say("\n".join(f"{each.subject}: {each.status.value}  {each.headline}" for each in verdicts))
+        changed = {each.subject for each in verdicts if each.status in (Status.REGRESSED, Status.IMPROVED)}
+        if not changed:
+            say(f"nothing to bisect: the ends do not differ\n{self._used()}")
+            return Exit.NO
+        if STRUCTURE in changed:
+            return self._by_structure()
+        # The most exact clock of those that show the change.
+        return self._by_time(
+            next(each for each in (Timer.DEVICE, Timer.HOST, Timer.END_TO_END) if each.label in changed)
+        )
+
+    # -- measure
+
+    def _judged_ends(self) -> Sequence[Verdict]:
+        """Measure the ends in turns, at least three times each, until the rule has told them apart, or would have."""
+        from ..judge.two_sets import FEWEST, LOOKS, is_decided, looks
+
+        most = 2 ** (LOOKS - 1) * FEWEST
+        for done in range(1, most + 1):
+            # A B B A: what drifts meanwhile meets both alike.
+            for index in (0, self._last) if done % 2 else (self._last, 0):
+                if len(self._runs(index)) < done:
+                    self._measure(index, "-k", self._options.workload, "-m", "structure or timing")
+            if done in looks(most):
+                verdicts = self._judged(self._runs(0)[:done], self._runs(self._last)[:done])
+                is_different = any(each.change is None and not each.status.passes for each in verdicts)
+                if is_different or all(map(is_decided, verdicts)) or not self._may_go_on():
+                    break
+        return verdicts
+
+    def _judged(self, good: Sequence[Run], bad: Sequence[Run]) -> Sequence[Verdict]:
+        from ..judge import judge_sets
+        from ..judge.two_sets import LOOKS
+
+        limits = next(each.workload.limits for each in self._record.processes if each.workload is not None)
+        comparisons = LOOKS * max(1, len(good[0].samples))
+        names = ("good", "bad")
+        return judge_sets(good[0].workload, good, bad, comparisons=comparisons, limits=limits, names=names).verdicts
+
+    def _may_go_on(self) -> bool:
+        in_time: bool = time.monotonic() - self._started <= self._options.budget
+        return in_time and len(self._record.processes) < self._options.processes
+
+    def _measure(self, index: int, *selection: str, timer: Timer | None = None) -> None:
+        """Measure one state. A failure counts only if an end still works behind it: otherwise the machine is at fault."""
+        process = self._process(index, selection, timer)
+        if process.failed:
+            if index in (0, self._last):
+                raise KernelgaugeError(
+                    f"an end cannot be measured: {self._line.describe(index)}",
+                    got=process.failed,
+                    expected="both ends to build and run, on a machine that nobody else uses",
+                )
+            note(f"  it fails: {process.failed.splitlines()[-1]}")
+            self._measure(0, *selection, timer=timer)
+        self._record.add(process)
+
+    def _process(self, index: int, selection: Sequence[str], timer: Timer | None) -> _Process:
+        """Run one process. `timer`: the time that it must have."""
+        import msgspec
+
+        from ..baselines.calibration import run_process
+
+        options, name = self._options, self._line.names[index]
+        note(f"process {len(self._record.processes) + 1}: {self._line.describe(index)}")
+        pinned = ["-o", "kernelgauge_deterministic=true"]  # or the autotuner's choice could be what changed
+        arguments = [options.suite, *pinned, *selection, *options.pytest_arguments]
+        with self._line.code(index) as code:
+            try:
+                results = run_process(arguments, progress=note, may_fail=True, **code)
+            except MeasurementError as error:
+                return _Process(name, None, error.got or error.what)
+        workload = _chosen(results.workloads, options.workload)
+        if workload is None or workload.run is None:
+            said = [each.headline for each in workload.verdicts] if workload else [f"no workload {options.workload}"]
+            return _Process(name, None, "; ".join(said) or f"{workload and workload.unavailable}")
+        run = workload.run
+        for known in (each.run for each in self._record.processes if each.run is not None):
+            if known.place != run.place:
+                raise KernelgaugeError(
+                    "this is another machine than that of the state file",
+                    got=f"{run.fingerprint.device} ({run.place})",
+                    expected=f"{known.fingerprint.device} ({known.place})",
+                    next_command=self._record.remedy,
+                )
+        failed = f"no {timer.label}: {run.incomplete}" if timer and timer not in run.samples else ""
+        run = msgspec.structs.replace(run, ops=(), work=())  # nobody reads them here
+        return _Process(name, msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None), failed)
+
+    # -- know
+
+    def _runs(self, index: int) -> list[Run]:
+        return self._record.runs(self._line.names[index])
+
+    def _skipped(self) -> set[int]:
+        failures = Counter(each.state for each in self._record.processes if each.failed)
+        return {index for index, name in enumerate(self._line.names) if failures[name] >= _FAILURES}
+
+    def _kinds(self) -> dict[int, int]:
+        """Return the structure of each known state: a number, the same for the same kernels and counts."""
+        known: list[Run] = []
+        kinds: dict[int, int] = {}
+        for index in range(self._last + 1):
+            for run in self._runs(index):
+                kind = next(
+                    (place for place, each in enumerate(known) if _structure(each, run).status.passes), len(known)
+                )
+                known += [run] if kind == len(known) else []
+                if kinds.setdefault(index, kind) != kind:
+                    raise KernelgaugeError(
+                        f"processes of one state differ in kernels or counts: {self._line.describe(index)}",
+                        expected="the same kernels and counts in each process",
+                    )
+        return kinds
+
+    # -- by what is exact
+
+    def _by_structure(self) -> Exit:
+        from ..judge.changepoint import boundaries, middle
+
+        while True:
+            found, skipped = boundaries(self._kinds()), self._skipped()
+            left = (middle(low, high, skipped) for low, high in found)
+            index = next((each for each in left if each is not None), None)
+            if index is None or not self._may_go_on():
+                break
+            self._measure(index, "-k", self._options.workload, "-m", "structure")
+        if len(found) > 1:
+            say(f"{len(found)} changes: there are states with the structure of neither end")
+        for low, high in found:
+            why = _structure(self._runs(low)[-1], self._runs(high)[-1]).brief()
+            self._answer(low, high, f"exact: kernels and counts\n{why}")
+        say(self._used())
+        return Exit.YES if all(high - low == 1 for low, high in found) else Exit.NO
+
+    # -- by a time
+
+    def _by_time(self, timer: Timer) -> Exit:
+        from ..judge.changepoint import next_state, suspects
+
+        noise = self._noise(timer)
+        while True:
+            values = [None if each is None else [value for _, value in each] for each in self._times(timer)]
+            found = suspects(values, noise)
+            best = max(found, key=lambda each: each.probability)
+            index = next_state(values, noise)
+            if best.probability >= _SURE or index is None or not self._may_go_on():
+                break
+            self._measure(index, "-k", f"({self._options.workload}) and {timer.value}", timer=timer)
+        kinds = self._kinds()
+        for index in (each for each in kinds if kinds[each] != kinds[0]):
+            say(f"a third state, with the structure of neither end: {self._line.describe(index)}")
+        if best.probability < _SURE:
+            likely = sorted(found, key=lambda each: -each.probability)[:_SHOWN]
+            lines = [f"  {_percent(each.probability)}  {self._line.describe(each.high)}" for each in likely]
+            return self._undecided("no change has 95 % of the posterior yet", *lines)
+        why = self._time_brief(timer, best, noise)
+        self._answer(best.low, best.high, f"{_percent(best.probability)} of the posterior\n{why}")
+        say(self._used())
+        return Exit.YES if best.high - best.low == 1 else Exit.NO
+
+    def _times(self, timer: Timer) -> list[list[tuple[Run, float]] | None]:
+        """Return runs and their logarithms by state; None for a state without times that can be compared.
+
+        A clock of the host counts in units of the host reference beside it.
+        """
+        from ..judge import ProcessTime, from_run, observe
+
+        kinds, skipped = self._kinds(), self._skipped()
+        is_by_host = from_run(self._runs(0)[0], suite="").entries[0].is_by_host(timer)
+
+        def logarithm(run: Run) -> float:
+            return ProcessTime(observe(run.samples[timer], is_by_host=is_by_host), is_by_host=is_by_host).logarithm
+
+        return [
+            [(run, logarithm(run)) for run in self._runs(index) if timer in run.samples]
+            if index not in skipped and kinds.get(index, kinds[0]) == kinds[0]
+            else None
+            for index in range(self._last + 1)
+        ]
+
+    def _noise(self, timer: Timer) -> Noise:
+        """Return what is known of the noise between processes before this machine shows it."""
+        from ..judge import ProcessTime, observe, prior_for, variance_between_processes
+        from ..judge.changepoint import Noise
+
+        run = self._runs(0)[0]
+        time = ProcessTime(observe(run.samples[timer]))
+        expected = variance_between_processes([time], prior_for(timer, run.fingerprint), len(run.kernels))
+        return Noise(math.sqrt(expected.value), _NOISE_DOF)
+
+    def _time_brief(self, timer: Timer, found: Suspect, noise: Noise) -> str:
+        """Return both levels with their intervals, and the verdict of all processes behind the change by all before it."""
+        import msgspec
+
+        from ..judge import MEASUREMENT
+        from ..judge.changepoint import level
+
+        times = self._times(timer)
+        # Another version of a package is what is looked for, and no reason to compare nothing.
+        common = {"fingerprint": self._runs(0)[0].fingerprint}
+        sides, levels = [], []
+        for part in (times[: found.low + 1], times[found.high :]):
+            runs, values = zip(*(each for state in part for each in state or ()), strict=True)
+            margin, shown_us = (
+                level(values, noise)[1],
+                math.exp(sum(math.log(run.time_us(timer)) for run in runs) / len(runs)),
+            )
+            levels.append(f"{shown_us:.2f} us ({shown_us * math.exp(-margin):.2f} … {shown_us * math.exp(margin):.2f})")
+            sides.append([msgspec.structs.replace(run, samples={timer: run.samples[timer]}, **common) for run in runs])
+        briefs = [each.brief() for each in self._judged(*sides) if each.subject in (timer.label, MEASUREMENT)]
+        return "\n".join([f"{timer.label}  {' -> '.join(levels)}", *briefs])
+
+    # -- answer
+
+    def _answer(self, low: int, high: int, text: str) -> None:
+        if high - low == 1:
+            say(f"\nfound: {self._line.describe(high)}\n{self._line.introduce(high)}\n{text}")
+            return
+        say(f"\n{high - low} suspects, which cannot be told apart   {text}")
+        failures = {each.state: each.failed.splitlines()[-1] for each in self._record.processes if each.failed}
+        for index in range(low + 1, high + 1):
+            failed = failures.get(self._line.names[index])
+            say(f"  {self._line.describe(index)}" + (f"   skipped: {failed}" if failed else ""))
+
+    def _undecided(self, *lines: str) -> Exit:
+        say("\n".join(["undecided: " + lines[0], *lines[1:], self._used(), "the same command goes on"]))
+        return Exit.NO
+
+    def _used(self) -> str:
+        ends = sum(each.state in (self._line.names[0], self._line.names[-1]) for each in self._record.processes)
+        return f"{len(self._record.processes)} processes, {ends} of them of the ends   state: {self._record.path}"
+
+
+def _structure(before: Run, after: Run) -> Verdict:
+    from ..judge import compare, from_run, judge_structure
+
+    return judge_structure(after, from_run(before, suite=""), compare(before.fingerprint, after.fingerprint))
+
+
+def _percent(probability: float) -> str:
+    return f"{100 * min(probability, 0.999):.1f} %"
+
+
+def _chosen(workloads: Sequence[WorkloadResult], wanted: str) -> WorkloadResult | None:
+    """Return the workload that is asked about. Raises `KernelgaugeError` if several match."""
+    matching = [each for each in workloads if each.id == wanted] or list(workloads)
+    if len(matching) > 1:
+        raise KernelgaugeError(
+            f"-k {wanted} selects {len(matching)} workloads",
+            got=", ".join(each.id for each in matching),
+            expected="one: a bisection asks about one workload",
+        )
+    return matching[0] if matching else None

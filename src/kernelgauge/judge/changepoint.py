@@ -1,0 +1,104 @@
+"""Where along a line of states a time changed: a posterior over one change point, and the state to measure next.
+
+The model: each process measures the logarithm of a time, with Gaussian noise of one standard deviation. States before the
+change share one unknown level, states from the change on another (flat priors). The variance has a scaled inverse
+chi-squared prior. Levels and variance integrate in closed form, to Student's t: Gelman et al., "Bayesian Data Analysis",
+2013, chapter 3. Each state is as likely as another to be the first of the new level. Measuring where a state is as likely
+old as new is probabilistic bisection: Waeber, Frazier and Henderson, "Bisection search with noisy responses", 2013.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import NamedTuple
+
+__all__ = ["FIRST", "Noise", "Suspect", "boundaries", "level", "middle", "next_state", "suspects"]
+
+FIRST = 3  # processes of each end, before any other state
+_ANCHOR_EVERY = 4  # of the processes after them, one measures an end again: what drifts moves both levels
+_SAME_PROBABILITY = 1e-9
+
+Values = Sequence[Sequence[float] | None]  # logarithms by state, in order; None: it cannot be measured
+
+
+class Noise(NamedTuple):
+    """The standard deviation of one process's logarithm, and the degrees of freedom that it is known with."""
+
+    sd: float
+    dof: float
+
+
+class Suspect(NamedTuple):
+    """The change lies behind state `low` and at `high` at the latest. Between them nothing can be measured."""
+
+    low: int
+    high: int
+    probability: float
+
+
+def suspects(values: Values, noise: Noise) -> list[Suspect]:
+    """Return every place of the change, in order, with its posterior probability. Both ends must have been measured."""
+    center = fmean(value for state in values for value in state or ())
+    known = [(place, [value - center for value in state]) for place, state in enumerate(values) if state is not None]
+    scores = []
+    for split, ((low, _), (high, _)) in enumerate(pairwise(known), 1):
+        old, new = ([value for _, state in part for value in state] for part in (known[:split], known[split:]))
+        squares = noise.dof * noise.sd**2 + _squares(old) + _squares(new)
+        power = (noise.dof + len(old) + len(new) - 2) / 2
+        score = math.log(high - low) - math.log(len(old) * len(new)) / 2 - power * math.log(squares)
+        scores.append((low, high, score))
+    most = max(score for *_, score in scores)
+    total = math.fsum(math.exp(score - most) for *_, score in scores)
+    return [Suspect(low, high, math.exp(score - most) / total) for low, high, score in scores]
+
+
+def next_state(values: Values, noise: Noise) -> int | None:
+    """Return the state to measure next; None if there is nothing between the ends that can be measured.
+
+    That is where the probability of the new level is nearest to 1/2, of several the least measured; and every fourth time
+    the end that has fewer processes.
+    """
+    counts = [len(state or ()) for state in values]
+    between = [place for place, state in enumerate(values[1:-1], 1) if state is not None]
+    if not between:
+        return None
+    if (sum(counts) - 2 * FIRST) % _ANCHOR_EVERY == _ANCHOR_EVERY - 1:
+        return 0 if counts[0] <= counts[-1] else len(values) - 1
+    found = suspects(values, noise)
+
+    def preference(place: int) -> tuple[int, int]:
+        is_new = math.fsum(each.probability for each in found if each.high <= place)
+        return round(abs(is_new - 0.5) / _SAME_PROBABILITY), counts[place]
+
+    return min(between, key=preference)
+
+
+def level(values: Sequence[float], noise: Noise) -> tuple[float, float]:
+    """Return the mean of the logarithms of one level, and the half width of its 95 % interval."""
+    from scipy.special import stdtrit  # here, because importing scipy costs more than all of kernelgauge.judge
+
+    dof = noise.dof + len(values) - 1
+    variance = (noise.dof * noise.sd**2 + _squares(values)) / dof
+    return fmean(values), float(stdtrit(dof, 0.975)) * math.sqrt(variance / len(values))
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return math.fsum((value - mean) ** 2 for value in values)
+
+
+# -- what one process tells exactly: the kind of a state --------------------------------------------------------------------
+
+
+def boundaries(kinds: Mapping[int, Hashable]) -> list[tuple[int, int]]:
+    """Return the neighbours among the known states whose kinds differ, in order: a change lies between each pair."""
+    return [(low, high) for low, high in pairwise(sorted(kinds)) if kinds[low] != kinds[high]]
+
+
+def middle(low: int, high: int, skipped: Collection[int]) -> int | None:
+    """Return the state nearest to the middle of two others that is not skipped; None if there is none."""
+    between = [place for place in range(low + 1, high) if place not in skipped]
+    return min(between, key=lambda place: abs(2 * place - low - high), default=None)

@@ -1,0 +1,466 @@
+"""`kernelgauge bisect`: the commit or the package that changed a workload, in a small repository with told processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelgauge.baselines import calibration
+from kernelgauge.cli import main, revisions
+from kernelgauge.errors import MeasurementError
+from kernelgauge.results import Results
+from tests.builders import counts, mlp_kernels
+from tests.plugin.told_processes import FIRST, measured, results_of
+
+Bisect = Callable[..., tuple[int, str, str]]
+STATE = Path("reports", "bisect", "state.jsonl")
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
+        monkeypatch.setenv(f"{name}_NAME", "Ann")
+        monkeypatch.setenv(f"{name}_EMAIL", "ann@example.org")
+    git("init", "-q")
+    return folder
+
+
+def commit(model: str, *, suite: str | None = "new") -> str:
+    """Commit a model. `suite`: the text of its suite; None: it has none."""
+    Path("model.txt").write_text(model)
+    Path("count.txt").write_text(
+        str(len(git("log", "--oneline", "--all").splitlines()) if Path(".git/logs").exists() else 0)
+    )
+    if suite is not None:
+        Path("perf").mkdir(exist_ok=True)
+        Path("perf", "suite.txt").write_text(suite)
+    git("add", ".")
+    git("commit", "-qm", f"Model {model}")
+    return git("rev-parse", "HEAD").strip()
+
+
+class Process:
+    """Stands in for a process of pytest: it is as the model of its folder says.
+
+    `after`: how many processes end well before the next one is interrupted.
+    """
+
+    def __init__(self, baselines: Path) -> None:
+        self.baselines = baselines
+        self.seen: list[tuple[str, str, list[str], list[str]]] = []
+        self.rng = random.Random(20261123)
+        self.noise = 0.0005
+        self.after: int | None = None
+        self.is_machine_lost = False
+
+    def __call__(
+        self, arguments: list[str], *, folder: Path | None = None, packages: Sequence[Path] = (), **_: Any
+    ) -> Results:
+        folder = folder or Path.cwd()
+        if self.after is not None and len(self.seen) >= self.after:
+            raise KeyboardInterrupt
+        modules = [path for each in packages for path in each.glob("*.py")]
+        model = " ".join(path.read_text() for path in modules) if modules else (folder / "model.txt").read_text()
+        self.seen.append((model, (folder / "perf" / "suite.txt").read_text(), list(arguments), [str(folder)]))
+        if "broken" in model or self.is_machine_lost:
+            raise MeasurementError("a process that measures failed", got="ImportError: no module named gone")
+        number = next((float(word) for word in model.split() if re.fullmatch(r"[\d.]+", word)), 205.0)
+        kernels = mlp_kernels()[: 3 if "fewer" in model else 2 if "fewest" in model else 4]
+        changes: dict[str, Any] = {"counts": counts(graph_breaks=int("breaks" in model))}
+        if "structure" in arguments[-1] and "timing" not in arguments[-1]:
+            changes |= {"device": None, "incomplete": "no test of a time was selected"}
+        run = measured(center=number * (1 + self.rng.gauss(0, self.noise)), kernels=kernels, **changes)
+        return results_of((run,), self.baselines)
+
+    @property
+    def models(self) -> Counter[str]:
+        return Counter(model for model, *_ in self.seen)
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
+    told = Process(tmp_path / "baselines")
+    monkeypatch.setattr(calibration, "run_process", told)
+    return told
+
+
+@pytest.fixture
+def bisect(project: Path, process: Process, capsys: pytest.CaptureFixture[str]) -> Bisect:
+    assert project
+    assert process
+
+    def call(*arguments: str, good: str = "good", bad: str = "HEAD") -> tuple[int, str, str]:
+        code = main(["bisect", "--good", good, "--bad", bad, "-k", FIRST, *arguments])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def history(models: Sequence[str]) -> list[str]:
+    """Commit the models in order. The first one is tagged `good`."""
+    commits = [commit(model) for model in models]
+    git("tag", "good", commits[0])
+    return commits
+
+
+def test_slower_commit_is_found_by_its_times(bisect: Bisect, process: Process) -> None:
+    commits = history(["205"] * 10 + ["207.5"] * 7)
+    code, out, _ = bisect()
+    assert code == 0
+    assert f"commit   {commits[10]}" in out
+    assert "Ann <ann@example.org>" in out
+    assert "subject  Model 207.5" in out
+    assert re.search(r"9\d\.\d % of the posterior", out)
+    assert re.search(r"device time  205\.\d+ us \(20\d\.\d+ … 205\.\d+\) -> 207\.\d+ us", out)
+    assert f"{FIRST}: REGRESSED  device time" in out
+    assert f"{len(process.seen)} processes" in out
+    assert len(process.seen) < 20
+    first = [model for model, *_ in process.seen[:6]]
+    assert first == ["205", "207.5", "207.5", "205", "205", "207.5"]
+    assert all("kernelgauge_deterministic=true" in each[2] for each in process.seen)
+    assert process.seen[6][2][-1] == f"({FIRST}) and device_time"
+
+
+def test_other_kernels_are_found_with_one_process_a_state(bisect: Bisect, process: Process) -> None:
+    commits = history(["205"] * 21 + ["205 fewer"] * 12)
+    code, out, _ = bisect()
+    assert code == 0
+    assert f"commit   {commits[21]}" in out
+    assert "exact" in out
+    assert "1 kernel less" in out
+    assert len(process.seen) == 6 + 5
+    assert process.seen[-1][2][-2:] == ["-m", "structure"]
+
+
+def test_two_changes_of_structure_are_both_found(bisect: Bisect, process: Process) -> None:
+    commits = history(["205"] * 5 + ["205 fewer"] * 6 + ["205 fewer breaks"] * 6)
+    code, out, _ = bisect()
+    assert code == 0
+    assert "2 changes" in out
+    assert f"commit   {commits[5]}" in out
+    assert f"commit   {commits[11]}" in out
+    assert "graph breaks 0 -> 1" in out
+
+
+def test_state_with_another_structure_has_no_part_in_the_times(bisect: Bisect) -> None:
+    """A change that was taken back, beside the one that is looked for."""
+    commits = history(["205"] * 4 + ["230 fewer"] * 5 + ["205"] * 4 + ["208"] * 4)
+    code, out, _ = bisect()
+    assert code == 0
+    assert f"commit   {commits[13]}" in out
+    assert "a third state" in out
+
+
+def test_ends_that_do_not_differ_are_nothing_to_bisect(bisect: Bisect, process: Process) -> None:
+    history(["205"] * 9)
+    code, out, _ = bisect()
+    assert code == 1
+    assert "nothing to bisect" in out
+    assert len(process.seen) == 6
+
+
+def test_commit_that_does_not_import_is_skipped(bisect: Bisect, process: Process) -> None:
+    commits = history(["205"] * 8 + ["205 broken"] + ["205 fewer"] * 8)
+    code, out, _ = bisect()
+    assert code == 1
+    assert "2 suspects" in out
+    assert f"{commits[8][:7]} Model 205 broken   skipped: ImportError: no module named gone" in out
+    assert commits[9][:7] in out
+    assert process.models["205 broken"] == 2
+
+
+def test_skipped_commit_beside_the_cause_does_not_hide_it(bisect: Bisect) -> None:
+    commits = history(["205"] * 8 + ["broken"] + ["205"] * 2 + ["208"] * 6)
+    code, out, _ = bisect()
+    assert code == 0
+    assert f"commit   {commits[11]}" in out
+
+
+def test_machine_that_is_lost_stops_and_nothing_of_it_counts(bisect: Bisect, process: Process) -> None:
+    commits = history(["205"] * 8 + ["205 fewer"] * 8)
+    process.after = 6
+    assert bisect()[0] == 130
+    process.after, process.is_machine_lost = None, True
+    code, _, err = bisect()
+    assert code == 2
+    assert "an end cannot be measured" in err
+    process.is_machine_lost = False
+    code, out, _ = bisect()
+    assert code == 0
+    assert f"commit   {commits[8]}" in out
+
+
+def test_commit_without_a_suite_is_asked_that_of_the_bad_end(bisect: Bisect, process: Process) -> None:
+    commits = [commit("205", suite=None) for _ in range(3)] + [commit("205 fewer") for _ in range(3)]
+    git("tag", "good", commits[0])
+    code, out, _ = bisect()
+    assert code == 0
+    assert f"commit   {commits[3]}" in out
+    assert {suite for _, suite, *_ in process.seen} == {"new"}
+
+
+@pytest.mark.parametrize("after", [0, 3, 6, 8, 10])
+def test_interrupted_search_goes_on_where_it_was(bisect: Bisect, process: Process, after: int) -> None:
+    history(["205"] * 10 + ["207.5"] * 7)
+    answer = bisect("--state", "whole.jsonl")
+    whole = process.seen
+    process.seen, process.rng, process.after = [], random.Random(20261123), after
+    assert bisect()[0] == 130
+    assert len(git("worktree", "list").splitlines()) == 1
+    with STATE.open("a") as file:
+        file.write('{"state": "torn')
+    process.after = None
+    code, out, _ = bisect()
+    assert [each[0] for each in process.seen] == [each[0] for each in whole]
+    assert (code, out.replace(str(STATE), "whole.jsonl")) == answer[:2]
+    seen = len(process.seen)
+    assert bisect()[:2] == (code, out)  # the answer is in the file
+    assert len(process.seen) == seen
+
+
+def test_budget_and_processes_end_undecided(bisect: Bisect, process: Process) -> None:
+    history(["205"] * 10 + ["207.5"] * 7)
+    code, out, _ = bisect("--processes", "8")
+    assert code == 1
+    assert "undecided" in out
+    assert "Model 20" in out
+    assert len(process.seen) == 8
+    assert bisect("--budget", "0")[0] == 1
+    assert len(process.seen) == 8
+    assert bisect()[0] == 0
+
+
+def test_state_file_of_another_question_is_an_error(bisect: Bisect, process: Process) -> None:
+    history(["205"] * 3)
+    bisect()
+    seen = len(process.seen)
+    code, _, err = bisect("--suite", "perf/suite.txt")
+    assert code == 2
+    assert "the state file is of another question" in err
+    assert "--state OTHER.jsonl" in err
+    STATE.write_text("nonsense\n")
+    assert "what cannot be read" in bisect()[2]
+    assert len(process.seen) == seen
+
+
+def test_working_tree_stays_as_it_is(bisect: Bisect, process: Process, project: Path) -> None:
+    history(["205"] * 4 + ["205 fewer"] * 4)
+    Path("model.txt").write_text("999")
+    Path("perf", "suite.txt").write_text("unsaved")
+    Path("untracked.txt").write_text("mine")
+    before = git("status", "--porcelain"), git("rev-parse", "HEAD"), git("branch")
+    code, _, _ = bisect()
+    assert code == 0
+    assert Path("model.txt").read_text() == "999"
+    assert (
+        git("status", "--porcelain").replace("?? reports/\n", ""),
+        git("rev-parse", "HEAD"),
+        git("branch"),
+    ) == before
+    assert {suite for _, suite, *_ in process.seen} == {"new"}
+    assert not any(str(project) in folder for *_, [folder] in process.seen)
+    assert len(git("worktree", "list").splitlines()) == 1
+
+
+def test_side_branch_is_one_change_that_can_be_bisected(bisect: Bisect) -> None:
+    history(["205", "205"])
+    trunk = git("branch", "--show-current").strip()
+    git("checkout", "-qb", "side")
+    commit("205 fewer")
+    commit("205 fewer")
+    git("checkout", "-q", trunk)
+    Path("other.txt").write_text("x")
+    git("add", ".")
+    git("commit", "-qm", "other")
+    git("merge", "-q", "--no-ff", "-m", "Merge side", "side")
+    code, out, _ = bisect()
+    assert code == 0
+    assert "subject  Merge side" in out
+    [base, side] = re.findall(r"within it: --good (\w+) --bad (\w+)", out)[0]
+    assert "subject  Model 205 fewer" in bisect("--state", "other.jsonl", good=base, bad=side)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--good", "HEAD"], "bisect needs two ends"),
+        (["--good", "nowhere", "--bad", "HEAD"], "git rev-parse failed"),
+        (["--good", "HEAD", "--bad", "HEAD~1"], "no commits to bisect"),
+        (["--good", "HEAD~1", "--bad", "HEAD", "--suite", "absent"], "--bad HEAD has no such suite"),
+    ],
+)
+def test_search_that_cannot_begin_says_why(
+    project: Path, process: Process, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert project
+    history(["205"] * 3)
+    assert main(["bisect", "-k", "x", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert process.seen == []
+    assert len(git("worktree", "list").splitlines()) == 1
+
+
+def test_several_workloads_are_no_question(bisect: Bisect, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    history(["205"] * 3)
+    both = results_of((measured("mlp-a"), measured("mlp-b")), process.baselines)
+    monkeypatch.setattr(calibration, "run_process", lambda *_, **__: both)
+    code, _, err = bisect()
+    assert code == 2
+    assert "selects 2 workloads" in err
+    assert "mlp-a, mlp-b" in err
+
+
+# -- packages ---------------------------------------------------------------------------------------------------------------
+
+
+def wheel(folder: Path, name: str, version: str, text: str) -> str:
+    """Make a wheel with one module, whose text the told process reads. Return its line of `pip freeze`."""
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"{name}.py", f"# {text}")
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{info}/RECORD", "")
+    return f"{name} @ {path.as_uri()}"
+
+
+def freeze(name: str, *lines: str) -> str:
+    Path(name).write_text("".join(f"{line}\n" for line in lines))
+    return name
+
+
+@pytest.fixture
+def bisect_packages(project: Path, process: Process, capsys: pytest.CaptureFixture[str]) -> Bisect:
+    assert process
+    (project / "perf").mkdir()
+    (project / "perf" / "suite.txt").write_text("new")
+
+    def call(*arguments: str, **_: str) -> tuple[int, str, str]:
+        code = main(["bisect", "-k", FIRST, "--packages", *arguments])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def test_package_is_found_and_installed_elsewhere(bisect_packages: Bisect, process: Process, tmp_path: Path) -> None:
+    lines = {
+        (name, version): wheel(tmp_path, name, str(version), text)
+        for name, version, text in (("aaa", 1, ""), ("aaa", 2, ""), ("bbb", 1, "205"), ("bbb", 2, "208"))
+    }
+    good = freeze("good.txt", "# comment", "pytest==8.0", lines["aaa", 1], lines["bbb", 1])
+    bad = freeze("bad.txt", "pytest==8.0", lines["aaa", 2], lines["bbb", 2])
+    code, out, err = bisect_packages(good, bad)
+    assert code == 0
+    assert f"package  {lines['bbb', 1]} -> {lines['bbb', 2]}" in out
+    assert err.count("installing") == 4
+    assert len({tuple(each[2]) for each in process.seen}) == 2  # the ends, and the states between
+    assert find_spec("aaa") is None
+
+
+def test_packages_are_changed_after_what_they_depend_on(
+    bisect_packages: Bisect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch needs sympy: without the newer one it does not import."""
+    texts = {"torch==1": "205", "torch==2": "205 fewer", "aaa==1": "", "aaa==2": "", "sympy==1": "", "sympy==2": ""}
+
+    def install(requirement: str, folder: Path, **_: Any) -> Path:
+        folder.mkdir()
+        (folder / "module.py").write_text(texts[requirement])
+        return folder
+
+    monkeypatch.setattr(revisions, "install", install)
+    names = ("torch", "aaa", "sympy")
+    ends = [freeze(f"{version}.txt", *(f"{name}=={version}" for name in names)) for version in "12"]
+    code, out, _ = bisect_packages(*ends)
+    assert code == 0
+    assert "package  torch==1 -> torch==2" in out
+    states = [json.loads(line)["state"] for line in STATE.read_text().splitlines()[1:]]
+    assert "sympy: sympy==2" in states[6:]
+    assert "same packages" in bisect_packages(ends[0], ends[0])[2]
+
+
+# -- for real ---------------------------------------------------------------------------------------------------------------
+
+CONFTEST = """
+import torch
+from kernelgauge import Workload
+from my_model import Block
+
+def pytest_kernelgauge_workloads():
+    return [Workload("block", "eager", Block, lambda: (torch.randn(8, 8),), dtype="fp32")]
+"""
+MODEL = """
+import torch
+from typing import *
+
+class Block(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+"""
+
+
+@pytest.mark.timeout(600)
+def test_real_search_is_killed_and_goes_on(project: Path, tmp_path: Path) -> None:
+    files = {
+        "perf/conftest.py": CONFTEST,
+        "perf/test_perf.py": "from kernelgauge.standard import *  # noqa: F403\n",
+        "pytest.ini": "[pytest]\nkernelgauge_device = cpu\n",
+        "my_model.py": MODEL,
+    }
+    (project / "perf").mkdir()
+    for name, text in files.items():
+        (project / name).write_text(text)
+    for number in range(3):
+        if number == 1:
+            (project / "my_model.py").write_text(MODEL.replace("relu(x)", "relu(x).clone()"))
+        Path("number.txt").write_text(str(number))
+        git("add", ".")
+        git("commit", "-qm", f"Commit {number}")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "kernelgauge", "bisect", "--good", "HEAD~2", "--bad", "HEAD", "-k", "block-eager"]
+    command += ["--", "-o", "kernelgauge_replicates=2"]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as first:
+        assert first.stderr is not None
+        for line in first.stderr:
+            if line.startswith("process 3"):
+                time.sleep(1)  # into the process that measures
+                first.terminate()
+                break
+    assert first.returncode == 130
+    assert len(git("worktree", "list").splitlines()) == 1
+    assert not list(temporary.glob("kernelgauge-*"))
+    assert len(STATE.read_text().splitlines()) == 3
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "subject  Commit 1" in done.stdout
+    assert "1 new kernel" in done.stdout
+    assert "my_model.py:7  return torch.relu(x).clone()" in done.stdout
+    assert "process 3:" in done.stderr
+    assert "process 2:" not in done.stderr
