@@ -313,18 +313,60 @@ def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: CpuDevice) -
     assert before["one"] == before["two"]
 
 
+class Dropped(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.dropout(x.sin())
+        return y + torch.rand_like(y)
+
+
+class Biased(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(8, 8)), nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x @ self.weight
+        return y + self.bias
+
+
 @pytest.mark.usefixtures("no_cache")
-def test_kernel_that_inductor_adds_has_no_line(cpu: CpuDevice) -> None:
-    """The seeds of dropout are of no line. That of the module's `forward` would be a wrong one."""
+@pytest.mark.parametrize("pass_", ["forward", "train"])
+@pytest.mark.parametrize(
+    ("build", "op", "lines"),
+    [
+        (Biased, "addmm", ["y = x @ self.weight", "return y + self.bias"]),  # Inductor puts one op for both
+        (
+            Dropped,
+            "randint",
+            ["y = F.dropout(x.sin())", "return y + torch.rand_like(y)"],
+        ),  # and draws all seeds at once
+        (lambda: nn.Linear(8, 8), "addmm", ["return F.linear(input, self.weight, self.bias)"]),  # no code but torch's
+    ],
+)
+def test_kernel_that_inductor_puts_for_others_has_their_lines(
+    cpu: CpuDevice, pass_: Any, build: Callable[[], nn.Module], op: str, lines: list[str]
+) -> None:
+    run = ran(cpu, build, compile={}, dtype="fp32", pass_=pass_)
+    assert None not in run.origins
+    (found,) = (each for name, each in zip(run.kernel_names(), run.origins, strict=True) if op in name)
+    assert found is not None
+    assert [line.code for line in found.lines] == lines
+    assert found.module == type(build()).__name__
 
-    class Dropped(nn.Module):
+
+@pytest.mark.usefixtures("no_cache")
+def test_lines_of_all_graphs_are_kept(cpu: CpuDevice) -> None:
+    """torch keeps what it knows of the last 64 compilations."""
+
+    class Broken(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return F.dropout(x.sin())
+            y = x.sin()
+            torch._dynamo.graph_break()
+            return y.cos()
 
-    run = ran(cpu, Dropped, compile={}, dtype="fp32")
-    found = dict(zip(run.kernel_names(), run.origins, strict=True))
-    assert found.pop("aten::randint") is None
-    assert [origin and origin.lines[0].code for origin in found.values()] == ["return F.dropout(x.sin())"]
+    torch._dynamo.utils.set_compilation_metrics_limit(1)
+    run = ran(cpu, Broken, compile={}, graph_breaks=1)
+    assert [each and each.lines[0].code for each in run.origins] == ["y = x.sin()", "return y.cos()"]
 
 
 @pytest.mark.parametrize(

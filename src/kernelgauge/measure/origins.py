@@ -352,7 +352,10 @@ class Modules:
         """
         found: list[list[str]] = []
         for stack in stacks:
-            for file, line, *_ in reversed(stack):
+            # A line that calls a module of torch belongs to the module around: which of its layers it calls is not known.
+            innermost_first = list(reversed(stack))
+            innermost_first.sort(key=lambda frame: is_of_a_module_of_torch(frame[0]))
+            for file, line, *_ in innermost_first:
                 paths = [path for of, lines, path in self._forwards if line in lines and file in (of, shown_path(of))]
                 if paths:
                     found.append(common_path(paths).split("."))
@@ -448,8 +451,8 @@ def _handle_above(at: _Generated) -> str | None:
 
 
 def _innermost(stack: Stack) -> SourceLine | None:
-    """Return the innermost line of the user's; else of a library."""
-    for wanted in (is_users, is_of_a_library):
+    """Return the innermost line of the user's; else of a library, or of a module of torch."""
+    for wanted in (is_users, is_of_a_library, is_of_a_module_of_torch):
         for file, line, _, code in reversed(stack):
             if wanted(file):
                 return SourceLine(shown_path(file), line, code)
