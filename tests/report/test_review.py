@@ -85,7 +85,7 @@ other kernels, or other counts: 1   (--group kernels)
     time     device time 205.1 us +0.0 %, end to end 301.5 us +0.0 %, host
              dispatch 50.7 us +0.0 %
     what     launches 4 -> 3
-    what     1 kernel less (-53.0 us)
+    what     1 kernel less: nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coo… (-53.0 us)
              nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT
     what     2 GEMMs, 1 pointwise kernel unchanged (+0.0 %, +0.00 us)
 
@@ -128,7 +128,7 @@ def test_text_long_evidence_is_summed_up() -> None:
         stored("a", kernels=mlp_kernels()[:1] * launches, counts=counts(launches=launches)) for launches in (0, 30)
     )
     shown = text(review(H200.device, [Candidate("a", "perf", new)], {"a": old}, {}))
-    assert "    what     30 new kernels (+1680.0 us)" in shown
+    assert "    what     30 new kernels: nvjet_sm90_tst_256x128_64x4_1x2_h_bz_co… (+1680.0" in shown
 
 
 def test_markdown_is_the_text_as_code() -> None:

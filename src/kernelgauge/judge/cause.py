@@ -19,7 +19,9 @@ _NAMED_AT_LEAST = 3
 # Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
 _UNCHANGED = 0.01
 _MOST_CAUSES = 3  # in a verdict; the kernels themselves are all in the results
-_NAMES_WIDTH = 55  # and ``was`` before, and ``and 9 others`` after: 80 columns
+_NAMES_WIDTH = 63  # and ``was`` before: 80 columns
+_HEAD_WIDTH = 56  # and ``(+1234.5 us)`` after
+_LEAST_NAME = 16
 _MOST_LINES = 2  # of code
 _MOST_KINDS = 2  # of the kernels that did not change
 _CODE_WIDTH = 69  # with the label, 80 columns
@@ -188,7 +190,7 @@ def _group_of(groups: list[_Group], stretch: Stretch[_Launch]) -> _Group:
 
 
 def _other_launches(group: _Group) -> str:
-    """Return ``9 kernels instead of 1, twice`` and their names."""
+    """Return ``1 new kernel: NAME``, or ``9 kernels instead of 1, twice`` and the names below."""
     old, new, times = len(group.before), len(group.after), group.places.total()
     often = f", in {times} places" if times > 1 else ""
     if len(group.places) == 1 and times > 1:
@@ -207,20 +209,21 @@ def _other_launches(group: _Group) -> str:
     ]
     if len(dtypes[0]) == len(dtypes[1]) == 1 and dtypes[0] != dtypes[1]:
         head += f", in {dtypes[1][0]} instead of {dtypes[0][0]}"
-    sides = [("was", group.before), ("now", group.after)] if old and new else [("", group.before or group.after)]
-    return "\n".join([head, *(f"{label} {_names(kernels)}".strip() for label, kernels in sides)])
+    named = group.after or group.before
+    first = _names(named, _HEAD_WIDTH - len(f"{head}: "))
+    whole = [] if first == _names(named) else [f"now {_names(named)}" if old and new else _names(named)]
+    return "\n".join([f"{head}: {first}", *([f"was {_names(group.before)}"] if old and new else []), *whole])
 
 
-def _names(kernels: Sequence[_Launch]) -> str:
-    """Return as many names as fit into a line, but one at least."""
+def _names(kernels: Sequence[_Launch], width: int = _NAMES_WIDTH) -> str:
+    """Return as many names as fit into the width; if none does, the start of the first."""
     names = list(dict.fromkeys(kernel.identity.shown for kernel in kernels))
-    shown = names[:1]
-    for name in names[1:]:
-        if len(", ".join([*shown, name])) > _NAMES_WIDTH:
-            break
-        shown.append(name)
-    left = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {_count(left, 'other')}" if left else "")
+    for count in range(len(names), 0, -1):
+        left = f" and {_count(len(names) - count, 'other')}" if count < len(names) else ""
+        text = ", ".join(names[:count])
+        if len(text) + len(left) <= width:
+            return text + left
+    return f"{names[0][: max(width - len(left), _LEAST_NAME) - 1].rstrip('._')}…{left}"
 
 
 def _count(count: int, noun: str) -> str:
