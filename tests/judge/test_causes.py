@@ -29,7 +29,8 @@ UNCHANGED = "unchanged (+0.0 %, +0.00 us)"
 AUTOTUNER = (
     f"Inductor's autotuner chose another launch configuration (+17.3 us)\n{FUSED}: XBLOCK 1024 -> 512, num_warps 4 -> 8"
 )
-SOURCES = "of other source (crp6dxk5 -> c6ftvhgu)"
+SOURCES = "crp6dxk5 -> c6ftvhgu"
+SLOWER = "the same kernel, slower: triton_poi_fused__unsafe_view…"
 TWELVE = [launched(f"kernel_{index}", 10.0) for index in range(12)]
 GATE, UP, MIDDLE, LAST = mlp_kernels()
 
@@ -48,18 +49,18 @@ def judged(before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored
 @pytest.mark.parametrize(
     ("before", "after", "causes", "rest"),
     [
-        (mlp_kernels(), mlp_kernels(us=55.4), [f"the same kernel, slower: {FUSED}  38.1 -> 55.4 us (+17.3 us)"], f"3 GEMMs {UNCHANGED}"),
+        (mlp_kernels(), mlp_kernels(us=55.4), [f"{SLOWER} (+17.3 us)\n{FUSED}  38.1 -> 55.4 us"], f"3 GEMMs {UNCHANGED}"),
         (mlp_kernels(), mlp_kernels(gate=46.0, down=83.0),
-         [f"the same kernel, slower: {DOWN}  53.0 -> 83.0 us (+30.0 us)",
-          f"the same kernel, faster: {GEMM}  56.0 -> 46.0 us (-10.0 us)"],
+         [f"the same kernel, slower: nvjet_sm90_tst_192x128_64x5_1x… (+30.0 us)\n{DOWN}  53.0 -> 83.0 us",
+          f"the same kernel, faster: nvjet_sm90_tst_256x128_64x4_1x… (-10.0 us)\n{GEMM}  56.0 -> 46.0 us"],
          f"1 GEMM, 1 pointwise kernel {UNCHANGED}"),
-        (mlp_kernels(), mlp_kernels(gate=57.0, us=57.1), [f"the same kernel, slower: {FUSED}  38.1 -> 57.1 us (+19.0 us)"],
+        (mlp_kernels(), mlp_kernels(gate=57.0, us=57.1), [f"{SLOWER} (+19.0 us)\n{FUSED}  38.1 -> 57.1 us"],
          "3 GEMMs unchanged (+0.6 %, +1.00 us)"),
         (mlp_kernels(), mlp_kernels(), [], f"3 GEMMs, 1 pointwise kernel {UNCHANGED}"),
         ([fused(38.1)], [fused(55.4, xblock=512)], [AUTOTUNER], ""),
         ([fused(38.1)], [fused(55.4, xblock=512, source=OTHER_SOURCE)],
-         [f"another launch configuration (+17.3 us)\n{FUSED}: XBLOCK 1024 -> 512, num_warps 4 -> 8, {SOURCES}"], ""),
-        ([fused(38.1)], [fused(55.4, source=OTHER_SOURCE)], [f"a kernel of the same name, {SOURCES} (+17.3 us)\n{FUSED}"], ""),
+         [f"another launch configuration (+17.3 us)\n{FUSED}: XBLOCK 1024 -> 512, num_warps 4 -> 8, other source ({SOURCES})"], ""),
+        ([fused(38.1)], [fused(55.4, source=OTHER_SOURCE)], [f"the same name, other source: triton_poi_fused__unsafe_v… (+17.3 us)\n{FUSED}  {SOURCES}"], ""),
         ([launched("b", 10.0)], [launched("c", 12.5)], ["another kernel: c (+2.5 us)\nwas b"], ""),
         ([GATE, LAST], [GATE, MIDDLE, LAST], [f"1 new kernel: {FUSED} (+38.1 us)"], f"2 GEMMs {UNCHANGED}"),
         ([GATE, MIDDLE, LAST], [GATE, LAST], [f"1 kernel less: {FUSED} (-38.1 us)"], f"2 GEMMs {UNCHANGED}"),

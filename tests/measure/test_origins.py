@@ -18,6 +18,7 @@ import torch._inductor.config as inductor
 import torch.nn.functional as F
 from torch import nn
 from torch.overrides import _get_current_function_mode
+from torch.utils.checkpoint import checkpoint
 
 from kernelgauge.errors import shown_path
 from kernelgauge.measure.compiler import compile_counts, is_users, torch_set_up
@@ -255,6 +256,26 @@ def test_backward_of_a_function_has_its_line_and_the_calling_module(cpu: CpuDevi
     run = ran(cpu, lambda: nn.Sequential(Inner()), pass_="train")
     (origin,) = (each for each in run.origins if each is not None and "torch.mul(gradients" in each.lines[0].code)
     assert (origin.module, origin.is_backward) == ("0", True)
+
+
+class Checkpointed(Gated):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.halves, x, use_reentrant=False)
+
+    def halves(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.gate(x) * torch.sigmoid(self.up(x))
+        return self.down(h)
+
+
+def test_what_checkpointing_runs_again_has_its_module(cpu: CpuDevice) -> None:
+    """It runs for the backward pass of whatever comes after it: of `down` here."""
+    run = ran(cpu, lambda: nn.Sequential(Checkpointed()), pass_="train")
+    again = [
+        origin
+        for name, origin in zip(run.kernel_names(), run.origins, strict=True)
+        if name == "aten::sigmoid" and origin is not None
+    ]
+    assert [(origin.module, origin.is_backward) for origin in again] == [("0", False), ("0", True)]
 
 
 @pytest.mark.usefixtures("no_cache")

@@ -66,8 +66,8 @@ same kernels, slower or faster: 1   (--group speed)
     time     device time 205.1 -> 225.2 us  +9.8 % [99.87 % CI +9.4, +10.1]
              REGRESSED
     time     as before: end to end 301.5 us +0.0 %, host dispatch 50.7 us +0.0 %
-    what     the same kernel, slower: triton_poi_fused__unsafe_view_gelu_mul_0
-             38.1 -> 58.1 us (+20.0 us)
+    what     the same kernel, slower: triton_poi_fused__unsafe_view… (+20.0 us)
+             triton_poi_fused__unsafe_view_gelu_mul_0  38.1 -> 58.1 us
     what     3 GEMMs unchanged (+0.0 %, +0.00 us)
 
 same kernels, other launch configuration: 1   (--group configuration)

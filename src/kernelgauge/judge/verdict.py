@@ -13,6 +13,7 @@ __all__ = [
     "DECLARED",
     "MEASUREMENT",
     "NUMERICS",
+    "REASON_WIDTH",
     "STRUCTURE",
     "WORST_FIRST",
     "Reason",
@@ -29,6 +30,7 @@ NUMERICS = "numerics"
 MEASUREMENT = "measurement"  # it failed
 
 
+REASON_WIDTH = 69  # with its label, 80 columns
 _MOST_LINES = 12  # of a failure in the terminal
 _LAST = ("baseline", "accept", "next")  # what to do about it
 

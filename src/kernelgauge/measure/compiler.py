@@ -198,6 +198,14 @@ def _compile_events() -> tuple[CompileEvent, ...]:
     for each in (one for one in reasons if getattr(one, "graph_break", True)):
         frame = next((one for one in reversed(each.user_stack) if not _is_of_torch(one.filename)), None)
         _add(found, "graph break", _graph_break_reason(each.reason), frame)
+    for (
+        each
+    ) in dynamo.get_compilation_metrics():  # after a break in a loop, say, Dynamo leaves the whole function alone
+        if getattr(each, "fail_type", None) == "Unsupported" and (file := each.fail_user_frame_filename):
+            frame = FrameSummary(file, each.fail_user_frame_lineno or 0, each.co_name or "")
+            if not _is_of_torch(file):
+                reason = f"{_graph_break_reason(each.fail_reason or '')}: all of `{each.co_name}` runs eagerly"
+                _add(found, "graph break", reason, frame)
     for code, failures in getattr(dynamo, "guard_failures", {}).items():
         for text in failures:
             guard = str(text).partition("  ")[0].partition(": ")[2] or str(text).partition("\n")[0]
