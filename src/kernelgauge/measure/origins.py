@@ -237,12 +237,10 @@ class _Places:
             line = place.compiled_for or asked.compiled_for
         else:
             line = place.at or asked.at or place.library or asked.library
-        module = place.module or asked.module
-        if not place.module and place.node is not None and place.function in self._callers:
-            # Checkpointing calls the function again, for a node of whatever comes after it.
-            module = common_path(list(dict.fromkeys(self._callers[place.function])))
-        module = module or self._modules.root
-        return None if line is None else Origin(module, (line,), place.node is not None)
+        # Checkpointing calls a function again, for a node of whatever comes after it: its module is that of the first time.
+        again = self._callers.get(place.function) if place.node is not None else None
+        module = place.module or (common_path(list(dict.fromkeys(again))) if again else asked.module)
+        return None if line is None else Origin(module or self._modules.root, (line,), place.node is not None)
 
     def _walk(self, events: Sequence[Any]) -> None:
         waiting = [(event, _Place()) for event in reversed(events)]
@@ -364,9 +362,7 @@ class Modules:
         found: list[list[str]] = []
         for stack in stacks:
             # A line that calls a module of torch belongs to the module around: which of its layers it calls is not known.
-            innermost_first = list(reversed(stack))
-            innermost_first.sort(key=lambda frame: is_of_a_module_of_torch(frame[0]))
-            for file, line, *_ in innermost_first:
+            for file, line, *_ in sorted(stack, key=lambda frame: not is_of_a_module_of_torch(frame[0]))[::-1]:
                 paths = [path for of, lines, path in self._forwards if line in lines and file in (of, shown_path(of))]
                 if paths:
                     found.append(common_path(paths).split("."))
