@@ -82,6 +82,9 @@ class SwiGLU(nn.Module):
             torch.cuda.synchronize()
         if self.fault == "graph_break":
             torch._dynamo.graph_break()
+        if self.fault == "loop_break":
+            for _ in range(2):
+                print(end="")
         if self.fault == "recompile" and self.tag == "never":
             u = u + 1
         if self.fault == "contiguous":
@@ -185,12 +188,10 @@ def failure(results: Results, workload: str) -> Failure:
     return Failure(first.get("cause", "").partition("\n")[0], first.get("code", "").partition("\n")[0])
 
 
-def longest_failure(said: str) -> int:
-    """Return the lines of the longest failure of a verdict that pytest printed."""
-    blocks = re.split(r"(?m)^_{3,} .* _{3,}$|^={3,} .*={3,}$", said)
-    return max(
-        len(block.strip().splitlines()) for block in blocks if ": REGRESSED " in block.strip().partition("\n")[0]
-    )
+def longest_failure(said: str) -> list[str]:
+    """Return the longest failure of a verdict that pytest printed, with what it captured below."""
+    blocks = (each.strip().splitlines() for each in re.split(r"(?m)^_{3,} .* _{3,}$|^={3,} .*={3,}$", said))
+    return max((block for block in blocks if block and ": REGRESSED " in block[0]), key=len)
 
 
 def line_of(code: str) -> str:

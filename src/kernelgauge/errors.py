@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 __all__ = [
+    "OTHER_KERNELS",
     "BaselineError",
     "DisturbedError",
     "KernelgaugeError",
@@ -114,6 +115,9 @@ class DisturbedError(TimesError):
             expected=expected,
             next_command="nvidia-smi   (who uses it?)   nvidia-smi -q -d PERFORMANCE   (is it throttled?)",
         )
+
+
+OTHER_KERNELS = "other kernels when it was timed than when it was profiled"
 
 
 class OtherKernelsError(MeasurementError):

@@ -29,7 +29,8 @@ UNCHANGED = "unchanged (+0.0 %, +0.00 us)"
 AUTOTUNER = (
     f"Inductor's autotuner chose another launch configuration (+17.3 us)\n{FUSED}: XBLOCK 1024 -> 512, num_warps 4 -> 8"
 )
-SOURCES = "of other source (crp6dxk5 -> c6ftvhgu)"
+SOURCES = "crp6dxk5 -> c6ftvhgu"
+SLOWER = "the same kernel, slower: triton_poi_fused__unsafe_view…"
 TWELVE = [launched(f"kernel_{index}", 10.0) for index in range(12)]
 GATE, UP, MIDDLE, LAST = mlp_kernels()
 
@@ -48,21 +49,21 @@ def judged(before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored
 @pytest.mark.parametrize(
     ("before", "after", "causes", "rest"),
     [
-        (mlp_kernels(), mlp_kernels(us=55.4), [f"the same kernel, slower: {FUSED}  38.1 -> 55.4 us (+17.3 us)"], f"3 GEMMs {UNCHANGED}"),
+        (mlp_kernels(), mlp_kernels(us=55.4), [f"{SLOWER} (+17.3 us)\n{FUSED}  38.1 -> 55.4 us"], f"3 GEMMs {UNCHANGED}"),
         (mlp_kernels(), mlp_kernels(gate=46.0, down=83.0),
-         [f"the same kernel, slower: {DOWN}  53.0 -> 83.0 us (+30.0 us)",
-          f"the same kernel, faster: {GEMM}  56.0 -> 46.0 us (-10.0 us)"],
+         [f"the same kernel, slower: nvjet_sm90_tst_192x128_64x5_1x… (+30.0 us)\n{DOWN}  53.0 -> 83.0 us",
+          f"the same kernel, faster: nvjet_sm90_tst_256x128_64x4_1x… (-10.0 us)\n{GEMM}  56.0 -> 46.0 us"],
          f"1 GEMM, 1 pointwise kernel {UNCHANGED}"),
-        (mlp_kernels(), mlp_kernels(gate=57.0, us=57.1), [f"the same kernel, slower: {FUSED}  38.1 -> 57.1 us (+19.0 us)"],
+        (mlp_kernels(), mlp_kernels(gate=57.0, us=57.1), [f"{SLOWER} (+19.0 us)\n{FUSED}  38.1 -> 57.1 us"],
          "3 GEMMs unchanged (+0.6 %, +1.00 us)"),
         (mlp_kernels(), mlp_kernels(), [], f"3 GEMMs, 1 pointwise kernel {UNCHANGED}"),
         ([fused(38.1)], [fused(55.4, xblock=512)], [AUTOTUNER], ""),
         ([fused(38.1)], [fused(55.4, xblock=512, source=OTHER_SOURCE)],
-         [f"another launch configuration (+17.3 us)\n{FUSED}: XBLOCK 1024 -> 512, num_warps 4 -> 8, {SOURCES}"], ""),
-        ([fused(38.1)], [fused(55.4, source=OTHER_SOURCE)], [f"a kernel of the same name, {SOURCES} (+17.3 us)\n{FUSED}"], ""),
-        ([launched("b", 10.0)], [launched("c", 12.5)], ["another kernel (+2.5 us)\nwas b\nnow c"], ""),
-        ([GATE, LAST], [GATE, MIDDLE, LAST], [f"1 new kernel (+38.1 us)\n{FUSED}"], f"2 GEMMs {UNCHANGED}"),
-        ([GATE, MIDDLE, LAST], [GATE, LAST], [f"1 kernel less (-38.1 us)\n{FUSED}"], f"2 GEMMs {UNCHANGED}"),
+         [f"another launch configuration (+17.3 us)\n{FUSED}: XBLOCK 1024 -> 512, num_warps 4 -> 8, other source ({SOURCES})"], ""),
+        ([fused(38.1)], [fused(55.4, source=OTHER_SOURCE)], [f"the same name, other source: triton_poi_fused__unsafe_v… (+17.3 us)\n{FUSED}  {SOURCES}"], ""),
+        ([launched("b", 10.0)], [launched("c", 12.5)], ["another kernel: c (+2.5 us)\nwas b"], ""),
+        ([GATE, LAST], [GATE, MIDDLE, LAST], [f"1 new kernel: {FUSED} (+38.1 us)"], f"2 GEMMs {UNCHANGED}"),
+        ([GATE, MIDDLE, LAST], [GATE, LAST], [f"1 kernel less: {FUSED} (-38.1 us)"], f"2 GEMMs {UNCHANGED}"),
         (TWELVE, [KernelRecord(each.identity, 10.8) for each in TWELVE],
          [f"the same kernel, slower: kernel_{place}  10.0 -> 10.8 us (+0.8 us)" for place in range(3)],
          "9 GEMMs of the same identity (+8.0 %, +7.20 us)"),
@@ -70,7 +71,7 @@ def judged(before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored
          ["the same kernel, slower: kernel_0  10.0 -> 10.8 us (+2.4 us)"], "9 GEMMs of the same identity (+8.0 %, +7.20 us)"),
         # One kernel more in a graph gives those after it other numbers.
         ([fused(38.1), LAST], [launched("triton_poi_fused_add_0", 5.0), launched(f"{FUSED[:-1]}1", 38.1), LAST],
-         ["1 new kernel (+5.0 us)\ntriton_poi_fused_add_0"], None),
+         ["1 new kernel: triton_poi_fused_add_0 (+5.0 us)"], None),
     ],
 )  # fmt: skip
 def test_regression_names_its_causes_and_sums_up_the_rest(
@@ -95,7 +96,7 @@ def test_one_change_in_two_layers_is_one_cause() -> None:
     ]
     verdict = judged((NORM, GATE, NORM), (*PARTS, GATE, *PARTS), origins=tuple(origins))
     assert reasons(verdict, "cause") == [
-        "4 kernels instead of 1, twice (+22.0 us)\nwas vectorized_layer_norm_kernel\nnow pow, mean, rsqrt, mul"
+        "4 kernels instead of 1, twice: pow, mean, rsqrt, mul (+22.0 us)\nwas vectorized_layer_norm_kernel"
     ]
     assert reasons(verdict, "code") == ["layers.*.norm  model.py:26  y * rsqrt(y)"]
 
@@ -103,7 +104,7 @@ def test_one_change_in_two_layers_is_one_cause() -> None:
 def test_code_of_forward_and_backward_is_one_line() -> None:
     origins = (origin(7, "h * s"), origin(1), origin(7, "h * s", is_backward=True))
     verdict = judged((GATE,), (PARTS[0], GATE, PARTS[1]), origins=origins)
-    assert reasons(verdict, "cause") == ["2 new kernels, in 2 places (+8.0 us)\npow, mean"]
+    assert reasons(verdict, "cause") == ["2 new kernels, in 2 places: pow, mean (+8.0 us)"]
     assert reasons(verdict, "code") == ["mlp (forward and backward)  model.py:7  h * s"]
 
 
@@ -144,7 +145,7 @@ def test_more_lines_and_causes_than_fit_are_counted() -> None:
         origins=(*(one for number in range(5) for one in (None, origin(number))), None),
     )
     assert [text.partition("\n")[0] for text in reasons(many, "cause")][2:] == [
-        "1 new kernel (+8.0 us)",
+        "1 new kernel: new_2 (+8.0 us)",
         "2 more (+13.0 us)",
     ]
 
@@ -158,6 +159,27 @@ def test_long_path_of_a_module_leaves_room_for_the_line() -> None:
     assert code.startswith("…")
     assert code.endswith("linear.weight_norm (backward)  models/language/attention.py:1234…")
     assert len(code) <= 81 - len("  code     ")
+
+
+LONG = "triton_poi_fused__unsafe_view_mul_silu_silu_backward_view_add_clone_transpose"
+START, WHOLE = "triton_poi_fused__unsafe_view_mul_silu", "triton_poi_fused__unsafe_view_mul_silu...add_clone_transpose"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [
+        ([], [LONG], [f"1 new kernel: {START}… (+4.0 us)", WHOLE]),
+        (["b"], [LONG], [f"another kernel: {START}… (+0.0 us)", "was b", f"now {WHOLE}"]),
+        ([f"{LONG}_{word}" for word in ("a", "b")], [],
+         ["2 kernels less: triton_poi_fused__unsafe_vi… and 1 other (-8.0 us)"]),
+        ([], ["a" * 20, "b" * 20, "c" * 20], [f"3 new kernels: {'a' * 20} and 2 others (+12.0 us)", f"{'a' * 20}, {'b' * 20} and 1 other"]),
+    ],
+)  # fmt: skip
+def test_names_that_do_not_fit_are_whole_below(before: list[str], after: list[str], cause: list[str]) -> None:
+    old, new = ([GATE, *(launched(name, 4.0) for name in names), LAST] for names in (before, after))
+    (shown,) = reasons(judged(old, new), "cause")
+    assert shown.split("\n")[: len(cause)] == cause
+    assert all(len(line) <= 80 - len("  cause    ") for line in shown.split("\n"))
 
 
 def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:

@@ -147,7 +147,7 @@ ITEM = ("aten::item: Memcpy DtoH (Device -> Pinned), 2 bytes", "aten::item: cuda
     ("before", "after", "causes"),
     [
         ({}, {"copies": 3}, [f"{CLONE}, 2 times", ITEM[0]]),
-        ({}, {"copies": 3, "synchronizations": 1}, [f"{CLONE}, 2 times", f"{ITEM[0]}; cudaStreamSynchronize"]),
+        ({}, {"copies": 3, "synchronizations": 1}, [f"{CLONE}, 2 times", f"{ITEM[0]};\ncudaStreamSynchronize"]),
         ({"copies": 3}, {"copies": 3, "memsets": 9}, []),
     ],
 )

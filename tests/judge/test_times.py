@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernelgauge.judge import Baseline, Limits, RelativeChange, Status, Verdict, compare, judge_time
-from kernelgauge.run import Run, Sample, Timer
+from kernelgauge.errors import OTHER_KERNELS
+from kernelgauge.judge import Baseline, Limits, RelativeChange, Status, Verdict, compare, judge_time, not_measured
+from kernelgauge.run import CompileEvent, Run, Sample, Timer
 from tests.builders import ELSEWHERE, HERE, calibrated, counts, fingerprint, mlp_kernels, pair, reasons, run
 
 DEVICE, HOST, LATENCY = Timer.DEVICE, Timer.HOST, Timer.END_TO_END
@@ -242,3 +243,19 @@ GPU_CHANGED = "the GPU itself changed its speed (reference copy +0.0 %, gemm +1.
 )
 def test_regression_names_its_cause(timer: Timer, factor: float, changes: Any, label: str, expected: list[str]) -> None:
     assert reasons(judged(factor, timer=timer, **changes), label) == expected
+
+
+def test_time_of_other_kernels_says_what_to_look_for() -> None:
+    """Calls differ by what the code does: the GPU is no suspect."""
+    event = CompileEvent("recompile", "size mismatch at index 0", "model.py", 7, "x = self.up(x)", "mlp")
+    why = f"{OTHER_KERNELS}: cos"
+    observed = run(device=None, incomplete=why, counts=counts(recompiles=2), compile_events=(event,))
+    verdict = not_measured(DEVICE, observed)
+    assert verdict.headline == f"device time was not measured: {OTHER_KERNELS}"
+    assert [(each.label, each.text.partition(",")[0]) for each in verdict.reasons] == [
+        ("cause", "recompile: size mismatch at index 0"),
+        ("code", "mlp  model.py:7  x = self.up(x)"),
+        ("kernels", "cos"),
+        ("next", "make each call launch the same: look for a recompile"),
+    ]
+    assert "nvidia-smi" in str(not_measured(DEVICE, run(device=None, incomplete="the machine changed its speed")))

@@ -18,6 +18,7 @@ import torch._inductor.config as inductor
 import torch.nn.functional as F
 from torch import nn
 from torch.overrides import _get_current_function_mode
+from torch.utils.checkpoint import checkpoint
 
 from kernelgauge.errors import shown_path
 from kernelgauge.measure.compiler import compile_counts, is_users, torch_set_up
@@ -257,6 +258,26 @@ def test_backward_of_a_function_has_its_line_and_the_calling_module(cpu: CpuDevi
     assert (origin.module, origin.is_backward) == ("0", True)
 
 
+class Checkpointed(Gated):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.halves, x, use_reentrant=False)
+
+    def halves(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.gate(x) * torch.sigmoid(self.up(x))
+        return self.down(h)
+
+
+def test_what_checkpointing_runs_again_has_its_module(cpu: CpuDevice) -> None:
+    """It runs for the backward pass of whatever comes after it: of `down` here."""
+    run = ran(cpu, lambda: nn.Sequential(Checkpointed()), pass_="train")
+    again = [
+        origin
+        for name, origin in zip(run.kernel_names(), run.origins, strict=True)
+        if name == "aten::sigmoid" and origin is not None
+    ]
+    assert [(origin.module, origin.is_backward) for origin in again] == [("0", False), ("0", True)]
+
+
 @pytest.mark.usefixtures("no_cache")
 def test_compiled_backward_pass_is_marked(cpu: CpuDevice) -> None:
     run = ran(cpu, Gated, compile={}, pass_="train")
@@ -313,18 +334,60 @@ def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: CpuDevice) -
     assert before["one"] == before["two"]
 
 
+class Dropped(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.dropout(x.sin())
+        return y + torch.rand_like(y)
+
+
+class Biased(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(8, 8)), nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x @ self.weight
+        return y + self.bias
+
+
 @pytest.mark.usefixtures("no_cache")
-def test_kernel_that_inductor_adds_has_no_line(cpu: CpuDevice) -> None:
-    """The seeds of dropout are of no line. That of the module's `forward` would be a wrong one."""
+@pytest.mark.parametrize("pass_", ["forward", "train"])
+@pytest.mark.parametrize(
+    ("build", "op", "lines"),
+    [
+        (Biased, "addmm", ["y = x @ self.weight", "return y + self.bias"]),  # Inductor puts one op for both
+        (
+            Dropped,
+            "randint",
+            ["y = F.dropout(x.sin())", "return y + torch.rand_like(y)"],
+        ),  # and draws all seeds at once
+        (lambda: nn.Linear(8, 8), "addmm", ["return F.linear(input, self.weight, self.bias)"]),  # no code but torch's
+    ],
+)
+def test_kernel_that_inductor_puts_for_others_has_their_lines(
+    cpu: CpuDevice, pass_: Any, build: Callable[[], nn.Module], op: str, lines: list[str]
+) -> None:
+    run = ran(cpu, build, compile={}, dtype="fp32", pass_=pass_)
+    assert None not in run.origins
+    (found,) = (each for name, each in zip(run.kernel_names(), run.origins, strict=True) if op in name)
+    assert found is not None
+    assert [line.code for line in found.lines] == lines
+    assert found.module == type(build()).__name__
 
-    class Dropped(nn.Module):
+
+@pytest.mark.usefixtures("no_cache")
+def test_lines_of_all_graphs_are_kept(cpu: CpuDevice) -> None:
+    """torch keeps what it knows of the last 64 compilations."""
+
+    class Broken(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return F.dropout(x.sin())
+            y = x.sin()
+            torch._dynamo.graph_break()
+            return y.cos()
 
-    run = ran(cpu, Dropped, compile={}, dtype="fp32")
-    found = dict(zip(run.kernel_names(), run.origins, strict=True))
-    assert found.pop("aten::randint") is None
-    assert [origin and origin.lines[0].code for origin in found.values()] == ["return F.dropout(x.sin())"]
+    torch._dynamo.utils.set_compilation_metrics_limit(1)
+    run = ran(cpu, Broken, compile={}, graph_breaks=1)
+    assert [each and each.lines[0].code for each in run.origins] == ["y = x.sin()", "return y.cos()"]
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ same kernels, slower or faster: 1   (--group speed)
     time     GPU time 205.1 -> 225.2 us  +9.8 % [99.87 % CI +9.4, +10.1]
              REGRESSED
     time     as before: end to end 301.5 us +0.0 %, host dispatch 50.7 us +0.0 %
-    what     the same kernel, slower: triton_poi_fused__unsafe_view_gelu_mul_0
-             38.1 -> 58.1 us (+20.0 us)
+    what     the same kernel, slower: triton_poi_fused__unsafe_view… (+20.0 us)
+             triton_poi_fused__unsafe_view_gelu_mul_0  38.1 -> 58.1 us
     what     3 GEMMs unchanged (+0.0 %, +0.00 us)
 
 same kernels, other launch configuration: 1   (--group configuration)
@@ -85,7 +85,7 @@ other kernels, or other counts: 1   (--group kernels)
     time     GPU time 205.1 us +0.0 %, end to end 301.5 us +0.0 %, host dispatch
              50.7 us +0.0 %
     what     launches 4 -> 3
-    what     1 kernel less (-53.0 us)
+    what     1 kernel less: nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coo… (-53.0 us)
              nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT
     what     2 GEMMs, 1 pointwise kernel unchanged (+0.0 %, +0.00 us)
 
@@ -128,7 +128,7 @@ def test_text_long_evidence_is_summed_up() -> None:
         stored("a", kernels=mlp_kernels()[:1] * launches, counts=counts(launches=launches)) for launches in (0, 30)
     )
     shown = text(review(H200.device, [Candidate("a", "perf", new)], {"a": old}, {}))
-    assert "    what     30 new kernels (+1680.0 us)" in shown
+    assert "    what     30 new kernels: nvjet_sm90_tst_256x128_64x4_1x2_h_bz_co… (+1680.0" in shown
 
 
 def test_markdown_is_the_text_as_code() -> None:

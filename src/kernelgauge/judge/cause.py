@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from ..run import Counts, Origin, Run, SourceLine, common_path
 from ..trace.difference import KernelChange, Stretch, stretches
 from ..trace.kernel import KernelIdentity, KernelRecord, configuration_change, was_autotuned
-from .verdict import Reason
+from .verdict import REASON_WIDTH, Reason
 
 __all__ = ["Cause", "cause_reasons", "compile_causes", "count_causes", "kernel_causes"]
 
@@ -19,10 +20,11 @@ _NAMED_AT_LEAST = 3
 # Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
 _UNCHANGED = 0.01
 _MOST_CAUSES = 3  # in a verdict; the kernels themselves are all in the results
-_NAMES_WIDTH = 55  # and ``was`` before, and ``and 9 others`` after: 80 columns
+_NAMES_WIDTH = 63  # and ``was`` before: 80 columns
+_HEAD_WIDTH = 56  # and ``(+1234.5 us)`` after
+_LEAST_NAME = 16
 _MOST_LINES = 2  # of code
 _MOST_KINDS = 2  # of the kernels that did not change
-_CODE_WIDTH = 69  # with the label, 80 columns
 _LEAST_MODULE = 16
 _TIMES = {2: ", twice"}
 _PASSES = {
@@ -58,7 +60,8 @@ def cause_reasons(causes: Sequence[Cause]) -> list[Reason]:
     for cause in ordered[:_MOST_CAUSES]:
         first, *rest = cause.text.split("\n")
         cost = "" if cause.delta_us is None else f" ({cause.delta_us:+.1f} us)"
-        reasons.append(Reason("cause", "\n".join([first + cost, *rest])))
+        first, *more = textwrap.wrap(first, REASON_WIDTH - len(cost)) or [first]
+        reasons.append(Reason("cause", "\n".join([first + cost, *more, *rest])))
         code = "\n".join(_code_lines(cause))
         reasons += [Reason("code", code)] if code else []
     left = ordered[_MOST_CAUSES:]
@@ -90,10 +93,10 @@ def _code_lines(cause: Cause) -> list[str]:
 def _code_line(module: str, pass_: str, line: SourceLine) -> str:
     """Return them in one line: where that is too long, without the end of the code, then without the start of the module's path."""
     place = f"{pass_}  {line.file}:{line.line}"
-    room = max(_CODE_WIDTH - len(place), _LEAST_MODULE)
+    room = max(REASON_WIDTH - len(place), _LEAST_MODULE)
     path = module if len(module) <= room else f"…{module[1 - room :]}"
     text = f"{path}{place}  {line.code}".strip()
-    return text if len(text) <= _CODE_WIDTH else f"{text[: max(_CODE_WIDTH - 1, len(path + place))].rstrip()}…"
+    return text if len(text) <= REASON_WIDTH else f"{text[: max(REASON_WIDTH - 1, len(path + place))].rstrip()}…"
 
 
 # -- kernels --------------------------------------------------------------------------------------------------------------
@@ -188,7 +191,7 @@ def _group_of(groups: list[_Group], stretch: Stretch[_Launch]) -> _Group:
 
 
 def _other_launches(group: _Group) -> str:
-    """Return ``9 kernels instead of 1, twice`` and their names."""
+    """Return ``1 new kernel: NAME``, or ``9 kernels instead of 1, twice`` and the names below."""
     old, new, times = len(group.before), len(group.after), group.places.total()
     often = f", in {times} places" if times > 1 else ""
     if len(group.places) == 1 and times > 1:
@@ -207,20 +210,21 @@ def _other_launches(group: _Group) -> str:
     ]
     if len(dtypes[0]) == len(dtypes[1]) == 1 and dtypes[0] != dtypes[1]:
         head += f", in {dtypes[1][0]} instead of {dtypes[0][0]}"
-    sides = [("was", group.before), ("now", group.after)] if old and new else [("", group.before or group.after)]
-    return "\n".join([head, *(f"{label} {_names(kernels)}".strip() for label, kernels in sides)])
+    named = group.after or group.before
+    first = _names(named, _HEAD_WIDTH - len(f"{head}: "))
+    whole = [] if first == _names(named) else [f"now {_names(named)}" if old and new else _names(named)]
+    return "\n".join([f"{head}: {first}", *([f"was {_names(group.before)}"] if old and new else []), *whole])
 
 
-def _names(kernels: Sequence[_Launch]) -> str:
-    """Return as many names as fit into a line, but one at least."""
+def _names(kernels: Sequence[_Launch], width: int = _NAMES_WIDTH) -> str:
+    """Return as many names as fit into the width; if none does, the start of the first."""
     names = list(dict.fromkeys(kernel.identity.shown for kernel in kernels))
-    shown = names[:1]
-    for name in names[1:]:
-        if len(", ".join([*shown, name])) > _NAMES_WIDTH:
-            break
-        shown.append(name)
-    left = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {_count(left, 'other')}" if left else "")
+    for count in range(len(names), 0, -1):
+        left = f" and {_count(len(names) - count, 'other')}" if count < len(names) else ""
+        text = ", ".join(names[:count])
+        if len(text) + len(left) <= width:
+            return text + left
+    return f"{names[0][: max(width - len(left), _LEAST_NAME) - 1].rstrip('._')}…{left}"
 
 
 def _count(count: int, noun: str) -> str:
@@ -252,20 +256,20 @@ def _what_changed(change: KernelChange[_Launch], *, is_timed: bool) -> str:
     assert change.before is not None
     assert change.after is not None
     before, after = change.before.identity, change.after.identity
-    configuration = configuration_change(before, after)
+    configuration, source = configuration_change(before, after), _other_source(before, after)
     if is_timed and was_autotuned(before, after):
         return f"Inductor's autotuner chose another launch configuration\n{after.shown}: {configuration}"
     if configuration and (is_timed or not after.is_inductors):
-        return f"another launch configuration\n{after.shown}: {configuration}{_other_source(before, after)}"
-    if is_timed and (source := _other_source(before, after)):
-        return f"a kernel of the same name{source}\n{after.shown}"
+        return f"another launch configuration\n{after.shown}: {configuration}{f', other source ({source})' if source else ''}"
+    if is_timed and source:
+        return _headed("the same name, other source: ", change.after, source)
     return ""
 
 
 def _other_source(before: KernelIdentity, after: KernelIdentity) -> str:
     if None in (before.source_hash, after.source_hash) or before.source_hash == after.source_hash:
         return ""
-    return f", of other source ({str(before.source_hash)[:8]} -> {str(after.source_hash)[:8]})"
+    return f"{str(before.source_hash)[:8]} -> {str(after.source_hash)[:8]}"
 
 
 def _slower(change: KernelChange[_Launch]) -> str:
@@ -273,7 +277,14 @@ def _slower(change: KernelChange[_Launch]) -> str:
     assert change.after is not None
     how = "slower" if change.delta_us > 0 else "faster"
     times = f"{change.before.device_time_us:.1f} -> {change.after.device_time_us:.1f} us"
-    return f"the same kernel, {how}: {change.after.identity.shown}  {times}"
+    return _headed(f"the same kernel, {how}: ", change.after, times)
+
+
+def _headed(head: str, kernel: _Launch, details: str) -> str:
+    """Return all in one line if it fits; else the first line has the kernel's name, or the start of it."""
+    name, shown = kernel.identity.shown, _names([kernel], _HEAD_WIDTH - len(head))
+    text = f"{head}{name}  {details}"
+    return text if len(text) <= _HEAD_WIDTH else f"{head}{shown}\n{details if shown == name else f'{name}  {details}'}"
 
 
 def _rest(rest: Sequence[KernelChange[_Launch]]) -> str:

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
+import msgspec
+
+from ..errors import OTHER_KERNELS
 from ..run import Run, Timer, observe
 from .baseline import Baseline, Comparison, Entry, Likeness, gemm_kernel, is_other_choice, references_us
-from .cause import cause_reasons, count_causes, kernel_causes
+from .cause import cause_reasons, compile_causes, count_causes, kernel_causes
 from .structure import configuration_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, mean_of, prior_for, reference_moves
 from .verdict import RATIO, Reason, Status, Verdict
@@ -20,6 +23,10 @@ __all__ = ["describe_choice", "judge_ratio", "judge_time", "not_measured"]
 # What is known of other machines, beside two sets of processes that show their own spread. Simulated (tests/judge/test_two_sets.py):
 # with noise of ten times what is expected, three processes of each side raise no more false alarms than they may.
 _DOF_BESIDE_TWO_SETS = 2.0
+_WHAT_DIFFERS = (
+    "make each call launch the same: look for a recompile, for a branch or\n"
+    "shape that depends on data, and for an autotuner (cudnn.benchmark)"
+)
 _SHOWN_TRANSFERS = 0.1  # of the time without kernels: less is not what a call waits for
 
 
@@ -143,11 +150,15 @@ def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: i
 
 def not_measured(timer: Timer, run: Run) -> Verdict:
     """Return the verdict about a time that is missing."""
-    why = "" if run.incomplete is None else f": {run.incomplete}"
-    reasons = (
-        (Reason("next", "nvidia-smi -q -d PERFORMANCE,PIDS   (throttled, or shared?)"),) if run.gpu and why else ()
-    )
-    return Verdict(Status.INVALID, run.workload, timer.label, f"{timer.label} was not measured{why}", reasons)
+    why, reasons = run.incomplete or "", []
+    if why.startswith(OTHER_KERNELS):
+        why, _, kernels = why.partition(": ")
+        recompiles = cause_reasons(compile_causes(run, msgspec.structs.replace(run.counts, recompiles=0)))
+        reasons = [*recompiles, Reason("kernels", kernels), Reason("next", _WHAT_DIFFERS)]
+    elif run.gpu and why:
+        reasons = [Reason("next", "nvidia-smi -q -d PERFORMANCE,PIDS   (throttled, or shared?)")]
+    headline = f"{timer.label} was not measured" + (f": {why}" if why else "")
+    return Verdict(Status.INVALID, run.workload, timer.label, headline, tuple(reasons))
 
 
 def _headline(compared: ComparedTime, after: ProcessTime) -> str:

@@ -14,6 +14,7 @@ __all__ = [
     "MEASUREMENT",
     "NUMERICS",
     "RATIO",
+    "REASON_WIDTH",
     "STRUCTURE",
     "WORST_FIRST",
     "Reason",
@@ -31,6 +32,7 @@ RATIO = "ratio"  # of the times of two variants in one run
 MEASUREMENT = "measurement"  # it failed
 
 
+REASON_WIDTH = 69  # with its label, 80 columns
 _MOST_LINES = 12  # of a failure in the terminal
 _LAST = ("baseline", "accept", "next")  # what to do about it
 

@@ -7,8 +7,8 @@ import logging
 import os
 import re
 import sysconfig
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, wraps
 from pathlib import Path
@@ -37,6 +37,8 @@ __all__ = [
 
 
 _BASIC_PROVENANCE = 2  # level: the lines of each kernel, without what costs time to compile (torch/_inductor/config.py)
+_MOST_COMPILATIONS = 100_000  # whose metrics are kept: 64 are fewer than one workload may have
+_BETWEEN_STACKS = "\n\n"
 _structured_trace = logging.getLogger("torch.__trace")
 
 
@@ -89,7 +91,13 @@ def compiled_graphs(since: int = 0) -> list[CompiledGraph]:
     """Return the graphs compiled since the last `reset_compiler`, without the first ones. A torch before 2.10 has none."""
     traced = dict(list(_traced.items())[since:])
     return [
-        CompiledGraph(json.loads(text), frozenset(traced[each.compile_id]))
+        CompiledGraph(
+            {
+                handle: list(dict.fromkeys(one for each in stacks for one in _apart(each)))
+                for handle, stacks in json.loads(text).items()
+            },
+            frozenset(traced[each.compile_id]),
+        )
         for each in _compilations().get_compilation_metrics()
         for text in getattr(each, "inductor_provenance", None) or ()
         if each.compile_id in traced
@@ -100,28 +108,82 @@ _traced: dict[str, set[str]] = {}  # the stacks of each graph, by the id of its 
 
 
 @contextmanager
-def _tracing_recorded() -> Iterator[None]:
-    """Keep the stacks of each graph that Dynamo hands to Inductor. To import Inductor here would cost eager suites seconds."""
+def _stacks_kept() -> Iterator[None]:
+    """Keep the stacks of each graph that Dynamo hands to Inductor, and have both keep those that they would drop."""
+    import torch._dynamo.utils as dynamo
     from torch._dynamo.output_graph import OutputGraph
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
-    output_graph: Any = OutputGraph
-    compile_graph = getattr(output_graph, "call_user_compiler", None)
-    if compile_graph is None:  # a private name: without it, lines of cached graphs are not known
-        yield
-        return
-
-    @wraps(compile_graph)
-    def recorded(self: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+    def compile_graph(original: Any, self: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+        _keep_stacks_in_inductor(wrappers)
         stacks = _traced.setdefault(str(torch._guards.CompileContext.current_compile_id()), set())
         graphs = [one for each in graph.modules() if (one := getattr(each, "graph", None)) is not None]
-        stacks.update(text for one in graphs for node in one.nodes if (text := node.meta.get("stack_trace")))
-        return compile_graph(self, graph, *args, **kwargs)
+        stacks.update(text for one in graphs for node in one.nodes if (text := _stack(node)))
+        return original(self, graph, *args, **kwargs)
 
-    output_graph.call_user_compiler = recorded
-    try:
+    set_limit = getattr(dynamo, "set_compilation_metrics_limit", lambda _: None)
+    with ExitStack() as wrappers:
+        _wrap(wrappers, OutputGraph, "call_user_compiler", compile_graph)
+        # Dynamo leaves out the frames of torch's own modules: a graph of one of them alone would have no line.
+        _wrap(wrappers, InstructionTranslatorBase, "is_co_filename_from_nn_modules", lambda *_: False)
+        set_limit(_MOST_COMPILATIONS)
+        wrappers.callback(set_limit, getattr(dynamo, "DEFAULT_COMPILATION_METRICS_LIMIT", 64))
         yield
-    finally:
-        output_graph.call_user_compiler = compile_graph
+
+
+def _keep_stacks_in_inductor(wrappers: ExitStack) -> None:
+    """Give the nodes that Inductor adds to a graph the stacks of those that they stand for. To import it takes seconds."""
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.pattern_matcher import ReplacementPatternEntry
+
+    def replace(original: Any, match: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+        stacks = _joined(sorted(match.nodes))  # `mm` and `add`, say, which become one `addmm`
+        before = set(graph.nodes)
+        result = original(match, graph, *args, **kwargs)
+        for node in graph.nodes:
+            if node not in before and stacks:
+                node.meta["stack_trace"] = stacks
+        return result
+
+    def lower(original: Any, self: Any, *args: Any) -> Any:
+        for node in reversed(self.module.graph.nodes):
+            if (
+                not _stack(node) and not node.all_input_nodes
+            ):  # the seeds of random numbers: they are there for their users
+                node.meta["stack_trace"] = _joined(sorted(node.users))
+        return original(self, *args)
+
+    _wrap(wrappers, ReplacementPatternEntry, "replace_with_graph", replace)
+    _wrap(wrappers, GraphLowering, "run", lower)
+
+
+def _wrap(wrappers: ExitStack, owner: Any, name: str, function: Any) -> None:
+    """Call `function` with a private function of torch in its place, until the end; a torch without it goes without."""
+    original = getattr(owner, name, None)
+    if original is None or hasattr(original, "is_wrapped_by_us"):
+        return
+
+    @wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return function(original, *args, **kwargs)
+
+    wrapped.is_wrapped_by_us = True  # type: ignore[attr-defined]
+    was = vars(owner)[name]
+    setattr(owner, name, staticmethod(wrapped) if isinstance(was, staticmethod) else wrapped)
+    wrappers.callback(setattr, owner, name, was)
+
+
+def _stack(node: Any) -> str:
+    return node.meta.get("stack_trace") or ""
+
+
+def _joined(nodes: Iterable[Any]) -> str:
+    """Return the stacks of several nodes as one, from which `_apart` takes them."""
+    return _BETWEEN_STACKS.join(dict.fromkeys(text for node in nodes for text in _apart(_stack(node))))
+
+
+def _apart(text: str) -> list[str]:
+    return [each for each in text.split(_BETWEEN_STACKS) if each.strip()]
 
 
 def _compile_events() -> tuple[CompileEvent, ...]:
@@ -136,6 +198,14 @@ def _compile_events() -> tuple[CompileEvent, ...]:
     for each in (one for one in reasons if getattr(one, "graph_break", True)):
         frame = next((one for one in reversed(each.user_stack) if not _is_of_torch(one.filename)), None)
         _add(found, "graph break", _graph_break_reason(each.reason), frame)
+    for (
+        each
+    ) in dynamo.get_compilation_metrics():  # after a break in a loop, say, Dynamo leaves the whole function alone
+        if getattr(each, "fail_type", None) == "Unsupported" and (file := each.fail_user_frame_filename):
+            frame = FrameSummary(file, each.fail_user_frame_lineno or 0, each.co_name or "")
+            if not _is_of_torch(file):
+                reason = f"{_graph_break_reason(each.fail_reason or '')}: all of `{each.co_name}` runs eagerly"
+                _add(found, "graph break", reason, frame)
     for code, failures in getattr(dynamo, "guard_failures", {}).items():
         for text in failures:
             guard = str(text).partition("  ")[0].partition(": ")[2] or str(text).partition("\n")[0]
@@ -243,7 +313,7 @@ def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
     if deterministic:
         inductor.deterministic = True
     try:
-        with _tracing_recorded():
+        with _stacks_kept():
             yield
     finally:
         torch.set_rng_state(numbers)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ..errors import DisturbedError, OtherKernelsError, WorkloadError
+from ..errors import OTHER_KERNELS, DisturbedError, OtherKernelsError, WorkloadError
 from ..run import Sample, Timer, summarize
 from ..trace import KernelIdentity
 from ..workload import Workload
@@ -115,7 +115,7 @@ class Rounds:
         got, expected = without(timed, self._profiled), without(self._profiled, timed)
         if not any(identity.is_inductors for identity in (*got, *expected)):
             raise WorkloadError(
-                f"{self._workload.id}: other kernels when it was timed than when it was profiled",
+                f"{self._workload.id}: {OTHER_KERNELS}",
                 got=listed(got),
                 expected=listed(expected),
             )

@@ -185,6 +185,7 @@ class _Place:
         generated: the line of Inductor's that is further in than these.
         compiled_for: the line that called the compiled function around it.
         node: what autograd ran; None: it is no part of a backward pass.
+        function: the user's function that `at` is in, by its file and first line.
     """
 
     module: str = ""
@@ -193,6 +194,7 @@ class _Place:
     generated: _Generated | None = None
     compiled_for: SourceLine | None = None
     node: _Node | None = None
+    function: tuple[str, int] | None = None
 
 
 class _Places:
@@ -203,6 +205,7 @@ class _Places:
         self._files = _Files()
         self._places: dict[int, _Place] = {}  # by the id of the op
         self._forward: dict[_Node, _Place] = {}  # of the last op that has the number
+        self._callers: dict[tuple[str, int] | None, list[str]] = {}  # modules whose forward ops a function has
         self._threads = {each.correlation_id(): each.fwd_thread_id() for each in session.events()}
         self._waits: list[_Place] = []  # calls that wait and that no op makes: `torch.cuda.synchronize`
         # A workload may run code that others had compiled: but of graphs with the same kernels, its own come first.
@@ -234,8 +237,10 @@ class _Places:
             line = place.compiled_for or asked.compiled_for
         else:
             line = place.at or asked.at or place.library or asked.library
-        module = place.module or asked.module or self._modules.root
-        return None if line is None else Origin(module, (line,), place.node is not None)
+        # Checkpointing calls a function again, for a node of whatever comes after it: its module is that of the first time.
+        again = self._callers.get(place.function) if place.node is not None else None
+        module = place.module or (common_path(list(dict.fromkeys(again))) if again else asked.module)
+        return None if line is None else Origin(module or self._modules.root, (line,), place.node is not None)
 
     def _walk(self, events: Sequence[Any]) -> None:
         waiting = [(event, _Place()) for event in reversed(events)]
@@ -257,7 +262,8 @@ class _Places:
                 self._waits.append(place)
             return place
         if extra.module is not None:
-            place = replace(place, module=self._modules.names.get(extra.module.self_ptr, place.module))
+            module = self._modules.names.get(extra.module.self_ptr, place.module)
+            place = replace(place, module=module, function=None)
         file = self._files.full(extra.callsite.file_name)
         if extra.callsite.function_name == _Forwarding.__torch_function__.__name__:
             return place
@@ -265,7 +271,8 @@ class _Places:
             return _Place(library=_source_line(file, extra.callsite.line_number))
         if file is not None and is_users(file):  # an operator in it has no frame, and its line is not the caller's
             code = f"in {_RESUMED.sub(_AFTER_BREAK, extra.callsite.function_name)}"
-            place = replace(place, at=SourceLine(shown_path(file), extra.callsite.line_number, code), generated=None)
+            at = SourceLine(shown_path(file), extra.callsite.line_number, code)
+            place = replace(place, at=at, generated=None, function=(file, extra.callsite.line_number))
         return place
 
     def _at(self, place: _Place, name: str, number: int) -> _Place:
@@ -289,6 +296,8 @@ class _Places:
         elif extra.sequence_number >= 0:
             # An op without a gradient has the number of the next node too.
             self._forward[_Node(event.start_tid, extra.sequence_number)] = place
+        if place.node is None and place.function is not None:
+            self._callers.setdefault(place.function, []).append(place.module)
         self._places.setdefault(event.correlation_id, place)
         return place
 
@@ -352,7 +361,8 @@ class Modules:
         """
         found: list[list[str]] = []
         for stack in stacks:
-            for file, line, *_ in reversed(stack):
+            # A line that calls a module of torch belongs to the module around: which of its layers it calls is not known.
+            for file, line, *_ in sorted(stack, key=lambda frame: not is_of_a_module_of_torch(frame[0]))[::-1]:
                 paths = [path for of, lines, path in self._forwards if line in lines and file in (of, shown_path(of))]
                 if paths:
                     found.append(common_path(paths).split("."))
@@ -448,8 +458,8 @@ def _handle_above(at: _Generated) -> str | None:
 
 
 def _innermost(stack: Stack) -> SourceLine | None:
-    """Return the innermost line of the user's; else of a library."""
-    for wanted in (is_users, is_of_a_library):
+    """Return the innermost line of the user's; else of a library, or of a module of torch."""
+    for wanted in (is_users, is_of_a_library, is_of_a_module_of_torch):
         for file, line, _, code in reversed(stack):
             if wanted(file):
                 return SourceLine(shown_path(file), line, code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from ..errors import TimesError
+from ..errors import OTHER_KERNELS, TimesError
 from ..run import Timer, summarize
 from ..workload import Workload
 from .conditions import Reading, disturbances, highest_clock_mhz
@@ -174,7 +174,7 @@ def _require_same_kernels(workload: Workload, structure: ProfilerSession, timed:
     expected, got = ([execution.identity for execution in session.executions[0]] for session in (structure, timed))
     if told_apart(got) != told_apart(expected):
         raise TimesError(
-            f"{workload.id}: other kernels when it was timed than when it was profiled",
+            f"{workload.id}: {OTHER_KERNELS}",
             got=listed(without(got, expected)[:_SHOWN_KERNELS]),
             expected=listed(without(expected, got)[:_SHOWN_KERNELS]),
         )

@@ -181,8 +181,13 @@ def _cannot_collect(session: pytest.Session) -> bool:
     return hasattr(session.config, "workerinput") and bool(session.testsfailed) and not goes_on
 
 
-# What libkineto says to the standard error of each session: "USDT:2026-11-23 17:01:47 12461:12461 Handler.cpp:52] profiler_start".
-_PROFILERS_LINE = re.compile(r"^(?:USDT|STAGE|INFO):\d{4}-\d\d-\d\d [^\n]*\.cpp:\d+\] [^\n]*\n?", re.MULTILINE)
+# What is not the user's: libkineto's words to the standard error, as "USDT:2026-11-23 17:01:47 12461:12461 Handler.cpp:52] profiler_start",
+# and torch's, as "W1123 20:51:53.136000 8554 torch/_dynamo/convert_frame.py:1994] [0/8] ...". Verdicts name what matters.
+_PROFILERS_LINE = r"(?:USDT|STAGE|INFO):\d{4}-\d\d-\d\d [^\n]*\.cpp:\d+\] [^\n]*\n?"
+_TORCHS_LINE = r"[VDIW]\d{4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?torch/[^\n]*\n?"
+_TORCHS_RECORD = r"(?:DEBUG|INFO|WARNING) +torch\.[^\n]*\n?(?:(?!DEBUG|INFO|WARNING|ERROR|CRITICAL)[^\n]*\n|[^\n]+\Z)*"
+_NOT_THE_USERS = re.compile(f"^(?:{_PROFILERS_LINE}|{_TORCHS_LINE}|{_TORCHS_RECORD})", re.MULTILINE)
+_ONLY_THE_PROFILERS = re.compile(f"^{_PROFILERS_LINE}", re.MULTILINE)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -190,7 +195,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     report = (yield).get_result()
     session = item.config.stash[SESSION]
     if workload_of(item) is not None:
-        texts = [(name, _PROFILERS_LINE.sub("", text)) for name, text in report.sections]
+        unwanted = _ONLY_THE_PROFILERS if "TORCH_LOGS" in os.environ else _NOT_THE_USERS
+        texts = [(name, unwanted.sub("", text)) for name, text in report.sections]
         report.sections = [(name, text) for name, text in texts if text.strip()]
     if report.when == "setup":
         session.forget_test(item.nodeid)  # an attempt before this one

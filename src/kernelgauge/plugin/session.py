@@ -25,6 +25,7 @@ from ..judge import (
     DECLARED,
     MEASUREMENT,
     NUMERICS,
+    REASON_WIDTH,
     STRUCTURE,
     Baseline,
     Comparison,
@@ -433,7 +434,8 @@ class Session:
         verdict = judge(run, baseline, comparison)
         if verdict.status in (Status.PASS, Status.NOT_JUDGED):
             return verdict
-        verdict = verdict.because(Reason("baseline", f"{path}   environment: {comparison}"))
+        between = "   " if len(f"{path}   environment: {comparison}") <= REASON_WIDTH else "\n"
+        verdict = verdict.because(Reason("baseline", f"{path}{between}environment: {comparison}"))
         if verdict.status not in (Status.UNDECIDED, Status.INVALID):
             return verdict.because(Reason("accept", accept))
         if any(reason.label == "next" for reason in verdict.reasons):
