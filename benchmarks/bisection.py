@@ -229,9 +229,10 @@ def _git(folder: Path, *arguments: str) -> str:
 
 def _bisect(folder: Path, commits: Sequence[str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kernelgauge", "bisect", "--good", commits[0], "--bad", commits[-1]]
-    environment = {**os.environ, "KERNELGAUGE_LOCKS": os.environ.get("KERNELGAUGE_LOCKS", tempfile.gettempdir())}
+    paths = [str(Path(__file__).resolve().parents[1] / "src"), os.environ.get("PYTHONPATH", "")]  # of a checkout too
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return subprocess.run(
-        [*command, "-k", "model-it", "--state", "state.jsonl"],
+        [*command, "-k", "model-it", "--state", "state.jsonl", "--", "-p", "kernelgauge.plugin"],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -71,6 +71,7 @@ class Process:
         self.rng = random.Random(20261123)
         self.noise = 0.0005
         self.after: int | None = None
+        self.gpu = "a"
         self.is_machine_lost = False
 
     def __call__(
@@ -89,6 +90,10 @@ class Process:
         changes: dict[str, Any] = {"counts": counts(graph_breaks=int("breaks" in model))}
         if "structure" in arguments[-1] and "timing" not in arguments[-1]:
             changes |= {"device": None, "incomplete": "no test of a time was selected"}
+        elif "recompiles" in model:  # on fresh allocations, in the replicates of a time
+            changes |= {"device": None, "incomplete": "other kernels"}
+            changes["counts"] = counts(recompiles=4 + len(self.seen) % 2)
+        changes["gpu"] = self.gpu
         run = measured(center=number * (1 + self.rng.gauss(0, self.noise)), kernels=kernels, **changes)
         return results_of((run,), self.baselines)
 
@@ -163,6 +168,14 @@ def test_two_changes_of_structure_are_both_found(bisect: Bisect, process: Proces
     assert "graph breaks 0 -> 1" in out
 
 
+def test_recompiles_are_found_although_only_times_show_them(bisect: Bisect) -> None:
+    commits = history(["205"] * 7 + ["205 recompiles"] * 6)
+    code, out, _ = bisect()
+    assert code == 0
+    assert f"commit   {commits[7]}" in out
+    assert re.search(r"recompiles 0 -> \d", out)
+
+
 def test_state_with_another_structure_has_no_part_in_the_times(bisect: Bisect) -> None:
     """A change that was taken back, beside the one that is looked for."""
     commits = history(["205"] * 4 + ["230 fewer"] * 5 + ["205"] * 4 + ["208"] * 4)
@@ -184,7 +197,7 @@ def test_commit_that_does_not_import_is_skipped(bisect: Bisect, process: Process
     commits = history(["205"] * 8 + ["205 broken"] + ["205 fewer"] * 8)
     code, out, _ = bisect()
     assert code == 1
-    assert "2 suspects" in out
+    assert "2 suspects are left" in out
     assert f"{commits[8][:7]} Model 205 broken   skipped: ImportError: no module named gone" in out
     assert commits[9][:7] in out
     assert process.models["205 broken"] == 2
@@ -237,6 +250,17 @@ def test_interrupted_search_goes_on_where_it_was(bisect: Bisect, process: Proces
     seen = len(process.seen)
     assert bisect()[:2] == (code, out)  # the answer is in the file
     assert len(process.seen) == seen
+
+
+def test_state_file_of_another_machine_is_an_error(bisect: Bisect, process: Process) -> None:
+    history(["205"] * 4 + ["205 fewer"] * 4)
+    process.after = 3
+    assert bisect()[0] == 130
+    process.after, process.gpu = None, "another"
+    code, _, err = bisect()
+    assert code == 2
+    assert "the state file is of another machine" in err
+    assert len(STATE.read_text().splitlines()) == 1 + 3
 
 
 def test_budget_and_processes_end_undecided(bisect: Bisect, process: Process) -> None:

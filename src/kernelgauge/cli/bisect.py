@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from ..errors import KernelgaugeError, MeasurementError
@@ -263,19 +264,17 @@ class _Search:
         from ..run import Timer
 
         verdicts = self._judged_ends()
-        if invalid := [str(each) for each in verdicts if each.status is Status.INVALID]:
-            raise KernelgaugeError("the ends cannot be compared", got="\n".join(invalid))
         say("\n".join(f"{each.subject}: {each.status.value}  {each.headline}" for each in verdicts))
         changed = {each.subject for each in verdicts if each.status in (Status.REGRESSED, Status.IMPROVED)}
+        if STRUCTURE in changed:  # exact, also where a time could not be measured
+            return self._by_structure()
+        if invalid := [str(each) for each in verdicts if each.status is Status.INVALID]:
+            raise KernelgaugeError("the ends cannot be compared", got="\n".join(invalid))
         if not changed:
             say(f"nothing to bisect: the ends do not differ\n{self._used()}")
             return Exit.NO
-        if STRUCTURE in changed:
-            return self._by_structure()
-        # The most exact clock of those that show the change.
-        return self._by_time(
-            next(each for each in (Timer.DEVICE, Timer.HOST, Timer.END_TO_END) if each.label in changed)
-        )
+        clocks = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)  # the most exact one first
+        return self._by_time(next(each for each in clocks if each.label in changed))
 
     # -- measure
 
@@ -343,14 +342,10 @@ class _Search:
             said = [each.headline for each in workload.verdicts] if workload else [f"no workload {options.workload}"]
             return _Process(name, None, "; ".join(said) or f"{workload and workload.unavailable}")
         run = workload.run
-        for known in (each.run for each in self._record.processes if each.run is not None):
-            if known.place != run.place:
-                raise KernelgaugeError(
-                    "this is another machine than that of the state file",
-                    got=f"{run.fingerprint.device} ({run.place})",
-                    expected=f"{known.fingerprint.device} ({known.place})",
-                    next_command=self._record.remedy,
-                )
+        if any(each.run and each.run.place != run.place for each in self._record.processes):
+            raise KernelgaugeError(
+                "the state file is of another machine", got=str(run.place), next_command=self._record.remedy
+            )
         failed = f"no {timer.label}: {run.incomplete}" if timer and timer not in run.samples else ""
         run = msgspec.structs.replace(run, ops=(), work=())  # nobody reads them here
         return _Process(name, msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None), failed)
@@ -364,16 +359,22 @@ class _Search:
         failures = Counter(each.state for each in self._record.processes if each.failed)
         return {index for index, name in enumerate(self._line.names) if failures[name] >= _FAILURES}
 
-    def _kinds(self) -> dict[int, int]:
-        """Return the structure of each known state: a number, the same for the same kernels and counts."""
+    def _kinds(self, *, with_recompiles: bool = True) -> dict[int, int]:
+        """Return the structure of each known state: a number, the same for the same kernels and counts.
+
+        How often something recompiles depends on how long it was measured: whether it does is what counts.
+        """
+        import msgspec
+
         known: list[Run] = []
         kinds: dict[int, int] = {}
         for index in range(self._last + 1):
             for run in self._runs(index):
-                kind = next(
-                    (place for place, each in enumerate(known) if _structure(each, run).status.passes), len(known)
-                )
-                known += [run] if kind == len(known) else []
+                recompiles = int(with_recompiles and run.counts.recompiles > 0)
+                one = msgspec.structs.replace(run, counts=msgspec.structs.replace(run.counts, recompiles=recompiles))
+                alike = [place for place, each in enumerate(known) if _structure(each, one).status.passes]
+                kind = alike[0] if alike else len(known)
+                known += [] if alike else [one]
                 if kinds.setdefault(index, kind) != kind:
                     raise KernelgaugeError(
                         f"processes of one state differ in kernels or counts: {self._line.describe(index)}",
@@ -386,13 +387,17 @@ class _Search:
     def _by_structure(self) -> Exit:
         from ..judge.changepoint import boundaries, middle
 
+        kinds = self._kinds(with_recompiles=False)
+        # What recompiles on fresh allocations does so in the replicates of a time.
+        is_recompile = kinds[0] == kinds[self._last]
+        marks = "structure or timing" if is_recompile else "structure"
         while True:
-            found, skipped = boundaries(self._kinds()), self._skipped()
+            found, skipped = boundaries(self._kinds(with_recompiles=is_recompile)), self._skipped()
             left = (middle(low, high, skipped) for low, high in found)
             index = next((each for each in left if each is not None), None)
             if index is None or not self._may_go_on():
                 break
-            self._measure(index, "-k", self._options.workload, "-m", "structure")
+            self._measure(index, "-k", self._options.workload, "-m", marks)
         if len(found) > 1:
             say(f"{len(found)} changes: there are states with the structure of neither end")
         for low, high in found:
@@ -414,6 +419,7 @@ class _Search:
             index = next_state(values, noise)
             if best.probability >= _SURE or index is None or not self._may_go_on():
                 break
+            note(f"  {_percent(best.probability)} that it is {self._line.describe(best.high)}")
             self._measure(index, "-k", f"({self._options.workload}) and {timer.value}", timer=timer)
         kinds = self._kinds()
         for index in (each for each in kinds if kinds[each] != kinds[0]):
@@ -421,7 +427,8 @@ class _Search:
         if best.probability < _SURE:
             likely = sorted(found, key=lambda each: -each.probability)[:_SHOWN]
             lines = [f"  {_percent(each.probability)}  {self._line.describe(each.high)}" for each in likely]
-            return self._undecided("no change has 95 % of the posterior yet", *lines)
+            say("\n".join(["undecided: no change has 95 % of the posterior yet", *lines, self._used()]))
+            return Exit.NO
         why = self._time_brief(timer, best, noise)
         self._answer(best.low, best.high, f"{_percent(best.probability)} of the posterior\n{why}")
         say(self._used())
@@ -453,8 +460,8 @@ class _Search:
         from ..judge.changepoint import Noise
 
         run = self._runs(0)[0]
-        time = ProcessTime(observe(run.samples[timer]))
-        expected = variance_between_processes([time], prior_for(timer, run.fingerprint), len(run.kernels))
+        one = ProcessTime(observe(run.samples[timer]))
+        expected = variance_between_processes([one], prior_for(timer, run.fingerprint), len(run.kernels))
         return Noise(math.sqrt(expected.value), _NOISE_DOF)
 
     def _time_brief(self, timer: Timer, found: Suspect, noise: Noise) -> str:
@@ -466,15 +473,12 @@ class _Search:
 
         times = self._times(timer)
         # Another version of a package is what is looked for, and no reason to compare nothing.
-        common = {"fingerprint": self._runs(0)[0].fingerprint}
+        common = {"fingerprint": self._runs(0)[0].fingerprint, "incomplete": None}
         sides, levels = [], []
         for part in (times[: found.low + 1], times[found.high :]):
             runs, values = zip(*(each for state in part for each in state or ()), strict=True)
-            margin, shown_us = (
-                level(values, noise)[1],
-                math.exp(sum(math.log(run.time_us(timer)) for run in runs) / len(runs)),
-            )
-            levels.append(f"{shown_us:.2f} us ({shown_us * math.exp(-margin):.2f} … {shown_us * math.exp(margin):.2f})")
+            us, margin = geometric_mean(run.time_us(timer) for run in runs), level(values, noise)[1]
+            levels.append(f"{us:.2f} us ({us * math.exp(-margin):.2f} … {us * math.exp(margin):.2f})")
             sides.append([msgspec.structs.replace(run, samples={timer: run.samples[timer]}, **common) for run in runs])
         briefs = [each.brief() for each in self._judged(*sides) if each.subject in (timer.label, MEASUREMENT)]
         return "\n".join([f"{timer.label}  {' -> '.join(levels)}", *briefs])
@@ -485,15 +489,11 @@ class _Search:
         if high - low == 1:
             say(f"\nfound: {self._line.describe(high)}\n{self._line.introduce(high)}\n{text}")
             return
-        say(f"\n{high - low} suspects, which cannot be told apart   {text}")
+        say(f"\n{high - low} suspects are left   {text}")
         failures = {each.state: each.failed.splitlines()[-1] for each in self._record.processes if each.failed}
         for index in range(low + 1, high + 1):
             failed = failures.get(self._line.names[index])
             say(f"  {self._line.describe(index)}" + (f"   skipped: {failed}" if failed else ""))
-
-    def _undecided(self, *lines: str) -> Exit:
-        say("\n".join(["undecided: " + lines[0], *lines[1:], self._used(), "the same command goes on"]))
-        return Exit.NO
 
     def _used(self) -> str:
         ends = sum(each.state in (self._line.names[0], self._line.names[-1]) for each in self._record.processes)
