@@ -137,8 +137,8 @@ def test_slower_commit_is_found_by_its_times(bisect: Bisect, process: Process) -
     assert "Ann <ann@example.org>" in out
     assert "subject  Model 207.5" in out
     assert re.search(r"9\d\.\d % of the posterior", out)
-    assert re.search(r"device time  205\.\d+ us \(20\d\.\d+ … 205\.\d+\) -> 207\.\d+ us", out)
-    assert f"{FIRST}: REGRESSED  device time" in out
+    assert re.search(r"GPU time  205\.\d+ us \(20\d\.\d+ … 205\.\d+\) -> 207\.\d+ us", out)
+    assert f"{FIRST}: REGRESSED  GPU time" in out
     assert f"{len(process.seen)} processes" in out
     assert len(process.seen) < 20
     first = [model for model, *_ in process.seen[:6]]

@@ -44,7 +44,7 @@ def test_ratio_is_judged_by_its_interval(us: float, by: float, status: Status) -
 
 
 def test_headline_says_what_was_asked_and_measured() -> None:
-    headline = "{}5 % faster than eager: device time {} us against 200.0 us, {}"
+    headline = "{}5 % faster than eager: GPU time {} us against 200.0 us, {}"
     assert ratio(180.0).headline.startswith(headline.format("", "180.0", "-10.00 % (-10."))
     assert ratio(210.0).headline.startswith(headline.format("not ", "210.0", "+5.00 % (+4."))
     undecided = ratio(190.0)
@@ -79,4 +79,4 @@ def test_ratio_without_a_time_is_invalid() -> None:
     missing = run(device=None, workload=OTHER, incomplete="the GPU was throttled")
     verdict = judge_ratio(run(workload="mlp"), missing, "eager", by=0.05)
     assert (verdict.status, verdict.workload, verdict.subject) == (Status.INVALID, "mlp", "ratio")
-    assert verdict.headline == "eager: device time was not measured: the GPU was throttled"
+    assert verdict.headline == "eager: GPU time was not measured: the GPU was throttled"

@@ -251,7 +251,7 @@ def test_time_of_other_kernels_says_what_to_look_for() -> None:
     why = f"{OTHER_KERNELS}: cos"
     observed = run(device=None, incomplete=why, counts=counts(recompiles=2), compile_events=(event,))
     verdict = not_measured(DEVICE, observed)
-    assert verdict.headline == f"device time was not measured: {OTHER_KERNELS}"
+    assert verdict.headline == f"GPU time was not measured: {OTHER_KERNELS}"
     assert [(each.label, each.text.partition(",")[0]) for each in verdict.reasons] == [
         ("cause", "recompile: size mismatch at index 0"),
         ("code", "mlp  model.py:7  x = self.up(x)"),
