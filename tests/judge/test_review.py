@@ -68,7 +68,6 @@ ASKED = Limits(sensitivity={Timer.DEVICE: 9.0})
         (NewerBaselineError("written by a newer version"), {}, {}, ("written by a newer version",), ()),
         (measured(), {"device": NOISY}, {}, (), (INCONCLUSIVE,)),
         (measured(), {"device": NOISY}, {"limits": ASKED}, (), ()),
-        (None, {}, {"others": (measured(at="b", device=(200.2,) * 4),)}, (), ()),
     ],
 )
 def test_review_refuses_for_these_reasons(old: Any, new: Any, changes: Any, never: Any, doubts: Any) -> None:

@@ -306,11 +306,12 @@ class Candidate:
     """A workload of saved results, as accepting it would store it.
 
     Attributes:
-        observed: None: it was not measured, and `why_not` says why.
-        others: what other runs measured of it.
+        observed: None: it was not measured.
+        others: earlier runs of it.
         limits: gates and sensitivity that the suite asks for.
+        evidence: why it was not measured, where that is no failure.
         doubts: why it is not accepted unless that is forced.
-        shortcomings: what is wrong with any of its runs, whatever the baseline says.
+        older: why it may be older than its baseline: another doubt, where it would replace that.
         never: why it cannot be accepted at all.
     """
 
@@ -318,11 +319,11 @@ class Candidate:
     suite: str
     observed: Baseline | None
     others: tuple[Baseline, ...] = ()
-    doubts: tuple[str, ...] = ()
-    shortcomings: tuple[str, ...] = ()
-    never: tuple[str, ...] = ()
-    why_not: str = ""
     limits: Limits = field(default_factory=Limits)
+    evidence: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    older: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -331,11 +332,13 @@ class Reviewed:
 
     workload: str
     group: Group
-    change: PlannedChange | None
+    change: PlannedChange | None = None
     times: tuple[TimeChange, ...] = ()
     evidence: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
+    candidate: Candidate | None = None
+    stored: Baseline | BaselineError | None = None
 
     @property
     def waits(self) -> bool:
@@ -406,9 +409,9 @@ def review(
         if name in done:
             continue
         if isinstance(old, BaselineError):
-            reviewed.append(Reviewed(name, Group.NOT_MEASURED, None, never=(_unusable(old),)))
+            reviewed.append(Reviewed(name, Group.NOT_MEASURED, never=(_unusable(old),)))
         elif old.suite in suites:
-            reviewed.append(Reviewed(name, Group.NOT_MEASURED, None, evidence=("not selected in this run",)))
+            reviewed.append(Reviewed(name, Group.NOT_MEASURED, evidence=("not selected in this run",)))
     compared = [(before, each) for each in observed if isinstance(before := stored.get(each.workload), Baseline)]
     moved = Counter(change for before, each in compared for change in _environment(before, each))
     recorded = Counter(before.recorded for before, _ in compared)
@@ -428,30 +431,36 @@ def _reviewed(
 ) -> Reviewed:
     new = candidate.observed
     if new is None:
-        said = () if candidate.never else (candidate.why_not,)
-        return Reviewed(candidate.workload, Group.NOT_MEASURED, None, evidence=said, never=candidate.never)
+        never = candidate.never
+        return Reviewed(candidate.workload, Group.NOT_MEASURED, evidence=candidate.evidence, never=never, stored=old)
     change = plan[new.workload]
-    doubts = (*candidate.doubts, *_disagreements(new, candidate, comparisons))
-    found = Reviewed(new.workload, Group.NEW, change, evidence=change.details, doubts=doubts, never=candidate.never)
+    found = Reviewed(
+        new.workload,
+        Group.NEW,
+        change,
+        evidence=change.details,
+        doubts=(*candidate.doubts, *candidate.older),
+        never=candidate.never,
+        candidate=candidate,
+        stored=old,
+    )
     if old is None:
         return found
     if isinstance(old, NewerBaselineError):
         return replace(found, evidence=(), never=(*found.never, _unusable(old)))
     if isinstance(old, BaselineError):
-        return replace(found, evidence=(), doubts=(*doubts, _unusable(old)))
-    comparison = compare(old.fingerprint, new.fingerprint)
-    if not comparison.comparable:
+        return replace(found, evidence=(), doubts=(*found.doubts, _unusable(old)))
+    if not compare(old.fingerprint, new.fingerprint).comparable:
         return replace(found, evidence=("the stored baseline is of another kind of machine", *change.details))
-    times = tuple(_time_changes(old, new, comparisons=comparisons, limits=candidate.limits))
     if change.action is Action.KEEP and _is_last_accepted(new, old):  # to be decided against itself is nothing
-        said = ("accepted already",)
-        return Reviewed(new.workload, Group.SAME_SPEED, change, evidence=said)
+        return replace(found, group=Group.SAME_SPEED, evidence=("accepted already",), doubts=(), never=())
+    times = tuple(_time_changes(old, new, comparisons=comparisons, limits=candidate.limits))
     return replace(
         found,
         group=_group(old, new, times),
         times=times,
         evidence=tuple(_evidence(old, new, change, times)),
-        doubts=(*doubts, *(f"{each.timer.label}: inconclusive" for each in times if each.undecided)),
+        doubts=(*found.doubts, *(f"{each.timer.label}: inconclusive" for each in times if each.undecided)),
     )
 
 
@@ -483,15 +492,3 @@ def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequen
         yield from (reason.text for reason in cause_reasons(causes))
         if rest:
             yield rest
-
-
-def _disagreements(new: Baseline, candidate: Candidate, comparisons: int) -> Iterator[str]:
-    """Yield the other runs that disagree: an update would replace one by the other."""
-    for other in candidate.others:
-        change = _plan_one(new, other, comparisons=comparisons, limits=candidate.limits)
-        if change.action is Action.KEEP:
-            continue
-        _, alike = other.entry_like(new.entries[0].kernels)
-        details = ("other launch configuration",) if alike is Likeness.SAME_NAMES else change.details
-        when = f" of {other.recorded.at}" if other.recorded else ""
-        yield f"another run{when} disagrees: {'; '.join(details)}"
