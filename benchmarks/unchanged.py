@@ -54,6 +54,8 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="print every verdict that is red")
     options = parser.parse_args()
     if options.against is not None:
+        if not options.files:
+            parser.error("--against needs files of benchmarks/nights.py: unchanged.py --against FOLDER FILE.json.gz ...")
         judge_files(BaselineStore(options.against), list(read_suites(options.files)), show=True)
         return
     suites = recorded_suites()
