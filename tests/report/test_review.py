@@ -63,8 +63,7 @@ same kernels, same speed: 1   (--group same-speed)
 
 same kernels, slower or faster: 1   (--group speed)
   b-slow
-    time     GPU time 205.1 -> 225.2 us  +9.8 % [99.87 % CI +9.4, +10.1]
-             REGRESSED
+    time     GPU time 205.1 -> 225.2 us (+9.8 %)
     time     as before: end to end 301.5 us +0.0 %, host dispatch 50.7 us +0.0 %
     what     the same kernel, slower: triton_poi_fused__unsafe_view_gelu_mul_0
              38.1 -> 58.1 us (+20.0 us)

@@ -82,6 +82,17 @@ class TimeChange:
     def not_judged(self) -> bool:
         return self.decision is not None and self.decision.status is Status.NOT_JUDGED
 
+    def __str__(self) -> str:
+        """Return ``GPU time 205.1 -> 221.8 us (+8.1 %)``, or why the two are not compared."""
+        before, after = ("(none)" if us is None else f"{us:.1f}" for us in (self.before_us, self.after_us))
+        times = f"{self.timer.label} {before} -> {after} us"
+        if self.decision is None:
+            return times
+        if self.not_judged:
+            return f"{times}, not compared: {self.decision.reason}"
+        at_equal_speed = " at equal host speed" if self.decision.before[0].is_by_host else ""
+        return f"{times} ({100 * self.decision.change.estimate:+.1f} %{at_equal_speed})"
+
 
 def plan_update(
     observed: Sequence[Baseline],
@@ -129,7 +140,7 @@ def _plan_one(
         return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
     changes = _time_changes(old, new, comparisons=comparisons, limits=limits)
     # A time that did not move stays as it is stored, so that slow drift adds up until it shows.
-    moved = [_time_detail(change) for change in changes if change.moved]
+    moved = [str(change) for change in changes if change.moved]
     if exact := _exact_details(old, new):
         return PlannedChange(Action.UPDATE, new.workload, new, (*exact, *moved, *_forgotten(old.entries)))
     entry, alike = old.entry_like(new.entries[0].kernels)
@@ -138,7 +149,7 @@ def _plan_one(
         return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, None, new), (known,))
     source = ["generated source of its kernels"] if alike is not Likeness.IDENTICAL else []
     if not source and not moved:
-        return PlannedChange(Action.KEEP, new.workload, None, tuple(_time_detail(c) for c in changes if c.not_judged))
+        return PlannedChange(Action.KEEP, new.workload, None, tuple(str(c) for c in changes if c.not_judged))
     details = (*source, *moved, *_forgotten([entry]))
     return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, entry, new), details)
 
@@ -180,17 +191,6 @@ def _exact_details(old: Baseline, new: Baseline) -> list[str]:
     if old.entry_like(new.entries[0].kernels)[1] is Likeness.OTHER_KERNELS:
         details.append("other kernels")
     return details
-
-
-def _time_detail(change: TimeChange) -> str:
-    before, after = ("(none)" if us is None else f"{us:.1f}" for us in (change.before_us, change.after_us))
-    # "200.0 us -> (none)": the unit stands behind the last number.
-    times = f"{before} -> {after} us" if change.after_us is not None else f"{before} us -> {after}"
-    if change.decision is None:
-        return f"{change.timer.label} {times}"
-    if change.not_judged:
-        return f"{change.timer.label} {times}, not compared: {change.decision.reason}"
-    return f"{change.timer.label} {times} ({100 * change.decision.change.estimate:+.1f} %)"
 
 
 def _time_changes(old: Baseline, new: Baseline, *, comparisons: int, limits: Limits | None = None) -> list[TimeChange]:
@@ -271,7 +271,7 @@ def _moved(stored: Baseline, new: Baseline, comparisons: int, limits: Limits | N
             for change in _time_changes(stored, alone, comparisons=comparisons, limits=limits):
                 same = change.timer is Timer.HOST or likeness is Likeness.IDENTICAL
                 if change.moved and same:
-                    yield _time_detail(change)
+                    yield str(change)
                 elif change.decision is not None and change.decision.machine:
                     yield "the GPU's own speed (its reference kernels moved)"
                 elif change.decision is not None and change.decision.scattered and change.undecided:
@@ -482,7 +482,7 @@ def _group(old: Baseline, new: Baseline, times: Sequence[TimeChange]) -> Group:
 
 def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequence[TimeChange]) -> Iterator[str]:
     """Yield the details of the plan beside times and environment, then the kernels that account for the change."""
-    told = {*map(str, _environment(old, new)), *map(_time_detail, times), "other kernels"}
+    told = {*map(str, _environment(old, new)), *map(str, times), "other kernels"}
     yield from (detail for detail in change.details if detail not in told)
     entry, alike = old.entry_like(new.entries[0].kernels)
     device = next((each for each in times if each.timer is Timer.DEVICE), None)

@@ -122,13 +122,11 @@ def _origins(review: Review) -> Iterator[Line]:
 
 
 def _lines(each: Reviewed) -> Iterator[Line]:
-    decided = [change for change in each.times if not (change.moved or change.undecided)]
-    for change in each.times:
-        if change not in decided:
-            yield Line("time", _in_full(change))
-    if decided:
-        others = "as before: " if len(decided) < len(each.times) else ""
-        yield Line("time", others + ", ".join(map(_briefly, decided)))
+    moved = [change for change in each.times if change.moved or change.undecided]
+    for change in moved:
+        yield Line("time", f"{change}, inconclusive" if change.undecided else str(change))
+    if alike := [_briefly(change) for change in each.times if change not in moved]:
+        yield Line("time", ("as before: " if moved else "") + ", ".join(alike))
     for text in each.evidence[:_MOST_LINES]:
         yield Line("what", text)
     if len(each.evidence) > _MOST_LINES:
@@ -143,22 +141,6 @@ def _briefly(change: TimeChange) -> str:
     after = "(none)" if change.after_us is None else f"{us(change.after_us)} us"
     relative = f" {100 * change.decision.change.estimate:+.1f} %" if change.decision else ""
     return f"{change.timer.label} {after}{relative}"
-
-
-def _in_full(change: TimeChange) -> str:
-    before, after = ("(none)" if each is None else us(each) for each in (change.before_us, change.after_us))
-    said = f"{change.timer.label} {before} -> {after} us"
-    if change.decision is None:
-        return said
-    measured = change.decision.change
-    if change.not_judged:
-        return f"{said}  not compared: {change.decision.reason}"
-    at_equal_speed = " at equal host speed" if change.decision.before[0].is_by_host else ""
-    said += f"  {100 * measured.estimate:+.1f} %{at_equal_speed}"
-    if measured.low is None or measured.high is None:
-        return f"{said} [no interval]"
-    interval = f"{100 * measured.low:+.1f}, {100 * measured.high:+.1f}"
-    return f"{said} [{100 * measured.confidence:.2f} % CI {interval}]  {change.decision.status.value}"
 
 
 def _table(lines: Iterable[Line], *, indent: str = "", width: int, color: bool) -> str:
