@@ -282,23 +282,15 @@ def _moved(stored: Baseline, new: Baseline, comparisons: int, limits: Limits | N
 
 
 class Group(str, Enum):
-    """What became of a workload: its name on the command line, and its heading in a review."""
+    """What became of a workload: its name on the command line."""
 
-    heading: str
-
-    SAME_SPEED = "same-speed", "same kernels, same speed"
-    SPEED = "speed", "same kernels, slower or faster"
-    CONFIGURATION = "configuration", "same kernels, other launch configuration"
-    KERNELS = "kernels", "other kernels, or other counts"
-    NEW = "new", "new"
-    VANISHED = "vanished", "vanished"
-    NOT_MEASURED = "not-measured", "not measured"
-
-    def __new__(cls, value: str, heading: str) -> Group:  # noqa: PYI034 (`Self` is in Python 3.11)
-        group = str.__new__(cls, value)
-        group._value_ = value
-        group.heading = heading
-        return group
+    SAME_SPEED = "same-speed"
+    SPEED = "speed"  # same kernels, slower or faster
+    CONFIGURATION = "configuration"  # same kernels, other launch configuration
+    KERNELS = "kernels"  # other kernels, or other counts
+    NEW = "new"
+    VANISHED = "vanished"
+    NOT_MEASURED = "not-measured"
 
 
 @dataclass(frozen=True)

@@ -37,14 +37,14 @@ from .wording import counted, short_commit, us
 __all__ = ["Line", "calibration_text", "choices_text", "plan_text", "review_markdown", "review_text"]
 
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.TRIM: "red", Action.KEEP: "dim"}
-_GROUP_STYLES = {
-    Group.SAME_SPEED: "green",
-    Group.SPEED: "yellow",
-    Group.CONFIGURATION: "yellow",
-    Group.KERNELS: "yellow",
-    Group.NEW: "cyan",
-    Group.VANISHED: "red",
-    Group.NOT_MEASURED: "dim",
+_GROUPS = {  # heading and style
+    Group.SAME_SPEED: ("same kernels, same speed", "green"),
+    Group.SPEED: ("same kernels, slower or faster", "yellow"),
+    Group.CONFIGURATION: ("same kernels, other launch configuration", "yellow"),
+    Group.KERNELS: ("other kernels, or other counts", "yellow"),
+    Group.NEW: ("new", "cyan"),
+    Group.VANISHED: ("vanished", "red"),
+    Group.NOT_MEASURED: ("not measured", "dim"),
 }
 _MOST_LINES = 12  # of evidence: beyond, `kernelgauge diff` of the traces is the tool
 _MOST_RECORDED = 5
@@ -86,11 +86,11 @@ def review_text(review: Review, *, sources: Sequence[Line], width: int, color: b
     style: dict[str, Any] = {"width": width, "color": color}
     title = f"{printable(review.device)}: {counted(len(review.reviewed), 'workload')}"
     parts = [render(Text(title, style="bold"), **style) + _table([*sources, *_origins(review)], **style)]
-    for group in Group:
+    for group, (title, group_style) in _GROUPS.items():
         found = review.of(group)
         if not found:
             continue
-        heading = Text(f"{group.heading}: {len(found)}", style=f"bold {_GROUP_STYLES[group]}")
+        heading = Text(f"{title}: {len(found)}", style=f"bold {group_style}")
         if any(each.waits for each in found):
             heading.append(f"   (--group {group.value})", style="not bold dim")
         body = render(heading, **style)
