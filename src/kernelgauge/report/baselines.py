@@ -15,7 +15,6 @@ from ..errors import printable
 from ..judge import (
     Action,
     Baseline,
-    Entry,
     Group,
     PlannedChange,
     Prior,
@@ -206,21 +205,11 @@ def choices_text(baselines: Mapping[str, Baseline]) -> list[str]:
             continue
         draws = sum(entry.draws for entry in baseline.entries)
         lines.append(f"{workload}: the autotuner chose {len(baseline.entries)} launch configurations")
-        lines += [
-            f"  {entry.draws} of {draws}: {entry.device_time_us:.1f} us  {_tuned(entry)}" for entry in baseline.entries
-        ]
+        for entry in baseline.entries:
+            tuned = [
+                f"{kernel.identity.shown} {kernel.device_time_us:.1f} us ({configuration_text(kernel.identity)})"
+                for kernel in entry.kernels
+                if kernel.identity.is_inductors
+            ]
+            lines.append(f"  {entry.draws} of {draws}: {entry.device_time_us:.1f} us  {', '.join(tuned)}")
     return [printable(line) for line in lines]
-
-
-def _tuned(entry: Entry) -> str:
-    """Return the kernels that were tuned, each with its time and configuration."""
-    texts = []
-    for kernel in entry.kernels:
-        identity = kernel.identity
-        configuration = configuration_text(identity)
-        if identity.kernel_kwargs:
-            configuration = f"{identity.kernel_kwargs}, num_warps={identity.num_warps}"
-        elif identity.kernel_kwargs is not None or not identity.is_inductors:  # in a CUDA graph, a trace has none
-            continue
-        texts.append(f"{identity.shown} {kernel.device_time_us:.1f} us ({configuration})")
-    return ", ".join(texts)
