@@ -9,7 +9,7 @@ import pytest
 
 from kernelgauge.judge import Baseline
 from kernelgauge.report.baselines import calibration_text, choices_text
-from tests.builders import FUSED, WORKLOAD, baseline, calibrated, drawn, run
+from tests.builders import FUSED, calibrated, drawn, run
 
 QUIET = (200.0, 200.1, 199.9, 200.0) * 2
 replace = msgspec.structs.replace
@@ -37,13 +37,6 @@ def test_sensitivity_ignores_a_process_on_a_slow_host() -> None:
     slow = run(device=QUIET, end_to_end=[432.0, 436.0] * 4, host_control_us=57.0)
     alone, among = (columns(calibrated(runs, suite="perf"), "end to end")[2] for runs in (usual, [*usual, slow]))
     assert among == pytest.approx(alone, rel=0.05)
-
-
-@pytest.mark.parametrize("width", [60, 80])
-def test_table_fits_the_terminal(width: int) -> None:
-    text = calibration_text({WORKLOAD * 3: baseline()}, comparisons=21, width=width, color=False)
-    assert max(map(len, text.splitlines())) <= width
-    assert "\x1b" not in text
 
 
 def test_choices_most_frequent_configuration_is_first() -> None:

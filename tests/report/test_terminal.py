@@ -162,15 +162,6 @@ def test_summary_table_fits_the_terminal(one: WorkloadResult, color: bool, width
     assert "..." not in table
 
 
-@pytest.mark.parametrize("variable", ["FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"])
-def test_summary_without_colour_ignores_the_environment(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    monkeypatch.setenv(variable, "1")
-    monkeypatch.setenv("COLUMNS", "200")
-    text = shown(named(LONG * 5, Status.PASS))
-    assert "\x1b" not in text
-    assert max(map(len, text.splitlines()[1:])) <= 80
-
-
 def test_summary_colours_are_by_status() -> None:
     assert "\x1b[1;31mREGRESSED" in shown(named("a"), color=True)
     assert "\x1b[32mPASS" in shown(named("a", Status.PASS), color=True)
@@ -197,16 +188,3 @@ def test_plan_lists_each_file_with_its_changes() -> None:
         "trim    mlp-old       the suite no longer declares it\n"
         "update  mlp           x\n"
     )
-
-
-def test_plan_empty_says_so() -> None:
-    assert plan() == "nothing to update\n"
-
-
-@pytest.mark.parametrize("color", [False, True])
-def test_plan_fits_the_terminal(color: bool) -> None:
-    changes = [created(LONG * 3, "GPU time 205.1 -> 221.8 us (+8.1 %) " * 5), created("a", "x" * 300)]
-    text = re.sub(r"\x1b\[[0-9;]*m", "", plan(*changes, color=color))
-    assert max(cell_len(line) for line in text.splitlines()) <= 80
-    assert text.replace("\n", "").count("x") >= 300
-    assert all(line == line.rstrip() for line in text.splitlines())
