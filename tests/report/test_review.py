@@ -50,7 +50,6 @@ def test_text_has_every_group_with_its_evidence() -> None:
         == """\
 NVIDIA H200: 7 workloads
 results  reports/latest/results.json   2026-11-20T19:10:12+00:00, commit 4e3642b
-recorded 2026-10-01, commit aaaaaaaaaa   (4 workloads)
 moved    driver 580.159.04 -> 590.1   (4 workloads)
 moved    torch 2.11.0+cu130 -> 2.12.0   (4 workloads)
 

@@ -13,7 +13,7 @@ import msgspec
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Timer
 from ..trace.kernel import KernelIdentity
-from .baseline import Baseline, Entry, FieldChange, Likeness, Recorded, compare, gemm_kernel, merge_entries
+from .baseline import Baseline, Entry, FieldChange, Likeness, compare, gemm_kernel, merge_entries
 from .cause import cause_reasons, kernel_causes
 from .timing import Decision, Limits, decide, prior_for
 from .verdict import Status
@@ -347,13 +347,11 @@ class Review:
     """The review of one kind of machine.
 
     Attributes:
-        recorded: how the baselines came about, each with its number of workloads. None: written in schema 2.
-        environment: what moved between the baselines and the run, likewise.
+        environment: what moved between the baselines and the run, each with its number of workloads.
         comparisons: times that the suite has.
     """
 
     device: str
-    recorded: tuple[tuple[Recorded | None, int], ...]
     environment: tuple[tuple[FieldChange, int], ...]
     reviewed: tuple[Reviewed, ...]
     comparisons: int
@@ -406,10 +404,9 @@ def review(
             reviewed.append(Reviewed(name, Group.NOT_MEASURED, evidence=("not selected in this run",)))
     compared = [(before, each) for each in observed if isinstance(before := stored.get(each.workload), Baseline)]
     moved = Counter(change for before, each in compared for change in _environment(before, each))
-    recorded = Counter(before.recorded for before, _ in compared)
     order = list(Group)
     reviewed.sort(key=lambda each: (order.index(each.group), each.workload))
-    return Review(device, tuple(recorded.items()), tuple(moved.items()), tuple(reviewed), comparisons)
+    return Review(device, tuple(moved.items()), tuple(reviewed), comparisons)
 
 
 def _unusable(error: BaselineError) -> str:

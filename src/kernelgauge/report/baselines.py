@@ -31,7 +31,7 @@ from ..judge import (
 from ..run import Timer
 from ..trace.kernel import configuration_text
 from .page import Column, render, table_text
-from .wording import counted, short_commit, us
+from .wording import counted, us
 
 __all__ = ["Line", "calibration_text", "choices_text", "plan_text", "review_markdown", "review_text"]
 
@@ -46,7 +46,6 @@ _GROUPS = {  # heading and style
     Group.NOT_MEASURED: ("not measured", "dim"),
 }
 _MOST_LINES = 12  # of evidence: beyond, `kernelgauge diff` of the traces is the tool
-_MOST_RECORDED = 5
 _MARKDOWN_WIDTH = 100
 
 # -- an update --------------------------------------------------------------------------------------------------------
@@ -83,8 +82,9 @@ def review_text(review: Review, *, sources: Sequence[Line], width: int, color: b
     """Return a review for a terminal, or plain for a log."""
 
     style: dict[str, Any] = {"width": width, "color": color}
+    moved = [Line("moved", f"{change}   ({counted(count, 'workload')})") for change, count in review.environment]
     title = f"{printable(review.device)}: {counted(len(review.reviewed), 'workload')}"
-    parts = [render(Text(title, style="bold"), **style) + _table([*sources, *_origins(review)], **style)]
+    parts = [render(Text(title, style="bold"), **style) + _table([*sources, *moved], **style)]
     for group, (title, group_style) in _GROUPS.items():
         found = review.of(group)
         if not found:
@@ -106,18 +106,6 @@ def review_markdown(review: Review, *, sources: Sequence[Line]) -> str:
     text = review_text(review, sources=sources, width=_MARKDOWN_WIDTH, color=False)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}{fence}\n"
-
-
-def _origins(review: Review) -> Iterator[Line]:
-    """Yield when the baselines were recorded, from which commits, and what changed in the environment since."""
-    for recorded, workloads in review.recorded[:_MOST_RECORDED]:
-        commit = short_commit(recorded.commit if recorded else None)
-        day = recorded.at.partition("T")[0] if recorded and recorded.at else "a day that is not known"
-        yield Line("recorded", f"{day}, commit {commit}   ({counted(workloads, 'workload')})")
-    if len(review.recorded) > _MOST_RECORDED:
-        yield Line("recorded", f"and {counted(len(review.recorded) - _MOST_RECORDED, 'other time')}")
-    for change, workloads in review.environment:
-        yield Line("moved", f"{change}   ({counted(workloads, 'workload')})")
 
 
 def _lines(each: Reviewed) -> Iterator[Line]:
