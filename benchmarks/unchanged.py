@@ -64,7 +64,7 @@ _SHORT_SPREAD = 0.0028  # of GPU times of short kernels
 _SIMULATED = 1000  # suites
 
 
-def main() -> None:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.json.gz")
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="baselines to judge the files against")
@@ -73,6 +73,13 @@ def main() -> None:
     parser.add_argument("--spread", action="store_true", help="print spreads between processes and between GPUs")
     parser.add_argument("--show", action="store_true", help="print every verdict that is red")
     options = parser.parse_args()
+    if options.against is not None and not options.files:
+        parser.error("--against needs files of benchmarks/nights.py: unchanged.py --against FOLDER FILE.json.gz ...")
+    return options
+
+
+def main() -> None:
+    options = _options()
     if options.against is not None:
         if not options.files:
             parser.error("--against needs files of benchmarks/nights.py")

@@ -71,3 +71,12 @@ def test_noisy_machine_without_data_is_green(
 
 def test_every_recorded_suite_is_read(suites: list[Suite]) -> None:
     assert (len(suites), len({suite.gpu for suite in suites})) == (126, 41)
+
+
+def test_unchanged_against_baselines_without_files_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["unchanged.py", "--against", "baselines"])
+    with pytest.raises(SystemExit) as stopped:
+        unchanged.main()
+    assert (stopped.value.code, "--against needs files" in capsys.readouterr().err) == (2, True)

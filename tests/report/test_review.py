@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
-from rich.cells import cell_len
 
 from kernelgauge.errors import BaselineError
 from kernelgauge.judge import Baseline, Candidate, Recorded, Review, from_run, review
@@ -52,7 +50,6 @@ def test_text_has_every_group_with_its_evidence() -> None:
         == """\
 NVIDIA H200: 7 workloads
 results  reports/latest/results.json   2026-11-20T19:10:12+00:00, commit 4e3642b
-recorded 2026-10-01, commit aaaaaaaaaa   (4 workloads)
 moved    driver 580.159.04 -> 590.1   (4 workloads)
 moved    torch 2.11.0+cu130 -> 2.12.0   (4 workloads)
 
@@ -63,8 +60,7 @@ same kernels, same speed: 1   (--group same-speed)
 
 same kernels, slower or faster: 1   (--group speed)
   b-slow
-    time     GPU time 205.1 -> 225.2 us  +9.8 % [99.87 % CI +9.4, +10.1]
-             REGRESSED
+    time     GPU time 205.1 -> 225.2 us (+9.8 %)
     time     as before: end to end 301.5 us +0.0 %, host dispatch 50.7 us +0.0 %
     what     the same kernel, slower: triton_poi_fused__unsafe_view… (+20.0 us)
              triton_poi_fused__unsafe_view_gelu_mul_0  38.1 -> 58.1 us
@@ -105,15 +101,6 @@ not measured: 1
     what     not selected in this run
 """
     )
-
-
-@pytest.mark.parametrize("width", [40, 200])
-def test_text_fits_the_terminal_and_loses_nothing(width: int) -> None:
-    shown = text(width=width)
-    assert all(cell_len(line) <= width for line in shown.splitlines())
-    squeezed = re.sub(r"\s", "", shown)
-    for part in ("XBLOCK1024->512,num_warps4->8", "launches4->3", "test_xfailed", "(--groupvanished)"):
-        assert part in squeezed
 
 
 def test_text_unchanged_file_offers_no_group() -> None:

@@ -53,11 +53,11 @@ def test_summary_table_layout() -> None:
         workload(verdict(Status.INVALID, "measurement"), name="mlp-liger-bf16-1", run=None),
     ) == (
         f"{MACHINE}\n"
-        "                                     device   base-\n"
-        "workload                     kernels     us line us change verdict   about\n"
-        "mlp-eager-bf16-8x32x64             4  205.1   205.1 +8.1 % REGRESSED GPU time\n"
-        "linear-eager-bf16-1024x32x64       1    2.7   205.1 +0.7 % PASS\n"
-        "mlp-liger-bf16-1                   -      -       -      - INVALID   measurement\n"
+        "                                       GPU   base-\n"
+        "workload                     kernels    us line us change verdict   about\n"
+        "mlp-eager-bf16-8x32x64             4 205.1   205.1 +8.1 % REGRESSED GPU time\n"
+        "linear-eager-bf16-1024x32x64       1   2.7   205.1 +0.7 % PASS\n"
+        "mlp-liger-bf16-1                   -     -       -      - INVALID   measurement\n"
     )
 
 
@@ -66,17 +66,10 @@ def test_summary_time_is_the_geometric_mean_of_replicates() -> None:
     assert " -       -      - -\n" in shown(workload(name="a", run=run(workload="a", device=None)))
 
 
-def test_summary_names_subjects_of_the_worst_status_once() -> None:
+def test_summary_table_names_subjects_where_they_fit() -> None:
     bad = [verdict(Status.REGRESSED, subject) for subject in ("structure", "host dispatch", "structure")]
-    assert below(workload(verdict(Status.PASS), *bad, name=LONG)) == [f"REGRESSED  {LONG}: structure, host dispatch"]
-    one = workload(verdict(Status.PASS), *bad, name="a")
-    assert below(one) == []
-    assert shown(one).endswith(" REGRESSED structure, host dispatch\n")
-    worse = workload(verdict(Status.REGRESSED), verdict(Status.INVALID, "numerics"), name="a")
-    assert below(worse)[0] == "INVALID  a: numerics; REGRESSED GPU time"
-    assert re.search(
-        r"205\.1 +- +- REGRESSED\n", shown(workload(*bad, name=LONG))
-    )  # the table's change is that of GPU time
+    assert shown(workload(*bad, name="a")).endswith(" REGRESSED structure, host dispatch\n")
+    assert shown(workload(*bad, name=LONG)).endswith("-      - REGRESSED\n")  # the table's change is that of GPU time
 
 
 def test_summary_after_an_update_says_recorded() -> None:
@@ -169,15 +162,6 @@ def test_summary_table_fits_the_terminal(one: WorkloadResult, color: bool, width
     assert "..." not in table
 
 
-@pytest.mark.parametrize("variable", ["FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"])
-def test_summary_without_colour_ignores_the_environment(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    monkeypatch.setenv(variable, "1")
-    monkeypatch.setenv("COLUMNS", "200")
-    text = shown(named(LONG * 5, Status.PASS))
-    assert "\x1b" not in text
-    assert max(map(len, text.splitlines()[1:])) <= 80
-
-
 def test_summary_colours_are_by_status() -> None:
     assert "\x1b[1;31mREGRESSED" in shown(named("a"), color=True)
     assert "\x1b[32mPASS" in shown(named("a", Status.PASS), color=True)
@@ -204,16 +188,3 @@ def test_plan_lists_each_file_with_its_changes() -> None:
         "trim    mlp-old       the suite no longer declares it\n"
         "update  mlp           x\n"
     )
-
-
-def test_plan_empty_says_so() -> None:
-    assert plan() == "nothing to update\n"
-
-
-@pytest.mark.parametrize("color", [False, True])
-def test_plan_fits_the_terminal(color: bool) -> None:
-    changes = [created(LONG * 3, "GPU time 205.1 -> 221.8 us (+8.1 %) " * 5), created("a", "x" * 300)]
-    text = re.sub(r"\x1b\[[0-9;]*m", "", plan(*changes, color=color))
-    assert max(cell_len(line) for line in text.splitlines()) <= 80
-    assert text.replace("\n", "").count("x") >= 300
-    assert all(line == line.rstrip() for line in text.splitlines())

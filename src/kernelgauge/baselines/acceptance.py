@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import BaselineError, NewerBaselineError, ResultsError, UpdateRefused, printable
@@ -30,30 +30,12 @@ from ..results import Results, WorkloadResult, find_results, moment, read_result
 from ..run import Run
 from . import BaselineStore
 
-__all__ = ["Pending", "Selection", "acceptable", "load", "pending", "refusals", "select", "update", "with_runs"]
+__all__ = ["acceptable", "load", "pending", "refusals", "select", "update", "with_runs"]
 
 _ACCEPTABLE = frozenset({Status.REGRESSED, Status.NO_BASELINE, Status.INCOMPARABLE})
 
 
 # -- a review of saved results ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Pending:
-    """What waits for acceptance on one kind of machine, and the baselines that it was compared with."""
-
-    review: Review
-    stored: dict[str, Baseline | BaselineError]
-    candidates: dict[str, Candidate]  # by workload id
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The selected part of a review: the changes of files, and the workloads that are refused."""
-
-    device: str
-    plan: tuple[PlannedChange, ...]
-    refused: tuple[Reviewed, ...]
 
 
 def load(paths: Sequence[Path]) -> list[tuple[Path, Results]]:
@@ -76,39 +58,36 @@ def load(paths: Sequence[Path]) -> list[tuple[Path, Results]]:
     return sorted(loaded, key=lambda each: started(each[1]))
 
 
-def pending(loaded: Sequence[Results], store: BaselineStore) -> list[Pending]:
+def pending(loaded: Sequence[Results], store: BaselineStore) -> list[Review]:
     """Review results, in order of their start, by the folder that their baselines are in."""
     devices: dict[str, list[Results]] = {}
     for results in loaded:
         if results.fingerprint is not None:
             devices.setdefault(slug(results.fingerprint.device), []).append(results)
-    return [_pending(together, store) for together in devices.values()]
+    return [_review(together, store) for together in devices.values()]
 
 
-def _pending(together: Sequence[Results], store: BaselineStore) -> Pending:
+def _review(together: Sequence[Results], store: BaselineStore) -> Review:
     device = next(results.fingerprint.device for results in reversed(together) if results.fingerprint is not None)
     stored = store.stored(device)
-    measured: dict[str, list[tuple[Results, WorkloadResult]]] = {}
+    found: dict[str, list[tuple[Results, WorkloadResult]]] = {}
     for results in together:
         for workload in results.workloads:
-            measured.setdefault(workload.id, []).append((results, workload))
-    candidates = {name: _candidate(runs, stored.get(name)) for name, runs in measured.items()}
+            found.setdefault(workload.id, []).append((results, workload))
     # A run that was cut short may not have collected all.
     declared_by = {suite: results for results in together if not results.was_cut_short for suite in results.declared}
-    doubts = {
-        name: tuple(_vanished_doubts(declared_by[old.suite], old))
-        for name, old in stored.items()
-        if isinstance(old, Baseline) and old.suite in declared_by
-    }
-    found = review(
+    return review(
         device,
-        list(candidates.values()),
+        [_candidate(each, stored.get(name)) for name, each in found.items()],
         stored,
         {suite: results.declared[suite] for suite, results in declared_by.items()},
-        vanished_doubts=doubts,
+        vanished_doubts={
+            name: tuple(_vanished_doubts(declared_by[old.suite], old))
+            for name, old in stored.items()
+            if isinstance(old, Baseline) and old.suite in declared_by
+        },
         comparisons=max(results.comparisons for results in together),
     )
-    return Pending(found, stored, candidates)
 
 
 def _vanished_doubts(results: Results, old: Baseline) -> Iterator[str]:
@@ -125,62 +104,68 @@ def _order_doubts(results: Results, old: Baseline | BaselineError | None) -> Ite
         yield f"older than the baseline: measured {results.started_at}, and that was recorded {recorded.at}"
 
 
-def _candidate(runs: Sequence[tuple[Results, WorkloadResult]], old: Baseline | BaselineError | None) -> Candidate:
-    """Make a candidate of the newest run. The others must agree with it."""
-    measured = [(results, workload, workload.run) for results, workload in runs if workload.run is not None]
+def _candidate(found: Sequence[tuple[Results, WorkloadResult]], old: Baseline | BaselineError | None) -> Candidate:
+    """Make a candidate of the newest run of a workload. What is wrong with any run of it is a doubt."""
+    measured = [(results, workload, workload.run) for results, workload in found if workload.run is not None]
     if not measured:
-        workload = runs[-1][1]
-        why_not = _why_not_measured(workload)
-        never = () if workload.unavailable is not None else (why_not,)
-        return Candidate(workload.id, workload.suite, None, never=never, why_not=why_not)
-    results, workload, run = measured[-1]
-    wrong = [(*_shortcomings(*each), *_untested(*each[:2])) for each in measured]
+        workload = found[-1][1]
+        why = _why_not_measured(workload)
+        evidence, never = ((why,), ()) if workload.unavailable is not None else ((), (why,))
+        return Candidate(workload.id, workload.suite, None, evidence=evidence, never=never)
+    results, workload, _ = measured[-1]
+    *others, newest = (_observed_baseline(*each) for each in measured)
     return Candidate(
         workload.id,
         workload.suite,
-        _observed_baseline(results, workload, run),
-        others=tuple(_observed_baseline(*each) for each in measured[:-1]),
-        doubts=(*wrong[-1], *_order_doubts(results, old)),
-        shortcomings=tuple(reason for reasons in wrong for reason in reasons),
+        newest,
+        tuple(others),
         limits=workload.limits,
+        doubts=tuple(dict.fromkeys(doubt for each in measured for doubt in _doubts(*each))),
+        older=tuple(_order_doubts(results, old)),
     )
 
 
-def _untested(results: Results, workload: WorkloadResult) -> Iterator[str]:
-    """Yield a doubt about a workload that was measured only to compare another with it: nothing claims that it works."""
-    if not any(test.workload == workload.id for test in results.tests):
+def _doubts(results: Results, workload: WorkloadResult, run: Run) -> Iterator[str]:
+    yield from _shortcomings(results, workload, run)
+    if not any(test.workload == workload.id for test in results.tests):  # measured to compare another one with it
         yield "no test of it is in the results"
 
 
-def select(waiting: Pending, is_wanted: Callable[[Reviewed], bool], *, add: bool = False, force: bool) -> Selection:
-    """Select from a review. `add`: the runs join the processes of their baselines instead of replacing them."""
+def select(
+    waiting: Review, is_wanted: Callable[[Reviewed], bool], *, add: bool = False, force: bool
+) -> tuple[list[PlannedChange], list[Reviewed]]:
+    """Return the changes of the wanted part of a review, and the workloads that are refused.
+
+    `add`: the runs join the processes of their baselines instead of replacing them.
+    """
     plan: list[PlannedChange] = []
     refused: list[Reviewed] = []
-    for each in filter(is_wanted, waiting.review.reviewed):
-        checked, change = _addition(waiting, each) if add else (each, each.change)
+    for each in filter(is_wanted, waiting.reviewed):
+        checked = _to_add(each, waiting.comparisons) if add else each
         if checked.never or (checked.doubts and not force):
             refused.append(checked)
-        elif change is not None and change.action is not Action.KEEP:
-            plan.append(change)
-    return Selection(waiting.review.device, tuple(plan), tuple(refused))
+        elif checked.change is not None and checked.change.action is not Action.KEEP:
+            plan.append(checked.change)
+    return plan, refused
 
 
-def _addition(waiting: Pending, each: Reviewed) -> tuple[Reviewed, PlannedChange | None]:
-    """Return what speaks against adding the runs of a workload to its baseline, and the change of its file."""
-    old, candidate = waiting.stored.get(each.workload), waiting.candidates.get(each.workload)
+def _to_add(each: Reviewed, comparisons: int) -> Reviewed:
+    """Return what adding the run of a workload to its baseline changes, and what speaks against it."""
+    candidate, old = each.candidate, each.stored
     if candidate is None or candidate.observed is None:
-        return replace(each, doubts=(), never=()), None
-    each = replace(each, doubts=candidate.shortcomings)
-    runs = (*candidate.others, candidate.observed)
+        return replace(each, doubts=(), never=(), change=None)
+    each = replace(each, doubts=candidate.doubts, change=None)
     try:
-        whole = with_runs(old, runs, comparisons=waiting.review.comparisons, limits=candidate.limits)
+        whole = with_runs(
+            old, [*candidate.others, candidate.observed], comparisons=comparisons, limits=candidate.limits
+        )
     except ValueError as error:
-        return replace(each, never=(*each.never, f"it cannot be added: {error}")), None
+        return replace(each, never=(*each.never, f"it cannot be added: {error}"))
     if whole == old:
-        return each, None
+        return each
     count = sum(len(entry.processes) for entry in whole.entries)
     action = Action.CREATE if old is None else Action.UPDATE
-    return each, PlannedChange(action, each.workload, whole, (f"{count} processes",))
+    return replace(each, change=PlannedChange(action, each.workload, whole, (f"{count} processes",)))
 
 
 def with_runs(

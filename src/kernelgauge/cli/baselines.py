@@ -14,9 +14,8 @@ from . import Commands, Exit, note, say, terminal
 
 if TYPE_CHECKING:
     from ..baselines import BaselineStore
-    from ..baselines.acceptance import Pending, Selection
     from ..baselines.calibration import Calibration
-    from ..judge import Reviewed
+    from ..judge import PlannedChange, Review, Reviewed
     from ..results import Results
 
 __all__ = ["add_commands"]
@@ -92,7 +91,7 @@ def _load(options: argparse.Namespace) -> tuple[list[tuple[Path, Results]], Base
 
 
 def _shown(
-    waiting: Sequence[Pending],
+    waiting: Sequence[Review],
     loaded: Sequence[tuple[Path, Results]],
     store: BaselineStore,
     *,
@@ -105,7 +104,7 @@ def _shown(
     width, color = terminal()
     texts = []
     for each in waiting:
-        folder = slug(each.review.device)
+        folder = slug(each.device)
         sources = [
             Line("results", f"{file}   {results.started_at}, commit {short_commit(results.commit)}")
             for file, results in loaded
@@ -113,9 +112,9 @@ def _shown(
         ]
         sources.append(Line("stored", str(store.root / folder)))
         if as_markdown:
-            texts.append(review_markdown(each.review, sources=sources))
+            texts.append(review_markdown(each, sources=sources))
         else:
-            texts.append(review_text(each.review, sources=sources, width=width, color=color))
+            texts.append(review_text(each, sources=sources, width=width, color=color))
     return "\n".join(texts)
 
 
@@ -158,7 +157,7 @@ def _review(options: argparse.Namespace) -> Exit:
     loaded, store = _load(options)
     waiting = pending([results for _, results in loaded], store)
     say(_shown(waiting, loaded, store, as_markdown=options.markdown))
-    return Exit.YES if all(each.review.settled for each in waiting) else Exit.NO
+    return Exit.YES if all(each.settled for each in waiting) else Exit.NO
 
 
 def _accept(options: argparse.Namespace) -> Exit:
@@ -175,26 +174,36 @@ def _accept(options: argparse.Namespace) -> Exit:
     with nullcontext() if options.dry_run else store.locked():
         waiting = pending([results for _, results in loaded], store)
         say(_shown(waiting, loaded, store))
-        if not any(matches(each.workload) for one in waiting for each in one.review.reviewed):
+        if not any(matches(each.workload) for one in waiting for each in one.reviewed):
             say(printable(f"no workload of this review matches -k {options.expression!r}"))
             return Exit.NO
-        selections = [select(each, is_wanted, add=options.add, force=options.force) for each in waiting]
-        return _apply(selections, store, dry_run=options.dry_run)
+        plans: list[tuple[str, list[PlannedChange]]] = []
+        refused: list[Reviewed] = []
+        for each in waiting:
+            plan, wrong = select(each, is_wanted, add=options.add, force=options.force)
+            plans.append((each.device, plan))
+            refused += wrong
+        return _apply(plans, refused, store, dry_run=options.dry_run)
 
 
-def _apply(selections: Sequence[Selection], store: BaselineStore, *, dry_run: bool) -> Exit:
+def _apply(
+    plans: Sequence[tuple[str, list[PlannedChange]]],
+    refused: Sequence[Reviewed],
+    store: BaselineStore,
+    *,
+    dry_run: bool,
+) -> Exit:
     from ..report.baselines import plan_text
 
     width, color = terminal()
-    refused = [each for selection in selections for each in selection.refused]
     for each in refused:
         say(printable(f"refused: {each.workload}: {'; '.join(each.refused)}"))
-    plan = [change for selection in selections for change in selection.plan]
+    plan = [change for _, changes in plans for change in changes]
     say(plan_text(plan, width=width, color=color) if plan else "nothing to accept")
     if plan and dry_run:
         say("nothing was written: a dry run")
     elif plan:
-        store.apply_all((selection.device, selection.plan) for selection in selections)
+        store.apply_all(plans)
         say(printable(f"{len(plan)} written to {store.root}"))
     return Exit.NO if refused else Exit.YES
 

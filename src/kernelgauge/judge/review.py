@@ -13,7 +13,7 @@ import msgspec
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Timer
 from ..trace.kernel import KernelIdentity
-from .baseline import Baseline, Entry, FieldChange, Likeness, Recorded, compare, gemm_kernel, merge_entries
+from .baseline import Baseline, Entry, FieldChange, Likeness, compare, gemm_kernel, merge_entries
 from .cause import cause_reasons, kernel_causes
 from .timing import Decision, Limits, decide, prior_for
 from .verdict import Status
@@ -82,6 +82,17 @@ class TimeChange:
     def not_judged(self) -> bool:
         return self.decision is not None and self.decision.status is Status.NOT_JUDGED
 
+    def __str__(self) -> str:
+        """Return ``GPU time 205.1 -> 221.8 us (+8.1 %)``, or why the two are not compared."""
+        before, after = ("(none)" if us is None else f"{us:.1f}" for us in (self.before_us, self.after_us))
+        times = f"{self.timer.label} {before} -> {after} us"
+        if self.decision is None:
+            return times
+        if self.not_judged:
+            return f"{times}, not compared: {self.decision.reason}"
+        at_equal_speed = " at equal host speed" if self.decision.before[0].is_by_host else ""
+        return f"{times} ({100 * self.decision.change.estimate:+.1f} %{at_equal_speed})"
+
 
 def plan_update(
     observed: Sequence[Baseline],
@@ -129,7 +140,7 @@ def _plan_one(
         return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
     changes = _time_changes(old, new, comparisons=comparisons, limits=limits)
     # A time that did not move stays as it is stored, so that slow drift adds up until it shows.
-    moved = [_time_detail(change) for change in changes if change.moved]
+    moved = [str(change) for change in changes if change.moved]
     if exact := _exact_details(old, new):
         return PlannedChange(Action.UPDATE, new.workload, new, (*exact, *moved, *_forgotten(old.entries)))
     entry, alike = old.entry_like(new.entries[0].kernels)
@@ -138,7 +149,7 @@ def _plan_one(
         return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, None, new), (known,))
     source = ["generated source of its kernels"] if alike is not Likeness.IDENTICAL else []
     if not source and not moved:
-        return PlannedChange(Action.KEEP, new.workload, None, tuple(_time_detail(c) for c in changes if c.not_judged))
+        return PlannedChange(Action.KEEP, new.workload, None, tuple(str(c) for c in changes if c.not_judged))
     details = (*source, *moved, *_forgotten([entry]))
     return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, entry, new), details)
 
@@ -180,17 +191,6 @@ def _exact_details(old: Baseline, new: Baseline) -> list[str]:
     if old.entry_like(new.entries[0].kernels)[1] is Likeness.OTHER_KERNELS:
         details.append("other kernels")
     return details
-
-
-def _time_detail(change: TimeChange) -> str:
-    before, after = ("(none)" if us is None else f"{us:.1f}" for us in (change.before_us, change.after_us))
-    # "200.0 us -> (none)": the unit stands behind the last number.
-    times = f"{before} -> {after} us" if change.after_us is not None else f"{before} us -> {after}"
-    if change.decision is None:
-        return f"{change.timer.label} {times}"
-    if change.not_judged:
-        return f"{change.timer.label} {times}, not compared: {change.decision.reason}"
-    return f"{change.timer.label} {times} ({100 * change.decision.change.estimate:+.1f} %)"
 
 
 def _time_changes(old: Baseline, new: Baseline, *, comparisons: int, limits: Limits | None = None) -> list[TimeChange]:
@@ -271,7 +271,7 @@ def _moved(stored: Baseline, new: Baseline, comparisons: int, limits: Limits | N
             for change in _time_changes(stored, alone, comparisons=comparisons, limits=limits):
                 same = change.timer is Timer.HOST or likeness is Likeness.IDENTICAL
                 if change.moved and same:
-                    yield _time_detail(change)
+                    yield str(change)
                 elif change.decision is not None and change.decision.machine:
                     yield "the GPU's own speed (its reference kernels moved)"
                 elif change.decision is not None and change.decision.scattered and change.undecided:
@@ -282,23 +282,15 @@ def _moved(stored: Baseline, new: Baseline, comparisons: int, limits: Limits | N
 
 
 class Group(str, Enum):
-    """What became of a workload: its name on the command line, and its heading in a review."""
+    """What became of a workload: its name on the command line."""
 
-    heading: str
-
-    SAME_SPEED = "same-speed", "same kernels, same speed"
-    SPEED = "speed", "same kernels, slower or faster"
-    CONFIGURATION = "configuration", "same kernels, other launch configuration"
-    KERNELS = "kernels", "other kernels, or other counts"
-    NEW = "new", "new"
-    VANISHED = "vanished", "vanished"
-    NOT_MEASURED = "not-measured", "not measured"
-
-    def __new__(cls, value: str, heading: str) -> Group:  # noqa: PYI034 (`Self` is in Python 3.11)
-        group = str.__new__(cls, value)
-        group._value_ = value
-        group.heading = heading
-        return group
+    SAME_SPEED = "same-speed"
+    SPEED = "speed"  # same kernels, slower or faster
+    CONFIGURATION = "configuration"  # same kernels, other launch configuration
+    KERNELS = "kernels"  # other kernels, or other counts
+    NEW = "new"
+    VANISHED = "vanished"
+    NOT_MEASURED = "not-measured"
 
 
 @dataclass(frozen=True)
@@ -306,11 +298,12 @@ class Candidate:
     """A workload of saved results, as accepting it would store it.
 
     Attributes:
-        observed: None: it was not measured, and `why_not` says why.
-        others: what other runs measured of it.
+        observed: None: it was not measured.
+        others: earlier runs of it.
         limits: gates and sensitivity that the suite asks for.
+        evidence: why it was not measured, where that is no failure.
         doubts: why it is not accepted unless that is forced.
-        shortcomings: what is wrong with any of its runs, whatever the baseline says.
+        older: why it may be older than its baseline: another doubt, where it would replace that.
         never: why it cannot be accepted at all.
     """
 
@@ -318,11 +311,11 @@ class Candidate:
     suite: str
     observed: Baseline | None
     others: tuple[Baseline, ...] = ()
-    doubts: tuple[str, ...] = ()
-    shortcomings: tuple[str, ...] = ()
-    never: tuple[str, ...] = ()
-    why_not: str = ""
     limits: Limits = field(default_factory=Limits)
+    evidence: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    older: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -331,11 +324,13 @@ class Reviewed:
 
     workload: str
     group: Group
-    change: PlannedChange | None
+    change: PlannedChange | None = None
     times: tuple[TimeChange, ...] = ()
     evidence: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
+    candidate: Candidate | None = None
+    stored: Baseline | BaselineError | None = None
 
     @property
     def waits(self) -> bool:
@@ -352,13 +347,11 @@ class Review:
     """The review of one kind of machine.
 
     Attributes:
-        recorded: how the baselines came about, each with its number of workloads. None: written in schema 2.
-        environment: what moved between the baselines and the run, likewise.
+        environment: what moved between the baselines and the run, each with its number of workloads.
         comparisons: times that the suite has.
     """
 
     device: str
-    recorded: tuple[tuple[Recorded | None, int], ...]
     environment: tuple[tuple[FieldChange, int], ...]
     reviewed: tuple[Reviewed, ...]
     comparisons: int
@@ -406,15 +399,14 @@ def review(
         if name in done:
             continue
         if isinstance(old, BaselineError):
-            reviewed.append(Reviewed(name, Group.NOT_MEASURED, None, never=(_unusable(old),)))
+            reviewed.append(Reviewed(name, Group.NOT_MEASURED, never=(_unusable(old),)))
         elif old.suite in suites:
-            reviewed.append(Reviewed(name, Group.NOT_MEASURED, None, evidence=("not selected in this run",)))
+            reviewed.append(Reviewed(name, Group.NOT_MEASURED, evidence=("not selected in this run",)))
     compared = [(before, each) for each in observed if isinstance(before := stored.get(each.workload), Baseline)]
     moved = Counter(change for before, each in compared for change in _environment(before, each))
-    recorded = Counter(before.recorded for before, _ in compared)
     order = list(Group)
     reviewed.sort(key=lambda each: (order.index(each.group), each.workload))
-    return Review(device, tuple(recorded.items()), tuple(moved.items()), tuple(reviewed), comparisons)
+    return Review(device, tuple(moved.items()), tuple(reviewed), comparisons)
 
 
 def _unusable(error: BaselineError) -> str:
@@ -428,30 +420,36 @@ def _reviewed(
 ) -> Reviewed:
     new = candidate.observed
     if new is None:
-        said = () if candidate.never else (candidate.why_not,)
-        return Reviewed(candidate.workload, Group.NOT_MEASURED, None, evidence=said, never=candidate.never)
+        never = candidate.never
+        return Reviewed(candidate.workload, Group.NOT_MEASURED, evidence=candidate.evidence, never=never, stored=old)
     change = plan[new.workload]
-    doubts = (*candidate.doubts, *_disagreements(new, candidate, comparisons))
-    found = Reviewed(new.workload, Group.NEW, change, evidence=change.details, doubts=doubts, never=candidate.never)
+    found = Reviewed(
+        new.workload,
+        Group.NEW,
+        change,
+        evidence=change.details,
+        doubts=(*candidate.doubts, *candidate.older),
+        never=candidate.never,
+        candidate=candidate,
+        stored=old,
+    )
     if old is None:
         return found
     if isinstance(old, NewerBaselineError):
         return replace(found, evidence=(), never=(*found.never, _unusable(old)))
     if isinstance(old, BaselineError):
-        return replace(found, evidence=(), doubts=(*doubts, _unusable(old)))
-    comparison = compare(old.fingerprint, new.fingerprint)
-    if not comparison.comparable:
+        return replace(found, evidence=(), doubts=(*found.doubts, _unusable(old)))
+    if not compare(old.fingerprint, new.fingerprint).comparable:
         return replace(found, evidence=("the stored baseline is of another kind of machine", *change.details))
-    times = tuple(_time_changes(old, new, comparisons=comparisons, limits=candidate.limits))
     if change.action is Action.KEEP and _is_last_accepted(new, old):  # to be decided against itself is nothing
-        said = ("accepted already",)
-        return Reviewed(new.workload, Group.SAME_SPEED, change, evidence=said)
+        return replace(found, group=Group.SAME_SPEED, evidence=("accepted already",), doubts=(), never=())
+    times = tuple(_time_changes(old, new, comparisons=comparisons, limits=candidate.limits))
     return replace(
         found,
         group=_group(old, new, times),
         times=times,
         evidence=tuple(_evidence(old, new, change, times)),
-        doubts=(*doubts, *(f"{each.timer.label}: inconclusive" for each in times if each.undecided)),
+        doubts=(*found.doubts, *(f"{each.timer.label}: inconclusive" for each in times if each.undecided)),
     )
 
 
@@ -473,7 +471,7 @@ def _group(old: Baseline, new: Baseline, times: Sequence[TimeChange]) -> Group:
 
 def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequence[TimeChange]) -> Iterator[str]:
     """Yield the details of the plan beside times and environment, then the kernels that account for the change."""
-    told = {*map(str, _environment(old, new)), *map(_time_detail, times), "other kernels"}
+    told = {*map(str, _environment(old, new)), *map(str, times), "other kernels"}
     yield from (detail for detail in change.details if detail not in told)
     entry, alike = old.entry_like(new.entries[0].kernels)
     device = next((each for each in times if each.timer is Timer.DEVICE), None)
@@ -483,15 +481,3 @@ def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequen
         yield from (reason.text for reason in cause_reasons(causes))
         if rest:
             yield rest
-
-
-def _disagreements(new: Baseline, candidate: Candidate, comparisons: int) -> Iterator[str]:
-    """Yield the other runs that disagree: an update would replace one by the other."""
-    for other in candidate.others:
-        change = _plan_one(new, other, comparisons=comparisons, limits=candidate.limits)
-        if change.action is Action.KEEP:
-            continue
-        _, alike = other.entry_like(new.entries[0].kernels)
-        details = ("other launch configuration",) if alike is Likeness.SAME_NAMES else change.details
-        when = f" of {other.recorded.at}" if other.recorded else ""
-        yield f"another run{when} disagrees: {'; '.join(details)}"

@@ -15,7 +15,6 @@ from ..errors import printable
 from ..judge import (
     Action,
     Baseline,
-    Entry,
     Group,
     PlannedChange,
     Prior,
@@ -32,22 +31,21 @@ from ..judge import (
 from ..run import Timer
 from ..trace.kernel import configuration_text
 from .page import Column, render, table_text
-from .wording import counted, short_commit, us
+from .wording import counted, us
 
 __all__ = ["Line", "calibration_text", "choices_text", "plan_text", "review_markdown", "review_text"]
 
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.TRIM: "red", Action.KEEP: "dim"}
-_GROUP_STYLES = {
-    Group.SAME_SPEED: "green",
-    Group.SPEED: "yellow",
-    Group.CONFIGURATION: "yellow",
-    Group.KERNELS: "yellow",
-    Group.NEW: "cyan",
-    Group.VANISHED: "red",
-    Group.NOT_MEASURED: "dim",
+_GROUPS = {  # heading and style
+    Group.SAME_SPEED: ("same kernels, same speed", "green"),
+    Group.SPEED: ("same kernels, slower or faster", "yellow"),
+    Group.CONFIGURATION: ("same kernels, other launch configuration", "yellow"),
+    Group.KERNELS: ("other kernels, or other counts", "yellow"),
+    Group.NEW: ("new", "cyan"),
+    Group.VANISHED: ("vanished", "red"),
+    Group.NOT_MEASURED: ("not measured", "dim"),
 }
 _MOST_LINES = 12  # of evidence: beyond, `kernelgauge diff` of the traces is the tool
-_MOST_RECORDED = 5
 _MARKDOWN_WIDTH = 100
 
 # -- an update --------------------------------------------------------------------------------------------------------
@@ -84,13 +82,14 @@ def review_text(review: Review, *, sources: Sequence[Line], width: int, color: b
     """Return a review for a terminal, or plain for a log."""
 
     style: dict[str, Any] = {"width": width, "color": color}
+    moved = [Line("moved", f"{change}   ({counted(count, 'workload')})") for change, count in review.environment]
     title = f"{printable(review.device)}: {counted(len(review.reviewed), 'workload')}"
-    parts = [render(Text(title, style="bold"), **style) + _table([*sources, *_origins(review)], **style)]
-    for group in Group:
+    parts = [render(Text(title, style="bold"), **style) + _table([*sources, *moved], **style)]
+    for group, (title, group_style) in _GROUPS.items():
         found = review.of(group)
         if not found:
             continue
-        heading = Text(f"{group.heading}: {len(found)}", style=f"bold {_GROUP_STYLES[group]}")
+        heading = Text(f"{title}: {len(found)}", style=f"bold {group_style}")
         if any(each.waits for each in found):
             heading.append(f"   (--group {group.value})", style="not bold dim")
         body = render(heading, **style)
@@ -109,26 +108,12 @@ def review_markdown(review: Review, *, sources: Sequence[Line]) -> str:
     return f"{fence}text\n{text}{fence}\n"
 
 
-def _origins(review: Review) -> Iterator[Line]:
-    """Yield when the baselines were recorded, from which commits, and what changed in the environment since."""
-    for recorded, workloads in review.recorded[:_MOST_RECORDED]:
-        commit = short_commit(recorded.commit if recorded else None)
-        day = recorded.at.partition("T")[0] if recorded and recorded.at else "a day that is not known"
-        yield Line("recorded", f"{day}, commit {commit}   ({counted(workloads, 'workload')})")
-    if len(review.recorded) > _MOST_RECORDED:
-        yield Line("recorded", f"and {counted(len(review.recorded) - _MOST_RECORDED, 'other time')}")
-    for change, workloads in review.environment:
-        yield Line("moved", f"{change}   ({counted(workloads, 'workload')})")
-
-
 def _lines(each: Reviewed) -> Iterator[Line]:
-    decided = [change for change in each.times if not (change.moved or change.undecided)]
-    for change in each.times:
-        if change not in decided:
-            yield Line("time", _in_full(change))
-    if decided:
-        others = "as before: " if len(decided) < len(each.times) else ""
-        yield Line("time", others + ", ".join(map(_briefly, decided)))
+    moved = [change for change in each.times if change.moved or change.undecided]
+    for change in moved:
+        yield Line("time", f"{change}, inconclusive" if change.undecided else str(change))
+    if alike := [_briefly(change) for change in each.times if change not in moved]:
+        yield Line("time", ("as before: " if moved else "") + ", ".join(alike))
     for text in each.evidence[:_MOST_LINES]:
         yield Line("what", text)
     if len(each.evidence) > _MOST_LINES:
@@ -143,22 +128,6 @@ def _briefly(change: TimeChange) -> str:
     after = "(none)" if change.after_us is None else f"{us(change.after_us)} us"
     relative = f" {100 * change.decision.change.estimate:+.1f} %" if change.decision else ""
     return f"{change.timer.label} {after}{relative}"
-
-
-def _in_full(change: TimeChange) -> str:
-    before, after = ("(none)" if each is None else us(each) for each in (change.before_us, change.after_us))
-    said = f"{change.timer.label} {before} -> {after} us"
-    if change.decision is None:
-        return said
-    measured = change.decision.change
-    if change.not_judged:
-        return f"{said}  not compared: {change.decision.reason}"
-    at_equal_speed = " at equal host speed" if change.decision.before[0].is_by_host else ""
-    said += f"  {100 * measured.estimate:+.1f} %{at_equal_speed}"
-    if measured.low is None or measured.high is None:
-        return f"{said} [no interval]"
-    interval = f"{100 * measured.low:+.1f}, {100 * measured.high:+.1f}"
-    return f"{said} [{100 * measured.confidence:.2f} % CI {interval}]  {change.decision.status.value}"
 
 
 def _table(lines: Iterable[Line], *, indent: str = "", width: int, color: bool) -> str:
@@ -224,21 +193,11 @@ def choices_text(baselines: Mapping[str, Baseline]) -> list[str]:
             continue
         draws = sum(entry.draws for entry in baseline.entries)
         lines.append(f"{workload}: the autotuner chose {len(baseline.entries)} launch configurations")
-        lines += [
-            f"  {entry.draws} of {draws}: {entry.device_time_us:.1f} us  {_tuned(entry)}" for entry in baseline.entries
-        ]
+        for entry in baseline.entries:
+            tuned = [
+                f"{kernel.identity.shown} {kernel.device_time_us:.1f} us ({configuration_text(kernel.identity)})"
+                for kernel in entry.kernels
+                if kernel.identity.is_inductors
+            ]
+            lines.append(f"  {entry.draws} of {draws}: {entry.device_time_us:.1f} us  {', '.join(tuned)}")
     return [printable(line) for line in lines]
-
-
-def _tuned(entry: Entry) -> str:
-    """Return the kernels that were tuned, each with its time and configuration."""
-    texts = []
-    for kernel in entry.kernels:
-        identity = kernel.identity
-        configuration = configuration_text(identity)
-        if identity.kernel_kwargs:
-            configuration = f"{identity.kernel_kwargs}, num_warps={identity.num_warps}"
-        elif identity.kernel_kwargs is not None or not identity.is_inductors:  # in a CUDA graph, a trace has none
-            continue
-        texts.append(f"{identity.shown} {kernel.device_time_us:.1f} us ({configuration})")
-    return ", ".join(texts)

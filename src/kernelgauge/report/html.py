@@ -22,7 +22,6 @@ from importlib.resources import files
 from itertools import accumulate, count
 from operator import attrgetter
 from typing import NamedTuple
-from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -62,6 +61,7 @@ _MOST_LINES = 60  # of one text
 _ORDER = [status.value for status in WORST_FIRST]
 _by_outcome = attrgetter("outcome")  # what failed comes first
 
+_TRACE = re.compile(r"(?:\w[\w.-]*/)?traces/\w[\w.-]*\.json\.gz", re.ASCII)  # beside the page, or in a machine's folder
 _UNKNOWN = "not known"  # module of a kernel without an origin
 _SHORTEST_BAR = 0.05  # percent of a lane's width: a shorter launch is not drawn
 _OTHER_SOURCE = "other source"  # of the same kernel in the same configuration: another version of Inductor, say
@@ -308,12 +308,14 @@ class _Workload:
 
     @property
     def links(self) -> list[tuple[str, str]]:
-        """Return (label, link) of the trace, and of the profiler's table that a run leaves beside it."""
+        """Return (label, link) of the trace, and of the profiler's table that a run leaves beside it.
+
+        A results file is untrusted: nothing but a trace below the page's folder is a link.
+        """
         trace = self.result.trace or ""
-        if not self.is_beside or not trace.endswith(".json.gz"):
+        if not self.is_beside or not _TRACE.fullmatch(trace):
             return []
-        paths = (("trace", trace), ("table", f"{trace.removesuffix('.json.gz')}.txt"))
-        return [(label, link) for label, path in paths if (link := _relative_link(path)) is not None]
+        return [("trace", trace), ("table", f"{trace.removesuffix('.json.gz')}.txt")]
 
     @cached_property
     def launches(self) -> list[_Launch]:
@@ -405,18 +407,6 @@ def _origins(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) 
 
 def _bar_title(kernel: KernelRecord) -> str:
     return f"{_clip(kernel.identity.shown)}: {kernel_us(kernel.device_time_us)} us"
-
-
-def _relative_link(path: str) -> str | None:
-    """Return `path` as a link to a file below the report's folder; None if it is anything else.
-
-    A results file is untrusted: a path of its may be absolute, climb out, or name another scheme. What is left is
-    percent-encoded, colons too, so that no browser takes a part of it for a scheme.
-    """
-    if not path.isprintable() or "\\" in path or any(part in ("", ".", "..") for part in path.split("/")):
-        return None
-    link = quote(path, safe="/")
-    return link if len(link) <= _LONGEST_TEXT else None
 
 
 def _mark(change: KernelChange[KernelRecord]) -> str:

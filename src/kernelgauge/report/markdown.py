@@ -28,7 +28,7 @@ _REASON_COLUMNS = (Column("workload"), Column("verdict"), Column("what, and why"
 _COLUMNS = (
     Column("workload"),
     Column("verdict"),
-    *(Column(title, number=True) for title in ("kernels", "device us", "baseline", "change")),
+    *(Column(title, number=True) for title in ("kernels", "GPU us", "baseline", "change")),
     Column("cause"),
 )
 

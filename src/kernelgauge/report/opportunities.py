@@ -24,7 +24,6 @@ class Opportunity:
     """Something that could be faster.
 
     Attributes:
-        workloads: which; the first is the slow one.
         text: what, in one sentence.
         saves_us: at most, of each call.
         share: the same, of the workload's time.
@@ -32,7 +31,7 @@ class Opportunity:
         command: what to do next.
     """
 
-    workloads: tuple[str, ...]
+    workload: str
     text: str
     saves_us: float
     share: float
@@ -42,7 +41,7 @@ class Opportunity:
     def __str__(self) -> str:
         how = "measured" if self.is_measured else "at most"
         saves = f"{us(self.saves_us)} us ({percent(self.share)}, {how})"
-        return printable(f"{self.workloads[0]}: {self.text}: {saves}") + f"\n  {printable(self.command)}"
+        return printable(f"{self.workload}: {self.text}: {saves}") + f"\n  {printable(self.command)}"
 
 
 def opportunities(results: Results) -> list[Opportunity]:
@@ -65,7 +64,7 @@ def _of_the_autotuner(workload: WorkloadResult) -> Iterator[Opportunity]:
     saves_us = entry.device_time_us - fastest.device_time_us
     if alike.same_configuration and saves_us > 0:
         yield Opportunity(
-            (workload.id,),
+            workload.id,
             f"Inductor's autotuner chose the slower of {len(baseline.entries)} launch configurations",
             saves_us,
             saves_us / entry.device_time_us,
@@ -90,7 +89,7 @@ def _between_variants(workloads: Sequence[WorkloadResult]) -> Iterator[Opportuni
             if slow is on_gpu and slow is not in_all and saves_us > _SAME * total_us:
                 host_us = total_us - _time_us(slow, Timer.DEVICE)
                 yield Opportunity(
-                    (slow.id, in_all.id),
+                    slow.id,
                     f"the fastest on the GPU, and slower end to end than {in_all.variant}: the GPU waits for the host",
                     host_us,
                     host_us / total_us,
@@ -99,7 +98,7 @@ def _between_variants(workloads: Sequence[WorkloadResult]) -> Iterator[Opportuni
                 )
             elif slow is not in_all and slow is not on_gpu:
                 yield Opportunity(
-                    (slow.id, in_all.id),
+                    slow.id,
                     f"{in_all.variant} is the fastest variant of {slow.module} end to end",
                     saves_us,
                     saves_us / total_us,
@@ -136,7 +135,7 @@ def _of_kernels(workload: WorkloadResult) -> Iterator[Opportunity]:
         limit = "memory's speed" if share.limit == "memory" else f"the speed of a large GEMM in {share.limit}"
         line = f", {origin.lines[0].file}:{origin.lines[0].line}" if origin is not None and origin.lines else ""
         yield Opportunity(
-            (workload.id,),
+            workload.id,
             f"{kernel.identity.shown}{line} runs at {percent(share.share)} of {limit}",
             saves_us,
             saves_us / total_us,

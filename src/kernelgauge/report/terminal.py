@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from ..errors import printable
-from ..judge import WORST_FIRST, Status, compare, observe
+from ..judge import Status, compare, observe
 from ..results import Results, WorkloadResult
 from ..run import Timer
 from .opportunities import opportunities
@@ -82,12 +82,11 @@ def summary(
         yield Block(describe(results.fingerprint))
         yield from map(Block, conditions_text(results))
     table = rows(results)
-    text, is_whole = _table(table, recorded, width=width, color=color)
     if table:
-        yield Block(text)
+        yield Block(_table(table, recorded, width=width, color=color))
     if failures:
         yield from (Block(str(verdict)) for verdict in results.verdicts if verdict.status.fails)
-    yield from map(Block, _remarks(results, has_subjects=is_whole))
+    yield from map(Block, _remarks(results))
     faster = opportunities(results)
     if faster:
         more = f", {len(faster) - _MOST_FASTER} more in the report" if len(faster) > _MOST_FASTER else ""
@@ -97,13 +96,13 @@ def summary(
     yield from (Block(f"warning: {printable(warning)}", warns=True) for warning in results.warnings)
 
 
-def _table(rows: Sequence[Row], recorded: Collection[str], *, width: int, color: bool) -> tuple[str, bool]:
+def _table(rows: Sequence[Row], recorded: Collection[str], *, width: int, color: bool) -> str:
     """Return one line for each workload: kernels, GPU time, baseline, change, verdict, and what the verdict is about.
 
-    The last column is left out where it would break lines. Return whether it is there, too.
+    The last column is left out where it would break lines: the failures name the tests.
     """
     # Titles of two lines: a default id and all columns fit in 80.
-    titles = ("kernels", "device\nus", "base-\nline us", "change")
+    titles = ("kernels", "GPU\nus", "base-\nline us", "change")
     columns = [Column("workload"), *(Column(title, number=True) for title in titles), Column("verdict", is_whole=True)]
     cells = []
     for row in rows:
@@ -114,25 +113,13 @@ def _table(rows: Sequence[Row], recorded: Collection[str], *, width: int, color:
     if any(about for *_, about in cells):
         text = table_text([*columns, Column("about")], cells, width=width, color=color)
         if text.count("\n") == len(rows) + 2:  # one line each, below two of titles
-            return text.removesuffix("\n"), True
-    return table_text(columns, [row[:-1] for row in cells], width=width, color=color).removesuffix("\n"), False
+            return text.removesuffix("\n")
+    return table_text(columns, [row[:-1] for row in cells], width=width, color=color).removesuffix("\n")
 
 
-def _subjects(workload: WorkloadResult, *, is_in_table: bool) -> str:
-    """Return the subjects of the verdicts that need a look, the worst status first; empty if the table has them all."""
-    quiet = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED)
-    parts: list[str] = []
-    for status in (each for each in WORST_FIRST if each not in quiet):
-        subjects = ", ".join(dict.fromkeys(each.subject for each in workload.verdicts if each.status is status))
-        if subjects:
-            parts.append(f"{status.value} {subjects}" if parts else f"{status.value}  {workload.id}: {subjects}")
-    return "" if is_in_table and len(parts) == 1 else printable("; ".join(parts))
-
-
-def _remarks(results: Results, *, has_subjects: bool) -> list[str]:
-    """Return what the table has no room for: subjects of verdicts, those that fail no test, and facts about the machine."""
+def _remarks(results: Results) -> list[str]:
+    """Return what the table has no room for: verdicts that fail no test, and facts about the machine."""
     verdicts = results.verdicts
-    subjects = [text for workload in results.workloads if (text := _subjects(workload, is_in_table=has_subjects))]
     shown = (Status.IMPROVED, Status.UNDECIDED, Status.INCOMPARABLE)
     machine = dict.fromkeys(
         f"machine: {reason.text}"
@@ -150,7 +137,6 @@ def _remarks(results: Results, *, has_subjects: bool) -> list[str]:
         if verdict.status.passes
     ]
     return [
-        *subjects,
         *(verdict.brief() for verdict in verdicts if verdict.status in shown),
         *(str(verdict) for verdict in choices if verdict.reasons),
         *map(printable, machine),

@@ -32,17 +32,11 @@ _LEFT = 9.0  # percent of the width: the labels stand there
 
 def _notes(chart: Chart) -> list[tuple[str, list[str]]]:
     """Return (title, lines) of what changed beside the times, and of each change of a verdict."""
-    changes: dict[tuple[str, str], list[str]] = {}
-    for each in chart.series:
-        for index, text in each.changes:
-            changes.setdefault((_day(each, index), text), []).append(each.place)
-    environment = [
-        f"{day}  {text}  ({places[0] if len(places) == 1 else counted(len(places), places[0].partition(' ')[0])})"
-        for (day, text), places in sorted(changes.items())
-    ]
+    changes = sorted(
+        f"{_day(each, index)}  {each.place}  {text}" for each in chart.series for index, text in each.changes
+    )
     verdicts = sorted(text for each in chart.series for _, text in _verdict_changes(each))
-    notes = [("What changed", environment), ("Verdicts", verdicts)]
-    return [(title, lines) for title, lines in notes if lines]
+    return [(title, lines) for title, lines in (("What changed", changes), ("Verdicts", verdicts)) if lines]
 
 
 def _verdict_changes(series: Series) -> Iterator[tuple[int, str]]:
