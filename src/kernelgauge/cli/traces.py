@@ -57,7 +57,6 @@ def add_commands(commands: Commands) -> None:
     diff.add_argument("after", metavar="AFTER")
     _add_selection(diff)
     _add_forms(diff)
-    diff.add_argument("--all", action="store_true", help="list unchanged kernels too")
     diff.add_argument(
         "--fail-on-change",
         action="store_true",
@@ -127,7 +126,7 @@ def _diff(options: argparse.Namespace) -> Exit:
         names = (Path(options.before).name, Path(options.after).name)
         if names[0] == names[1]:
             names = (options.before, options.after)
-        say(_formed(compare_page(comparison, names=names, top=_top(options), everything=options.all), options))
+        say(_formed(compare_page(comparison, names=names, top=_top(options)), options))
     return _verdict(comparison) if options.fail_on_change else Exit.YES
 
 
