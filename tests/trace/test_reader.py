@@ -132,7 +132,7 @@ def test_parse_odd_layout_is_read_in_all_blocks(content: bytes) -> None:
         (with_args(kernel(1, 0), grid=[1, 2]), "grid"),
         (with_args(kernel(1, 0), block=[1, 2, "x"]), "block"),
         (with_args(kernel(1, 0), External__id={}), "External id"),
-        (with_args(kernel(1, 0), num_warps="4"), "num_warps"),
+        (with_args(kernel(1, 0), num_warps="four"), "num_warps"),
         (with_args(kernel(1, 0), kernel_hash=4), "kernel_hash"),
         *(
             (with_args(kernel(1, 0), **{field: "0x0"}), field)

@@ -334,7 +334,7 @@ def _span(run: Sequence[Window], trace: Trace) -> tuple[float, float]:
     Steps begin and end on the host, unless the device is behind it at the end. Then they end with their last record, and
     begin as far behind the host, at most when the device had done what was launched before. A region begins when it had.
     """
-    own = [record for window in run for record, _ in window.executed]
+    own = [record for window in run for record, _ in window.executed if record.duration_us >= 0]
     start, end = run[0].start_us, run[-1].end_us
     if not own:
         return start, end
