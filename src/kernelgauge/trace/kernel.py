@@ -12,19 +12,6 @@ from .model import DeviceRecord, Launch, Op
 from .names import KernelName, Kind, decode, kind_of_words
 from .work import kind_of_op
 
-__all__ = [
-    "KernelIdentity",
-    "KernelRecord",
-    "configuration_change",
-    "configuration_text",
-    "identity_of",
-    "identity_of_op",
-    "identity_of_record",
-    "kind_of_launch",
-    "was_autotuned",
-]
-
-
 _KINDS_OF_OPS = {
     f"aten::{name}": kind.value
     for kind, names in (

@@ -17,8 +17,6 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-__all__ = ["KernelName", "Kind", "decode", "kind_of_words"]
-
 
 class Kind(str, Enum):
     """What a kernel does, whoever wrote it."""

@@ -23,8 +23,6 @@ import msgspec
 from ..errors import TraceError
 from .model import DEVICE_CATEGORIES, MODULE_PREFIX, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
-__all__ = ["BLOCK_BYTES", "LONGEST_BYTES", "parse", "parse_blocks"]
-
 # Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
 BLOCK_BYTES = 1 << 18
 # The longest event, and the most that stands before the events or behind them: what has no end in so many bytes is not

@@ -34,29 +34,6 @@ from .model import (
 from .names import Kind, decode
 from .work import DeviceLimits, LimitShare, Work, limits_of, share_of_limit, work_of
 
-__all__ = [
-    "GROUPINGS",
-    "METADATA_OPS",
-    "ORDERS",
-    "Bound",
-    "HostLane",
-    "KernelGroup",
-    "Lane",
-    "LaneKernel",
-    "StepTime",
-    "Summary",
-    "Transfers",
-    "computing_ops",
-    "dispatcher_ops",
-    "is_compile_op",
-    "kernel_work",
-    "lane_of",
-    "metadata_ops_that_launched",
-    "step_times",
-    "summarize_trace",
-]
-
-
 # --- host ops as a tree: which compute, which only rewrite metadata, which belong to the compiler --------------------
 
 # Ops that return a view or rewrite sizes and strides: no data is read or written (aten/src/ATen/native/TensorShape.cpp,

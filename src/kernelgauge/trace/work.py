@@ -10,8 +10,6 @@ from typing import Any
 
 from .names import Kind
 
-__all__ = ["DeviceLimits", "LimitShare", "Work", "kind_of_op", "limits_of", "share_of_limit", "work_of"]
-
 Shape = tuple[int, ...]
 
 
