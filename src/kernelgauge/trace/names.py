@@ -64,6 +64,7 @@ class _Parsed(NamedTuple):
     text: str  # printable, without anonymous namespaces
     head: str  # the qualified name, without return type, template arguments and parameters
     base: str  # the last part of `head` where that is an identifier, else ""
+    bare: str  # `base` of a name that has nothing else, else ""
     args: str  # the template arguments
 
 
@@ -89,8 +90,9 @@ def _parse_name(raw: str) -> _Parsed:
         head, args = _split_mangled(text)
     else:
         head, args = _split_function(text) if "<" in text or "(" in text else (text.removeprefix("void "), "")
-    base = head.rsplit("::", 1)[-1]
-    return _Parsed(raw, text, head, base if _WORD.fullmatch(base) else "", args)
+    last = head.rsplit("::", 1)[-1]
+    base = last if _WORD.fullmatch(last) else ""
+    return _Parsed(raw, text, head, base, base if base == text else "", args)
 
 
 def _split_function(text: str) -> tuple[str, str]:
@@ -393,19 +395,15 @@ def _triton(name: _Parsed, _: re.Match[str]) -> dict[str, Any]:
 # --- the rules -------------------------------------------------------------------------------------------------------
 
 
-class _Scope(Enum):
-    """The part of a name that a pattern is matched with. On identifiers alone, `\\w*word\\w*` takes linear time."""
-
-    TEXT = "searched for in the whole name"
-    HEAD = "searched for in the qualified name"
-    BASE = "all of the qualified name's last part"
-    BARE = "all of a name that is one identifier"
+# The part of a name that a pattern is matched with: searched for in the whole name or in the qualified name; all of the
+# qualified name's last part, or of a name that is one identifier, where a pattern with two `*` takes linear time.
+_TEXT, _HEAD, _BASE, _BARE = "text", "head", "base", "bare"
 
 
 class _Rule(NamedTuple):
     """One row of the table. The details that the name itself gives replace `backend`, `kind` and `op`."""
 
-    scope: _Scope
+    scope: str
     pattern: re.Pattern[str]
     backend: str  # the library
     kind: Kind
@@ -414,20 +412,14 @@ class _Rule(NamedTuple):
 
     def match(self, name: _Parsed) -> re.Match[str] | None:
         """Match the pattern with the part of the name that `scope` says."""
-        if self.scope is _Scope.TEXT:
-            return self.pattern.search(name.text)
-        if self.scope is _Scope.HEAD:
-            return self.pattern.search(name.head)
-        if not name.base or (self.scope is _Scope.BARE and name.base != name.text):
-            return None
-        return self.pattern.fullmatch(name.base)
+        text = getattr(name, self.scope)
+        return self.pattern.search(text) if self.scope in (_TEXT, _HEAD) else self.pattern.fullmatch(text)
 
 
-def _rule(scope: _Scope, pattern: str, backend: str, kind: Kind, details: _Details = _cpp, op: str = "") -> _Rule:
+def _rule(scope: str, pattern: str, backend: str, kind: Kind, details: _Details = _cpp, op: str = "") -> _Rule:
     return _Rule(scope, re.compile(pattern, re.ASCII), backend, kind, details, op)
 
 
-_TEXT, _HEAD, _BASE, _BARE = _Scope.TEXT, _Scope.HEAD, _Scope.BASE, _Scope.BARE
 _LIGER = (
     r"liger_\w+|element_mul_kernel|_(?:triton_(?:llama4_rope|qwen2vl_mrope|rope)|selective_log_softmax_kernel"
     r"|(?:kldiv|jsd|tv_distance)_kernel(?:_forward|_backward)?|(?:dyt|grpo_loss|attn_res|mhc_\w+)_(?:fwd|bwd)\w*"
