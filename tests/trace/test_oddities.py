@@ -92,6 +92,7 @@ ODDITIES: dict[str, tuple[bytes, tuple[int, float, int], dict[str, int]]] = {
     "an op with text places": (written(changed(2, args={"grid": "grid(8192,)", "stream": 0, "num_warps": 4})), ALL, {}),
     "external ids of torch 1": (written(changed(2, args={"external id": 3, "External id": None})), ALL, {}),
     "a shape that is not UTF-8": (written(changed(2, args={"Input Dims": ["two"]})).replace(b"two", b"\xff"), ALL, {}),
+    "a kernel's name that is not UTF-8": (written(changed(4, name="two")).replace(b"two", b"\xff\xe2\x82"), ALL, {}),
     "a name that is not UTF-8": (written([FRAME, *ROWS]).replace(b"two", b"\xff"), ALL, {}),
 }
 
