@@ -22,18 +22,17 @@ def compared(before: str, after: str) -> TraceComparison:
 
 
 TUNED = "Inductor's autotuner chose another launch configuration for 1 kernel (+18.1 us)"
-SAME = "The same 3 GEMMs ran"
 
 
 @pytest.mark.parametrize(
     ("before", "after", "said", "time"),
     [
-        ("mlp-eager", "mlp-compiled", f"Inductor fused 2 pointwise kernels into 1. {SAME}", "233.9 -> 205.1"),
-        ("mlp-eager", "mlp-liger", f"Liger fused 2 pointwise kernels into 1. {SAME}", "233.9 -> 210.5"),
-        ("mlp-compiled", "mlp-eager", f"1 pointwise kernel split into 2. {SAME}", "205.1 -> 233.9"),
+        ("mlp-eager", "mlp-compiled", "Inductor fused 2 pointwise kernels into 1", "233.9 -> 205.1"),
+        ("mlp-eager", "mlp-liger", "Liger fused 2 pointwise kernels into 1", "233.9 -> 210.5"),
+        ("mlp-compiled", "mlp-eager", "1 pointwise kernel split into 2", "205.1 -> 233.9"),
         ("mlp-eager", "mlp-eager", "Nothing on the GPU changed. The host ran the same ops", "233.9"),
         ("linear-eager", "linear-compiled", "Nothing on the GPU changed. The host dispatched fewer ops", "2.7"),
-        ("mlp-compiled", "mlp-compiled-other-autotune", f"{TUNED}. {SAME}. 1 kernel became faster (-1.4 us)", "205.1 -> 218.8"),
+        ("mlp-compiled", "mlp-compiled-other-autotune", f"{TUNED}. 1 kernel became faster (-1.4 us)", "205.1 -> 218.8"),
         ("matmul_add-eager", "matmul_add-compiled", "1 pointwise kernel went into the epilogue of 1 GEMM", "4.4 -> 2.6"),
     ],
 )  # fmt: skip
@@ -60,7 +59,7 @@ def test_conclusion_compares_time_of_steps() -> None:
 
     found = compare_traces(job(175_000), job(140_000))
     assert conclusion(found).startswith("Step 175.0 -> 140.0 ms (-20.0 %), kernels 99.00 ms. Nothing on the GPU")
-    page = compare_page(found, names=("a", "b"), top=5, everything=False)
+    page = compare_page(found, names=("a", "b"), top=5)
     assert any("between steps (input) 75.99 -> 40.99 ms" in line for section in page for line in section.lines)
 
 

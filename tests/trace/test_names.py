@@ -9,7 +9,6 @@ from dataclasses import fields
 import pytest
 
 from kernelgauge.trace import KernelName, Kind, decode
-from kernelgauge.trace.names import RULES
 from tests.builders import RECORDED, recorded
 
 # Names with what they decode to: backend, kind and every field that is not at its default.
@@ -42,10 +41,6 @@ def test_decode_recorded_names_are_all_known(path: str) -> None:
         assert (decoded.kind is Kind.MEMSET) == (record.category == "gpu_memset")
         assert Kind.OTHER is not decoded.kind
         assert decoded.backend != "other"
-
-
-def test_rules_all_name_their_source() -> None:
-    assert all(rule.source for rule in RULES)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,13 @@ ALL = (4, 18.0, 1)  # kernels, their microseconds, copies
 ODDITIES: dict[str, tuple[bytes, tuple[int, float, int], dict[str, int]]] = {
     "none": (written(ROWS), ALL, {}),
     "a copy call with text bytes": (written(changed(11, args={"bytes": "1", "kind": "2"})), ALL, {}),
-    "a call with text correlation": (written(changed(3, args={"correlation": "1"})), ALL, {"cuda_runtime": 1}),
+    "a call with text correlation": (written(changed(3, args={"correlation": "1"})), ALL, {}),
+    "a call with another correlation": (written(changed(3, args={"correlation": "one"})), ALL, {"cuda_runtime": 1}),
+    "a kernel with text numbers": (
+        written(changed(4, dur="5", ts="12.0", args={"device": "0", "stream": "7", "bytes": "8"})),
+        *(ALL, {}),
+    ),
+    "a kernel with too many digits": (written(changed(4, args={"stream": "9" * 19})), (3, 13.0, 1), {"kernel": 1}),
     "a call without correlation": (written([*ROWS, call(None, 99)]), ALL, {}),
     "a kernel without correlation": (written([*ROWS, kernel(None, 99)]), (5, 23.0, 1), {}),
     "a copy without launch": (written([*ROWS, kernel(9, 99, category="gpu_memcpy")]), (4, 18.0, 2), {}),
@@ -86,6 +92,7 @@ ODDITIES: dict[str, tuple[bytes, tuple[int, float, int], dict[str, int]]] = {
     "an op with text places": (written(changed(2, args={"grid": "grid(8192,)", "stream": 0, "num_warps": 4})), ALL, {}),
     "external ids of torch 1": (written(changed(2, args={"external id": 3, "External id": None})), ALL, {}),
     "a shape that is not UTF-8": (written(changed(2, args={"Input Dims": ["two"]})).replace(b"two", b"\xff"), ALL, {}),
+    "a kernel's name that is not UTF-8": (written(changed(4, name="two")).replace(b"two", b"\xff\xe2\x82"), ALL, {}),
     "a name that is not UTF-8": (written([FRAME, *ROWS]).replace(b"two", b"\xff"), ALL, {}),
 }
 

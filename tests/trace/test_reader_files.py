@@ -42,32 +42,9 @@ def refusal(path: Path) -> TraceError:
     return caught.value
 
 
-def compressed(size: int, between: bytes = b"") -> bytes:
-    """Return the content in gzip members of `size` bytes each."""
-    return b"".join(gzip.compress(CONTENT[at : at + size]) + between for at in range(0, len(CONTENT), size))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(compressed(1), compressed(7), compressed(10_000)),
-        *(compressed(200, bytes(zeros)) for zeros in (1, 511, 40_000)),
-        gzip.compress(b"") + WHOLE + gzip.compress(b""),
-    ],
-    ids=lambda content: f"{len(content)} bytes",
-)
-def test_read_gzip_members_are_one_content(path: Path, content: bytes) -> None:
-    assert read(written(path, content)) == TRACE
-
-
-@pytest.mark.timeout(60)  # seconds; what is not linear takes minutes
-def test_read_many_gzip_members_takes_linear_time(path: Path) -> None:
-    assert read(written(path, gzip.compress(b" ") * 300_000 + WHOLE)) == TRACE
-
-
 @pytest.mark.parametrize(
     "garbage",
-    [b"x", b"\x1f", b"\x1f\x8b", b"\x00\x00x", bytes(3 * MEBIBYTE) + b"x", CONTENT],
+    [b"x", b"\x1f\x8b", bytes(3 * MEBIBYTE) + b"x", CONTENT],
     ids=lambda garbage: f"{len(garbage)} bytes",
 )
 def test_read_garbage_behind_gzip_is_refused(path: Path, garbage: bytes) -> None:
@@ -80,28 +57,6 @@ def test_read_file_cut_anywhere_is_refused(path: Path, content: bytes) -> None:
         refusal(written(path, content[:length]))
 
 
-def test_read_gzip_with_flipped_bit_is_refused_or_equal(path: Path) -> None:
-    for place in range(len(WHOLE)):
-        changed = bytearray(WHOLE)
-        changed[place] ^= 1 << place % 8
-        try:
-            trace = read(written(path, bytes(changed)))
-        except TraceError:
-            continue
-        assert trace == TRACE  # a bit of the header: the time, the system
-
-
-def test_read_link_is_followed(path: Path, tmp_path: Path) -> None:
-    path.symlink_to(written(tmp_path / "target", CONTENT))
-    assert read(path) == TRACE
-
-
-@pytest.mark.parametrize("to", [".", "absent", "trace.json.gz"])
-def test_read_link_to_no_file_is_refused(path: Path, to: str) -> None:
-    path.symlink_to(to)
-    refusal(path)
-
-
 def test_read_pipe_is_read(path: Path) -> None:
     os.mkfifo(path)
     threading.Thread(target=path.write_bytes, args=(WHOLE,), daemon=True).start()
@@ -111,12 +66,6 @@ def test_read_pipe_is_read(path: Path) -> None:
 @pytest.mark.parametrize("name", ["absent.json.gz", "a\0b", "n" * 5000])
 def test_read_file_that_is_not_there_is_refused(tmp_path: Path, name: str) -> None:
     refusal(tmp_path / name)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_read_without_permission_is_refused(path: Path) -> None:
-    written(path, CONTENT).chmod(0)
-    assert "ermission" in str(refusal(path).got)
 
 
 UNDER_A_LIMIT = """
@@ -162,12 +111,4 @@ def test_read_gzip_bomb_is_refused_in_little_memory(path: Path, start: bytes, un
     block = gzip.compress(unit * (MEBIBYTE // len(unit)))
     written(path, gzip.compress(start) + block * 400)
     assert path.stat().st_size < 4 * MEBIBYTE
-    assert refused_with_little_memory(path, 600 * MEBIBYTE)
-
-
-@pytest.mark.parametrize(("start", "unit"), LONG_EVENTS)
-def test_read_endless_event_is_refused_in_little_memory(path: Path, start: bytes, unit: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(start)
-        file.writelines([unit * (MEBIBYTE // len(unit))] * 100)
     assert refused_with_little_memory(path, 600 * MEBIBYTE)

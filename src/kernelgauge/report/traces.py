@@ -325,7 +325,6 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
     yield from (_change_sentence(*change) for change in changes if change in largest)
     if changes:
         yield from ["Other kernels changed too."] * (len(changes) > len(largest))
-        yield from _same_gemms(comparison.differences)
     elif not before.kernels:
         yield "Neither trace has kernels."
     elif timed or copied:
@@ -337,7 +336,9 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
         yield f"{counted(len(kernels), 'kernel')} became {what.value} ({_signed(_delta_us(found))})."
     yield from copied
     if not changes:
-        yield _host_sentence(comparison.host)
+        old, new = comparison.host.dispatcher_ops
+        did = "dispatched fewer" if new < old else "ran other"
+        yield f"The host {did if comparison.host.is_change else 'ran the same'} ops."
 
 
 def _time_changes(comparison: TraceComparison) -> Iterator[str]:
@@ -363,46 +364,35 @@ def _time_changes(comparison: TraceComparison) -> Iterator[str]:
 
 
 _SENTENCES = {
+    What.FUSED: "{author} fused {old} into {count}.",
     What.SPLIT: "{old} split into {count}.",
+    What.FOLDED: "{fewer} went into the epilogue of {new}.",
     What.TEMPLATE: "{old} got another template.",
     What.REPLACED: "Other kernels replaced {old}.",
     What.VANISHED: "{old} vanished.",
     What.APPEARED: "{new} appeared.",
     What.MOVED: "{old} moved.",
     What.SOURCE: "{old} got another source.",
+    What.CONFIGURATION: "{kernels} got another launch configuration ({cost}).",
 }
+_AUTOTUNED = "Inductor's autotuner chose another launch configuration for {kernels} ({cost})."
 
 
 def _change_sentence(what: What, found: Sequence[Difference]) -> str:
     old = [kernel for difference in found for kernel in difference.before]
     new = [kernel for difference in found for kernel in difference.after]
-    kinds = kinds_text(kernel.kind for kernel in old)
-    if what is What.FUSED:
-        return f"{_author(new)} fused {kinds} into {len(new)}."
-    if what is What.FOLDED:
-        count = len(old) - len(new)
-        return f"{counted(count, 'pointwise kernel')} went into the epilogue of {counted(len(new), 'GEMM')}."
-    if what is What.CONFIGURATION:
-        kernels, cost = counted(len(old), "kernel"), _signed(_delta_us(found))
-        if all(difference.was_autotuned for difference in found):
-            return f"Inductor's autotuner chose another launch configuration for {kernels} ({cost})."
-        return f"{kernels} {'has' if len(old) == 1 else 'have'} another launch configuration ({cost})."
-    return _SENTENCES[what].format(old=kinds, new=kinds_text(kernel.kind for kernel in new), count=len(new))
-
-
-def _author(kernels: Sequence[LaneKernel]) -> str:
-    backends = {decode(kernel.identity.name).backend for kernel in kernels}
-    if any(backend.startswith("inductor") for backend in backends):
-        return "Inductor"
-    return "Liger" if "liger" in backends else "A Triton kernel"
-
-
-def _same_gemms(found: Sequence[Difference]) -> list[str]:
-    gemms = [d for d in found if any(kernel.kind == _GEMM for kernel in (*d.before, *d.after))]
-    count = sum(len(difference.before) for difference in gemms)
-    if not gemms or any(difference.what.is_change for difference in gemms):
-        return []
-    return [f"The same {'GEMM' if count == 1 else f'{count} GEMMs'} ran."]
+    backends = {decode(kernel.identity.name).backend.partition("-")[0] for kernel in new}
+    return (_AUTOTUNED if all(difference.was_autotuned for difference in found) else _SENTENCES[what]).format(
+        old=kinds_text(kernel.kind for kernel in old),
+        new=kinds_text(kernel.kind for kernel in new),
+        count=len(new),
+        fewer=counted(len(old) - len(new), "pointwise kernel"),
+        author=next(
+            (backend.capitalize() for backend in ("inductor", "liger") if backend in backends), "A Triton kernel"
+        ),
+        kernels=counted(len(old), "kernel"),
+        cost=_signed(sum(difference.delta_us for difference in found)),
+    )
 
 
 def _copies_sentence(comparison: TraceComparison) -> list[str]:
@@ -413,21 +403,11 @@ def _copies_sentence(comparison: TraceComparison) -> list[str]:
     return [f"The GPU made {new:g} copies and memsets instead of {old:g} ({_signed(cost)})."] if old != new else []
 
 
-def _host_sentence(host: HostDifference) -> str:
-    if not host.is_change:
-        return "The host ran the same ops."
-    is_less = host.dispatcher_ops[1] < host.dispatcher_ops[0]
-    return "The host dispatched fewer ops." if is_less else "The host ran other ops."
-
-
 # -- two traces, as a page --------------------------------------------------------------------------------------------
 
 
-def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: int, everything: bool) -> list[Section]:
-    """Return the page of two traces with these names.
-
-    `top`: rows, at most; `everything`: unchanged kernels one by one too.
-    """
+def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: int) -> list[Section]:
+    """Return the page of two traces with these names, with at most `top` rows in a table."""
     sides = zip(("before", "after"), names, (comparison.before, comparison.after), strict=True)
     heads = (
         f"{label:<7} {name}  {_lane_text(side)}, {counted(len(side.lane.kernels), 'kernel')}"
@@ -441,7 +421,8 @@ def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: in
                 *(*_time_changes(comparison), *_caveats(comparison)),
             )
         ),
-        Section(grid=_change_table(comparison, top=top, everything=everything)),
+        Section(grid=_change_table(comparison, top=top)),
+        *_module_table(comparison, top=top),
         Section("host", tuple(_host_changes(comparison.host))),
     ]
 
@@ -465,32 +446,52 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
             yield f"{label}: {_not_read(side)}"
 
 
-def _change_table(comparison: TraceComparison, *, top: int, everything: bool) -> Grid:
+def _change_table(comparison: TraceComparison, *, top: int) -> Grid:
     """Return what changed, in order of launch; where that is too much, the largest changes first, the rest in a row."""
-    total_us = comparison.before.lane.device_time_us
-    ordered = [each for each in comparison.differences if everything or each.what is not What.SAME]
+    ordered = [each for each in comparison.differences if each.what is not What.SAME]
     if len(ordered) > top:
         ordered.sort(key=lambda each: -abs(each.delta_us))
-    rows = [_change_row(each.what.value, [each], total_us) for each in ordered[:top]]
-    below = ["\n".join(_change_lines(each)) for each in ordered[:top]]
-    unchanged = [] if everything else comparison.of(What.SAME)
-    for what, rest in ((f"{len(ordered) - top} more rows", ordered[top:]), (What.SAME.value, unchanged)):
+    groups = [(each.what.value, [each], "\n".join(_change_lines(each))) for each in ordered[:top]]
+    for what, rest in ((f"{len(ordered) - top} more rows", ordered[top:]), (What.SAME.value, comparison.of(What.SAME))):
         if rest:
-            rows.append(_change_row(what, rest, total_us))
-            below.append(kinds_text(kernel.kind for each in rest for kernel in each.after or each.before))
-    times_us = (Column(title, number=True) for title in ("before", "after", "change", "of the total"))
-    return Grid((Column("what"), *times_us), tuple(rows), tuple(below))
+            groups.append(
+                (what, rest, kinds_text(kernel.kind for each in rest for kernel in each.after or each.before))
+            )
+    rows = []
+    for what, group, _ in groups:
+        before, after = (
+            sum(getattr(each, f"{side}_us") for each in group) if any(getattr(each, side) for each in group) else None
+            for side in ("before", "after")
+        )
+        rows.append((what, *_change_cells(before, after, comparison.before.lane.device_time_us)))
+    return Grid((Column("what"), *_CHANGES), tuple(rows), tuple(below for *_, below in groups))
 
 
-def _change_row(what: str, group: Sequence[Difference], total_us: float) -> tuple[str, ...]:
-    before, after = (sum(each.before_us for each in group), sum(each.after_us for each in group))
-    return (
-        what,
-        time_text(before) if any(each.before for each in group) else "",
-        time_text(after) if any(each.after for each in group) else "",
-        _signed(after - before),
-        f"{100 * (after - before) / total_us:+.1f} %" if total_us else "-",
-    )
+_CHANGES = tuple(Column(title, number=True) for title in ("before", "after", "change", "of the total"))
+
+
+def _change_cells(before_us: float | None, after_us: float | None, total_us: float) -> tuple[str, ...]:
+    """Return the cells of `_CHANGES`; None: nothing ran on that side."""
+    sides = ("" if us is None else time_text(us) for us in (before_us, after_us))
+    change = (after_us or 0.0) - (before_us or 0.0)
+    return (*sides, _signed(change), f"{100 * change / total_us:+.1f} %" if total_us else "-")
+
+
+def _modules(comparison: TraceComparison) -> list[tuple[str, float | None, float | None]]:
+    """Return the time of each module before and after, the largest change first; nothing if no trace recorded them."""
+    before, after = comparison.before.groups("module"), comparison.after.groups("module")
+    if not any(group.kernels[0].module for group in (*before, *after)):
+        return []
+    old, new = ({group.title: group.device_time_us for group in side} for side in (before, after))
+    rows = [(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])]
+    return sorted(rows, key=lambda row: -abs((row[2] or 0.0) - (row[1] or 0.0)))
+
+
+def _module_table(comparison: TraceComparison, *, top: int) -> list[Section]:
+    rows, total = _modules(comparison), comparison.before.lane.device_time_us
+    cells = tuple((cut(name), *_change_cells(before, after, total)) for name, before, after in rows[:top])
+    left = (f"{top} of {len(rows)} modules, the largest changes first.",) if len(rows) > top else ()
+    return [Section("by module", left, Grid((Column("module"), *_CHANGES), cells))] if rows else []
 
 
 def _signed(value_us: float) -> str:
@@ -630,6 +631,9 @@ def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict
             # Times are judged by op and module.
             | ({} if difference.what.is_change else _launcher(difference.before[0]))
             for difference in comparison.differences
+        ],
+        "modules": [
+            {"module": name, "before_us": before, "after_us": after} for name, before, after in _modules(comparison)
         ],
         "host": msgspec.to_builtins(comparison.host),
     }

@@ -21,19 +21,6 @@ from .kernel import KernelIdentity, configuration_change, configuration_text, wa
 from .names import Kind, decode
 from .summary import HostLane, Lane, LaneKernel
 
-__all__ = [
-    "Difference",
-    "HostDifference",
-    "KernelChange",
-    "Stretch",
-    "What",
-    "align",
-    "differences",
-    "host_difference",
-    "stretches",
-]
-
-
 # --- two launch sequences side by side: which launch of one is which of the other ------------------------------------
 
 # difflib compares every occurrence of a name with every other: above this many pairs, of two long sequences, the

@@ -12,19 +12,6 @@ from .model import DeviceRecord, Launch, Op
 from .names import KernelName, Kind, decode, kind_of_words
 from .work import kind_of_op
 
-__all__ = [
-    "KernelIdentity",
-    "KernelRecord",
-    "configuration_change",
-    "configuration_text",
-    "identity_of",
-    "identity_of_op",
-    "identity_of_record",
-    "kind_of_launch",
-    "was_autotuned",
-]
-
-
 _KINDS_OF_OPS = {
     f"aten::{name}": kind.value
     for kind, names in (
@@ -111,7 +98,7 @@ def _identity(name: str, *fields: Any) -> KernelIdentity:
 
 def with_current_kind(identity: KernelIdentity) -> KernelIdentity:
     """Return an identity that an earlier version stored, with the kind of a name that no rule knew then."""
-    kind = decode(identity.name).kind.value if identity.kind == Kind.OTHER.value else identity.kind
+    kind = _kind_of_op(identity.name) if identity.kind == Kind.OTHER.value else identity.kind
     return identity if kind == identity.kind else msgspec.structs.replace(identity, kind=kind)
 
 
@@ -127,29 +114,16 @@ def _kind_of_op(name: str) -> str:
         return _KINDS_OF_OPS[name]
     if op == name:
         return decode(name).kind.value
-    if _CONVOLUTION.search(op):
-        return Kind.CONVOLUTION.value
-    if op.startswith(("scaled_dot_product", "_scaled_dot_product")):
-        return Kind.ATTENTION.value
-    return (kind_of_op(op) or Kind.OTHER).value
-
-
-_CONVOLUTION = re.compile("conv(?!ert)")
-_COMMUNICATION = re.compile("all_?reduce|all_?gather|reduce_scatter|all_to_all|broadcast")
+    return (kind_of_op(op) or kind_of_words(op)).value
 
 
 @lru_cache(maxsize=4096)
 def kind_of_launch(identity: KernelIdentity, op: str | None) -> str:
     """Return what a kernel does. Where no rule knows its name, the op that launched it says so, else the name's words."""
     for text in (op or "", decode(identity.name).short) if identity.kind == Kind.OTHER.value else ():
-        plain = text.rpartition("::")[2]
-        if _COMMUNICATION.search(plain.lower()):  # before the words of a reduction
-            return Kind.COMMUNICATION.value
-        kind = _kind_of_op(text)
-        if kind == Kind.OTHER.value:
-            kind = (Kind.CONVOLUTION if _CONVOLUTION.search(plain.lower()) else kind_of_words(plain)).value
-        if kind != Kind.OTHER.value:
-            return kind
+        for kind in (_kind_of_op(text), kind_of_words(text.rpartition("::")[2]).value):
+            if kind != Kind.OTHER.value:
+                return kind
     return identity.kind
 
 

@@ -18,20 +18,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = [
-    "DEVICE_CATEGORIES",
-    "MODULE_PREFIX",
-    "REGION",
-    "STEP_PREFIX",
-    "WHOLE",
-    "ApiCall",
-    "DeviceRecord",
-    "Launch",
-    "Op",
-    "Trace",
-    "Window",
-]
-
 STEP_PREFIX = "ProfilerStep#"  # of the annotation that torch.profiler makes of each step
 MODULE_PREFIX = "nn.Module: "  # of a row of a Python function
 WHOLE = "the whole trace"  # name of the window of everything

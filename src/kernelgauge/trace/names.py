@@ -1,6 +1,7 @@
 """A GPU kernel's name decoded: what the kernel does, which library it is from, and a name short enough to print.
 
-A rule about names is one row of `RULES`. Names come from traces and are untrusted: `decode` accepts any string, in time
+A rule about names is one row of `_RULES`. They follow the sources that comments name, recordings of an H200, and public
+profiles (docs/design/public-traces.md). Names come from traces and are untrusted: `decode` accepts any string, in time
 linear in its length, and only `raw` keeps unprintable characters. A name without a rule is `Kind.OTHER`.
 
 C++ names reach a trace demangled, but for some of ROCm. All that is needed of them is the qualified name and the template
@@ -15,8 +16,6 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
-
-__all__ = ["RULES", "KernelName", "Kind", "Rule", "decode", "kind_of_words"]
 
 
 class Kind(str, Enum):
@@ -65,6 +64,7 @@ class _Parsed(NamedTuple):
     text: str  # printable, without anonymous namespaces
     head: str  # the qualified name, without return type, template arguments and parameters
     base: str  # the last part of `head` where that is an identifier, else ""
+    bare: str  # `base` of a name that has nothing else, else ""
     args: str  # the template arguments
 
 
@@ -90,8 +90,9 @@ def _parse_name(raw: str) -> _Parsed:
         head, args = _split_mangled(text)
     else:
         head, args = _split_function(text) if "<" in text or "(" in text else (text.removeprefix("void "), "")
-    base = head.rsplit("::", 1)[-1]
-    return _Parsed(raw, text, head, base if _WORD.fullmatch(base) else "", args)
+    last = head.rsplit("::", 1)[-1]
+    base = last if _WORD.fullmatch(last) else ""
+    return _Parsed(raw, text, head, base, base if base == text else "", args)
 
 
 def _split_function(text: str) -> tuple[str, str]:
@@ -186,11 +187,6 @@ _REDUCING = re.compile(
     r"(?<!clamp_)(?<![a-z])(?:all|amax|amin|any|argmax|argmin|count_nonzero|(?:log)?cum(?:prod|sum|sumexp)|logsumexp|max|mean"
     r"|median|min|norm(?!_legit_no)|prod|softmax|std|sum|var)(?:_|$)(?!gather|reduce|to_all|pool)"
 )
-_TEMPLATES = (
-    (re.compile("attention"), Kind.ATTENTION),
-    (re.compile("(?:^|_)conv(?:olution|[123]d)"), Kind.CONVOLUTION),
-    (re.compile(r"(?:^|_)(?:(?:add|badd|addb)?b?mm|(?:add)?mv|linear|matmul)(?:_|$)"), Kind.GEMM),
-)
 
 
 def _merged_words(merged: str) -> tuple[str, ...]:
@@ -198,15 +194,11 @@ def _merged_words(merged: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in words if word))
 
 
-def _kind_of_template(merged: str) -> Kind:
-    return next((kind for pattern, kind in _TEMPLATES if pattern.search(merged)), Kind.OTHER)
-
-
 def _inductor_triton(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
     merged, category = _SPECIALISATION.sub("", match["rest"]), match["category"]
     kind = _INDUCTOR_CATEGORIES.get(category, Kind.OTHER)
     if category == "tem":
-        kind = _kind_of_template(merged)
+        kind = kind_of_words(merged)
     elif category == "unk" and _REDUCING.search(merged):
         kind = Kind.REDUCTION
     return {"ops": _merged_words(merged), "kind": kind}
@@ -216,12 +208,6 @@ def _inductor_cpp(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
     kind = Kind.REDUCTION if _REDUCING.search(match["rest"]) else Kind.POINTWISE
     # `graph_N_` is left out of `short`: N counts the graphs of the process and says nothing of the kernel.
     return {"ops": _merged_words(match["rest"]), "kind": kind, "short": match["name"]}
-
-
-def _inductor_template(_: _Parsed, match: re.Match[str]) -> dict[str, Any]:
-    merged = match["rest"] or ""
-    backend = match["backend"].replace("_", "-")
-    return {"kind": _kind_of_template(merged), "ops": _merged_words(merged), "backend": f"inductor-{backend}"}
 
 
 _TILE = re.compile(r"(?:tilesize)?(?P<mn>\d{1,5}x\d{1,5})(?:x(?P<k>\d{1,5}))?", re.ASCII)
@@ -369,12 +355,14 @@ def _functor(name: _Parsed, _: re.Match[str]) -> dict[str, Any]:
     return fields
 
 
-# The first that matches: `index_add` is no addition, and `scatter_reduce` no reduction.
+# The first that matches: `index_add` is no addition, `all_reduce` and `scatter_reduce` no reduction.
 _WORDS_OF_KINDS = tuple(
-    (re.compile(rf"(?:^|_)(?:{words})(?:_|$)"), kind)
+    (re.compile(rf"(?:^|[_ ])(?:{words})(?:_|$)"), kind)
     for kind, words in (
+        (Kind.COMMUNICATION, r"all_?reduce|all_?gather|reduce_scatter|all_?to_?all|broadcast"),
         (Kind.ATTENTION, r"attn|attention|flash|mla|sdpa"),
-        (Kind.GEMM, r"matmul|gemm|mm|bmm|linear"),
+        (Kind.CONVOLUTION, r"conv(?:olution|[123]d)?"),
+        (Kind.GEMM, r"matmul|gemm|(?:add|badd|addb)?b?mm|(?:add)?mv|linear"),
         (Kind.NORM, r"norm|rmsnorm|layernorm"),
         (Kind.INDEX, r"embedding|gather|scatter|index|sort|topk|unique|nonzero|where|searchsorted"),
         (
@@ -407,44 +395,31 @@ def _triton(name: _Parsed, _: re.Match[str]) -> dict[str, Any]:
 # --- the rules -------------------------------------------------------------------------------------------------------
 
 
-class _Scope(Enum):
-    """The part of a name that a pattern is matched with. On identifiers alone, `\\w*word\\w*` takes linear time."""
-
-    TEXT = "searched for in the whole name"
-    HEAD = "searched for in the qualified name"
-    BASE = "all of the qualified name's last part"
-    BARE = "all of a name that is one identifier"
+# The part of a name that a pattern is matched with: searched for in the whole name or in the qualified name; all of the
+# qualified name's last part, or of a name that is one identifier, where a pattern with two `*` takes linear time.
+_TEXT, _HEAD, _BASE, _BARE = "text", "head", "base", "bare"
 
 
-class Rule(NamedTuple):
+class _Rule(NamedTuple):
     """One row of the table. The details that the name itself gives replace `backend`, `kind` and `op`."""
 
-    scope: _Scope
+    scope: str
     pattern: re.Pattern[str]
     backend: str  # the library
     kind: Kind
-    source: str  # where the rule comes from
     details: _Details
     op: str
 
     def match(self, name: _Parsed) -> re.Match[str] | None:
         """Match the pattern with the part of the name that `scope` says."""
-        if self.scope is _Scope.TEXT:
-            return self.pattern.search(name.text)
-        if self.scope is _Scope.HEAD:
-            return self.pattern.search(name.head)
-        if not name.base or (self.scope is _Scope.BARE and name.base != name.text):
-            return None
-        return self.pattern.fullmatch(name.base)
+        text = getattr(name, self.scope)
+        return self.pattern.search(text) if self.scope in (_TEXT, _HEAD) else self.pattern.fullmatch(text)
 
 
-def _rule(
-    scope: _Scope, pattern: str, backend: str, kind: Kind, source: str, details: _Details = _cpp, op: str = ""
-) -> Rule:
-    return Rule(scope, re.compile(pattern, re.ASCII), backend, kind, source, details, op)
+def _rule(scope: str, pattern: str, backend: str, kind: Kind, details: _Details = _cpp, op: str = "") -> _Rule:
+    return _Rule(scope, re.compile(pattern, re.ASCII), backend, kind, details, op)
 
 
-_TEXT, _HEAD, _BASE, _BARE = _Scope.TEXT, _Scope.HEAD, _Scope.BASE, _Scope.BARE
 _LIGER = (
     r"liger_\w+|element_mul_kernel|_(?:triton_(?:llama4_rope|qwen2vl_mrope|rope)|selective_log_softmax_kernel"
     r"|(?:kldiv|jsd|tv_distance)_kernel(?:_forward|_backward)?|(?:dyt|grpo_loss|attn_res|mhc_\w+)_(?:fwd|bwd)\w*"
@@ -452,151 +427,134 @@ _LIGER = (
     r"|group_norm|sparsemax|softmax_(?:single|multi)_block)_(?:forward|backward)_\w*kernel\w*)"
 )
 _ARCH = r"(?:trt_)?(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)"
-_H200 = "seen on H200, torch 2.11"
-_PUBLIC = "public profiles"
-_MANGLED = "public profiles, not demangled"
-_ATEN = "aten/src/ATen/native/cuda"
-_INDUCTOR = "torch/_inductor"
-_RESNET = "cuDNN 7 and 8, in traces of HolisticTraceAnalysis: tests/data"
-_FBGEMM = "FBGEMM: fbgemm_gpu/src; traces of HolisticTraceAnalysis: tests/data"
 
 # The first row that matches wins.
 # fmt: off
-RULES: tuple[Rule, ...] = (
+_RULES: tuple[_Rule, ...] = (
     # Rows of the profiler that are no kernels, and the kernels that ROCm runs in their place.
-    _rule(_TEXT, r"^(?:Memset\b|\[CUDA memset|__amd_rocclr_fillBuffer)", "runtime", Kind.MEMSET, _H200, _whole),
-    _rule(_TEXT, r"^(?:Memcpy\b|\[CUDA memcpy|__amd_rocclr_copyBuffer)", "runtime", Kind.MEMCPY, _PUBLIC, _whole),
+    _rule(_TEXT, r"^(?:Memset\b|\[CUDA memset|__amd_rocclr_fillBuffer)", "runtime", Kind.MEMSET, _whole),
+    _rule(_TEXT, r"^(?:Memcpy\b|\[CUDA memcpy|__amd_rocclr_copyBuffer)", "runtime", Kind.MEMCPY, _whole),
 
-    # Inductor. Anything may precede "triton_": AOTInductor puts the model's name there.
+    # Inductor (torch/_inductor/codegen: define_kernel; config.py: unique_kernel_names). Anything may precede "triton_":
+    # AOTInductor puts the model's name there.
     _rule(_BARE, r"(?:\w*?_)??triton_(?P<category>for|per|poi|red|spl|tem|unk)_(?:fused(?:_|$))?(?P<rest>\w*)",
-          "inductor-triton", Kind.OTHER, f"{_INDUCTOR}/codegen/triton.py: define_kernel", _inductor_triton),
+          "inductor-triton", Kind.OTHER, _inductor_triton),
     _rule(_BARE, r"(?:graph_\d+_)?(?P<name>(?:\w*?_)??cpp_fused(?:_|$)(?P<rest>\w*))",
-          "inductor-cpp", Kind.POINTWISE, f"{_INDUCTOR}/codegen/cpp.py: define_kernel, codegen_group", _inductor_cpp),
-    _rule(_BARE, r"(?P<backend>cutlass|cutedsl|nv_universal_gemm|pallas|rocm)_(?:fused_(?P<rest>\w+)_)?[0-9a-f]{8}",
-          "inductor", Kind.OTHER, f"{_INDUCTOR}/codegen: define_kernel of the template backends", _inductor_template),
-    _rule(_BARE, r"triton_(?:_[0-9cde]+)?", "inductor-triton", Kind.OTHER,
-          f"{_INDUCTOR}/config.py: triton.unique_kernel_names = False", _whole),
+          "inductor-cpp", Kind.POINTWISE, _inductor_cpp),
+    _rule(_BARE, r"triton_(?:_[0-9cde]+)?", "inductor-triton", Kind.OTHER, _whole),
 
-    # Communication.
-    _rule(_BASE, r"nccl(?:Sym|Symk)?(?:Dev)?Kernel_(?P<op>[A-Za-z]+)\w*", "nccl", Kind.COMMUNICATION,
-          "NCCL: src/device/generate.py", _nccl),
-    _rule(_BASE, r"nccl(?:AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)\w*Kernel\w*", "nccl",
-          Kind.COMMUNICATION, "NCCL before 2.18"),
-    _rule(_BASE, r"multimem_\w+|\w*(?:one|two)_?shot_\w+|cross_device_reduce\w*|nvshmem\w*", "other",
-          Kind.COMMUNICATION, _PUBLIC),
+    # Communication (NCCL: src/device/generate.py).
+    _rule(_BASE, r"nccl(?:Sym|Symk)?(?:Dev)?Kernel_(?P<op>[A-Za-z]+)\w*", "nccl", Kind.COMMUNICATION, _nccl),
+    _rule(_BASE, r"nccl(?:AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)\w*Kernel\w*",
+          "nccl", Kind.COMMUNICATION),
+    _rule(_BASE, r"multimem_\w+|\w*(?:one|two)_?shot_\w+|cross_device_reduce\w*|nvshmem\w*",
+          "other", Kind.COMMUNICATION),
 
-    # Attention, before the libraries that its kernels are built with.
-    _rule(_BASE, r"flash_(?:fwd|bwd)\w*", "flash", Kind.ATTENTION, "flash-attention: flash_fwd_launch_template.h"),
-    _rule(_BASE, r"attention_kernel\w*|fmha_cutlass[FB]_\w+", "mem-efficient", Kind.ATTENTION,
-          f"{_ATEN}: transformers/cuda/mem_eff_attention"),
-    _rule(_BARE, r"(?:kernel_cutlass_kernel_|flash_)\w*(?:flash_attn|[Ff]lash_?[Aa]ttention)\w*", "flash",
-          Kind.ATTENTION, _PUBLIC, _whole),
-    _rule(_BARE, r"cudnn_generated_\w*sdpa\w*", "cudnn", Kind.ATTENTION, _PUBLIC, _whole),
+    # Attention (flash_fwd_launch_template.h; ATen: transformers/cuda/mem_eff_attention), before the libraries that its
+    # kernels are built with.
+    _rule(_BASE, r"flash_(?:fwd|bwd)\w*", "flash", Kind.ATTENTION),
+    _rule(_BASE, r"attention_kernel\w*|fmha_cutlass[FB]_\w+", "mem-efficient", Kind.ATTENTION),
+    _rule(_BARE, r"(?:kernel_cutlass_kernel_|flash_)\w*(?:flash_attn|[Ff]lash_?[Aa]ttention)\w*",
+          "flash", Kind.ATTENTION, _whole),
+    _rule(_BARE, r"cudnn_generated_\w*sdpa\w*", "cudnn", Kind.ATTENTION, _whole),
 
     # cuDNN, before the libraries that its kernels are built with.
-    _rule(_BARE, r"cudnn_generated_\w*conv\w*", "cudnn", Kind.CONVOLUTION, _PUBLIC, _tokens),
-    _rule(_BARE, r"cudnn_generated_\w*(?:matMul|gemm)\w*", "cudnn", Kind.GEMM, _PUBLIC, _tokens),
-    _rule(_TEXT, r"\bcutlass__5x_cudnn::Kernel<(?P<name>cutlass_\w+)", "cudnn", Kind.CONVOLUTION, _PUBLIC, _tokens),
-    _rule(_TEXT, r"^_ZN17cutlass__5x_cudnn\d+KernelI\d+(?P<name>cutlass_\w+?_align\d+)", "cudnn", Kind.CONVOLUTION,
-          _MANGLED, _tokens),
-    _rule(_TEXT, r"^(?:void )?cutlass_cudnn\w*::Kernel<cutlass_cudnn\w*::reduction::kernel::ReduceSplitK", "cudnn",
-          Kind.SPLITK_REDUCE, _RESNET),
-    _rule(_TEXT, r"^(?:void )?cutlass_cudnn\w*::Kernel<(?P<name>cutlass_\w+)", "cudnn", Kind.CONVOLUTION, _RESNET,
-          _tokens),
-    _rule(_TEXT, r"^_ZN\d+cutlass_cudnn\w*ImplicitGemmConvolution", "cudnn", Kind.CONVOLUTION,
-          f"{_RESNET}, not demangled", _whole),
-    _rule(_BARE, rf"cudnn_(?:infer|train)_{_ARCH}_(?P<name>\w*cudnn_\w*)", "cudnn", Kind.CONVOLUTION, _RESNET, _tokens),
-    _rule(_BARE, rf"sm\d+_xmma_\w*(?:fprop|dgrad|wgrad)\w*|(?:cudnn_)?{_ARCH}_\w*cudnn_\w*", "cudnn", Kind.CONVOLUTION,
-          _PUBLIC, _tokens),
-    _rule(_BASE, r"(?:im|ex)plicit_convolve\w*|\w*winograd\w*|[dw]grad\w*|conv\w*_grouped_direct\w*", "cudnn",
-          Kind.CONVOLUTION, _PUBLIC),
-    _rule(_BASE, r"(?:nchwToNhwc|nhwcToNchw|nhwcToFoldedNhwc|nchwAddPadding)\w*", "cudnn", Kind.COPY, _PUBLIC),
-    _rule(_HEAD, r"^cudnn::(?:\w+::)*(?:bn_|batchnorm)", "cudnn", Kind.NORM, _PUBLIC, op="batch_norm"),
-    _rule(_BASE, r"compute_dot_do_o\w*", "cudnn", Kind.ATTENTION, _PUBLIC),
-    _rule(_BASE, r"reduce_wgrad_\w+", "cudnn", Kind.REDUCTION, _RESNET),
-    _rule(_HEAD, r"^cudnn::winograd::", "cudnn", Kind.CONVOLUTION, _RESNET),
-    _rule(_HEAD, r"^(?:cask_|cutlass_)?cudnn\w*(?:::|_)", "cudnn", Kind.OTHER, _RESNET),
+    _rule(_BARE, r"cudnn_generated_\w*conv\w*", "cudnn", Kind.CONVOLUTION, _tokens),
+    _rule(_BARE, r"cudnn_generated_\w*(?:matMul|gemm)\w*", "cudnn", Kind.GEMM, _tokens),
+    _rule(_TEXT, r"\bcutlass__5x_cudnn::Kernel<(?P<name>cutlass_\w+)", "cudnn", Kind.CONVOLUTION, _tokens),
+    _rule(_TEXT, r"^_ZN17cutlass__5x_cudnn\d+KernelI\d+(?P<name>cutlass_\w+?_align\d+)",
+          "cudnn", Kind.CONVOLUTION, _tokens),
+    _rule(_TEXT, r"^(?:void )?cutlass_cudnn\w*::Kernel<cutlass_cudnn\w*::reduction::kernel::ReduceSplitK",
+          "cudnn", Kind.SPLITK_REDUCE),
+    _rule(_TEXT, r"^(?:void )?cutlass_cudnn\w*::Kernel<(?P<name>cutlass_\w+)", "cudnn", Kind.CONVOLUTION, _tokens),
+    _rule(_TEXT, r"^_ZN\d+cutlass_cudnn\w*ImplicitGemmConvolution", "cudnn", Kind.CONVOLUTION, _whole),
+    _rule(_BARE, rf"cudnn_(?:infer|train)_{_ARCH}_(?P<name>\w*cudnn_\w*)", "cudnn", Kind.CONVOLUTION, _tokens),
+    _rule(_BARE, rf"sm\d+_xmma_\w*(?:fprop|dgrad|wgrad)\w*|(?:cudnn_)?{_ARCH}_\w*cudnn_\w*",
+          "cudnn", Kind.CONVOLUTION, _tokens),
+    _rule(_BASE, r"(?:im|ex)plicit_convolve\w*|\w*winograd\w*|[dw]grad\w*|conv\w*_grouped_direct\w*",
+          "cudnn", Kind.CONVOLUTION),
+    _rule(_BASE, r"(?:nchwToNhwc|nhwcToNchw|nhwcToFoldedNhwc|nchwAddPadding)\w*", "cudnn", Kind.COPY),
+    _rule(_HEAD, r"^cudnn::(?:\w+::)*(?:bn_|batchnorm)", "cudnn", Kind.NORM, op="batch_norm"),
+    _rule(_BASE, r"compute_dot_do_o\w*", "cudnn", Kind.ATTENTION),
+    _rule(_BASE, r"reduce_wgrad_\w+", "cudnn", Kind.REDUCTION),
+    _rule(_HEAD, r"^cudnn::winograd::", "cudnn", Kind.CONVOLUTION),
+    _rule(_HEAD, r"^(?:cask_|cutlass_)?cudnn\w*(?:::|_)", "cudnn", Kind.OTHER),
 
     # cuBLAS and cuBLASLt.
-    _rule(_BARE, r"nvjet_(?:sm\d+[a-z]?_)?(?P<types>[a-z]+)_\w*", "cublaslt", Kind.GEMM, _H200, _nvjet),
-    _rule(_BASE, r"splitKreduce_kernel", "cublaslt", Kind.SPLITK_REDUCE, _H200, _splitk_reduce),
-    _rule(_HEAD, r"^(?:cublasLt::)?epilogue::", "cublaslt", Kind.POINTWISE, _PUBLIC),
-    _rule(_BARE, rf"{_ARCH}_\w*gemm\w*", "cublas", Kind.GEMM, f"seen on A100; {_PUBLIC}", _tokens),
-    _rule(_BARE, r"sm\d+_xmma_gemm_\w*", "cublas", Kind.GEMM, _H200, _tokens),
-    _rule(_HEAD, r"\bgemvx::kernel$|^cublasLt::", "cublas", Kind.GEMM, _PUBLIC),
-    _rule(_BASE, r"gemv\w*|gemm(?:SN|k1)_\w+|magma_\w*gemm\w*", "cublas", Kind.GEMM, _PUBLIC),
+    _rule(_BARE, r"nvjet_(?:sm\d+[a-z]?_)?(?P<types>[a-z]+)_\w*", "cublaslt", Kind.GEMM, _nvjet),
+    _rule(_BASE, r"splitKreduce_kernel", "cublaslt", Kind.SPLITK_REDUCE, _splitk_reduce),
+    _rule(_HEAD, r"^(?:cublasLt::)?epilogue::", "cublaslt", Kind.POINTWISE),
+    _rule(_BARE, rf"{_ARCH}_\w*gemm\w*", "cublas", Kind.GEMM, _tokens),
+    _rule(_BARE, r"sm\d+_xmma_gemm_\w*", "cublas", Kind.GEMM, _tokens),
+    _rule(_HEAD, r"\bgemvx::kernel$|^cublasLt::", "cublas", Kind.GEMM),
+    _rule(_BASE, r"gemv\w*|gemm(?:SN|k1)_\w+|magma_\w*gemm\w*", "cublas", Kind.GEMM),
 
-    # CUTLASS. A 2.x kernel carries its name as template argument; cuBLAS ships some without that wrapper.
-    _rule(_TEXT, r"\bcutlass::Kernel2?<(?P<name>cutlass_\w+)", "cutlass", Kind.GEMM, _PUBLIC, _tokens),
-    _rule(_BARE, r"cutlass(?:3x)?_\w*(?:gemm|fprop|dgrad|wgrad)\w*", "cutlass", Kind.GEMM,
-          "cutlass: media/docs/profiler.md", _tokens),
-    _rule(_TEXT, r"^_ZN7cutlass\d+Kernel2?I\d+(?P<name>cutlass_\w+?_align\d+)", "cutlass", Kind.GEMM, _MANGLED,
-          _tokens),
-    _rule(_HEAD, r"\bcutlass::device_kernel$", "cutlass", Kind.OTHER, "cutlass: include/cutlass/device_kernel.h",
-          _cutlass3),
+    # CUTLASS (media/docs/profiler.md). A 2.x kernel carries its name as template argument; cuBLAS ships some without that wrapper.
+    _rule(_TEXT, r"\bcutlass::Kernel2?<(?P<name>cutlass_\w+)", "cutlass", Kind.GEMM, _tokens),
+    _rule(_BARE, r"cutlass(?:3x)?_\w*(?:gemm|fprop|dgrad|wgrad)\w*", "cutlass", Kind.GEMM, _tokens),
+    _rule(_TEXT, r"^_ZN7cutlass\d+Kernel2?I\d+(?P<name>cutlass_\w+?_align\d+)", "cutlass", Kind.GEMM, _tokens),
+    _rule(_HEAD, r"\bcutlass::device_kernel$", "cutlass", Kind.OTHER, _cutlass3),
 
-    # ROCm.
-    _rule(_BARE, r"(?:Custom_)?Cijk_(?P<a>Ailk|Alik)_(?P<b>Bljk|Bjlk)_(?P<types>[A-Z0-9]+)_\w*", "tensile", Kind.GEMM,
-          "ROCm/Tensile wiki: Kernel Parameters", _tensile),
-    _rule(_HEAD, r"^ck(?:_tile)?::(?:\w+::)*kernel_\w*gemm", "composable-kernel", Kind.GEMM, _PUBLIC),
+    # ROCm (Tensile's wiki: Kernel Parameters).
+    _rule(_BARE, r"(?:Custom_)?Cijk_(?P<a>Ailk|Alik)_(?P<b>Bljk|Bjlk)_(?P<types>[A-Z0-9]+)_\w*",
+          "tensile", Kind.GEMM, _tensile),
+    _rule(_HEAD, r"^ck(?:_tile)?::(?:\w+::)*kernel_\w*gemm", "composable-kernel", Kind.GEMM),
 
-    # ATen: one kernel template per access pattern; the op is the functor among its template arguments.
-    _rule(_BASE, r"multi_tensor_apply_kernel", "aten", Kind.POINTWISE, _H200, _functor),
-    _rule(_BASE, r"reduce_kernel", "aten", Kind.REDUCTION, _H200, _functor),
-    _rule(_BASE, r"\w*scatter_gather_elementwise_kernel", "aten", Kind.INDEX, _ATEN, op="scatter_gather"),
-    _rule(_BASE, r"index_elementwise_kernel", "aten", Kind.INDEX, _ATEN, _functor),
-    _rule(_BASE, r"\w*elementwise_kernel\w*|distribution_elementwise\w+", "aten", Kind.POINTWISE, _H200, _functor),
-    _rule(_BASE, r"CatArrayBatchedCopy\w*", "aten", Kind.COPY, _ATEN, op="cat"),
-    _rule(_BASE, r"split_with_sizes_copy\w*", "aten", Kind.COPY, _ATEN, op="split_with_sizes_copy"),
+    # ATen (aten/src/ATen/native/cuda): one kernel template per access pattern; the op is the functor among its template arguments.
+    _rule(_BASE, r"reduce_kernel", "aten", Kind.REDUCTION, _functor),
+    _rule(_BASE, r"\w*scatter_gather_elementwise_kernel", "aten", Kind.INDEX, op="scatter_gather"),
+    _rule(_BASE, r"index_elementwise_kernel", "aten", Kind.INDEX, _functor),
+    _rule(_BASE, r"\w*elementwise_kernel\w*|distribution_elementwise\w+|multi_tensor_apply_kernel",
+          "aten", Kind.POINTWISE, _functor),
+    _rule(_BASE, r"CatArrayBatchedCopy\w*", "aten", Kind.COPY, op="cat"),
+    _rule(_BASE, r"split_with_sizes_copy\w*", "aten", Kind.COPY, op="split_with_sizes_copy"),
     _rule(_BASE, r"index(?:Select|Func)(?:Large|Small)Index|indexing_backward\w*|vectorized_gather_kernel"
-          r"|embedding_backward_feature_kernel|EmbeddingBag_\w+|compute_grad_weight\w*", "aten", Kind.INDEX, _ATEN),
-    _rule(_BASE, r"cunn_(?:Spatial)?SoftMax\w*|softmax_warp_(?:forward|backward)", "aten", Kind.REDUCTION, _ATEN,
-          op="softmax"),
-    _rule(_HEAD, r"^at::(?:\w+::)*\w*(?:layer_norm|LayerNorm|cuCompute|GammaBeta|RowwiseMoments)", "aten", Kind.NORM,
-          _ATEN),
-    _rule(_HEAD, r"^at::(?:\w+::)*batch_norm_", "aten", Kind.NORM, _ATEN, op="batch_norm"),
-    _rule(_BASE, r"(?P<op>nll_loss)\w*|tensor_kernel_scan_\w+", "aten", Kind.REDUCTION, _ATEN),
-    _rule(_BASE, r"fused_dropout_kernel\w*", "aten", Kind.POINTWISE, _ATEN, op="dropout"),
-    _rule(_BASE, r"(?P<op>triu_tril)_kernel", "aten", Kind.POINTWISE, _ATEN),
-    _rule(_BASE, r"(?P<op>im2col|col2im|vol2col|conv_depthwise[23]d)_\w*", "aten", Kind.CONVOLUTION, _ATEN),
-    _rule(_HEAD, r"^(?:at|c10)::", "aten", Kind.OTHER, _ATEN),
-    _rule(_BASE, r"Device(?:Segmented)?Reduce\w*", "cub", Kind.REDUCTION, "CUB: device/dispatch/dispatch_reduce.cuh"),
-    _rule(_HEAD, r"^(?:at_cuda_detail::)?(?:cub|thrust|rocprim|hipcub)::", "cub", Kind.OTHER, _PUBLIC),
+          r"|embedding_backward_feature_kernel|EmbeddingBag_\w+|compute_grad_weight\w*",
+          "aten", Kind.INDEX),
+    _rule(_BASE, r"cunn_(?:Spatial)?SoftMax\w*|softmax_warp_(?:forward|backward)",
+          "aten", Kind.REDUCTION, op="softmax"),
+    _rule(_HEAD, r"^at::(?:\w+::)*\w*(?:layer_norm|LayerNorm|cuCompute|GammaBeta|RowwiseMoments)", "aten", Kind.NORM),
+    _rule(_HEAD, r"^at::(?:\w+::)*batch_norm_", "aten", Kind.NORM, op="batch_norm"),
+    _rule(_BASE, r"(?P<op>nll_loss)\w*|tensor_kernel_scan_\w+", "aten", Kind.REDUCTION),
+    _rule(_BASE, r"fused_dropout_kernel\w*", "aten", Kind.POINTWISE, op="dropout"),
+    _rule(_BASE, r"(?P<op>triu_tril)_kernel", "aten", Kind.POINTWISE),
+    _rule(_BASE, r"(?P<op>im2col|col2im|vol2col|conv_depthwise[23]d)_\w*", "aten", Kind.CONVOLUTION),
+    _rule(_HEAD, r"^(?:at|c10)::", "aten", Kind.OTHER),
+    _rule(_BASE, r"Device(?:Segmented)?Reduce\w*", "cub", Kind.REDUCTION),
+    _rule(_HEAD, r"^(?:at_cuda_detail::)?(?:cub|thrust|rocprim|hipcub)::", "cub", Kind.OTHER),
 
-    # FBGEMM's embedding tables and the sparse features that index them.
+    # FBGEMM's embedding tables (fbgemm_gpu/src) and the sparse features that index them.
     _rule(_HEAD, r"^fbgemm_gpu::|^split_embedding_|^(?:permute_pooled_embs|bounds_check_indices|linearize_index)\w*kernel",
-          "fbgemm", Kind.INDEX, _FBGEMM),
+          "fbgemm", Kind.INDEX),
 
-    # Hand-written Triton: bare identifiers, as `extern "C"` kernels are too; the leading "_" is Triton's custom alone.
-    _rule(_BARE, _LIGER, "liger", Kind.OTHER, "Liger-Kernel: src/liger_kernel/ops", _triton),
-    _rule(_BARE, r"_(?![A-Z])\w*(?:kernel|fwd|bwd|forward|backward)\w*", "triton", Kind.OTHER, _PUBLIC, _triton),
-    _rule(_BARE, r"triton_\w+", "triton", Kind.OTHER, _PUBLIC, _triton),
+    # Hand-written Triton (Liger-Kernel: src/liger_kernel/ops): bare identifiers, as `extern "C"` kernels are too; the leading "_" is Triton's custom alone.
+    _rule(_BARE, _LIGER, "liger", Kind.OTHER, _triton),
+    _rule(_BARE, r"_(?![A-Z])\w*(?:kernel|fwd|bwd|forward|backward)\w*", "triton", Kind.OTHER, _triton),
+    _rule(_BARE, r"triton_\w+", "triton", Kind.OTHER, _triton),
 
-    # What no library above has: those of ROCm and of serving, by the words that they use.
-    _rule(_HEAD, r"^(?:deep_ep|dpsk::ep)::", "deepep", Kind.COMMUNICATION, _PUBLIC),
-    _rule(_BASE, r"(?:attn_fwd|attn_bwd|bwd_preprocess|bwd_kernel_d[kqv])\w*", "aotriton", Kind.ATTENTION, _PUBLIC),
-    _rule(_BASE, r"igemm_(?:fwd|bwd|wrw)_gtc\w*|(?:miopenSp3|miopenGcn|naive_conv|gridwise_conv)\w*", "miopen",
-          Kind.CONVOLUTION, _PUBLIC),
-    _rule(_BASE, r"(?:batched_transpose|transpose_(?:NCHW|NHWC|CNHW)|Im2d?2?Col|Col2Im)\w*", "miopen", Kind.COPY,
-          _PUBLIC),
-    _rule(_BASE, r"MIOpenBatchNorm\w*", "miopen", Kind.NORM, _PUBLIC, op="batch_norm"),
-    _rule(_BASE, r"(?:SubTensorOp|Op\dd?Tensor)\w*", "miopen", Kind.POINTWISE, _PUBLIC),
-    *(_rule(_TEXT, rf"ck_tile(?:::|6)kentry.*?{word}", "composable-kernel", kind, _PUBLIC)
+    # What no library above has: those of ROCm and of serving (vLLM, SGLang, aiter: csrc), by the words that they use.
+    _rule(_HEAD, r"^(?:deep_ep|dpsk::ep)::", "deepep", Kind.COMMUNICATION),
+    _rule(_BASE, r"(?:attn_fwd|attn_bwd|bwd_preprocess|bwd_kernel_d[kqv])\w*", "aotriton", Kind.ATTENTION),
+    _rule(_BASE, r"igemm_(?:fwd|bwd|wrw)_gtc\w*|(?:miopenSp3|miopenGcn|naive_conv|gridwise_conv)\w*",
+          "miopen", Kind.CONVOLUTION),
+    _rule(_BASE, r"(?:batched_transpose|transpose_(?:NCHW|NHWC|CNHW)|Im2d?2?Col|Col2Im)\w*", "miopen", Kind.COPY),
+    _rule(_BASE, r"MIOpenBatchNorm\w*", "miopen", Kind.NORM, op="batch_norm"),
+    _rule(_BASE, r"(?:SubTensorOp|Op\dd?Tensor)\w*", "miopen", Kind.POINTWISE),
+    *(_rule(_TEXT, rf"ck_tile(?:::|6)kentry.*?{word}", "composable-kernel", kind)
       for word, kind in (("Fmha", Kind.ATTENTION), ("norm", Kind.NORM), ("MoeSorting", Kind.INDEX), ("Gemm", Kind.GEMM))),
-    _rule(_HEAD, r"^ck(?:_tile)?::(?:\w+::)*kernel_\w*conv", "composable-kernel", Kind.CONVOLUTION, _PUBLIC),
-    _rule(_BASE, r"fft[12]d_[cr]2[cr]\w*|flip_filter|pointwise_mult_and_sum_complex\w*", "cudnn", Kind.CONVOLUTION,
-          _PUBLIC),
-    _rule(_BASE, r"bmm_\w+_sm1\d\d\w*", "trtllm", Kind.GEMM, _PUBLIC),
-    _rule(_BASE, r"fmhaSm\d+\w*", "trtllm", Kind.ATTENTION, _PUBLIC),
-    _rule(_BASE, r"routing[A-Z]\w*", "trtllm", Kind.INDEX, _PUBLIC),
-    *(_rule(_HEAD, rf"^{name}", name.split(":")[0], kind, _PUBLIC)
+    _rule(_HEAD, r"^ck(?:_tile)?::(?:\w+::)*kernel_\w*conv", "composable-kernel", Kind.CONVOLUTION),
+    _rule(_BASE, r"fft[12]d_[cr]2[cr]\w*|flip_filter|pointwise_mult_and_sum_complex\w*", "cudnn", Kind.CONVOLUTION),
+    _rule(_BASE, r"bmm_\w+_sm1\d\d\w*", "trtllm", Kind.GEMM),
+    _rule(_BASE, r"fmhaSm\d+\w*", "trtllm", Kind.ATTENTION),
+    _rule(_BASE, r"routing[A-Z]\w*", "trtllm", Kind.INDEX),
+    *(_rule(_HEAD, rf"^{name}", name.split(":")[0], kind)
       for name, kind in (
           ("flashinfer::norm::", Kind.NORM), ("flashinfer::activation::", Kind.POINTWISE),
           ("flashinfer::sampling::", Kind.INDEX), (r"flashinfer::\w*Rotary", Kind.POINTWISE),
           (r"flashinfer::(?:\w+::)*\w*(?:Prefill|Decode|Attention|MLA|Merge)", Kind.ATTENTION),
           ("flash::compute_attn", Kind.ATTENTION))
       ),
-    *(_rule(_BASE, rf"\w*(?:{words})\w*", "other", kind, "vLLM: csrc; SGLang: sgl-kernel; aiter: csrc; public profiles")
+    *(_rule(_BASE, rf"\w*(?:{words})\w*", "other", kind)
       for kind, words in (
           (Kind.COPY, "reshape_and_cache|store_kvcache|concat_and_cache|copy_blocks"),
           (Kind.POINTWISE, "sage_quant|per_token_(?:group_)?(?:cast|quant)|scaled_fp8_quant|quantize_|rotary|_rope"),
@@ -614,7 +572,7 @@ RULES: tuple[Rule, ...] = (
 def decode(raw: str) -> KernelName:
     """Decode a kernel's name. Never raises; a name that no rule knows is `Kind.OTHER` of backend "other"."""
     name = _parse_name(raw)
-    for rule in RULES:
+    for rule in _RULES:
         match = rule.match(name)
         if match:
             fields: dict[str, Any] = {"kind": rule.kind, "backend": rule.backend, "short": name.text}

@@ -23,8 +23,6 @@ import msgspec
 from ..errors import TraceError
 from .model import DEVICE_CATEGORIES, MODULE_PREFIX, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
-__all__ = ["BLOCK_BYTES", "LONGEST_BYTES", "parse", "parse_blocks"]
-
 # Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
 BLOCK_BYTES = 1 << 18
 # The longest event, and the most that stands before the events or behind them: what has no end in so many bytes is not
@@ -132,7 +130,7 @@ class _Loose(msgspec.Struct):
 
 _decode_piece = msgspec.json.Decoder(list[Event]).decode
 _decode_rows = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_event = msgspec.json.Decoder(Event).decode
+_decode_event = msgspec.json.Decoder(Event, strict=False).decode  # "12" is a number too
 _decode_loose = msgspec.json.Decoder(_Loose).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -378,12 +376,17 @@ def _devices(raw: msgspec.Raw) -> tuple[dict[str, object], ...]:
         raise msgspec.DecodeError(f"deviceProperties: {error}") from error
 
 
+_MOST_DIGITS = 18
+
+
 def _record(event: Event, name: str, args: Args, external_id: int | None) -> DeviceRecord:
-    place: tuple[Any, ...] = (args.device, args.stream, args.grid, args.block, args.bytes)
-    if str in map(type, place):
-        wrong = ("device", "stream", "grid", "block", "bytes")[list(map(type, place)).index(str)]
-        raise msgspec.ValidationError(f"{wrong} of a device record: got `str`")
-    device, stream, *sizes = place
+    place = {field: getattr(args, field) for field in ("device", "stream", "grid", "block", "bytes")}
+    for field, value in place.items():
+        if isinstance(value, str):
+            if not value.isdecimal() or len(value) > _MOST_DIGITS or field in ("grid", "block"):
+                raise msgspec.ValidationError(f"{field} of a device record: got `str`")
+            place[field] = int(value)
+    device, stream, *sizes = place.values()
     when = (event.ts, event.dur, device or 0, stream or 0, args.correlation)
     return DeviceRecord(event.cat, name, *when, external_id, *sizes)
 

@@ -35,29 +35,6 @@ from .model import (
 from .names import Kind, decode
 from .work import DeviceLimits, LimitShare, Work, limits_of, share_of_limit, work_of
 
-__all__ = [
-    "GROUPINGS",
-    "METADATA_OPS",
-    "ORDERS",
-    "Bound",
-    "HostLane",
-    "KernelGroup",
-    "Lane",
-    "LaneKernel",
-    "StepTime",
-    "Summary",
-    "Transfers",
-    "computing_ops",
-    "dispatcher_ops",
-    "is_compile_op",
-    "kernel_work",
-    "lane_of",
-    "metadata_ops_that_launched",
-    "step_times",
-    "summarize_trace",
-]
-
-
 # --- host ops as a tree: which compute, which only rewrite metadata, which belong to the compiler --------------------
 
 # Ops that return a view or rewrite sizes and strides: no data is read or written (aten/src/ATen/native/TensorShape.cpp,
@@ -340,7 +317,7 @@ def _span(run: Sequence[Window], trace: Trace) -> tuple[float, float]:
     Steps begin and end on the host, unless the device is behind it at the end. Then they end with their last record, and
     begin as far behind the host, at most when the device had done what was launched before. A region begins when it had.
     """
-    own = [record for window in run for record, _ in window.executed]
+    own = [record for window in run for record, _ in window.executed if record.duration_us >= 0]
     start, end = run[0].start_us, run[-1].end_us
     if not own:
         return start, end

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 from types import MappingProxyType
 from typing import Any
 
 from .names import Kind
-
-__all__ = ["DeviceLimits", "LimitShare", "Work", "kind_of_op", "limits_of", "share_of_limit", "work_of"]
 
 Shape = tuple[int, ...]
 
@@ -28,45 +26,32 @@ def work_of(name: str, input_shapes: tuple[Any, ...], input_types: tuple[str, ..
 
     `input_shapes` and `input_types` are "Input Dims" and "Input type", lists as tuples. They are untrusted: this never
     raises. FLOPs are known of matrix products and attention. Bytes are the least traffic: each operand read once and
-    the result written once, whatever the strides. An op that only calls others has their work too: whoever adds up
-    counts one of them. A kernel that Inductor generated is given all of its tensors, and each counts once. Of a
-    convolution nothing is known: its stride and padding are not in the shapes.
+    the result written once, whatever the strides. Ops are those that launch kernels: one that only calls others has no
+    work here. A kernel that Inductor generated is given all of its tensors, and each counts once. Of a convolution
+    nothing is known: its stride and padding are not in the shapes.
     """
     inputs = _read_inputs(input_shapes, input_types)
     if inputs is None:
         return None
-    if name in GEMMS:
-        return _gemm_work(name, GEMMS[name], inputs)
-    if name in ATTENTIONS:
-        return _attention_work(ATTENTIONS[name], inputs)
+    if name in _GEMMS:
+        return _gemm_work(name, inputs)
+    if name in _LENGTHS_AT:
+        return _attention_work(name, inputs)
     if name.startswith("triton_"):
         tensors = [given for given in inputs if given.is_tensor]
-        return Work(None, _total(tensor.bytes for tensor in tensors)) if tensors else None
-    return _memory_work(name, inputs)
+        return _moving([tensor.bytes for tensor in tensors]) if tensors else None
+    return _memory_work(name.removeprefix("aten::"), inputs) if name.startswith("aten::") else None
 
 
 # --- inputs ----------------------------------------------------------------------------------------------------------
 
 # "Input type" holds names of C++ types as the compiler of torch spells them. Seen with torch 2.11 and 2.13 (GCC); the
 # short spellings are Clang's.
-ELEMENT_BYTES = {
-    "bool": 1, "unsigned char": 1, "signed char": 1,
-    "short int": 2, "short": 2, "int": 4, "long int": 8, "long": 8, "long long": 8,
-    "short unsigned int": 2, "unsigned short": 2, "unsigned int": 4, "long unsigned int": 8, "unsigned long": 8,
+_ELEMENT_BYTES = {
+    "bool": 1, "unsigned char": 1, "signed char": 1, "short int": 2, "short": 2, "int": 4, "long int": 8, "long": 8,
     "c10::Half": 2, "c10::BFloat16": 2, "float": 4, "double": 8,
-    "c10::complex<c10::Half>": 4, "c10::complex<float>": 8, "c10::complex<double>": 16,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2": 1, "c10::Float8_e5m2fnuz": 1,
-    "c10::Float8_e8m0fnu": 1, "c10::Float4_e2m1fn_x2": 1,
 }  # fmt: skip
-# Each kind of number in an operation turns the kinds before it into its own.
-_INTEGERS = ("unsigned char", "signed char", "short int", "short", "int", "long int", "long", "long long")
-_FLOATS = ("c10::BFloat16", "c10::Half", "float", "double")
-_LEVELS = {
-    "bool": 0,
-    **dict.fromkeys(_INTEGERS, 1),
-    **dict.fromkeys(_FLOATS, 2),
-    **{f"c10::complex<{name}>": 3 for name in _FLOATS},
-}
 # What the profiler writes in place of a type where an argument is no tensor; "" is also a tensor that was not given.
 _NO_TENSOR = frozenset({"", "Scalar", "ScalarList"})
 _TENSOR_LIST = "TensorList"
@@ -75,7 +60,7 @@ _MOST_ELEMENTS = 2**63 - 1  # torch counts in int64
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class _Input:
     """One argument: a tensor, or `shape` () with the profiler's word for what it is instead.
 
     A list of tensors is a tensor of an unknown type: the types of its tensors are not recorded.
@@ -93,19 +78,19 @@ class Input:
         return _tensor_bytes(self.shape, self.type)
 
 
-def _read_inputs(shapes: object, types: object) -> tuple[Input, ...] | None:
+def _read_inputs(shapes: object, types: object) -> list[_Input] | None:
     """Return the arguments in order; None if anything in them is not as the profiler writes it."""
     if not isinstance(shapes, tuple) or not isinstance(types, tuple) or len(shapes) != len(types):
         return None
     inputs = []
     for shape, type_name in zip(shapes, types, strict=True):
         if type_name == _TENSOR_LIST:
-            inputs.append(Input((), _TENSOR_LIST))
+            inputs.append(_Input((), _TENSOR_LIST))
         elif isinstance(type_name, str) and _is_shape(shape) and (type_name not in _NO_TENSOR or shape == ()):
-            inputs.append(Input(shape, type_name))
+            inputs.append(_Input(shape, type_name))
         else:
             return None
-    return tuple(inputs)
+    return inputs
 
 
 def _is_shape(shape: object) -> bool:
@@ -131,132 +116,84 @@ def _broadcast(*shapes: Shape) -> Shape | None:
 
 def _tensor_bytes(shape: Shape, type_name: str | None) -> int | None:
     """Return the bytes of a tensor; None if the size of its elements is not known."""
-    size = ELEMENT_BYTES.get(type_name) if type_name is not None else None
+    size = _ELEMENT_BYTES.get(type_name) if type_name is not None else None
     return None if size is None else prod(shape) * size
 
 
-def _total(parts: Iterable[int | None]) -> float | None:
-    """Return the sum in bytes; None if a part is not known."""
-    known = list(parts)
-    return None if None in known else float(sum(part for part in known if part is not None))
-
-
-def _multiply_adds(type_name: str) -> int:
-    """Return real multiply-adds for one step of a product: a complex one takes 4, a pair of fp4 values 2."""
-    if type_name.startswith("c10::complex<"):
-        return 4
-    return 2 if type_name.endswith("_x2") else 1
+def _moving(parts: Sequence[int | None], flops: float | None = None) -> Work:
+    """Return the work of moving these bytes; if a part is not known, the sum is not."""
+    return Work(flops, None if None in parts else float(sum(part or 0 for part in parts)))
 
 
 # --- matrix products -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Gemm:
-    """Where a product's operands stand among its arguments (aten/src/ATen/native/native_functions.yaml)."""
-
-    a: int = 0
-    b: int = 1
-    added: int | None = None  # what is added to the product: a bias, or C
-    scales: tuple[int, ...] = ()
-    transposed: bool = False  # B is [N, K]
-    result: str | None = None  # the result's type where it is not that of A and B
-
-    @property
-    def tensors(self) -> tuple[int, ...]:
-        added = () if self.added is None else (self.added,)
-        return (self.a, self.b, *added, *self.scales)
-
-
-GEMMS = {
-    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::matmul"), _Gemm()),
-    **dict.fromkeys(("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_"), _Gemm(1, 2, 0)),
-    "aten::linear": _Gemm(added=2, transposed=True),
-    "aten::_int_mm": _Gemm(result="int"),
-    "aten::_scaled_mm": _Gemm(added=4, scales=(2, 3, 5)),  # 5 is a scale of the result
+# Where A, B and what is added to the product stand among the arguments (aten/src/ATen/native/native_functions.yaml), and
+# how many arguments precede an `out`.
+_GEMMS: Mapping[str, tuple[int, int, int | None, int]] = {
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_int_mm"), (0, 1, None, 2)),
+    **dict.fromkeys(("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_"), (1, 2, 0, 3)),
+    "aten::_scaled_mm": (0, 1, 4, 6),  # the scales of A, B and the result are operands too
 }
 
 
-def _gemm_work(name: str, gemm: _Gemm, inputs: tuple[Input, ...]) -> Work | None:
-    """Return FLOPs of the product, as torch.utils.flop_counter counts; bytes of A, B, what is added, and the result."""
-    if len(inputs) <= gemm.b or not (inputs[gemm.a].is_tensor and inputs[gemm.b].is_tensor):
+def _gemm_work(name: str, inputs: Sequence[_Input]) -> Work | None:
+    """Return FLOPs of the product, as torch.utils.flop_counter counts; bytes of A, B, what is added, and the result.
+
+    None for complex numbers, and for two in a byte: their multiply-adds are others.
+    """
+    at, b_at, added_at, count = _GEMMS[name]
+    if len(inputs) <= b_at:
         return None
-    a, b = inputs[gemm.a], inputs[gemm.b]
-    product = _product(gemm, a.shape, b.shape)
-    if product is None:
+    a, b = inputs[at], inputs[b_at]
+    fits = len(a.shape) == len(b.shape) > 1 and a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2]
+    if not fits or a.bytes is None or b.bytes is None:
         return None
-    shape, depth = product
-    steps = prod(shape) * depth
-    operands = [inputs[at] for at in gemm.tensors if at < len(inputs) and inputs[at].is_tensor]
-    added = inputs[gemm.added].shape if gemm.added is not None and gemm.added < len(inputs) else ()
+    shape = (*a.shape[:-1], b.shape[-1])
+    added = inputs[added_at].shape if added_at is not None and added_at < len(inputs) else ()
     if _broadcast(added, shape) != shape:
         return None
-    result = _tensor_bytes(shape, _gemm_result_type(name, gemm, inputs))
-    return Work(2.0 * steps * _multiply_adds(a.type), _total([*(operand.bytes for operand in operands), result]))
+    operands = [given.bytes for given in inputs[:count] if given.is_tensor]
+    result = inputs[0].type if name.endswith("_") else _gemm_result_type(name, a, b, inputs[count:])
+    return _moving([*operands, _tensor_bytes(shape, result)], 2.0 * prod(shape) * a.shape[-1])
 
 
-def _product(gemm: _Gemm, a: Shape, b: Shape) -> tuple[Shape, int] | None:
-    """Return shape and depth (K) of A times B, with torch.matmul's rules for vectors and batches."""
-    if not a or not b or (gemm.transposed and len(b) > 2):
-        return None
-    if gemm.transposed:
-        b = b[::-1]
-    rows, columns = a[-2:-1], b[-1:] if len(b) > 1 else ()
-    batches = _broadcast(a[:-2], b[:-2])
-    if batches is None or a[-1] != b[-2:][0]:
-        return None
-    return (*batches, *rows, *columns), a[-1]
-
-
-def _gemm_result_type(name: str, gemm: _Gemm, inputs: tuple[Input, ...]) -> str | None:
-    last = max(gemm.tensors)
-    out = next((given.type for given in inputs[last + 1 :] if given.is_tensor), None)
-    if out is not None:
-        return out
-    if name.endswith("_"):
-        return inputs[0].type
-    # A number behind A and B is a type for the result; that of addmm is a factor.
-    if gemm.a == 0 and any(given.type == "Scalar" for given in inputs[last + 1 : last + 2]):
-        return None
-    a, b = inputs[gemm.a], inputs[gemm.b]
-    return gemm.result or (a.type if a.type == b.type else None)
+def _gemm_result_type(name: str, a: _Input, b: _Input, behind: Sequence[_Input]) -> str | None:
+    out = [given.type for given in behind if given.is_tensor]
+    if out:
+        return out[0]
+    if name == "aten::_int_mm":
+        return "int"
+    # A number behind A and B is a type for the result; those of addmm are factors.
+    has_type = "add" not in name and [given.type for given in behind[:1]] == ["Scalar"]
+    return a.type if a.type == b.type and not has_type else None
 
 
 # --- attention -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Attention:
-    """How an op lays out its arguments (native_functions.yaml; transformers/cuda/attention.cu).
-
-    Query, key and value come first, after the gradient of the output in a backward.
-    """
-
-    heads_first: bool = True  # [batch, heads, length, size]; else [batch, length, heads, size]
-    backward: bool = False
-    lengths: int | None = None  # where the lengths of packed sequences stand: with them, shapes do not say the work
-
-
-_FUSED = tuple(
-    f"aten::_scaled_dot_product_{library}"
-    for library in (
-        "flash_attention flash_attention_for_cpu efficient_attention cudnn_attention fused_attention_overrideable"
-    ).split()
-)
-ATTENTIONS = {
-    "aten::scaled_dot_product_attention": _Attention(),
-    **dict.fromkeys(_FUSED, _Attention()),
-    **{f"{name}_backward": _Attention(backward=True) for name in _FUSED},
-    "aten::_flash_attention_forward": _Attention(heads_first=False, lengths=3),
-    "aten::_efficient_attention_forward": _Attention(heads_first=False, lengths=4),
-    "aten::_cudnn_attention_forward": _Attention(lengths=4),
-    "aten::_flash_attention_backward": _Attention(heads_first=False, backward=True, lengths=6),
-    "aten::_efficient_attention_backward": _Attention(heads_first=False, backward=True, lengths=6),
-    "aten::_cudnn_attention_backward": _Attention(backward=True, lengths=9),
+# The ops that launch, and where the lengths of packed sequences stand in their arguments: with them, shapes do not say
+# the work (native_functions.yaml; transformers/cuda/attention.cu). Query, key and value come first, after the gradient of
+# the output in a backward: [batch, length, heads, size], and of the others [batch, heads, length, size].
+_HEADS_LAST = {
+    "aten::_flash_attention_forward": 3,
+    "aten::_efficient_attention_forward": 4,
+    "aten::_flash_attention_backward": 6,
+    "aten::_efficient_attention_backward": 6,
+}
+_LENGTHS_AT: Mapping[str, int | None] = {
+    **_HEADS_LAST,
+    "aten::_cudnn_attention_forward": 4,
+    "aten::_cudnn_attention_backward": 9,
+    **{
+        f"aten::{name}{passed}": None
+        for name in ("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu")
+        for passed in ("", "_backward")
+    },
 }
 
 
-def _attention_work(attention: _Attention, inputs: tuple[Input, ...]) -> Work | None:
+def _attention_work(name: str, inputs: Sequence[_Input]) -> Work | None:
     """Count the full square of scores: whether a mask is causal is not recorded. A causal kernel does half of it.
 
     A forward is two products (scores, output), a backward five (scores again, and one for each of the gradients of the
@@ -265,34 +202,32 @@ def _attention_work(attention: _Attention, inputs: tuple[Input, ...]) -> Work | 
     often one row expanded. The logarithm of the softmax's sum is not counted either: it is at most one value for each row of
     the output.
     """
-    first = 1 if attention.backward else 0
+    first = 1 if name.endswith("backward") else 0
     tensors = inputs[: first + 3]
-    if len(tensors) < first + 3 or any(len(tensor.shape) != 4 or not tensor.is_tensor for tensor in tensors):
+    if len(tensors) < first + 3 or any(len(tensor.shape) != 4 or tensor.bytes is None for tensor in tensors):
         return None
-    lengths = () if attention.lengths is None else inputs[attention.lengths :][:2]
-    if any(given.is_tensor and given.shape != (0,) for given in lengths):
+    lengths_at = _LENGTHS_AT[name]
+    if lengths_at is not None and any(each.is_tensor and each.shape != (0,) for each in inputs[lengths_at:][:2]):
         return None
     query, key, value = tensors[first:]
-    shapes = [t.shape if attention.heads_first else (t.shape[0], t.shape[2], t.shape[1], t.shape[3]) for t in tensors]
+    shapes = [tensor.shape for tensor in tensors]
+    if name in _HEADS_LAST:
+        shapes = [(batch, heads, rows, size) for batch, rows, heads, size in shapes]
     (batch, heads, rows, size), (_, groups, columns, _), (*_, value_size) = shapes[first:]
+    output = (batch, heads, rows, value_size)
     fits = (
-        shapes[first + 1] == (batch, groups, columns, size)
-        and shapes[first + 2] == (batch, groups, columns, value_size)
+        shapes[first + 1 :] == [(batch, groups, columns, size), (batch, groups, columns, value_size)]
         and (heads == groups or (groups > 0 and heads % groups == 0))
-        and (not attention.backward or shapes[0] == (batch, heads, rows, value_size))
+        and shapes[:first] in ([], [output])
     )
     if not fits:
         return None
-    output = (batch, heads, rows, value_size)
     # From fp8 inputs the output is of a wider type, which is not recorded.
     same_types = len({tensor.type for tensor in tensors}) == 1 and "Float8" not in query.type
     moved = [query.bytes, key.bytes, value.bytes, _tensor_bytes(output, query.type if same_types else None)]
-    width = size + value_size
-    if attention.backward:
-        moved = [*moved, *moved]  # the gradients, of the same shapes
-        width = 3 * size + 2 * value_size
-    steps = prod((batch, heads, rows, columns)) * width
-    return Work(2.0 * steps * _multiply_adds(query.type), _total(moved))
+    widths = 3 * size + 2 * value_size if first else size + value_size
+    # The gradients have the same shapes.
+    return _moving(moved * (1 + first), 2.0 * batch * heads * rows * columns * widths)
 
 
 # --- ops that are bound by memory: pointwise ops, reductions, normalisations -----------------------------------------
@@ -303,20 +238,12 @@ _POINTWISE = {
     name: operands
     for operands, names in (
         (1, "abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tanh erf sigmoid gelu silu mish"),
-        (
-            1,
-            "softplus elu celu selu leaky_relu hardtanh hardswish hardsigmoid clone neg relu relu6 sign square ceil floor",
-        ),
-        (1, "round trunc bitwise_not threshold logical_not isnan isinf isfinite"),
-        (
-            2,
-            "add sub rsub mul maximum minimum fmod remainder pow bitwise_and bitwise_or bitwise_xor div true_divide atan2",
-        ),
-        (2, "threshold_backward gelu_backward silu_backward mish_backward sigmoid_backward tanh_backward"),
-        (
-            2,
-            "leaky_relu_backward hardtanh_backward hardswish_backward eq ne lt le gt ge logical_and logical_or logical_xor",
-        ),
+        (1, "softplus elu celu selu leaky_relu hardtanh hardswish hardsigmoid clone neg relu relu6 sign square ceil"),
+        (1, "floor round trunc bitwise_not threshold logical_not isnan isinf isfinite"),
+        (2, "add sub rsub mul maximum minimum fmod remainder pow bitwise_and bitwise_or bitwise_xor div true_divide"),
+        (2, "atan2 threshold_backward gelu_backward silu_backward mish_backward sigmoid_backward tanh_backward"),
+        (2, "leaky_relu_backward hardtanh_backward hardswish_backward eq ne lt le gt ge"),
+        (2, "logical_and logical_or logical_xor"),
         (3, "where clamp lerp addcmul addcdiv masked_fill"),
     )
     for name in names.split()
@@ -326,6 +253,7 @@ _OF_BOOL = frozenset("logical_not isnan isinf isfinite eq ne lt le gt ge logical
 _OF_FLOATS = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tanh erf sigmoid div true_divide atan2".split()
 )
+_FLOATS = frozenset({"c10::Half", "c10::BFloat16", "float", "double"})
 # These overwrite their first argument and read nothing of it.
 _OVERWRITING = frozenset({"fill_", "zero_", "normal_", "uniform_", "exponential_", "random_"})
 # The result is a part of the input whose size the shapes do not say, unless there is an `out`.
@@ -352,25 +280,20 @@ def kind_of_op(op: str) -> Kind | None:
     return Kind.NORM if op in _LIKE_FIRST and op != "copy_" else None
 
 
-def _memory_work(name: str, inputs: tuple[Input, ...]) -> Work | None:
+def _memory_work(op: str, inputs: Sequence[_Input]) -> Work | None:
     """Return None for an op that is not known here. FLOPs are not counted: memory is what bounds these ops."""
-    op = name.removeprefix("aten::")
-    if op == name or not any(given.is_tensor for given in inputs):
-        return None
-    in_place = op.endswith("_") and op[:-1] in _POINTWISE
-    plain = op[:-1] if in_place else op
-    if plain in _POINTWISE:
-        return _pointwise(plain, inputs, in_place)
-    if not inputs[0].is_tensor:
+    if op.removesuffix("_") in _POINTWISE:
+        return _pointwise(op.removesuffix("_"), inputs, in_place=op.endswith("_"))
+    if not inputs or not inputs[0].is_tensor:
         return None
     if op in _OVERWRITING:
-        return Work(None, _total([inputs[0].bytes]))
+        return _moving([inputs[0].bytes])
     if op in _REDUCTIONS:
-        return Work(None, _total(given.bytes for given in inputs if given.is_tensor))
+        return _moving([given.bytes for given in inputs if given.is_tensor])
     return _like_first(op, inputs) if op in _LIKE_FIRST else None
 
 
-def _like_first(op: str, inputs: tuple[Input, ...]) -> Work | None:
+def _like_first(op: str, inputs: Sequence[_Input]) -> Work | None:
     """Count what is read and the result: for a norm without means and deviations, one for each row.
 
     `_softmax` may widen a 16-bit input to fp32, by a flag that is not recorded: this is the least.
@@ -381,59 +304,38 @@ def _like_first(op: str, inputs: tuple[Input, ...]) -> Work | None:
         return None
     has_type = op in ("softmax", "log_softmax") and [each.type for each in inputs[2:3]] == ["Scalar"]
     is_known = op == "copy_" or (not has_type and {each.type for each in read} == {first.type})
-    return Work(
-        None, _total([*(each.bytes for each in read), _tensor_bytes(first.shape, first.type if is_known else None)])
-    )
+    return _moving([*(each.bytes for each in read), first.bytes if is_known else None])
 
 
-def _pointwise(op: str, inputs: tuple[Input, ...], in_place: bool) -> Work | None:
+def _pointwise(op: str, inputs: Sequence[_Input], *, in_place: bool) -> Work | None:
     count = _POINTWISE[op]
-    operands = inputs[:count]
+    operands, out = inputs[:count], [given.type for given in inputs[count:] if given.is_tensor]
     tensors = [operand for operand in operands if operand.is_tensor]
     shape = _broadcast(*(tensor.shape for tensor in tensors))
     if len(inputs) < count or not tensors or shape is None:
         return None
     if in_place and (not inputs[0].is_tensor or shape != inputs[0].shape):
         return None
-    out = next((given.type for given in inputs[count:] if given.is_tensor), None)
-    type_name = inputs[0].type if in_place else out or _pointwise_type(op, operands)
-    return Work(None, _total([*(tensor.bytes for tensor in tensors), _tensor_bytes(shape, type_name)]))
+    type_name = inputs[0].type if in_place else out[0] if out else _pointwise_type(op, operands)
+    return _moving([*(tensor.bytes for tensor in tensors), _tensor_bytes(shape, type_name)])
 
 
-def _pointwise_type(op: str, operands: Sequence[Input]) -> str | None:
-    """Return the type of the result, as torch promotes types; None where it depends on what is not recorded.
+def _pointwise_type(op: str, operands: Sequence[_Input]) -> str | None:
+    """Return the widest floating type of the operands, or the one type of integers; None for what torch promotes else.
 
-    A tensor without dimensions may be a Python number. It changes the type only if its kind is a higher one, and then to
-    a type that is not recorded. A number by value may be of any kind up to floating.
+    A tensor without dimensions may be a Python number, which does not widen the type of the others.
     """
     if op in _OF_BOOL:
         return "bool"
     if op in ("clone", "masked_fill"):
         return operands[0].type
     tensors = [each for each in (operands[1:] if op == "where" else operands) if each.is_tensor]
-    types = {each.type for each in tensors if each.shape} or {each.type for each in tensors}
-    if not types or not all(each.type in _LEVELS for each in tensors):
-        return None
-    level = max(_LEVELS[name] for name in types)
-    has_number = any(each.type == "Scalar" for each in operands)
-    if any(_LEVELS[each.type] > level for each in tensors) or (len(types) > 1 and not any(t.shape for t in tensors)):
-        return None
-    if level < 2 and (has_number or op in _OF_FLOATS):
-        return None
-    if op == "abs" and level == 3:
-        return types.pop().removeprefix("c10::complex<").removesuffix(">")
-    return _promoted(types, level)
-
-
-def _promoted(types: set[str], level: int) -> str | None:
-    """Return the type that holds all of these; `level` is that of the highest."""
-    if level == 3:
-        parts = {name.removeprefix("c10::complex<").removesuffix(">") for name in types if _LEVELS[name] >= 2}
-        return f"c10::complex<{_promoted(parts, 2)}>"
-    types = {name for name in types if _LEVELS[name] == level}
-    if types in ({"c10::BFloat16", "c10::Half"}, {"unsigned char", "signed char"}):
-        return "float" if level == 2 else "short"
-    return max(types, key=lambda name: ELEMENT_BYTES[name])
+    types = {each.type for each in tensors if each.shape}
+    if types and types <= _FLOATS and not types >= {"c10::Half", "c10::BFloat16"}:
+        return max(types, key=lambda name: _ELEMENT_BYTES[name])
+    # Of a number, and of what makes numbers of the default type, the type is not recorded.
+    types = {each.type for each in operands if each in tensors or not each.is_tensor}
+    return types.pop() if len(types) == 1 and types <= _ELEMENT_BYTES.keys() and op not in _OF_FLOATS else None
 
 
 # --- what a GPU can do at most, as its vendor publishes it, and what share of that an op reached --------------------------
