@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import gc
 import gzip
+import os
 import sys
 import zlib
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["add_commands", "read_trace"]
 
 _TOP = 20
-_PERFETTO_UI = "https://ui.perfetto.dev"
+PERFETTO_UI = "https://ui.perfetto.dev"
+# The only address of this machine that the page's Content-Security-Policy lets it fetch from
+# (perfetto, ui/src/frontend/index.ts).
+ADDRESS = ("127.0.0.1", 9001)
 
 
 def add_commands(commands: Commands) -> None:
@@ -44,7 +49,13 @@ def add_commands(commands: Commands) -> None:
         help="what a row is of (default: config; of few: launch)",
     )
     show.add_argument("--sort", choices=("time", "launches", "name", "order"), help="order of the rows (default: time)")
-    _add_forms(show)
+    forms = _add_forms(show)
+    forms.add_argument(
+        "--open",
+        action="store_true",
+        help="open the whole trace in the Perfetto UI instead: serve this one file on 127.0.0.1:9001, print the link, "
+        "and end when the page has fetched it, or on Ctrl-C. Nothing is uploaded",
+    )
     show.set_defaults(command=_show)
     diff = commands.add_parser(
         "diff",
@@ -89,13 +100,16 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
     selection.add_argument("--whole", action="store_true", help="the whole trace, not each profiler step")
 
 
-def _add_forms(parser: argparse.ArgumentParser) -> None:
+def _add_forms(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--json", action="store_true", help="print JSON, with times in microseconds and full names")
     forms.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
+    return forms
 
 
 def _show(options: argparse.Namespace) -> Exit:
+    if options.open:
+        return _open(Path(options.trace))
     from ..report.traces import json_text, show_data, show_page
 
     summary = _summary(options.trace, options)
@@ -201,7 +215,58 @@ def _formed(page: list[Section], options: argparse.Namespace) -> str:
     return text(page, width=width, color=color)
 
 
-# -- reports in a bucket ------------------------------------------------------------------------------------------------
+# -- the Perfetto UI ----------------------------------------------------------------------------------------------------
+
+
+def _open(path: Path) -> Exit:
+    """Serve one trace file to the Perfetto UI, and return when the page has fetched it."""
+    import secrets
+    import threading
+    import webbrowser
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    if not path.is_file():
+        raise TraceError("no such trace file", where=printable(str(path)), next_command="ls reports/latest/traces")
+    # A secret: other users and other pages of this machine's browser can reach the port too.
+    secret = f"/{secrets.token_urlsafe(16)}/{quote(path.name, errors='surrogateescape')}"
+    fetched = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != secret:
+                self.send_error(404)
+                return
+            # A fetch that breaks off is said by the page, which can repeat it.
+            with suppress(ConnectionError), path.open("rb") as trace:
+                size = os.fstat(trace.fileno()).st_size
+                self.send_response(200)
+                self.send_header("Access-Control-Allow-Origin", PERFETTO_UI)
+                self.send_header("Content-Length", str(size))
+                self.end_headers()
+                if self.connection.sendfile(trace) == size:
+                    fetched.set()
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing: the path is a secret."""
+
+    try:
+        server = ThreadingHTTPServer(ADDRESS, Handler)
+    except OSError as error:
+        raise KernelgaugeError(
+            f"cannot listen on {ADDRESS[0]}:{ADDRESS[1]}",
+            got=error.strerror,
+            next_command=f"ss -ltnp 'sport = :{ADDRESS[1]}'   (names the process that uses it)",
+        ) from error
+    with server:
+        link = _perfetto_link(f"http://{ADDRESS[0]}:{server.server_address[1]}{secret}")
+        threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+        try:
+            say(link)
+            webbrowser.open(link)
+            fetched.wait()
+        finally:
+            server.shutdown()
+    return Exit.YES
 
 
 def _publish(options: argparse.Namespace) -> Exit:
@@ -255,4 +320,4 @@ def _published_files(source: Path) -> dict[str, Path]:
 
 def _perfetto_link(url: str) -> str:
     """Return the address at which the Perfetto UI opens a trace. The page decodes `url` once."""
-    return f"{_PERFETTO_UI}/#!/?url={quote(url, safe=':/')}"
+    return f"{PERFETTO_UI}/#!/?url={quote(url, safe=':/')}"
