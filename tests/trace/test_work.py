@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from kernelgauge.cli.traces import read_trace as read
-from kernelgauge.trace import Trace
+from kernelgauge.trace import KernelIdentity, Trace
+from kernelgauge.trace.summary import LaneKernel, kernel_work
 from kernelgauge.trace.work import DeviceLimits, Work, limits_of, share_of_limit, work_of
 from tests.builders import recorded
 
@@ -322,3 +323,12 @@ def test_share_is_of_the_limit_that_binds(
     else:
         said = (found.limit, pytest.approx(found.share), pytest.approx(found.achieved), found.unit)
         assert said == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"), [("triton_tem_fused_flex_attention_0", False), ("triton_poi_fused_add_0", True)]
+)
+def test_template_of_inductor_has_no_limit_of_memory_alone(name: str, is_known: bool) -> None:
+    kind = "attention" if "attention" in name else "pointwise"
+    kernel = LaneKernel(KernelIdentity(name, kind), (231.9,), name, ((4, 16, 2048, 128),) * 2, ("c10::BFloat16",) * 2)
+    assert (kernel_work(kernel) is not None) is is_known

@@ -613,7 +613,13 @@ def kernel_work(kernel: LaneKernel) -> Work | None:
     """Return the work of one launch: that of the op, where this kernel did all of it."""
     if kernel.op is None or not kernel.does_the_op:
         return None
-    return work_of(kernel.op, kernel.input_shapes, kernel.input_types)
+    work = work_of(kernel.op, kernel.input_shapes, kernel.input_types)
+    # A template of Inductor computes what its name does not say: memory need not be what binds it.
+    is_bound_by_memory = kernel.kind not in _ARITHMETIC
+    return work if work is None or work.flops or is_bound_by_memory else None
+
+
+_ARITHMETIC = frozenset({"gemm", "attention", "convolution"})
 
 
 def _share(kernels: Sequence[LaneKernel], limits: DeviceLimits | None) -> LimitShare | None:
