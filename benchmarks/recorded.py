@@ -111,6 +111,8 @@ def _of_baselines(folder: Path, host: str, *, is_committed: bool = False) -> Ite
     for path in sorted(folder.glob("*-*-*.json*")):
         workload = _stem(path)
         baseline = decode_baseline(read_bytes(path), where=str(path), workload=workload)
+        if baseline.suite != "perf":
+            continue
         for entry in baseline.entries:
             for process in entry.processes:
                 key = process.gpu, tuple(sorted((name, each.device_time_us) for name, each in process.controls.items()))
