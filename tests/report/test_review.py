@@ -8,11 +8,11 @@ import pytest
 
 from kernelgauge.errors import BaselineError
 from kernelgauge.judge import Baseline, Candidate, Recorded, Review, from_run, review
-from kernelgauge.report.baselines import Line, review_markdown, review_text
+from kernelgauge.report.baselines import fenced, review_text
 from tests.builders import H200, counts, fingerprint, mlp_kernels, run
 
 UPGRADED = fingerprint(driver="590.1", torch="2.12.0")
-SOURCES = (Line("results", "reports/latest/results.json   2026-11-20T19:10:12+00:00, commit 4e3642b"),)
+SOURCES = (("results", "reports/latest/results.json   2026-11-20T19:10:12+00:00, commit 4e3642b"),)
 
 
 def stored(workload: str, *, at: str = "2026-10-01T10:00:00+00:00", **changes: Any) -> Baseline:
@@ -119,12 +119,11 @@ def test_text_long_evidence_is_summed_up() -> None:
 
 
 def test_markdown_is_the_text_as_code() -> None:
-    page = review_markdown(every_group(), sources=SOURCES)
-    assert page == f"```text\n{text(width=100)}```\n"
+    assert fenced(text()) == f"```text\n{text()}```\n"
 
 
 @pytest.mark.parametrize(("name", "fence"), [("a```b", "````"), ("`", "```"), ("`" * 9, "`" * 10)])
 def test_markdown_fence_is_longer_than_any_backticks(name: str, fence: str) -> None:
-    page = review_markdown(review(name, [], {}, {}), sources=())
+    page = fenced(text(review(name, [], {}, {})))
     assert page.startswith(f"{fence}text\n{name}: 0 workloads\n")
     assert page.endswith(f"\n{fence}\n")

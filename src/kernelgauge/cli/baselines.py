@@ -25,6 +25,7 @@ _GROUPS = ("same-speed", "speed", "configuration", "kernels", "new", "vanished")
 # The root of a project has one of these: where pytest leaves its reports, or where it finds its configuration.
 _MARKS = (str(_RESULTS), "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", ".git")
 _FEWEST_PROCESSES = 2
+_MARKDOWN_WIDTH = 100
 _MOST_SHOWN = 200  # characters of an expression
 
 
@@ -91,30 +92,22 @@ def _load(options: argparse.Namespace) -> tuple[list[tuple[Path, Results]], Base
 
 
 def _shown(
-    waiting: Sequence[Review],
-    loaded: Sequence[tuple[Path, Results]],
-    store: BaselineStore,
-    *,
-    as_markdown: bool = False,
+    waiting: Sequence[Review], loaded: Sequence[tuple[Path, Results]], store: BaselineStore, *, width: int, color: bool
 ) -> str:
     from ..files import slug
-    from ..report.baselines import Line, review_markdown, review_text
+    from ..report.baselines import review_text
     from ..report.wording import short_commit
 
-    width, color = terminal()
     texts = []
     for each in waiting:
         folder = slug(each.device)
         sources = [
-            Line("results", f"{file}   {results.started_at}, commit {short_commit(results.commit)}")
+            ("results", f"{file}   {results.started_at}, commit {short_commit(results.commit)}")
             for file, results in loaded
             if results.fingerprint is not None and slug(results.fingerprint.device) == folder
         ]
-        sources.append(Line("stored", str(store.root / folder)))
-        if as_markdown:
-            texts.append(review_markdown(each, sources=sources))
-        else:
-            texts.append(review_text(each, sources=sources, width=width, color=color))
+        sources.append(("stored", str(store.root / folder)))
+        texts.append(review_text(each, sources=sources, width=width, color=color))
     return "\n".join(texts)
 
 
@@ -153,10 +146,15 @@ def _require_force_under_ci(options: argparse.Namespace, command: str, reason: s
 
 def _review(options: argparse.Namespace) -> Exit:
     from ..baselines.acceptance import pending
+    from ..report.baselines import fenced
 
     loaded, store = _load(options)
     waiting = pending([results for _, results in loaded], store)
-    say(_shown(waiting, loaded, store, as_markdown=options.markdown))
+    if options.markdown:
+        say(fenced(_shown(waiting, loaded, store, width=_MARKDOWN_WIDTH, color=False)))
+    else:
+        width, color = terminal()
+        say(_shown(waiting, loaded, store, width=width, color=color))
     return Exit.YES if all(each.settled for each in waiting) else Exit.NO
 
 
@@ -173,7 +171,8 @@ def _accept(options: argparse.Namespace) -> Exit:
     # One lock over the review and the writing: what is shown is what is written.
     with nullcontext() if options.dry_run else store.locked():
         waiting = pending([results for _, results in loaded], store)
-        say(_shown(waiting, loaded, store))
+        width, color = terminal()
+        say(_shown(waiting, loaded, store, width=width, color=color))
         if not any(matches(each.workload) for one in waiting for each in one.reviewed):
             say(printable(f"no workload of this review matches -k {options.expression!r}"))
             return Exit.NO

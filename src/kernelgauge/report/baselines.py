@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -33,7 +33,7 @@ from ..trace.kernel import configuration_text
 from .page import Column, render, table_text
 from .wording import counted, us
 
-__all__ = ["Line", "calibration_text", "choices_text", "plan_text", "review_markdown", "review_text"]
+__all__ = ["Line", "calibration_text", "choices_text", "fenced", "plan_text", "review_text"]
 
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.TRIM: "red", Action.KEEP: "dim"}
 _GROUPS = {  # heading and style
@@ -46,7 +46,6 @@ _GROUPS = {  # heading and style
     Group.NOT_MEASURED: ("not measured", "dim"),
 }
 _MOST_LINES = 12  # of evidence: beyond, `kernelgauge diff` of the traces is the tool
-_MARKDOWN_WIDTH = 100
 
 # -- an update --------------------------------------------------------------------------------------------------------
 
@@ -69,20 +68,14 @@ def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
 # -- a review ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line with a label: where a review comes from, and what it found."""
-
-    label: str
-    text: str
-    style: str = ""
+Line = tuple[str, str]  # a label, and what a review says of it
 
 
 def review_text(review: Review, *, sources: Sequence[Line], width: int, color: bool) -> str:
     """Return a review for a terminal, or plain for a log."""
 
     style: dict[str, Any] = {"width": width, "color": color}
-    moved = [Line("moved", f"{change}   ({counted(count, 'workload')})") for change, count in review.environment]
+    moved = [("moved", f"{change}   ({counted(count, 'workload')})") for change, count in review.environment]
     title = f"{printable(review.device)}: {counted(len(review.reviewed), 'workload')}"
     parts = [render(Text(title, style="bold"), **style) + _table([*sources, *moved], **style)]
     for group, (title, group_style) in _GROUPS.items():
@@ -101,9 +94,8 @@ def review_text(review: Review, *, sources: Sequence[Line], width: int, color: b
     return "\n".join(parts)
 
 
-def review_markdown(review: Review, *, sources: Sequence[Line]) -> str:
-    """Return the text for a pull request, as a block of code: in it nothing is markup, a link or a mention."""
-    text = review_text(review, sources=sources, width=_MARKDOWN_WIDTH, color=False)
+def fenced(text: str) -> str:
+    """Return a text for a pull request, as a block of code: in it nothing is markup, a link or a mention."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}{fence}\n"
 
@@ -111,17 +103,17 @@ def review_markdown(review: Review, *, sources: Sequence[Line]) -> str:
 def _lines(each: Reviewed) -> Iterator[Line]:
     moved = [change for change in each.times if change.moved or change.undecided]
     for change in moved:
-        yield Line("time", f"{change}, inconclusive" if change.undecided else str(change))
+        yield ("time", f"{change}, inconclusive" if change.undecided else str(change))
     if alike := [_briefly(change) for change in each.times if change not in moved]:
-        yield Line("time", ("as before: " if moved else "") + ", ".join(alike))
+        yield ("time", ("as before: " if moved else "") + ", ".join(alike))
     for text in each.evidence[:_MOST_LINES]:
-        yield Line("what", text)
+        yield ("what", text)
     if len(each.evidence) > _MOST_LINES:
-        yield Line("what", f"and {len(each.evidence) - _MOST_LINES} more")
+        yield ("what", f"and {len(each.evidence) - _MOST_LINES} more")
     if each.change is not None and not each.waits:
-        yield Line("file", "stays as it is")
+        yield ("file", "stays as it is")
     for text in each.refused:
-        yield Line("refused", text, "red")
+        yield ("refused", text)
 
 
 def _briefly(change: TimeChange) -> str:
@@ -133,10 +125,10 @@ def _briefly(change: TimeChange) -> str:
 def _table(lines: Iterable[Line], *, indent: str = "", width: int, color: bool) -> str:
     rows = (
         (
-            Text(f"{indent}{line.label:<8}", style=line.style or "dim"),
-            Text("\n".join(map(printable, line.text.split("\n"))), style=line.style),
+            Text(f"{indent}{label:<8}", style="red" if label == "refused" else "dim"),
+            Text("\n".join(map(printable, text.split("\n"))), style="red" if label == "refused" else ""),
         )
-        for line in lines
+        for label, text in lines
     )
     return table_text([Column(is_whole=True), Column()], rows, width=width, color=color)
 
