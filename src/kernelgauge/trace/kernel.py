@@ -12,16 +12,7 @@ from .model import DeviceRecord, Launch, Op
 from .names import KernelName, Kind, decode, kind_of_words
 from .work import kind_of_op
 
-_KINDS_OF_OPS = {
-    f"aten::{name}": kind.value
-    for kind, names in (
-        (Kind.GEMM, "mm addmm bmm baddbmm _addmm_activation"),
-        (Kind.REDUCTION, "sum mean amax amin max min"),
-        (Kind.COPY, "copy_ clone contiguous cat"),
-        (Kind.FILL, "fill_ zero_"),
-    )
-    for name in names.split()
-}
+_COPYING_OPS = frozenset({"aten::copy_", "aten::clone", "aten::contiguous", "aten::cat"})
 # Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
 _NUMBER = re.compile(r"_\d+$")  # of a kernel in its graph
 _GRAPH_NUMBER = re.compile(r"^graph_\d+_")
@@ -109,11 +100,11 @@ def identity_of_op(op: Op) -> KernelIdentity:
 
 
 def _kind_of_op(name: str) -> str:
-    op = name.removeprefix("aten::")
-    if name in _KINDS_OF_OPS:
-        return _KINDS_OF_OPS[name]
-    if op == name:
+    if not name.startswith("aten::"):
         return decode(name).kind.value
+    if name in _COPYING_OPS:
+        return Kind.COPY.value
+    op = name.removeprefix("aten::")
     return (kind_of_op(op) or kind_of_words(op)).value
 
 

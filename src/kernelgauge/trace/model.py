@@ -135,8 +135,8 @@ class Window:
     launches: tuple[Launch, ...]
     memsets: tuple[DeviceRecord, ...]
     copies: tuple[DeviceRecord, ...]
-    executed: tuple[tuple[DeviceRecord, ApiCall | None], ...] = ()  # all of these, and the orphans
-    orphans: tuple[DeviceRecord, ...] = ()  # records without a launch; only the whole trace has them
+    # All of these; in the whole trace also the records without a call.
+    executed: tuple[tuple[DeviceRecord, ApiCall | None], ...] = ()
     lost: int = 0  # launches of kernels that left no record
 
     @property
@@ -299,7 +299,6 @@ class Trace:
             memsets=tuple(record for record, _ in executed if record.category == "gpu_memset"),
             copies=tuple(record for record, _ in executed if record.category == "gpu_memcpy"),
             executed=executed,
-            orphans=orphans,
             lost=sum(call.is_launch and call.correlation not in self._records_by_correlation for call in calls),
         )
 

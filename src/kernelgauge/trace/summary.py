@@ -196,7 +196,7 @@ def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
     if on_cpu:
         return [(identity_of_op(op), max(0.0, op.duration_us), op) for op in computing_ops(window)]
     ran = [(launch.record, launch.op) for launch in window.launches]
-    ran += [(record, None) for record in window.orphans if record.category == "kernel"]
+    ran += [(record, None) for record, call in window.executed if call is None and record.category == "kernel"]
     return [(identity_of_record(record, op), record.time_us, op) for record, op in ran]
 
 
@@ -285,14 +285,10 @@ def step_times(lane: Lane, trace: Trace) -> list[StepTime]:
     found = []
     for device in sorted({record.device for window in lane.windows for record, _ in window.executed}):
         records = [record for record in trace.records if record.device == device and record.duration_us >= 0]
-        means: dict[str, float] = {}
-        streams = set()
-        for start, end in spans:
-            ran = _running_between(start, end, records)
-            streams |= {record.stream for record in ran}
-            for name, us in (_busy_parts(start, end, ran, talking) | _idle_parts(start, end, ran, host)).items():
-                means[name] = means.get(name, 0.0) + us / len(lane.windows)
-        found.append(StepTime(device, len(streams), **means))
+        ran = [_running_between(start, end, records) for start, end in spans]
+        parts = [_parts(*span, each, talking, host) for span, each in zip(spans, ran, strict=True)]
+        means = {name: sum(each[name] for each in parts) / len(lane.windows) for name in parts[0]}
+        found.append(StepTime(device, len({record.stream for each in ran for record in each}), **means))
     return found
 
 
@@ -331,8 +327,10 @@ def _span(run: Sequence[Window], trace: Trace) -> tuple[float, float]:
     return min(drained, start + end - run[-1].end_us) if run[0].name.startswith(STEP_PREFIX) else drained, end
 
 
-def _busy_parts(start: float, end: float, ran: Sequence[DeviceRecord], talking: Collection[str]) -> dict[str, float]:
-    """Return the parts of the busy time. `talking`: names of kernels whose op says that they communicate."""
+def _parts(
+    start: float, end: float, ran: Sequence[DeviceRecord], talking: Collection[str], host: _Host
+) -> dict[str, float]:
+    """Return the time from `start` to `end` and its parts. `talking`: kernels whose op says that they communicate."""
     kernels = [record for record in ran if record.category == "kernel"]
     computing = [
         record
@@ -340,12 +338,21 @@ def _busy_parts(start: float, end: float, ran: Sequence[DeviceRecord], talking: 
         if record.name not in talking and decode(record.name).kind is not Kind.COMMUNICATION
     ]
     compute, all_kernels, busy = (_union_us(start, end, each) for each in (computing, kernels, ran))
-    return {
+    parts = {
         "wall_us": end - start,
         "compute_us": compute,
         "communication_us": all_kernels - compute,
         "copy_us": busy - all_kernels,
+        **dict.fromkeys(("launch_us", "input_us", "copy_wait_us", "unknown_us"), 0.0),
     }
+    at = start
+    for record in ran:
+        if record.start_us > at:
+            for cause, us in host.causes(at, record.start_us, record).items():
+                parts[cause] += us
+        at = max(at, _end_us(record))
+    parts["input_us" if host.is_of_steps else "unknown_us"] += max(0.0, end - at)
+    return parts
 
 
 def _union_us(start: float, end: float, records: Sequence[DeviceRecord | Op]) -> float:
@@ -399,18 +406,6 @@ class _Host:
             fetching = _union_us(start, launched, self._loading_between(start, launched))
         rest = "copy_wait_us" if is_copy else "unknown_us"
         return {"input_us": fetching, "launch_us": launched - start - fetching, rest: end - launched}
-
-
-def _idle_parts(start: float, end: float, ran: Sequence[DeviceRecord], host: _Host) -> dict[str, float]:
-    parts = {"launch_us": 0.0, "input_us": 0.0, "copy_wait_us": 0.0, "unknown_us": 0.0}
-    at = start
-    for record in ran:
-        if record.start_us > at:
-            for cause, us in host.causes(at, record.start_us, record).items():
-                parts[cause] += us
-        at = max(at, _end_us(record))
-    parts["input_us" if host.is_of_steps else "unknown_us"] += max(0.0, end - at)
-    return parts
 
 
 def _end_us(row: DeviceRecord | Op | ApiCall) -> float:

@@ -258,7 +258,7 @@ _FLOATS = frozenset({"c10::Half", "c10::BFloat16", "float", "double"})
 _OVERWRITING = frozenset({"fill_", "zero_", "normal_", "uniform_", "exponential_", "random_"})
 # The result is a part of the input whose size the shapes do not say, unless there is an `out`.
 _REDUCTIONS = frozenset(
-    "sum nansum mean amax amin prod argmax argmin any all logsumexp var std norm linalg_vector_norm".split()
+    "sum nansum mean amax amin max min prod argmax argmin any all logsumexp var std norm linalg_vector_norm".split()
 )
 # These have a result like their first argument; with the places of what they read.
 _LIKE_FIRST = {
