@@ -37,7 +37,12 @@ def record_session(
     updates = session.options.update and (session.suites or controls_workers) and not collected_only
     results = None
     if not collected_only:
-        results = _gathered(session, reporter) if controls_workers else _observed(session)
+        try:
+            results = _gathered(session) if controls_workers else _observed(session)
+        except KernelgaugeError as error:  # nothing is stored of what cannot be one result
+            reporter.write_line(str(error), red=True)
+            _fail(session)
+            return
     if results is None and not updates:
         if session.suites and not collected_only and _was_cut_short(session):
             reporter.write_sep("=", "kernelgauge", bold=True)
@@ -83,16 +88,13 @@ def _observed(session: Session) -> Results | None:
     return None if session.is_empty else session.results()
 
 
-def _gathered(session: Session, reporter: pytest.TerminalReporter) -> Results | None:
-    """Return the results of the workers of pytest-xdist; None if there are none, or they cannot be one."""
+def _gathered(session: Session) -> Results | None:
+    """Return the results of the workers of pytest-xdist; None if there are none. Raises `KernelgaugeError`."""
     try:
         return gather(session, begun=session.started, ended=datetime.now(timezone.utc))
-    except (OSError, KernelgaugeError) as error:
+    except OSError as error:
         where = str(session.artifacts.workers)
-        lost = StorageError("what the workers left cannot be brought together", where=where, got=str(error))
-        reporter.write_line(str(lost if isinstance(error, OSError) else error), red=True)
-        _fail(session)
-        return None
+        raise StorageError("what the workers left cannot be brought together", where=where, got=str(error)) from error
 
 
 def _write_summary(
