@@ -81,8 +81,6 @@ def _options() -> argparse.Namespace:
 def main() -> None:
     options = _options()
     if options.against is not None:
-        if not options.files:
-            parser.error("--against needs files of benchmarks/nights.py")
         judge_files(BaselineStore(options.against), list(read_suites(options.files)), show=True)
         return
     suites = recorded_suites()
