@@ -15,7 +15,7 @@ from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError, WorkloadUnavailable
-from kernelgauge.measure import passes
+from kernelgauge.measure import runner
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.numerics import BOUNDS
 from kernelgauge.measure.replicate import Replicate, replicate
@@ -224,7 +224,7 @@ def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: CpuDevice, monkeypat
         slow = 100.0 if index == 0 else 1.0
         return dataclasses.replace(taken, kernel_us=(slow * 5.0,), reference_us=slow * 14.0)
 
-    monkeypatch.setattr(passes, "replicate", disturbed)
+    monkeypatch.setattr(runner, "replicate", disturbed)
     run = measured(cpu, tiny(), settings=dataclasses.replace(QUICK, replicates=3, most_replicates=3)).run
     assert run.samples[Timer.DEVICE].replicates_us == (500.0, 5.0, 5.0)
     assert [kernel.device_time_us for kernel in run.kernels] == [5.0]
