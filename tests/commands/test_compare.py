@@ -138,6 +138,44 @@ def test_comparison_that_cannot_begin_says_why(
     assert len(git("worktree", "list").splitlines()) == 1
 
 
+def test_suite_that_is_the_whole_folder_is_refused(compare: Compare, process: Process) -> None:
+    """Both sides would have the code of HEAD."""
+    with pytest.raises(SystemExit, match="2"):
+        compare("HEAD", "--suite", ".")
+    assert process.seen == []
+
+
+def test_suite_with_an_absolute_path_stays_in_the_working_tree(
+    compare: Compare, process: Process, project: Path
+) -> None:
+    (project / "perf" / "untracked.txt").write_text("mine")
+    (project / "perf" / "suite.txt").write_text("new")
+    assert compare("HEAD", "--suite", str(project / "perf"))[0] == 0
+    assert {each[1] for each in process.seen} == {"new"}
+    assert (project / "perf" / "untracked.txt").read_text() == "mine"
+
+
+def test_suite_behind_a_link_is_not_replaced(compare: Compare, project: Path) -> None:
+    outside = project / "outside"
+    (outside / "perf").mkdir(parents=True)
+    (outside / "perf" / "suite.txt").write_text("mine")
+    (project / "link").symlink_to(outside)
+    git("add", "link")
+    git("commit", "-qm", "link")
+    code, _, err = compare("HEAD", "--suite", "link/perf")
+    assert code == 2
+    assert "outside of the working tree" in err
+    assert (outside / "perf" / "suite.txt").read_text() == "mine"
+
+
+def test_worktrees_of_others_are_not_forgotten(compare: Compare, tmp_path_factory: pytest.TempPathFactory) -> None:
+    disk = tmp_path_factory.mktemp("disk") / "tree"
+    git("worktree", "add", str(disk), "-b", "other")
+    disk.rename(disk.with_name("not mounted"))
+    assert compare("HEAD")[0] == 0
+    assert len(git("worktree", "list").splitlines()) == 2
+
+
 def test_head_without_times_is_judged_by_its_structure(compare: Compare, process: Process, monkeypatch: Any) -> None:
     """Code that compiles again in each replicate has no times, and its recompiles say why."""
 

@@ -92,15 +92,15 @@ class _Commits:
             )
         self.names = [good, *chain]
         self.question = {"good": good, "bad": bad}
-        self._suite, self._saved = options.suite, folder / "suite" / Path(options.suite).name
+        self._suite, self._saved = options.suite, folder / "suite"
         with revisions.worktree(bad) as tree:
-            revisions.copy_suite(tree / options.suite, self._saved, owner=f"--bad {options.bad}")
+            revisions.copy_suite(tree / options.suite, folder, "suite", owner=f"--bad {options.bad}")
 
     @contextmanager
     def code(self, index: int) -> Iterator[dict[str, Any]]:
         """Yield the named arguments with which `run_process` measures a state."""
         with revisions.worktree(self.names[index]) as tree:
-            revisions.copy_suite(self._saved, tree / self._suite, owner="--bad")
+            revisions.copy_suite(self._saved, tree, self._suite, owner="--bad")
             yield {"folder": tree}
 
     def describe(self, index: int) -> str:

@@ -106,7 +106,7 @@ def _sides(options: argparse.Namespace) -> Iterator[tuple[_Side, _Side]]:
     with ExitStack() as stack:
         trees = [stack.enter_context(revisions.worktree(commit)) for commit in commits]
         base, head = trees[0], trees[1] if options.head else Path.cwd()
-        revisions.copy_suite(head / options.suite, base / options.suite, owner="HEAD")
+        revisions.copy_suite(head / options.suite, base, options.suite, owner="HEAD")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelgauge-")))
         packages = [
             revisions.install(requirement, folder / str(place), python=options.base_python)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import KernelgaugeError, printable
@@ -21,7 +22,13 @@ _SHOWN_LINES = 15  # of a program that failed
 
 def add_options(parser: argparse.ArgumentParser, *, fewest: int, most: int, processes: str) -> None:
     """Add the options that both commands have. `processes`: which ones `--processes` counts."""
-    parser.add_argument("--suite", default="perf", metavar="DIR", help="folder or file of the suite (default: perf)")
+    parser.add_argument(
+        "--suite",
+        type=_path_below,
+        default="perf",
+        metavar="DIR",
+        help="folder or file of the suite, below the current folder (default: perf)",
+    )
     parser.add_argument(
         "--processes",
         type=_whole_number(fewest),
@@ -32,6 +39,14 @@ def add_options(parser: argparse.ArgumentParser, *, fewest: int, most: int, proc
     parser.add_argument(
         "--budget", type=float, default=float("inf"), metavar="SECONDS", help="begin no further processes after this"
     )
+
+
+def _path_below(text: str) -> str:
+    """Return a path from the current folder: a suite is replaced in other working trees, and never in this one."""
+    path = os.path.relpath(text)
+    if path.split(os.sep)[0] in (os.curdir, os.pardir):
+        raise argparse.ArgumentTypeError(f"a path below the current folder, got {text!r}")
+    return path
 
 
 def _whole_number(least: int) -> Callable[[str], int]:
@@ -50,7 +65,9 @@ def _whole_number(least: int) -> Callable[[str], int]:
 
 def git(*arguments: str) -> str:
     """Return what git prints. Raises `KernelgaugeError` if it fails."""
-    return _output(["git", *arguments], f"git {arguments[0]} failed")
+    # In a hook, git names the index of the commit that is being made: that of a worktree would replace it.
+    environment = {name: value for name, value in os.environ.items() if name != "GIT_INDEX_FILE"}
+    return _output(["git", *arguments], f"git {arguments[0]} failed", environment)
 
 
 @contextmanager
@@ -66,12 +83,20 @@ def worktree(commit: str) -> Iterator[Path]:
             git("worktree", "add", "--detach", str(tree), commit)
             yield tree / prefix
         finally:
-            shutil.rmtree(tree, ignore_errors=True)
-            git("worktree", "prune")
+            # Twice, because a checkout that was interrupted is locked. Pruning would forget worktrees of others too, which
+            # are on a disk that is not mounted now.
+            with suppress(KernelgaugeError):
+                git("worktree", "remove", "--force", "--force", str(tree))
 
 
-def copy_suite(source: Path, target: Path, *, owner: str) -> None:
-    """Put the suite of `owner` in place of another one: every side is asked the same."""
+def copy_suite(source: Path, tree: Path, suite: str, *, owner: str) -> None:
+    """Put the suite of `owner` in place of that in a tree: every side is asked the same.
+
+    Raises `KernelgaugeError` if it would lie outside of the tree: what is there is removed.
+    """
+    target = tree / suite
+    if tree.resolve() not in target.resolve().parents:
+        raise KernelgaugeError("the suite is outside of the working tree", got=str(target.resolve()))
     if not source.exists():
         raise KernelgaugeError(
             f"{owner} has no such suite", got=str(source), expected="a folder or a file, which --suite names"
@@ -94,8 +119,8 @@ def install(requirement: str, folder: Path, *, python: str = sys.executable) -> 
     return folder
 
 
-def _output(command: Sequence[str], failure: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+def _output(command: Sequence[str], failure: str, environment: Mapping[str, str] | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environment)
     if done.returncode:
         lines = done.stderr.strip().splitlines()[-_SHOWN_LINES:]
         raise KernelgaugeError(failure, got="\n".join(map(printable, lines)))
