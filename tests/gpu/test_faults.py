@@ -65,15 +65,13 @@ ENDS_AFTER_A_SESSION = """
 import torch
 from kernelgauge import Workload
 from kernelgauge.measure.device import CudaDevice
-from kernelgauge.measure.instance import Instance
+from kernelgauge.measure.instance import build
 from kernelgauge.measure.profile import profile_session
 
 device = CudaDevice()
 x = torch.ones(1024, device="cuda")
-workload = Workload(module="add", variant="eager", build=lambda: None, inputs=lambda: (), dtype="fp32")
-instance = Instance(workload=workload, call=lambda: x + 1, prepare=lambda: None, module=None, inputs=(),
-                    outputs=lambda: x, _padding=torch.empty(0))
-profile_session(device, instance, iterations=3)
+workload = Workload(module="add", variant="eager", build=lambda: lambda: x + 1, inputs=tuple, dtype="fp32")
+profile_session(device, build(workload, device), iterations=3)
 print("ends", flush=True)
 """
 
