@@ -212,8 +212,12 @@ def _other_launches(group: _Group) -> str:
         head += f", in {dtypes[1][0]} instead of {dtypes[0][0]}"
     named = group.after or group.before
     first = _names(named, _HEAD_WIDTH - len(f"{head}: "))
+    is_cut = (
+        len({kernel.identity.shown for kernel in named}) > 1 and "…" in first
+    )  # the start of one of several says little
+    head = head if is_cut else f"{head}: {first}"
     whole = [] if first == _names(named) else [f"now {_names(named)}" if old and new else _names(named)]
-    return "\n".join([f"{head}: {first}", *([f"was {_names(group.before)}"] if old and new else []), *whole])
+    return "\n".join([head, *([f"was {_names(group.before)}"] if old and new else []), *whole])
 
 
 def _names(kernels: Sequence[_Launch], width: int = _NAMES_WIDTH) -> str:
