@@ -22,7 +22,7 @@ from kernelgauge.baselines import calibration
 from kernelgauge.cli import main, revisions
 from kernelgauge.errors import MeasurementError
 from kernelgauge.results import Results
-from tests.builders import counts, mlp_kernels
+from tests.builders import H200, counts, fingerprint, mlp_kernels
 from tests.plugin.told_processes import FIRST, measured, results_of
 
 Bisect = Callable[..., tuple[int, str, str]]
@@ -72,6 +72,7 @@ class Process:
         self.noise = 0.0005
         self.after: int | None = None
         self.gpu = "a"
+        self.driver = H200.driver
         self.is_machine_lost = False
 
     def __call__(
@@ -93,7 +94,7 @@ class Process:
         elif "recompiles" in model:  # on fresh allocations, in the replicates of a time
             changes |= {"device": None, "incomplete": "other kernels"}
             changes["counts"] = counts(recompiles=4 + len(self.seen) % 2)
-        changes["gpu"] = self.gpu
+        changes |= {"gpu": self.gpu, "machine": fingerprint(driver=self.driver)}
         run = measured(center=number * (1 + self.rng.gauss(0, self.noise)), kernels=kernels, **changes)
         return results_of((run,), self.baselines)
 
@@ -252,11 +253,13 @@ def test_interrupted_search_goes_on_where_it_was(bisect: Bisect, process: Proces
     assert len(process.seen) == seen
 
 
-def test_state_file_of_another_machine_is_an_error(bisect: Bisect, process: Process) -> None:
+@pytest.mark.parametrize("moved", ["gpu", "driver"])
+def test_state_file_of_another_machine_is_an_error(bisect: Bisect, process: Process, moved: str) -> None:
     history(["205"] * 4 + ["205 fewer"] * 4)
     process.after = 3
     assert bisect()[0] == 130
-    process.after, process.gpu = None, "another"
+    process.after = None
+    setattr(process, moved, "another")
     code, _, err = bisect()
     assert code == 2
     assert "the state file is of another machine" in err
@@ -323,6 +326,23 @@ def test_side_branch_is_one_change_that_can_be_bisected(bisect: Bisect) -> None:
     assert "subject  Merge side" in out
     [base, side] = re.findall(r"within it: --good (\w+) --bad (\w+)", out)[0]
     assert "subject  Model 205 fewer" in bisect("--state", "other.jsonl", good=base, bad=side)[1]
+
+
+def test_good_end_on_a_side_branch_does_not_hide_its_merge(bisect: Bisect) -> None:
+    history(["205", "205"])
+    trunk = git("branch", "--show-current").strip()
+    git("checkout", "-qb", "side")
+    side = commit("205")
+    git("checkout", "-q", trunk)
+    Path("model.txt").write_text("205 fewer")
+    git("commit", "-qam", "On the trunk")
+    git("merge", "-q", "--no-ff", "-s", "ours", "-m", "Merge side", "side")
+    Path("other.txt").write_text("x")
+    git("add", ".")
+    git("commit", "-qm", "After the merge")
+    code, out, _ = bisect(good=side)
+    assert code == 0
+    assert "subject  Merge side" in out
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,8 @@ def _bisect(options: argparse.Namespace) -> Exit:
 class _Commits:
     """The first parents between two commits, in order: a merge is one change. `names` are keys of the record."""
 
+    has_one_environment = True
+
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         good, bad = (
             revisions.git("rev-parse", "--verify", f"{each}^{{commit}}") for each in (options.good, options.bad)
@@ -123,6 +125,8 @@ class _Commits:
 class _Packages:
     """The packages that two freeze lists have in other versions, changed one after the other."""
 
+    has_one_environment = False
+
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self._good, self._bad = (_frozen(path) for path in options.packages)
         changed = {name for name in {**self._good, **self._bad} if self._good.get(name) != self._bad.get(name)}
@@ -165,6 +169,8 @@ def _frozen(path: Path) -> dict[str, str]:
         if not requirement or requirement.startswith(("#", "-")):
             continue
         name = re.search(r"#egg=([\w.-]+)", requirement) or re.match(r"([\w.-]+)", requirement)
+        if name is None and line.startswith("-e "):
+            continue  # a folder of this machine has no version
         if name is None:
             raise KernelgaugeError("not a line of pip freeze", where=str(path), got=line)
         found[re.sub(r"[-_.]+", "-", name[1]).lower()] = requirement
@@ -327,6 +333,7 @@ class _Search:
         import msgspec
 
         from ..baselines.calibration import run_process
+        from ..judge import compare
 
         options, name = self._options, self._line.names[index]
         note(f"process {len(self._record.processes) + 1}: {self._line.describe(index)}")
@@ -342,9 +349,14 @@ class _Search:
             said = [each.headline for each in workload.verdicts] if workload else [f"no workload {options.workload}"]
             return _Process(name, None, "; ".join(said) or f"{workload and workload.unavailable}")
         run = workload.run
-        if any(each.run and each.run.place != run.place for each in self._record.processes):
+        earlier = next((each.run for each in self._record.processes if each.run), run)
+        moved = compare(earlier.fingerprint, run.fingerprint)
+        if earlier.place != run.place or (self._line.has_one_environment and not moved.identical):
             raise KernelgaugeError(
-                "the state file is of another machine", got=str(run.place), next_command=self._record.remedy
+                "the state file is of another machine or environment",
+                got=f"{run.place}; {moved}",
+                expected=str(earlier.place),
+                next_command=self._record.remedy,
             )
         failed = f"no {timer.label}: {run.incomplete}" if timer and timer not in run.samples else ""
         run = msgspec.structs.replace(run, ops=(), work=())  # nobody reads them here
@@ -442,7 +454,7 @@ class _Search:
         from ..judge import ProcessTime, from_run, observe
 
         kinds, skipped = self._kinds(), self._skipped()
-        is_by_host = from_run(self._runs(0)[0], suite="").entries[0].is_by_host(timer)
+        is_by_host = from_run(self._timed_run(timer), suite="").entries[0].is_by_host(timer)
 
         def logarithm(run: Run) -> float:
             return ProcessTime(observe(run.samples[timer], is_by_host=is_by_host), is_by_host=is_by_host).logarithm
@@ -454,12 +466,16 @@ class _Search:
             for index in range(self._last + 1)
         ]
 
+    def _timed_run(self, timer: Timer) -> Run:
+        """Return the first run of the good end that has this time: the rule has judged some."""
+        return next(run for run in self._runs(0) if timer in run.samples)
+
     def _noise(self, timer: Timer) -> Noise:
         """Return what is known of the noise between processes before this machine shows it."""
         from ..judge import ProcessTime, observe, prior_for, variance_between_processes
         from ..judge.changepoint import Noise
 
-        run = self._runs(0)[0]
+        run = self._timed_run(timer)
         one = ProcessTime(observe(run.samples[timer]))
         expected = variance_between_processes([one], prior_for(timer, run.fingerprint), len(run.kernels))
         return Noise(math.sqrt(expected.value), _NOISE_DOF)
