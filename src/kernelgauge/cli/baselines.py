@@ -197,6 +197,8 @@ def _apply(
     width, color = terminal()
     for each in refused:
         say(printable(f"refused: {each.workload}: {'; '.join(each.refused)}"))
+    if refused:
+        say("measure what is refused again on a quiet machine, or accept it as it is with --force")
     plan = [change for _, changes in plans for change in changes]
     say(plan_text(plan, width=width, color=color) if plan else "nothing to accept")
     if plan and dry_run:
