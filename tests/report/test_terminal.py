@@ -61,6 +61,13 @@ def test_summary_table_layout() -> None:
     )
 
 
+def test_summary_of_a_cpu_names_no_gpu() -> None:
+    cpu = fingerprint(device="CPU", arch="cpu", driver=None, cuda=None)
+    said = shown(workload(name="a", run=run(workload="a", machine=cpu)), fingerprint=cpu)
+    assert " CPU   base-" in said
+    assert "GPU" not in said
+
+
 def test_summary_time_is_the_geometric_mean_of_replicates() -> None:
     assert " 4.0       -      - -\n" in shown(workload(name="a", run=run(workload="a", device=(2.0, 8.0))))
     assert " -       -      - -\n" in shown(workload(name="a", run=run(workload="a", device=None)))

@@ -83,7 +83,8 @@ def summary(
         yield from map(Block, conditions_text(results))
     table = rows(results)
     if table:
-        yield Block(_table(table, recorded, width=width, color=color))
+        is_cpu = results.fingerprint is not None and results.fingerprint.arch == "cpu"
+        yield Block(_table(table, recorded, device="CPU" if is_cpu else "GPU", width=width, color=color))
     if failures:
         yield from (Block(str(verdict)) for verdict in results.verdicts if verdict.status.fails)
     yield from map(Block, _remarks(results))
@@ -96,13 +97,13 @@ def summary(
     yield from (Block(f"warning: {printable(warning)}", warns=True) for warning in results.warnings)
 
 
-def _table(rows: Sequence[Row], recorded: Collection[str], *, width: int, color: bool) -> str:
-    """Return one line for each workload: kernels, GPU time, baseline, change, verdict, and what the verdict is about.
+def _table(rows: Sequence[Row], recorded: Collection[str], *, device: str, width: int, color: bool) -> str:
+    """Return one line for each workload: kernels, their time, baseline, change, verdict, and what the verdict is about.
 
     The last column is left out where it would break lines: the failures name the tests.
     """
     # Titles of two lines: a default id and all columns fit in 80.
-    titles = ("kernels", "GPU\nus", "base-\nline us", "change")
+    titles = ("kernels", f"{device}\nus", "base-\nline us", "change")
     columns = [Column("workload"), *(Column(title, number=True) for title in titles), Column("verdict", is_whole=True)]
     cells = []
     for row in rows:
