@@ -1,6 +1,6 @@
 """How often `kernelgauge bisect` finds the right commit of 64, and how many processes it takes, beside `git bisect run`.
 
-    python benchmarks/bisection.py --simulate                      1,000 drawn repositories for each size of change, no torch
+    python benchmarks/bisection.py --simulate                      1,000 simulated repositories for each size of change, no torch
     python benchmarks/bisection.py --kind device --repeat 3        a real repository and real measurements, on the GPU
     python benchmarks/bisection.py --kind fusion --commits 8       a CPU will do, where kernels or counts change
 
@@ -44,7 +44,7 @@ _TIMERS = {"device": "device_time", "host": "host_dispatch"}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--simulate", action="store_true", help="draw repositories; measure nothing")
+    parser.add_argument("--simulate", action="store_true", help="simulate repositories; measure nothing")
     parser.add_argument("--kind", choices=("fusion", "break", "device", "host"), help="what the commit changes")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="repositories (default: 1)")
     parser.add_argument("--commits", type=int, default=64, metavar="N", help="of each (default: 64)")
@@ -56,7 +56,7 @@ def main() -> None:
     simulate(options) if options.simulate else measure(options)
 
 
-# -- drawn repositories -----------------------------------------------------------------------------------------------------
+# -- simulated repositories -------------------------------------------------------------------------------------------------
 
 
 def simulate(options: argparse.Namespace) -> None:
@@ -260,8 +260,8 @@ def _print_classic(state: Sequence[str], commits: Sequence[str], first: int, opt
     print(f"    {100 * math.expm1(new - old):+.2f} %, {(new - old) / sd:.1f} standard deviations of {100 * sd:.2f} %")
     for processes in _GIT_PROBES:
         rng = random.Random(options.seed)
-        drawn = [_classic(options.commits, (new - old) / sd, processes, rng) for _ in range(_SIMULATED)]
-        right = 100 * fmean(is_right for is_right, _ in drawn)
+        simulated = [_classic(options.commits, (new - old) / sd, processes, rng) for _ in range(_SIMULATED)]
+        right = 100 * fmean(is_right for is_right, _ in simulated)
         print(
             f"    git bisect run, {processes} each: right in {right:.1f} % (simulated), {processes * steps} processes"
         )

@@ -4,7 +4,7 @@
     python benchmarks/replicates.py --long            one session of 800 calls: how long the GPU keeps its speed
     python benchmarks/replicates.py --allocations     eight fresh allocations, each measured six times in turns
 
-Of each workload and way: the mean GPU time against that of the first way with its standard error, the spread, the time
+For each workload and way: the mean GPU time against that of the first way with its standard error, the spread, the time
 that a replicate takes, and the standard error that a second of such replicates leaves. Sessions whose calls were not queued
 as a whole are counted and left out. Of a long session: the correlation of the device
 times of two calls by how far apart they are, and the deviation of the means of 40 calls, beside what it would be if calls
