@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from enum import Enum
+from itertools import islice
 from statistics import fmean, stdev
 from typing import Generic, Protocol, TypeVar
 
@@ -23,9 +24,10 @@ from .summary import HostLane, Lane, LaneKernel
 
 # --- two launch sequences side by side: which launch of one is which of the other ------------------------------------
 
-# difflib compares every occurrence of a name with every other: above this many pairs, of two long sequences, the
-# k-th launch of a name is taken for the k-th of it on the other side, which takes linear time.
-_MOST_PAIRS = 2_000_000
+# difflib finds the longest blocks, which reads best, but compares every occurrence of a name with every other, again and
+# again. Above this many pairs, the most launches are paired that stand in one order on both sides, in whatever blocks.
+_MOST_PAIRS = 50_000
+_KEPT_ROWS = 256  # of that: one in so many is kept, and the others are made again
 
 
 class _Timed(Protocol):
@@ -83,17 +85,13 @@ def stretches(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[Str
     old, new = ([kernel.identity.unnumbered for kernel in side] for side in (before, after))
     head = _common(old, new)
     tail = _common(old[head:][::-1], new[head:][::-1])
-    old_end, new_end = len(old) - tail, len(new) - tail
-    yield Stretch(before[:head], after[:head], same_names=True)
-    old, new = old[head:old_end], new[head:new_end]
-    counted = Counter(new)
-    if sum(count * counted[name] for name, count in Counter(old).items()) > _MOST_PAIRS:
-        yield from _by_occurrence(before[head:old_end], after[head:new_end])
-    else:
-        for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-            same = tag == "equal"
-            yield Stretch(before[head + i1 : head + i2], after[head + j1 : head + j2], same_names=same)
-    yield Stretch(before[old_end:], after[new_end:], same_names=True)
+    ends = (len(old) - tail, len(new) - tail)
+    between = _blocks(old[head : ends[0]], new[head : ends[1]])
+    at = until = 0
+    for first, other, length in ((0, 0, head), *((head + i, head + j, size) for i, j, size in between), (*ends, tail)):
+        yield Stretch(before[at:first], after[until:other], same_names=False)
+        at, until = first + length, other + length
+        yield Stretch(before[first:at], after[other:until], same_names=True)
 
 
 def _common(old: Sequence[str], new: Sequence[str]) -> int:
@@ -101,13 +99,57 @@ def _common(old: Sequence[str], new: Sequence[str]) -> int:
     return next((index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
 
 
-def _by_occurrence(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[Stretch[Kernel]]:
-    waiting = _grouped(after, lambda kernel: kernel.identity.unnumbered)
-    pairs = [(kernel, waiting[name].popleft()) for kernel in before if waiting.get(name := kernel.identity.unnumbered)]
-    paired = {id(kernel) for pair in pairs for kernel in pair}
-    yield Stretch([old for old, _ in pairs], [new for _, new in pairs], same_names=True)
-    gone, left = ([kernel for kernel in side if id(kernel) not in paired] for side in (before, after))
-    yield Stretch(gone, left, same_names=False)
+def _blocks(old: Sequence[str], new: Sequence[str]) -> Iterable[tuple[int, int, int]]:
+    """Return what the two have in common, in order: where it begins in each, and its length."""
+    counted = Counter(new)
+    if sum(count * counted[name] for name, count in Counter(old).items()) <= _MOST_PAIRS:
+        return SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    blocks: list[tuple[int, int, int]] = []
+    for place, other in _longest_common(old, new):
+        first, second, length = blocks[-1] if blocks else (0, 0, 0)
+        if (place, other) == (first + length, second + length):
+            blocks[-1:] = [(first, second, length + 1)]
+        else:
+            blocks.append((place, other, 1))
+    return blocks
+
+
+def _longest_common(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield the places of a longest common subsequence, by an algorithm that compares a name with all of `old` at once.
+
+    H. Hyyrö, Bit-parallel LCS-length computation revisited, 2004. A row is an integer. The n-th lowest bits of row m that
+    are 0 count what the last n of `old` and the last m of `new` have in common, so that the way back begins at the front.
+    """
+    places: dict[str, int] = {}
+    for bit, name in enumerate(reversed(old)):
+        places[name] = places.get(name, 0) | 1 << bit
+    mask = (1 << len(old)) - 1
+
+    def rows_from(row: int, names: Iterable[str]) -> Iterator[int]:
+        yield row
+        for name in names:
+            same = row & places.get(name, 0)
+            row = ((row + same) | (row - same)) & mask
+            yield row
+
+    backwards = new[::-1]
+    kept = list(islice(rows_from(mask, backwards), 0, None, _KEPT_ROWS))
+    rows: list[int] = []
+    place = other = 0
+    while place < len(old) and other < len(new):
+        if old[place] == new[other]:
+            yield place, other
+            place, other = place + 1, other + 1
+            continue
+        block, row = divmod(len(new) - other, _KEPT_ROWS)
+        if block < len(kept):
+            start = _KEPT_ROWS * block
+            rows = list(rows_from(kept[block], backwards[start : start + _KEPT_ROWS - 1]))
+            del kept[block:]
+        if rows[row] >> (len(old) - place - 1) & 1:
+            place += 1
+        else:
+            other += 1
 
 
 def _grouped(kernels: Iterable[Kernel], key: Callable[[Kernel], object]) -> dict[object, deque[Kernel]]:

@@ -42,6 +42,11 @@ def _is_launch(name: str) -> bool:
     return name.startswith(_GRAPH_LAUNCH_PREFIXES) or (name.startswith(_LAUNCH_PREFIXES) and "HostFunc" not in name)
 
 
+@lru_cache(maxsize=1024)
+def _asks(name: str) -> bool:
+    return _is_launch(name) or name.startswith(_TRANSFER_PREFIXES)
+
+
 # Structs, and not tracked by the garbage collector: a trace of 500 MB has a million of them, and no cycle.
 class Op(msgspec.Struct, frozen=True, gc=False):
     """A row of the host lane: a dispatcher op, a compile pre-op, an annotation's child. Times in microseconds."""
@@ -81,8 +86,9 @@ class ApiCall(msgspec.Struct, frozen=True, gc=False):
         return _is_launch(self.name)
 
     @property
-    def is_transfer(self) -> bool:
-        return self.name.startswith(_TRANSFER_PREFIXES)
+    def asks(self) -> bool:
+        """Tell whether the device gets work: a launch, a memset or a copy."""
+        return _asks(self.name)
 
     @property
     def is_synchronization(self) -> bool:
@@ -114,8 +120,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, gc=False):
         return self.duration_us if self.duration_us > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True, gc=False):
     """One execution of a kernel, with the host call that asked for it and the op that made the call, where known."""
 
     record: DeviceRecord
@@ -199,8 +204,8 @@ class Trace:
     modules: tuple[Op, ...] = ()  # calls of an nn.Module; only with_stack=True records them
 
     @cached_property
-    def _records_by_correlation(self) -> dict[int, list[DeviceRecord]]:
-        found: dict[int, list[DeviceRecord]] = {}
+    def _records_by_correlation(self) -> dict[int | None, list[DeviceRecord]]:
+        found: dict[int | None, list[DeviceRecord]] = {}
         for record in self.records:
             if record.correlation is not None:
                 found.setdefault(record.correlation, []).append(record)
@@ -209,13 +214,14 @@ class Trace:
     @cached_property
     def _asking_by_correlation(self) -> dict[int | None, ApiCall]:
         # The first call that asks: where several have one correlation, a record is still one execution.
-        asking = (call for call in reversed(self.calls) if call.is_launch or call.is_transfer)
-        return {call.correlation: call for call in asking if call.correlation is not None}
+        asking = (call for call in reversed(self.calls) if call.correlation is not None and call.asks)
+        return {call.correlation: call for call in asking}
 
     @cached_property
-    def _op_by_external_id(self) -> dict[int, Op]:
-        # Later ops overwrite earlier ones: within one External id the innermost op starts last.
-        return {op.external_id: op for op in self.ops if op.external_id is not None}
+    def _launching_ops(self) -> dict[int | None, Op]:
+        # By External id. Later ops overwrite earlier ones: within one id the innermost op starts last.
+        wanted = {record.external_id for record in self.records} - {None, 0}
+        return {op.external_id: op for op in self.ops if op.external_id in wanted}
 
     def pairing_problems(self) -> tuple[str, ...]:
         """Return every way in which launches and device records fail to pair; empty if the session can be trusted.
@@ -223,7 +229,7 @@ class Trace:
         The profiler can drop records at the start of a session (pytorch#192021, Fuser#3753), so a count is believed
         only when each launch has its record and each record its launch.
         """
-        asking = [call for call in self.calls if call.is_launch or call.is_transfer]
+        asking = [call for call in self.calls if call.asks]
         asked = Counter(call.correlation for call in asking if call.correlation is not None)
         rows = ", ".join(f"{count} of {category}" for category, count in self.malformed.items())
         problems = [f"malformed: rows that were not read: {rows}; the first: {self.first_malformed}"] if rows else []
@@ -233,12 +239,14 @@ class Trace:
             if count > 1
         ]
         for call in asking:
-            got, what = self._records_of(call), f"{call.name} (correlation {call.correlation})"
+            got = self._records_by_correlation.get(call.correlation)
             if not got:
-                problems.append(f"lost: {what} has no device record")
-            elif len(got) > 1 and not call.is_graph_launch and call is self._asking_by_correlation[call.correlation]:
+                problems.append(f"lost: {call.name} (correlation {call.correlation}) has no device record")
+            elif len(got) > 1 and not call.is_graph_launch and call is self.launch_of(got[0]):
                 names = ", ".join(record.name for record in got)
-                problems.append(f"duplicated: {what} has {len(got)} records: {names}")
+                problems.append(
+                    f"duplicated: {call.name} (correlation {call.correlation}) has {len(got)} records: {names}"
+                )
         for record in self.records:
             if record.correlation not in asked:
                 problems.append(f"orphan: {record.name} (correlation {record.correlation}) has no launch")
@@ -249,9 +257,6 @@ class Trace:
     def launch_of(self, record: DeviceRecord) -> ApiCall | None:
         """Return the call that asked for this record; None if the trace does not have it."""
         return self._asking_by_correlation.get(record.correlation)
-
-    def _records_of(self, call: ApiCall) -> list[DeviceRecord]:
-        return self._records_by_correlation.get(call.correlation, []) if call.correlation is not None else []
 
     def steps(self) -> list[Window]:
         """Return one window for each `ProfilerStep#N` annotation, in order."""
@@ -282,8 +287,13 @@ class Trace:
         calls: tuple[ApiCall, ...],
         orphans: tuple[DeviceRecord, ...] = (),
     ) -> Window:
-        asking = (call for call in calls if call is self._asking_by_correlation.get(call.correlation))
-        ran = [(record, call) for call in asking for record in self._records_of(call)]
+        asking, records, ops_by_id = self._asking_by_correlation, self._records_by_correlation, self._launching_ops
+        ran = [
+            (record, call)
+            for call in calls
+            if call is asking.get(call.correlation)
+            for record in records.get(call.correlation, ())
+        ]
         executed = (*ran, *((record, None) for record in orphans))
         return Window(
             name=name,
@@ -292,14 +302,14 @@ class Trace:
             ops=ops,
             calls=calls,
             launches=tuple(
-                Launch(record, call, self._op_by_external_id.get(record.external_id or -1))
+                Launch(record, call, ops_by_id.get(record.external_id))
                 for record, call in ran
                 if record.category == "kernel"
             ),
             memsets=tuple(record for record, _ in executed if record.category == "gpu_memset"),
             copies=tuple(record for record, _ in executed if record.category == "gpu_memcpy"),
             executed=executed,
-            lost=sum(call.is_launch and call.correlation not in self._records_by_correlation for call in calls),
+            lost=sum(call.correlation not in records and call.is_launch for call in calls),
         )
 
 

@@ -11,11 +11,12 @@ parser refuses it. If all guesses are wrong, the piece grows.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
-from operator import attrgetter
+from itertools import compress, count, islice
+from operator import attrgetter, eq
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -204,7 +205,7 @@ def _before_last(buffer: bytes, guesses: int) -> tuple[list[Event], bytes] | Non
         if end := _END.match(buffer, at):
             guesses -= 1
             with suppress(msgspec.DecodeError, RecursionError):
-                return _events(b"[" + buffer[: at + 1] + b"]"), buffer[end.end() :]
+                return _events(b"".join((b"[", memoryview(buffer)[: at + 1], b"]"))), buffer[end.end() :]
     return None
 
 
@@ -258,11 +259,27 @@ _NO_ARGS = Args()
 # A list of tensors is a list of lists in the list of the arguments; what is deeper by far is no shape.
 _DEEPEST_SHAPE = 16
 _MOST_ELEMENTS = 2**63 - 1  # torch counts in int64
+_MOST_DIGITS = 18
 _START = attrgetter("start_us")
 _Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
 _decode_any = msgspec.json.Decoder(list[Any]).decode
 _decode_types = msgspec.json.Decoder(list[str]).decode
 _decode_devices = msgspec.json.Decoder(list[dict[str, Any]]).decode
+
+
+class _Lists(dict[bytes, tuple[Any, ...]]):
+    """Lists of arguments by their JSON, each decoded once: there are few of them."""
+
+    def __init__(self, field: str, decode: Callable[[bytes], Iterable[Any]]) -> None:
+        super().__init__({b"": (), b"null": ()})
+        self._field, self._decode = field, decode
+
+    def __missing__(self, raw: bytes) -> tuple[Any, ...]:
+        try:
+            found = self[raw] = tuple(self._decode(_in_utf8(raw)))
+        except msgspec.DecodeError as error:
+            raise msgspec.DecodeError(f"{self._field}: {error}") from error
+        return found
 
 
 class _Rows:
@@ -271,9 +288,7 @@ class _Rows:
     def __init__(self) -> None:
         self.events = 0  # that were added
         self.has_phase = False  # one of them
-        self._ops: list[Op] = []
-        self._annotations: list[Op] = []
-        self._modules: list[Op] = []
+        self._ops: dict[str, list[Op]] = {"cpu_op": [], "user_annotation": [], "python_function": []}
         self._calls: list[ApiCall] = []
         self._records: list[DeviceRecord] = []
         self._not_read: Counter[str] = Counter()
@@ -283,12 +298,12 @@ class _Rows:
         self._foreign: Counter[str] = Counter()  # rows that are not needed, by category
         self._names: dict[str, str] = {}
         self._threads: dict[int | str, int | str] = {}
-        self._shapes: dict[bytes, tuple[Any, ...]] = {b"": (), b"null": ()}
-        self._types: dict[bytes, tuple[Any, ...]] = {b"": (), b"null": ()}
+        self._shapes = _Lists("Input Dims", _decode_shapes)
+        self._types = _Lists("Input type", _decode_types)
 
     def add(self, events: list[Event]) -> None:
-        """Add events, in the order of the file."""
-        ops, names = self._ops, self._names
+        """Add events, in the order of the file. Its loop takes a third of the time of reading: it calls little."""
+        names, threads, shapes, types, lanes = self._names, self._threads, self._shapes, self._types, self._ops
         first, self.events = self.events, self.events + len(events)
         self.has_phase = self.has_phase or any(event.ph for event in events)
         for index, event in enumerate(events, start=first):
@@ -303,15 +318,26 @@ class _Rows:
             name = names.setdefault(event.name, event.name)
             args = event.args or _NO_ARGS
             external_id = args.older_id if args.external_id is None else args.external_id
-            if category in _API_CATEGORIES:
-                self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id))
-                continue
             try:
-                if category in DEVICE_CATEGORIES:
+                if category in lanes:
+                    op = Op(
+                        name,
+                        event.ts,
+                        event.dur,
+                        threads.setdefault(event.tid, event.tid),
+                        external_id,
+                        shapes[bytes(args.input_dims)],
+                        types[bytes(args.input_types)],
+                        args.kernel_kwargs,
+                        args.num_warps,
+                        args.num_stages,
+                        args.kernel_hash,
+                    )
+                    lanes[category].append(op)
+                elif category in DEVICE_CATEGORIES:
                     self._records.append(_record(event, name, args, external_id))
                 else:
-                    lane = {"cpu_op": ops, "python_function": self._modules}.get(category, self._annotations)
-                    lane.append(self._op(event, name, args, external_id))
+                    self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id))
             except msgspec.DecodeError as error:
                 self._add_malformed(category, f"traceEvents[{index}].args: {error}")
 
@@ -338,8 +364,8 @@ class _Rows:
     def trace(self, devices: tuple[dict[str, object], ...]) -> Trace:
         """Return the trace of all rows that were added."""
         if self._foreign.total() and not (
-            self._ops or self._annotations or self._modules or self._calls or self._records or self._not_read
-            or self._malformed or self._is_of_pytorch
+            any(self._ops.values()) or self._calls or self._records or self._not_read or self._malformed
+            or self._is_of_pytorch
             or self._foreign.keys() & {"python_function", *_CATEGORIES, *_OLD_CATEGORIES}
         ):  # fmt: skip
             if "" in self._foreign:
@@ -348,25 +374,10 @@ class _Rows:
                 )
             found = ", ".join(repr(category) for category, _ in self._foreign.most_common(3))
             raise msgspec.ValidationError(f"the trace of another program: no row of PyTorch, but of {found}")
-        annotations = _by_start(self._annotations)
-        lanes = (_by_start(self._ops), annotations, _by_start(self._calls), _by_start(self._records))
-        modules = _by_start(self._modules)
-        return Trace(*lanes, devices, self._not_read, self._malformed, self._first_malformed, modules)
-
-    def _op(self, event: Event, name: str, args: Args, external_id: int | None) -> Op:
-        return Op(
-            name,
-            event.ts,
-            event.dur,
-            self._threads.setdefault(event.tid, event.tid),
-            external_id,
-            _listed(self._shapes, bytes(args.input_dims), "Input Dims", _decode_shapes),
-            _listed(self._types, bytes(args.input_types), "Input type", _decode_types),
-            args.kernel_kwargs,
-            args.num_warps,
-            args.num_stages,
-            args.kernel_hash,
-        )
+        ops, annotations, modules = map(_by_start, self._ops.values())
+        calls, records = _by_start(self._calls), _by_start(self._records)
+        left_out = (self._not_read, self._malformed, self._first_malformed)
+        return Trace(ops, annotations, calls, records, devices, *left_out, modules)
 
 
 def _devices(raw: msgspec.Raw) -> tuple[dict[str, object], ...]:
@@ -376,31 +387,26 @@ def _devices(raw: msgspec.Raw) -> tuple[dict[str, object], ...]:
         raise msgspec.DecodeError(f"deviceProperties: {error}") from error
 
 
-_MOST_DIGITS = 18
+_PLACE = ("device", "stream", "grid", "block", "bytes")
+_place_of = attrgetter(*_PLACE)
 
 
 def _record(event: Event, name: str, args: Args, external_id: int | None) -> DeviceRecord:
-    place = {field: getattr(args, field) for field in ("device", "stream", "grid", "block", "bytes")}
-    for field, value in place.items():
-        if isinstance(value, str):
-            if not value.isdecimal() or len(value) > _MOST_DIGITS or field in ("grid", "block"):
-                raise msgspec.ValidationError(f"{field} of a device record: got `str`")
-            place[field] = int(value)
-    device, stream, *sizes = place.values()
+    place = _place_of(args)
+    if str in map(type, place):
+        place = tuple(map(_number, _PLACE, place))
+    device, stream, *sizes = place
     when = (event.ts, event.dur, device or 0, stream or 0, args.correlation)
     return DeviceRecord(event.cat, name, *when, external_id, *sizes)
 
 
-def _listed(
-    known: dict[bytes, tuple[Any, ...]], raw: bytes, field: str, decode: Callable[[bytes], Iterable[Any]]
-) -> tuple[Any, ...]:
-    found = known.get(raw)
-    if found is None:
-        try:
-            found = known[raw] = tuple(decode(_in_utf8(raw)))
-        except msgspec.DecodeError as error:
-            raise msgspec.DecodeError(f"{field}: {error}") from error
-    return found
+def _number(field: str, value: Any) -> Any:
+    """Return the number that a text says; what is no text stays."""
+    if not isinstance(value, str):
+        return value
+    if not value.isdecimal() or len(value) > _MOST_DIGITS or field in ("grid", "block"):
+        raise msgspec.ValidationError(f"{field} of a device record: got `str`")
+    return int(value)
 
 
 def _decode_shapes(raw: bytes) -> Iterator[object]:
@@ -421,10 +427,10 @@ def _frozen(value: object, depth: int = 1) -> object:
 def _by_start(rows: list[_Timed]) -> tuple[_Timed, ...]:
     """Sort by start, the longest first at equal starts, so that a parent precedes its child."""
     rows.sort(key=_START)
-    start = 0
-    for end in range(1, len(rows) + 1):
-        if end == len(rows) or rows[end].start_us != rows[start].start_us:
-            if end - start > 1:
-                rows[start:end] = sorted(rows[start:end], key=lambda row: -row.duration_us)
-            start = end
+    starts = list(map(_START, rows))
+    end = 0
+    for place in compress(count(1), map(eq, starts, islice(starts, 1, None))):  # each that starts with the one before
+        if place > end:
+            end = bisect_right(starts, starts[place])
+            rows[place - 1 : end] = sorted(rows[place - 1 : end], key=lambda row: -row.duration_us)
     return tuple(rows)

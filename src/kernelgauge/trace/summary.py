@@ -281,7 +281,9 @@ def step_times(lane: Lane, trace: Trace) -> list[StepTime]:
     """Return one for each device that ran something for the steps of a lane."""
     host = _Host(lane, trace)
     spans = [_span(run, trace) for run in _runs(lane)]
-    talking = {kernel.identity.name for kernel in lane.kernels if kernel.kind == Kind.COMMUNICATION.value}
+    # By their name, or by the op that launched them.
+    talking = {name for name in {record.name for record in trace.records} if decode(name).kind is Kind.COMMUNICATION}
+    talking |= {kernel.identity.name for kernel in lane.kernels if kernel.kind == Kind.COMMUNICATION.value}
     found = []
     for device in sorted({record.device for window in lane.windows for record, _ in window.executed}):
         records = [record for record in trace.records if record.device == device and record.duration_us >= 0]
@@ -330,14 +332,11 @@ def _span(run: Sequence[Window], trace: Trace) -> tuple[float, float]:
 def _parts(
     start: float, end: float, ran: Sequence[DeviceRecord], talking: Collection[str], host: _Host
 ) -> dict[str, float]:
-    """Return the time from `start` to `end` and its parts. `talking`: kernels whose op says that they communicate."""
+    """Return the time from `start` to `end` and its parts. `talking`: names of kernels that communicate."""
     kernels = [record for record in ran if record.category == "kernel"]
-    computing = [
-        record
-        for record in kernels
-        if record.name not in talking and decode(record.name).kind is not Kind.COMMUNICATION
-    ]
-    compute, all_kernels, busy = (_union_us(start, end, each) for each in (computing, kernels, ran))
+    computing = [record for record in kernels if record.name not in talking]
+    compute, busy = _union_us(start, end, computing), _union_us(start, end, ran)
+    all_kernels = _union_us(start, end, kernels) if len(computing) < len(kernels) else compute
     parts = {
         "wall_us": end - start,
         "compute_us": compute,
@@ -348,8 +347,7 @@ def _parts(
     at = start
     for record in ran:
         if record.start_us > at:
-            for cause, us in host.causes(at, record.start_us, record).items():
-                parts[cause] += us
+            host.add_causes(at, record, parts)
         at = max(at, _end_us(record))
     parts["input_us" if host.is_of_steps else "unknown_us"] += max(0.0, end - at)
     return parts
@@ -359,9 +357,10 @@ def _union_us(start: float, end: float, records: Sequence[DeviceRecord | Op]) ->
     """Return how long at least one of them ran. `records`: by start."""
     total = 0.0
     for record in records:
-        until = min(_end_us(record), end)
-        total += max(0.0, until - max(start, record.start_us))
-        start = max(start, until)
+        until = min(record.start_us + record.duration_us, end)
+        if until > start:
+            total += until - max(start, record.start_us)
+            start = until
     return total
 
 
@@ -371,14 +370,16 @@ class _Host:
     def __init__(self, lane: Lane, trace: Trace) -> None:
         self._trace = trace
         self.is_of_steps = lane.windows[0].name.startswith(STEP_PREFIX)
-        loading = (row for rows in (trace.ops, trace.annotations) for row in rows if row.name.startswith(_LOADER))
+        lanes = (trace.ops, trace.annotations)
+        names = {name for name in set(map(attrgetter("name"), chain(*lanes))) if name.startswith(_LOADER)}
+        loading = (row for row in chain(*lanes) if row.name in names) if names else ()
         self._loading = sorted(loading, key=attrgetter("start_us"))
         # By the correlation of the first call of a step that launches.
         self._begins = dict(filter(None, map(self._begin, lane.windows)))
 
     def _begin(self, window: Window) -> tuple[int | None, float] | None:
         """Return the first launch of a step, and when the host began to work for it: behind the loader's rows."""
-        first = next((call for call in window.calls if call.is_launch or call.is_transfer), None)
+        first = next((call for call in window.calls if call.asks), None)
         if first is None or not window.name.startswith(STEP_PREFIX):
             return None
         loaded = self._loading_between(window.start_us, first.start_us)
@@ -387,25 +388,25 @@ class _Host:
         return first.correlation, min([first.start_us, *(op.start_us for op in window.ops[working : working + 1])])
 
     def _loading_between(self, start: float, end: float) -> list[Op]:
-        if not self._loading:
-            return []
         first, last = (bisect_left(self._loading, at, key=attrgetter("start_us")) for at in (start, end))
         return self._loading[max(0, first - 1) : last]
 
-    def causes(self, start: float, end: float, record: DeviceRecord) -> dict[str, float]:
-        """Return for what a device waited from `start` until this record began, at `end`."""
-        call = self._trace.launch_of(record)
+    def add_causes(self, start: float, record: DeviceRecord, parts: dict[str, float]) -> None:
+        """Add to `parts` for what a device waited from `start` until this record began."""
+        end, call = record.start_us, self._trace.launch_of(record)
         if call is None:
-            return {"unknown_us": end - start}
+            parts["unknown_us"] += end - start
+            return
         is_copy = record.category == "gpu_memcpy"
         launched = max(start, min(end, call.start_us if is_copy else _end_us(call)))
         began = self._begins.get(call.correlation)
         if began is not None:
             fetching = max(0.0, min(launched, began) - start)
         else:
-            fetching = _union_us(start, launched, self._loading_between(start, launched))
-        rest = "copy_wait_us" if is_copy else "unknown_us"
-        return {"input_us": fetching, "launch_us": launched - start - fetching, rest: end - launched}
+            fetching = _union_us(start, launched, self._loading_between(start, launched)) if self._loading else 0.0
+        parts["input_us"] += fetching
+        parts["launch_us"] += launched - start - fetching
+        parts["copy_wait_us" if is_copy else "unknown_us"] += end - launched
 
 
 def _end_us(row: DeviceRecord | Op | ApiCall) -> float:
@@ -414,7 +415,7 @@ def _end_us(row: DeviceRecord | Op | ApiCall) -> float:
 
 def host_time_us(window: Window) -> float:
     """Return the time from the first op or call of a window to the end of its last launch, less the host's waits."""
-    launching = [call for call in window.calls if call.is_launch or call.is_transfer]
+    launching = [call for call in window.calls if call.asks]
     if not launching:
         return 0.0
     start = min([op.start_us for op in window.ops[:1]] + [call.start_us for call in window.calls[:1]])
