@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,45 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 FAULTY = "FAULTY" in os.environ
 BUILT = itertools.count()
+
+
+class CastBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.double().to(gradient.dtype)
+
+
+if torch.cuda.is_available():
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def squash_kernel(x, y, count, SIZE: tl.constexpr):
+        places = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+        value = tl.load(x + places, mask=places < count)
+        tl.store(y + places, value * 0.5, mask=places < count)
+
+
+@torch.library.custom_op("planted::squash", mutates_args=())
+def squash(x: torch.Tensor) -> torch.Tensor:
+    if not x.is_cuda:
+        return torch.tanh(x)
+    y = torch.empty_like(x)
+    squash_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), SIZE=1024)
+    return y
+
+
+@squash.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def scale_output(module, inputs, output):
+    return output * 1.5
 
 
 class RMSNorm(nn.Module):
@@ -69,9 +108,29 @@ class SwiGLU(nn.Module):
         self.gate = nn.Linear(dim, hidden, bias=False)
         self.up = nn.Linear(dim, hidden, bias=False)
         self.down = nn.Linear(hidden, dim, bias=False)
+        if fault == "hook":
+            self.up.register_forward_hook(scale_output)
+        if fault == "tf32":
+            torch.set_float32_matmul_precision("high")
+
+    @torch.compiler.disable
+    def eagerly(self, u):
+        return u.sin()
 
     def forward(self, x):
         u = self.up(x)
+        if self.fault == "cast_backward":
+            u = CastBackward.apply(u)
+        if self.fault == "custom_op":
+            u = squash(u)
+        if self.fault == "disabled":
+            u = self.eagerly(u)
+        if self.fault == "vmap":
+            u = torch.func.vmap(lambda row: row * row.sum())(u)
+        if self.fault == "grad":
+            u = torch.func.grad(lambda row: row.sin().sum())(u)
+        if self.fault == "in_place":
+            x.clamp_(max=9.0)
         if self.fault == "clone":
             u = u.clone()
         if self.fault == "item":
@@ -108,8 +167,11 @@ class Block(nn.Module):
         self.attention = Attention(dim, heads, fault)
         self.norm2 = RMSNorm(dim, fault)
         self.mlp = SwiGLU(dim, hidden, fault)
+        self.fault = fault
 
     def forward(self, x):
+        if self.fault == "mutated":
+            x.clamp_(max=9.0)
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 """
@@ -119,11 +181,17 @@ import os
 
 import torch
 from kernelgauge import Workload
-from model import Block
+from model import FAULTY, Block
 
 ON_GPU = torch.cuda.is_available()
 DIM, HEADS, HIDDEN, BATCH, TOKENS = (1024, 16, 2816, 8, 512) if ON_GPU else (32, 2, 64, 2, 8)
-VARIANTS = {"eager": None, "compiled": {}}
+VARIANTS = {
+    "eager": None,
+    "fp32": None,
+    "compiled": {},
+    "graphs": {"mode": "reduce-overhead"},
+    "autotuned": {"mode": "max-autotune"},
+}
 
 
 def pytest_kernelgauge_workloads():
@@ -133,8 +201,8 @@ def pytest_kernelgauge_workloads():
             variant=variant,
             build=lambda: Block(DIM, HEADS, HIDDEN, fault),
             inputs=lambda: (torch.randn(BATCH, TOKENS, DIM),),
-            dtype="bf16" if ON_GPU else "fp32",
-            compile=VARIANTS[variant],
+            dtype="bf16" if ON_GPU and variant != "fp32" else "fp32",
+            compile={"dynamic": True} if fault == "dynamic" and FAULTY else VARIANTS[variant],
             pass_=pass_,
         )
 
@@ -151,36 +219,51 @@ class Failure(NamedTuple):
     code: str
 
 
-def run_suite(folder: Path, workloads: Iterable[str], *arguments: str) -> tuple[str, Results]:
-    """Record a suite of ``FAULT-VARIANT-PASS``, then run it with its faults; return what the second run said, and its results.
+def run_suite(folder: Path, workloads: Sequence[str], *arguments: str) -> tuple[str, Results]:
+    """Record ``FAULT-VARIANT-PASS`` without the faults, then run them with theirs; return what the second run said, and its results.
+
+    Without its fault each is the same code: one of a variant and pass is recorded, for all. Latency and numerics, which compile
+    again, are of that recording alone.
 
     `arguments`: of the second run.
     """
     files = {"model.py": MODEL, "conftest.py": CONFTEST, "test_all.py": TESTS, "pytest.ini": "[pytest]\n"}
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    environment = {**os.environ, "CAUSES": " ".join(workloads), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "-q"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "-q", "-o", "kernelgauge_replicates=2"]
 
-    def run(*more: str, **faulty: str) -> str:
-        ran = subprocess.run(
-            [*command, *more], cwd=folder, env=environment | faulty, capture_output=True, text=True, check=False
-        )
+    def run(chosen: Iterable[str], *more: str, **faulty: str) -> str:
+        own = environment | {"CAUSES": " ".join(chosen)} | faulty
+        ran = subprocess.run([*command, *more], cwd=folder, env=own, capture_output=True, text=True, check=False)
         return ran.stdout + ran.stderr
 
-    recorded = run("--perf-update=force", "-o", "kernelgauge_replicates=2")
+    kinds = {each.partition("-")[2]: each.partition("-")[0] for each in workloads}
+    recorded = run((f"{fault}-{kind}" for kind, fault in kinds.items()), "--perf-update=force")
     assert "failed" not in recorded.splitlines()[-1], recorded
-    said = run(*arguments, FAULTY="1")
+    for each in workloads:
+        fault, _, kind = each.partition("-")
+        for file in (folder / "baselines").glob(f"*/{kinds[kind]}-{_start(kind)}*.json"):
+            text = file.read_text(encoding="utf-8")
+            file.with_name(file.name.replace(kinds[kind], fault, 1)).write_text(
+                text.replace(f"{kinds[kind]}-", f"{fault}-"), encoding="utf-8"
+            )
+    said = run(workloads, "-k", "not latency and not float64", *arguments, FAULTY="1")
     file = folder / "reports" / "latest" / "results.json"
     return said, decode_results(file.read_bytes(), where=str(file))
+
+
+def _start(kind: str) -> str:
+    """Return a pattern for the start of an id after its module: a dtype, so that ``eager`` is not ``eager-train``."""
+    variant, pass_ = kind.split("-")
+    return f"{variant}-train-" if pass_ == "train" else f"{variant}-[bf]"
 
 
 def failure(results: Results, workload: str) -> Failure:
     """Return what the first failing verdict names; ``FAULT-VARIANT-PASS`` is the workload."""
     fault, variant, pass_ = workload.split("-")
-    start = f"{fault}-{variant}-" + ("train-" if pass_ == "train" else "")
     (result,) = (
-        each for each in results.workloads if each.id.startswith(start) and ("train" in each.id) is (pass_ == "train")
+        each for each in results.workloads if (each.module, each.variant, each.pass_) == (fault, variant, pass_)
     )
     verdicts = [verdict for verdict in result.verdicts if verdict.status.fails]
     named = [(reason.label, reason.text) for verdict in verdicts for reason in verdict.reasons]

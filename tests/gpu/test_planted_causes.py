@@ -28,12 +28,20 @@ PLANTED = {
     "loop_break-compiled-forward": ("graph break: ", MLP, 'print(end="")'),
     "item-compiled-forward": ("graph break: ", MLP, "u[0, 0, 0].item()"),
     "recompile-compiled-forward": ("recompile: ", MLP, 'if self.fault == "recompile"'),
+    "hook-eager-forward": ("1 new kernel", "mlp.up", "return output * 1.5"),
+    "cast_backward-eager-train": ("2 new kernels", "mlp (backward)", "return gradient.double()"),
+    "custom_op-eager-forward": ("1 new kernel: squash_kernel", MLP, "u = squash(u)"),
+    "custom_op-compiled-forward": ("1 new kernel: squash_kernel", MLP, "u = squash(u)"),
+    "vmap-eager-forward": ("2 new kernels", MLP, "u = torch.func.vmap("),
+    "grad-eager-train": ("", "mlp (forward and backward)", "u = torch.func.grad("),
+    "in_place-eager-forward": ("1 new kernel", MLP, "x.clamp_(max=9.0)"),
+    "disabled-compiled-forward": ("graph break: ", MLP, "u = self.eagerly(u)"),
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Results]:
-    return run_suite(tmp_path_factory.mktemp("planted"), [*PLANTED, "error-eager-forward"])
+    return run_suite(tmp_path_factory.mktemp("planted"), [*PLANTED, "dynamic-compiled-forward", "error-eager-forward"])
 
 
 @pytest.mark.parametrize("workload", PLANTED)
@@ -44,6 +52,13 @@ def test_failure_names_the_cause_first_and_the_line_second(ran: tuple[str, Resul
     assert found.code.startswith(module), found
     lines = {line_of(code)} if code != "y = " else {line_of("y = x.float()"), line_of("y = y * torch.rsqrt")}
     assert any(f"  {line}  " in f"{found.code}  " for line in lines), found
+
+
+def test_kernels_of_dynamic_shapes_have_lines(ran: tuple[str, Results]) -> None:
+    (run,) = (each.run for each in ran[1].workloads if each.id.startswith("dynamic-"))
+    assert run is not None
+    assert run.origins
+    assert None not in run.origins
 
 
 def test_failures_are_short(ran: tuple[str, Results]) -> None:

@@ -134,6 +134,38 @@ def test_wrong_output_is_beyond_every_bound(cpu: CpuDevice, change: Any, dtype: 
     assert not errors_of(cpu, change, dtype=dtype)["output 0"].within_bound
 
 
+class Attention(nn.Module):
+    """Its softmax leaves no gradient for the bias of the keys; `leak` gives it one all the same."""
+
+    def __init__(self, leak: float = 0.0) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(4, 4) for _ in range(3))
+        self.leak = leak
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x)) + self.leak * self.k.bias
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        Attention,
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)),
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)),
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
+    ],
+)
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_gradients_that_cancel_are_zero(cpu: CpuDevice, build: Any, dtype: Any) -> None:
+    errors = errors_of(cpu, build=build, reference=None, dtype=dtype, pass_="train").values()
+    assert [str(each) for each in errors if not each.within_bound] == []
+
+
+def test_gradient_that_should_be_zero_and_is_not(cpu: CpuDevice) -> None:
+    wrong = errors_of(cpu, build=lambda: Attention(leak=0.01), reference=Attention, pass_="train")
+    assert not wrong["gradient of k.bias"].within_bound
+
+
 def test_output_beside_a_zero_reference(cpu: CpuDevice) -> None:
     zeros = lambda: Linear(lambda y, _: torch.zeros_like(y))  # noqa: E731
     assert errors_of(cpu, reference=zeros)["output 0"].error == math.inf
@@ -177,7 +209,6 @@ def test_other_tensors_are_an_error(cpu: CpuDevice, change: Any, pass_: str, got
         ({"reference": raising(ZeroDivisionError("no"))}, "building its reference failed"),
         ({"reference": lambda: nn.Linear(4, 5)}, "building its reference failed"),
         ({"reference": lambda: raising(ValueError("no"))}, "running its reference failed"),
-        ({"build": lambda: lambda x: x.argmax(-1), "reference": None}, "nothing to compare: "),
     ],
 )
 def test_failure_is_an_error_of_the_workload(cpu: CpuDevice, fields: Any, what: str) -> None:
@@ -201,7 +232,7 @@ def test_reference_without_float64_is_float32(cpu: CpuDevice) -> None:
     error = error_of("bf16")
     assert error.reference == "float32"
     assert 1e-4 < error.error < error.bound == BOUNDS["bf16"]
-    with pytest.raises(WorkloadError, match="running its reference failed"):
+    with pytest.raises(NotComparedError, match="a copy of it in float64 does not run"):
         error_of("fp32")
 
 
@@ -281,6 +312,11 @@ def test_wrong_result_of_a_module_that_draws_numbers_is_an_error(cpu: CpuDevice)
         return y - module.bias
 
     assert not errors_of(cpu, change)["output 0"].within_bound
+
+
+def test_result_without_floating_point_tensor_is_not_compared(cpu: CpuDevice) -> None:
+    with pytest.raises(NotComparedError, match="holds no floating-point tensor"):
+        errors_of(cpu, build=lambda: lambda x: x.argmax(-1), reference=None)
 
 
 def test_function_of_nothing_is_not_compared_with_itself(cpu: CpuDevice) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import linecache
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,10 +22,10 @@ from torch.overrides import _get_current_function_mode
 from torch.utils.checkpoint import checkpoint
 
 from kernelgauge.errors import shown_path
-from kernelgauge.measure.compiler import compile_counts, is_users, torch_set_up
+from kernelgauge.measure.compiler import compile_counts, owner_of, torch_set_up
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.instance import build
-from kernelgauge.measure.origins import Modules, _Places
+from kernelgauge.measure.origins import Modules, _Generated, _handle_above, _Places
 from kernelgauge.measure.subject import prepare
 from kernelgauge.run import Origin, Run, SourceLine, common_path
 from tests.measure.conftest import measured, tiny
@@ -211,6 +212,37 @@ def test_graphs_after_a_break_have_lines(cpu: CpuDevice) -> None:
     assert [code for name, _, code in found if "cos" in name] == ["return y.cos()"]
 
 
+CELL = """\
+import torch
+from torch import nn
+
+class Cell(nn.Module):
+    def forward(self, x):
+        return x.sin() * 3.75
+"""
+
+
+@pytest.mark.usefixtures("no_cache")
+@pytest.mark.parametrize(
+    ("file", "shown", "code", "compile_"),
+    [
+        ("<string>", "<string>", "", None),
+        ("<ipython-input-1-a>", "<ipython-input-1-a>", "return x.sin() * 3.75", None),
+        ("/tmp/ipykernel_1/2.py", "2.py", "return x.sin() * 3.75", None),
+        ("/tmp/ipykernel_1/2.py", "2.py", "return x.sin() * 3.75", {}),
+    ],
+)
+def test_module_of_a_notebook_has_its_line(
+    cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch, file: str, shown: str, code: str, compile_: Any
+) -> None:
+    if code:  # IPython keeps the source of a cell there
+        monkeypatch.setitem(linecache.cache, file, (len(CELL), None, CELL.splitlines(keepends=True), file))
+    namespace = {"__name__": "__main__"}
+    exec(compile(CELL, file, "exec"), namespace)
+    origins = ran(cpu, namespace["Cell"], compile=compile_).origins
+    assert set(origins) == {Origin("Cell", (SourceLine(shown, 6, code),))}
+
+
 def test_module_with_two_names_has_both(cpu: CpuDevice) -> None:
     assert [module for _, module, _ in places(ran(cpu, Twice))] == ["first = second"] * 2
 
@@ -375,6 +407,72 @@ def test_kernel_that_inductor_puts_for_others_has_their_lines(
     assert found.module == type(build()).__name__
 
 
+class Unknown(nn.Module):
+    """Calls an op whose output torch.compile cannot know."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return unknown(x.sin())
+
+
+class Tagged(nn.Module):
+    """Differs in each replicate, so that it is compiled again."""
+
+    numbers = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tag = str(next(self.numbers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin() if self.tag == "never" else x.cos()
+
+
+@torch.library.custom_op("kernelgauge_tests::unknown", mutates_args=())
+def unknown(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    ("build", "switches", "event"),
+    [
+        (Net, {"disable": True}, ("graph break", "torch.compile is switched off: all of it runs eagerly", "", "")),
+        (Unknown, {"suppress_errors": True}, ("graph break", "all of `forward` runs eagerly", "Unknown", "in forward")),
+        (
+            Tagged,
+            {"recompile_limit": 1},
+            ("recompile", "no longer holds", "Tagged", 'return x.sin() if self.tag == "never" else x.cos()'),
+        ),
+    ],
+)
+def test_code_that_is_not_compiled_is_an_event(
+    cpu: CpuDevice, build: Callable[[], nn.Module], switches: dict[str, Any], event: tuple[str, str, str, str]
+) -> None:
+    with torch._dynamo.config.patch(**switches):
+        run = ran(cpu, build, compile={})
+    kind, reason, module, code = event
+    (found,) = run.compile_events
+    assert (found.kind, found.module, found.code) == (kind, module, code)
+    assert found.reason.endswith(reason)
+    assert (run.counts.graph_breaks, run.counts.recompiles) == ((1, 0) if kind == "graph break" else (0, 1))
+
+
+class Penalised(nn.Module):
+    """Takes a gradient whose own gradient is taken."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return gradient
+
+
+def test_gradient_of_a_gradient_has_the_line_of_the_forward_op(cpu: CpuDevice) -> None:
+    run = ran(cpu, Penalised, pass_="train")
+    names = {origin and origin.lines[0].code: origin for origin in run.origins}
+    assert None not in names
+    negations = [code for name, _, code in places(run) if name == "aten::neg"]
+    assert negations == ["y = x.sin()"]
+
+
 @pytest.mark.usefixtures("no_cache")
 def test_lines_of_all_graphs_are_kept(cpu: CpuDevice) -> None:
     """torch keeps what it knows of the last 64 compilations."""
@@ -469,4 +567,18 @@ def test_file_is_shown_without_folders_of_the_machine(
     monkeypatch.syspath_prepend("/elsewhere/src")
     path = file.format(cwd=Path.cwd())
     assert shown_path(path) == shown
-    assert is_users(path) is is_own
+    assert (owner_of(path) == "user") is is_own
+
+
+@pytest.mark.parametrize("between", ["", "stream0 = get_raw_stream(0)\n", "triton_poi_fused_gelu_0_xnumel = 10*s0\n"])
+def test_handle_of_a_generated_call(tmp_path: Path, between: str) -> None:
+    path = tmp_path / "generated.py"
+    path.write_text(
+        f"# [Provenance debug handles] triton_poi_fused_gelu_0:1\n{between}triton_poi_fused_gelu_0.run(buf0)\n"
+    )
+    assert _handle_above(_Generated(str(path), 2 + bool(between))) == "triton_poi_fused_gelu_0:1"
+    path.write_text(
+        f"# [Provenance debug handles] extern_kernels.mm:1\nextern_kernels.mm(buf0)\n{between}other.run(buf1)\n"
+    )
+    linecache.clearcache()
+    assert _handle_above(_Generated(str(path), 3 + bool(between))) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unittest
 from dataclasses import replace
 from typing import Any
 
@@ -173,6 +174,43 @@ def test_failures_leave_the_other_workloads(gpu: FakeGpu) -> None:
         assert isinstance(result, WorkloadError)
         assert result.what.startswith(f"{name}-eager-fp32: ")
         assert result.got == "ZeroDivisionError: no such thing"
+
+
+@pytest.mark.parametrize("where", ["on_build", "on_call"])
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (pytest.skip.Exception("needs flash_attn"), WorkloadUnavailable, "odd-eager-fp32: needs flash_attn"),
+        (unittest.SkipTest("needs flash_attn"), WorkloadUnavailable, "odd-eager-fp32: needs flash_attn"),
+        (SystemExit(2), WorkloadError, "SystemExit: 2"),
+        (pytest.fail.Exception("no"), WorkloadError, "Failed: no"),
+    ],
+)
+def test_what_ends_a_test_ends_one_workload(
+    gpu: FakeGpu, where: str, error: BaseException, kind: type[Exception], said: str
+) -> None:
+    odd: dict[str, Any] = {where: raising(error)}
+    results = results_of(gpu, gpu.workload("odd", **odd), gpu.workload("last"))
+    assert isinstance(results["odd"], kind)
+    assert said in str(results["odd"])
+    assert isinstance(results["last"], Measured)
+
+
+def test_interrupted_factory_ends_the_session(gpu: FakeGpu) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        results_of(gpu, gpu.workload("odd", on_build=raising(KeyboardInterrupt())))
+
+
+def test_factory_that_changes_torch_for_all_is_refused(gpu: FakeGpu) -> None:
+    def change(_: int) -> None:
+        torch.set_default_dtype(torch.float64)
+        torch.set_num_threads(threads + 1)
+
+    threads = torch.get_num_threads()
+    odd = results_of(gpu, gpu.workload("odd", on_build=change))["odd"]
+    assert isinstance(odd, WorkloadError)
+    assert odd.got == f"default dtype torch.float32 -> torch.float64, threads {threads} -> {threads + 1}"
+    assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float32, threads)
 
 
 def test_workload_of_zero_time_is_an_error(gpu: FakeGpu) -> None:

@@ -14,7 +14,7 @@ from functools import lru_cache, wraps
 from pathlib import Path
 from traceback import FrameSummary
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -25,11 +25,7 @@ __all__ = [
     "CompileCounts",
     "compile_counts",
     "compiled_graphs",
-    "is_generated",
-    "is_of_a_library",
-    "is_of_a_module_of_torch",
-    "is_ours",
-    "is_users",
+    "owner_of",
     "reset_compiler",
     "silence_structured_trace",
     "torch_set_up",
@@ -54,6 +50,11 @@ class CompileCounts:
     def events_since(self, before: CompileCounts) -> tuple[CompileEvent, ...]:
         """Return the events that `before` does not have."""
         return tuple(event for event in self.events if event not in before.events)
+
+    def recompiles_since(self, before: CompileCounts) -> int:
+        """Return how often code was compiled again; beyond Dynamo's limit it runs eagerly, and no graph comes of it."""
+        events = sum(event.kind == "recompile" for event in self.events_since(before))
+        return max(self.graphs - before.graphs, events)
 
 
 def reset_compiler() -> None:
@@ -196,16 +197,21 @@ def _compile_events() -> tuple[CompileEvent, ...]:
     found: dict[object, CompileEvent] = {}
     reasons = getattr(dynamo, "graph_break_reasons", ())
     for each in (one for one in reasons if getattr(one, "graph_break", True)):
-        frame = next((one for one in reversed(each.user_stack) if not _is_of_torch(one.filename)), None)
+        frame = next((one for one in reversed(each.user_stack) if not Path(one.filename).is_relative_to(_TORCH)), None)
         _add(found, "graph break", _graph_break_reason(each.reason), frame)
-    for (
-        each
-    ) in dynamo.get_compilation_metrics():  # after a break in a loop, say, Dynamo leaves the whole function alone
-        if getattr(each, "fail_type", None) == "Unsupported" and (file := each.fail_user_frame_filename):
-            frame = FrameSummary(file, each.fail_user_frame_lineno or 0, each.co_name or "")
-            if not _is_of_torch(file):
-                reason = f"{_graph_break_reason(each.fail_reason or '')}: all of `{each.co_name}` runs eagerly"
-                _add(found, "graph break", reason, frame)
+    # After a break in a loop, say, or an error that is suppressed, Dynamo leaves a whole function alone: the innermost is last.
+    for each in reversed(dynamo.get_compilation_metrics()):
+        if (
+            getattr(each, "fail_type", None) is None
+            or each.co_filename is None
+            or Path(each.co_filename).is_relative_to(_TORCH)
+        ):
+            continue
+        frame = FrameSummary(each.fail_user_frame_filename or "", each.fail_user_frame_lineno or 0, str(each.co_name))
+        if not frame.filename or Path(frame.filename).is_relative_to(_TORCH):  # it has no line of the user's
+            frame = FrameSummary(each.co_filename, each.co_firstlineno, str(each.co_name), line=f"in {each.co_name}")
+        reason = f"{_graph_break_reason(each.fail_reason or '')}: all of `{each.co_name}` runs eagerly"
+        _add(found, "graph break", reason, frame)
     for code, failures in getattr(dynamo, "guard_failures", {}).items():
         for text in failures:
             guard = str(text).partition("  ")[0].partition(": ")[2] or str(text).partition("\n")[0]
@@ -235,50 +241,30 @@ def _frame_of(text: str, code: CodeType) -> FrameSummary:
     return FrameSummary(file, int(line), name, line=source)
 
 
-def _is_of_torch(file: str) -> bool:
-    return Path(file).is_relative_to(Path(torch.__file__).parent)
-
-
 # -- whose code a file is ---------------------------------------------------------------------------------------------------
 
-_OURS = Path(__file__).parents[1]
+Owner = Literal["user", "library", "module of torch", "generated", "kernelgauge", "other"]
+_OURS, _TORCH = Path(__file__).parents[1], Path(torch.__file__).parent
+# A cell of a notebook, or code that `exec` was given. Others in angle brackets are torch's and Python's own.
+_EXECUTED = re.compile(r"<(string|stdin|ipython-input-.*)>")
 
 
 @lru_cache(maxsize=4096)  # each frame of a session asks
-def is_users(file: str) -> bool:
-    """Tell whether a file is the user's: no package, and not generated."""
-    is_stdlib = Path(file).is_relative_to(sysconfig.get_path("stdlib"))
-    return _is_source(file) and not is_stdlib and not _is_installed(file)
-
-
-@lru_cache(maxsize=4096)
-def is_of_a_library(file: str) -> bool:
-    """Tell whether a file belongs to an installed package that is not torch: its kernels are somebody's, and have lines."""
-    return _is_source(file) and _is_installed(file) and "-packages/triton/" not in file
-
-
-def _is_installed(file: str) -> bool:
-    """Tell whether it is in a folder of packages: of this Python, of the system below a virtual environment, or of the user."""
-    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
-
-
-def is_of_a_module_of_torch(file: str) -> bool:
-    """Tell whether a file defines modules of torch: a workload that is one of them has no other code."""
-    return Path(file).parent == Path(torch.__file__).parent / "nn" / "modules" and Path(file).name != "module.py"
-
-
-def _is_source(file: str) -> bool:
-    return not (file.startswith("<") or is_generated(file) or _is_of_torch(file) or is_ours(file))
-
-
-def is_ours(file: str) -> bool:
-    return Path(file).is_relative_to(_OURS)
-
-
-def is_generated(file: str) -> bool:
-    """Tell whether Inductor wrote a file."""
-    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    return "torchinductor_" in file or bool(folder and Path(file).is_relative_to(folder))
+def owner_of(file: str) -> Owner:
+    """Return whose code a file is: an installed package is a library's, and torch counts where it defines modules."""
+    path = Path(file)
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if "torchinductor_" in file or (cache and path.is_relative_to(cache)):
+        return "generated"
+    if path.is_relative_to(_OURS):
+        return "kernelgauge"
+    if path.is_relative_to(_TORCH):  # a workload that is a module of torch has no other code
+        is_module = path.parent == _TORCH / "nn" / "modules" and path.name != "module.py"
+        return "module of torch" if is_module else "other"
+    if not {"site-packages", "dist-packages"}.isdisjoint(path.parts):  # of this Python, of the system, or of the user
+        return "other" if "-packages/triton/" in file else "library"
+    is_python = path.is_relative_to(sysconfig.get_path("stdlib")) or file.startswith("<")
+    return "other" if is_python and not _EXECUTED.fullmatch(file) else "user"
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import gc
 import inspect
 import time
 import traceback
+import unittest
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -16,9 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import KernelgaugeError, WorkloadError, shown_path
+from ..errors import KernelgaugeError, WorkloadError, WorkloadUnavailable, shown_path
 from ..workload import Workload
-from .compiler import is_users, silence_structured_trace
+from .compiler import owner_of, silence_structured_trace
 from .device import Device
 
 __all__ = [
@@ -117,7 +118,7 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
     device.check(workload)
     silence_structured_trace()
     target, dtype = device.torch_device, None if workload.dtype is None else TORCH_DTYPES[workload.dtype]
-    with reporting(workload, "building"):
+    with reporting(workload, "building"), _refusing_other_settings(workload):
         device.forget_peak()
         steps = 1 + 2 * _PADDING_STEP * (replicate % _PLACES)
         padding = torch.empty(_PADDING_BYTES * steps, dtype=torch.int8, device=target)
@@ -142,6 +143,33 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
     )
 
 
+_SETTINGS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "threads": (torch.get_num_threads, torch.set_num_threads),
+    "float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+}
+
+
+@contextmanager
+def _refusing_other_settings(workload: Workload) -> Iterator[None]:
+    """Refuse a factory that changes a setting of the whole process, and undo it: the other workloads would run otherwise."""
+    before = {name: get() for name, (get, _) in _SETTINGS.items()}
+    try:
+        yield
+    finally:
+        after = {name: get() for name, (get, _) in _SETTINGS.items()}
+        for name, (_, restore) in _SETTINGS.items():
+            restore(before[name])
+    changed = [f"{name} {before[name]} -> {after[name]}" for name in _SETTINGS if before[name] != after[name]]
+    if changed:
+        raise WorkloadError(
+            f"{workload.id}: its factory changes torch for all workloads",
+            where=_source_of(workload),
+            got=", ".join(changed),
+            expected="such settings in the suite's conftest.py, for all workloads alike",
+        )
+
+
 def first_call(instance: Instance) -> None:
     """Call once: compiles what is to be compiled. Raises `WorkloadError` if it fails."""
     with reporting(instance.workload, "running" if instance.workload.compile is None else "compiling or running"):
@@ -151,13 +179,21 @@ def first_call(instance: Instance) -> None:
 
 @contextmanager
 def reporting(workload: Workload, doing: str) -> Iterator[None]:
-    """Turn whatever a workload's own code raises into a `WorkloadError` that names it; our own errors pass."""
+    """Turn whatever a workload's own code raises into a `WorkloadError` that names it; our own errors pass.
+
+    What skips a test makes a workload unavailable: `pytest.importorskip` in `build`, say. `sys.exit` ends no session.
+    """
     try:
         yield
     except KernelgaugeError:
         raise
-    except Exception as error:
-        raise _failed(workload, doing, error) from error
+    except BaseException as error:
+        kind = type(error).__name__  # pytest's own are no `Exception`, and only the plugin imports pytest
+        if kind == "Skipped" or isinstance(error, unittest.SkipTest):
+            raise WorkloadUnavailable(f"{workload.id}: {_message(error)}") from error
+        if isinstance(error, (Exception, SystemExit)) or kind == "Failed":
+            raise _failed(workload, doing, error) from error
+        raise
 
 
 def _cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
@@ -224,7 +260,7 @@ def _prepare(workload: Workload, module: Any, arguments: Arguments) -> Callable[
     return clear_gradients
 
 
-def _failed(workload: Workload, doing: str, error: Exception) -> WorkloadError:
+def _failed(workload: Workload, doing: str, error: BaseException) -> WorkloadError:
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return WorkloadError(
             f"{workload.id}: out of device memory while {doing}",
@@ -239,10 +275,10 @@ def _failed(workload: Workload, doing: str, error: Exception) -> WorkloadError:
     )
 
 
-def _lines_of(error: Exception) -> str:
+def _lines_of(error: BaseException) -> str:
     """Return the innermost lines of the user's own code, outermost first; empty if there is none in the traceback."""
     found = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in found if is_users(frame.filename)]
+    frames = [frame for frame in found if owner_of(frame.filename) == "user"]
     return "\n".join(
         f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}"
         for frame in frames[-_SHOWN_FRAMES:]
@@ -259,7 +295,7 @@ def _source_of(workload: Workload) -> str | None:
         return None
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     """Return the first line, and the next one too where the first only announces it ("backend='inductor' raised:")."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):

@@ -25,6 +25,9 @@ __all__ = ["BOUNDS", "NotComparedError", "RelativeError", "UnknownBoundError", "
 # (docs/measuring.md has the errors that were seen). A dropped term, a wrong bias or tf32 (3e-4) lies far beyond.
 BOUNDS: dict[Dtype, float] = {"bf16": 1e-2, "fp16": 1.5e-3, "fp32": 1e-5}
 _SHOWN_TENSORS = 3  # in a message
+_GRADIENT = "gradient of "  # begins the name of each
+# A sum that cancels leaves at most so many roundoffs of the reference's dtype: 2e-12 of what was summed in float64.
+_ROUNDING = 1e4
 
 
 class NotComparedError(KernelgaugeError):
@@ -67,27 +70,36 @@ def compare_with_float64(
     float32; both run without TF32 then.
 
     Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its reference fails, and
-    `NotComparedError` if no bound is known, if the result is random, or if a function takes nothing to compare it by.
+    `NotComparedError` if no bound is known, if the result is random or holds no floating-point tensor, if a function takes
+    nothing to compare it by, or if a copy of the module runs in no other dtype.
     """
     with torch_set_up(deterministic=deterministic):
         try:
             return _compare(workload, device, seed, torch.float64)
         except _ReferenceFailed as failed:
             if not failed.is_16_bit:  # float32 is no reference for itself
-                raise failed.error from None
+                raise failed.shown() from None
         with _without_tf32():
             try:
                 return _compare(workload, device, seed, torch.float32)
             except _ReferenceFailed as failed:
-                raise failed.error from None
+                raise failed.shown() from None
 
 
 class _ReferenceFailed(Exception):
-    """`is_16_bit`: whether the workload is, so that float32 would do."""
+    """`is_16_bit`: whether the workload is, so that float32 would do. `is_copy`: whether the reference is the module itself."""
 
-    def __init__(self, error: WorkloadError, *, is_16_bit: bool) -> None:
+    def __init__(self, error: WorkloadError, *, is_16_bit: bool, is_copy: bool) -> None:
         super().__init__(error)
-        self.error, self.is_16_bit = error, is_16_bit
+        self.error, self.is_16_bit, self.is_copy = error, is_16_bit, is_copy
+
+    def shown(self) -> KernelgaugeError:
+        """Return the error to raise. That a module does not run in another dtype is no fault of it."""
+        if not self.is_copy:
+            return self.error
+        return NotComparedError(
+            "a copy of it in float64 does not run", got=self.error.got, expected="a reference=... that does"
+        )
 
 
 @contextmanager
@@ -108,7 +120,8 @@ def _reporting_reference(instance: Instance, doing: str) -> Iterator[None]:
         with reporting(instance.workload, f"{doing} its reference"):
             yield
     except WorkloadError as error:
-        raise _ReferenceFailed(error, is_16_bit=_bound(instance, {}) > BOUNDS["fp32"]) from None
+        is_16_bit = _bound(instance, {}) > BOUNDS["fp32"]
+        raise _ReferenceFailed(error, is_16_bit=is_16_bit, is_copy=instance.workload.reference is None) from None
 
 
 def _compare(workload: Workload, device: Device, seed: int, dtype: torch.dtype) -> list[RelativeError]:
@@ -139,10 +152,12 @@ def _compare(workload: Workload, device: Device, seed: int, dtype: torch.dtype) 
                 f"{workload.id}: the reference returns other tensors", got=", ".join(got), expected=", ".join(expected)
             )
         if not expected:
-            raise WorkloadError(f"{workload.id}: nothing to compare: the result holds no floating-point tensor")
+            raise NotComparedError("its result holds no floating-point tensor")
         bound, reference_name = _bound(instance, got), str(dtype).removeprefix("torch.")
+        zero = _zero_gradients(expected, dtype)
         errors = [
-            RelativeError(name, _relative_error(got[name], expected[name]), bound, reference_name) for name in expected
+            RelativeError(name, _relative_error(got[name], expected[name], zero.get(name)), bound, reference_name)
+            for name in expected
         ]
         if draws_numbers and not all(error.within_bound for error in errors):
             _refuse_random(workload, got, results(), bound)
@@ -230,7 +245,7 @@ def _results(module: Any, arguments: Arguments, run: Callable[[], Any], workload
         parameters = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
         for name, leaf in {**parameters, **arguments.tensors()}.items():
             if leaf.grad is not None:
-                results[f"gradient of {name}"] = leaf.grad.detach()
+                results[f"{_GRADIENT}{name}"] = leaf.grad.detach()
     return results
 
 
@@ -241,11 +256,28 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return copied.to(dtype).requires_grad_(value.requires_grad) if value.is_floating_point() else copied
 
 
-def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+def _zero_gradients(expected: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, float]:
+    """Return the gradients that are zero but for rounding, each with the norm that its error is relative to.
+
+    A bias before a normalization has such a gradient, or all that a softmax follows: only rounding is left of sums that cancel.
+    What was summed is of the size of the other gradients. That of the output, which is one, is among them.
+    """
+    sizes = {
+        name: float(tensor.double().norm()) / math.sqrt(max(1, tensor.numel()))
+        for name, tensor in expected.items()
+        if name.startswith(_GRADIENT)
+    }
+    largest = max([1.0, *filter(math.isfinite, sizes.values())])
+    zero = _ROUNDING * torch.finfo(dtype).eps * largest
+    return {name: largest * math.sqrt(expected[name].numel()) for name, size in sizes.items() if size <= zero}
+
+
+def _relative_error(got: torch.Tensor, expected: torch.Tensor, scale: float | None = None) -> float:
+    """Return the norm of the difference over that of what is expected, or over `scale`."""
     if got.shape != expected.shape:
         return float("nan")
     difference = float((got.double() - expected.double()).norm())
     if difference == 0:  # both may be zero. NaN is not
         return 0.0
-    scale = float(expected.double().norm())
+    scale = scale or float(expected.double().norm())
     return difference / scale if scale else math.inf

@@ -34,28 +34,21 @@ from torch.profiler import profile, record_function
 from ..errors import shown_path
 from ..run import CompileEvent, Origin, SourceLine, common_path
 from ..trace import REGION, Window, parse
-from .compiler import (
-    CompiledGraph,
-    compiled_graphs,
-    is_generated,
-    is_of_a_library,
-    is_of_a_module_of_torch,
-    is_ours,
-    is_users,
-)
+from .compiler import CompiledGraph, compiled_graphs, owner_of
 from .device import Device, Execution
 from .instance import Instance
 from .profile import ProfilerSession
 
 __all__ = ["Modules", "Origins", "origins_of"]
 
-_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)\n\s*(.*)')  # of a stack as torch.compile writes it
+# Of a stack as torch.compile writes it; of what `exec` was given there is no code.
+_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
 _RESUMED, _AFTER_BREAK = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$"), r"\1, after the graph break"
 _HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+)")
+_BETWEEN = re.compile(r"#|stream|\w+numel = ")  # what Inductor writes between a handle and its call
 Frame = tuple[str, int, str, str]  # file, line, function and code
 Stack = tuple[Frame, ...]  # outermost first
 _STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
-_LOOKUP = "TorchDynamo Cache Lookup"  # the op of a call of compiled code
 _REGION = "Torch-Compiled Region"
 _MOST_LINES = 8  # of a fusion: more are not read
 
@@ -79,7 +72,7 @@ def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession,
         return Origins()
     there = structure.windows[-1]
     # The mode that tells the line of an operator (``a * b``, which is no call in Python) would have Dynamo compile again.
-    is_compiled = instance.workload.compile is not None or any(op.name == _LOOKUP for op in there.ops)
+    is_compiled = instance.workload.compile is not None or structure.runs_compiled_code
     for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
         session, window = _profile(instance, device, mode, replays_graphs=structure.replays_graphs)
         executions = device.executions(window)
@@ -204,7 +197,7 @@ class _Places:
         self._modules = modules
         self._files = _Files()
         self._places: dict[int, _Place] = {}  # by the id of the op
-        self._forward: dict[_Node, _Place] = {}  # of the last op that has the number
+        self._forward: dict[_Node | None, _Place] = {}  # of the last op that has the number
         self._callers: dict[tuple[str, int] | None, list[str]] = {}  # modules whose forward ops a function has
         self._threads = {each.correlation_id(): each.fwd_thread_id() for each in session.events()}
         self._waits: list[_Place] = []  # calls that wait and that no op makes: `torch.cuda.synchronize`
@@ -267,9 +260,10 @@ class _Places:
         file = self._files.full(extra.callsite.file_name)
         if extra.callsite.function_name == _Forwarding.__torch_function__.__name__:
             return place
-        if file is not None and is_ours(file):  # the frames around it are those of the tests
+        owner = owner_of(file) if file is not None else "other"
+        if file is not None and owner == "kernelgauge":  # the frames around it are those of the tests
             return _Place(library=_source_line(file, extra.callsite.line_number))
-        if file is not None and is_users(file):  # an operator in it has no frame, and its line is not the caller's
+        if file is not None and owner == "user":  # an operator in it has no frame, and its line is not the caller's
             code = f"in {_RESUMED.sub(_AFTER_BREAK, extra.callsite.function_name)}"
             at = SourceLine(shown_path(file), extra.callsite.line_number, code)
             place = replace(place, at=at, generated=None, function=(file, extra.callsite.line_number))
@@ -279,11 +273,12 @@ class _Places:
         file = self._files.full(name)
         if file is None:
             return place
-        if is_generated(file):
+        owner = owner_of(file)
+        if owner == "generated":
             return replace(place, generated=_Generated(file, number))
-        if is_users(file):
+        if owner == "user":
             return replace(place, at=_source_line(file, number), generated=None)
-        is_named = is_of_a_library(file) or is_of_a_module_of_torch(file)
+        is_named = owner in ("library", "module of torch")
         return replace(place, library=_source_line(file, number)) if is_named else place
 
     def _dispatched(self, event: Any, extra: Any, place: _Place) -> _Place:
@@ -294,8 +289,10 @@ class _Places:
         elif event.name.startswith(_REGION):
             place = replace(place, compiled_for=place.at)
         elif extra.sequence_number >= 0:
-            # An op without a gradient has the number of the next node too.
-            self._forward[_Node(event.start_tid, extra.sequence_number)] = place
+            # An op without a gradient has the number of the next node too. One of a backward pass, whose gradient is taken
+            # again, was asked for where its own node was.
+            asked = place if place.at is not None else self._forward.get(place.node, place)
+            self._forward[_Node(event.start_tid, extra.sequence_number)] = asked
         if place.node is None and place.function is not None:
             self._callers.setdefault(place.function, []).append(place.module)
         self._places.setdefault(event.correlation_id, place)
@@ -315,20 +312,19 @@ class _Files:
         from torch.profiler.python_tracer import _prefix_regex
 
         self._prefixes = _prefix_regex()
-        self.loaded = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
         self._full: dict[str, str | None] = {}
-        for file in self.loaded:
-            self._full[self._short(file)] = None if self._short(file) in self._full else file
+        for file in {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}:
+            short = next((file.removeprefix(prefix) for prefix in self._prefixes if file.startswith(prefix)), file)
+            self._full[short] = None if short in self._full else file
 
     def full(self, name: str) -> str | None:
-        """Return the path of a file; None if there is none, or several of that name."""
+        """Return the path of a file, or the name of a notebook's cell; None if there is none, or several of that name."""
         if name not in self._full:
-            found = [path for prefix in ("", *self._prefixes) if os.path.isfile(path := f"{prefix}{name}")]
-            self._full[name] = found[0] if len(set(found)) == 1 else None
+            found = {path for prefix in ("", *self._prefixes) if os.path.isfile(path := f"{prefix}{name}")}
+            if name.startswith("<") or name in linecache.cache:  # IPython puts its cells there
+                found.add(name)
+            self._full[name] = found.pop() if len(found) == 1 else None
         return self._full[name]
-
-    def _short(self, file: str) -> str:
-        return next((file.removeprefix(prefix) for prefix in self._prefixes if file.startswith(prefix)), file)
 
 
 # -- modules ---------------------------------------------------------------------------------------------------------------
@@ -362,7 +358,7 @@ class Modules:
         found: list[list[str]] = []
         for stack in stacks:
             # A line that calls a module of torch belongs to the module around: which of its layers it calls is not known.
-            for file, line, *_ in sorted(stack, key=lambda frame: not is_of_a_module_of_torch(frame[0]))[::-1]:
+            for file, line, *_ in sorted(stack, key=lambda frame: owner_of(frame[0]) != "module of torch")[::-1]:
                 paths = [path for of, lines, path in self._forwards if line in lines and file in (of, shown_path(of))]
                 if paths:
                     found.append(common_path(paths).split("."))
@@ -447,20 +443,20 @@ def _frames(text: str) -> Stack:
 
 
 def _handle_above(at: _Generated) -> str | None:
-    """Return the handle in the comment above a call, which may have lines that choose a stream between."""
+    """Return the handle in the comment above a call. Lines that choose a stream, or have a size of a dynamic shape, may lie between."""
     for number in range(at.line - 1, 0, -1):
         text = linecache.getline(at.file, number).strip()
         if match := _HANDLE.match(text):
             return match[1]
-        if not text.startswith(("#", "stream")):
+        if not _BETWEEN.match(text):
             return None
     return None
 
 
 def _innermost(stack: Stack) -> SourceLine | None:
     """Return the innermost line of the user's; else of a library, or of a module of torch."""
-    for wanted in (is_users, is_of_a_library, is_of_a_module_of_torch):
+    for owner in ("user", "library", "module of torch"):
         for file, line, _, code in reversed(stack):
-            if wanted(file):
+            if owner_of(file) == owner:
                 return SourceLine(shown_path(file), line, code)
     return None

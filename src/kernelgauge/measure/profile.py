@@ -21,6 +21,7 @@ from .instance import Instance
 __all__ = ["ProfilerSession", "are_alike", "listed", "profile_session", "told_apart", "without"]
 
 _WAIT = 1
+_LOOKUP = "TorchDynamo Cache Lookup"  # the op of a call of compiled code
 # A session whose records do not pair is measured again. A profiler that loses records three times running does not
 # recover in this process, and the answer is INVALID.
 _ATTEMPTS = 3
@@ -56,6 +57,11 @@ class ProfilerSession:
     def replays_graphs(self) -> bool:
         """Whether it launches CUDA graphs."""
         return any(launch.call.is_graph_launch for window in self.windows for launch in window.launches)
+
+    @property
+    def runs_compiled_code(self) -> bool:
+        """Whether it calls what Dynamo compiled."""
+        return any(op.name == _LOOKUP for op in self.windows[-1].ops)
 
     @property
     def was_held(self) -> bool:

@@ -210,7 +210,7 @@ class Passes:
             return None
         finally:  # other kernels than were profiled may come of a recompile
             after = compile_counts()
-            subject.recompiles += after.graphs - before.graphs
+            subject.recompiles += after.recompiles_since(before)
             subject.compile_events += subject.modules.located(after.events_since(before))
         if not measured.disturbed_by or subject.is_control:
             subject.replicates.append(measured)

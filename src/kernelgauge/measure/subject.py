@@ -93,6 +93,7 @@ class DeviceLost(MeasurementError):
 
 # -- before anything is timed: compile, call and profile ------------------------------------------------------------------
 
+_NOTHING_COMPILED = CompileEvent("graph break", "torch.compile is switched off: all of it runs eagerly")
 _STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/claims.md, C24): wait=1, warmup=1, active=3
 
 
@@ -155,13 +156,16 @@ def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
         prepared = compile_counts()
         peak = device.peak_allocated_bytes(instance.call)
         modules = Modules(instance.module, before.traced)
+        breaks, events = after.graph_breaks - before.graph_breaks, modules.located(prepared.events_since(before))
+        if workload.compile is not None and not events and not session.runs_compiled_code:
+            breaks, events = breaks + 1, (*events, _NOTHING_COMPILED)
         return Subject(
             workload=workload,
             structure=session,
             pace=Pace.of(call_us, session),
-            graph_breaks=after.graph_breaks - before.graph_breaks,
-            recompiles=prepared.graphs - after.graphs,
-            compile_events=modules.located(prepared.events_since(before)),
+            graph_breaks=breaks,
+            recompiles=prepared.recompiles_since(after),
+            compile_events=events,
             peak=peak,
             modules=modules,
             origins=origins_of(instance, modules, session, device),
