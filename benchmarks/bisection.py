@@ -1,8 +1,9 @@
 """How often `kernelgauge bisect` finds the right commit of 64, and how many processes it takes, beside `git bisect run`.
 
-    python benchmarks/bisection.py --simulate                      1,000 simulated repositories for each size of change, no torch
-    python benchmarks/bisection.py --kind device --repeat 3        a real repository and real measurements, on the GPU
-    python benchmarks/bisection.py --kind fusion --commits 8       a CPU will do, where kernels or counts change
+    python benchmarks/bisection.py --simulate                        1,000 simulated repositories for each size of change, no torch
+    python benchmarks/bisection.py --kind all --repeat 3             real repositories and real measurements, on the GPU
+    python benchmarks/bisection.py --kind break --commits 8          a CPU will do, where kernels or counts change
+    python benchmarks/bisection.py --summary reports/bisection.jsonl the table of docs/bisect.md
 
 A repository has one commit that changes the model for real:
 
@@ -10,6 +11,9 @@ A repository has one commit that changes the model for real:
     break    a graph break
     device   +1 % of GPU time in one kernel, with the same launch (needs a GPU)
     host     +10 % of host dispatch time, by a loop of Python around each call (needs a GPU)
+
+Each result is a line of `--out`, so that runs on several days add up: repository N of a kind is the same everywhere, and
+each run goes on behind those that the file has.
 
 `git bisect run` is simulated: a probe answers from the mean of one process, or of five, with a threshold midway between the
 ends. Its levels and its noise are those of the processes that `kernelgauge bisect` measured in the same repository.
@@ -28,32 +32,43 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
-from kernelgauge.judge.changepoint import FIRST, Noise, next_state, suspects
+from kernelgauge.judge.changepoint import FIRST, next_state, suspects
 
 _SHIFTS = (5.0, 3.0, 2.0)  # standard deviations of one process
 _SIMULATED = 1000
-_SURE = 0.95
 _MOST = 200  # processes
 _GIT_PROBES = (1, 5)  # processes of each
 _TIMERS = {"device": "device_time", "host": "host_dispatch"}
+_SIZE_ON_GPU, _SIZE_ON_CPU = 1024, 64  # of the model
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--simulate", action="store_true", help="simulate repositories; measure nothing")
-    parser.add_argument("--kind", choices=("fusion", "break", "device", "host"), help="what the commit changes")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="repositories (default: 1)")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--simulate", action="store_true", help="simulate repositories; measure nothing")
+    asked.add_argument(
+        "--kind", action="append", choices=("all", *_KINDS), help="what the commit changes; several times"
+    )
+    asked.add_argument("--summary", nargs="+", type=Path, metavar="FILE", help="print the table of these results")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="repositories of each kind (default: 1)")
     parser.add_argument("--commits", type=int, default=64, metavar="N", help="of each (default: 64)")
-    parser.add_argument("--size", type=int, default=0, metavar="N", help="of the model (default: 1024, on a CPU 64)")
+    parser.add_argument("--seconds", type=float, default=math.inf, metavar="S", help="begin no repository after this")
     parser.add_argument("--seed", type=int, default=20261123)
+    parser.add_argument("--out", type=Path, default=Path("reports", "bisection.jsonl"), metavar="FILE")
     options = parser.parse_args()
-    if options.simulate == (options.kind is not None):
-        parser.error("give --simulate or --kind")
-    simulate(options) if options.simulate else measure(options)
+    if options.summary:
+        summarize(
+            [json.loads(line) for path in options.summary for line in path.read_text().splitlines()], options.seed
+        )
+    elif options.simulate:
+        simulate(options)
+    else:
+        measure(options)
 
 
 # -- simulated repositories -------------------------------------------------------------------------------------------------
@@ -82,14 +97,13 @@ def _search(commits: int, shift: float, rng: random.Random) -> tuple[bool, int]:
     """Search as the command does, once the ends are known to differ. Return whether it was right, and the processes used."""
     first = rng.randint(1, commits)
     values: list[list[float]] = [[] for _ in range(commits + 1)]
-    noise = Noise(sd=1.0, dof=2.0)
     for used in range(_MOST):
         if used < 2 * FIRST:
             place: int | None = (0, commits)[used % 2]
         else:
-            best = max(suspects(values, noise), key=lambda each: each.probability)
-            place = next_state(values, noise)
-            if best.probability >= _SURE or place is None:
+            best = max(suspects(values), key=lambda each: each.probability)
+            place = next_state(values)
+            if place is None:
                 return best.high == first, used
         assert place is not None
         values[place].append(shift * (place >= first) + rng.gauss(0, 1))
@@ -165,41 +179,112 @@ _KINDS: dict[str, tuple[str, str, bool]] = {
 
 
 def measure(options: argparse.Namespace) -> None:
+    """Make repositories, bisect them, and append one line each to the file of results."""
     import torch
 
     has_gpu = torch.cuda.is_available()
-    if options.kind in _TIMERS and not has_gpu:
-        sys.exit(f"--kind {options.kind} changes a time of a GPU, and there is none")
-    size = options.size or (1024 if has_gpu else 64)
-    rng = random.Random(options.seed)
-    print(
-        f"{torch.cuda.get_device_name() if has_gpu else 'CPU'}, torch {torch.__version__}, {options.kind}, size {size}"
-    )
-    found = []
-    for number in range(options.repeat):
-        first = rng.randint(1, options.commits)
-        with tempfile.TemporaryDirectory(prefix="kernelgauge-benchmark-") as folder:
-            started = time.monotonic()
-            commits = _make_repository(Path(folder), options.kind, options.commits, first, size)
-            done = _bisect(Path(folder), commits)
-            answer = re.findall(r"^commit   (\w+)", done.stdout, re.MULTILINE)
-            state = Path(folder, "state.jsonl").read_text().splitlines()[1:]
-            right = answer == [commits[first]]
-            found.append((right, len(state)))
-            seconds = time.monotonic() - started
+    kinds = list(_KINDS) if "all" in options.kind else options.kind
+    for kind in kinds if not has_gpu else ():
+        if kind in _TIMERS:
+            sys.exit(f"--kind {kind} changes a time of a GPU, and there is none")
+    machine = {"device": torch.cuda.get_device_name() if has_gpu else "CPU", "torch": torch.__version__}
+    print(", ".join(machine.values()), flush=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    results = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    known = [(each["kind"], each["commits"]) for each in results]
+    started = time.monotonic()
+    for _ in range(options.repeat):
+        for kind in kinds:
+            if time.monotonic() - started > options.seconds:
+                break
+            number = known.count((kind, options.commits))
+            known.append((kind, options.commits))
+            found = _measure_one(kind, number, options, _SIZE_ON_GPU if has_gpu else _SIZE_ON_CPU)
+            results.append(machine | found)
+            with options.out.open("a") as file:
+                file.write(json.dumps(results[-1]) + "\n")
+            answer = "right" if found["right"] else f"WRONG {found['answer']}"
+            size = (
+                ""
+                if found["shift"] is None
+                else f", {found['percent']:+.2f} %, {found['shift']:.1f} standard deviations"
+            )
             print(
-                f"repository {number + 1}: commit {first} of {options.commits}, "
-                f"{'right' if right else f'WRONG ({[commits.index(each) for each in answer]})'}, exit code {done.returncode}, "
-                f"{len(state)} processes, {seconds:.0f} s",
+                f"{kind} {number}: commit {found['first']} of {options.commits}, {answer}, exit code {found['exit_code']}, "
+                f"{found['processes']} processes, {found['seconds']:.0f} s{size}",
                 flush=True,
             )
-            if not right:
-                print(done.stdout + done.stderr)
-            else:
-                _print_classic(state, commits, first, options)
-    print(
-        f"right: {sum(right for right, _ in found)} of {len(found)}, processes: {fmean(used for _, used in found):.1f}"
-    )
+    summarize(results, options.seed)
+
+
+def _measure_one(kind: str, number: int, options: argparse.Namespace, size: int) -> dict[str, Any]:
+    first = random.Random(f"{options.seed}/{kind}/{number}").randint(1, options.commits)
+    with tempfile.TemporaryDirectory(prefix="kernelgauge-benchmark-") as name:
+        folder = Path(name)
+        commits = _make_repository(folder, kind, options.commits, first, size)
+        started = time.monotonic()
+        done = _bisect(folder, commits)
+        seconds = time.monotonic() - started
+        state = folder / "state.jsonl"
+        processes = [json.loads(line) for line in state.read_text().splitlines()[1:]] if state.exists() else []
+    answer = [commits.index(each) for each in re.findall(r"^commit   (\w+)", done.stdout, re.MULTILINE)]
+    if answer != [first]:
+        print(done.stdout + done.stderr)
+    percent, shift = _change(processes, commits, first, _TIMERS[kind]) if kind in _TIMERS else (None, None)
+    return {
+        "kind": kind,
+        "number": number,
+        "commits": options.commits,
+        "first": first,
+        "answer": answer,
+        "right": answer == [first],
+        "exit_code": done.returncode,
+        "processes": len(processes),
+        "seconds": round(seconds, 1),
+        "percent": percent,
+        "shift": shift,
+    }
+
+
+def _change(
+    processes: Sequence[dict[str, Any]], commits: Sequence[str], first: int, timer: str
+) -> tuple[float | None, float | None]:
+    """Return the size of the change as measured: in percent, and in standard deviations of one process."""
+    sides: tuple[list[float], list[float]] = ([], [])
+    for process in processes:
+        sample = ((process["workload"] or {}).get("run") or {}).get("samples", {}).get(timer)
+        if sample:
+            sides[commits.index(process["state"]) >= first].append(fmean(map(math.log, sample["replicates_us"])))
+    if min(map(len, sides)) < FIRST:
+        return None, None
+    old, new = map(fmean, sides)
+    return 100 * math.expm1(new - old), (new - old) / math.sqrt(fmean(stdev(side) ** 2 for side in sides))
+
+
+def summarize(results: Sequence[dict[str, Any]], seed: int) -> None:
+    """Print the table of docs/bisect.md: one row for each kind, number of commits and machine."""
+    probes = [f"`git bisect run`, {each} each" for each in _GIT_PROBES]
+    print("\n| kind | commits | device, torch | right | processes | seconds |", " | ".join(probes), "|")
+    print("|---" * (6 + len(probes)) + "|")
+    rows: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for each in results:
+        key = each["kind"], str(each["commits"]), f"{each['device']}, {each['torch']}"
+        rows.setdefault(key, []).append(each)
+    for key, found in rows.items():
+        right, processes, seconds = (fmean(each[name] for each in found) for name in ("right", "processes", "seconds"))
+        cells = [*key, f"{right * len(found):.0f} of {len(found)}", f"{processes:.1f}", f"{seconds:.0f}"]
+        print("|", " | ".join([*cells, *_classic_cells(found, seed)]), "|", flush=True)
+
+
+def _classic_cells(found: Sequence[dict[str, Any]], seed: int) -> Iterator[str]:
+    """Yield what `git bisect run` would have answered with the levels and the noise that were measured."""
+    commits = found[0]["commits"]
+    shifts = [each["shift"] for each in found if each["shift"] is not None]
+    for processes in _GIT_PROBES:
+        used = processes * math.ceil(math.log2(commits))
+        rng = random.Random(seed)
+        right = [_classic(commits, shift, processes, rng)[0] for shift in shifts for _ in range(_SIMULATED)]
+        yield f"{100 * fmean(right):.1f} % (simulated), {used}" if right else f"right, {used}"
 
 
 def _make_repository(folder: Path, kind: str, commits: int, first: int, size: int) -> list[str]:
@@ -239,32 +324,6 @@ def _bisect(folder: Path, commits: Sequence[str]) -> subprocess.CompletedProcess
         text=True,
         check=False,
     )
-
-
-def _print_classic(state: Sequence[str], commits: Sequence[str], first: int, options: argparse.Namespace) -> None:
-    """Say what `git bisect run` would have answered with the levels and the noise that were measured."""
-    steps = math.ceil(math.log2(len(commits) - 1))
-    if options.kind not in _TIMERS:
-        for processes in _GIT_PROBES:
-            print(
-                f"    git bisect run, {processes} each: right, {processes * steps} processes (structure has no noise)"
-            )
-        return
-    sides: tuple[list[float], list[float]] = ([], [])
-    for process in map(json.loads, state):
-        sample = ((process["workload"] or {}).get("run") or {}).get("samples", {}).get(_TIMERS[options.kind])
-        if sample:
-            sides[commits.index(process["state"]) >= first].append(fmean(map(math.log, sample["replicates_us"])))
-    old, new = map(fmean, sides)
-    sd = math.sqrt(fmean(stdev(side) ** 2 for side in sides))
-    print(f"    {100 * math.expm1(new - old):+.2f} %, {(new - old) / sd:.1f} standard deviations of {100 * sd:.2f} %")
-    for processes in _GIT_PROBES:
-        rng = random.Random(options.seed)
-        simulated = [_classic(options.commits, (new - old) / sd, processes, rng) for _ in range(_SIMULATED)]
-        right = 100 * fmean(is_right for is_right, _ in simulated)
-        print(
-            f"    git bisect run, {processes} each: right in {right:.1f} % (simulated), {processes * steps} processes"
-        )
 
 
 if __name__ == "__main__":

@@ -30,6 +30,23 @@ def kernelgauge(capsys: pytest.CaptureFixture[str]) -> Command:
     return call
 
 
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current folder, which is an empty repository of git."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
+        monkeypatch.setenv(f"{name}_NAME", "Ann")
+        monkeypatch.setenv(f"{name}_EMAIL", "ann@example.org")
+    git("init", "-q")
+    return folder
+
+
 def shell(script: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script of bash, in which $KG is the command."""
     variables = {**os.environ, "KG": f"{sys.executable} -m kernelgauge", **environment}

@@ -12,6 +12,8 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,30 +21,14 @@ from typing import Any
 import pytest
 
 from kernelgauge.baselines import calibration
-from kernelgauge.cli import main, revisions
+from kernelgauge.cli import revisions
 from kernelgauge.errors import MeasurementError
 from kernelgauge.results import Results
 from tests.builders import H200, counts, fingerprint, mlp_kernels
+from tests.commands.conftest import Command, git
 from tests.plugin.told_processes import FIRST, measured, results_of
 
-Bisect = Callable[..., tuple[int, str, str]]
 STATE = Path("reports", "bisect", "state.jsonl")
-
-
-def git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
-        monkeypatch.setenv(f"{name}_NAME", "Ann")
-        monkeypatch.setenv(f"{name}_EMAIL", "ann@example.org")
-    git("init", "-q")
-    return folder
 
 
 def commit(model: str, *, suite: str | None = "new") -> str:
@@ -89,7 +75,7 @@ class Process:
         number = next((float(word) for word in model.split() if re.fullmatch(r"[\d.]+", word)), 205.0)
         kernels = mlp_kernels()[: 3 if "fewer" in model else 2 if "fewest" in model else 4]
         changes: dict[str, Any] = {"counts": counts(graph_breaks=int("breaks" in model))}
-        if "structure" in arguments[-1] and "timing" not in arguments[-1]:
+        if arguments[-1] == "structure":
             changes |= {"device": None, "incomplete": "no test of a time was selected"}
         elif "recompiles" in model:  # on fresh allocations, in the replicates of a time
             changes |= {"device": None, "incomplete": "other kernels"}
@@ -111,14 +97,12 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
 
 
 @pytest.fixture
-def bisect(project: Path, process: Process, capsys: pytest.CaptureFixture[str]) -> Bisect:
-    assert project
+def bisect(repository: Path, process: Process, kernelgauge: Command) -> Command:
+    assert repository
     assert process
 
     def call(*arguments: str, good: str = "good", bad: str = "HEAD") -> tuple[int, str, str]:
-        code = main(["bisect", "--good", good, "--bad", bad, "-k", FIRST, *arguments])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
+        return kernelgauge("bisect", "--good", good, "--bad", bad, "-k", FIRST, *arguments)
 
     return call
 
@@ -130,7 +114,7 @@ def history(models: Sequence[str]) -> list[str]:
     return commits
 
 
-def test_slower_commit_is_found_by_its_times(bisect: Bisect, process: Process) -> None:
+def test_slower_commit_is_found_by_its_times(bisect: Command, process: Process) -> None:
     commits = history(["205"] * 10 + ["207.5"] * 7)
     code, out, _ = bisect()
     assert code == 0
@@ -148,7 +132,7 @@ def test_slower_commit_is_found_by_its_times(bisect: Bisect, process: Process) -
     assert process.seen[6][2][-1] == f"({FIRST}) and device_time"
 
 
-def test_other_kernels_are_found_with_one_process_a_state(bisect: Bisect, process: Process) -> None:
+def test_other_kernels_are_found_with_one_process_a_state(bisect: Command, process: Process) -> None:
     commits = history(["205"] * 21 + ["205 fewer"] * 12)
     code, out, _ = bisect()
     assert code == 0
@@ -159,7 +143,7 @@ def test_other_kernels_are_found_with_one_process_a_state(bisect: Bisect, proces
     assert process.seen[-1][2][-2:] == ["-m", "structure"]
 
 
-def test_two_changes_of_structure_are_both_found(bisect: Bisect, process: Process) -> None:
+def test_two_changes_of_structure_are_both_found(bisect: Command, process: Process) -> None:
     commits = history(["205"] * 5 + ["205 fewer"] * 6 + ["205 fewer breaks"] * 6)
     code, out, _ = bisect()
     assert code == 0
@@ -169,7 +153,7 @@ def test_two_changes_of_structure_are_both_found(bisect: Bisect, process: Proces
     assert "graph breaks 0 -> 1" in out
 
 
-def test_recompiles_are_found_although_only_times_show_them(bisect: Bisect) -> None:
+def test_recompiles_are_found_although_only_times_show_them(bisect: Command) -> None:
     commits = history(["205"] * 7 + ["205 recompiles"] * 6)
     code, out, _ = bisect()
     assert code == 0
@@ -177,7 +161,7 @@ def test_recompiles_are_found_although_only_times_show_them(bisect: Bisect) -> N
     assert re.search(r"recompiles 0 -> \d", out)
 
 
-def test_state_with_another_structure_has_no_part_in_the_times(bisect: Bisect) -> None:
+def test_state_with_another_structure_has_no_part_in_the_times(bisect: Command) -> None:
     """A change that was taken back, beside the one that is looked for."""
     commits = history(["205"] * 4 + ["230 fewer"] * 5 + ["205"] * 4 + ["208"] * 4)
     code, out, _ = bisect()
@@ -186,7 +170,7 @@ def test_state_with_another_structure_has_no_part_in_the_times(bisect: Bisect) -
     assert "a third state" in out
 
 
-def test_ends_that_do_not_differ_are_nothing_to_bisect(bisect: Bisect, process: Process) -> None:
+def test_ends_that_do_not_differ_are_nothing_to_bisect(bisect: Command, process: Process) -> None:
     history(["205"] * 9)
     code, out, _ = bisect()
     assert code == 1
@@ -194,7 +178,7 @@ def test_ends_that_do_not_differ_are_nothing_to_bisect(bisect: Bisect, process: 
     assert len(process.seen) == 6
 
 
-def test_commit_that_does_not_import_is_skipped(bisect: Bisect, process: Process) -> None:
+def test_commit_that_does_not_import_is_skipped(bisect: Command, process: Process) -> None:
     commits = history(["205"] * 8 + ["205 broken"] + ["205 fewer"] * 8)
     code, out, _ = bisect()
     assert code == 1
@@ -204,14 +188,14 @@ def test_commit_that_does_not_import_is_skipped(bisect: Bisect, process: Process
     assert process.models["205 broken"] == 2
 
 
-def test_skipped_commit_beside_the_cause_does_not_hide_it(bisect: Bisect) -> None:
+def test_skipped_commit_beside_the_cause_does_not_hide_it(bisect: Command) -> None:
     commits = history(["205"] * 8 + ["broken"] + ["205"] * 2 + ["208"] * 6)
     code, out, _ = bisect()
     assert code == 0
     assert f"commit   {commits[11]}" in out
 
 
-def test_machine_that_is_lost_stops_and_nothing_of_it_counts(bisect: Bisect, process: Process) -> None:
+def test_machine_that_is_lost_stops_and_nothing_of_it_counts(bisect: Command, process: Process) -> None:
     commits = history(["205"] * 8 + ["205 fewer"] * 8)
     process.after = 6
     assert bisect()[0] == 130
@@ -225,7 +209,7 @@ def test_machine_that_is_lost_stops_and_nothing_of_it_counts(bisect: Bisect, pro
     assert f"commit   {commits[8]}" in out
 
 
-def test_commit_without_a_suite_is_asked_that_of_the_bad_end(bisect: Bisect, process: Process) -> None:
+def test_commit_without_a_suite_is_asked_that_of_the_bad_end(bisect: Command, process: Process) -> None:
     commits = [commit("205", suite=None) for _ in range(3)] + [commit("205 fewer") for _ in range(3)]
     git("tag", "good", commits[0])
     code, out, _ = bisect()
@@ -235,7 +219,7 @@ def test_commit_without_a_suite_is_asked_that_of_the_bad_end(bisect: Bisect, pro
 
 
 @pytest.mark.parametrize("after", [0, 3, 6, 8, 10])
-def test_interrupted_search_goes_on_where_it_was(bisect: Bisect, process: Process, after: int) -> None:
+def test_interrupted_search_goes_on_where_it_was(bisect: Command, process: Process, after: int) -> None:
     history(["205"] * 10 + ["207.5"] * 7)
     answer = bisect("--state", "whole.jsonl")
     whole = process.seen
@@ -254,7 +238,7 @@ def test_interrupted_search_goes_on_where_it_was(bisect: Bisect, process: Proces
 
 
 @pytest.mark.parametrize("moved", ["gpu", "driver"])
-def test_state_file_of_another_machine_is_an_error(bisect: Bisect, process: Process, moved: str) -> None:
+def test_state_file_of_another_machine_is_an_error(bisect: Command, process: Process, moved: str) -> None:
     history(["205"] * 4 + ["205 fewer"] * 4)
     process.after = 3
     assert bisect()[0] == 130
@@ -266,7 +250,7 @@ def test_state_file_of_another_machine_is_an_error(bisect: Bisect, process: Proc
     assert len(STATE.read_text().splitlines()) == 1 + 3
 
 
-def test_budget_and_processes_end_undecided(bisect: Bisect, process: Process) -> None:
+def test_budget_and_processes_end_undecided(bisect: Command, process: Process) -> None:
     history(["205"] * 10 + ["207.5"] * 7)
     code, out, _ = bisect("--processes", "8")
     assert code == 1
@@ -278,7 +262,7 @@ def test_budget_and_processes_end_undecided(bisect: Bisect, process: Process) ->
     assert bisect()[0] == 0
 
 
-def test_state_file_of_another_question_is_an_error(bisect: Bisect, process: Process) -> None:
+def test_state_file_of_another_question_is_an_error(bisect: Command, process: Process) -> None:
     history(["205"] * 3)
     bisect()
     seen = len(process.seen)
@@ -291,7 +275,7 @@ def test_state_file_of_another_question_is_an_error(bisect: Bisect, process: Pro
     assert len(process.seen) == seen
 
 
-def test_working_tree_stays_as_it_is(bisect: Bisect, process: Process, project: Path) -> None:
+def test_working_tree_stays_as_it_is(bisect: Command, process: Process, repository: Path) -> None:
     history(["205"] * 4 + ["205 fewer"] * 4)
     Path("model.txt").write_text("999")
     Path("perf", "suite.txt").write_text("unsaved")
@@ -306,11 +290,11 @@ def test_working_tree_stays_as_it_is(bisect: Bisect, process: Process, project: 
         git("branch"),
     ) == before
     assert {suite for _, suite, *_ in process.seen} == {"new"}
-    assert not any(str(project) in folder for *_, [folder] in process.seen)
+    assert not any(str(repository) in folder for *_, [folder] in process.seen)
     assert len(git("worktree", "list").splitlines()) == 1
 
 
-def test_side_branch_is_one_change_that_can_be_bisected(bisect: Bisect) -> None:
+def test_side_branch_is_one_change_that_can_be_bisected(bisect: Command) -> None:
     history(["205", "205"])
     trunk = git("branch", "--show-current").strip()
     git("checkout", "-qb", "side")
@@ -328,7 +312,7 @@ def test_side_branch_is_one_change_that_can_be_bisected(bisect: Bisect) -> None:
     assert "subject  Model 205 fewer" in bisect("--state", "other.jsonl", good=base, bad=side)[1]
 
 
-def test_good_end_on_a_side_branch_does_not_hide_its_merge(bisect: Bisect) -> None:
+def test_good_end_on_a_side_branch_does_not_hide_its_merge(bisect: Command) -> None:
     history(["205", "205"])
     trunk = git("branch", "--show-current").strip()
     git("checkout", "-qb", "side")
@@ -355,17 +339,18 @@ def test_good_end_on_a_side_branch_does_not_hide_its_merge(bisect: Bisect) -> No
     ],
 )
 def test_search_that_cannot_begin_says_why(
-    project: Path, process: Process, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    repository: Path, process: Process, kernelgauge: Command, arguments: list[str], said: str
 ) -> None:
-    assert project
+    assert repository
     history(["205"] * 3)
-    assert main(["bisect", "-k", "x", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    code, _, err = kernelgauge("bisect", "-k", "x", *arguments)
+    assert code == 2
+    assert said in err
     assert process.seen == []
     assert len(git("worktree", "list").splitlines()) == 1
 
 
-def test_several_workloads_are_no_question(bisect: Bisect, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_workloads_are_no_question(bisect: Command, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     history(["205"] * 3)
     both = results_of((measured("mlp-a"), measured("mlp-b")), process.baselines)
     monkeypatch.setattr(calibration, "run_process", lambda *_, **__: both)
@@ -398,20 +383,25 @@ def freeze(name: str, *lines: str) -> str:
 
 
 @pytest.fixture
-def bisect_packages(project: Path, process: Process, capsys: pytest.CaptureFixture[str]) -> Bisect:
+def bisect_packages(repository: Path, process: Process, kernelgauge: Command) -> Command:
     assert process
-    (project / "perf").mkdir()
-    (project / "perf" / "suite.txt").write_text("new")
-
-    def call(*arguments: str, **_: str) -> tuple[int, str, str]:
-        code = main(["bisect", "-k", FIRST, "--packages", *arguments])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    (repository / "perf").mkdir()
+    (repository / "perf" / "suite.txt").write_text("new")
+    return partial(kernelgauge, "bisect", "-k", FIRST, "--packages")
 
 
-def test_package_is_found_and_installed_elsewhere(bisect_packages: Bisect, process: Process, tmp_path: Path) -> None:
+def install_texts(texts: dict[str, str]) -> Callable[..., Path]:
+    """Stand in for pip: a package is one module with this text, by requirement."""
+
+    def install(requirement: str, folder: Path, **_: Any) -> Path:
+        folder.mkdir()
+        (folder / "module.py").write_text(texts[requirement])
+        return folder
+
+    return install
+
+
+def test_package_is_found_and_installed_elsewhere(bisect_packages: Command, process: Process, tmp_path: Path) -> None:
     lines = {
         (name, version): wheel(tmp_path, name, str(version), text)
         for name, version, text in (("aaa", 1, ""), ("aaa", 2, ""), ("bbb", 1, "205"), ("bbb", 2, "208"))
@@ -427,25 +417,70 @@ def test_package_is_found_and_installed_elsewhere(bisect_packages: Bisect, proce
 
 
 def test_packages_are_changed_after_what_they_depend_on(
-    bisect_packages: Bisect, monkeypatch: pytest.MonkeyPatch
+    bisect_packages: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch needs sympy: without the newer one it does not import."""
     texts = {"torch==1": "205", "torch==2": "205 fewer", "aaa==1": "", "aaa==2": "", "sympy==1": "", "sympy==2": ""}
 
-    def install(requirement: str, folder: Path, **_: Any) -> Path:
-        folder.mkdir()
-        (folder / "module.py").write_text(texts[requirement])
-        return folder
-
-    monkeypatch.setattr(revisions, "install", install)
+    monkeypatch.setattr(revisions, "install", install_texts(texts))
     names = ("torch", "aaa", "sympy")
     ends = [freeze(f"{version}.txt", *(f"{name}=={version}" for name in names)) for version in "12"]
     code, out, _ = bisect_packages(*ends)
     assert code == 0
     assert "package  torch==1 -> torch==2" in out
     states = [json.loads(line)["state"] for line in STATE.read_text().splitlines()[1:]]
-    assert "sympy: sympy==2" in states[6:]
+    assert "2: sympy==2" in states[6:]
     assert "same packages" in bisect_packages(ends[0], ends[0])[2]
+
+
+def test_version_is_found_over_several_lists(bisect_packages: Command, process: Process, tmp_path: Path) -> None:
+    texts = ["205", "205", "205", "205 fewer", "205 fewer", "205 fewer"]
+    lines = [wheel(tmp_path, "aaa", str(version), text) for version, text in enumerate(texts)]
+    code, out, _ = bisect_packages(*(freeze(f"{number}.txt", line) for number, line in enumerate(lines)))
+    assert code == 0
+    assert f"package  {lines[2]} -> {lines[3]}" in out
+    assert len(process.seen) == 6 + 2
+
+
+def test_package_that_one_list_lacks_cannot_be_imported(
+    bisect_packages: Command, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """iniconfig is installed here: pytest needs it."""
+
+    def run(*_: Any, packages: Sequence[Path], **__: Any) -> Results:
+        paths = os.pathsep.join(map(str, packages))
+        done = subprocess.run([sys.executable, "-c", "import iniconfig"], env={"PYTHONPATH": paths}, check=False)
+        kernels = mlp_kernels()[: 3 if done.returncode else 4]
+        return results_of((measured(kernels=kernels),), process.baselines)
+
+    monkeypatch.setattr(calibration, "run_process", run)
+    monkeypatch.setattr(revisions, "install", lambda _, folder: folder)
+    code, out, _ = bisect_packages(freeze("good.txt", "bbb==1"), freeze("bad.txt", "bbb==1", "iniconfig==2"))
+    assert code == 0
+    assert "found: 1: iniconfig==2" in out
+    assert "package  absent -> iniconfig==2" in out
+
+
+def test_freeze_list_that_is_no_text_is_an_error(bisect_packages: Command) -> None:
+    Path("good.txt").write_text("aaa==1\n", encoding="utf-16")  # as PowerShell writes it
+    code, _, err = bisect_packages("good.txt", freeze("bad.txt", "aaa==2"))
+    assert code == 2
+    assert "not a list of pip freeze" in err
+    assert "UTF-8" in err
+
+
+def test_packages_that_need_each_other_are_changed_all_the_same(
+    bisect_packages: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "requires", {"aaa": ["bbb"], "bbb": ["aaa"]}.get)
+    monkeypatch.setattr(
+        revisions, "install", install_texts({"aaa==1": "", "aaa==2": "fewer", "bbb==1": "", "bbb==2": ""})
+    )
+    ends = [freeze(f"{version}.txt", f"aaa=={version}", f"bbb=={version}") for version in "12"]
+    code, out, err = bisect_packages(*ends)
+    assert code == 0
+    assert "package  aaa==1 -> aaa==2" in out
+    assert "packages that need each other" in err
 
 
 # -- for real ---------------------------------------------------------------------------------------------------------------
@@ -469,19 +504,19 @@ class Block(torch.nn.Module):
 
 
 @pytest.mark.timeout(600)
-def test_real_search_is_killed_and_goes_on(project: Path, tmp_path: Path) -> None:
+def test_real_search_is_killed_and_goes_on(repository: Path, tmp_path: Path) -> None:
     files = {
         "perf/conftest.py": CONFTEST,
         "perf/test_perf.py": "from kernelgauge.standard import *  # noqa: F403\n",
         "pytest.ini": "[pytest]\nkernelgauge_device = cpu\n",
         "my_model.py": MODEL,
     }
-    (project / "perf").mkdir()
+    (repository / "perf").mkdir()
     for name, text in files.items():
-        (project / name).write_text(text)
+        (repository / name).write_text(text)
     for number in range(3):
         if number == 1:
-            (project / "my_model.py").write_text(MODEL.replace("relu(x)", "relu(x).clone()"))
+            (repository / "my_model.py").write_text(MODEL.replace("relu(x)", "relu(x).clone()"))
         Path("number.txt").write_text(str(number))
         git("add", ".")
         git("commit", "-qm", f"Commit {number}")

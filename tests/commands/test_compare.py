@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kernelgauge.baselines import calibration
-from kernelgauge.cli import main
-from kernelgauge.results import Results, read_results
+from kernelgauge.results import Results, TestResult, read_results
 from tests.builders import counts, mlp_kernels
-from tests.plugin.told_processes import FIRST, measured, results_of
+from tests.commands.conftest import Command, git
+from tests.plugin.told_processes import FIRST, SECOND, measured, results_of
 
-Compare = Callable[..., tuple[int, str, str]]
+
+def result_of(workload: str, subject: str) -> TestResult:
+    test = subject.lower().replace(" ", "_")
+    return TestResult(f"perf/test_perf.py::test_{test}[{workload}]", workload, "passed", 1.0, subject=subject)
 
 
-def git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
+LATENCY = result_of(SECOND, "end to end")
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(repository: Path) -> Path:
     """A repository whose `model.txt` says how long its workload takes; committed at 205 us."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "perf").mkdir()
-    (tmp_path / "perf" / "suite.txt").write_text("old")
-    (tmp_path / "model.txt").write_text("205")
-    for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
-        monkeypatch.setenv(f"{name}_NAME", "a")
-        monkeypatch.setenv(f"{name}_EMAIL", "a@b.c")
-    git("init", "-q")
+    (repository / "perf").mkdir()
+    (repository / "perf" / "suite.txt").write_text("old")
+    (repository / "model.txt").write_text("205")
     git("add", ".")
     git("commit", "-qm", "first")
-    return tmp_path
+    return repository
 
 
 class Process:
@@ -46,8 +44,11 @@ class Process:
         self.seen: list[tuple[str, str, Path, list[str]]] = []
         self.packages: list[list[str]] = []
         self.noise = 0.0
+        self.after: int | None = None  # so many processes, the next one is interrupted
 
     def __call__(self, arguments: list[str], *, folder: Path, packages: Sequence[Path] = (), **_: Any) -> Results:
+        if len(self.seen) == self.after:
+            raise KeyboardInterrupt
         self.packages.append([each.joinpath("installed.txt").read_text() for each in packages])
         model = (folder / "model.txt").read_text()
         self.seen.append((model, (folder / "perf" / "suite.txt").read_text(), folder, list(arguments)))
@@ -65,24 +66,21 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
 
 
 @pytest.fixture
-def compare(project: Path, process: Process, capsys: pytest.CaptureFixture[str]) -> Compare:
+def compare(project: Path, process: Process, kernelgauge: Command) -> Command:
     assert project
     assert process
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = main(["compare", *arguments])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    return partial(kernelgauge, "compare")
 
 
-def test_unchanged_revision_passes_after_the_fewest_processes(compare: Compare, process: Process) -> None:
+def test_unchanged_revision_passes_after_the_fewest_processes(compare: Command, process: Process) -> None:
     code, out, err = compare("HEAD")
     assert code == 0
-    assert [line.split()[-1] for line in err.splitlines()] == ["BASE", "HEAD", "HEAD", "BASE", "BASE", "HEAD"]
+    *processes, last = err.splitlines()
+    base, head = "HEAD: process", "the working tree: process"
+    assert processes == [f"{base} 1", f"{head} 1", f"{head} 2", f"{base} 2", f"{base} 3", f"{head} 3"]
+    assert last == "after process 3 of each side: 1 of 1 workloads decided"
     assert "PASS" in out
-    assert "3 processes of each side" in out
+    assert "processes of each side: 3 " in out
     results = read_results(Path("reports/compare/results.json"))
     assert len(results.workloads[0].baseline.entries[0].processes) == 3  # type: ignore[union-attr]
     assert Path("reports/compare/report.html").is_file()
@@ -90,7 +88,7 @@ def test_unchanged_revision_passes_after_the_fewest_processes(compare: Compare, 
 
 
 def test_working_tree_that_is_slower_fails_and_stays_as_it_is(
-    compare: Compare, process: Process, project: Path
+    compare: Command, process: Process, project: Path
 ) -> None:
     (project / "model.txt").write_text("209")
     (project / "perf" / "suite.txt").write_text("new")
@@ -104,32 +102,76 @@ def test_working_tree_that_is_slower_fails_and_stays_as_it_is(
     assert not any(folder.exists() for *_, folder, _ in process.seen if folder != project)
 
 
-def test_two_revisions_are_told_apart_by_their_kernels(compare: Compare, project: Path) -> None:
+def test_two_revisions_are_told_apart_by_their_kernels(compare: Command, project: Path) -> None:
     (project / "model.txt").write_text("205 fewer")
     git("commit", "-qam", "second")
     (project / "model.txt").write_text("999")  # in the working tree, which is not asked for
     code, out, _ = compare("HEAD~1", "HEAD")
     assert code == 1
+    assert "kernels differ from HEAD~1" in out
     assert "1 kernel less" in out
     assert compare("HEAD", "HEAD")[0] == 0
 
 
-def test_undecided_comparison_goes_on_to_its_end_or_budget(compare: Compare, process: Process) -> None:
+def test_undecided_comparison_goes_on_to_its_end_or_budget(compare: Command, process: Process) -> None:
     process.noise = 0.05
-    assert "12 processes of each side" in compare("HEAD")[1]
-    assert "4 processes of each side" in compare("HEAD", "--processes", "4")[1]
-    assert "1 processes of each side" in compare("HEAD", "--budget", "0")[1]
+    _, out, err = compare("HEAD")
+    assert "processes of each side: 12 " in out
+    assert err.count(f"0 of 1 workloads decided; undecided: {FIRST} (GPU time)") == 3
+    assert "processes of each side: 4 " in compare("HEAD", "--processes", "4")[1]
+    assert "processes of each side: 1 " in compare("HEAD", "--budget", "0")[1]
+
+
+def test_decided_workloads_are_not_measured_again(
+    compare: Command, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FIRST is decided after three processes of each side, and SECOND is too noisy."""
+    seen: list[list[str]] = []
+
+    def run(arguments: list[str], **_: Any) -> Results:
+        seen.append(arguments)
+        noisy = measured(SECOND, center=205 * (1 + 0.05 * (-1) ** (len(seen) // 3)))
+        runs = (measured(place=len(seen) % 3), noisy) if len(seen) <= 6 else (noisy,)
+        results = results_of(runs, process.baselines)
+        return replace(results, tests=(*(result_of(each, "GPU time") for each in (FIRST, SECOND)), LATENCY))
+
+    monkeypatch.setattr(calibration, "run_process", run)
+    code, _, err = compare("HEAD", "--processes", "6")
+    assert code == 0
+    left_out = [f"--deselect=perf/test_perf.py::test_gpu_time[{FIRST}]", f"--deselect={LATENCY.node}"]
+    assert [arguments[1:] for arguments in seen] == [[]] * 6 + [left_out] * 6
+    assert f"1 of 2 workloads decided; undecided: {SECOND} (GPU time)" in err
+    assert "HEAD: process 4 (undecided workloads)" in err
+    results = read_results(Path("reports/compare/results.json"))
+    sizes = [len(each.baseline.entries[0].processes) for each in results.workloads]  # type: ignore[union-attr]
+    assert ([each.id for each in results.workloads], sizes) == ([FIRST, SECOND], [3, 6])
+
+
+def test_other_kernels_end_the_wait_however_noisy(compare: Command, process: Process, project: Path) -> None:
+    process.noise = 0.05
+    (project / "model.txt").write_text("205 fewer")
+    assert "processes of each side: 3 " in compare("HEAD")[1]
+
+
+@pytest.mark.parametrize(("after", "told"), [(1, 0), (7, 3)])
+def test_interrupted_comparison_says_what_is_known(compare: Command, process: Process, after: int, told: int) -> None:
+    process.noise = 0.05
+    process.after = after
+    code, out, _ = compare("HEAD")
+    assert code == 130
+    assert (f"processes of each side: {told} " in out) == bool(told)
+    assert len(git("worktree", "list").splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["nowhere"], "git rev-parse failed"),
-        (["HEAD", "--suite", "absent"], "HEAD has no such suite"),
+        (["HEAD", "--suite", "absent"], "the working tree has no such suite"),
     ],
 )
 def test_comparison_that_cannot_begin_says_why(
-    compare: Compare, process: Process, arguments: list[str], said: str
+    compare: Command, process: Process, arguments: list[str], said: str
 ) -> None:
     code, _, err = compare(*arguments)
     assert code == 2
@@ -138,15 +180,14 @@ def test_comparison_that_cannot_begin_says_why(
     assert len(git("worktree", "list").splitlines()) == 1
 
 
-def test_suite_that_is_the_whole_folder_is_refused(compare: Compare, process: Process) -> None:
+def test_suite_that_is_the_whole_folder_is_refused(compare: Command, process: Process) -> None:
     """Both sides would have the code of HEAD."""
-    with pytest.raises(SystemExit, match="2"):
-        compare("HEAD", "--suite", ".")
+    assert compare("HEAD", "--suite", ".")[0] == 2
     assert process.seen == []
 
 
 def test_suite_with_an_absolute_path_stays_in_the_working_tree(
-    compare: Compare, process: Process, project: Path
+    compare: Command, process: Process, project: Path
 ) -> None:
     (project / "perf" / "untracked.txt").write_text("mine")
     (project / "perf" / "suite.txt").write_text("new")
@@ -155,7 +196,7 @@ def test_suite_with_an_absolute_path_stays_in_the_working_tree(
     assert (project / "perf" / "untracked.txt").read_text() == "mine"
 
 
-def test_suite_behind_a_link_is_not_replaced(compare: Compare, project: Path) -> None:
+def test_suite_behind_a_link_is_not_replaced(compare: Command, project: Path) -> None:
     outside = project / "outside"
     (outside / "perf").mkdir(parents=True)
     (outside / "perf" / "suite.txt").write_text("mine")
@@ -168,7 +209,7 @@ def test_suite_behind_a_link_is_not_replaced(compare: Compare, project: Path) ->
     assert (outside / "perf" / "suite.txt").read_text() == "mine"
 
 
-def test_worktrees_of_others_are_not_forgotten(compare: Compare, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_worktrees_of_others_are_not_forgotten(compare: Command, tmp_path_factory: pytest.TempPathFactory) -> None:
     disk = tmp_path_factory.mktemp("disk") / "tree"
     git("worktree", "add", str(disk), "-b", "other")
     disk.rename(disk.with_name("not mounted"))
@@ -176,7 +217,7 @@ def test_worktrees_of_others_are_not_forgotten(compare: Compare, tmp_path_factor
     assert len(git("worktree", "list").splitlines()) == 2
 
 
-def test_head_without_times_is_judged_by_its_structure(compare: Compare, process: Process, monkeypatch: Any) -> None:
+def test_head_without_times_is_judged_by_its_structure(compare: Command, process: Process, monkeypatch: Any) -> None:
     """Code that compiles again in each replicate has no times, and its recompiles say why."""
 
     def run(*_: Any, folder: Path, **__: Any) -> Results:
@@ -191,7 +232,7 @@ def test_head_without_times_is_judged_by_its_structure(compare: Compare, process
     assert "GPU time was not measured: other kernels" in out
 
 
-def test_workload_that_one_side_lacks_is_invalid(compare: Compare, process: Process, monkeypatch: Any) -> None:
+def test_workload_that_one_side_lacks_is_invalid(compare: Command, process: Process, monkeypatch: Any) -> None:
     def run(*arguments: Any, folder: Path, **more: Any) -> Results:
         results = Process.__call__(process, *arguments, folder=folder, **more)
         return results_of((), process.baselines) if folder != Path.cwd() else results
@@ -199,15 +240,15 @@ def test_workload_that_one_side_lacks_is_invalid(compare: Compare, process: Proc
     monkeypatch.setattr(calibration, "run_process", run)
     code, out, _ = compare("HEAD", "--processes", "3")
     assert code == 1
-    assert "BASE could not be measured" in out
+    assert "HEAD could not be measured" in out
 
 
-def test_arguments_behind_two_dashes_go_to_pytest(compare: Compare, process: Process) -> None:
+def test_arguments_behind_two_dashes_go_to_pytest(compare: Command, process: Process) -> None:
     assert compare("HEAD", "--", "--perf-device", "cpu")[0] == 0
-    assert {tuple(each[3]) for each in process.seen} == {("perf", "--perf-device", "cpu")}
+    assert {tuple(each[3][-2:]) for each in process.seen} == {("--perf-device", "cpu")}
 
 
-def test_base_alone_has_the_packages_of_with(compare: Compare, process: Process, tmp_path: Path) -> None:
+def test_base_alone_has_the_packages_of_with(compare: Command, process: Process, tmp_path: Path) -> None:
     told = tmp_path / "python"  # stands in for pip: the last argument is the requirement, the fifth the folder
     told.write_text('#!/bin/sh\nmkdir -p "$5"\nfor last; do :; done\nprintf %s "$last" > "$5/installed.txt"\n')
     told.chmod(0o755)

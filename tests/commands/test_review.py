@@ -148,7 +148,7 @@ NEW = "new-x-bf16-1"
         ("--group speed -k linear", set()),
         ("--group kernels -k linear", {LINEAR}),
         ("--group configuration", set()),
-        ("", {EAGER, COMPILED, LINEAR, GONE, NEW}),
+        ("", {EAGER, COMPILED, LINEAR, NEW}),
     ],
 )
 def test_accept_stores_the_selected_only(command: Command, arguments: str, changed: set[str]) -> None:
@@ -159,12 +159,14 @@ def test_accept_stores_the_selected_only(command: Command, arguments: str, chang
     after = content()
     assert code == 0
     assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == changed
-    assert (f"{len(changed)} written to baselines" if changed else "nothing to accept") in out
+    done = "removed from" if changed == {GONE} else "written to"
+    assert (f"{len(changed)} {done} baselines" if changed else "nothing to accept") in out
+    assert ("1 vanished: stays in baselines" in out) == (arguments == "")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [((), ["update", "trim"]), (("--add", "-k", EAGER), ["2 processes"])],
+    [((), ["update", "create"]), (("--add", "-k", EAGER), ["2 processes"])],
 )
 def test_accept_as_a_dry_run_writes_nothing(command: Command, arguments: tuple[str, ...], said: list[str]) -> None:
     recorded(command)

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from kernelgauge.judge import Status, compare, judge_time
-from kernelgauge.run import Timer
+from kernelgauge.judge import JudgedSet, Limits, Status, compare, judge_sets, judge_time
+from kernelgauge.judge.two_sets import looks
+from kernelgauge.run import Run, Timer
 from tests.builders import H200, calibrated, run
 
 COMPARISONS = 3 * 21  # three looks at a suite of seven workloads with three times
@@ -50,3 +51,47 @@ def test_one_side_that_scatters_is_not_slower() -> None:
         Timer.DEVICE, after[0], calibrated(before), compare(H200, H200), comparisons=COMPARISONS, more=after[1:]
     )
     assert verdict.status is not Status.REGRESSED
+
+
+def compared(*, noise: float, slower: float, rng: random.Random) -> tuple[int, JudgedSet]:
+    """Compare two sets as `kernelgauge compare` does, until GPU time is decided. Return the processes of each side too."""
+    before: list[Run] = []
+    after: list[Run] = []
+    for done in range(1, 13):
+        for side, center in ((before, 205.0), (after, 205.0 * (1 + slower))):
+            mean = center * (1 + rng.gauss(0, noise))
+            device = [mean * (1 + noise / 3 * step) for step in (-1, 1) * 4]
+            side.append(run(device=device, host=None, end_to_end=None))
+        if done in looks(12):
+            found = judge_sets("w", before, after, comparisons=COMPARISONS, names=("before", "after"))
+            if not found.undecided:
+                break
+    return done, found
+
+
+@pytest.mark.parametrize(("noise", "processes"), [(0.0006, 3.1), (0.0012, 3.3), (0.002, 6)])
+def test_unchanged_code_is_decided_after_few_processes(noise: float, processes: float) -> None:
+    rng = random.Random(20261124)
+    found = [compared(noise=noise, slower=0.0, rng=rng) for _ in range(100)]
+    assert sum(done for done, _ in found) / len(found) <= processes
+    assert all(judged.verdicts[1].status is Status.PASS for _, judged in found)
+
+
+@pytest.mark.parametrize("noise", [0.0012, 0.002, 0.004])
+def test_wanted_slowdown_is_seldom_decided_to_pass(noise: float) -> None:
+    """A slowdown of 0.5 % is excluded in 5 of 100 comparisons at most, over all looks."""
+    rng = random.Random(20261124)
+    found = [compared(noise=noise, slower=0.005, rng=rng)[1] for _ in range(300)]
+    assert sum(not each.undecided and each.verdicts[1].status is Status.PASS for each in found) <= 0.05 * len(found)
+
+
+@pytest.mark.parametrize(("gate", "undecided"), [({}, ("GPU time",)), ({Timer.DEVICE: 0.05}, ())])
+def test_gate_of_the_suite_is_as_small_a_change_as_is_wanted(
+    gate: dict[Timer, float], undecided: tuple[str, ...]
+) -> None:
+    sides = [
+        [run(device=(us * (1 + 0.004 * (-1) ** place),) * 8, host=None, end_to_end=None) for place in range(4)]
+        for us in (205.0, 205.3)
+    ]
+    found = judge_sets("w", *sides, comparisons=1, limits=Limits(gate=gate), names=("before", "after"))
+    assert found.undecided == undecided

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import re
 import tempfile
 import time
@@ -13,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
@@ -22,17 +22,15 @@ from ..errors import KernelgaugeError, MeasurementError
 from . import Commands, Exit, note, revisions, say
 
 if TYPE_CHECKING:
-    from ..judge import Verdict
-    from ..judge.changepoint import Noise, Suspect
+    from ..judge import JudgedSet, Verdict
+    from ..judge.changepoint import Suspect
     from ..results import WorkloadResult
     from ..run import Run, Timer
 
 __all__ = ["add_commands"]
 
 _STATE = Path("reports", "bisect", "state.jsonl")
-_SURE = 0.95  # of the posterior
 _FAILURES = 2  # of a state, each with an end that still works behind it: then the state is skipped
-_NOISE_DOF = 2.0  # of what is known of the noise between processes: this machine soon overrules it
 _SHOWN = 5  # likely changes, where none is sure
 
 
@@ -50,10 +48,11 @@ def add_commands(commands: Commands) -> None:
     bisecting.add_argument("--bad", metavar="REF", help="a later one with the change")
     bisecting.add_argument(
         "--packages",
-        nargs=2,
+        nargs="+",
         type=Path,
-        metavar=("GOOD", "BAD"),
-        help="two outputs of 'pip freeze' instead of revisions: one package after the other is installed as in BAD",
+        metavar="LIST",
+        help="outputs of 'pip freeze' instead of revisions, from good to bad: one package after the other is installed "
+        "as in the next list",
     )
     bisecting.add_argument("-k", dest="workload", required=True, metavar="WORKLOAD", help="its id, or as in pytest")
     revisions.add_options(bisecting, fewest=6, most=100, processes="in all")
@@ -64,8 +63,9 @@ def add_commands(commands: Commands) -> None:
 
 
 def _bisect(options: argparse.Namespace) -> Exit:
-    if (options.packages is None) == (options.good is None) or (options.good is None) != (options.bad is None):
-        raise KernelgaugeError("bisect needs two ends", expected="--good REF --bad REF, or --packages GOOD BAD")
+    ends = len(options.packages) > 1 if options.packages else bool(options.good and options.bad)
+    if not ends or (options.packages and (options.good or options.bad)):
+        raise KernelgaugeError("bisect needs two ends", expected="--good REF --bad REF, or --packages GOOD.txt BAD.txt")
     with revisions.until_terminated(), tempfile.TemporaryDirectory(prefix="kernelgauge-bisect-") as folder:
         line = _Packages(options, Path(folder)) if options.packages else _Commits(options, Path(folder))
         question = {name: getattr(options, name) for name in ("workload", "suite", "pytest_arguments")}
@@ -79,12 +79,8 @@ def _bisect(options: argparse.Namespace) -> Exit:
 class _Commits:
     """The first parents between two commits, in order: a merge is one change. `names` are keys of the record."""
 
-    has_one_environment = True
-
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        good, bad = (
-            revisions.git("rev-parse", "--verify", f"{each}^{{commit}}") for each in (options.good, options.bad)
-        )
+        good, bad = map(revisions.commit, (options.good, options.bad))
         chain = revisions.git("rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{good}..{bad}").split()
         if not chain:
             raise KernelgaugeError(
@@ -97,6 +93,12 @@ class _Commits:
         self._suite, self._saved = options.suite, folder / "suite"
         with revisions.worktree(bad) as tree:
             revisions.copy_suite(tree / options.suite, folder, "suite", owner=f"--bad {options.bad}")
+
+    def is_same_machine(self, one: Run, other: Run) -> bool:
+        """Tell whether two runs can belong to one search: the same GPU, and the same versions of everything."""
+        from ..judge import compare
+
+        return one.place == other.place and compare(one.fingerprint, other.fingerprint).identical
 
     @contextmanager
     def code(self, index: int) -> Iterator[dict[str, Any]]:
@@ -123,48 +125,55 @@ class _Commits:
 
 
 class _Packages:
-    """The packages that two freeze lists have in other versions, changed one after the other."""
-
-    has_one_environment = False
+    """The packages of freeze lists, changed one after the other from each list to the next."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        self._good, self._bad = (_frozen(path) for path in options.packages)
-        changed = {name for name in {**self._good, **self._bad} if self._good.get(name) != self._bad.get(name)}
+        lists = [_frozen(path) for path in options.packages]
+        known = {name for each in lists for name in each}
+        changed = {name for name in known if len({each.get(name) for each in lists}) > 1}
         if not changed:
-            raise KernelgaugeError("nothing to bisect: both lists have the same packages")
-        self._changed = list(
-            TopologicalSorter({name: _needs(name) & changed for name in sorted(changed)}).static_order()
-        )
-        self.names = ["good", *(f"{name}: {self._bad.get(name, 'absent')}" for name in self._changed)]
-        self.question = {
-            end: [packages[name] for name in sorted(changed) if name in packages]
-            for end, packages in (("good", self._good), ("bad", self._bad))
-        }
+            raise KernelgaugeError("nothing to bisect: all lists have the same packages")
+        self._states = [{name: lists[0].get(name) for name in changed}]  # None: the package is absent
+        self._changes = [""]
+        for before, after in pairwise(lists):
+            for name in _by_needs({name for name in changed if before.get(name) != after.get(name)}):
+                self._states.append({**self._states[-1], name: after.get(name)})
+                self._changes.append(f"{before.get(name) or 'absent'} -> {after.get(name) or f'{name} absent'}")
+        news = (each.partition(" -> ")[2] for each in self._changes[1:])
+        self.names = ["good", *(f"{number}: {new}" for number, new in enumerate(news, 1))]
+        self.question = {"packages": [[each[name] for name in sorted(changed & set(each))] for each in lists]}
         self._folder, self._installed = folder, dict[str, Path]()
+
+    def is_same_machine(self, one: Run, other: Run) -> bool:
+        """Tell whether two runs can belong to one search: their packages may differ."""
+        return one.place == other.place
 
     @contextmanager
     def code(self, index: int) -> Iterator[dict[str, Any]]:
-        versions = [
-            (self._bad if number < index else self._good).get(name) for number, name in enumerate(self._changed)
-        ]
-        for requirement in filter(None, versions):
+        state = self._states[index]
+        for requirement in filter(None, state.values()):
             if requirement not in self._installed:
                 note(f"installing {requirement}")
                 self._installed[requirement] = revisions.install(requirement, self._folder / str(len(self._installed)))
-        yield {"packages": [self._installed[each] for each in versions if each is not None]}
+        absent = [name for name, requirement in state.items() if requirement is None]
+        hidden = [_hiding(absent, self._folder / f"without-{index}")] if absent else []
+        yield {"packages": [*hidden, *(self._installed[each] for each in state.values() if each is not None)]}
 
     def describe(self, index: int) -> str:
         return self.names[index]
 
     def introduce(self, index: int) -> str:
-        name = self._changed[index - 1]
-        return f"package  {self._good.get(name, 'absent')} -> {self._bad.get(name, 'absent')}"
+        return f"package  {self._changes[index]}"
 
 
 def _frozen(path: Path) -> dict[str, str]:
     """Return the requirements of a freeze list by normalized name."""
     found: dict[str, str] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise KernelgaugeError("not a list of pip freeze", where=str(path), got=str(error), expected="UTF-8") from error
+    for line in lines:
         requirement = line.partition(" #")[0].strip().removeprefix("-e ")
         if not requirement or requirement.startswith(("#", "-")):
             continue
@@ -173,19 +182,43 @@ def _frozen(path: Path) -> dict[str, str]:
             continue  # a folder of this machine has no version
         if name is None:
             raise KernelgaugeError("not a line of pip freeze", where=str(path), got=line)
-        found[re.sub(r"[-_.]+", "-", name[1]).lower()] = requirement
+        found[_normalized(name[1])] = requirement
     return found
 
 
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _by_needs(changed: set[str]) -> list[str]:
+    """Return packages behind those that they need; in the order of the alphabet where two need each other."""
+    try:
+        return list(TopologicalSorter({name: _needs(name) & changed for name in sorted(changed)}).static_order())
+    except CycleError as error:
+        note(f"packages that need each other are changed in the order of the alphabet: {', '.join(error.args[1])}")
+        return sorted(changed)
+
+
 def _needs(name: str) -> set[str]:
-    """Return what an installed package depends on: that is installed before it."""
+    """Return what an installed package depends on."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
         needed = [re.match(r"[\w.-]+", each) for each in requires(name) or () if "extra ==" not in each]
     except PackageNotFoundError:
         return set()
-    return {re.sub(r"[-_.]+", "-", each[0]).lower() for each in needed if each} - {name}
+    return {_normalized(each[0]) for each in needed if each} - {name}
+
+
+def _hiding(absent: Sequence[str], folder: Path) -> Path:
+    """Return a folder for PYTHONPATH. With it, the modules that only these packages install cannot be imported."""
+    from importlib.metadata import packages_distributions
+
+    owners = packages_distributions().items()
+    modules = [module for module, names in owners if {_normalized(name) for name in names} <= set(absent)]
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(f"import sys\n\nsys.modules.update(dict.fromkeys({modules!r}))\n")
+    return folder
 
 
 # -- what was measured ------------------------------------------------------------------------------------------------------
@@ -240,13 +273,11 @@ class _Record:
             path.write_bytes(whole or json.dumps(question).encode() + b"\n")
 
     def add(self, process: _Process) -> None:
-        """Append a process. It is on the disk when this returns."""
+        """Append a process to the file."""
         import msgspec
 
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(process) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
         self.processes.append(process)
 
     def runs(self, state: str) -> list[Run]:
@@ -280,35 +311,34 @@ class _Search:
             say(f"nothing to bisect: the ends do not differ\n{self._used()}")
             return Exit.NO
         clocks = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)  # the most exact one first
-        return self._by_time(next(each for each in clocks if each.label in changed))
+        return self._by_time(next(each for each in clocks if changed.intersection(each.labels)))
 
     # -- measure
 
     def _judged_ends(self) -> Sequence[Verdict]:
         """Measure the ends in turns, at least three times each, until the rule has told them apart, or would have."""
-        from ..judge.two_sets import FEWEST, LOOKS, is_decided, looks
+        from ..judge.two_sets import FEWEST, LOOKS, looks
 
         most = 2 ** (LOOKS - 1) * FEWEST
         for done in range(1, most + 1):
             # A B B A: what drifts meanwhile meets both alike.
             for index in (0, self._last) if done % 2 else (self._last, 0):
                 if len(self._runs(index)) < done:
-                    self._measure(index, "-k", self._options.workload, "-m", "structure or timing")
+                    self._measure(index, "-k", self._options.workload)
             if done in looks(most):
-                verdicts = self._judged(self._runs(0)[:done], self._runs(self._last)[:done])
-                is_different = any(each.change is None and not each.status.passes for each in verdicts)
-                if is_different or all(map(is_decided, verdicts)) or not self._may_go_on():
+                judged = self._judged(self._runs(0)[:done], self._runs(self._last)[:done])
+                if not judged.undecided or not self._may_go_on():
                     break
-        return verdicts
+        return judged.verdicts
 
-    def _judged(self, good: Sequence[Run], bad: Sequence[Run]) -> Sequence[Verdict]:
+    def _judged(self, good: Sequence[Run], bad: Sequence[Run]) -> JudgedSet:
         from ..judge import judge_sets
         from ..judge.two_sets import LOOKS
 
         limits = next(each.workload.limits for each in self._record.processes if each.workload is not None)
         comparisons = LOOKS * max(1, len(good[0].samples))
-        names = ("good", "bad")
-        return judge_sets(good[0].workload, good, bad, comparisons=comparisons, limits=limits, names=names).verdicts
+        names = ("the good end", "the bad end")
+        return judge_sets(good[0].workload, good, bad, comparisons=comparisons, limits=limits, names=names)
 
     def _may_go_on(self) -> bool:
         in_time: bool = time.monotonic() - self._started <= self._options.budget
@@ -350,15 +380,14 @@ class _Search:
             return _Process(name, None, "; ".join(said) or f"{workload and workload.unavailable}")
         run = workload.run
         earlier = next((each.run for each in self._record.processes if each.run), run)
-        moved = compare(earlier.fingerprint, run.fingerprint)
-        if earlier.place != run.place or (self._line.has_one_environment and not moved.identical):
+        if not self._line.is_same_machine(earlier, run):
             raise KernelgaugeError(
                 "the state file is of another machine or environment",
-                got=f"{run.place}; {moved}",
+                got=f"{run.place}; {compare(earlier.fingerprint, run.fingerprint)}",
                 expected=str(earlier.place),
                 next_command=self._record.remedy,
             )
-        failed = f"no {timer.label}: {run.incomplete}" if timer and timer not in run.samples else ""
+        failed = f"no {run.label(timer)}: {run.incomplete}" if timer and timer not in run.samples else ""
         run = msgspec.structs.replace(run, ops=(), work=())  # nobody reads them here
         return _Process(name, msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None), failed)
 
@@ -402,14 +431,14 @@ class _Search:
         kinds = self._kinds(with_recompiles=False)
         # What recompiles on fresh allocations does so in the replicates of a time.
         is_recompile = kinds[0] == kinds[self._last]
-        marks = "structure or timing" if is_recompile else "structure"
+        marks = () if is_recompile else ("-m", "structure")
         while True:
             found, skipped = boundaries(self._kinds(with_recompiles=is_recompile)), self._skipped()
             left = (middle(low, high, skipped) for low, high in found)
             index = next((each for each in left if each is not None), None)
             if index is None or not self._may_go_on():
                 break
-            self._measure(index, "-k", self._options.workload, "-m", marks)
+            self._measure(index, "-k", self._options.workload, *marks)
         if len(found) > 1:
             say(f"{len(found)} changes: there are states with the structure of neither end")
         for low, high in found:
@@ -421,27 +450,26 @@ class _Search:
     # -- by a time
 
     def _by_time(self, timer: Timer) -> Exit:
-        from ..judge.changepoint import next_state, suspects
+        from ..judge.changepoint import SURE, next_state, suspects
 
-        noise = self._noise(timer)
         while True:
             values = [None if each is None else [value for _, value in each] for each in self._times(timer)]
-            found = suspects(values, noise)
+            found = suspects(values)
             best = max(found, key=lambda each: each.probability)
-            index = next_state(values, noise)
-            if best.probability >= _SURE or index is None or not self._may_go_on():
+            index = next_state(values)
+            if index is None or not self._may_go_on():
                 break
             note(f"  {_percent(best.probability)} that it is {self._line.describe(best.high)}")
             self._measure(index, "-k", f"({self._options.workload}) and {timer.value}", timer=timer)
         kinds = self._kinds()
         for index in (each for each in kinds if kinds[each] != kinds[0]):
             say(f"a third state, with the structure of neither end: {self._line.describe(index)}")
-        if best.probability < _SURE:
+        if best.probability < SURE:
             likely = sorted(found, key=lambda each: -each.probability)[:_SHOWN]
             lines = [f"  {_percent(each.probability)}  {self._line.describe(each.high)}" for each in likely]
             say("\n".join(["undecided: no change has 95 % of the posterior yet", *lines, self._used()]))
             return Exit.NO
-        why = self._time_brief(timer, best, noise)
+        why = self._time_brief(timer, best)
         self._answer(best.low, best.high, f"{_percent(best.probability)} of the posterior\n{why}")
         say(self._used())
         return Exit.YES if best.high - best.low == 1 else Exit.NO
@@ -454,7 +482,8 @@ class _Search:
         from ..judge import ProcessTime, from_run, observe
 
         kinds, skipped = self._kinds(), self._skipped()
-        is_by_host = from_run(self._timed_run(timer), suite="").entries[0].is_by_host(timer)
+        timed = next(run for run in self._runs(0) if timer in run.samples)
+        is_by_host = from_run(timed, suite="").entries[0].is_by_host(timer)
 
         def logarithm(run: Run) -> float:
             return ProcessTime(observe(run.samples[timer], is_by_host=is_by_host), is_by_host=is_by_host).logarithm
@@ -466,21 +495,7 @@ class _Search:
             for index in range(self._last + 1)
         ]
 
-    def _timed_run(self, timer: Timer) -> Run:
-        """Return the first run of the good end that has this time: the rule has judged some."""
-        return next(run for run in self._runs(0) if timer in run.samples)
-
-    def _noise(self, timer: Timer) -> Noise:
-        """Return what is known of the noise between processes before this machine shows it."""
-        from ..judge import ProcessTime, observe, prior_for, variance_between_processes
-        from ..judge.changepoint import Noise
-
-        run = self._timed_run(timer)
-        one = ProcessTime(observe(run.samples[timer]))
-        expected = variance_between_processes([one], prior_for(timer, run.fingerprint), len(run.kernels))
-        return Noise(math.sqrt(expected.value), _NOISE_DOF)
-
-    def _time_brief(self, timer: Timer, found: Suspect, noise: Noise) -> str:
+    def _time_brief(self, timer: Timer, found: Suspect) -> str:
         """Return both levels with their intervals, and the verdict of all processes behind the change by all before it."""
         import msgspec
 
@@ -493,11 +508,12 @@ class _Search:
         sides, levels = [], []
         for part in (times[: found.low + 1], times[found.high :]):
             runs, values = zip(*(each for state in part for each in state or ()), strict=True)
-            us, margin = geometric_mean(run.time_us(timer) for run in runs), level(values, noise)[1]
+            us, margin = geometric_mean(run.time_us(timer) for run in runs), level(values)[1]
             levels.append(f"{us:.2f} us ({us * math.exp(-margin):.2f} … {us * math.exp(margin):.2f})")
             sides.append([msgspec.structs.replace(run, samples={timer: run.samples[timer]}, **common) for run in runs])
-        briefs = [each.brief() for each in self._judged(*sides) if each.subject in (timer.label, MEASUREMENT)]
-        return "\n".join([f"{timer.label}  {' -> '.join(levels)}", *briefs])
+        subjects = (*timer.labels, MEASUREMENT)
+        briefs = [each.brief() for each in self._judged(*sides).verdicts if each.subject in subjects]
+        return "\n".join([f"{runs[0].label(timer)}  {' -> '.join(levels)}", *briefs])
 
     # -- answer
 
@@ -518,8 +534,10 @@ class _Search:
 
 def _structure(before: Run, after: Run) -> Verdict:
     from ..judge import compare, from_run, judge_structure
+    from ..judge.two_sets import with_name
 
-    return judge_structure(after, from_run(before, suite=""), compare(before.fingerprint, after.fingerprint))
+    comparison = compare(before.fingerprint, after.fingerprint)
+    return with_name(judge_structure(after, from_run(before, suite=""), comparison), "the state before")
 
 
 def _percent(probability: float) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..errors import KernelgaugeError, printable
 
-__all__ = ["add_options", "copy_suite", "git", "install", "until_terminated", "worktree"]
+__all__ = ["add_options", "commit", "copy_suite", "git", "install", "until_terminated", "worktree"]
 
 _SHOWN_LINES = 15  # of a program that failed
 
@@ -68,6 +68,11 @@ def git(*arguments: str) -> str:
     # In a hook, git names the index of the commit that is being made: that of a worktree would replace it.
     environment = {name: value for name, value in os.environ.items() if name != "GIT_INDEX_FILE"}
     return _output(["git", *arguments], f"git {arguments[0]} failed", environment)
+
+
+def commit(revision: str) -> str:
+    """Return the hash of a commit. Raises `KernelgaugeError` if there is none."""
+    return git("rev-parse", "--verify", f"{revision}^{{commit}}")
 
 
 @contextmanager

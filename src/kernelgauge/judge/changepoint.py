@@ -1,9 +1,8 @@
 """Where along a line of states a time changed: a posterior over one change point, and the state to measure next.
 
 The model: each process measures the logarithm of a time, with Gaussian noise of one standard deviation. States before the
-change share one unknown level, states from the change on another (flat priors). The variance has a scaled inverse
-chi-squared prior. Levels and variance integrate in closed form, to Student's t: Gelman et al., "Bayesian Data Analysis",
-2013, chapter 3. Each state is as likely as another to be the first of the new level. Measuring where a state is as likely
+change share one unknown level, states from the change on another. Both levels and the logarithm of the standard deviation
+have flat priors. They integrate in closed form, to Student's t: Gelman et al., "Bayesian Data Analysis", 2013, chapter 3. Each state is as likely as another to be the first of the new level. Measuring where a state is as likely
 old as new is probabilistic bisection: Waeber, Frazier and Henderson, "Bisection search with noisy responses", 2013.
 """
 
@@ -15,20 +14,15 @@ from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
-__all__ = ["FIRST", "Noise", "Suspect", "boundaries", "level", "middle", "next_state", "suspects"]
+__all__ = ["FIRST", "SURE", "Suspect", "boundaries", "level", "middle", "next_state", "suspects"]
 
-FIRST = 3  # processes of each end, before any other state
+FIRST = 3  # processes of each end, before any other state, and of both states beside an answer: one may be an outlier
+SURE = 0.95  # of the posterior: an answer
 _ANCHOR_EVERY = 4  # of the processes after them, one measures an end again: what drifts moves both levels
 _SAME_PROBABILITY = 1e-9
+_LEAST_SQUARES = 1e-12  # of all deviations: no clock is steadier than by one part in a million
 
 Values = Sequence[Sequence[float] | None]  # logarithms by state, in order; None: it cannot be measured
-
-
-class Noise(NamedTuple):
-    """The standard deviation of one process's logarithm, and the degrees of freedom that it is known with."""
-
-    sd: float
-    dof: float
 
 
 class Suspect(NamedTuple):
@@ -39,15 +33,15 @@ class Suspect(NamedTuple):
     probability: float
 
 
-def suspects(values: Values, noise: Noise) -> list[Suspect]:
+def suspects(values: Values) -> list[Suspect]:
     """Return every place of the change, in order, with its posterior probability. Both ends must have been measured."""
     center = fmean(value for state in values for value in state or ())
     known = [(place, [value - center for value in state]) for place, state in enumerate(values) if state is not None]
     scores = []
     for split, ((low, _), (high, _)) in enumerate(pairwise(known), 1):
         old, new = ([value for _, state in part for value in state] for part in (known[:split], known[split:]))
-        squares = noise.dof * noise.sd**2 + _squares(old) + _squares(new)
-        power = (noise.dof + len(old) + len(new) - 2) / 2
+        squares = _LEAST_SQUARES + _squares(old) + _squares(new)
+        power = (len(old) + len(new) - 2) / 2
         score = math.log(high - low) - math.log(len(old) * len(new)) / 2 - power * math.log(squares)
         scores.append((low, high, score))
     most = max(score for *_, score in scores)
@@ -55,19 +49,22 @@ def suspects(values: Values, noise: Noise) -> list[Suspect]:
     return [Suspect(low, high, math.exp(score - most) / total) for low, high, score in scores]
 
 
-def next_state(values: Values, noise: Noise) -> int | None:
-    """Return the state to measure next; None if there is nothing between the ends that can be measured.
+def next_state(values: Values) -> int | None:
+    """Return the state to measure next; None if the change is found, or nothing between the ends can be measured.
 
     That is where the probability of the new level is nearest to 1/2, of several the least measured; and every fourth time
-    the end that has fewer processes.
+    the end that has fewer processes. Once a change is sure, the states on both sides of it get as many as an end.
     """
     counts = [len(state or ()) for state in values]
     between = [place for place, state in enumerate(values[1:-1], 1) if state is not None]
     if not between:
         return None
+    found = suspects(values)
+    best = max(found, key=lambda each: each.probability)
+    if best.probability >= SURE:
+        return min((each for each in best[:2] if counts[each] < FIRST), key=counts.__getitem__, default=None)
     if (sum(counts) - 2 * FIRST) % _ANCHOR_EVERY == _ANCHOR_EVERY - 1:
         return 0 if counts[0] <= counts[-1] else len(values) - 1
-    found = suspects(values, noise)
 
     def preference(place: int) -> tuple[int, int]:
         is_new = math.fsum(each.probability for each in found if each.high <= place)
@@ -76,13 +73,12 @@ def next_state(values: Values, noise: Noise) -> int | None:
     return min(between, key=preference)
 
 
-def level(values: Sequence[float], noise: Noise) -> tuple[float, float]:
+def level(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean of the logarithms of one level, and the half width of its 95 % interval."""
     from scipy.special import stdtrit  # here, because importing scipy costs more than all of kernelgauge.judge
 
-    dof = noise.dof + len(values) - 1
-    variance = (noise.dof * noise.sd**2 + _squares(values)) / dof
-    return fmean(values), float(stdtrit(dof, 0.975)) * math.sqrt(variance / len(values))
+    dof = len(values) - 1
+    return fmean(values), float(stdtrit(dof, 0.975)) * math.sqrt(_squares(values) / dof / len(values))
 
 
 def _squares(values: Sequence[float]) -> float:

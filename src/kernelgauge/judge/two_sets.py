@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import msgspec
@@ -15,16 +16,19 @@ from .time_verdict import judge_time, not_measured
 from .timing import Limits
 from .verdict import MEASUREMENT, Status, Verdict
 
-__all__ = ["FEWEST", "LOOKS", "JudgedSet", "is_decided", "judge_sets", "looks"]
+__all__ = ["FEWEST", "LOOKS", "JudgedSet", "judge_sets", "looks", "with_name"]
 
 FEWEST = 3  # processes of each side: from then on their own spread says more than what is known of other machines
 LOOKS = 3  # at most so many times the rule is asked; each has its share of the false alarms (Bonferroni)
 # Smaller changes are no finding, as fractions. Processes of the same minutes agree better than those of different nights.
 _GATES = {Timer.DEVICE: 0.002, Timer.HOST: 0.02, Timer.END_TO_END: 0.1}
-# A time is decided once this slowdown would have failed in 95 of 100 comparisons, or one of so many microseconds: the
-# profiler's clock has steps of 0.032 us. A latency, which is the other two, asks for no further processes.
-_WANTED = {Timer.DEVICE.label: 0.005, Timer.HOST.label: 0.05}
+# A time is decided once a change of this size is excluded, or one of so many microseconds: the profiler's clock has steps
+# of 0.032 us. A latency, which is the other two, asks for no further processes.
+_WANTED = {**dict.fromkeys(Timer.DEVICE.labels, 0.005), Timer.HOST.label: 0.05}
 _WANTED_US = 0.1
+_WANTED_ON_CPU = 0.25  # the gate of its times between nights
+# Student's t of 6 degrees of freedom, the fewest, at 1 - 0.05 / LOOKS, over that at 0.95: the looks share 5 in 100.
+_OF_ONE_LOOK = 1.42
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,13 @@ class JudgedSet:
     """The verdicts on a set of processes.
 
     Attributes:
+        undecided: labels of the times that more processes would tell more about. Where structure differs, there are none.
         run: one of them, with the samples of all that ran in its launch configuration. None: there is none.
         baseline: of the other set. None: it cannot be one.
     """
 
     verdicts: tuple[Verdict, ...]
+    undecided: tuple[str, ...] = ()
     run: Run | None = None
     baseline: Baseline | None = None
 
@@ -44,20 +50,6 @@ class JudgedSet:
 def looks(processes: int) -> set[int]:
     """Return after how many processes of each side the rule is asked: 3, 6 and 12, or as many as there are."""
     return {FEWEST * 2**number for number in range(LOOKS - 1)} | {processes}
-
-
-def is_decided(verdict: Verdict) -> bool:
-    """Tell whether more processes would tell no more: it changed, or as small a change as is wanted would have shown."""
-    if (
-        verdict.status not in (Status.PASS, Status.UNDECIDED)
-        or verdict.change is None
-        or verdict.subject not in _WANTED
-    ):
-        return True
-    sensitivity, wanted = verdict.change.sensitivity, _WANTED[verdict.subject]
-    if verdict.subject == Timer.DEVICE.label and verdict.before_us:
-        wanted = max(wanted, _WANTED_US / verdict.before_us)
-    return sensitivity is not None and sensitivity <= wanted
 
 
 def judge_sets(
@@ -68,7 +60,7 @@ def judge_sets(
     comparisons: int,
     suite: str = "",
     limits: Limits | None = None,
-    names: tuple[str, str] = ("BASE", "HEAD"),
+    names: tuple[str, str],
 ) -> JudgedSet:
     """Judge the second set of runs of a workload by the first one.
 
@@ -88,17 +80,51 @@ def judge_sets(
     except ValueError as error:
         return invalid(f"the processes of {names[0]} differ: {error}")
     comparison = compare(baseline.fingerprint, after[-1].fingerprint)
-    structure = judge_structure(after[-1], baseline, comparison)
+    structure = with_name(judge_structure(after[-1], baseline, comparison), names[0])
     if not _timed(after):  # the structure is sound: it may say why
-        return JudgedSet((structure, not_measured(Timer.DEVICE, after[-1])), after[-1], baseline)
+        return JudgedSet((structure, not_measured(Timer.DEVICE, after[-1])), (), after[-1], baseline)
     first, *more = alike = _most_alike(_timed(after))
     limits = Limits({**_GATES, **limits.gate}, limits.sensitivity) if limits else Limits(_GATES)
-    times = [
-        judge_time(timer, first, baseline, comparison, comparisons=comparisons, limits=limits, more=more)
-        for timer in first.samples
-    ]
-    samples = {timer: reduce(Sample.joined, (run.samples[timer] for run in alike)) for timer in first.samples}
-    return JudgedSet((structure, *times), msgspec.structs.replace(first, samples=samples), baseline)
+    samples: dict[Timer, Sample] = {}
+    times: list[Verdict] = []
+    undecided: list[str] = []
+    for timer in first.samples:  # the first process measured all; later ones may leave out a latency
+        samples[timer] = reduce(Sample.joined, (run.samples[timer] for run in alike if timer in run.samples))
+        verdict = judge_time(timer, first, baseline, comparison, comparisons=comparisons, limits=limits, more=more)
+        times.append(with_name(verdict, names[0]))
+        if structure.status.passes and not _is_decided(verdict, limits.gate[timer], first):
+            undecided.append(first.label(timer))
+    run = msgspec.structs.replace(first, samples=samples)
+    return JudgedSet((structure, *times), tuple(undecided), run, baseline)
+
+
+def with_name(verdict: Verdict, before: str) -> Verdict:
+    """Return a verdict that names what came before, where the rule says "the baseline"."""
+    reasons = tuple(
+        replace(each, text=each.text.replace("the baseline", before))
+        for each in verdict.reasons
+        if not each.text.startswith("kernelgauge calibrate")  # there is no baseline to sharpen
+    )
+    return replace(verdict, headline=verdict.headline.replace("the baseline", before), reasons=reasons)
+
+
+def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:
+    """Tell whether more processes would tell no more: it changed, or a change of the wanted size is excluded.
+
+    Excluded: neither the measured change nor how far it may fall short of the true one, in 95 of 100 comparisons, reaches it
+    together. The sensitivity has that distance, beyond the change that fails.
+    """
+    change = verdict.change
+    if verdict.status not in (Status.PASS, Status.UNDECIDED) or change is None or verdict.subject not in _WANTED:
+        return True
+    if change.low is None or change.high is None or change.sensitivity is None:
+        return False
+    wanted = _WANTED_ON_CPU if run.fingerprint.arch == "cpu" else _WANTED[verdict.subject]
+    if verdict.subject in Timer.DEVICE.labels and verdict.before_us:
+        wanted = max(wanted, _WANTED_US / verdict.before_us)
+    margin = (math.log1p(change.high) - math.log1p(change.low)) / 2
+    short_by = _OF_ONE_LOOK * (math.log1p(change.sensitivity) - max(margin, math.log1p(gate)))
+    return abs(math.log1p(change.estimate)) + short_by <= math.log1p(max(wanted, gate))
 
 
 def _timed(runs: Sequence[Run]) -> list[Run]:
