@@ -76,7 +76,7 @@ def one(options: argparse.Namespace, number: int) -> bool:
             print(done.stdout[-2000:], done.stderr[-2000:])
             return False
         results = decode_results(file.read_bytes(), where=str(file))
-    red = [f"{w.id} {w.verdict(Timer.DEVICE.label).status.value}" for w in results.workloads if is_slower(w)]
+    red = [f"{w.id} {w.time_verdict(Timer.DEVICE).status.value}" for w in results.workloads if is_slower(w)]
     ends = len(red) >= 1 if options.slower else done.returncode == 0
     if not options.slower:
         keep(results, options.out / f"run-{number}.json.gz")
@@ -89,7 +89,7 @@ def one(options: argparse.Namespace, number: int) -> bool:
 
 
 def is_slower(workload: object) -> bool:
-    verdict = workload.verdict(Timer.DEVICE.label)  # type: ignore[attr-defined]
+    verdict = workload.time_verdict(Timer.DEVICE)  # type: ignore[attr-defined]
     return verdict is not None and verdict.status is Status.REGRESSED
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from kernelgauge.errors import StorageError
-from kernelgauge.files import write_atomically
+from kernelgauge.results.files import write_atomically
 from kernelgauge.run import Run, Timer
 
 __all__ = ["RunsFile", "read_bytes", "read_runs", "write_runs"]

@@ -38,6 +38,7 @@ from scipy.special import digamma, polygamma
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge import (
     Baseline,
+    JudgedSet,
     Status,
     Verdict,
     compare,
@@ -252,13 +253,22 @@ def print_two_sets(suites: Sequence[Suite], processes: int) -> None:
     """Judge both sides of each window by the other, as they are and slower on purpose."""
     counts: Counter[str] = Counter()
     caught: dict[tuple[Timer, bool, float], list[bool]] = defaultdict(list)
+    undecided: Counter[str] = Counter()
+    compared = 0
     for before, after in _turns(suites, processes):
-        count(counts, list(_two_sets(before, after)), show=False, name="")
+        judged_sets = list(_two_sets(before, after))
+        count(counts, [verdict for each in judged_sets for verdict in each.verdicts], show=False, name="")
+        undecided.update(label for each in judged_sets for label in each.undecided)
+        compared += len(judged_sets)
         for timer, slower in ((timer, slower) for timer, levels in _SLOWER.items() for slower in levels):
-            for verdict in _two_sets(before, [each.slower(slower, timer) for each in after], timer):
-                short = is_short(after[0].runs[verdict.workload])
-                caught[timer, short, slower].append(verdict.status is Status.REGRESSED)
+            slowed = [each.slower(slower, timer) for each in after]
+            for verdict in (each for found in _two_sets(before, slowed) for each in found.verdicts):
+                if verdict.subject == timer.label:
+                    short = is_short(after[0].runs[verdict.workload])
+                    caught[timer, short, slower].append(verdict.status is Status.REGRESSED)
     print_counts(f"compare, {processes} processes of each side", counts)
+    more = ", ".join(f"{timer.label} {undecided[timer.label]}" for timer in (Timer.DEVICE, Timer.HOST))
+    print(f"    asks for more processes, of {compared} workloads: {more}")
     for timer, short in dict.fromkeys((timer, short) for timer, short, _ in caught):
         shares = "  ".join(
             f"{slower:+.1%} {100 * fmean(caught[timer, short, slower]):.0f} %" for slower in _SLOWER[timer]
@@ -279,13 +289,12 @@ def _turns(suites: Sequence[Suite], processes: int) -> Iterator[tuple[list[Suite
             yield from ((one, other), (other, one))
 
 
-def _two_sets(before: Sequence[Suite], after: Sequence[Suite], *timers: Timer) -> Iterator[Verdict]:
-    subjects = {timer.label for timer in timers or Timer}
+def _two_sets(before: Sequence[Suite], after: Sequence[Suite]) -> Iterator[JudgedSet]:
+    comparisons = LOOKS * len(after[0].runs) * len(Timer)
     for workload in after[0].runs:
         sides = [[suite.runs[workload] for suite in side if workload in suite.runs] for side in (before, after)]
         if all(sides):
-            found = judge_sets(workload, *sides, comparisons=LOOKS * len(after[0].runs) * len(Timer))
-            yield from (verdict for verdict in found.verdicts if verdict.subject in subjects)
+            yield judge_sets(workload, *sides, comparisons=comparisons, names=("one side", "the other"))
 
 
 # -- a noisy machine ---------------------------------------------------------------------------------------------------

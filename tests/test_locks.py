@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from kernelgauge.errors import MeasurementError, StorageError
-from kernelgauge.files import FolderLock, GpuLock
+from kernelgauge.results.files import FolderLock, GpuLock
 
 pytestmark = pytest.mark.timeout(120)
 
 HOLD = """
 import sys
 from pathlib import Path
-from kernelgauge.files import GpuLock
+from kernelgauge.results.files import GpuLock
 lock = GpuLock(Path(sys.argv[1]))
 lock.hold(sys.argv[2])
 print("held", flush=True)
@@ -31,7 +31,7 @@ sys.stdin.read()
 TAKE_TURNS = """
 import os, sys
 from pathlib import Path
-from kernelgauge.files import GpuLock
+from kernelgauge.results.files import GpuLock
 lock = GpuLock(Path(sys.argv[1]))
 lock.hold("a")
 with open(sys.argv[3], "a", buffering=1) as log:

@@ -166,7 +166,9 @@ def some_part(draw: st.DrawFn, second: int) -> Results:
             invalid = verdict(Status.INVALID, "measurement", f"at {second}", workload=name)
             told.append(workload(invalid, name=name, run=None))
         else:
-            told.append(measured(name, status, gpu=gpu, headline=f"at {second}"))
+            told.append(
+                measured(name, status, gpu=gpu, headline=f"at {second}", subject="GPU time" if gpu else "CPU time")
+            )
     changes: dict[str, Any] = {
         "host": draw(st.sampled_from(["node1", "node2", ""])),
         "commit": draw(st.sampled_from([None, "aaaa", "aaaa+", "bbbb"])),

@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kernelgauge.errors import ResultsError
 from kernelgauge.judge import Reason, RelativeChange, Status, Verdict
@@ -261,10 +259,13 @@ def test_decode_of_an_older_file_calls_it_gpu_time() -> None:
     assert [test.subject for test in read.tests] == ["GPU time", None]
 
 
-@given(st.binary(max_size=200))
-def test_decode_of_any_bytes_is_refused(content: bytes) -> None:
-    with pytest.raises(ResultsError):
-        decoded(content)
+def test_decode_of_an_older_file_of_a_cpu_calls_it_cpu_time() -> None:
+    slower = verdict(Status.REGRESSED, "GPU time", "GPU time 205.0 -> 221.0 us")
+    tests = (one_test("test_device_time", "failed", subject="GPU time"),)
+    cpu = msgspec.structs.replace(H200, arch="cpu")
+    read = decoded(json.loads(encode_results(results(workload(slower), tests=tests, fingerprint=cpu))))
+    assert [(each.subject, each.headline) for each in read.verdicts] == [("CPU time", "CPU time 205.0 -> 221.0 us")]
+    assert [test.subject for test in read.tests] == ["CPU time"]
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ by ``[process, "WORKLOAD/LEVEL/METHOD", shape]``, in the order of the times. `pr
 least ``gpu`` (a hash, the same for one GPU), ``process`` (its number) and ``wall_seconds`` (by the same keys). Of METHOD
 
     ours-device     (replicate, iteration): summed kernel durations of one call
-    ours-host       (replicate, call, 2): dispatch time, and the host's control
-    any other       1-D, a peer's values, shortest first: no peer reads their order, and sorted they take a quarter
+    ours-host       (replicate, 2, call): dispatch time, and the host's control
+    any other       1-D, a peer's values
 
+Along the last axis the shortest is first: nobody reads the order of calls, and sorted they take a fraction of the bytes.
 The times are unsigned 32-bit differences within their array, modulo 2**32 and by bytes: all lowest bytes first.
 """
 
@@ -24,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelgauge.files import write_atomically
+from kernelgauge.results.files import write_atomically
 from kernelgauge.run import Timer, summarize
 
 Values = NDArray[np.float64]
@@ -138,7 +139,7 @@ def save(path: Path, processes: Sequence[Process]) -> None:
     named = [(process.number, key, values) for process in processes for key, values in process.samples.items()]
     named.sort(key=lambda one: one[1].method)  # arrays that are alike compress each other
     head = {
-        "arrays": [(number, str(key), np.shape(values)) for number, key, values in named],
+        "arrays": [(number, str(key), _calls_last(values).shape) for number, key, values in named],
         "processes": [dict(process.meta) for process in processes],
     }
     differences = np.concatenate([_encoded(number, key, values) for number, key, values in named])
@@ -158,7 +159,7 @@ def load(path: Path) -> list[Process]:
     for number, key, shape in said["arrays"]:
         end = start + math.prod(shape)
         nanoseconds = np.cumsum(differences[start:end], dtype=np.uint32)
-        samples[number][Key.parse(key)] = nanoseconds.reshape(shape) / _NANOSECONDS
+        samples[number][Key.parse(key)] = _calls_last(nanoseconds.reshape(shape)) / _NANOSECONDS
         start = end
     return [Process(meta["gpu"], meta["process"], samples[meta["process"]], meta) for meta in said["processes"]]
 
@@ -174,13 +175,18 @@ def load_all(paths: Iterable[Path]) -> list[Process]:
     return sorted(found, key=lambda process: process.number)
 
 
+def _calls_last(values: NDArray[Any]) -> NDArray[Any]:
+    """Swap the calls of dispatch times and the host's control; the same again swaps them back."""
+    return values.swapaxes(1, 2) if values.ndim == 3 else values
+
+
 def _encoded(number: int, key: Key, values: Values) -> NDArray[np.uint32]:
     """Return differences in nanoseconds."""
     nanoseconds = np.rint(np.asarray(values, dtype=np.float64) * _NANOSECONDS)
     if not ((nanoseconds >= 0) & (nanoseconds < _LONGEST)).all():  # NaN fails too
         raise ValueError(f"process {number}, {key}: invalid time: not a number, or longer than 4 s")
-    whole = nanoseconds.astype("<u4").ravel()
-    return np.diff(whole if key.method in OURS.values() else np.sort(whole), prepend=np.uint32(0)).astype("<u4")
+    whole = np.sort(_calls_last(nanoseconds.astype("<u4")), axis=-1)
+    return np.diff(whole.ravel(), prepend=np.uint32(0)).astype("<u4")
 
 
 def replicate_times_us(device_us: Values) -> list[float]:

@@ -31,7 +31,7 @@ def test_recording_reads_back_in_nanoseconds(tmp_path: Path) -> None:
     for before, after in zip(saved, read, strict=True):
         assert set(after.samples) == set(before.samples)
         for key, values in before.samples.items():
-            expected = values if key.method.startswith("ours") else np.sort(values)
+            expected = np.sort(values, axis=min(1, values.ndim - 1))  # of calls nobody reads the order
             assert after.samples[key].shape == values.shape
             assert np.abs(after.samples[key] - expected).max() <= 0.0005001
     save(tmp_path / "again.xz", read)

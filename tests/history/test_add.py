@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ from kernelgauge.judge import RelativeChange, Status
 from kernelgauge.results import Results
 from tests.builders import CONTROL_US, ELSEWHERE, HERE, OTHER_SOURCE, WORKLOAD, mlp_kernels, run
 from tests.history.conftest import History
-from tests.history.nights import ROOT, night, timed
+from tests.history.nights import night, timed
 from tests.test_results import HOSTILE, hostile, results, verdict, workload
 
 
@@ -169,27 +166,3 @@ def test_full_disk_is_an_error_and_leaves_no_file(history: History, monkeypatch:
     code, _, err = history.add(folder)
     assert (code, "No space left" in err, "kernelgauge history add" in err) == (2, True, True)
     assert [path for path in history.root.rglob("*") if path.is_file()] == []
-
-
-WITHIN_A_WRITE = """
-import resource, signal, sys
-from kernelgauge.cli import main
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
-signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-main(["history", "add", sys.argv[2], "--to", sys.argv[3]])
-"""
-
-
-@pytest.mark.parametrize("limit_bytes", [0, 1, 700])
-def test_killed_writer_leaves_history_as_it_was(history: History, limit_bytes: int) -> None:
-    history.add(night(0, timed()))
-    before, folder = history.entries(), history.save(night(1, timed()))[0]
-    command = [sys.executable, "-c", WITHIN_A_WRITE, str(limit_bytes), folder, history.location]
-    # The limit cuts bytecode short too, and Python would keep it.
-    variables = {"PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, env=os.environ | variables, check=False)
-    assert done.returncode == -signal.SIGXFSZ
-    assert history.entries() == before
-    assert "not shown" not in history.show()[1]
-    assert history.add(folder)[1].startswith("added: ")

@@ -107,7 +107,7 @@ def test_cpu_is_named_by_its_host(history: History) -> None:
     for host in ("one", "other"):
         assert "-cpu-" in history.add(night(0, timed(gpu=None, machine=cpu), gpu=None, host=host))[1]
     out = history.show("mlp")[1]
-    assert "AMD EPYC, cpu, GPU time" in out
+    assert "AMD EPYC, cpu, CPU time" in out
     assert re.findall(r"  host \w+: 1 run", out) == ["  host one: 1 run", "  host other: 1 run"]
 
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ..errors import ResultsError, StorageError, printable
-from ..files import slug, write_atomically
 from ..judge import Baseline, Limits, Status, Verdict, worst
 from ..run import Fingerprint, Run, Timer
+from .files import slug, write_atomically
 
 if TYPE_CHECKING:
     from ..workload import Workload
@@ -96,6 +96,9 @@ class WorkloadResult(msgspec.Struct, frozen=True):
 
     def verdict(self, subject: str) -> Verdict | None:
         return next((verdict for verdict in self.verdicts if verdict.subject == subject), None)
+
+    def time_verdict(self, timer: Timer) -> Verdict | None:
+        return next((verdict for verdict in self.verdicts if verdict.subject in timer.labels), None)
 
     def end_of(self, test: TestResult) -> Verdict | None:
         """Return the verdict that a test of this workload ended with; None: it ended without one."""
@@ -235,19 +238,23 @@ def _of_schema_1(document: Any) -> Results:
 
 
 def _with_new_subjects(results: Results) -> Results:
-    """Return the results with the subjects of today: a GPU time was called a device time."""
+    """Return the results with the subjects of today: a GPU time was called a device time, and a CPU time a GPU time."""
+    label = Timer.DEVICE.label if results.fingerprint is None else Timer.DEVICE.label_on(results.fingerprint)
+    old = ("device time", *Timer.DEVICE.labels)
+
+    def renamed(verdict: Verdict) -> Verdict:
+        if verdict.subject not in old:
+            return verdict
+        return replace(verdict, subject=label, headline=verdict.headline.replace(verdict.subject, label))
+
     workloads = [
-        msgspec.structs.replace(
-            workload, verdicts=tuple(replace(each, subject=_new(each.subject)) for each in workload.verdicts)
-        )
+        msgspec.structs.replace(workload, verdicts=tuple(map(renamed, workload.verdicts)))
         for workload in results.workloads
     ]
-    tests = [msgspec.structs.replace(test, subject=test.subject and _new(test.subject)) for test in results.tests]
+    tests = [
+        msgspec.structs.replace(test, subject=label if test.subject in old else test.subject) for test in results.tests
+    ]
     return msgspec.structs.replace(results, workloads=tuple(workloads), tests=tuple(tests))
-
-
-def _new(subject: str) -> str:
-    return Timer.DEVICE.label if subject == "device time" else subject
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------

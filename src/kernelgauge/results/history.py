@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import ResultsError, StorageError, printable, printable_url
-from ..files import write_atomically
 from ..judge import Status, Verdict, observe
 from ..judge.baseline import compare
 from ..run import Fingerprint, Timer, is_duration
 from . import Results, WorkloadResult, started
+from .files import write_atomically
 
 __all__ = ["Chart", "Night", "Series", "Trends", "add_to_history", "open_history", "read_trends"]
 
@@ -122,7 +122,7 @@ def _row(workload: WorkloadResult) -> dict[str, Any]:
 def _times(workload: WorkloadResult, timer: Timer) -> dict[str, Any]:
     sample = workload.run.sample(timer) if workload.run else None
     summary = observe(sample) if sample else None
-    verdict = workload.verdict(timer.label)
+    verdict = workload.time_verdict(timer)
     change = verdict.change if verdict else None
     return {
         "mean_us": _rounded(summary.mean_us) if summary else None,

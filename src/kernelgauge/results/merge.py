@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import msgspec
 
-from ..files import is_file_name, write_atomically
 from ..judge import Status, compare, worst
 from ..workload import Share
 from . import Results, TestResult, WorkloadResult, started
+from .files import is_file_name, write_atomically
 
 __all__ = ["copy_traces", "find_problems", "join", "merge", "outcome", "with_trace_prefix"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .errors import MeasurementError, StorageError
+from ..errors import MeasurementError, StorageError
 
 __all__ = [
     "LOCKS",
