@@ -33,11 +33,12 @@ def measured(
     kernel: str = FUSED,
     device: str = "NVIDIA H200",
     headline: str = "GPU time",
+    subject: str = "GPU time",
     **changes: Any,
 ) -> WorkloadResult:
     """One workload on one GPU, with the verdict on its GPU time."""
     reasons = [("why", f"{kernel}  38.1 -> 55.4 us (+17.30): same kernel")] if status is Status.REGRESSED else []
-    said = verdict(status, headline=headline, workload=name, reasons=reasons, change=change or slower())
+    said = verdict(status, subject, headline, workload=name, reasons=reasons, change=change or slower())
     observed = run(workload=name, gpu=gpu, controls=dict(controls or pair()), machine=fingerprint(device=device))
     return workload(said, name=name, run=observed, **changes)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from kernelgauge.baselines import BaselineStore
-from kernelgauge.baselines.acceptance import load, pending, refusals, select, update
+from kernelgauge.baselines.acceptance import acceptable, load, pending, refusals, select, update
 from kernelgauge.errors import ResultsError, StorageError
 from kernelgauge.judge import (
     DECLARED,
@@ -25,7 +25,7 @@ from kernelgauge.judge import (
 )
 from kernelgauge.results import Results, TestResult, WorkloadResult, encode_results
 from kernelgauge.run import Timer
-from tests.builders import WORKLOAD, baseline, fingerprint, run
+from tests.builders import CONTROL_US, ELSEWHERE, WORKLOAD, baseline, fingerprint, run
 from tests.test_results import one_test, results, verdict, workload
 
 BEFORE, AFTER = "2026-11-20T10:00:00+00:00", "2026-11-20T12:00:00+00:00"
@@ -33,6 +33,7 @@ SLOWER, NOISY = (225.0, 225.1, 225.2, 225.3), (150.0, 250.0, 200.0, 260.0)
 DEVICE = "NVIDIA H200"
 B200 = fingerprint(device="NVIDIA B200")
 SUBJECTS = ("structure", *(timer.label for timer in Timer))
+SLOW_HOST = "this host was 72 times as slow as in the baseline (reference 14.0 -> 1008.0 us)"
 CONFLICT, NEWER = b"<<<<<<< HEAD\n", b'{"schema_version": 99}'
 
 
@@ -170,10 +171,23 @@ def test_refusals_keep_newer_file_and_replace_unreadable(store: BaselineStore) -
     assert refusals(told(passing()), passing(), store) == []
 
 
-def test_id_that_is_no_file_name_is_an_error(store: BaselineStore) -> None:
-    with pytest.raises(StorageError, match="becomes a file name"):
-        accept(store, told(passing(name="../../etc/x")), force=True)
-    assert content(store) == {}
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        ({"host_control_us": 2.9 * CONTROL_US}, []),
+        ({"host_control_us": 72 * CONTROL_US}, [SLOW_HOST]),
+        ({"host_control_us": CONTROL_US / 72}, []),
+        ({"host_control_us": 72 * CONTROL_US, "gpu": ELSEWHERE}, []),  # of that machine nothing is known
+    ],
+)
+def test_refusals_of_a_host_that_was_much_slower(store: BaselineStore, changes: Any, reasons: list[str]) -> None:
+    each = ran(**changes)
+    assert refusals(told(each), each, store) == []
+    accept(store, told(passing(), started_at=BEFORE))
+    found = told(each, started_at=AFTER)
+    assert refusals(found, each, store) == reasons
+    assert len(list(acceptable(found, store))) == 1  # a calibration knows the host by several processes
+    assert [*reviewed(store, found)[WORKLOAD].doubts] == reasons
 
 
 def updated(store: BaselineStore, *workloads: WorkloadResult, **changes: Any) -> dict[str, Action]:
@@ -291,7 +305,7 @@ def test_accept_of_doubtful_results_needs_force(store: BaselineStore, saved: Res
 def test_review_doubts_older_runs(store: BaselineStore, before: str, saved: list[Results], doubt: str) -> None:
     accept(store, told(passing(), started_at=before))
     kept = content(store)
-    doubts = "; ".join(reviewed(store, *saved)[WORKLOAD].refused)
+    doubts = "; ".join(reviewed(store, *saved)[WORKLOAD].doubts)
     assert doubts.startswith(doubt)
     assert bool(doubts) is bool(doubt)
     accept(store, *saved)
@@ -309,8 +323,8 @@ def test_select_to_add_asks_for_the_sensitivity(store: BaselineStore, sensitivit
 def test_accept_replaces_conflict_by_force_only(store: BaselineStore) -> None:
     path = spoil(store, CONFLICT)
     (doubt,) = accept(store, told(passing())).refused[0].doubts
-    assert "unresolved merge conflict: JSON is malformed" in doubt
-    assert f"; {path}; git checkout -- {path}" in doubt
+    assert "unresolved merge conflict: markers of git" in doubt
+    assert f"; {path}; git checkout --theirs -- {path}" in doubt
     assert path.read_bytes() == CONFLICT
     accept(store, told(passing()), force=True)
     assert stored(store).workload == WORKLOAD
@@ -327,37 +341,11 @@ def test_accepted_run_is_settled_from_then_on(store: BaselineStore) -> None:
     assert selected(store, slower())[0].plan == []
 
 
-OTHER = passing(name="b", suite="another")
-NOTHING = "nothing of perf was measured in the results that declare it no more"
-
-
-@pytest.mark.parametrize(
-    ("saved", "doubt"),
-    [
-        ([told(passing(), started_at=AFTER)], ""),
-        ([told(passing(), started_at=BEFORE)], "older than the baseline"),
-        *(
-            ([told(*others, started_at=AFTER, declared={"perf": (), "another": (WORKLOAD,)})], NOTHING)
-            for others in ((), (passing(suite="another"),), (workload(run=None, unavailable="needs triton"),))
-        ),
-        # Of another suite there are results that are newer: they say nothing of this one.
-        (
-            [told(passing(), started_at=BEFORE), told(OTHER, started_at=AFTER, declared={"another": ("b",)})],
-            "older than the baseline",
-        ),
-    ],
-)
-def test_vanished_baseline_with_doubts_stays_unless_forced(
-    store: BaselineStore, saved: list[Results], doubt: str
-) -> None:
-    accept(store, told(passing(name="a"), passing(), started_at=AFTER))
-    gone = reviewed(store, *saved)["a"]
-    assert gone.group is Group.VANISHED
-    assert doubt in "; ".join(gone.doubts)
-    accept(store, *saved)
-    assert ("a" in content(store)) is bool(doubt)
-    accept(store, *saved, force=True)
-    assert "a" not in content(store)
+def test_accept_removes_what_is_declared_no_more(store: BaselineStore) -> None:
+    accept(store, told(passing(name="a"), passing()))
+    assert reviewed(store, told(passing()))["a"].group is Group.VANISHED
+    accept(store, told(passing()))
+    assert set(content(store)) == {WORKLOAD}
 
 
 def test_run_cut_short_makes_nothing_vanish(store: BaselineStore) -> None:
@@ -375,7 +363,7 @@ def test_accept_on_a_full_disk_replaces_no_file(store: BaselineStore, monkeypatc
         if len(written) == 2:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("kernelgauge.files.os.fsync", full)
+    monkeypatch.setattr("kernelgauge.results.files.os.fsync", full)
     with pytest.raises(StorageError, match="cannot write"):
         accept(store, told(passing()), told(ran(machine=B200), fingerprint=B200))
     monkeypatch.undo()

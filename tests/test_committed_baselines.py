@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.files import slug
 from kernelgauge.judge import decode_baseline, encode_baseline
+from kernelgauge.results.files import slug
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "baselines").glob("*/*.json"))

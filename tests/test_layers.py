@@ -25,7 +25,6 @@ PURE = [name for name in MODULES if name.startswith(("trace/", "judge/"))]
 # From the ground up. A part imports those below it and nothing else, in functions and under TYPE_CHECKING too.
 FLOORS = (
     "errors",
-    "files",
     "trace",
     "run",
     "judge",
@@ -73,6 +72,7 @@ def test_imports_are_found_in_any_scope() -> None:
 def test_package_has_few_entries() -> None:
     assert {part_of(name) for name in MODULES} == {"__init__", *FLOORS}
     assert len(MODULES) <= 75
+    assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= 16
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "__init__.py"])

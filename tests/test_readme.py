@@ -68,8 +68,6 @@ def test_quick_start_catches_a_slower_module(tmp_path: Path) -> None:
     assert "launches 3 -> 4" in said, said
     assert "benchmark: 1 tests" not in said  # pytest-benchmark's table comes with -v
     status, said = run(accept, tmp_path)
-    if "inconclusive" in said:  # on a busy machine a CPU's time is not accepted just so
-        status, said = run(f"{accept} --force", tmp_path)
     assert status == 0, said
     status, said = run(f"{check} -m structure", tmp_path)
     assert status == 0, said

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 WORKLOADS = [
@@ -43,11 +45,41 @@ def test_small_workloads_are_recorded_and_judged(tmp_path: Path) -> None:
     assert [line for line in failed if "test_latency.py" not in line] == []
 
 
+FLASH_ATTN = """
+import torch
+
+def flash_attn_func(q, k, v, causal):
+    rows = [each.transpose(1, 2) for each in (q, k, v)]
+    return torch.nn.functional.scaled_dot_product_attention(*rows, is_causal=causal).transpose(1, 2)
+"""
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_gallery_has_flash_attention_if_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_installed: bool
+) -> None:
+    if is_installed:
+        (tmp_path / "flash_attn.py").write_text(FLASH_ATTN, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples" / "gallery")
+    try:
+        flash = {each.pass_: each for each in import_module("gallery").WORKLOADS if each.variant == "flash"}
+        assert set(flash) == ({"forward", "train"} if is_installed else set())
+        for each in flash.values():
+            assert each.reference is not None
+            rows = [torch.randn(1, 2, 16, 8) for _ in "qkv"]
+            torch.testing.assert_close(each.build()(*rows), each.reference()(*rows))
+    finally:
+        for name in ("gallery", "layers", "flash_attn"):
+            sys.modules.pop(name, None)
+
+
 @pytest.mark.timeout(700)
 def test_gallery_runs_on_the_cpu(tmp_path: Path) -> None:
     chosen = "rms_norm or rope or lm_head or chunks or norm_runs"
     judged = run_suite(tmp_path, "-m", "not timing", "-v", suite="examples/gallery", chosen=chosen)
     assert judged.returncode == 0, judged.stdout
+    assert judged.stdout.count("flash-attn is not installed") == 1
     for test in ("test_eager_norm_runs_a_kernel_for_each_op", "test_fused_norm_runs_one_kernel"):
         assert f"::{test}[rms_norm-" in judged.stdout
     assert "test_result_matches_float64[lm_head-eager-train-fp32-32x64x512]" in judged.stdout

@@ -45,7 +45,7 @@ def lanes() -> list[Lane]:
         compiles = sum(entry["draws"] for entry in entries)
         for index, entry in enumerate(entries):
             tuned = f", autotuner's choice in {entry['draws']} of {compiles}" if len(entries) > 1 else ""
-            title = f"{variant}: {len(entry['kernels'])} kernels{tuned}"
+            title = f"{variant}: {len(entry['kernels'])} launches{tuned}"
             found.append(Lane(title, tuple(_drawn(kernel, is_slower=index > 0) for kernel in entry["kernels"])))
     return found
 

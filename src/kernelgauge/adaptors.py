@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 from .errors import WorkloadError
 from .workload import Pass, Workload, to_name
@@ -37,71 +38,56 @@ def perf_report(benchmark: Any) -> list[Workload]:
     import triton.testing
 
     if isinstance(benchmark, (str, Path)):
-        with _replaced([(triton.testing.Mark, "run", lambda *_, **__: None)]):
+        with patch.object(triton.testing.Mark, "run"):
             module = _imported(Path(benchmark))
         marks = [each for each in vars(module).values() if isinstance(each, triton.testing.Mark)]
         return [workload for mark in marks for workload in perf_report(mark)]
     plots = benchmark.benchmarks if isinstance(benchmark.benchmarks, (list, tuple)) else [benchmark.benchmarks]
-    return [
-        _of_point(benchmark.fn, plot, dict(zip(plot.x_names, _values(x, plot), strict=True)), line)
-        for plot in plots
-        for x in plot.x_vals
-        for line in plot.line_vals
-    ]
+    return [_of_point(benchmark.fn, plot, x, line) for plot in plots for x in plot.x_vals for line in plot.line_vals]
 
 
-def _values(x: Any, plot: Any) -> Sequence[Any]:
-    """Return a value for each name of the x axis; one that is no sequence is that of all."""
-    return x if isinstance(x, (list, tuple)) else [x] * len(plot.x_names)
-
-
-def _of_point(function: Callable[..., Any], plot: Any, x: Mapping[str, Any], line: Any) -> Workload:
-    numbers = tuple(value for value in x.values() if isinstance(value, int))
-    others = (str(value) for value in x.values() if not isinstance(value, int))
+def _of_point(function: Callable[..., Any], plot: Any, x: Any, line: Any) -> Workload:
+    """Return the workload of a point of a plot, whose x is a value for each name of the x axis, or one for all."""
+    values = x if isinstance(x, (list, tuple)) else [x] * len(plot.x_names)
+    named = dict(zip(plot.x_names, values, strict=True)) | {plot.line_arg: line} | plot.args
+    others = (str(value) for value in values if not isinstance(value, int))
     return Workload(
         module=to_name("-".join((plot.plot_name or function.__name__, *others))),
         variant=to_name(str(line)),
-        build=partial(_obtained, function, **x, **{plot.line_arg: line}, **plot.args),
+        build=partial(_timed_by, function, named),
         inputs=tuple,
-        shape=numbers,
+        shape=tuple(value for value in values if isinstance(value, int)),
         dtype=None,
     )
 
 
-class _Obtained(BaseException):
-    """Ends a benchmark once it gives away what it times. No `except Exception` of its own may stop it."""
-
-    def __init__(self, function: Callable[[], Any], grad_to_none: Any) -> None:
-        super().__init__()
-        self.function, self.grad_to_none = function, grad_to_none
+class _Timed(BaseException):
+    """Ends a benchmark at what it times: a function, and tensors. No `except Exception` of its own may stop it."""
 
 
-def _obtained(function: Callable[..., Any], /, **named: Any) -> Callable[[], Any]:
+def _timed_by(function: Callable[..., Any], named: Mapping[str, Any]) -> Callable[[], Any]:
     """Run a benchmark up to its first `do_bench`, whatever name it has there, and return what it would time."""
     import torch
     import triton.testing
 
     def stand_in(fn: Callable[[], Any], *_: Any, grad_to_none: Any = None, **__: Any) -> None:
-        raise _Obtained(fn, grad_to_none)
+        raise _Timed(fn, tuple(grad_to_none or ()))
 
     timers = (triton.testing.do_bench, triton.testing.do_bench_cudagraph)
-    owners = {triton.testing, sys.modules.get(function.__module__, triton.testing)}
-    places = [
-        (owner, name, stand_in)
-        for owner in owners
-        for name, value in vars(owner).items()
-        if any(value is timer for timer in timers)
-    ]
-    stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
     try:
-        with _replaced(places), torch.enable_grad():
+        with ExitStack() as stack:
+            if (
+                torch.cuda.is_available()
+            ):  # some benchmarks make another stream current, on which they fill their tensors
+                stack.callback(torch.cuda.set_stream, torch.cuda.current_stream())
+                stack.callback(torch.cuda.synchronize)
+            for owner in {triton.testing, sys.modules.get(function.__module__, triton.testing)}:
+                for name in [name for name, value in vars(owner).items() if any(value is each for each in timers)]:
+                    stack.enter_context(patch.object(owner, name, stand_in))
+            stack.enter_context(torch.enable_grad())
             function(**named)
-    except _Obtained as obtained:
-        return _with_gradients(obtained.function, tuple(obtained.grad_to_none or ()))
-    finally:
-        if stream is not None:  # some benchmarks make another one current, on which they filled their tensors
-            torch.cuda.synchronize()
-            torch.cuda.set_stream(stream)
+    except _Timed as timed:
+        return _with_gradients(*timed.args)
     raise WorkloadError("the benchmark never called do_bench", expected="a function that calls triton.testing.do_bench")
 
 
@@ -205,19 +191,6 @@ def tritonbench(operator: str, *arguments: str, inputs: Sequence[int] = (0,)) ->
 
 
 # -- scripts ----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _replaced(places: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Put other values into attributes, and the former ones back."""
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
-    for owner, name, value in places:
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
 
 
 def _imported(script: Path) -> ModuleType:

@@ -51,7 +51,17 @@ class Timer(str, Enum):
 
     @property
     def label(self) -> str:
-        return "GPU time" if self is Timer.DEVICE else self.value.replace("_", " ")
+        """What the time is called on a GPU."""
+        return self.labels[0]
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """What the time is called on a GPU, and on a CPU: there, the time of the ops stands for that of the kernels."""
+        other = self.value.replace("_", " ")
+        return ("GPU time", "CPU time") if self is Timer.DEVICE else (other, other)
+
+    def label_on(self, fingerprint: Fingerprint) -> str:
+        return self.labels[fingerprint.arch == "cpu"]
 
     @property
     def statistic(self) -> Statistic:
@@ -320,6 +330,10 @@ class Run(msgspec.Struct, frozen=True):
         """The machine that its times are of: the GPU, or the host where there is none."""
         return self.gpu or self.host
 
+    def label(self, timer: Timer) -> str:
+        """Return what a time is called on this machine."""
+        return timer.label_on(self.fingerprint)
+
     def sample(self, timer: Timer) -> Sample | None:
         return self.samples.get(timer)
 
@@ -330,7 +344,7 @@ class Run(msgspec.Struct, frozen=True):
         """
         if timer not in self.samples:
             raise MeasurementError(
-                f"{self.workload}: {timer.label} was not measured",
+                f"{self.workload}: {self.label(timer)} was not measured",
                 got=self.incomplete,
                 expected="the mark timing on the test that reads it, and a device that has this timer",
             )

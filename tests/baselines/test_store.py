@@ -38,9 +38,8 @@ def written(store: BaselineStore, content: bytes, workload: str = WORKLOAD) -> P
         pytest.param("k" * 10_000, "k" * 200, id="longer than a file system takes"),
     ],
 )
-@pytest.mark.parametrize("workload", [WORKLOAD, "x", "v1.5_a"])
-def test_path_is_in_the_folder_of_its_device(store: BaselineStore, device: str, folder: str, workload: str) -> None:
-    assert store.path(device, workload) == store.root / folder / f"{workload}.json"
+def test_path_is_in_the_folder_of_its_device(store: BaselineStore, device: str, folder: str) -> None:
+    assert store.path(device, "v1.5_a") == store.root / folder / "v1.5_a.json"
 
 
 @pytest.mark.parametrize(
@@ -76,16 +75,8 @@ def a_folder(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        *(
-            (lambda path, content=content: path.write_bytes(content), said)
-            for content, said in (
-                (b"", "an empty file"),
-                (b"{", "cannot be read"),
-                (b"<<<<<<< HEAD\n", "merge conflict"),
-                (b'{"schema_version": 99}', "a newer version"),
-                (encode_baseline(baseline(workload="another")), "belongs to another workload"),
-            )
-        ),
+        (lambda path: path.write_bytes(b'{"schema_version": 99}'), "a newer version"),
+        (lambda path: path.write_bytes(encode_baseline(baseline(workload="another"))), "belongs to another workload"),
         (a_folder, "cannot be read"),
     ],
 )

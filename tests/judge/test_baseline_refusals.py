@@ -79,7 +79,9 @@ def test_decode_of_something_else_is_refused(content: bytes) -> None:
 def test_decode_of_empty_file_or_conflict_says_so() -> None:
     for content in (b"", b"  \n\t"):
         assert refusal(content).got == "an empty file"
-    assert refusal(b"<<<<<<< HEAD\n" + WHOLE).what == "the baseline holds an unresolved merge conflict"
+    conflict = refusal(b"<<<<<<< HEAD\n" + WHOLE)
+    assert conflict.what == "the baseline holds an unresolved merge conflict"
+    assert f"git checkout --theirs -- {WHERE}" in str(conflict.next_command)  # git refuses an unmerged path without it
 
 
 @pytest.mark.parametrize(

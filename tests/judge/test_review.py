@@ -52,7 +52,12 @@ def reviewed(old: Baseline | BaselineError | None, new: Baseline | None, **chang
 )
 def test_review_group_is_what_moved_most(changes: dict[str, Any], group: Group) -> None:
     found = reviewed(measured(at="before"), measured(**changes))
-    assert (found.group, found.refused, found.waits) == (group, (), bool(changes))
+    assert (found.group, found.doubts, found.waits) == (group, (), bool(changes))
+
+
+def test_run_without_times_is_not_slower() -> None:
+    found = reviewed(measured(at="before"), measured(samples={}))
+    assert (found.group, found.evidence, found.waits) == (Group.SAME_SPEED, (), False)
 
 
 INCONCLUSIVE = "GPU time: inconclusive"
@@ -61,30 +66,31 @@ ASKED = Limits(sensitivity={Timer.DEVICE: 9.0})
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "changes", "never", "doubts"),
+    ("old", "new", "changes", "doubts", "can_be_forced"),
     [
-        (None, {}, {"doubts": ("a test failed",), "never": ("no file name",)}, ("no file name",), ("a test failed",)),
-        (CONFLICT, {}, {}, (), ("it holds a merge conflict; git checkout",)),
-        (NewerBaselineError("written by a newer version"), {}, {}, ("written by a newer version",), ()),
-        (measured(), {"device": NOISY}, {}, (), (INCONCLUSIVE,)),
-        (measured(), {"device": NOISY}, {"limits": ASKED}, (), ()),
+        (None, {}, {"doubts": ("a test failed",)}, ("a test failed",), True),
+        (CONFLICT, {}, {}, ("it holds a merge conflict; git checkout",), True),
+        (NewerBaselineError("written by a newer version"), {}, {}, ("written by a newer version",), False),
+        (measured(), {"device": NOISY}, {}, (INCONCLUSIVE,), True),
+        (measured(), {"device": NOISY}, {"limits": ASKED}, (), True),
+        (measured(), {"device": NOISY, "counts": counts(launches=5)}, {}, (), True),  # another time is no surprise
     ],
 )
-def test_review_refuses_for_these_reasons(old: Any, new: Any, changes: Any, never: Any, doubts: Any) -> None:
+def test_review_refuses_for_these_reasons(old: Any, new: Any, changes: Any, doubts: Any, can_be_forced: bool) -> None:
     found = reviewed(old, measured(at="after", **new), **changes)
-    assert (found.never, found.doubts, found.refused) == (never, doubts, never + doubts)
+    assert (found.doubts, found.change is not None) == (doubts, can_be_forced)
 
 
 def test_review_of_the_stored_run_is_settled() -> None:
     noisy = measured(device=NOISY)
     found = reviewed(noisy, noisy, doubts=(INCONCLUSIVE,))
-    assert (found.group, found.refused, found.evidence) == (Group.SAME_SPEED, (), ("accepted already",))
+    assert (found.group, found.doubts, found.evidence) == (Group.SAME_SPEED, (), ("accepted already",))
     assert found.change.action is Action.KEEP
     again = reviewed(noisy, measured(at="another", device=NOISY))
-    assert (again.group, again.refused) == (Group.SPEED, (INCONCLUSIVE,))  # what is not known is not as fast
+    assert (again.group, again.doubts) == (Group.SPEED, (INCONCLUSIVE,))  # what is not known is not as fast
 
 
 def test_review_names_a_file_it_cannot_read_and_leaves_others() -> None:
     stored = {"x": BaselineError("truncated"), "elsewhere": measured(workload="elsewhere")}
     (found,) = reviewed_all(stored, declared={"other": []}).reviewed
-    assert (found.workload, found.group, found.never) == ("x", Group.NOT_MEASURED, ("truncated",))
+    assert (found.workload, found.group, found.doubts) == ("x", Group.NOT_MEASURED, ("truncated",))

@@ -120,6 +120,8 @@ def test_pass_names_the_slowdown_that_would_have_failed() -> None:
     shown = float(verdict.headline.rpartition("+")[2].removesuffix(" % or more would have failed"))
     assert sensitivity(verdict) <= shown / 100 <= 1.1 * sensitivity(verdict)  # rounded up
     assert judged(1 + 1.5 * sensitivity(verdict)).status is Status.REGRESSED
+    change = change_of(judged(1.05))
+    assert 0.04 < (change.low or 0.0) < change.estimate < (change.high or 0.0) < 0.06
 
 
 def test_sensitivity_beyond_what_is_asked_is_undecided() -> None:

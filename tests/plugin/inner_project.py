@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,8 +167,10 @@ class Project:
         return said
 
     def run_command(self, command: str) -> pytest.RunResult:
-        """Run a command that a message proposed."""
+        """Run a command that a message proposed, in the current folder."""
         program, *arguments = shlex.split(command)
+        if program == "kernelgauge":
+            return self.pytester.run(sys.executable, "-m", program, *arguments)
         assert program == "pytest"
         return self.pytester.runpytest_inprocess(*arguments)
 
@@ -246,7 +249,7 @@ def table_verdict(result: pytest.RunResult, workload: str) -> str | None:
     if not rows:
         return None
     ((status, subjects),) = (
-        found.groups() for row in rows if (found := re.search(r" ([A-Z][A-Z_]{3,}|-$)(?: +(\S.*))?$", row))
+        found.groups() for row in rows if (found := re.search(r" ([A-Z][A-Z_]{3,}(?: \(.*\))?|-$)(?: +(\S.*))?$", row))
     )
     about = [line.partition(": ")[2] for line in after_title if line.startswith(f"{status}  {workload}: ")]
     return f"{status} {(about or [subjects or ''])[0]}".rstrip()

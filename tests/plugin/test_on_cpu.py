@@ -14,7 +14,7 @@ def linear(variant, rows, on_cpu=None, **fields):
 def pytest_kernelgauge_workloads():
     return [
         linear("eager", 4096, linear("eager", 16, "the size of a GPU", dtype="fp32"), matrix="full"),
-        linear("compiled", 4096, linear("compiled", 16, dtype="fp32")),
+        linear("compiled", 4096, linear("compiled", 16, dtype="fp32"), faster_than="eager"),
         linear("triton", 4096, "Triton code"),
         linear("compiled", 8192, linear("compiled", 16, dtype="fp32")),  # the same form
         linear("any", 8),
@@ -62,5 +62,6 @@ def test_cpu_gets_the_workloads_sized_for_it(
 
 def test_cpu_says_in_one_line_what_differs(suite: pytest.Pytester) -> None:
     result = suite.runpytest("--perf-device", "cpu", "--collect-only")
-    said = "on a CPU: 4 tests that need a GPU are deselected; smaller workloads: linear-compiled-fp32-16"
+    small = "linear-compiled-fp32-16"
+    said = f"on a CPU: 4 tests that need a GPU are deselected; smaller workloads: {small}; faster_than is not tested for {small}"
     assert [line for line in result.outlines if line.startswith("on a CPU")] == [said]

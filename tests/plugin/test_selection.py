@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.plugin.inner_project import ID, IDS, Project, told, two_modules
@@ -59,6 +61,13 @@ def test_sibling_is_measured_on_demand_alone_and_once(project: Project) -> None:
     assert project.measured_together() == [[IDS[1]], [ID]]
 
 
+def test_calibration_does_not_measure_a_ratio(project: Project) -> None:
+    project.tell(told(), told(variant="compiled", faster_than="eager"))
+    project.write("test_ratio.py", "from kernelgauge.standard import test_faster_than_other_variant\n")
+    project.run("--perf-calibrate=c", "-k", "compiled")
+    assert project.measured_together() == [[IDS[1]]]
+
+
 @pytest.mark.parametrize(
     ("mark", "chosen"),
     [
@@ -74,6 +83,17 @@ def test_mark_chooses_workloads_by_field(project: Project, mark: str, chosen: li
     project.run()
     assert [case.parameters for case in project.cases()] == chosen
     assert project.measured() == []
+
+
+def test_proposed_command_selects_one_workload_alone(project: Project) -> None:
+    project.tell(told(), told("gated-mlp"))
+    project.record()
+    project.tell(told(gelu_us=30.0), told("gated-mlp"))
+    said = project.run().stdout.str()
+    (command,) = set(re.findall(r"accept   kernelgauge accept (.*)", said))
+    assert command == f"-k '[{ID}]'"
+    project.run("-k", f"[{ID}]")
+    assert project.measured_together()[-1] == [ID]
 
 
 def test_shards_divide_the_suite(project: Project) -> None:
@@ -220,7 +240,11 @@ BY_NAME = ("*takes fields by name, and at least one", "*test_it*")
         ("WORKLOADS", "workloads('mlp')", BY_NAME),
         ("WORKLOADS", "workloads", BY_NAME),
         ("WORKLOADS", "workloads(modul='mlp')", ("*a workload has no field modul", "*test_it*")),
-        ("WORKLOADS", "workloads(variant='compield')", ("*selects no workload, so its test would never run",)),
+        (
+            "WORKLOADS",
+            "workloads(variant='compield')",
+            ("*the mark matches no workload; modules: *", "*@pytest.mark.workloads(variant='compield')"),
+        ),
     ],
 )
 def test_wrong_declaration_is_a_usage_error(

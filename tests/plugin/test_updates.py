@@ -167,7 +167,12 @@ def test_proposed_command_accepts_that_workload_only(project: Project, suite: st
         assert (project.root / "elsewhere" / "reports" / "latest" / "traces" / f"{ID}.txt").exists()
         assert not (project.root / "baselines").exists()
         assert not (project.root / "reports").exists()
-    assert project.run_command(accept_command(failed)).ret == pytest.ExitCode.OK
+    accepted = project.run_command(accept_command(failed))
+    if "::" in suite:  # the other times were not measured: the refusal says how to go on
+        (line,) = (line for line in accepted.outlines if line.startswith("to measure it again"))
+        project.run_command(f"{line.partition(': ')[2]}")
+        accepted = project.run_command(accept_command(failed))
+    assert accepted.ret == pytest.ExitCode.OK
     assert project.run("-k", f"{ID}]", *arguments, suite=suite).ret == pytest.ExitCode.OK
     assert (folder / f"{ID}0.json").read_bytes() == other
 
@@ -180,3 +185,59 @@ def test_proposed_command_works_where_pytest_was_started(project: Project, monke
     failed = project.pytester.runpytest_inprocess()
     assert failed.ret == pytest.ExitCode.TESTS_FAILED
     assert project.run_command(accept_command(failed)).ret == pytest.ExitCode.OK
+
+
+def test_failure_without_times_proposes_to_measure_them_first(project: Project) -> None:
+    project.record()
+    project.tell(told(counts={"synchronizations": 1}))
+    failed = project.run("-m", "structure")
+    assert failed.ret == pytest.ExitCode.TESTS_FAILED
+    failed.stdout.fnmatch_lines(
+        [f"  accept   pytest perf -k {ID}   (measures its times too)", f"  {'':8} kernelgauge accept -k {ID}"]
+    )
+    measure, accept = f"pytest perf -k {ID}", f"kernelgauge accept -k {ID}"
+    assert f"{measure}; {accept}" in (project.latest / "report.md").read_text()
+    project.run_command(measure)
+    assert project.run_command(accept).ret == pytest.ExitCode.OK
+    assert project.run().ret == pytest.ExitCode.OK
+
+
+def test_failed_declaration_says_what_to_declare(project: Project) -> None:
+    project.tell(
+        told(counts={"graph_breaks": 2}), told("other", kinds=("gemm",)), told("third", counts={"recompiles": 1})
+    )
+    said = project.run("-m", "structure").stdout
+    said.fnmatch_lines(
+        [
+            "*why      graph breaks: got 2, expected 0",
+            "*next     if you want this, declare it: Workload(..., graph_breaks=2)",
+            "*next     if you want this, declare it: another Expectation",
+        ]
+    )
+    assert str(said).count("declare it") == 2  # a recompile is declared by nobody
+
+
+def test_update_refuses_a_host_that_was_many_times_slower(project: Project) -> None:
+    project.tell(told(), told("linear"))
+    project.record()
+    before = project.stored()
+    project.tell(told(counts={"synchronizations": 1}), told("linear"), told("new"))
+    told_suite = project.root / "perf" / "test_perf.py"
+    told_suite.write_text(told_suite.read_text().replace("(20.0,) * 4", "(1440.0,) * 4"))
+    result = project.run("--perf-update")
+    slow = "this host was 72 times as slow as in the baseline (reference 20.0 -> 1440.0 us)"
+    result.stdout.fnmatch_lines(
+        [
+            f"not stored: {ID}: {slow}",
+            f"not stored: {LINEAR}: {slow}",
+            "measure it again on a quiet machine, or store it as it is: kernelgauge accept --force",
+            "1 written to *",
+        ]
+    )
+    assert {name: content for name, content in project.stored().items() if name in before} == before
+    assert set(project.stored()) - set(before) == {"new-eager-bf16-4x8"}  # of which nothing is known here
+    refused = project.run_command("kernelgauge accept")
+    assert refused.ret == 1
+    refused.stdout.fnmatch_lines([f"refused: {ID}: *{slow}*"])
+    assert project.run_command("kernelgauge accept --force").ret == 0
+    assert project.stored() != before

@@ -39,7 +39,7 @@ FAULTS = {
             "slower-eager-bf16-4x8: REGRESSED  GPU time 10.0 -> 11.5 us  +15.00 %*",
             "  cause    the same kernel, slower: a_gelu  4.0 -> 5.5 us (+1.5 us)",
             "  baseline baselines/told-gpu/slower-eager-bf16-4x8.json*",
-            "  accept   pytest perf*slower-eager-bf16-4x8*--perf-update",
+            "  accept   kernelgauge accept -k slower-eager-bf16-4x8",
         ),
         confirmed=True,
     ),
@@ -252,6 +252,7 @@ def test_unknown_gpu_skips_host_clocks_and_hints(project: Project) -> None:
                 assert case.outcome == "skipped"
                 assert "not judged: the baseline does not know this machine" in case.message
         assert table_verdict(result, ID) == "PASS"
+        assert "host times not judged in 2 of 2 workloads: -rs says why" in result.outlines
         assert sum(HINT in line for line in result.outlines) == 1
         assert "the baselines do not know this GPU: another" in result.outlines
     project.tell(told(gelu_us=14.0), told("linear"), gpu="another", **h200)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.files import LOCKS, GpuLock
 from kernelgauge.judge import Status
 from kernelgauge.measure.device import CpuDevice
 from kernelgauge.plugin.options import Options
 from kernelgauge.plugin.session import Session
+from kernelgauge.results.files import LOCKS, GpuLock
 from tests.plugin.inner_project import IDS, Project, told, two_modules
 
 pytest.importorskip("xdist")
@@ -257,7 +257,7 @@ def test_gpus_of_two_models_are_no_one_run(project: Project) -> None:
 def test_two_runs_on_one_gpu_wait_for_each_other(project: Project) -> None:
     lock = GpuLock(Path(os.environ[LOCKS]))
     lock.hold("told")
-    impatient = "import kernelgauge.files\nkernelgauge.files.GpuLock.__init__.__kwdefaults__['patience_s'] = 0.3\n"
+    impatient = "import kernelgauge.results.files\nkernelgauge.results.files.GpuLock.__init__.__kwdefaults__['patience_s'] = 0.3\n"
     project.add_to_conftest(impatient, first=True)
     result = project.pytester.runpytest_subprocess("perf")
     assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -138,7 +138,7 @@ def inputs():
 
 
 def make_workload(told):
-    fields = {name: told[name] for name in ("module", "variant", "matrix")}
+    fields = {name: told.get(name) for name in ("module", "variant", "matrix", "faster_than")}
     expected = Expectation("seen somewhere", kinds=tuple(told["expected_kinds"]))
     return Workload(build=build, inputs=inputs, shape=tuple(told["shape"]), expectations=(expected,), **fields)
 

@@ -9,7 +9,7 @@ import pytest
 
 from kernelgauge.judge import Baseline
 from kernelgauge.report.baselines import calibration_text, choices_text
-from tests.builders import FUSED, calibrated, drawn, run
+from tests.builders import FUSED, calibrated, drawn, fingerprint, run
 
 QUIET = (200.0, 200.1, 199.9, 200.0) * 2
 replace = msgspec.structs.replace
@@ -29,6 +29,15 @@ def test_gpu_time_on_another_gpu_needs_a_larger_change() -> None:
     for timer in ("host dispatch", "end to end"):  # there is no number for a host clock elsewhere
         assert columns(drawn({1024: 10}), timer)[3] == float("inf")
     assert columns(drawn({1024: 10}), comparisons=1000)[3] > there > columns(drawn({1024: 10}), comparisons=1)[3]
+
+
+def test_calibration_of_a_cpu_names_no_gpu() -> None:
+    stored = calibrated([run(machine=fingerprint(arch="cpu")) for _ in range(2)], suite="perf")
+    text = calibration_text({"mlp": stored}, comparisons=2, width=100, color=False)
+    assert "mlp      CPU time" in text
+    assert "other\n" in text
+    assert "host %" in text
+    assert "GPU" not in text
 
 
 def test_sensitivity_ignores_a_process_on_a_slow_host() -> None:

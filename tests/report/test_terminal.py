@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from kernelgauge.judge import Action, PlannedChange, RelativeChange, Status
+from kernelgauge.judge import Action, PlannedChange, RelativeChange, Status, compare, judge_time
 from kernelgauge.report.baselines import plan_text
+from kernelgauge.report.html import html
+from kernelgauge.report.markdown import github_annotations, summary_markdown
 from kernelgauge.report.terminal import summary
-from kernelgauge.results import WorkloadResult
-from kernelgauge.run import Conditions
+from kernelgauge.results import Results, WorkloadResult
+from kernelgauge.run import Conditions, Timer
 from tests.builders import H200, baseline, calibrated, counts, fingerprint, mlp_kernels, run
 from tests.test_results import results, verdict, workload
 
@@ -22,8 +24,12 @@ MACHINE = "NVIDIA H200, driver 580.159.04, CUDA 13.0, torch 2.11.0+cu130, triton
 
 
 def shown(*workloads: WorkloadResult, width: int = 80, color: bool = False, **changes: Any) -> str:
-    found = summary(results(*workloads, **changes), width=width, color=color, failures=False)
-    return "".join(f"{block.text}\n" for block in found)
+    return shown_of(results(*workloads, **changes), width=width, color=color)
+
+
+def shown_of(found: Results, *, width: int = 80, color: bool = False, failures: bool = False) -> str:
+    blocks = summary(found, width=width, color=color, failures=failures)
+    return "".join(f"{block.text}\n" for block in blocks)
 
 
 def below(*workloads: WorkloadResult, **changes: Any) -> list[str]:
@@ -53,19 +59,73 @@ def test_summary_table_layout() -> None:
         workload(verdict(Status.INVALID, "measurement"), name="mlp-liger-bf16-1", run=None),
     ) == (
         f"{MACHINE}\n"
-        "                                       GPU   base-\n"
-        "workload                     kernels    us line us change verdict   about\n"
-        "mlp-eager-bf16-8x32x64             4 205.1   205.1 +8.1 % REGRESSED GPU time\n"
-        "linear-eager-bf16-1024x32x64       1   2.7   205.1 +0.7 % PASS\n"
-        "mlp-liger-bf16-1                   -     -       -      - INVALID   measurement\n"
+        "                                        GPU   base-\n"
+        "workload                     launches    us line us change verdict   about\n"
+        "mlp-eager-bf16-8x32x64              4 205.1   205.1 +8.1 % REGRESSED GPU time\n"
+        "linear-eager-bf16-1024x32x64        1   2.7   205.1 +0.7 % PASS\n"
+        "mlp-liger-bf16-1                    -     -       -      - INVALID   measurement\n"
     )
 
 
-def test_summary_of_a_cpu_names_no_gpu() -> None:
+def test_reports_of_a_cpu_name_no_gpu() -> None:
     cpu = fingerprint(device="CPU", arch="cpu", driver=None, cuda=None)
-    said = shown(workload(name="a", run=run(workload="a", machine=cpu)), fingerprint=cpu)
+    before = baseline(workload="a", machine=cpu)
+    slower = run(workload="a", machine=cpu, device=(410.0, 410.4), incomplete="interrupted")
+    verdicts = [judge_time(timer, slower, before, compare(cpu, cpu)) for timer in Timer]
+    lost = run(workload="b", machine=cpu, device=None, incomplete="interrupted")
+    verdicts.append(judge_time(Timer.DEVICE, lost, before, compare(cpu, cpu)))
+    found = [results(workload(*verdicts, name="a", run=slower, baseline=before), fingerprint=cpu, gpu=None)]
+    assert [verdict.subject for verdict in verdicts] == ["CPU time", "end to end", "host dispatch", "CPU time"]
+
+    said = shown_of(*found, failures=True)
     assert " CPU   base-" in said
-    assert "GPU" not in said
+    assert "a: REGRESSED  CPU time 205.1 -> 410.2 us" in said
+    page = html(found)
+    script = page[page.index("<style>") : page.index("</style>")]  # of any report
+    others = [summary_markdown(found), *github_annotations(found), page.replace(script, "")]
+    for text in (said, *others):
+        assert "CPU time" in text
+        assert "GPU" not in text
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        ({}, "PASS (time not judged)"),
+        ({"GPU time": Status.NOT_JUDGED, "end to end": Status.NOT_JUDGED}, "PASS (time not judged)"),
+        ({"GPU time": Status.PASS, "end to end": Status.PASS, "host dispatch": Status.PASS}, "PASS"),
+        ({"GPU time": Status.PASS, "end to end": Status.NOT_JUDGED}, "PASS"),
+        ({"GPU time": Status.IMPROVED, "end to end": Status.NOT_JUDGED}, "IMPROVED"),
+        ({"GPU time": Status.REGRESSED, "end to end": Status.NOT_JUDGED}, "REGRESSED"),
+    ],
+)
+def test_pass_says_which_times_were_not_judged(statuses: dict[str, Status], expected: str) -> None:
+    times = [verdict(status, subject) for subject, status in statuses.items()]
+    found = results(workload(verdict(Status.PASS, "structure"), *times))
+    assert f" {expected}\n" in shown_of(found, width=120).replace(" GPU time\n", "\n")
+    assert f"| {expected} |" in summary_markdown([found]).replace("<br>GPU time", "")
+    assert f"1 workload (1 {expected})" in summary_markdown([found])
+    assert f'<span class="badge s-{expected.partition(" ")[0].lower()}">{expected}</span>' in html([found])
+
+
+def test_pass_without_times_keeps_long_names_whole() -> None:
+    name = "mlp-compiled-bf16-64x128x768x3072"
+    lines = shown(workload(verdict(Status.PASS, "structure", workload=name), name=name)).splitlines()
+    assert [line.split() for line in lines[-2:]] == [
+        [name, "4", "205.1", "-", "-", "PASS", "*"],
+        ["*", "time", "not", "judged"],
+    ]
+
+
+def test_host_times_that_are_not_judged_are_said_once() -> None:
+    times = [
+        verdict(Status.PASS, "GPU time"),
+        verdict(Status.NOT_JUDGED, "end to end"),
+        verdict(Status.NOT_JUDGED, "host dispatch"),
+    ]
+    found = shown(workload(*times, name="a"), workload(*times, name="b"), workload(times[0], name="c"))
+    assert found.count("not judged") == 1
+    assert "host times not judged in 2 of 3 workloads: -rs says why" in found.splitlines()
 
 
 def test_summary_time_is_the_geometric_mean_of_replicates() -> None:

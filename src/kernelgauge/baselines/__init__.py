@@ -10,9 +10,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import BaselineError, StorageError
-from ..files import LONGEST_NAME, is_file_name, slug, unwritable, who_holds, write_files
 from ..judge.baseline import Baseline, decode_baseline, encode_baseline
 from ..judge.review import Action, PlannedChange
+from ..results.files import LONGEST_NAME, is_file_name, slug, unwritable, who_holds, write_files
 
 __all__ = ["BaselineStore"]
 
@@ -53,7 +53,8 @@ class BaselineStore:
                 expected="a regular file",
                 next_command=f"ls -l {path}",
             ) from error
-        return decode_baseline(content, where=str(path), workload=workload)
+        where = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+        return decode_baseline(content, where=where, workload=workload)
 
     def stored(self, device: str) -> dict[str, Baseline | BaselineError]:
         """Return every baseline of a device by workload id, or the error if its file cannot be used.

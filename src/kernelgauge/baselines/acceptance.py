@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import BaselineError, NewerBaselineError, ResultsError, UpdateRefused, printable
-from ..files import slug
 from ..judge import (
     DECLARED,
     Action,
@@ -25,8 +24,10 @@ from ..judge import (
     joined,
     plan_update,
     review,
+    slower_host,
 )
 from ..results import Results, WorkloadResult, find_results, moment, read_results, started
+from ..results.files import slug
 from ..run import Run
 from . import BaselineStore
 
@@ -75,26 +76,16 @@ def _review(together: Sequence[Results], store: BaselineStore) -> Review:
         for workload in results.workloads:
             found.setdefault(workload.id, []).append((results, workload))
     # A run that was cut short may not have collected all.
-    declared_by = {suite: results for results in together if not results.was_cut_short for suite in results.declared}
+    declared = {
+        suite: ids for results in together if not results.was_cut_short for suite, ids in results.declared.items()
+    }
     return review(
         device,
         [_candidate(each, stored.get(name)) for name, each in found.items()],
         stored,
-        {suite: results.declared[suite] for suite, results in declared_by.items()},
-        vanished_doubts={
-            name: tuple(_vanished_doubts(declared_by[old.suite], old))
-            for name, old in stored.items()
-            if isinstance(old, Baseline) and old.suite in declared_by
-        },
+        declared,
         comparisons=max(results.comparisons for results in together),
     )
-
-
-def _vanished_doubts(results: Results, old: Baseline) -> Iterator[str]:
-    """Yield what speaks against removing a baseline because these results do not declare it."""
-    yield from _order_doubts(results, old)
-    if not any(workload.suite == old.suite and workload.run is not None for workload in results.workloads):
-        yield f"nothing of {old.suite} was measured in the results that declare it no more"
 
 
 def _order_doubts(results: Results, old: Baseline | BaselineError | None) -> Iterator[str]:
@@ -110,8 +101,8 @@ def _candidate(found: Sequence[tuple[Results, WorkloadResult]], old: Baseline | 
     if not measured:
         workload = found[-1][1]
         why = _why_not_measured(workload)
-        evidence, never = ((why,), ()) if workload.unavailable is not None else ((), (why,))
-        return Candidate(workload.id, workload.suite, None, evidence=evidence, never=never)
+        evidence, doubts = ((why,), ()) if workload.unavailable is not None else ((), (why,))
+        return Candidate(workload.id, workload.suite, None, evidence=evidence, doubts=doubts)
     results, workload, _ = measured[-1]
     *others, newest = (_observed_baseline(*each) for each in measured)
     return Candidate(
@@ -120,7 +111,7 @@ def _candidate(found: Sequence[tuple[Results, WorkloadResult]], old: Baseline | 
         newest,
         tuple(others),
         limits=workload.limits,
-        doubts=tuple(dict.fromkeys(doubt for each in measured for doubt in _doubts(*each))),
+        doubts=(*dict.fromkeys(doubt for each in measured for doubt in _doubts(*each)), *_host_doubts(old, newest)),
         older=tuple(_order_doubts(results, old)),
     )
 
@@ -142,7 +133,7 @@ def select(
     refused: list[Reviewed] = []
     for each in filter(is_wanted, waiting.reviewed):
         checked = _to_add(each, waiting.comparisons) if add else each
-        if checked.never or (checked.doubts and not force):
+        if checked.doubts and not (force and checked.change is not None):
             refused.append(checked)
         elif checked.change is not None and checked.change.action is not Action.KEEP:
             plan.append(checked.change)
@@ -153,14 +144,14 @@ def _to_add(each: Reviewed, comparisons: int) -> Reviewed:
     """Return what adding the run of a workload to its baseline changes, and what speaks against it."""
     candidate, old = each.candidate, each.stored
     if candidate is None or candidate.observed is None:
-        return replace(each, doubts=(), never=(), change=None)
+        return replace(each, doubts=(), change=None)
     each = replace(each, doubts=candidate.doubts, change=None)
     try:
         whole = with_runs(
             old, [*candidate.others, candidate.observed], comparisons=comparisons, limits=candidate.limits
         )
     except ValueError as error:
-        return replace(each, never=(*each.never, f"it cannot be added: {error}"))
+        return replace(each, doubts=(*each.doubts, f"it cannot be added: {error}"))
     if whole == old:
         return each
     count = sum(len(entry.processes) for entry in whole.entries)
@@ -193,10 +184,14 @@ def update(
     if it cannot be written, `BaselineError` if the folder with those that are there cannot be listed.
     """
     with store.locked():
-        observed = [_observed_baseline(results, workload, run) for workload, run in acceptable(results, store)]
+        observed = [
+            _observed_baseline(results, workload, workload.run)
+            for workload in results.workloads
+            if workload.run is not None and not refusals(results, workload, store)
+        ]
         if not observed or results.fingerprint is None:
             raise UpdateRefused(
-                "nothing to store: no workload was measured in full and passed its claims", next_command=next_command
+                "nothing to store: no workload that was measured may become a baseline", next_command=next_command
             )
         device = results.fingerprint.device
         limits = {workload.id: workload.limits for workload in results.workloads}
@@ -208,24 +203,36 @@ def update(
 
 
 def acceptable(results: Results, store: BaselineStore) -> Iterator[tuple[WorkloadResult, Run]]:
-    """Yield the workloads that may become baselines as they are, each with its run."""
+    """Yield the workloads that a calibration may store, each with its run: several processes show what a host is like."""
     for workload in results.workloads:
-        if workload.run is not None and not refusals(results, workload, store):
+        if workload.run is not None and not refusals(results, workload, store, on_any_host=True):
             yield workload, workload.run
 
 
-def refusals(results: Results, workload: WorkloadResult, store: BaselineStore) -> list[str]:
-    """Return why a run may not become a baseline; empty if it may. A difference from the baseline is no reason."""
+def refusals(
+    results: Results, workload: WorkloadResult, store: BaselineStore, *, on_any_host: bool = False
+) -> list[str]:
+    """Return why a run may not become a baseline; empty if it may. A difference from the baseline is no reason.
+
+    `on_any_host`: also on one that was much slower than in the baseline.
+    """
     if workload.run is None:
         return [_why_not_measured(workload)]
-    newer: list[str] = []
+    found: list[str] = []
     try:
-        store.load(workload.run.fingerprint.device, workload.id)
+        old = store.load(workload.run.fingerprint.device, workload.id)
+        if not on_any_host:
+            found += _host_doubts(old, _observed_baseline(results, workload, workload.run))
     except NewerBaselineError as error:
-        newer = [f"{error.where}: {error.one_line}"]
+        found = [f"{error.where}: {error.one_line}"]
     except BaselineError:
         pass  # what cannot be read is what an update replaces
-    return [*newer, *_shortcomings(results, workload, workload.run)]
+    return [*found, *_shortcomings(results, workload, workload.run)]
+
+
+def _host_doubts(old: Baseline | BaselineError | None, new: Baseline) -> Iterator[str]:
+    if isinstance(old, Baseline) and (slower := slower_host(old, new)):
+        yield slower
 
 
 def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Iterator[str]:
@@ -249,7 +256,7 @@ def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Itera
     if not results.timers:
         yield "the results do not say which timers the device has: an older version of kernelgauge wrote them"
     for timer in missing:
-        yield f"{timer.label} was not measured ({run.incomplete or 'was its test deselected?'})"
+        yield f"{run.label(timer)} was not measured ({run.incomplete or 'was its test deselected?'})"
 
 
 def _text(verdict: Verdict) -> str:

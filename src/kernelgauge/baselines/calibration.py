@@ -14,9 +14,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from ..errors import KernelgaugeError, MeasurementError
-from ..files import WAITING
 from ..judge import Action, Baseline, PlannedChange, Recorded, from_run
 from ..results import NAME, Results, WorkloadResult, read_results
+from ..results.files import WAITING
 from ..run import Run
 from . import BaselineStore
 from .acceptance import acceptable, with_runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["add_commands"]
 
 _RESULTS = Path("reports", "latest")
-_GROUPS = ("same-speed", "speed", "configuration", "kernels", "new", "vanished")  # of what can be accepted
+_VANISHED = "vanished"
+_GROUPS = ("same-speed", "speed", "configuration", "kernels", "new", _VANISHED)  # of what can be accepted
 # The root of a project has one of these: where pytest leaves its reports, or where it finds its configuration.
 _MARKS = (str(_RESULTS), "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", ".git")
 _FEWEST_PROCESSES = 2
 _MARKDOWN_WIDTH = 100
+_MOST_NAMED = 8  # workloads in a command
 _MOST_SHOWN = 200  # characters of an expression
 
 
@@ -94,9 +97,9 @@ def _load(options: argparse.Namespace) -> tuple[list[tuple[Path, Results]], Base
 def _shown(
     waiting: Sequence[Review], loaded: Sequence[tuple[Path, Results]], store: BaselineStore, *, width: int, color: bool
 ) -> str:
-    from ..files import slug
     from ..report.baselines import review_text
     from ..report.wording import short_commit
+    from ..results.files import slug
 
     texts = []
     for each in waiting:
@@ -165,7 +168,9 @@ def _accept(options: argparse.Namespace) -> Exit:
     matches = matcher(options.expression)
 
     def is_wanted(each: Reviewed) -> bool:
-        return (not options.group or each.group.value in options.group) and matches(each.workload)
+        # A workload that is declared only where some package is installed vanishes elsewhere: to remove a file, one must say so.
+        group = each.group.value
+        return (group in options.group if options.group else group != _VANISHED) and matches(each.workload)
 
     loaded, store = _load(options)
     # One lock over the review and the writing: what is shown is what is written.
@@ -182,6 +187,9 @@ def _accept(options: argparse.Namespace) -> Exit:
             plan, wrong = select(each, is_wanted, add=options.add, force=options.force)
             plans.append((each.device, plan))
             refused += wrong
+        gone = sum(each.group.value == _VANISHED for one in waiting for each in one.reviewed if matches(each.workload))
+        if gone and not options.group:
+            say(f"{gone} vanished: stays in {store.root}; to remove: kernelgauge accept --group {_VANISHED}")
         return _apply(plans, refused, store, dry_run=options.dry_run)
 
 
@@ -192,21 +200,34 @@ def _apply(
     *,
     dry_run: bool,
 ) -> Exit:
+    from ..judge import Action
     from ..report.baselines import plan_text
 
     width, color = terminal()
     for each in refused:
-        say(printable(f"refused: {each.workload}: {'; '.join(each.refused)}"))
+        say(printable(f"refused: {each.workload}: {'; '.join(each.doubts)}"))
     if refused:
-        say("measure what is refused again on a quiet machine, or accept it as it is with --force")
+        say(printable(f"to measure it again, in full and on a quiet machine: {_measuring(refused)}"))
+        say("to accept it as it is, where possible: add --force")
     plan = [change for _, changes in plans for change in changes]
     say(plan_text(plan, width=width, color=color) if plan else "nothing to accept")
     if plan and dry_run:
         say("nothing was written: a dry run")
     elif plan:
         store.apply_all(plans)
-        say(printable(f"{len(plan)} written to {store.root}"))
+        removed = sum(change.action is Action.TRIM for change in plan)
+        parts = [f"{len(plan) - removed} written to"] * (removed < len(plan)) + [f"{removed} removed from"] * bool(
+            removed
+        )
+        say(printable(f"{', '.join(parts)} {store.root}"))
     return Exit.NO if refused else Exit.YES
+
+
+def _measuring(refused: Sequence[Reviewed]) -> str:
+    """Return the command that measures workloads again."""
+    suites = sorted({each.candidate.suite for each in refused if each.candidate is not None})
+    chosen = ["-k", " or ".join(each.workload for each in refused)] if len(refused) <= _MOST_NAMED else []
+    return shlex.join(["pytest", *suites, *chosen])
 
 
 def matcher(expression: str | None) -> Callable[[str], bool]:
@@ -222,7 +243,7 @@ def matcher(expression: str | None) -> Callable[[str], bool]:
 
     def matches(workload: str) -> bool:
         def is_in(name: str, /) -> bool:  # no keyword arguments: -m takes name(key=value), -k does not
-            return name.lower() in workload.lower()
+            return name.lower() in f"[{workload}]".lower()  # as in the name of its tests
 
         return compiled.evaluate(is_in)  # type: ignore[arg-type]
 

@@ -88,9 +88,9 @@ def _find(paths: Iterable[Path]) -> list[Path]:
 
 
 def _report(options: argparse.Namespace) -> Exit:
-    from ..files import write_atomically
     from ..report.html import html
     from ..report.markdown import summary_markdown
+    from ..results.files import write_atomically
 
     read = sorted(((read_results(file), file) for file in _find(options.results)), key=lambda each: each[0].started_at)
     results = [each for each, _ in read]
@@ -129,11 +129,11 @@ def _summary(results: Results) -> str:
 
 
 def _merge(options: argparse.Namespace) -> Exit:
-    from ..files import write_atomically
     from ..report.html import html
     from ..report.markdown import summary_markdown
     from ..report.page import Section, markdown, text
     from ..results import encode_results, folder_names
+    from ..results.files import write_atomically
     from ..results.merge import copy_traces, find_problems, merge, outcome, with_trace_prefix
 
     target: Path = options.to
@@ -199,7 +199,7 @@ def _workload_line(results: Results, workload: WorkloadResult) -> str:
     from ..report.wording import change_text, status_text
 
     fingerprint, gpu = results.machine_of(workload)
-    change = change_text(workload.verdict(Timer.DEVICE.label))
+    change = change_text(workload.time_verdict(Timer.DEVICE))
     machine = [
         fingerprint.device if fingerprint else "nothing measured",
         gpu,
@@ -239,9 +239,9 @@ def _add(options: argparse.Namespace) -> Exit:
 
 
 def _show(options: argparse.Namespace) -> Exit:
-    from ..files import write_atomically
     from ..report.trend import trend_html, trend_text
     from ..report.wording import counted
+    from ..results.files import write_atomically
     from ..results.history import read_trends
 
     timer = Timer(_TIMERS[options.timer])

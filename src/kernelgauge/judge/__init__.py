@@ -29,8 +29,9 @@ from .review import (
     joined,
     plan_update,
     review,
+    slower_host,
 )
-from .structure import Expectation, applicable, judge_structure, mismatches
+from .structure import Expectation, judge_structure, mismatches
 from .time_verdict import judge_ratio, judge_time, not_measured
 from .timing import (
     FALSE_ALARMS_PER_RUN,
@@ -93,7 +94,6 @@ __all__ = [
     "Status",
     "TimeChange",
     "Verdict",
-    "applicable",
     "cause_reasons",
     "combined",
     "compare",
@@ -116,6 +116,7 @@ __all__ = [
     "prior_for",
     "references_us",
     "review",
+    "slower_host",
     "variance_between_processes",
     "worst",
 ]

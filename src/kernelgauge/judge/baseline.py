@@ -402,7 +402,9 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
     An older schema is read as this one. Raises `BaselineError` if it is anything but a baseline of `workload`
     in one of them: a file that is there and cannot be read is never treated as one that is missing.
     """
-    next_command = f"git checkout -- {where}   (or delete it and record again with --perf-update)"
+    conflict = b"<<<<<<<" in content
+    side = "--theirs " if conflict else ""
+    next_command = f"git checkout {side}-- {where}   (or delete it and record again with --perf-update)"
     try:
         version = msgspec.json.decode(content, type=_Header).schema_version
         if version in _READABLE_VERSIONS:
@@ -413,11 +415,10 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             for wrong in _contradictions(baseline):
                 raise ValueError(wrong)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        conflict = b"<<<<<<<" in content
         raise BaselineError(
             "the baseline holds an unresolved merge conflict" if conflict else "the baseline cannot be read",
             where=where,
-            got="an empty file" if not content.strip() else str(error),
+            got="an empty file" if not content.strip() else "markers of git" if conflict else str(error),
             expected=f"a kernelgauge baseline, schema_version {SCHEMA_VERSION}",
             next_command=next_command,
         ) from error

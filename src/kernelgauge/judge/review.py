@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,12 @@ __all__ = [
     "joined",
     "plan_update",
     "review",
+    "slower_host",
 ]
+
+# A host that is slower than this was disturbed. Hosts of H200s changed their speed by factors of 1.6
+# (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_calibration.py).
+_DISTURBED_HOST_FACTOR = 3.0
 
 # -- the plan of an update --------------------------------------------------------------------------------------------
 
@@ -57,10 +63,12 @@ class PlannedChange:
 class TimeChange:
     """One timer, as it is stored and as it was measured now, in microseconds. None: not on that side.
 
-    `before_us`: what it is compared with, as a verdict shows it; `decision`: by the rule that judges a run.
+    `label`: what it is called on this machine; `before_us`: what it is compared with, as a verdict shows it; `decision`:
+    by the rule that judges a run.
     """
 
     timer: Timer
+    label: str
     before_us: float | None
     after_us: float | None
     decision: Decision | None = None
@@ -68,6 +76,8 @@ class TimeChange:
     @property
     def moved(self) -> bool:
         """Return whether an update stores it. GPU time on another machine counts as moved, though no rule judges it."""
+        if self.after_us is None:
+            return False
         changed = self.decision is None or self.decision.status in (Status.REGRESSED, Status.IMPROVED)
         return changed or (self.not_judged and not self.undecided and self.timer is Timer.DEVICE)
 
@@ -85,7 +95,7 @@ class TimeChange:
     def __str__(self) -> str:
         """Return ``GPU time 205.1 -> 221.8 us (+8.1 %)``, or why the two are not compared."""
         before, after = ("(none)" if us is None else f"{us:.1f}" for us in (self.before_us, self.after_us))
-        times = f"{self.timer.label} {before} -> {after} us"
+        times = f"{self.label} {before} -> {after} us"
         if self.decision is None:
             return times
         if self.not_judged:
@@ -171,7 +181,7 @@ def _with_entry(old: Baseline, replaced: Entry | None, new: Baseline) -> Baselin
 
 def _summary(new: Baseline) -> tuple[str, ...]:
     times = [
-        f"{timer.label} {seen.observation.mean_us:.1f} us"
+        f"{timer.label_on(new.fingerprint)} {seen.observation.mean_us:.1f} us"
         for timer in Timer
         for seen in new.times(timer, new.entries[0])
     ]
@@ -203,11 +213,12 @@ def _time_changes(old: Baseline, new: Baseline, *, comparisons: int, limits: Lim
     (process,) = new.entries[0].processes
     gemm = gemm_kernel(process.controls)
     for timer in Timer:
+        label = timer.label_on(new.fingerprint)
         before, fresh = old.times(timer, entry, gemm=gemm), new.times(timer, new.entries[0], gemm=gemm)
         if not before or not fresh:
             if before or fresh:
                 before_us = geometric_mean(each.observation.mean_us for each in before) if before else None
-                found.append(TimeChange(timer, before_us, fresh[0].observation.mean_us if fresh else None))
+                found.append(TimeChange(timer, label, before_us, fresh[0].observation.mean_us if fresh else None))
             continue
         decision = decide(
             before,
@@ -216,7 +227,7 @@ def _time_changes(old: Baseline, new: Baseline, *, comparisons: int, limits: Lim
             comparisons=comparisons,
             kernels=new.counts.launches,
         )
-        found.append(TimeChange(timer, decision.before_us, fresh[0].observation.mean_us, decision))
+        found.append(TimeChange(timer, label, decision.before_us, fresh[0].observation.mean_us, decision))
     return found
 
 
@@ -224,6 +235,22 @@ def _environment(old: Baseline, new: Baseline) -> tuple[FieldChange, ...]:
     """Return what changed in the machine and its software."""
     comparison = compare(old.fingerprint, new.fingerprint)
     return (*comparison.foreign, *comparison.moved)
+
+
+def slower_host(old: Baseline, new: Baseline) -> str:
+    """Return how slow the host was beside a run, where `old` knows it and it was more than three times as slow; else nothing.
+
+    What is recorded on such a host hides regressions. `new`: a baseline of one process.
+    """
+    for timer in Timer:
+        for fresh in new.times(timer, new.entries[0]):
+            stored = (each for entry in old.entries for each in old.times(timer, entry) if each.place == fresh.place)
+            known_us = [us for each in stored if (us := each.observation.control_us) is not None]
+            now_us, usual_us = fresh.observation.control_us, max(known_us, default=math.inf)
+            if now_us is not None and now_us > _DISTURBED_HOST_FACTOR * usual_us:
+                times = f"{now_us / usual_us:.0f} times as slow as in the baseline"
+                return f"this host was {times} (reference {usual_us:.1f} -> {now_us:.1f} us)"
+    return ""
 
 
 # -- adding processes ---------------------------------------------------------------------------------------------------
@@ -275,7 +302,7 @@ def _moved(stored: Baseline, new: Baseline, comparisons: int, limits: Limits | N
                 elif change.decision is not None and change.decision.machine:
                     yield "the GPU's own speed (its reference kernels moved)"
                 elif change.decision is not None and change.decision.scattered and change.undecided:
-                    yield f"{change.timer.label}, measured on a disturbed machine"
+                    yield f"{change.label}, measured on a disturbed machine"
 
 
 # -- a review of saved results ------------------------------------------------------------------------------------------
@@ -302,9 +329,8 @@ class Candidate:
         others: earlier runs of it.
         limits: gates and sensitivity that the suite asks for.
         evidence: why it was not measured, where that is no failure.
-        doubts: why it is not accepted unless that is forced.
+        doubts: why it is not accepted unless that is forced, or, where it was not measured, why at all.
         older: why it may be older than its baseline: another doubt, where it would replace that.
-        never: why it cannot be accepted at all.
     """
 
     workload: str
@@ -315,12 +341,14 @@ class Candidate:
     evidence: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     older: tuple[str, ...] = ()
-    never: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Reviewed:
-    """One workload. `change`: what accepting it does to its file; None: there is nothing to accept."""
+    """One workload.
+
+    `change`: what accepting it does to its file; None: it cannot be accepted. `doubts`: why not, or not unless that is forced.
+    """
 
     workload: str
     group: Group
@@ -328,7 +356,6 @@ class Reviewed:
     times: tuple[TimeChange, ...] = ()
     evidence: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-    never: tuple[str, ...] = ()
     candidate: Candidate | None = None
     stored: Baseline | BaselineError | None = None
 
@@ -336,10 +363,6 @@ class Reviewed:
     def waits(self) -> bool:
         """Return whether accepting it would change a file."""
         return self.change is not None and self.change.action is not Action.KEEP
-
-    @property
-    def refused(self) -> tuple[str, ...]:
-        return (*self.never, *self.doubts)
 
 
 @dataclass(frozen=True)
@@ -363,7 +386,7 @@ class Review:
     def settled(self) -> bool:
         """Return whether everything that was measured ran the same kernels at the same speed."""
         quiet = (Group.SAME_SPEED, Group.NOT_MEASURED)
-        return all(each.group in quiet and not each.refused for each in self.reviewed)
+        return all(each.group in quiet and not each.doubts for each in self.reviewed)
 
 
 def review(
@@ -372,7 +395,6 @@ def review(
     stored: Mapping[str, Baseline | BaselineError],
     declared: Mapping[str, Collection[str]],
     *,
-    vanished_doubts: Mapping[str, tuple[str, ...]] | None = None,
     comparisons: int = 0,
 ) -> Review:
     """Compare what was measured with what is stored for this device.
@@ -380,7 +402,6 @@ def review(
     Args:
         stored: by workload id; an error: a file that cannot be read.
         declared: ids that each suite declares, selected or not, by the suite's folder; of runs that collected all of it.
-        vanished_doubts: why a baseline that its suite declares no more is not removed unless that is forced, by id.
         comparisons: times that the suite has; 0: not known, and those that were measured count.
     """
     observed = [each.observed for each in candidates if each.observed is not None]
@@ -389,17 +410,15 @@ def review(
     changes = plan_update(observed, stored, declared, comparisons=comparisons, limits=limits)
     plan = {change.workload: change for change in changes}
     reviewed = [_reviewed(each, stored.get(each.workload), plan, comparisons) for each in candidates]
-    for name, change in plan.items():
-        if change.action is Action.TRIM:
-            doubts = (vanished_doubts or {}).get(name, ())
-            reviewed.append(Reviewed(name, Group.VANISHED, change, evidence=change.details, doubts=doubts))
+    trimmed = [change for change in changes if change.action is Action.TRIM]
+    reviewed += [Reviewed(each.workload, Group.VANISHED, each, evidence=each.details) for each in trimmed]
     done = {each.workload for each in reviewed}
     suites = {*declared, *(each.suite for each in candidates)}
     for name, old in stored.items():
         if name in done:
             continue
         if isinstance(old, BaselineError):
-            reviewed.append(Reviewed(name, Group.NOT_MEASURED, never=(_unusable(old),)))
+            reviewed.append(Reviewed(name, Group.NOT_MEASURED, doubts=(_unusable(old),)))
         elif old.suite in suites:
             reviewed.append(Reviewed(name, Group.NOT_MEASURED, evidence=("not selected in this run",)))
     compared = [(before, each) for each in observed if isinstance(before := stored.get(each.workload), Baseline)]
@@ -420,8 +439,8 @@ def _reviewed(
 ) -> Reviewed:
     new = candidate.observed
     if new is None:
-        never = candidate.never
-        return Reviewed(candidate.workload, Group.NOT_MEASURED, evidence=candidate.evidence, never=never, stored=old)
+        doubts = candidate.doubts
+        return Reviewed(candidate.workload, Group.NOT_MEASURED, evidence=candidate.evidence, doubts=doubts, stored=old)
     change = plan[new.workload]
     found = Reviewed(
         new.workload,
@@ -429,27 +448,29 @@ def _reviewed(
         change,
         evidence=change.details,
         doubts=(*candidate.doubts, *candidate.older),
-        never=candidate.never,
         candidate=candidate,
         stored=old,
     )
     if old is None:
         return found
     if isinstance(old, NewerBaselineError):
-        return replace(found, evidence=(), never=(*found.never, _unusable(old)))
+        return replace(found, change=None, evidence=(), doubts=(*found.doubts, _unusable(old)))
     if isinstance(old, BaselineError):
         return replace(found, evidence=(), doubts=(*found.doubts, _unusable(old)))
     if not compare(old.fingerprint, new.fingerprint).comparable:
         return replace(found, evidence=("the stored baseline is of another kind of machine", *change.details))
     if change.action is Action.KEEP and _is_last_accepted(new, old):  # to be decided against itself is nothing
-        return replace(found, group=Group.SAME_SPEED, evidence=("accepted already",), doubts=(), never=())
+        return replace(found, group=Group.SAME_SPEED, evidence=("accepted already",), doubts=())
     times = tuple(_time_changes(old, new, comparisons=comparisons, limits=candidate.limits))
+    group = _group(old, new, times)
+    # A time of other kernels need not agree with the stored one.
+    undecided = [each for each in times if each.undecided and group is not Group.KERNELS]
     return replace(
         found,
-        group=_group(old, new, times),
+        group=group,
         times=times,
         evidence=tuple(_evidence(old, new, change, times)),
-        doubts=(*found.doubts, *(f"{each.timer.label}: inconclusive" for each in times if each.undecided)),
+        doubts=(*found.doubts, *(f"{each.label}: inconclusive" for each in undecided)),
     )
 
 

@@ -14,7 +14,7 @@ from .baseline import Baseline, Comparison, Entry
 from .cause import cause_reasons, count_causes, kernel_causes
 from .verdict import STRUCTURE, Reason, Status, Verdict
 
-__all__ = ["Expectation", "applicable", "configuration_changes", "judge_structure", "mismatches"]
+__all__ = ["Expectation", "configuration_changes", "judge_structure", "mismatches"]
 
 # -- what a workload declares -----------------------------------------------------------------------------------------
 
@@ -50,11 +50,6 @@ class Expectation:
             self.arch is None or self.arch == fingerprint.arch or (self.arch == "gpu" and fingerprint.arch != "cpu")
         )
         return right_arch and (self.cuda is None or self.cuda == fingerprint.cuda)
-
-
-def applicable(expectations: Sequence[Expectation], fingerprint: Fingerprint) -> list[Expectation]:
-    """Return the expectations that hold for this machine and software."""
-    return [expectation for expectation in expectations if expectation.holds_for(fingerprint)]
 
 
 def mismatches(expectation: Expectation, run: Run) -> list[str]:

@@ -61,7 +61,9 @@ def judge_time(
         limits: gates and sensitivity that the suite asks for; None: the defaults.
     """
     if not comparison.comparable:
-        return Verdict(Status.INCOMPARABLE, run.workload, timer.label, f"{timer.label} not compared: {comparison}")
+        return Verdict(
+            Status.INCOMPARABLE, run.workload, run.label(timer), f"{run.label(timer)} not compared: {comparison}"
+        )
     sample = run.sample(timer)
     if sample is None:
         return not_measured(timer, run)
@@ -72,7 +74,7 @@ def judge_time(
     gemm = gemm_kernel(run.controls)
     before = baseline.times(timer, entry, gemm=gemm)
     if not before:
-        return Verdict(Status.NO_BASELINE, run.workload, timer.label, f"the baseline has no {timer.label}")
+        return Verdict(Status.NO_BASELINE, run.workload, run.label(timer), f"the baseline has no {run.label(timer)}")
     afters = [
         ProcessTime(
             observe(each.samples[timer], is_by_host=before[0].is_by_host),
@@ -87,8 +89,8 @@ def judge_time(
     ]
     after = mean_of(afters)
     if other_choice and timer is Timer.END_TO_END:
-        headline = f"{timer.label} {after.observation.mean_us:.1f} us, not judged: the autotuner's choice is not in the baseline"
-        return Verdict(Status.NOT_JUDGED, run.workload, timer.label, headline, after_us=after.observation.mean_us)
+        headline = f"{run.label(timer)} {after.observation.mean_us:.1f} us, not judged: the autotuner's choice is not in the baseline"
+        return Verdict(Status.NOT_JUDGED, run.workload, run.label(timer), headline, after_us=after.observation.mean_us)
     prior = prior_for(timer, run.fingerprint, limits)
     if more:
         prior = replace(prior, dof=min(prior.dof, _DOF_BESIDE_TWO_SETS))
@@ -106,7 +108,7 @@ def judge_time(
     return Verdict(
         status=decision.status,
         workload=run.workload,
-        subject=timer.label,
+        subject=run.label(timer),
         headline=_headline(compared, after),
         reasons=tuple(time_reasons(compared)),
         before_us=decision.before_us,
@@ -142,7 +144,7 @@ def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: i
     asked = f"{100 * by:g} % faster than {variant}" if by else f"faster than {variant}"
     is_so = {Status.PASS: "", Status.REGRESSED: "not "}.get(decision.status, "not known to be ")
     times = f"{this_time.observation.mean_us:.1f} us against {other_time.observation.mean_us:.1f} us"
-    headline = f"{is_so}{asked}: {timer.label} {times}, {decision.change}"
+    headline = f"{is_so}{asked}: {run.label(timer)} {times}, {decision.change}"
     why = decision.reason or "the interval holds the fraction that is asked for"
     reasons = (Reason("why", why),) if decision.status is Status.UNDECIDED else ()
     return Verdict(decision.status, run.workload, RATIO, headline, reasons)
@@ -157,13 +159,13 @@ def not_measured(timer: Timer, run: Run) -> Verdict:
         reasons = [*recompiles, Reason("kernels", kernels), Reason("next", _WHAT_DIFFERS)]
     elif run.gpu and why:
         reasons = [Reason("next", "nvidia-smi -q -d PERFORMANCE,PIDS   (throttled, or shared?)")]
-    headline = f"{timer.label} was not measured" + (f": {why}" if why else "")
-    return Verdict(Status.INVALID, run.workload, timer.label, headline, tuple(reasons))
+    headline = f"{run.label(timer)} was not measured" + (f": {why}" if why else "")
+    return Verdict(Status.INVALID, run.workload, run.label(timer), headline, tuple(reasons))
 
 
 def _headline(compared: ComparedTime, after: ProcessTime) -> str:
-    decision, timer = compared.decision, compared.timer
-    times = f"{timer.label} {decision.before_us:.1f} -> {after.observation.mean_us:.1f} us"
+    decision = compared.decision
+    times = f"{compared.run.label(compared.timer)} {decision.before_us:.1f} -> {after.observation.mean_us:.1f} us"
     if decision.status is Status.NOT_JUDGED:
         return f"{times}, not judged: {decision.reason}"
     host = " at equal host speed" if after.is_by_host else ""

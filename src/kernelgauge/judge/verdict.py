@@ -130,7 +130,7 @@ class Verdict:
     @property
     def is_by_baseline(self) -> bool:
         """Whether a baseline is what the run differs from: accepting the run overrules it. The rest is declared in code."""
-        return self.subject in {STRUCTURE, *(timer.label for timer in Timer)}
+        return self.subject in {STRUCTURE, *(label for timer in Timer for label in timer.labels)}
 
     def only(self, label: str) -> Verdict:
         """Return it with the reasons of one label."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ..errors import KernelgaugeError
-from ..files import WAITING
+from ..results.files import WAITING
 from . import SESSION_KEY, workers
 
 # pytest finds the fixtures in the module that is registered.
@@ -94,7 +94,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             suites.error = KernelgaugeError(
                 wrong,
                 where=metafunc.definition.nodeid,
-                got=f"args {mark.args}, fields {mark.kwargs}",
+                got=_written(mark),
                 expected="fields of a workload, for example module='mlp', variant=('eager', 'compiled')",
             )
     filters = [mark.kwargs for mark in marks]
@@ -106,6 +106,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         and (workload.faster_than is not None or "kernelgauge_ratio" not in metafunc.fixturenames)
     ]
     metafunc.parametrize("workload", selected, ids=[workload.id for workload in selected], indirect=True)
+
+
+def _written(mark: pytest.Mark) -> str:
+    arguments = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
+    return f"@pytest.mark.{mark.name}({', '.join(arguments)})"
 
 
 def _suite_folder(plugin: Any, config: pytest.Config) -> Path:
@@ -143,8 +148,11 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
 
 
 def _calibrates(item: pytest.Item) -> bool:
-    """Whether a calibration needs a test: those of timers, and those that say whether a workload is what it declares."""
-    return is_timed(item) or item.get_closest_marker("structure") is not None
+    """Whether a calibration needs a test: those of timers, and those that say whether a workload is what it declares.
+
+    Not those of ratios: each would measure another workload.
+    """
+    return (is_timed(item) and not _is_of_ratios(item)) or item.get_closest_marker("structure") is not None
 
 
 @pytest.hookimpl(tryfirst=True)  # before a worker tells what it has collected

@@ -119,7 +119,6 @@ def options_of(config: pytest.Config, *, arguments: tuple[str, ...], worker: Wor
 
 
 def _require_one_purpose(config: pytest.Config, update: str | None, calibration: str | None) -> None:
-    dist = getattr(config.option, "dist", "no")
     if update == "yes" and os.environ.get("CI"):
         refused = UpdateRefused(
             "--perf-update is refused under CI: a job that accepts its own result gates nothing",
@@ -127,12 +126,8 @@ def _require_one_purpose(config: pytest.Config, update: str | None, calibration:
             next_command="pytest perf --perf-update=force   (in a job whose purpose is to record)",
         )
         raise pytest.UsageError(str(refused))
-    if calibration and (getattr(config.option, "numprocesses", None) or dist != "no"):
+    if calibration and (getattr(config.option, "numprocesses", None) or getattr(config.option, "dist", "no") != "no"):
         raise pytest.UsageError("each process of a calibration measures alone: run it without -n and --dist")
-    if update and dist == "each":
-        raise pytest.UsageError(
-            "--perf-update stores one run of each workload: kernelgauge calibrate records several GPUs"
-        )
 
 
 def _ini(config: pytest.Config, name: str, parse: Callable[[str], Any]) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 import msgspec
@@ -13,12 +12,12 @@ import pytest
 
 from ..baselines.acceptance import refusals, update
 from ..errors import KernelgaugeError, StorageError, printable
-from ..files import write_atomically
 from ..judge import Action, PlannedChange, Status
 from ..report.baselines import plan_text
 from ..report.markdown import github_annotations, summary_markdown
 from ..report.terminal import summary, unknown_machines
 from ..results import Results, TestResult, WorkloadResult, encode_results
+from ..results.files import write_atomically
 from .fixtures import SUBJECT
 from .session import Session
 from .suites import workload_of
@@ -38,7 +37,7 @@ def record_session(
     results = None
     if not collected_only:
         try:
-            results = _gathered(session) if controls_workers else _observed(session)
+            results = gather(session) if controls_workers else _observed(session)
         except KernelgaugeError as error:  # nothing is stored of what cannot be one result
             reporter.write_line(str(error), red=True)
             _fail(session)
@@ -88,15 +87,6 @@ def _observed(session: Session) -> Results | None:
     return None if session.is_empty else session.results()
 
 
-def _gathered(session: Session) -> Results | None:
-    """Return the results of the workers of pytest-xdist; None if there are none. Raises `KernelgaugeError`."""
-    try:
-        return gather(session, begun=session.started, ended=datetime.now(timezone.utc))
-    except OSError as error:
-        where = str(session.artifacts.workers)
-        raise StorageError("what the workers left cannot be brought together", where=where, got=str(error)) from error
-
-
 def _write_summary(
     session: Session, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]
 ) -> None:
@@ -110,7 +100,7 @@ def _write_summary(
     if unknown:
         what = "GPU" if results.fingerprint is not None and results.fingerprint.arch != "cpu" else "host"
         reporter.write_line(f"the baselines do not know this {what}: {printable(', '.join(unknown))}")
-        reporter.write_line(f"  to add this run to them: {session.how_to_add()}")
+        reporter.write_line(f"  to add this run to them: {session.how_to_accept('--add')}")
 
 
 def test_result(item: pytest.Item, report: Any) -> TestResult:
@@ -245,9 +235,15 @@ def _update(session: Session, results: Results, reporter: pytest.TerminalReporte
     if _was_cut_short(session):
         reporter.write_line("the session was cut short: no baseline was written", yellow=True)
         return
-    for measured in _tested_workloads(results):
-        for reason in refusals(results, measured, session.store):
-            reporter.write_line(f"not stored: {measured.id}: {reason}", yellow=True)
+    refused = [
+        f"not stored: {measured.id}: {reason}"
+        for measured in _tested_workloads(results)
+        for reason in refusals(results, measured, session.store)
+    ]
+    if refused:
+        advice = f"measure it again on a quiet machine, or store it as it is: {session.how_to_accept('--force')}"
+        for line in (*refused, advice):
+            reporter.write_line(line, yellow=True)
     try:
         plan = update(results, session.store, show, next_command=session.suites.command(suites=results.declared))
     except KernelgaugeError as error:

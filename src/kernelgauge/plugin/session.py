@@ -5,6 +5,7 @@ This state has one owner, `Session`. It measures all selected workloads together
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shlex
@@ -20,7 +21,6 @@ import msgspec
 from .. import __version__
 from ..baselines import BaselineStore
 from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, StorageError, WorkloadUnavailable
-from ..files import FolderLock, GpuLock
 from ..judge import (
     DECLARED,
     MEASUREMENT,
@@ -33,7 +33,6 @@ from ..judge import (
     Reason,
     Status,
     Verdict,
-    applicable,
     cause_reasons,
     compare,
     compile_causes,
@@ -46,6 +45,7 @@ from ..judge import (
 from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult
+from ..results.files import FolderLock, GpuLock
 from ..run import Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from .options import Options
@@ -315,11 +315,14 @@ class Session:
         run = self.run(workload)
         wrong = [
             line
-            for expectation in applicable(workload.expectations, run.fingerprint)
+            for expectation in workload.expectations
+            if expectation.holds_for(run.fingerprint)
             for line in mismatches(expectation, run)
         ]
+        declare = ["another Expectation"] if wrong else []
         if run.counts.graph_breaks != workload.graph_breaks:
             wrong.append(f"graph breaks: got {run.counts.graph_breaks}, expected {workload.graph_breaks}")
+            declare.append(f"Workload(..., graph_breaks={run.counts.graph_breaks})")
         if run.counts.recompiles:
             wrong.append(f"recompiles: got {run.counts.recompiles}, expected 0 on fresh allocations of one shape")
         if not wrong:
@@ -331,6 +334,7 @@ class Session:
             *cause_reasons(compile_causes(run, declared)),
             *(Reason("why", line) for line in wrong),
             Reason("trace", trace),
+            *([Reason("next", f"if you want this, declare it: {', '.join(declare)}")] if declare else []),
         )
         return self.conclude(
             Verdict(Status.REGRESSED, workload.id, DECLARED, "differs from what the workload declares", reasons)
@@ -384,7 +388,7 @@ class Session:
         run = self.run(workload)
         latency = self._latencies.get(workload.id)
         if timer is Timer.END_TO_END and isinstance(latency, OtherKernelsError):
-            return self.conclude(_not_judged(workload, timer, "not compared", latency))
+            return self.conclude(_not_judged(run, timer, "not compared", latency))
         if run.incomplete is not None and run.sample(timer) is None:  # with a baseline or without one
             return self.conclude(not_measured(timer, run))
         verdict = self._time_verdict(run, timer)
@@ -397,7 +401,7 @@ class Session:
             verdict = (
                 self._time_verdict(self.run(workload), timer)
                 if error is None
-                else _not_judged(workload, timer, "not confirmed", error)
+                else _not_judged(run, timer, "not confirmed", error)
             )
         return self.conclude(verdict)
 
@@ -406,7 +410,7 @@ class Session:
             limits = self._limits(self.suites.workload(run.workload))
             return judge_time(timer, run, baseline, comparison, comparisons=self._comparisons, limits=limits)
 
-        return self._against_baseline(run, timer.label, judge)
+        return self._against_baseline(run, run.label(timer), judge)
 
     def _against_baseline(
         self, run: Run, subject: str, judge: Callable[[Run, Baseline, Comparison], Verdict]
@@ -415,7 +419,7 @@ class Session:
 
         A baseline that cannot be used is INVALID, one that is missing NO_BASELINE.
         """
-        root, accept = self.options.root, self.suites.command(self.suites.workload(run.workload))
+        root, workload = self.options.root, self.suites.workload(run.workload)
         try:
             baseline = self.store.load(run.fingerprint.device, run.workload)
         except BaselineError as error:
@@ -427,8 +431,8 @@ class Session:
             return Verdict(status, run.workload, subject, error.what, tuple(details))
         path = _shown(self.store.path(run.fingerprint.device, run.workload), root)
         if baseline is None:
-            reasons = (Reason("expected", path), Reason("record", accept))
-            headline = f"no baseline of this machine for the {subject}"
+            reasons = (Reason("expected", path), Reason("record", self.suites.command(workload)))
+            headline = f"no baseline for {subject} on this machine"
             return Verdict(Status.NO_BASELINE, run.workload, subject, headline, reasons)
         comparison = compare(baseline.fingerprint, run.fingerprint)
         verdict = judge(run, baseline, comparison)
@@ -437,7 +441,11 @@ class Session:
         between = "   " if len(f"{path}   environment: {comparison}") <= REASON_WIDTH else "\n"
         verdict = verdict.because(Reason("baseline", f"{path}{between}environment: {comparison}"))
         if verdict.status not in (Status.UNDECIDED, Status.INVALID):
-            return verdict.because(Reason("accept", accept))
+            accept = self.how_to_accept("-k", self.suites.selector(workload))
+            measure = (
+                "" if self.is_timed else f"{self.suites.command(workload, update=False)}   (measures its times too)\n"
+            )
+            return verdict.because(Reason("accept", f"{measure}{accept}"))
         if any(reason.label == "next" for reason in verdict.reasons):
             return verdict
         return verdict.because(Reason("next", "run it again on a quiet machine"))
@@ -575,15 +583,15 @@ class Session:
         command = self.suites.command(suites=results.declared) if results else self.suites.command()
         return f"no baseline in {folder}/; record one with: {command}"
 
-    def how_to_add(self) -> str:
-        """Return the command that adds this run to the baselines."""
+    def how_to_accept(self, *arguments: str) -> str:
+        """Return the command that stores this run as the baselines, without measuring again."""
         options = self.options
         places = []
         if options.reports != options.root / "reports":
-            places = [_shown(self.artifacts.folder, options.root)]
+            places = [os.path.relpath(self.artifacts.folder, options.invoked_from)]
         if not options.baselines.is_relative_to(options.root):  # the results record one in the project
             places += ["--baselines", str(options.baselines)]
-        return shlex.join(["kernelgauge", "accept", "--add", *places])
+        return shlex.join(["kernelgauge", "accept", *arguments, *places])
 
 
 def _shown(path: Path, root: Path) -> str:
@@ -591,13 +599,13 @@ def _shown(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def _not_judged(workload: Workload, timer: Timer, what: str, error: KernelgaugeError) -> Verdict:
+def _not_judged(run: Run, timer: Timer, what: str, error: KernelgaugeError) -> Verdict:
     """Return the verdict on a time that cannot be compared with the baseline."""
     # What a compiler chose anew is no fault of the code, nor of the machine: the time that was asked for is not known.
     status = Status.UNDECIDED if isinstance(error, OtherKernelsError) else Status.INVALID
     reasons = tuple(Reason(label, text) for label, text in error.details)
-    why = error.what.removeprefix(f"{workload.id}: ")  # the verdict says it
-    return Verdict(status, workload.id, timer.label, f"{timer.label} {what}: {why}", reasons)
+    why = error.what.removeprefix(f"{run.workload}: ")  # the verdict says it
+    return Verdict(status, run.workload, run.label(timer), f"{run.label(timer)} {what}: {why}", reasons)
 
 
 def revision(folder: Path) -> str | None:

@@ -44,6 +44,9 @@ class Suites:
     _suite_of: dict[str, str] = field(default_factory=dict)  # by workload id
     _workloads: dict[str, Workload] = field(default_factory=dict)
     _for_cpu: set[str] = field(default_factory=set)  # ids of those that took the place of others
+    _without_ratio: set[str] = field(
+        default_factory=set
+    )  # ids of those whose place had a `faster_than`, and they have none
     _for_gpu: int = 0  # tests that are not selected
 
     def declare(self, plugin: Hashable, folder: Path, declaration: Callable[[], Any]) -> list[Workload]:
@@ -82,6 +85,8 @@ class Suites:
         if chosen.id in self._for_cpu:
             return None
         self._for_cpu.add(chosen.id)
+        if workload.faster_than is not None and chosen.faster_than is None:
+            self._without_ratio.add(chosen.id)
         return chosen
 
     def _add(self, workload: Workload, suite: str) -> None:
@@ -120,6 +125,8 @@ class Suites:
             changes.append(f"{tests} deselected")
         if sized := [workload.id for workload in workloads_of(items) if workload.id in self._for_cpu]:
             changes.append(f"smaller workloads: {', '.join(sized)}")
+        if untested := [identifier for identifier in sized if identifier in self._without_ratio]:
+            changes.append(f"faster_than is not tested for {', '.join(untested)}")
         return f"on a CPU: {'; '.join(changes)}" if changes else ""
 
     def __bool__(self) -> bool:
@@ -166,20 +173,21 @@ class Suites:
                 return other
         raise KernelgaugeError(f"{workload.id} has no sibling with {changes}", expected=", ".join(self._workloads))
 
-    def command(self, workload: Workload | None = None, *, suites: Iterable[str] = ()) -> str:
+    def command(self, workload: Workload | None = None, *, suites: Iterable[str] = (), update: bool = True) -> str:
         """Return the command that records a workload, or all that is declared, from where pytest was started.
 
-        `suites`: their names, where other processes have collected them.
+        `suites`: their names, where other processes have collected them. `update`: else it measures only.
         """
         names = [self._suite_of[workload.id]] if workload else list(suites) or list(self.declared())
         folders = sorted(os.path.relpath(self.options.root / name, self.options.invoked_from) for name in names)
-        chosen = ("-k", self._selector(workload)) if workload else ()
-        return shlex.join(["pytest", *folders, *chosen, *self.options.measuring_arguments, "--perf-update"])
+        chosen = ("-k", self.selector(workload)) if workload else ()
+        action = ("--perf-update",) if update else ()
+        return shlex.join(["pytest", *folders, *chosen, *self.options.measuring_arguments, *action])
 
-    def _selector(self, workload: Workload) -> str:
+    def selector(self, workload: Workload) -> str:
         """Return what `-k` must say to select this workload and no other."""
-        begins_another = any(workload.id in other and workload.id != other for other in self._workloads)
-        return f"{workload.id}]" if begins_another else workload.id
+        is_in_another = any(workload.id in other and workload.id != other for other in self._workloads)
+        return f"[{workload.id}]" if is_in_another else workload.id
 
 
 # -- tests ------------------------------------------------------------------------------------------------------------
@@ -252,7 +260,8 @@ def wrong_mark(mark: pytest.Mark, workloads: Sequence[Workload]) -> str | None:
     if unknown:
         return f"a workload has no field {', '.join(unknown)}"
     if not any(matches(workload, mark.kwargs) for workload in workloads):
-        return "the mark selects no workload, so its test would never run"
+        modules = ", ".join(dict.fromkeys(workload.module for workload in workloads))
+        return f"the mark matches no workload; modules: {modules or 'none'}"
     return None
 
 

@@ -7,13 +7,12 @@ ignores what it writes there.
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,11 +20,11 @@ import msgspec
 import pytest
 
 from ..errors import KernelgaugeError, ResultsError
-from ..files import write_atomically
 from ..judge import MEASUREMENT, Status, Verdict
 from ..measure.nvml import VISIBLE, visible_gpus
-from ..results import NAME, Artifacts, Results, TestResult, WorkloadResult, read_results, started
-from ..results.merge import join, with_trace_prefix
+from ..results import NAME, Results, TestResult, read_results, started
+from ..results.files import write_atomically
+from ..results.merge import copy_traces, join, with_trace_prefix
 from .fixtures import skip_or_fail
 from .options import Options, WorkerPlace
 from .session import Session
@@ -347,21 +346,22 @@ def tell_controller(config: pytest.Config, error: KernelgaugeError) -> bool:
 # -- what the workers have left ---------------------------------------------------------------------------------------
 
 
-def gather(session: Session, *, begun: datetime, ended: datetime) -> Results | None:
+def gather(session: Session) -> Results | None:
     """Return what all workers measured and judged as one; None if there is nothing.
 
     What a worker that died has left counts as far as it goes. The workers' parts stay: until what was made of them is
     written, they are all that there is.
 
-    Raises `ResultsError` if the workers measured on GPUs of several models, `OSError` if a trace cannot be moved.
+    Raises `ResultsError` if the workers measured on GPUs of several models, `StorageError` if a trace cannot be copied.
     """
     folder = session.artifacts.workers
+    folders = sorted(path.parent for path in folder.glob(f"*/{NAME}"))
     if session.pytest.exitstatus == pytest.ExitCode.INTERRUPTED:
         for path in sorted(folder.glob(f"*/{_RUNNING}")):
             session.warnings.append(
                 f"worker {path.parent.name} was in the tests of {path.read_text()} when the run ended"
             )
-    parts = sorted(_parts(session), key=started)
+    parts = sorted(_parts(session, folders), key=started)
     if not parts:
         return None
     devices = sorted({part.fingerprint.device for part in parts if part.fingerprint is not None})
@@ -372,16 +372,15 @@ def gather(session: Session, *, begun: datetime, ended: datetime) -> Results | N
             expected="GPUs of one model (CUDA_VISIBLE_DEVICES names them)",
             next_command=f"kernelgauge merge {folder} --to DIR   (makes a report of each)",
         )
-    results = join(parts)
+    results = copy_traces(join(parts), folders, session.artifacts.folder)
     crashed = [_of_its_workload(test, results) for test in session.tests]
     nodes = {test.node for test in crashed}
     return msgspec.structs.replace(
         results,
-        started_at=begun.isoformat(timespec="seconds"),
-        seconds=(ended - begun).total_seconds(),
+        started_at=session.started.isoformat(timespec="seconds"),
+        seconds=(datetime.now(timezone.utc) - session.started).total_seconds(),
         arguments=session.options.arguments,
         exit_status=int(session.pytest.exitstatus),
-        workloads=tuple(_moved(workload, session.artifacts) for workload in results.workloads),
         tests=(*(test for test in results.tests if test.node not in nodes), *crashed),
         warnings=(*results.warnings, *session.warnings),
     )
@@ -394,26 +393,13 @@ def _of_its_workload(test: TestResult, results: Results) -> TestResult:
     return msgspec.structs.replace(test, workload=max(ids, key=len)) if ids else test
 
 
-def _parts(session: Session) -> Iterator[Results]:
-    """Yield each worker's results, trace paths relative to the reports folder."""
-    for path in sorted(session.artifacts.workers.glob(f"*/{NAME}")):
+def _parts(session: Session, folders: Sequence[Path]) -> Iterator[Results]:
+    """Yield each worker's results, with the number of its folder before the paths of its traces."""
+    for number, folder in enumerate(folders):
         try:
-            part = read_results(path)
+            part = read_results(folder / NAME)
         except ResultsError as error:
-            session.warnings.append(f"{path.parent.name}: {error.one_line}")
+            session.warnings.append(f"{folder.name}: {error.one_line}")
             session.pytest.exitstatus = session.pytest.exitstatus or 1  # what it measured is lost
             continue
-        yield with_trace_prefix(part, f"{session.artifacts.workers.name}/{path.parent.name}/")
-
-
-def _moved(workload: WorkloadResult, artifacts: Artifacts) -> WorkloadResult:
-    """Move a workload's trace and table to where those of all are."""
-    if workload.trace is None:
-        return workload
-    trace = artifacts.folder / workload.trace
-    artifacts.traces.mkdir(parents=True, exist_ok=True)
-    for path in (trace, trace.with_name(f"{workload.id}.txt")):
-        if path.exists():
-            os.replace(path, artifacts.traces / path.name)
-    moved = (artifacts.traces / trace.name).relative_to(artifacts.folder)
-    return msgspec.structs.replace(workload, trace=moved.as_posix())
+        yield with_trace_prefix(part, f"{number}/")

@@ -112,14 +112,14 @@ def _lines(each: Reviewed) -> Iterator[Line]:
         yield ("what", f"and {len(each.evidence) - _MOST_LINES} more")
     if each.change is not None and not each.waits:
         yield ("file", "stays as it is")
-    for text in each.refused:
+    for text in each.doubts:
         yield ("refused", text)
 
 
 def _briefly(change: TimeChange) -> str:
     after = "(none)" if change.after_us is None else f"{us(change.after_us)} us"
     relative = f" {100 * change.decision.change.estimate:+.1f} %" if change.decision else ""
-    return f"{change.timer.label} {after}{relative}"
+    return f"{change.label} {after}{relative}"
 
 
 def _table(lines: Iterable[Line], *, indent: str = "", width: int, color: bool) -> str:
@@ -139,7 +139,7 @@ def _table(lines: Iterable[Line], *, indent: str = "", width: int, color: bool) 
 def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, width: int, color: bool) -> str:
     """Return one line for each timer of each workload.
 
-    "seen from": the slowdown that is caught 95 times in 100, on the same GPU and on another.
+    "seen from": the slowdown that is caught 95 times in 100, on the same GPU (or host of a CPU) and on another.
     """
     rows = []
     for workload, baseline in baselines.items():
@@ -149,8 +149,9 @@ def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, wid
             if times:
                 prior = prior_for(timer, baseline.fingerprint)
                 numbers = _numbers(times, prior, comparisons=comparisons, kernels=baseline.counts.launches)
-                rows.append((workload, timer.label, *numbers))
-    titles = ("us", "noise\n%", "seen\nfrom %", "other\nGPU %")
+                rows.append((workload, timer.label_on(baseline.fingerprint), *numbers))
+    place = "host" if any(each.fingerprint.arch == "cpu" for each in baselines.values()) else "GPU"
+    titles = ("us", "noise\n%", "seen\nfrom %", f"other\n{place} %")
     columns = [Column("workload"), Column("timer", is_whole=True), *(Column(title, number=True) for title in titles)]
     return table_text(columns, rows, width=width, color=color)
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from ..judge import STRUCTURE, WORST_FIRST, Reason, RelativeChange, Status
 from ..results import Results, TestResult, WorkloadResult
 from ..run import Timer
-from .wording import FAILED, change_of_one, cut, short_commit, time_change
+from .wording import FAILED, change_of_one, counted, cut, short_commit, time_change
 
 __all__ = ["Case", "Failure", "baseline_commits", "failures", "findings", "largest", "next_step"]
 
-_TIMES = [timer.label for timer in Timer]
+_TIMES = [label for timer in Timer for label in dict.fromkeys(timer.labels)]
 _LONGEST_SUBJECTS = 80  # characters
 _MOST_COMMITS = 2
 _MOST_ACCEPTED = 8  # workloads that a command names
@@ -128,12 +128,12 @@ class Case(NamedTuple):
 
     @property
     def change(self) -> str:
-        """Return ``+8.1 %``, or ``+5 kernels`` where no time became slower; nothing where neither is so."""
+        """Return ``+8.1 %``, or ``+5 launches`` where no time became slower; nothing where neither is so."""
         run, baseline = (self.failure.result.run, self.failure.result.baseline) if self.failure.result else (None, None)
         if self.failure.regression:
             return change_of_one(self.failure.change)
         more = run.counts.launches - baseline.counts.launches if run is not None and baseline is not None else 0
-        return f"{more:+d} kernel{'s' if abs(more) > 1 else ''}" if more else ""
+        return f"{'+' if more > 0 else '-'}{counted(abs(more), 'launch')}" if more else ""
 
     @property
     def times(self) -> str:
@@ -217,6 +217,13 @@ def next_step(results: Sequence[Results]) -> tuple[str, str]:
     if len(ids) > _MOST_ACCEPTED or not all(map(_EXPRESSIBLE.fullmatch, ids)):
         return "To see all changes:", "kernelgauge review"
     if ids:
-        return "If this is intended:", shlex.join(["kernelgauge", "accept", "-k", " or ".join(ids)])
+        select = ["-k", " or ".join(ids)]
+        accept = shlex.join(["kernelgauge", "accept", *select])
+        found = [workload for one in results for workload in one.workloads if workload.id in ids]
+        if all(workload.run is not None and workload.run.samples for workload in found):
+            return "If this is intended:", accept
+        suites = dict.fromkeys(workload.suite for workload in found)
+        measure = shlex.join(["pytest", *suites, *select])
+        return "If this is intended, measure its times and accept it:", f"{measure}; {accept}"
     advice = [reason.text for each in failing for reason in each.reasons if reason.label == "next"]
     return ("Next:", advice[0]) if advice else ("", "")

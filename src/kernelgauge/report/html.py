@@ -58,7 +58,6 @@ _PACKAGE = "kernelgauge.report"
 _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
 _MOST_LINES = 60  # of one text
 
-_ORDER = [status.value for status in WORST_FIRST]
 _by_outcome = attrgetter("outcome")  # what failed comes first
 
 _TRACE = re.compile(r"(?:\w[\w.-]*/)?traces/\w[\w.-]*\.json\.gz", re.ASCII)  # beside the page, or in a machine's folder
@@ -104,7 +103,7 @@ def html(results: Sequence[Results]) -> str:
         shown=shown,
         workloads=workloads,
         anchors={id(each.result): each.anchor for each in workloads},
-        timers=[timer.label for timer in Timer if any(timer.label in each.times for each in workloads)],
+        timers=_columns(workloads),
         other_tests=sorted(other_tests, key=_by_outcome),
         notes=[line for one in shown for line in (*notes(one), *conditions_text(one))],
         faster=[each for one in shown for each in opportunities(one)],
@@ -191,8 +190,8 @@ def _lines(text: str) -> list[str]:
 
 
 def _class_name(text: str) -> str:
-    """Return a status or a kind of kernel as part of a class: one word, whatever it was."""
-    return re.sub(r"[^a-z0-9-]", "-", text.lower())[:40]
+    """Return a status, without what it leaves out, or a kind of kernel as part of a class: one word, whatever it was."""
+    return re.sub(r"[^a-z0-9-]", "-", text.partition(" (")[0].lower())[:40]
 
 
 def _value(value: object, name: str = "") -> str:
@@ -207,6 +206,14 @@ def _value(value: object, name: str = "") -> str:
 
 
 # -- runs and machines ------------------------------------------------------------------------------------------------
+
+
+def _columns(workloads: Sequence[_Workload]) -> list[tuple[Timer, str]]:
+    """Return the timers that were measured, each with its name: both where a GPU and a CPU are shown."""
+    labels = {
+        timer: dict.fromkeys(each.times[timer].label for each in workloads if timer in each.times) for timer in Timer
+    }
+    return [(timer, ", ".join(names)) for timer, names in labels.items() if names]
 
 
 def _environment_changes(shown: Sequence[Results]) -> list[str]:
@@ -230,7 +237,7 @@ def _device(one: Results) -> str:
 class _Time(NamedTuple):
     """One of the times of a workload, as it was measured and judged."""
 
-    timer: Timer
+    label: str
     sample: Sample
     mean_us: float  # of the replicates that are judged
     verdict: Verdict | None
@@ -280,23 +287,30 @@ class _Workload:
     @property
     def order(self) -> tuple[int, float]:
         """Return what workloads are sorted by: the worst status first, and the largest change of the GPU time."""
-        place = _ORDER.index(self.status) if self.status in _ORDER else len(_ORDER)
-        verdict = self.result.verdict(Timer.DEVICE.label)
+        place = WORST_FIRST.index(self.result.status) if self.result.status is not None else len(WORST_FIRST)
+        verdict = self.result.time_verdict(Timer.DEVICE)
         return place, -verdict.change.estimate if verdict is not None and verdict.change is not None else 0.0
 
     @cached_property
-    def times(self) -> dict[str, _Time]:
+    def times(self) -> dict[Timer, _Time]:
         run = self.result.run
         return {
-            timer.label: _Time(timer, sample, observe(sample).mean_us, self.result.verdict(timer.label))
+            timer: _Time(run.label(timer), sample, observe(sample).mean_us, self.result.time_verdict(timer))
             for timer in Timer
             if run is not None and (sample := run.sample(timer)) is not None
         }
 
     @property
+    def device_time(self) -> _Time | None:
+        return self.times.get(Timer.DEVICE)
+
+    @property
     def other_verdicts(self) -> list[Verdict]:
         """Return those that neither a time nor a failed test shows."""
-        shown = {*self.times, *(test.name for test in self.tests if test.outcome == "failed")}
+        shown = {
+            *(time.label for time in self.times.values()),
+            *(test.name for test in self.tests if test.outcome == "failed"),
+        }
         return [verdict for verdict in self.result.verdicts if verdict.subject not in shown]
 
     def said(self, test: TestResult) -> list[str]:
@@ -326,7 +340,7 @@ class _Workload:
         stored: Sequence[KernelRecord] = run.kernels
         old: Sequence[Origin | None] = ()
         if baseline is not None and baseline.entries:  # in the time that the run is compared with
-            judged = self.result.verdict(Timer.DEVICE.label)
+            judged = self.result.time_verdict(Timer.DEVICE)
             stored = baseline.entry_like(run.kernels)[0].kernels_in(judged.before_us if judged is not None else None)
             old = baseline.origins
         before, after = (iter(_origins(*each)) for each in ((stored, old), (run.kernels, run.origins)))

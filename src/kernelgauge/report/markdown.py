@@ -11,7 +11,18 @@ from ..results import Results
 from .findings import Case, Failure, baseline_commits, failures, findings, largest, next_step
 from .page import Column, Grid, Section, markdown
 from .terminal import Row, rows
-from .wording import FAILED, conditions_text, counted, counts_text, cut, describe, notes, overall, short_commit
+from .wording import (
+    FAILED,
+    conditions_text,
+    counted,
+    counts_text,
+    cut,
+    describe,
+    device_name,
+    notes,
+    overall,
+    short_commit,
+)
 
 __all__ = ["github_annotations", "summary_markdown"]
 
@@ -20,17 +31,14 @@ _LONGEST_NOTE = 1000
 _QUIET = (Status.PASS, Status.NOT_JUDGED, Status.NO_BASELINE, None)
 _UNFOLDED = 12  # rows that are shown without a click, beside those that need a look
 _CUT_OFF = "\nThe rest does not fit into this page: results.json has all of it.\n"
-# GitHub shows 10 errors and 10 warnings of a step; here 10 together.
-_MOST_ANNOTATIONS = 10
 _LONGEST_TITLE = 200
 
 _REASON_COLUMNS = (Column("workload"), Column("verdict"), Column("what, and why"))
-_COLUMNS = (
-    Column("workload"),
-    Column("verdict"),
-    *(Column(title, number=True) for title in ("kernels", "GPU us", "baseline", "change")),
-    Column("cause"),
-)
+
+
+def _columns(results: Results) -> tuple[Column, ...]:
+    numbers = ("launches", f"{device_name(results)} us", "baseline", "change")
+    return (Column("workload"), Column("verdict"), *(Column(title, number=True) for title in numbers), Column("cause"))
 
 
 def _lines(failure: Failure) -> list[str]:
@@ -49,24 +57,19 @@ def _lines(failure: Failure) -> list[str]:
 
 
 def github_annotations(results: Sequence[Results]) -> list[str]:
-    """Return workflow commands of GitHub Actions: an error for each failure, a warning for what is INVALID.
+    """Return workflow commands of GitHub Actions: an error for each failure, a warning for what is INVALID. Errors come first.
 
-    At most 10, errors first; where there are more, the last one says how many.
+    GitHub shows 10 of each in a step.
     """
     found = sorted((each for one in results for each in failures(one) if each.fails), key=_level)
-    shown = found if len(found) <= _MOST_ANNOTATIONS else found[: _MOST_ANNOTATIONS - 1]
-    lines = [
+    return [
         _command(
             _level(failure),
             f"{failure.workload}: {failure.status}  {failure.about}",
             "\n".join((cut(failure.headline), *_lines(failure))),
         )
-        for failure in shown
+        for failure in found
     ]
-    if len(found) > len(shown):
-        more = f"{len(found) - len(shown)} more failures"
-        lines.append(_command(_level(found[len(shown)]), f"kernelgauge: {more}", f"{more}: see the summary"))
-    return lines
 
 
 def _level(failure: Failure) -> str:
@@ -127,7 +130,7 @@ def _blocks(results: Results) -> Iterator[str]:
     is_long = len(quiet) > _UNFOLDED
     shown = failing if is_long else [*failing, *quiet]
     if shown:
-        yield markdown([Section(grid=Grid(_COLUMNS, tuple(shown)))])
+        yield markdown([Section(grid=Grid(_columns(results), tuple(shown)))])
     words, command = next_step([results])
     if command:
         yield f"{words}\n\n```sh\n{cut(command, _LONGEST_NOTE).replace('`', '')}\n```\n"
@@ -135,7 +138,7 @@ def _blocks(results: Results) -> Iterator[str]:
         reasons = tuple((cut(each.workload), f"{each.status}\n{each.about}", _why(each)) for each in found)
         yield _folded("Reasons", markdown([Section(grid=Grid(_REASON_COLUMNS, reasons))]))
     if is_long:
-        yield _folded(f"{len(quiet)} more workloads", markdown([Section(grid=Grid(_COLUMNS, tuple(quiet)))]))
+        yield _folded(f"{len(quiet)} more workloads", markdown([Section(grid=Grid(_columns(results), tuple(quiet)))]))
     lines = [*notes(results), *(f"warning: {' '.join(warning.split())}" for warning in results.warnings)]
     if lines:
         yield "".join(f"- {markdown([Section(lines=(cut(line, _LONGEST_NOTE),))])}" for line in lines)
@@ -171,7 +174,7 @@ def _cause(cases: Sequence[Case]) -> str:
 
 
 def _cells(row: Row, cases: Sequence[Case]) -> tuple[str, ...]:
-    status = "-" if row.status is None else row.status.value
+    status = row.verdict
     if cases and row.status in _QUIET:  # a test of it failed that no verdict is about
         status = cases[0].failure.status
     verdict = f"{status}\n{cut(row.about)}" if row.about else status

@@ -13,7 +13,17 @@ from ..results import Results, WorkloadResult
 from ..run import Timer
 from .opportunities import opportunities
 from .page import Column, table_text
-from .wording import about, change_text, conditions_text, describe, notes, us_or_dash
+from .wording import (
+    about,
+    change_text,
+    conditions_text,
+    describe,
+    device_name,
+    host_times_text,
+    notes,
+    status_text,
+    us_or_dash,
+)
 
 __all__ = ["Block", "Row", "rows", "summary", "unknown_machines"]
 
@@ -27,9 +37,8 @@ _STYLES = {
     Status.NO_BASELINE: "yellow",
     Status.NOT_JUDGED: "dim",
 }
-
-
 _MOST_FASTER = 3
+_NOTE = "*"  # of a verdict whose words have no room
 
 
 class Block(NamedTuple):
@@ -43,13 +52,15 @@ class Row(NamedTuple):
     """What a table says about one workload.
 
     Attributes:
-        cells: kernels, GPU time, baseline and change; a dash for what is not known.
+        cells: launches, the device's time, baseline and change; a dash for what is not known.
+        verdict: the status, and what it leaves out.
         about: subjects of the verdicts that the status comes from: "GPU time", "structure", ...
     """
 
     workload: str
     cells: tuple[str, str, str, str]
     status: Status | None
+    verdict: str
     about: str
 
 
@@ -59,8 +70,8 @@ def rows(results: Results) -> list[Row]:
 
 
 def _row(workload: WorkloadResult) -> Row:
-    run, status = workload.run, workload.status
-    timed = workload.verdict(Timer.DEVICE.label)
+    run = workload.run
+    timed = workload.time_verdict(Timer.DEVICE)
     sample = run.sample(Timer.DEVICE) if run else None
     cells = (
         str(run.counts.launches) if run else "-",
@@ -68,7 +79,8 @@ def _row(workload: WorkloadResult) -> Row:
         us_or_dash(timed.before_us if timed else None),
         change_text(timed) or "-",
     )
-    return Row(workload.id, cells, status, about(workload))
+    verdict = "-" if workload.status is None else status_text(workload)
+    return Row(workload.id, cells, workload.status, verdict, about(workload))
 
 
 def summary(
@@ -83,8 +95,7 @@ def summary(
         yield from map(Block, conditions_text(results))
     table = rows(results)
     if table:
-        is_cpu = results.fingerprint is not None and results.fingerprint.arch == "cpu"
-        yield Block(_table(table, recorded, device="CPU" if is_cpu else "GPU", width=width, color=color))
+        yield Block(_table(table, recorded, device=device_name(results), width=width, color=color))
     if failures:
         yield from (Block(str(verdict)) for verdict in results.verdicts if verdict.status.fails)
     yield from map(Block, _remarks(results))
@@ -98,24 +109,32 @@ def summary(
 
 
 def _table(rows: Sequence[Row], recorded: Collection[str], *, device: str, width: int, color: bool) -> str:
-    """Return one line for each workload: kernels, their time, baseline, change, verdict, and what the verdict is about.
+    """Return one line for each workload: launches, their time, baseline, change, verdict, and what the verdict is about.
 
-    The last column is left out where it would break lines: the failures name the tests.
+    Where that would break lines, the last column is left out, since the failures name the tests; then a note is left to a line
+    below.
     """
     # Titles of two lines: a default id and all columns fit in 80.
-    titles = ("kernels", f"{device}\nus", "base-\nline us", "change")
+    titles = ("launches", f"{device}\nus", "base-\nline us", "change")
     columns = [Column("workload"), *(Column(title, number=True) for title in titles), Column("verdict", is_whole=True)]
-    cells = []
-    for row in rows:
-        status = Text("-") if row.status is None else Text(row.status.value, style=_STYLES[row.status])
-        is_new = row.status is Status.NO_BASELINE and row.workload in recorded
-        last = (Text("RECORDED", style="green"), "") if is_new else (status, row.about)
-        cells.append((row.workload, *row.cells, *last))
-    if any(about for *_, about in cells):
-        text = table_text([*columns, Column("about")], cells, width=width, color=color)
-        if text.count("\n") == len(rows) + 2:  # one line each, below two of titles
-            return text.removesuffix("\n")
-    return table_text(columns, [row[:-1] for row in cells], width=width, color=color).removesuffix("\n")
+    forms = [(True, False)] if any(row.about for row in rows) else []
+    for has_about, is_narrow in (*forms, (False, False), (False, True)):
+        shown = [*columns, *([Column("about")] if has_about else [])]
+        cells = [_table_row(row, recorded, is_narrow=is_narrow)[: len(shown)] for row in rows]
+        text = table_text(shown, cells, width=width, color=color).removesuffix("\n")
+        if text.count("\n") == len(rows) + 1:  # one line each, below two of titles
+            break
+    left = next((row.verdict.partition(" ")[2] for row in rows if is_narrow and " (" in row.verdict), "")
+    return f"{text}\n{_NOTE} {left.strip('()')}" if left else text
+
+
+def _table_row(row: Row, recorded: Collection[str], *, is_narrow: bool) -> tuple[str | Text, ...]:
+    if row.status is Status.NO_BASELINE and row.workload in recorded:
+        return (row.workload, *row.cells, Text("RECORDED", style="green"), "")
+    status, space, left = row.verdict.partition(" ")
+    verdict = Text(status, style="" if row.status is None else _STYLES[row.status])
+    verdict.append(space + (_NOTE if left and is_narrow else left), style="dim")
+    return (row.workload, *row.cells, verdict, row.about)
 
 
 def _remarks(results: Results) -> list[str]:
@@ -140,6 +159,7 @@ def _remarks(results: Results) -> list[str]:
     return [
         *(verdict.brief() for verdict in verdicts if verdict.status in shown),
         *(str(verdict) for verdict in choices if verdict.reasons),
+        *host_times_text(results),
         *map(printable, machine),
     ]
 

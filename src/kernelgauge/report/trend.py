@@ -14,6 +14,7 @@ from markupsafe import Markup
 from ..errors import printable
 from ..judge import worst
 from ..results.history import Chart, Night, Series, Trends
+from ..run import Timer
 from .html import render_page
 from .page import Column, table_text
 from .wording import counted, cut, kernel_us, short_commit
@@ -76,9 +77,17 @@ def trend_text(trends: Trends, *, with_details: bool, width: int, color: bool) -
         cells = [_cells(chart) for chart in charts]
         table = table_text(columns, cells, width=width, color=color, gap=2)
         details = [_wrapped(line, width) for chart in charts for line in _details(chart)] if with_details else []
-        parts.append("\n".join([printable(f"{machine}, {trends.timer.label}"), table + "\n".join(details)]))
+        parts.append(
+            "\n".join([printable(f"{machine}, {_time_name(trends.timer, charts)}"), table + "\n".join(details)])
+        )
     parts += _limited([f"not shown: {line}" for line in trends.not_shown], "more")
     return "\n".join(parts)
+
+
+def _time_name(timer: Timer, charts: Sequence[Chart]) -> str:
+    """Return what the time is called on the machines of these charts."""
+    machines = [chart.series[0].nights[0].file.fingerprint for chart in charts]
+    return " or ".join(dict.fromkeys(timer.label_on(machine) for machine in machines if machine)) or timer.label
 
 
 def _cells(chart: Chart) -> tuple[str, ...]:
@@ -121,8 +130,8 @@ def trend_html(trends: Trends) -> str:
         "trend.html",
         styles=["report.css", "trend.css"],
         figures=[_figure(chart) for chart in trends.charts],
-        timer=trends.timer.label,
-        sentence=f"{counted(len(trends.charts), 'workload')}, {trends.timer.label}, "
+        timer=_time_name(trends.timer, trends.charts),
+        sentence=f"{counted(len(trends.charts), 'workload')}, {_time_name(trends.timer, trends.charts)}, "
         f"{counted(trends.files, 'file')} of the history",
         not_shown=trends.not_shown,
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import printable
 from ..judge import WORST_FIRST, Status, worst
+from ..run import Timer
 
 if TYPE_CHECKING:
     from ..judge import Reason, RelativeChange, Verdict
@@ -30,6 +31,8 @@ __all__ = [
     "counts_text",
     "cut",
     "describe",
+    "device_name",
+    "host_times_text",
     "kernel_us",
     "kinds_text",
     "notes",
@@ -50,6 +53,7 @@ __all__ = [
 
 NOT_RUN, NO_VERDICT = "NOT RUN", "NO VERDICT"  # of a workload
 CUT_SHORT, FAILED, NOTHING_JUDGED = "CUT SHORT", "FAILED", "NOTHING JUDGED"  # of a run
+_PASSES = (Status.PASS, Status.IMPROVED)
 _NO_FAILURE = (0, 5)  # pytest.ExitCode: all passed; no test was collected
 
 _SHORT_US = 10.0
@@ -107,10 +111,33 @@ def change_text(verdict: Verdict | None) -> str:
 
 
 def status_text(workload: WorkloadResult) -> str:
-    """Return the worst of its verdicts, or why there is none."""
-    if workload.status is not None:
-        return workload.status.value
-    return NOT_RUN if workload.run is None else NO_VERDICT
+    """Return the worst of its verdicts, or why there is none. Of a pass without a time, say so: ``PASS (time not judged)``."""
+    if workload.status is None:
+        return NOT_RUN if workload.run is None else NO_VERDICT
+    left = _not_judged(workload) if workload.status in _PASSES else ""
+    return f"{workload.status.value} ({left})" if left else workload.status.value
+
+
+def _not_judged(workload: WorkloadResult) -> str:
+    """Return what a pass leaves out: the device's time. That a host's clock is not judged, the report says once for all."""
+    timed = workload.time_verdict(Timer.DEVICE)
+    return "" if timed is not None and timed.status in _PASSES else "time not judged"
+
+
+def host_times_text(results: Results) -> list[str]:
+    """Say once in how many workloads no clock of the host was judged, though the device's time was."""
+    hosts = (Timer.HOST, Timer.END_TO_END)
+    clocks = [
+        [verdict.status for timer in hosts if (verdict := workload.time_verdict(timer)) is not None]
+        for workload in results.workloads
+        if workload.status in _PASSES and not _not_judged(workload)
+    ]
+    left = sum(Status.NOT_JUDGED in statuses for statuses in clocks)
+    return (
+        [f"host times not judged in {left} of {counted(len(results.workloads), 'workload')}: -rs says why"]
+        if left
+        else []
+    )
 
 
 def overall(results: Sequence[Results]) -> str:
@@ -128,12 +155,14 @@ def overall(results: Sequence[Results]) -> str:
 
 def counts_text(results: Sequence[Results]) -> list[str]:
     """Return ``3 workloads (1 REGRESSED, 2 PASS)`` and ``9 tests (1 failed)``: numbers and words of our own only."""
-    statuses = Counter(workload.status for each in results for workload in each.workloads)
+    workloads = [workload for each in results for workload in each.workloads]
+    judged = [(workload.status, status_text(workload)) for workload in workloads if workload.status is not None]
+    statuses = Counter(text for _, text in sorted(judged, key=lambda each: WORST_FIRST.index(each[0])))
     outcomes = Counter(test.outcome for each in results for test in each.tests)
-    counts = [f"{statuses[status]} {status.value}" for status in WORST_FIRST if statuses[status]]
-    counts += [f"{statuses[None]} not judged"] if statuses[None] else []
+    counts = [f"{count} {text}" for text, count in statuses.items()]
+    counts += [f"{len(workloads) - len(judged)} not judged"] if len(workloads) > len(judged) else []
     ends = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
-    parts = ((statuses.total(), "workload", counts), (outcomes.total(), "test", ends))
+    parts = ((len(workloads), "workload", counts), (outcomes.total(), "test", ends))
     return [counted(total, noun) + (f" ({', '.join(each)})" if each else "") for total, noun, each in parts]
 
 
@@ -157,7 +186,8 @@ def cut(text: str, longest: int = _LONGEST_LINE) -> str:
 def counted(count: int, noun: str) -> str:
     """Return ``1 kernel``, ``2 kernels``, ``2 kernels that no rule knows``."""
     first, space, rest = noun.partition(" that ")
-    return f"{count} {first}" + ("" if count == 1 else "s") + (f"{space}{rest}" if rest else "")
+    plural = "es" if first.endswith("ch") else "s"
+    return f"{count} {first}" + ("" if count == 1 else plural) + (f"{space}{rest}" if rest else "")
 
 
 def kinds_text(kinds: Iterable[str]) -> str:
@@ -205,6 +235,11 @@ def describe(fingerprint: Fingerprint) -> str:
     ]
     parts = [fingerprint.device, *(f"{name} {version}" for name, version in versions if version)]
     return printable(", ".join(parts))
+
+
+def device_name(results: Results) -> str:
+    """Return whose time a table shows: ``CPU``, else ``GPU``."""
+    return "CPU" if results.fingerprint is not None and results.fingerprint.arch == "cpu" else "GPU"
 
 
 def conditions_text(results: Results) -> list[str]:
