@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.plugin.session import revision
+from kernelgauge.results import revision
 
 
 def git(folder: Path, *arguments: str) -> str:

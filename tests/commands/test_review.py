@@ -14,7 +14,7 @@ from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
 from tests.builders import ELSEWHERE, HERE, counts, fingerprint, mlp_kernels, pair, run
-from tests.commands.conftest import Command, imported_modules
+from tests.commands.conftest import Command, git, imported_modules
 from tests.test_acceptance import DEVICE, passing, told
 from tests.test_results import HOSTILE, hostile, verdict
 
@@ -402,3 +402,20 @@ def test_review_imports_neither_torch_nor_pytest(command: Command, arguments: tu
     assert command("accept", "-k", NEW)[0] == 0
     assert command("accept")[0] == 0
     assert not {"torch", "pytest", "_pytest"} & imported_modules(*arguments)
+
+
+def test_review_says_that_another_commit_is_checked_out(kernelgauge: Command, repository: Path) -> None:
+    def commit(message: str) -> str:
+        git("commit", "--allow-empty", "-qm", message)
+        return git("rev-parse", "HEAD").strip()
+
+    def said() -> str:
+        return " ".join(kernelgauge("review")[1].split())
+
+    measured = commit("One")
+    left(told(of(EAGER), commit=measured))
+    assert f"commit {measured[:10]} stored" in said()
+    later = commit("Two")
+    assert f"commit {measured[:10]}; checked out: {later[:10]} stored" in said()
+    left(told(of(EAGER), commit=f"{measured}+"))  # which code that was is not known
+    assert "checked out" not in said()

@@ -99,13 +99,21 @@ def _shown(
 ) -> str:
     from ..report.baselines import review_text
     from ..report.wording import short_commit
+    from ..results import revision
     from ..results.files import slug
+
+    here = revision(Path.cwd())
+
+    def code(commit: str | None) -> str:
+        """Return the commit that was measured, and whether another one is checked out by now."""
+        elsewhere = commit is not None and not commit.endswith("+") and here not in (None, commit)
+        return f"commit {short_commit(commit)}" + (f"; checked out: {short_commit(here)}" if elsewhere else "")
 
     texts = []
     for each in waiting:
         folder = slug(each.device)
         sources = [
-            ("results", f"{file}   {results.started_at}, commit {short_commit(results.commit)}")
+            ("results", f"{file}   {results.started_at}, {code(results.commit)}")
             for file, results in loaded
             if results.fingerprint is not None and slug(results.fingerprint.device) == folder
         ]
@@ -216,10 +224,9 @@ def _apply(
     elif plan:
         store.apply_all(plans)
         removed = sum(change.action is Action.TRIM for change in plan)
-        parts = [f"{len(plan) - removed} written to"] * (removed < len(plan)) + [f"{removed} removed from"] * bool(
-            removed
-        )
-        say(printable(f"{', '.join(parts)} {store.root}"))
+        counts = {"written to": len(plan) - removed, "removed from": removed}
+        parts = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        say(printable(f"{parts} {store.root}"))
     return Exit.NO if refused else Exit.YES
 
 

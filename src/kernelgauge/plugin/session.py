@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
@@ -44,7 +43,7 @@ from ..judge import (
 )
 from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
-from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult
+from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, revision
 from ..results.files import FolderLock, GpuLock
 from ..run import Fingerprint, Run, Sample, Timer
 from ..workload import Workload
@@ -56,10 +55,9 @@ if TYPE_CHECKING:
     from ..measure.latency import Rounds
     from ..measure.runner import Measured, MeasuredGroup, Result
 
-__all__ = ["Session", "revision"]
+__all__ = ["Session"]
 
 _COST = re.compile(r" \([+-][\d.]+ us\)")  # of a cause: another test may have timed it
-_GIT_TIMEOUT_S = 5.0  # a working tree on a slow network file system: then its commit is not known
 
 
 class Session:
@@ -606,33 +604,3 @@ def _not_judged(run: Run, timer: Timer, what: str, error: KernelgaugeError) -> V
     reasons = tuple(Reason(label, text) for label, text in error.details)
     why = error.what.removeprefix(f"{run.workload}: ")  # the verdict says it
     return Verdict(status, run.workload, run.label(timer), f"{run.label(timer)} {what}: {why}", reasons)
-
-
-def revision(folder: Path) -> str | None:
-    """Return the commit of the working tree that `folder` is in, with ``+`` behind it if tracked files differ; None: not known.
-
-    Git's own answer, with git's own rules about whose repositories it trusts.
-    """
-    commit = _git(folder, "rev-parse", "--verify", "HEAD")
-    if not commit:
-        return None
-    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    if changes is None:  # no answer is no clean tree
-        return None
-    return f"{commit}+" if changes else commit
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_GIT_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

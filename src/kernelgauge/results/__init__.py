@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -38,11 +39,13 @@ __all__ = [
     "folder_names",
     "moment",
     "read_results",
+    "revision",
     "started",
 ]
 
 NAME = "results.json"
 SCHEMA_VERSION = 2  # version 1 is read as well: it has no subjects of tests, and no gates
+_GIT_TIMEOUT_S = 5.0  # a working tree on a slow network file system: then its commit is not known
 _CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
 
 Outcome = Literal["passed", "failed", "skipped"]
@@ -358,3 +361,33 @@ def _remove(how: Callable[[Path], object], path: Path) -> None:
         pass
     except OSError as error:
         raise StorageError("cannot remove what another run has left", where=str(path), got=str(error)) from error
+
+
+def revision(folder: Path) -> str | None:
+    """Return the commit of the working tree that `folder` is in, with ``+`` behind it if tracked files differ; None: not known.
+
+    Git's own answer, with git's own rules about whose repositories it trusts.
+    """
+    commit = _git(folder, "rev-parse", "--verify", "HEAD")
+    if not commit:
+        return None
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    if changes is None:  # no answer is no clean tree
+        return None
+    return f"{commit}+" if changes else commit
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
