@@ -76,9 +76,8 @@ def _timed_by(function: Callable[..., Any], named: Mapping[str, Any]) -> Callabl
     timers = (triton.testing.do_bench, triton.testing.do_bench_cudagraph)
     try:
         with ExitStack() as stack:
-            if (
-                torch.cuda.is_available()
-            ):  # some benchmarks make another stream current, on which they fill their tensors
+            # Some benchmarks make another stream current, and fill their tensors on it.
+            if torch.cuda.is_available():
                 stack.callback(torch.cuda.set_stream, torch.cuda.current_stream())
                 stack.callback(torch.cuda.synchronize)
             for owner in {triton.testing, sys.modules.get(function.__module__, triton.testing)}:

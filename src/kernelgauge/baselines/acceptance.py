@@ -212,7 +212,7 @@ def acceptable(results: Results, store: BaselineStore) -> Iterator[tuple[Workloa
 def refusals(
     results: Results, workload: WorkloadResult, store: BaselineStore, *, on_any_host: bool = False
 ) -> list[str]:
-    """Return why a run may not become a baseline; empty if it may. A difference from the baseline is no reason.
+    """Return why a run may not become a baseline; empty if it may. A run may differ from the baseline.
 
     `on_any_host`: also on one that was much slower than in the baseline.
     """

@@ -347,7 +347,8 @@ class Candidate:
 class Reviewed:
     """One workload.
 
-    `change`: what accepting it does to its file; None: it cannot be accepted. `doubts`: why not, or not unless that is forced.
+    `change`: the effect of accepting it on its file; None: it cannot be accepted. `doubts`: why not; `--force` overrules them
+    where there is a change.
     """
 
     workload: str

@@ -19,7 +19,7 @@ from .verdict import MEASUREMENT, Status, Verdict
 __all__ = ["FEWEST", "LOOKS", "JudgedSet", "judge_sets", "looks", "with_name"]
 
 FEWEST = 3  # processes of each side: from then on their own spread says more than what is known of other machines
-LOOKS = 3  # at most so many times the rule is asked; each has its share of the false alarms (Bonferroni)
+LOOKS = 3  # the rule is applied at most so often; each look has its share of the false alarms (Bonferroni)
 # Smaller changes are no finding, as fractions. Processes of the same minutes agree better than those of different nights.
 _GATES = {Timer.DEVICE: 0.002, Timer.HOST: 0.02, Timer.END_TO_END: 0.1}
 # A time is decided once a change of this size is excluded, or one of so many microseconds: the profiler's clock has steps
@@ -36,7 +36,7 @@ class JudgedSet:
     """The verdicts on a set of processes.
 
     Attributes:
-        undecided: labels of the times that more processes would tell more about. Where structure differs, there are none.
+        undecided: labels of the times that need more processes; none where structure differs.
         run: one of them, with the samples of all that ran in its launch configuration. None: there is none.
         baseline: of the other set. None: it cannot be one.
     """
@@ -109,10 +109,10 @@ def with_name(verdict: Verdict, before: str) -> Verdict:
 
 
 def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:
-    """Tell whether more processes would tell no more: it changed, or a change of the wanted size is excluded.
+    """Return whether more processes are not needed: the time changed, or a change of the wanted size is excluded.
 
-    Excluded: neither the measured change nor how far it may fall short of the true one, in 95 of 100 comparisons, reaches it
-    together. The sensitivity has that distance, beyond the change that fails.
+    It is excluded if the measured change, plus its error in 95 of 100 comparisons, stays below that size. The error is the
+    part of the sensitivity that lies beyond the change that fails.
     """
     change = verdict.change
     if verdict.status not in (Status.PASS, Status.UNDECIDED) or change is None or verdict.subject not in _WANTED:

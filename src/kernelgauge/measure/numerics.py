@@ -26,7 +26,7 @@ __all__ = ["BOUNDS", "NotComparedError", "RelativeError", "UnknownBoundError", "
 BOUNDS: dict[Dtype, float] = {"bf16": 1e-2, "fp16": 1.5e-3, "fp32": 1e-5}
 _SHOWN_TENSORS = 3  # in a message
 _GRADIENT = "gradient of "  # begins the name of each
-# A sum that cancels leaves at most so many roundoffs of the reference's dtype: 2e-12 of what was summed in float64.
+# A gradient below so many roundoffs of the largest one is zero but for rounding: 2e-12 of it in float64.
 _ROUNDING = 1e4
 
 

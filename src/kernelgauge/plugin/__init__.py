@@ -130,12 +130,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         ("reports", "string", "reports", "folder of the reports, from the root of the project"),
         ("device", "string", "auto", "auto, cuda or cpu"),
         ("strict", "bool", False, "as --perf-strict"),
-        (
-            "replicates",
-            "string",
-            "",
-            "fresh allocations for each time (default: GPU 12 to 32 by their noise, CPU 4, latency 8)",
-        ),
+        ("replicates", "string", "", "fresh allocations for each time (default: GPU 12 to 32, CPU 4, latency 8)"),
         ("deterministic", "bool", False, "let Inductor choose launch configurations without timing them"),
         ("gate", "linelist", [], "smaller changes are ignored, a line for each timer: device_time = 0.3 %"),
         ("sensitivity", "linelist", [], "the slowdown that a PASS may miss, a line for each timer: device_time = 2 %"),

@@ -440,10 +440,9 @@ class Session:
         verdict = verdict.because(Reason("baseline", f"{path}{between}environment: {comparison}"))
         if verdict.status not in (Status.UNDECIDED, Status.INVALID):
             accept = self.how_to_accept("-k", self.suites.selector(workload))
-            measure = (
-                "" if self.is_timed else f"{self.suites.command(workload, update=False)}   (measures its times too)\n"
-            )
-            return verdict.because(Reason("accept", f"{measure}{accept}"))
+            if not self.is_timed:
+                accept = f"{self.suites.command(workload, update=False)}   (measures its times too)\n{accept}"
+            return verdict.because(Reason("accept", accept))
         if any(reason.label == "next" for reason in verdict.reasons):
             return verdict
         return verdict.because(Reason("next", "run it again on a quiet machine"))

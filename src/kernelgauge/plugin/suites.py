@@ -44,9 +44,8 @@ class Suites:
     _suite_of: dict[str, str] = field(default_factory=dict)  # by workload id
     _workloads: dict[str, Workload] = field(default_factory=dict)
     _for_cpu: set[str] = field(default_factory=set)  # ids of those that took the place of others
-    _without_ratio: set[str] = field(
-        default_factory=set
-    )  # ids of those whose place had a `faster_than`, and they have none
+    # Ids of smaller workloads that leave out the `faster_than` of those they stand for.
+    _without_ratio: set[str] = field(default_factory=set)
     _for_gpu: int = 0  # tests that are not selected
 
     def declare(self, plugin: Hashable, folder: Path, declaration: Callable[[], Any]) -> list[Workload]:
