@@ -23,6 +23,17 @@ from kernelgauge.measure.profile import profile_session
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
+if torch.cuda.is_available():
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def keep_lines(values, block: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Write each value back, and ask the L2 to keep it, as Inductor does with what it reads twice."""
+        places = values + tl.program_id(0) * block + tl.arange(0, block)
+        tl.store(places, tl.load(places, eviction_policy="evict_last"), eviction_policy="evict_last")
+
+
 ROOT = Path(__file__).resolve().parents[2]
 
 NEIGHBOUR = """
@@ -126,6 +137,15 @@ def test_a_flushed_read_takes_as_long_as_one_from_memory() -> None:
     cold_us = read_us(device, lambda: next(turns).amax(), prepare=lambda: None, flush=False)
     assert cold_us > 1.05 * warm_us  # else nothing can be told; an H200: 13.0 us from its L2, 16.2 from memory
     assert flushed_us > warm_us + 0.8 * (cold_us - warm_us)
+
+
+def test_flush_evicts_lines_that_a_kernel_asked_to_keep() -> None:
+    device = CudaDevice()
+    blocks = int(0.4 * device.cache_bytes) // 2 // 1024
+    probe = torch.randn(blocks * 1024, device="cuda", dtype=torch.float16)
+    cold_us = read_us(device, probe.amax, prepare=lambda: None, flush=True)
+    kept_us = read_us(device, probe.amax, prepare=lambda: keep_lines[(blocks,)](probe, block=1024), flush=True)
+    assert kept_us > 0.97 * cold_us
 
 
 def test_a_process_that_ends_after_a_profiler_session_ends() -> None:

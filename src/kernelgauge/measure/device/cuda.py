@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -62,6 +63,7 @@ class CudaDevice(Device):
         self.controls = control_pair()
         self.host = HostSpeed(_launches(self.torch_device), wait=self.synchronize)
         self.cache_bytes = int(self._properties.L2_cache_size)
+        self._release_kept_lines = _kept_lines_release()
         self._flush_buffer = torch.empty(_FLUSH_FACTOR * self.cache_bytes, dtype=torch.int8, device=self.torch_device)
         if os.environ.get("TEARDOWN_CUPTI") == "1":
             atexit.unregister(_let_cupti_detach)  # once for all devices of a process
@@ -79,6 +81,7 @@ class CudaDevice(Device):
         torch.cuda.synchronize(self.torch_device)
 
     def flush_cache(self) -> None:
+        self._release_kept_lines()
         self._flush_buffer.zero_()
 
     def hold(self, microseconds: float) -> None:
@@ -126,6 +129,18 @@ class CudaDevice(Device):
             cudnn_tf32=bool(torch.backends.cudnn.allow_tf32),
             **software(),
         )
+
+
+def _kept_lines_release() -> Callable[[], object]:
+    """Return the call of CUDA's driver after which no line of the L2 has priority over others. It takes 5 us of the host.
+
+    Kernels of Inductor ask the L2 to keep lines (`evict_last`). Such lines survive three times the cache of other data, and
+    made the next workload on the same addresses faster by 7 to 12 % (docs/design/measuring.md).
+    """
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuCtxResetPersistingL2Cache  # type: ignore[no-any-return]
+    except (OSError, AttributeError):  # ROCm, or a driver before CUDA 11
+        return lambda: None
 
 
 def _arch(properties: Any) -> str:
