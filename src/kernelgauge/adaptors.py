@@ -65,25 +65,21 @@ class _Timed(BaseException):
     """Ends a benchmark at what it times: a function, and tensors. No `except Exception` of its own may stop it."""
 
 
-def _timed_by(function: Callable[..., Any], named: Mapping[str, Any]) -> Callable[[], Any]:
+def _timed_by(function: Any, named: Mapping[str, Any]) -> Callable[[], Any]:
     """Run a benchmark up to its first `do_bench`, whatever name it has there, and return what it would time."""
     import torch
     import triton.testing
 
     def stand_in(fn: Callable[[], Any], *_: Any, grad_to_none: Any = None, **__: Any) -> None:
-        raise _Timed(fn, tuple(grad_to_none or ()))
+        raise _Timed(fn, grad_to_none or ())
 
     timers = (triton.testing.do_bench, triton.testing.do_bench_cudagraph)
+    stream = torch.cuda.current_stream() if torch.cuda.is_available() else None  # some make another one current
     try:
-        with ExitStack() as stack:
-            # Some benchmarks make another stream current, and fill their tensors on it.
-            if torch.cuda.is_available():
-                stack.callback(torch.cuda.set_stream, torch.cuda.current_stream())
-                stack.callback(torch.cuda.synchronize)
-            for owner in {triton.testing, sys.modules.get(function.__module__, triton.testing)}:
-                for name in [name for name, value in vars(owner).items() if any(value is each for each in timers)]:
-                    stack.enter_context(patch.object(owner, name, stand_in))
-            stack.enter_context(torch.enable_grad())
+        with torch.cuda.stream(stream), torch.enable_grad(), ExitStack() as stack:
+            for scope in (vars(triton.testing), function.__globals__):
+                names = [name for name, value in scope.items() if any(value is each for each in timers)]
+                stack.enter_context(patch.dict(scope, dict.fromkeys(names, stand_in)))
             function(**named)
     except _Timed as timed:
         return _with_gradients(*timed.args)

@@ -83,14 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import baselines, bisect, compare, results, traces  # they import what is above
+    from . import baselines, results, revisions, traces  # they import what is above
 
     parser = argparse.ArgumentParser(
         prog="kernelgauge", description="Performance regression tests for PyTorch GPU code.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"kernelgauge {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (traces, results, baselines, compare, bisect):
+    for family in (traces, results, baselines, revisions):
         family.add_commands(commands)
     return parser
 

@@ -13,64 +13,51 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
+
+from ..baselines import calibration
 from ..errors import KernelgaugeError, MeasurementError
-from . import Commands, Exit, note, revisions, say
+from ..judge import (
+    MEASUREMENT,
+    STRUCTURE,
+    JudgedSet,
+    ProcessTime,
+    Status,
+    Verdict,
+    compare,
+    from_run,
+    judge_sets,
+    judge_structure,
+    observe,
+)
+from ..judge.changepoint import SURE, Suspect, boundaries, level, middle, next_state, suspects
+from ..judge.two_sets import FEWEST, LOOKS, looks, with_name
+from ..results import WorkloadResult
+from ..run import Run, Timer
+from . import Exit, note, revisions, say
 
-if TYPE_CHECKING:
-    from ..judge import JudgedSet, Verdict
-    from ..judge.changepoint import Suspect
-    from ..results import WorkloadResult
-    from ..run import Run, Timer
+__all__ = ["bisect"]
 
-__all__ = ["add_commands"]
-
-_STATE = Path("reports", "bisect", "state.jsonl")
 _FAILURES = 2  # of a state, each with an end that still works behind it: then the state is skipped
 _SHOWN = 5  # likely changes, where none is sure
+_CLOCKS = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)  # the most exact one first
 
 
-def add_commands(commands: Commands) -> None:
-    bisecting = commands.add_parser(
-        "bisect",
-        help="find the commit or the package that changed a workload",
-        description="Measure revisions between a good and a bad one until one change is the cause, each in a fresh process "
-        "and a git worktree of its own, with the suite of the bad one. The same command goes on where it was interrupted. "
-        "Arguments after -- go to pytest.",
-        epilog="Exits with 1 if the cause was not found, and 2 if it could not be looked for.",
-        allow_abbrev=False,
-    )
-    bisecting.add_argument("--good", metavar="REF", help="a revision of git before the change")
-    bisecting.add_argument("--bad", metavar="REF", help="a later one with the change")
-    bisecting.add_argument(
-        "--packages",
-        nargs="+",
-        type=Path,
-        metavar="LIST",
-        help="outputs of 'pip freeze' instead of revisions, from good to bad: one package after the other is installed "
-        "as in the next list",
-    )
-    bisecting.add_argument("-k", dest="workload", required=True, metavar="WORKLOAD", help="its id, or as in pytest")
-    revisions.add_options(bisecting, fewest=6, most=100, processes="in all")
-    bisecting.add_argument(
-        "--state", type=Path, default=_STATE, metavar="FILE", help=f"what was measured so far (default: {_STATE})"
-    )
-    bisecting.set_defaults(command=_bisect)
-
-
-def _bisect(options: argparse.Namespace) -> Exit:
-    ends = len(options.packages) > 1 if options.packages else bool(options.good and options.bad)
-    if not ends or (options.packages and (options.good or options.bad)):
+def bisect(options: argparse.Namespace) -> Exit:
+    """Measure states between two ends until one change is the cause, and print it."""
+    has_ends = len(options.packages) > 1 if options.packages else bool(options.good and options.bad)
+    if not has_ends or (options.packages and (options.good or options.bad)):
         raise KernelgaugeError("bisect needs two ends", expected="--good REF --bad REF, or --packages GOOD.txt BAD.txt")
     with revisions.until_terminated(), tempfile.TemporaryDirectory(prefix="kernelgauge-bisect-") as folder:
         line = _Packages(options, Path(folder)) if options.packages else _Commits(options, Path(folder))
         question = {name: getattr(options, name) for name in ("workload", "suite", "pytest_arguments")}
-        record = _Record(options.state, {**line.question, **question})
-        return _Search(line, record, options).conclude()
+        return _Search(line, _Record(options.state, {**line.question, **question}), options).conclude()
 
 
 # -- the states of a line: commits, or sets of packages ---------------------------------------------------------------------
@@ -79,26 +66,19 @@ def _bisect(options: argparse.Namespace) -> Exit:
 class _Commits:
     """The first parents between two commits, in order: a merge is one change. `names` are keys of the record."""
 
+    has_one_environment = True
+
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         good, bad = map(revisions.commit, (options.good, options.bad))
         chain = revisions.git("rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{good}..{bad}").split()
         if not chain:
-            raise KernelgaugeError(
-                "no commits to bisect",
-                got=f"{options.good}..{options.bad}",
-                expected="--good to be an ancestor of --bad",
-            )
+            got = f"{options.good}..{options.bad}"
+            raise KernelgaugeError("no commits to bisect", got=got, expected="--good to be an ancestor of --bad")
         self.names = [good, *chain]
         self.question = {"good": good, "bad": bad}
         self._suite, self._saved = options.suite, folder / "suite"
         with revisions.worktree(bad) as tree:
             revisions.copy_suite(tree / options.suite, folder, "suite", owner=f"--bad {options.bad}")
-
-    def is_same_machine(self, one: Run, other: Run) -> bool:
-        """Tell whether two runs can belong to one search: the same GPU, and the same versions of everything."""
-        from ..judge import compare
-
-        return one.place == other.place and compare(one.fingerprint, other.fingerprint).identical
 
     @contextmanager
     def code(self, index: int) -> Iterator[dict[str, Any]]:
@@ -113,10 +93,8 @@ class _Commits:
 
     def introduce(self, index: int) -> str:
         """Return what a state adds, for the answer."""
-        name = self.names[index]
-        text = revisions.git(
-            "show", "--no-patch", "--format=commit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s", name
-        )
+        name, form = self.names[index], "commit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s"
+        text = revisions.git("show", "--no-patch", f"--format={form}", name)
         parents = revisions.git("rev-list", "--parents", "--max-count=1", name).split()[1:]
         if len(parents) == 1:
             return text
@@ -127,37 +105,35 @@ class _Commits:
 class _Packages:
     """The packages of freeze lists, changed one after the other from each list to the next."""
 
+    has_one_environment = False
+
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         lists = [_frozen(path) for path in options.packages]
-        known = {name for each in lists for name in each}
-        changed = {name for name in known if len({each.get(name) for each in lists}) > 1}
+        changed = {name for each in lists for name in each if len({other.get(name) for other in lists}) > 1}
         if not changed:
             raise KernelgaugeError("nothing to bisect: all lists have the same packages")
+        self.names, self._changes = ["good"], [""]
         self._states = [{name: lists[0].get(name) for name in changed}]  # None: the package is absent
-        self._changes = [""]
         for before, after in pairwise(lists):
             for name in _by_needs({name for name in changed if before.get(name) != after.get(name)}):
+                new = after.get(name) or f"{name} absent"
+                self.names.append(f"{len(self.names)}: {new}")
                 self._states.append({**self._states[-1], name: after.get(name)})
-                self._changes.append(f"{before.get(name) or 'absent'} -> {after.get(name) or f'{name} absent'}")
-        news = (each.partition(" -> ")[2] for each in self._changes[1:])
-        self.names = ["good", *(f"{number}: {new}" for number, new in enumerate(news, 1))]
+                self._changes.append(f"{before.get(name) or 'absent'} -> {new}")
         self.question = {"packages": [[each[name] for name in sorted(changed & set(each))] for each in lists]}
         self._folder, self._installed = folder, dict[str, Path]()
-
-    def is_same_machine(self, one: Run, other: Run) -> bool:
-        """Tell whether two runs can belong to one search: their packages may differ."""
-        return one.place == other.place
 
     @contextmanager
     def code(self, index: int) -> Iterator[dict[str, Any]]:
         state = self._states[index]
-        for requirement in filter(None, state.values()):
+        wanted = [requirement for requirement in state.values() if requirement is not None]
+        for requirement in wanted:
             if requirement not in self._installed:
                 note(f"installing {requirement}")
                 self._installed[requirement] = revisions.install(requirement, self._folder / str(len(self._installed)))
-        absent = [name for name, requirement in state.items() if requirement is None]
+        absent = {name for name, requirement in state.items() if requirement is None}
         hidden = [_hiding(absent, self._folder / f"without-{index}")] if absent else []
-        yield {"packages": [*hidden, *(self._installed[each] for each in state.values() if each is not None)]}
+        yield {"packages": [*hidden, *map(self._installed.__getitem__, wanted)]}
 
     def describe(self, index: int) -> str:
         return self.names[index]
@@ -167,22 +143,19 @@ class _Packages:
 
 
 def _frozen(path: Path) -> dict[str, str]:
-    """Return the requirements of a freeze list by normalized name."""
-    found: dict[str, str] = {}
+    """Return the requirements of a freeze list by normalized name. A folder of this machine (``-e``) has no version."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = [line.partition(" #")[0].strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
         raise KernelgaugeError("not a list of pip freeze", where=str(path), got=str(error), expected="UTF-8") from error
+    found: dict[str, str] = {}
     for line in lines:
-        requirement = line.partition(" #")[0].strip().removeprefix("-e ")
-        if not requirement or requirement.startswith(("#", "-")):
-            continue
-        name = re.search(r"#egg=([\w.-]+)", requirement) or re.match(r"([\w.-]+)", requirement)
-        if name is None and line.startswith("-e "):
-            continue  # a folder of this machine has no version
-        if name is None:
+        requirement = line.removeprefix("-e ")
+        name = re.search(r"#egg=([\w.-]+)", line) or re.match(r"\w[\w.-]*", requirement)
+        if name is not None:
+            found[_normalized(name[name.re.groups])] = requirement
+        elif line and not line.startswith(("#", "-")):
             raise KernelgaugeError("not a line of pip freeze", where=str(path), got=line)
-        found[_normalized(name[1])] = requirement
     return found
 
 
@@ -192,30 +165,25 @@ def _normalized(name: str) -> str:
 
 def _by_needs(changed: set[str]) -> list[str]:
     """Return packages behind those that they need; in the order of the alphabet where two need each other."""
+
+    def needs(name: str) -> set[str]:
+        try:
+            found = [re.match(r"[\w.-]+", each) for each in metadata.requires(name) or () if "extra ==" not in each]
+        except metadata.PackageNotFoundError:
+            return set()
+        return {_normalized(each[0]) for each in found if each} & changed - {name}
+
     try:
-        return list(TopologicalSorter({name: _needs(name) & changed for name in sorted(changed)}).static_order())
+        return list(TopologicalSorter({name: needs(name) for name in sorted(changed)}).static_order())
     except CycleError as error:
         note(f"packages that need each other are changed in the order of the alphabet: {', '.join(error.args[1])}")
         return sorted(changed)
 
 
-def _needs(name: str) -> set[str]:
-    """Return what an installed package depends on."""
-    from importlib.metadata import PackageNotFoundError, requires
-
-    try:
-        needed = [re.match(r"[\w.-]+", each) for each in requires(name) or () if "extra ==" not in each]
-    except PackageNotFoundError:
-        return set()
-    return {_normalized(each[0]) for each in needed if each} - {name}
-
-
-def _hiding(absent: Sequence[str], folder: Path) -> Path:
+def _hiding(absent: set[str], folder: Path) -> Path:
     """Return a folder for PYTHONPATH. With it, the modules that only these packages install cannot be imported."""
-    from importlib.metadata import packages_distributions
-
-    owners = packages_distributions().items()
-    modules = [module for module, names in owners if {_normalized(name) for name in names} <= set(absent)]
+    owners = metadata.packages_distributions().items()
+    modules = [module for module, names in owners if set(map(_normalized, names)) <= absent]
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(f"import sys\n\nsys.modules.update(dict.fromkeys({modules!r}))\n")
     return folder
@@ -244,21 +212,15 @@ class _Record:
     """
 
     def __init__(self, path: Path, question: dict[str, Any]) -> None:
-        import msgspec
-
-        from ..results import WorkloadResult
-
         self.path = path
         self.remedy = f"add --state OTHER.jsonl, or delete {path}"
+        self.processes: list[_Process] = []
         content = path.read_bytes() if path.exists() else b""
         whole = content[: content.rfind(b"\n") + 1]  # a process that was killed leaves a part of a line
         try:
             known, *lines = [json.loads(line) for line in whole.splitlines()] or [question]
-            self.processes = [
-                _Process(each["state"], msgspec.convert(each["workload"], WorkloadResult | None), each["failed"])
-                for each in lines
-            ]
-        except (ValueError, LookupError, TypeError, msgspec.ValidationError) as error:
+            self.processes = msgspec.convert(lines, list[_Process])
+        except (ValueError, msgspec.ValidationError) as error:
             known = f"what cannot be read: {error}"
         if known != question:
             raise KernelgaugeError(
@@ -274,8 +236,6 @@ class _Record:
 
     def add(self, process: _Process) -> None:
         """Append a process to the file."""
-        import msgspec
-
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(process) + b"\n")
         self.processes.append(process)
@@ -297,28 +257,28 @@ class _Search:
 
     def conclude(self) -> Exit:
         """Search, and print the answer."""
-        from ..judge import STRUCTURE, Status
-        from ..run import Timer
-
         verdicts = self._judged_ends()
         say("\n".join(f"{each.subject}: {each.status.value}  {each.headline}" for each in verdicts))
         changed = {each.subject for each in verdicts if each.status in (Status.REGRESSED, Status.IMPROVED)}
+        invalid = [str(each) for each in verdicts if each.status is Status.INVALID]
         if STRUCTURE in changed:  # exact, also where a time could not be measured
-            return self._by_structure()
-        if invalid := [str(each) for each in verdicts if each.status is Status.INVALID]:
+            found = self._by_structure()
+        elif invalid:
             raise KernelgaugeError("the ends cannot be compared", got="\n".join(invalid))
-        if not changed:
-            say(f"nothing to bisect: the ends do not differ\n{self._used()}")
-            return Exit.NO
-        clocks = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)  # the most exact one first
-        return self._by_time(next(each for each in clocks if changed.intersection(each.labels)))
+        elif changed:
+            found = self._by_time(next(each for each in _CLOCKS if changed.intersection(each.labels)))
+        else:
+            say("nothing to bisect: the ends do not differ")
+            found = []
+        names = self._line.names
+        ends = sum(each.state in (names[0], names[-1]) for each in self._record.processes)
+        say(f"{len(self._record.processes)} processes, {ends} of them of the ends   state: {self._record.path}")
+        return Exit.YES if found and all(high - low == 1 for low, high in found) else Exit.NO
 
     # -- measure
 
     def _judged_ends(self) -> Sequence[Verdict]:
         """Measure the ends in turns, at least three times each, until the rule has told them apart, or would have."""
-        from ..judge.two_sets import FEWEST, LOOKS, looks
-
         most = 2 ** (LOOKS - 1) * FEWEST
         for done in range(1, most + 1):
             # A B B A: what drifts meanwhile meets both alike.
@@ -332,9 +292,6 @@ class _Search:
         return judged.verdicts
 
     def _judged(self, good: Sequence[Run], bad: Sequence[Run]) -> JudgedSet:
-        from ..judge import judge_sets
-        from ..judge.two_sets import LOOKS
-
         limits = next(each.workload.limits for each in self._record.processes if each.workload is not None)
         comparisons = LOOKS * max(1, len(good[0].samples))
         names = ("the good end", "the bad end")
@@ -345,8 +302,14 @@ class _Search:
         return in_time and len(self._record.processes) < self._options.processes
 
     def _measure(self, index: int, *selection: str, timer: Timer | None = None) -> None:
-        """Measure one state. A failure counts only if an end still works behind it: otherwise the machine is at fault."""
-        process = self._process(index, selection, timer)
+        """Measure one state. A failure counts only if an end still works behind it: otherwise the machine is at fault.
+
+        `timer`: the time that must have been measured.
+        """
+        process = self._process(index, selection)
+        run = process.run
+        if timer and run and timer not in run.samples:
+            process = _Process(process.state, process.workload, f"no {run.label(timer)}: {run.incomplete}")
         if process.failed:
             if index in (0, self._last):
                 raise KernelgaugeError(
@@ -358,20 +321,15 @@ class _Search:
             self._measure(0, *selection, timer=timer)
         self._record.add(process)
 
-    def _process(self, index: int, selection: Sequence[str], timer: Timer | None) -> _Process:
-        """Run one process. `timer`: the time that it must have."""
-        import msgspec
-
-        from ..baselines.calibration import run_process
-        from ..judge import compare
-
+    def _process(self, index: int, selection: Sequence[str]) -> _Process:
+        """Run one process. Raises `KernelgaugeError` if it is on another machine than the earlier ones."""
         options, name = self._options, self._line.names[index]
         note(f"process {len(self._record.processes) + 1}: {self._line.describe(index)}")
         pinned = ["-o", "kernelgauge_deterministic=true"]  # or the autotuner's choice could be what changed
         arguments = [options.suite, *pinned, *selection, *options.pytest_arguments]
         with self._line.code(index) as code:
             try:
-                results = run_process(arguments, progress=note, may_fail=True, **code)
+                results = calibration.run_process(arguments, progress=note, may_fail=True, **code)
             except MeasurementError as error:
                 return _Process(name, None, error.got or error.what)
         workload = _chosen(results.workloads, options.workload)
@@ -380,16 +338,16 @@ class _Search:
             return _Process(name, None, "; ".join(said) or f"{workload and workload.unavailable}")
         run = workload.run
         earlier = next((each.run for each in self._record.processes if each.run), run)
-        if not self._line.is_same_machine(earlier, run):
+        environment = compare(earlier.fingerprint, run.fingerprint)
+        if earlier.place != run.place or (self._line.has_one_environment and not environment.identical):
             raise KernelgaugeError(
                 "the state file is of another machine or environment",
-                got=f"{run.place}; {compare(earlier.fingerprint, run.fingerprint)}",
+                got=f"{run.place}; {environment}",
                 expected=str(earlier.place),
                 next_command=self._record.remedy,
             )
-        failed = f"no {run.label(timer)}: {run.incomplete}" if timer and timer not in run.samples else ""
         run = msgspec.structs.replace(run, ops=(), work=())  # nobody reads them here
-        return _Process(name, msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None), failed)
+        return _Process(name, msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None))
 
     # -- know
 
@@ -405,17 +363,15 @@ class _Search:
 
         How often something recompiles depends on how long it was measured: whether it does is what counts.
         """
-        import msgspec
-
         known: list[Run] = []
         kinds: dict[int, int] = {}
         for index in range(self._last + 1):
             for run in self._runs(index):
                 recompiles = int(with_recompiles and run.counts.recompiles > 0)
                 one = msgspec.structs.replace(run, counts=msgspec.structs.replace(run.counts, recompiles=recompiles))
-                alike = [place for place, each in enumerate(known) if _structure(each, one).status.passes]
-                kind = alike[0] if alike else len(known)
-                known += [] if alike else [one]
+                alike = (place for place, each in enumerate(known) if _structure(each, one).status.passes)
+                kind = next(alike, len(known))
+                known[kind:] = known[kind:] or [one]
                 if kinds.setdefault(index, kind) != kind:
                     raise KernelgaugeError(
                         f"processes of one state differ in kernels or counts: {self._line.describe(index)}",
@@ -425,9 +381,8 @@ class _Search:
 
     # -- by what is exact
 
-    def _by_structure(self) -> Exit:
-        from ..judge.changepoint import boundaries, middle
-
+    def _by_structure(self) -> list[tuple[int, int]]:
+        """Measure until every change of structure lies between neighbours. Print them, and return them."""
         kinds = self._kinds(with_recompiles=False)
         # What recompiles on fresh allocations does so in the replicates of a time.
         is_recompile = kinds[0] == kinds[self._last]
@@ -444,14 +399,12 @@ class _Search:
         for low, high in found:
             why = _structure(self._runs(low)[-1], self._runs(high)[-1]).brief()
             self._answer(low, high, f"exact: kernels and counts\n{why}")
-        say(self._used())
-        return Exit.YES if all(high - low == 1 for low, high in found) else Exit.NO
+        return found
 
     # -- by a time
 
-    def _by_time(self, timer: Timer) -> Exit:
-        from ..judge.changepoint import SURE, next_state, suspects
-
+    def _by_time(self, timer: Timer) -> list[tuple[int, int]]:
+        """Measure until one change has 95 % of the posterior. Print it, and return it; empty if there is none."""
         while True:
             values = [None if each is None else [value for _, value in each] for each in self._times(timer)]
             found = suspects(values)
@@ -467,20 +420,16 @@ class _Search:
         if best.probability < SURE:
             likely = sorted(found, key=lambda each: -each.probability)[:_SHOWN]
             lines = [f"  {_percent(each.probability)}  {self._line.describe(each.high)}" for each in likely]
-            say("\n".join(["undecided: no change has 95 % of the posterior yet", *lines, self._used()]))
-            return Exit.NO
-        why = self._time_brief(timer, best)
-        self._answer(best.low, best.high, f"{_percent(best.probability)} of the posterior\n{why}")
-        say(self._used())
-        return Exit.YES if best.high - best.low == 1 else Exit.NO
+            say("\n".join(["undecided: no change has 95 % of the posterior yet", *lines]))
+            return []
+        self._answer(*best[:2], f"{_percent(best.probability)} of the posterior\n{self._time_brief(timer, best)}")
+        return [best[:2]]
 
     def _times(self, timer: Timer) -> list[list[tuple[Run, float]] | None]:
         """Return runs and their logarithms by state; None for a state without times that can be compared.
 
         A clock of the host counts in units of the host reference beside it.
         """
-        from ..judge import ProcessTime, from_run, observe
-
         kinds, skipped = self._kinds(), self._skipped()
         timed = next(run for run in self._runs(0) if timer in run.samples)
         is_by_host = from_run(timed, suite="").entries[0].is_by_host(timer)
@@ -497,11 +446,6 @@ class _Search:
 
     def _time_brief(self, timer: Timer, found: Suspect) -> str:
         """Return both levels with their intervals, and the verdict of all processes behind the change by all before it."""
-        import msgspec
-
-        from ..judge import MEASUREMENT
-        from ..judge.changepoint import level
-
         times = self._times(timer)
         # Another version of a package is what is looked for, and no reason to compare nothing.
         common = {"fingerprint": self._runs(0)[0].fingerprint, "incomplete": None}
@@ -527,15 +471,8 @@ class _Search:
             failed = failures.get(self._line.names[index])
             say(f"  {self._line.describe(index)}" + (f"   skipped: {failed}" if failed else ""))
 
-    def _used(self) -> str:
-        ends = sum(each.state in (self._line.names[0], self._line.names[-1]) for each in self._record.processes)
-        return f"{len(self._record.processes)} processes, {ends} of them of the ends   state: {self._record.path}"
-
 
 def _structure(before: Run, after: Run) -> Verdict:
-    from ..judge import compare, from_run, judge_structure
-    from ..judge.two_sets import with_name
-
     comparison = compare(before.fingerprint, after.fingerprint)
     return with_name(judge_structure(after, from_run(before, suite=""), comparison), "the state before")
 

@@ -10,45 +10,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from . import Commands, Exit, note, revisions, say, terminal
+import msgspec
 
-if TYPE_CHECKING:
-    from ..results import Results
-    from ..run import Run
+from ..baselines import calibration
+from ..judge import judge_sets
+from ..judge.two_sets import LOOKS, looks
+from ..report.html import html
+from ..report.markdown import summary_markdown
+from ..report.terminal import summary
+from ..results import NAME, Results, encode_results
+from ..results.files import write_atomically
+from ..run import Run, Timer
+from . import Exit, note, revisions, say, terminal
 
-__all__ = ["add_commands"]
+__all__ = ["compare"]
 
 _REPORTS = Path("reports", "compare")
 _SHOWN = 5  # undecided workloads, after each look
-
-
-def add_commands(commands: Commands) -> None:
-    comparing = commands.add_parser(
-        "compare",
-        help="tell two revisions apart on this machine",
-        description="Measure two revisions in turns, each in fresh processes and a git worktree of its own, with the suite of "
-        "HEAD, and judge the second by the first. Arguments after -- go to pytest.",
-        epilog="Exits with 1 if HEAD is slower or launches other kernels.",
-        allow_abbrev=False,
-    )
-    comparing.add_argument("base", metavar="BASE", help="a revision of git, for example main or HEAD~1")
-    comparing.add_argument("head", metavar="HEAD", nargs="?", help="another one (default: the working tree as it is)")
-    comparing.add_argument(
-        "-k", dest="expression", metavar="EXPRESSION", help="as in pytest, for example 'mlp and not eager'"
-    )
-    revisions.add_options(comparing, fewest=3, most=12, processes="of each side")
-    comparing.add_argument("--base-python", default=sys.executable, metavar="PATH", help="the interpreter for BASE")
-    comparing.add_argument(
-        "--with",
-        dest="packages",
-        action="append",
-        default=[],
-        metavar="PACKAGE==VERSION",
-        help="install this package for BASE alone, without what it depends on; several times for several packages",
-    )
-    comparing.set_defaults(command=_compare)
 
 
 @dataclass
@@ -63,10 +42,8 @@ class _Side:
 
     def measure(self, arguments: Sequence[str], undecided: Mapping[str, Sequence[str]] | None) -> None:
         """Run one more process. `undecided`: the workloads that it must measure; None: all."""
-        from ..baselines.calibration import run_process
-
         note(f"{self.name}: process {len(self.results) + 1}" + (" (undecided workloads)" if undecided else ""))
-        results = run_process(
+        results = calibration.run_process(
             [*arguments, *self._deselected(undecided)],
             folder=self.folder,
             packages=self.packages,
@@ -78,8 +55,6 @@ class _Side:
 
     def _deselected(self, undecided: Mapping[str, Sequence[str]] | None) -> list[str]:
         """Return arguments that leave out the tests of decided workloads, and latencies, which ask for no more processes."""
-        from ..run import Timer
-
         if undecided is None:
             return []
         tests = self.results[0].tests
@@ -92,9 +67,8 @@ class _Side:
         return [each.run for each in found if each.run is not None]
 
 
-def _compare(options: argparse.Namespace) -> Exit:
-    from ..judge.two_sets import looks
-
+def compare(options: argparse.Namespace) -> Exit:
+    """Measure both sides in turns until every workload is decided. Print the table, and leave the pages."""
     selected = ["-k", options.expression] if options.expression else []
     arguments = [options.suite, *selected, *options.pytest_arguments]
     started, asked_after = time.monotonic(), looks(options.processes)
@@ -142,11 +116,6 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
 
     A decided workload stays decided: its later processes did not measure it.
     """
-    import msgspec
-
-    from ..judge import judge_sets
-    from ..judge.two_sets import LOOKS
-
     last = head.results[-1]
     comparisons = LOOKS * max(1, last.comparisons)
     workloads = {each.id: each for results in head.results for each in results.workloads}
@@ -182,12 +151,6 @@ def _progress(done: int, results: Results, undecided: Mapping[str, Sequence[str]
 
 def _report(results: Results, *, processes: int) -> None:
     """Print the table and every failing verdict; leave the pages and the results beside those of the suite."""
-    from ..report.html import html
-    from ..report.markdown import summary_markdown
-    from ..report.terminal import summary
-    from ..results import NAME, encode_results
-    from ..results.files import write_atomically
-
     _REPORTS.mkdir(parents=True, exist_ok=True)
     for name, content in (
         (NAME, encode_results(results)),

@@ -1,4 +1,4 @@
-"""What `compare` and `bisect` share: options, revisions in git worktrees, and packages in folders."""
+"""`kernelgauge compare` and `bisect`: their arguments, revisions in git worktrees, and packages in folders."""
 
 from __future__ import annotations
 
@@ -14,14 +14,79 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import KernelgaugeError, printable
+from . import Commands, Exit
 
-__all__ = ["add_options", "commit", "copy_suite", "git", "install", "until_terminated", "worktree"]
+__all__ = ["add_commands", "commit", "copy_suite", "git", "install", "until_terminated", "worktree"]
 
+_STATE = Path("reports", "bisect", "state.jsonl")
 _SHOWN_LINES = 15  # of a program that failed
 
 
-def add_options(parser: argparse.ArgumentParser, *, fewest: int, most: int, processes: str) -> None:
-    """Add the options that both commands have. `processes`: which ones `--processes` counts."""
+def add_commands(commands: Commands) -> None:
+    comparing = commands.add_parser(
+        "compare",
+        help="tell two revisions apart on this machine",
+        description="Measure two revisions in turns, each in fresh processes and a git worktree of its own, with the suite of "
+        "HEAD, and judge the second by the first. Arguments after -- go to pytest.",
+        epilog="Exits with 1 if HEAD is slower or launches other kernels.",
+        allow_abbrev=False,
+    )
+    add = comparing.add_argument
+    add("base", metavar="BASE", help="a revision of git, for example main or HEAD~1")
+    add("head", metavar="HEAD", nargs="?", help="another one (default: the working tree as it is)")
+    add("-k", dest="expression", metavar="EXPRESSION", help="as in pytest, for example 'mlp and not eager'")
+    _add_shared_options(comparing, fewest=3, most=12, processes="of each side")
+    add("--base-python", default=sys.executable, metavar="PATH", help="the interpreter for BASE")
+    add(
+        "--with",
+        dest="packages",
+        action="append",
+        default=[],
+        metavar="PACKAGE==VERSION",
+        help="install this package for BASE alone, without what it depends on; several times for several packages",
+    )
+    comparing.set_defaults(command=_compare)
+
+    bisecting = commands.add_parser(
+        "bisect",
+        help="find the commit or the package that changed a workload",
+        description="Measure revisions between a good and a bad one until one change is the cause, each in a fresh process "
+        "and a git worktree of its own, with the suite of the bad one. The same command goes on where it was interrupted. "
+        "Arguments after -- go to pytest.",
+        epilog="Exits with 1 if the cause was not found, and 2 if it could not be looked for.",
+        allow_abbrev=False,
+    )
+    add = bisecting.add_argument
+    add("--good", metavar="REF", help="a revision of git before the change")
+    add("--bad", metavar="REF", help="a later one with the change")
+    add(
+        "--packages",
+        nargs="+",
+        type=Path,
+        metavar="LIST",
+        help="outputs of 'pip freeze' instead of revisions, from good to bad: one package after the other is installed "
+        "as in the next list",
+    )
+    add("-k", dest="workload", required=True, metavar="WORKLOAD", help="its id, or as in pytest")
+    _add_shared_options(bisecting, fewest=6, most=100, processes="in all")
+    add("--state", type=Path, default=_STATE, metavar="FILE", help=f"what was measured so far (default: {_STATE})")
+    bisecting.set_defaults(command=_bisect)
+
+
+def _compare(options: argparse.Namespace) -> Exit:
+    from .compare import compare
+
+    return compare(options)
+
+
+def _bisect(options: argparse.Namespace) -> Exit:
+    from .bisect import bisect
+
+    return bisect(options)
+
+
+def _add_shared_options(parser: argparse.ArgumentParser, *, fewest: int, most: int, processes: str) -> None:
+    """Add what both commands take. `processes`: which ones `--processes` counts."""
     parser.add_argument(
         "--suite",
         type=_path_below,
