@@ -12,7 +12,7 @@ import torch
 
 from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError
-from kernelgauge.workload import Share, divided
+from kernelgauge.workload import Share
 
 
 def workload(module: str = "mlp", variant: str = "eager", **fields: Any) -> Workload:
@@ -58,7 +58,7 @@ def test_workload_with_invalid_field_raises(field: str, value: Any, what: str) -
 def test_workload_with_invalid_fraction_raises(field: str, timer: str, fraction: float) -> None:
     with pytest.raises(WorkloadError, match=f"invalid {field}") as raised:
         workload(**{field: {timer: fraction}})
-    assert (raised.value.where, raised.value.got) == ("workload mlp-eager", f"{timer!r}: {fraction!r}")
+    assert (raised.value.where, raised.value.got) == ("workload mlp-eager", repr({timer: fraction}))
     assert "device_time, end_to_end, host_dispatch" in (raised.value.expected or "")
     assert getattr(workload(**{field: {"host_dispatch": 0.02}}), field) == {"host_dispatch": 0.02}
 
@@ -113,25 +113,11 @@ def test_function_without_a_plain_name_has_one() -> None:
     assert Workload.from_callable(torch.relu, torch.ones(2)).id == "relu-torch-2"
 
 
-def test_divided_puts_the_longest_first() -> None:
-    suite = [workload(shape=(size,), compile={}) for size in range(4)]
-    suite += [workload(shape=(9,), variant="tuned", compile={"mode": "max-autotune"}), workload("linear")]
-    assert [[(each.module, each.shape) for each in part] for part in divided(suite, 2)] == [
-        [("mlp", (9,)), ("linear", ())],  # 6 + 1
-        [("mlp", (0,)), ("mlp", (1,)), ("mlp", (2,)), ("mlp", (3,))],  # 4 x 2: the fourth stays with its module
-    ]
-
-
-def test_divided_keeps_modules_together_among_equals() -> None:
-    suite = [workload(module, shape=(size,)) for size in (1, 2) for module in ("mlp", "linear")]
-    assert [{each.module for each in part} for part in divided(suite, 2)] == [{"mlp"}, {"linear"}]
-
-
-def test_divided_counts_a_backward_pass_for_more() -> None:
-    trained, *others = [workload(pass_="train"), workload(shape=(1,)), workload(shape=(2,)), workload(shape=(3,))]
-    first, second = divided([*others, trained], 2)
-    assert trained in first
-    assert len(second) == 2
+def test_shares_deal_groups_of_siblings_in_turn() -> None:
+    suite = [workload(module, variant) for variant in ("eager", "compiled") for module in ("linear", "mlp", "norm")]
+    assert Share(1, 2).of(suite) == {each.id for each in suite if each.module in ("linear", "norm")}
+    assert Share(2, 2).of(suite) == {each.id for each in suite if each.module == "mlp"}
+    assert Share(4, 4).of(suite) == set()
 
 
 @pytest.mark.parametrize("text", ["2", "0/2", "3/2", "a/b", "1/", "/2", "-1/2", "1/2/3", "", "1.0/2"])

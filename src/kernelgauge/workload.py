@@ -10,7 +10,7 @@ import copy
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -18,7 +18,7 @@ from .errors import WorkloadError
 from .judge.structure import Expectation
 from .run import Timer
 
-__all__ = ["Dtype", "Matrix", "Pass", "Share", "Workload", "divided", "to_name"]
+__all__ = ["Dtype", "Matrix", "Pass", "Share", "Workload", "to_name"]
 
 Dtype = Literal["bf16", "fp16", "fp32"]
 Pass = Literal["forward", "train"]
@@ -106,52 +106,36 @@ class Workload:
         )
 
     def __post_init__(self) -> None:
-        for what, text in (("module", self.module), ("variant", self.variant)):
-            if not _NAME.fullmatch(text):
-                raise WorkloadError(
-                    f"a workload's {what} becomes a file name and a test id",
-                    got=repr(text),
-                    expected="letters, digits, '_', and single '-' between them",
-                )
+        def require(valid: bool, what: str, got: object, expected: str) -> None:
+            if not valid:
+                where = f"workload {self.module}-{self.variant}"
+                raise WorkloadError(what, where=where, got=repr(got), expected=expected)
 
-        where = f"workload {self.module}-{self.variant}"
-        if not isinstance(self.shape, tuple) or not all(isinstance(number, int) for number in self.shape):
-            raise WorkloadError("a workload's shape is a tuple of ints", where=where, got=repr(self.shape))
-        if self.compile is not None and not isinstance(self.compile, Mapping):
-            raise WorkloadError(
-                "a workload's compile holds keyword arguments for torch.compile",
-                where=where,
-                got=repr(self.compile),
-                expected="a dict, {} for the defaults, or None",
-            )
-        for what, fractions in (("sensitivity", self.sensitivity), ("gate", self.gate)):
-            for timer, fraction in fractions.items():
-                if timer not in [each.value for each in Timer] or not 0 < fraction < math.inf:
-                    raise WorkloadError(
-                        f"invalid {what}",
-                        where=where,
-                        got=f"{timer!r}: {fraction!r}",
-                        expected=f"a positive fraction for {', '.join(each.value for each in Timer)}",
-                    )
-        for what, value, allowed in (
-            ("dtype", self.dtype, (*get_args(Dtype), None)),
-            ("pass_", self.pass_, get_args(Pass)),
-            ("matrix", self.matrix, get_args(Matrix)),
+        for what in ("module", "variant"):
+            named = f"a workload's {what} becomes a file name and a test id"
+            name = getattr(self, what)
+            require(bool(_NAME.fullmatch(name)), named, name, "letters, digits, '_', and single '-' between them")
+        is_shape = isinstance(self.shape, tuple) and all(isinstance(each, int) for each in self.shape)
+        require(is_shape, "invalid shape", self.shape, "a tuple of ints")
+        is_compile = self.compile is None or isinstance(self.compile, Mapping)
+        require(is_compile, "invalid compile", self.compile, "arguments of torch.compile: a dict, {} for none; or None")
+        for what, allowed in (
+            ("dtype", (*get_args(Dtype), None)),
+            ("pass_", get_args(Pass)),
+            ("matrix", get_args(Matrix)),
         ):
-            if value not in allowed:
-                raise WorkloadError(
-                    f"unknown {what}", where=where, got=repr(value), expected=", ".join(map(str, allowed))
-                )
-        self._require_valid_ratio(where)
-
-    def _require_valid_ratio(self, where: str) -> None:
-        if self.faster_than == self.variant or not 0 <= self.by < 1 or (self.by and self.faster_than is None):
-            raise WorkloadError(
-                "invalid faster_than",
-                where=where,
-                got=f"faster_than={self.faster_than!r}, by={self.by!r}",
-                expected="another variant, and the fraction of its time to save: 0 <= by < 1",
-            )
+            value = getattr(self, what)
+            require(value in allowed, f"unknown {what}", value, ", ".join(map(str, allowed)))
+        timers = [each.value for each in Timer]
+        for what in ("sensitivity", "gate"):
+            for timer, fraction in getattr(self, what).items():
+                is_valid = timer in timers and 0 < fraction < math.inf
+                expected = f"a positive fraction for {', '.join(timers)}"
+                require(is_valid, f"invalid {what}", {timer: fraction}, expected)
+        is_ratio = self.faster_than != self.variant and 0 <= self.by < 1 and (not self.by or self.faster_than)
+        ratio = {"faster_than": self.faster_than, "by": self.by}
+        expected = "another variant, and the fraction of its time to save: 0 <= by < 1"
+        require(bool(is_ratio), "invalid faster_than", ratio, expected)
 
     @property
     def id(self) -> str:
@@ -178,10 +162,6 @@ def _copied(arguments: Any) -> Any:
 
 # -- parts of a suite -------------------------------------------------------------------------------------------------
 
-# What measuring costs beside an eager workload, roughly (full matrix on an H200): compiling it, tuning every template
-# of its GEMMs, and a backward pass.
-_COMPILED, _MAX_AUTOTUNE, _TRAIN = 2.0, 6.0, 1.5
-
 
 @dataclass(frozen=True)
 class Share:
@@ -205,36 +185,12 @@ class Share:
             raise ValueError(f"a share is I/N, for example 2/4, got {text!r}")
         return cls(int(index), int(count))
 
-    def of(self, workloads: Sequence[Workload]) -> set[str]:
-        """Ids of this part's workloads."""
-        return {workload.id for workload in divided(workloads, self.count)[self.index - 1]}
+    def of(self, workloads: Iterable[Workload]) -> set[str]:
+        """Return the ids of this part: variants of one module, shape, dtype and pass in turn, each with its siblings.
 
-
-def divided(workloads: Sequence[Workload], count: int) -> list[list[Workload]]:
-    """`count` parts that take about as long; a part may be empty.
-
-    Variants of one module, shape, dtype and pass stay together: the claims of a suite compare them with each other, and
-    the times of one GPU with the times of another would be no comparison. The largest group goes first, each to the
-    part that has least (Graham, "Bounds on multiprocessing timing anomalies", 1969); among equals to the part that
-    has most of its module, then to the first.
-    """
-    groups: dict[tuple[object, ...], list[Workload]] = {}
-    for workload in workloads:
-        groups.setdefault((workload.module, workload.shape, workload.dtype, workload.pass_), []).append(workload)
-    parts: list[list[Workload]] = [[] for _ in range(count)]
-    for group in sorted(groups.values(), key=_cost, reverse=True):  # stable: in order of declaration among equals
-        module = group[0].module
-        least = min(parts, key=lambda part: (_cost(part), -sum(workload.module == module for workload in part)))
-        least.extend(group)
-    return parts
-
-
-def _cost(workloads: Sequence[Workload]) -> float:
-    return sum(_cost_of(workload) for workload in workloads)
-
-
-def _cost_of(workload: Workload) -> float:
-    cost = 1.0
-    if workload.compile is not None:
-        cost = _MAX_AUTOTUNE if workload.compile.get("mode") == "max-autotune" else _COMPILED
-    return cost * (_TRAIN if workload.pass_ == "train" else 1.0)
+        They stay together because the claims of a suite compare them, and times of two GPUs would be no comparison.
+        """
+        groups: dict[tuple[object, ...], list[str]] = {}
+        for each in workloads:
+            groups.setdefault((each.module, each.shape, each.dtype, each.pass_), []).append(each.id)
+        return {name for group in list(groups.values())[self.index - 1 :: self.count] for name in group}
