@@ -222,7 +222,7 @@ def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: CpuDevice, monkeypat
     def disturbed(*arguments: Any, index: int, **named: Any) -> Replicate:
         taken = replicate(*arguments, index=index, **named)
         slow = 100.0 if index == 0 else 1.0
-        return dataclasses.replace(taken, kernel_us=(slow * 5.0,), reference_us=slow * 14.0)
+        return dataclasses.replace(taken, kernel_us=(slow * 5.0,), host_us=slow * 14.0)
 
     monkeypatch.setattr(runner, "replicate", disturbed)
     run = measured(cpu, tiny(), settings=dataclasses.replace(QUICK, replicates=3, most_replicates=3)).run

@@ -21,8 +21,6 @@ _HOLD_FACTOR = 1.5
 _HOLD_LEAST_US = 50.0
 # Longer than this, a call has more launches than a queue holds (1024), and no hold makes it follow without a gap.
 _HOLD_MOST_US = 20_000.0
-
-
 _SHOWN_KERNELS = 2  # of those that differ, in an error
 
 
@@ -54,35 +52,24 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class HostTime:
-    """One replicate of the host dispatch time, and of the control that was taken call by call beside it.
-
-    Lower deciles, in microseconds.
-    """
-
-    dispatch_us: float
-    control_us: float
-
-
-@dataclass(frozen=True)
 class Replicate:
     """What one replicate gave.
 
     Attributes:
         kernel_us: interquartile mean over the calls of each kernel, in launch order.
-        host: None where host dispatch has no meaning.
         readings: of the GPU's state, before, during and after.
         disturbed_by: reasons not to count it; empty if there are none.
         seconds: what it took.
-        reference_us: the host reference beside it, where the host does the work itself.
+        dispatch_us: lower decile of the host dispatch time; None where that has no meaning.
+        host_us: the host reference beside it, likewise.
     """
 
     kernel_us: tuple[float, ...]
-    host: HostTime | None
     readings: tuple[Reading, ...]
     disturbed_by: tuple[str, ...]
     seconds: float
-    reference_us: float | None = None
+    dispatch_us: float | None
+    host_us: float | None
 
     @property
     def device_us(self) -> float:
@@ -118,15 +105,17 @@ def replicate(
         session = held_session(device, instance, settings, pace, during)
         _require_same_kernels(workload, structure, session)
         after = device.monitor.read(processes=not is_control)
-        # After the session, not before: a hot loop heats the device, and its clock falls for a while.
-        host = _host(device, instance, settings, pace) if Timer.HOST in device.timers and not is_control else None
-        reference_us = device.host.control_us() if Timer.HOST not in device.timers else None
+        dispatch_us = host_us = None
+        if Timer.HOST not in device.timers:
+            host_us = device.host.control_us()
+        elif not is_control:  # after the session: a hot loop heats the device, and its clock falls for a while
+            calls = host_calls(device, instance, settings.host_iterations_for(pace.call_us))
+            dispatch_us, host_us = (summarize(each, Timer.HOST.statistic) for each in calls)
     durations = [[execution.duration_us for execution in executions] for executions in session.executions]
     seconds = time.perf_counter() - started
     usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(during))), default=None)
     return Replicate(
         kernel_us=tuple(summarize(column, Timer.DEVICE.statistic) for column in zip(*durations, strict=True)),
-        host=host,
         readings=(before, *during, after),
         disturbed_by=disturbances(
             before,
@@ -137,7 +126,8 @@ def replicate(
             tolerated_drift=device.tolerated_drift,
         ),
         seconds=seconds,
-        reference_us=reference_us,
+        dispatch_us=dispatch_us,
+        host_us=host_us,
     )
 
 
@@ -163,11 +153,6 @@ def held_session(
             return session
         if not pace.hold_longer():
             return session
-
-
-def _host(device: Device, instance: Instance, settings: Settings, pace: Pace) -> HostTime:
-    calls = host_calls(device, instance, settings.host_iterations_for(pace.call_us))
-    return HostTime(*(summarize(each, Timer.HOST.statistic) for each in calls))
 
 
 def _require_same_kernels(workload: Workload, structure: ProfilerSession, timed: ProfilerSession) -> None:

@@ -262,9 +262,8 @@ def _drift(control: Subject) -> float:
 
 
 def _control_time(control: Subject) -> ControlTime:
-    names = [
-        execution.identity.name for execution in control.structure.executions[0]
-    ]  # a GEMM may split K: two kernels
+    # A GEMM may split K: two kernels.
+    names = [execution.identity.name for execution in control.structure.executions[0]]
     return ControlTime(" + ".join(names), median(each.device_us for each in control.replicates))
 
 
@@ -341,7 +340,7 @@ def _sentence(error: KernelgaugeError, workload: Workload) -> str:
 def _kernels(subject: Subject) -> tuple[KernelRecord, ...]:
     timed = [tuple(execution.duration_us for execution in executions) for executions in subject.structure.executions]
     if subject.replicates:  # those that the time of the whole is a mean of
-        kept = on_the_fastest_host(len(subject.replicates), _references_us(subject))
+        kept = on_the_fastest_host(len(subject.replicates), _sample_of_device(subject, 1).controls_us)
         timed = [subject.replicates[place].kernel_us for place in kept]
     return tuple(
         KernelRecord(execution.identity, fmean(times[place] for times in timed))
@@ -349,23 +348,21 @@ def _kernels(subject: Subject) -> tuple[KernelRecord, ...]:
     )
 
 
+def _sample_of_device(subject: Subject, iterations: int) -> Sample:
+    """Return the device times. On a CPU, the host reference is beside them."""
+    device_us = tuple(each.device_us for each in subject.replicates)
+    host_us = (each.host_us for each in subject.replicates if each.dispatch_us is None)
+    return Sample(device_us, iterations, tuple(us for us in host_us if us is not None))
+
+
 def _samples(subject: Subject, settings: Settings) -> dict[Timer, Sample]:
     call_us = subject.pace.call_us
-    device = tuple(each.device_us for each in subject.replicates)
-    samples = {Timer.DEVICE: Sample(device, settings.iterations_for(call_us), _references_us(subject))}
-    host = [each.host for each in subject.replicates if each.host is not None]
+    samples = {Timer.DEVICE: _sample_of_device(subject, settings.iterations_for(call_us))}
+    host = [(each.dispatch_us, each.host_us) for each in subject.replicates if each.dispatch_us is not None]
     if host:
-        samples[Timer.HOST] = Sample(
-            tuple(each.dispatch_us for each in host),
-            settings.host_iterations_for(call_us),
-            tuple(each.control_us for each in host),
-        )
+        dispatches_us, hosts_us = zip(*host, strict=True)
+        samples[Timer.HOST] = Sample(dispatches_us, settings.host_iterations_for(call_us), hosts_us)
     return samples
-
-
-def _references_us(subject: Subject) -> tuple[float, ...]:
-    """Return the host reference beside each replicate; empty on a GPU."""
-    return tuple(each.reference_us for each in subject.replicates if each.reference_us is not None)
 
 
 def _counts(subject: Subject) -> Counts:
