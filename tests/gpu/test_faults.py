@@ -17,7 +17,7 @@ from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.errors import OtherKernelsError
-from kernelgauge.measure.device.cuda import CudaDevice
+from kernelgauge.measure.device import CudaDevice
 from kernelgauge.measure.instance import Instance
 from kernelgauge.measure.profile import profile_session
 

@@ -20,12 +20,11 @@ import torch
 from torch import nn
 
 from kernelgauge import Timer, Workload
-from kernelgauge.measure import instance, latency, profile, replicate, runner, subject
+from kernelgauge.measure import device, instance, latency, profile, replicate, runner, subject
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.conditions import Reading
-from kernelgauge.measure.device import Execution, HostSpeed, base, cuda
-from kernelgauge.measure.device.cpu import CpuDevice
+from kernelgauge.measure.device import CpuDevice, Execution, HostSpeed
 from kernelgauge.measure.nvml import VISIBLE
 from kernelgauge.measure.origins import Origins
 from kernelgauge.measure.runner import Measured, Result, measure_groups
@@ -71,7 +70,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
     # Of kernelgauge alone: by this clock torch's locks on its compile cache would time out at once.
-    for module in (base, cuda, instance, latency, nvml_client, replicate, runner):
+    for module in (device, instance, latency, nvml_client, replicate, runner):
         monkeypatch.setattr(module, "time", fake)
     return fake
 
@@ -345,13 +344,6 @@ def raising(error: BaseException) -> Callable[..., Any]:
 UUID = "8d2c2c9a-0000-1111-2222-333344445555"
 OWN = os.getpid()
 OTHER, ANOTHER = OWN + 1, OWN + 2
-COUNTERS = {
-    "power cap": ("SW_POWER_CAP", 74),
-    "sync boost": ("SYNC_BOOST", 76),
-    "software thermal slowdown": ("SW_THERM_SLOWDOWN", 269),
-    "hardware thermal slowdown": ("HW_THERM_SLOWDOWN", 270),
-    "hardware power brake": ("HW_POWER_BRAKE_SLOWDOWN", 271),
-}
 
 
 class NvmlError(Exception): ...
@@ -380,7 +372,6 @@ class FakeNvml(ModuleType):
         self.slices: dict[str, list[str]] = {}
         self.names: dict[str, str] = {}
         self.failing: dict[str, type[Exception]] = {}
-        self.open = 0
         self.clocks = {1: 1980, 2: 3201}
         self.reasons = 0
         self.temperature = 50
@@ -388,9 +379,6 @@ class FakeNvml(ModuleType):
         self.pids = [OWN]
         self.samples: list[tuple[int, int, int]] = []  # pid, microseconds, percent
         self.bogus_samples: list[tuple[int, int, int]] = []  # that nobody took, whatever is asked for (nvtop#110)
-        self.counters = {field: field for _, field in COUNTERS.values()}
-        for name, field in COUNTERS.values():
-            setattr(self, f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}", field)
         answers: dict[str, Callable[..., Any]] = {
             "nvmlSystemGetDriverVersion": lambda: "580.159.04",
             "nvmlDeviceGetCount": lambda: len(self.gpus),
@@ -415,11 +403,7 @@ class FakeNvml(ModuleType):
             raise self.failing[name](f"{name} failed")
         return value
 
-    def nvmlInit(self) -> None:
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:
-        self.open -= 1
+    def nvmlInit(self) -> None: ...
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
         if self.gpus[index] == "lost":
@@ -443,7 +427,7 @@ class FakeNvml(ModuleType):
         return [SimpleNamespace(pid=pid, timeStamp=at, smUtil=used) for pid, at, used in answer]
 
     def nvmlDeviceGetFieldValues(self, handle: str, fields: list[int]) -> list[Any]:
-        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=self.counters[field])) for field in fields]
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=1000 * field)) for field in fields]
 
 
 @pytest.fixture

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from kernelgauge.errors import KernelgaugeError, WorkloadUnavailable
-from kernelgauge.measure.device import CudaDevice, cuda
+from kernelgauge.measure.device import CpuDevice, CudaDevice, cpu_name
 from kernelgauge.measure.device import choose_device as choose
-from kernelgauge.measure.device.base import cpu_name
-from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.trace import KernelIdentity
 from tests.builders import FUSED, recorded, recorded_events, trace_of
 from tests.measure.conftest import tiny
@@ -82,10 +80,3 @@ def test_fingerprint_of_cpu_has_a_name_and_no_gpu(cpu: CpuDevice) -> None:
     assert fingerprint.device == f"CPU {cpu_name()}, {torch.get_num_threads()} threads"
     assert (fingerprint.arch, fingerprint.torch) == ("cpu", str(torch.__version__))
     assert {fingerprint.sm_count, fingerprint.memory_bytes, fingerprint.driver, fingerprint.cuda} == {None}
-
-
-@pytest.mark.parametrize(("hip", "arch"), [("6.2", "gfx90a"), (None, "sm_90")])
-def test_arch_of_amd_gpu_is_its_gfx_name(monkeypatch: pytest.MonkeyPatch, hip: str | None, arch: str) -> None:
-    """torch reports compute capability 9.0 for a MI250X, as for an H100."""
-    monkeypatch.setattr(torch.version, "hip", hip)
-    assert cuda._arch(SimpleNamespace(major=9, minor=0, gcnArchName="gfx90a:sramecc+:xnack-")) == arch

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.errors import MeasurementError
-from kernelgauge.measure.device.cpu import CpuDevice
+from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.profile import profile_session
 from kernelgauge.measure.runner import Measured
@@ -161,18 +161,16 @@ def test_session_looks_while_the_device_works(gpu: FakeGpu, iterations: int, war
     assert seen == [(calls, "call") for calls in looks]
 
 
-@pytest.mark.parametrize("record_shapes", [True, False])
-def test_session_has_a_window_for_each_iteration(cpu: CpuDevice, record_shapes: bool) -> None:
+@pytest.mark.parametrize("is_structure", [True, False])
+def test_session_has_a_window_for_each_iteration(cpu: CpuDevice, is_structure: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the profiler's own warning about its cycles is kept from the user
-        session = profile_session(
-            cpu, build(tiny(), cpu), iterations=3, record_shapes=record_shapes, keep_table=record_shapes
-        )
+        session = profile_session(cpu, build(tiny(), cpu), iterations=3, is_structure=is_structure)
     assert [[each.identity.name for each in row] for row in session.executions] == [["aten::addmm"]] * 3
     assert [each.name for each in session.windows] == [REGION] * 3
     assert session.was_held  # a CPU has nothing to hold
     assert parse(session.trace_json) == session.trace
     assert len(session.trace.steps()) == 3
     (addmm,) = (each for each in session.windows[0].ops if each.name == "aten::addmm")
-    assert addmm.input_shapes[:3] == (((3,), (5, 4), (4, 3)) if record_shapes else ())
-    assert ("aten::addmm" in session.table) is record_shapes
+    assert addmm.input_shapes[:3] == (((3,), (5, 4), (4, 3)) if is_structure else ())
+    assert ("aten::addmm" in session.table) is is_structure

@@ -132,7 +132,6 @@ def replicate(
             before,
             during,
             after,
-            duration_s=seconds,
             usual_clock_mhz=usual,
             tolerated_drift=device.tolerated_drift,
         ),
@@ -166,7 +165,7 @@ def held_session(
 
 
 def _host(device: Device, instance: Instance, settings: Settings, pace: Pace) -> HostTime:
-    calls = host_calls(device, instance, settings.host_iterations_for(pace.call_us))
+    calls = host_calls(device, instance, settings.iterations_for(pace.call_us, Timer.HOST))
     return HostTime(*(summarize(each, Timer.HOST.statistic) for each in calls))
 
 

@@ -325,7 +325,7 @@ def _observed(passes: Passes, subject: Subject, fingerprint: Fingerprint) -> Res
             roof=roof(controls),
         ),
         latency_replicates=own.latency_replicates,
-        latency_iterations=own.latency_iterations_for(subject.pace.call_us),
+        latency_iterations=own.iterations_for(subject.pace.call_us, Timer.END_TO_END),
         trace_json=session.trace_json,
         table=session.table,
         one_instance=subject.structure.replays_graphs,
@@ -357,7 +357,7 @@ def _samples(subject: Subject, settings: Settings) -> dict[Timer, Sample]:
     if host:
         samples[Timer.HOST] = Sample(
             tuple(each.dispatch_us for each in host),
-            settings.host_iterations_for(call_us),
+            settings.iterations_for(call_us, Timer.HOST),
             tuple(each.control_us for each in host),
         )
     return samples
