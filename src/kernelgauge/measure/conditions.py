@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,6 @@ from ..run import Conditions
 
 __all__ = ["CAUSES", "Reading", "conditions_of", "disturbances", "highest_clock_mhz"]
 
-_Number = TypeVar("_Number", int, float)
 _IDLE, _POWER_CAP = "idle", "power cap"
 
 
@@ -72,18 +71,16 @@ def conditions_of(windows: Sequence[Sequence[Reading]]) -> Conditions | None:
     clocks = _busy_clocks_mhz(readings)
     counted = [ms for window in windows if (ms := _throttled_ms(window[0], window[-1])) is not None]
     throttled = {cause: sum(ms.get(cause, 0.0) for ms in counted) for each in counted for cause in each}
+    later = [reading for window in windows for reading in window[1:]]  # the first speaks of the time before it
     return Conditions(
         lowest_sm_clock_mhz=min(clocks, default=None),
         median_sm_clock_mhz=float(median(clocks)) if clocks else None,
-        max_temperature_c=_most(reading.temperature_c for reading in readings),
-        max_power_watts=_most(reading.power_watts for reading in readings),
+        max_temperature_c=_most(readings, "temperature_c"),
+        max_power_watts=_most(readings, "power_watts"),
         event_reasons=tuple(dict.fromkeys(name for reading in readings for name in reading.reasons)),
         throttled_ms={cause: ms for cause, ms in throttled.items() if ms > 0} if counted else None,
-        other_processes=_most(reading.other_processes for reading in readings),
-        # What the first reading says is of the time before it.
-        other_utilization_percent=_most(
-            reading.other_utilization_percent for window in windows for reading in window[1:]
-        ),
+        other_processes=_most(readings, "other_processes"),
+        other_utilization_percent=_most(later, "other_utilization_percent"),
     )
 
 
@@ -110,23 +107,17 @@ def disturbances(
     slowest, usual = min(_busy_clocks_mhz(during), default=math.inf), usual_clock_mhz or 0.0
     if slowest < (1 - tolerated_drift) * usual and _POWER_CAP not in seen:
         found.append(f"SM clock {slowest:.0f} MHz where {usual:.0f} is usual, and no power cap explains it")
-    return (*found, *_company(before, (*during, after)))
-
-
-def _company(before: Reading, window: Sequence[Reading]) -> list[str]:
-    """Return what other processes did since `before`.
-
-    One that only holds memory takes no time from us: a notebook left open, a server without requests. Where nobody says
-    what the others do, only a new one counts: it loads its data and its kernels now.
-    """
+    # A process that only holds memory takes no time from us: a notebook left open, a server without requests. Where nobody
+    # says what the others do, only a new one counts: it loads its data and its kernels now.
+    window = (*during, after)
     busiest = max(window, key=lambda reading: reading.other_utilization_percent or 0)
+    silent = [reading for reading in window if reading.other_utilization_percent is None]
     if used := busiest.other_utilization_percent:
         pid = f" (pid {busiest.other_pid})" if busiest.other_pid else ""
-        return [f"another process{pid} used the GPU: {used} % of its SMs"]
-    silent = _most(reading.other_processes for reading in window if reading.other_utilization_percent is None)
-    if before.other_processes is not None and (silent or 0) > before.other_processes:
-        return ["another process has come to the GPU, and what it uses of it is not known"]
-    return []
+        found.append(f"another process{pid} used the GPU: {used} % of its SMs")
+    elif before.other_processes is not None and (_most(silent, "other_processes") or 0) > before.other_processes:
+        found.append("another process has come to the GPU, and what it uses of it is not known")
+    return tuple(found)
 
 
 def _busy_clocks_mhz(readings: Iterable[Reading]) -> list[int]:
@@ -143,5 +134,5 @@ def _throttled_ms(before: Reading, after: Reading) -> dict[str, float] | None:
     return {cause: ns / 1e6 for cause, ns in rose.items() if ns >= 0}
 
 
-def _most(values: Iterable[_Number | None]) -> _Number | None:
-    return max((value for value in values if value is not None), default=None)
+def _most(readings: Iterable[Reading], field: str) -> Any:
+    return max((value for reading in readings if (value := getattr(reading, field)) is not None), default=None)

@@ -1,7 +1,5 @@
 """The devices as the rest of kernelgauge sees them: CUDA and the CPU behind one protocol."""
 
-# ruff: noqa: B027 (a method that does nothing is the right one for some devices)
-
 from __future__ import annotations
 
 import atexit
@@ -10,7 +8,6 @@ import os
 import platform
 import re
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any, Literal
 
+import msgspec
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity
@@ -30,17 +28,7 @@ from ..trace import KernelIdentity, Window, computing_ops, identity_of, identity
 from ..workload import Workload
 from .nvml import Monitor, digest
 
-__all__ = [
-    "CpuDevice",
-    "CudaDevice",
-    "Device",
-    "DeviceChoice",
-    "Execution",
-    "HostSpeed",
-    "choose_device",
-    "control_pair",
-    "roof",
-]
+__all__ = ["CpuDevice", "CudaDevice", "Device", "DeviceChoice", "Execution", "HostSpeed", "choose_device", "roof"]
 
 DeviceChoice = Literal["auto", "cuda", "cpu"]
 
@@ -67,17 +55,11 @@ _PAUSE_SECONDS = 0.05
 
 @dataclass
 class HostSpeed:
-    """The host reference, and the fastest that it was so far in this process.
+    """The host reference, and the fastest that it was so far in this process."""
 
-    Attributes:
-        work: what is timed. It does not depend on any workload.
-        wait: makes the device idle before each, if there is one.
-        patience_seconds: for all waiting of the session; what is left of it.
-    """
-
-    work: Callable[[], None]
-    wait: Callable[[], None] = lambda: None
-    patience_seconds: float = 3.0
+    work: Callable[[], None]  # what is timed: it does not depend on any workload
+    wait: Callable[[], None] = lambda: None  # makes the device idle before each, if there is one
+    patience_seconds: float = 3.0  # for all waiting of the session: what is left of it
     fastest_us: float = math.inf
 
     def once_us(self) -> float:
@@ -108,36 +90,44 @@ class HostSpeed:
             time.sleep(_PAUSE_SECONDS)
 
 
-# -- the protocol -----------------------------------------------------------------------------------------------------
+# -- the CPU, and what a GPU does otherwise ---------------------------------------------------------------------------
+
+# The host reference uses all threads: another job slows a parallel op far more than a single thread. 256: about 0.2 ms.
+_REFERENCE_SIZE = 256
 
 
-class Device(ABC):
-    """What measuring needs of a device. A subclass leaves out the methods that mean nothing there."""
+class Device:
+    """What measuring needs of a device. This one is the host's processor, and a GPU is a class that does otherwise.
 
-    torch_device: torch.device
-    activities: tuple[ProfilerActivity, ...]
-    timers: tuple[Timer, ...]  # those that mean something here, end-to-end included
-    table_sort_key: str  # for the profiler's own table
-    host: HostSpeed
-    monitor: Monitor  # NVML, or why there is none
+    Its kernels are the ops that compute. The host does the work itself, so its dispatch has no meaning. A call has done its
+    work when it returns, so there is nothing to wait for or to hold. The claims are about structure, so the caches stay as
+    they are, and few replicates are made.
+    """
+
+    torch_device = torch.device("cpu")
+    activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU,)
+    timers: tuple[Timer, ...] = (Timer.DEVICE, Timer.END_TO_END)  # those that mean something here
+    table_sort_key = "self_cpu_time_total"  # for the profiler's own table
     gpu: str | None = None  # which one of its kind: a digest of its UUID
     controls: tuple[Workload, ...] = ()  # what the machine is measured by, beside the workloads
-    warm_up_calls: int  # before anything is timed or profiled
-    most_replicates: int | None = None  # where more of them would not sharpen what a time is for; None: no limit
-    most_busy_seconds: float  # in a row, by the calls of one timer: longer slows what follows
-    tolerated_drift: float  # of its clock and of the reference kernels within one run, as a fraction
+    warm_up_calls = 1  # before anything is timed or profiled
+    most_replicates: int | None = 4  # where more of them would not sharpen what a time is for; None: no limit
+    most_busy_seconds = math.inf  # in a row, by the calls of one timer: longer slows what follows
+    tolerated_drift = math.inf  # of its clock and of the reference kernels within one run, as a fraction
 
-    @abstractmethod
+    def __init__(self) -> None:
+        matrix = torch.ones(_REFERENCE_SIZE, _REFERENCE_SIZE)
+
+        def multiply() -> None:
+            torch.mm(matrix, matrix)
+
+        self.host = HostSpeed(multiply)
+        self.monitor = Monitor(None)  # NVML, or why there is none
+
     def check(self, workload: Workload) -> None:
         """Raise `WorkloadUnavailable` if `workload` cannot run here for a reason that is no fault."""
-
-    @abstractmethod
-    def executions(self, window: Window) -> list[Execution]:
-        """Return the kernels of a window, in launch order."""
-
-    @abstractmethod
-    def fingerprint(self) -> Fingerprint:
-        """Describe the machine and the software."""
+        if isinstance(workload.on_cpu, str):
+            raise WorkloadUnavailable(workload.on_cpu, expected="a CUDA GPU")
 
     def synchronize(self) -> None:
         """Wait until all work given to the device is done."""
@@ -152,6 +142,10 @@ class Device(ABC):
         """Whether the device no longer answers. It does not recover in this process."""
         return False
 
+    def executions(self, window: Window) -> list[Execution]:
+        """Return the kernels of a window, in launch order."""
+        return [Execution(identity_of_op(op), op.duration_us, op.external_id) for op in computing_ops(window)]
+
     def forget_peak(self) -> None:
         """Begin the peak of what is allocated anew, as in a new process: Inductor's autotuner looks at it (docs/autotuner.md)."""
 
@@ -159,18 +153,30 @@ class Device(ABC):
         """Most memory held at once during `call`, beyond what was held before; None if not observable."""
         return None
 
+    def fingerprint(self) -> Fingerprint:
+        """Describe the machine and the software: the versions and settings that decide which kernels run."""
+        fields: dict[str, Any] = dict.fromkeys(Fingerprint.__struct_fields__)
+        fields |= {
+            "device": f"CPU {cpu_name()}, {torch.get_num_threads()} threads",
+            "arch": "cpu",
+            "torch": str(torch.__version__),  # a TorchVersion, which is no plain string
+            "triton": _version("triton"),
+            "liger_kernel": _version("liger-kernel"),
+            "python": ".".join(platform.python_version_tuple()[:2]),  # a patch release changes no kernel
+            "fp32_matmul": torch.get_float32_matmul_precision(),
+        }
+        return Fingerprint(**fields)
 
-def _fingerprint(**machine: Any) -> Fingerprint:
-    """Return the versions and settings that decide which kernels run, and of the machine what is given."""
-    fields: dict[str, Any] = dict.fromkeys(Fingerprint.__struct_fields__)
-    fields |= {
-        "torch": str(torch.__version__),  # a TorchVersion, which is no plain string
-        "triton": _version("triton"),
-        "liger_kernel": _version("liger-kernel"),
-        "python": ".".join(platform.python_version_tuple()[:2]),  # a patch release changes no kernel
-        "fp32_matmul": torch.get_float32_matmul_precision(),
-    }
-    return Fingerprint(**(fields | machine))
+
+CpuDevice = Device
+
+
+def cpu_name() -> str:
+    """Return the processor's name as the system gives it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.exists() else ""  # it is Linux's
+    named = re.search(r"^model name\s*:[ \t]*(\S.*)$", text, re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or platform.machine() or "unknown"
 
 
 def _version(distribution: str) -> str | None:
@@ -192,57 +198,7 @@ def choose_device(choice: DeviceChoice) -> Device:
             expected="an NVIDIA GPU, its driver, and a torch built for CUDA",
             next_command="nvidia-smi   (does the driver see the GPU?)   or: pytest perf --perf-device cpu",
         )
-    return CpuDevice()
-
-
-# -- the CPU: the same claims on a machine without a GPU --------------------------------------------------------------
-
-# The host reference uses all threads: another job slows a parallel op far more than a single thread. 256: about 0.2 ms.
-_REFERENCE_SIZE = 256
-
-
-class CpuDevice(Device):
-    """The host's processor, whose kernels are the ops that compute. The host does the work itself, so its dispatch has no meaning.
-
-    A call has done its work when it returns, so there is nothing to wait for or to hold. The claims are about structure, so
-    the caches stay as they are, and a few replicates are enough.
-    """
-
-    torch_device = torch.device("cpu")
-    activities = (ProfilerActivity.CPU,)
-    timers = (Timer.DEVICE, Timer.END_TO_END)
-    table_sort_key = "self_cpu_time_total"
-    warm_up_calls = 1
-    most_replicates = 4
-    most_busy_seconds = math.inf
-    tolerated_drift = math.inf  # no reference kernels, and no clock that NVML knows
-
-    def __init__(self) -> None:
-        matrix = torch.ones(_REFERENCE_SIZE, _REFERENCE_SIZE)
-
-        def multiply() -> None:
-            torch.mm(matrix, matrix)
-
-        self.host = HostSpeed(multiply)
-        self.monitor = Monitor(None)
-
-    def check(self, workload: Workload) -> None:
-        if isinstance(workload.on_cpu, str):
-            raise WorkloadUnavailable(workload.on_cpu, expected="a CUDA GPU")
-
-    def executions(self, window: Window) -> list[Execution]:
-        return [Execution(identity_of_op(op), op.duration_us, op.external_id) for op in computing_ops(window)]
-
-    def fingerprint(self) -> Fingerprint:
-        return _fingerprint(device=f"CPU {cpu_name()}, {torch.get_num_threads()} threads", arch="cpu")
-
-
-def cpu_name() -> str:
-    """Return the processor's name as the system gives it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.exists() else ""  # it is Linux's
-    named = re.search(r"^model name\s*:[ \t]*(\S.*)$", text, re.MULTILINE)
-    return named[1].strip() if named else platform.processor() or platform.machine() or "unknown"
+    return Device()
 
 
 # -- CUDA -------------------------------------------------------------------------------------------------------------
@@ -265,6 +221,7 @@ class CudaDevice(Device):
     timers = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
     table_sort_key = "self_cuda_time_total"
     warm_up_calls = 3  # CUDA graphs record on the second call and replay from the third
+    most_replicates = None
     # After thirty calls of a large MLP more an H200 is at its power cap, and slower for half a second: docs/measuring.md.
     most_busy_seconds = 0.01
     _cycles_per_us = 2000.0  # GPUs since Ampere run at 1.4 to 2.6 GHz: a hold need not be exact
@@ -335,7 +292,8 @@ class CudaDevice(Device):
 
     def fingerprint(self) -> Fingerprint:
         properties, cudnn = self._properties, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-        return _fingerprint(
+        return msgspec.structs.replace(
+            super().fingerprint(),
             device=properties.name,
             arch=f"sm_{properties.major}{properties.minor}",
             sm_count=properties.multi_processor_count,

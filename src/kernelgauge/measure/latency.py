@@ -25,24 +25,17 @@ _OWN_CACHE = "run it again, with a compile cache that no other process fills at 
 
 @dataclass(eq=False)
 class Rounds:
-    """`replicates` x `iterations` rounds: each round on a cold cache, each replicate on fresh allocations as a rule.
-
-    Attributes:
-        first: replicates before it, which had other addresses.
-        profiled: the kernels of the run that the latency belongs to.
-        one_instance: whether all replicates are made on one (`Subject.only_instance`).
-        deterministic: see `torch_set_up`.
-    """
+    """`replicates` x `iterations` rounds: each round on a cold cache, each replicate on fresh allocations as a rule."""
 
     workload: Workload
     device: Device
     _: KW_ONLY
     replicates: int
     iterations: int
-    first: int = 0
-    profiled: Sequence[KernelIdentity] = ()
-    one_instance: bool = False
-    deterministic: bool = False
+    first: int = 0  # replicates before these, which had other addresses
+    profiled: Sequence[KernelIdentity] = ()  # the kernels of the run that the latency belongs to
+    one_instance: bool = False  # for all replicates (`Subject.only_instance`)
+    deterministic: bool = False  # as in `torch_set_up`
     _instance: Instance | None = field(default=None, init=False)
     _controls_us: list[float] = field(default_factory=list, init=False)
     _before: Reading = field(default_factory=Reading, init=False)
@@ -88,11 +81,10 @@ class Rounds:
         return disturbances(self._before, (), self.device.monitor.read(processes=True))
 
     def require_profiled_kernels(self) -> None:
-        """Asked after the last round, of code that was compiled: what was timed must be what was `profiled`.
+        """Require, after the last round, that what was timed is what was `profiled`.
 
         It was compiled anew for these rounds, by a choice of Inductor's autotuner that was read from the compile cache:
-        another process that compiles the same may have left another one there, and without a cache there is a new one
-        each time.
+        another process may have left another one there, and without a cache there is a new one each time.
 
         Raises `OtherKernelsError` if it is not, `WorkloadError` if none of the kernels that differ is Inductor's,
         `MeasurementError` if the profiler cannot be trusted.
@@ -139,10 +131,11 @@ class Rounds:
 
     def sample(self, durations_s: Sequence[float]) -> Sample:
         """Make a sample of the rounds' durations, in seconds and in order."""
-        times = self._by_replicate([1e6 * duration for duration in durations_s])
         # --benchmark-cprofile makes one more round than it times.
-        return Sample(times, self.iterations, self._by_replicate(self._controls_us[: len(durations_s)]))
+        controls_us = self._controls_us[: len(durations_s)]
+        return Sample(self._summed([1e6 * each for each in durations_s]), self.iterations, self._summed(controls_us))
 
-    def _by_replicate(self, values: Sequence[float]) -> tuple[float, ...]:
+    def _summed(self, values: Sequence[float]) -> tuple[float, ...]:
+        """Return one value for each replicate."""
         size, statistic = self.iterations, Timer.END_TO_END.statistic
         return tuple(summarize(values[start : start + size], statistic) for start in range(0, len(values), size))

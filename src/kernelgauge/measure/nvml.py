@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from operator import attrgetter, itemgetter
 from typing import Any, final
 
 from .conditions import CAUSES, Reading
@@ -17,9 +18,9 @@ from .conditions import CAUSES, Reading
 __all__ = ["VISIBLE", "Monitor", "digest", "digest_of", "visible_gpus"]
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_SM_CLOCK, _GPU_SENSOR = 1, 0  # of nvml.h, and part of its binary interface, as the counters are
-_COUNTERS = {cause.name: cause.counter for cause in CAUSES if cause.counter is not None}
-
+# Of nvml.h, and part of its binary interface, as the counters are.
+_SM_CLOCK, _GPU_SENSOR = 1, 0
+_COUNTERS = {cause.name: cause.counter for cause in CAUSES if cause.counter}
 # NVML samples who uses the SMs "between 1 second and 1/6 second" (nvml.h): no sample in less time is no news. On an
 # H200 a process that took 99 % of the SMs was missing from a window of 60 ms.
 _SAMPLING_PERIOD_S = 1.0
@@ -102,26 +103,21 @@ class Monitor:
     """One GPU, found by UUID, because NVML's index is not CUDA's (nsight-python#35).
 
     Where there is no NVML, the monitor is there all the same, and knows nothing.
-
-    Attributes:
-        why_not: why it is not available; empty if it is.
-        driver: version of the driver.
-        power_limit_watts: the enforced one.
-        mig: whether the GPU is cut into slices.
     """
 
     def __init__(self, uuid: str | None) -> None:
+        self._pynvml: Any
         self._pynvml, self.why_not = _start() if uuid else (None, "no GPU")
         whole, part = (_ask(self._pynvml, "nvmlDeviceGetHandleByUUID", f"{kind}-{uuid}") for kind in ("GPU", "MIG"))
         self._handle = whole or part
         self.available = bool(self._handle)
         if not self.available:
-            self.why_not = self.why_not or f"NVML does not know the GPU {uuid}"
-        self.driver: str | None = _ask(self._pynvml, "nvmlSystemGetDriverVersion") if self.available else None
+            self._pynvml, self.why_not = None, self.why_not or f"NVML does not know the GPU {uuid}"
+        self.driver: str | None = _ask(self._pynvml, "nvmlSystemGetDriverVersion")
         milliwatts = self._ask("nvmlDeviceGetEnforcedPowerLimit")
         self.power_limit_watts: float | None = milliwatts and milliwatts / 1000
         is_cut, _after_reset = self._ask("nvmlDeviceGetMigMode") or (0, 0)  # a GPU without MIG answers by an error
-        self.mig = bool(part or is_cut) if self.available else None
+        self.mig = bool(part or is_cut) if self.available else None  # whether it is cut into slices
         self._seen_until_us = 0  # the newest sample of utilisation: NVML's clock
         self._asked_s: float | None = None  # when that was: ours
         self._others_used = (-math.inf, 0)  # the last sample of another process: our clock, and percent
@@ -151,9 +147,8 @@ class Monitor:
             throttled_ns=self._throttled_ns() if processes else None,
         )
 
-    def _ask(self, query: str, *arguments: Any, if_none_found: Any = None) -> Any:
-        arguments = self._handle, *arguments
-        return _ask(self._pynvml, query, *arguments, if_none_found=if_none_found) if self.available else None
+    def _ask(self, query: str, *arguments: Any, **how: Any) -> Any:
+        return _ask(self._pynvml, query, self._handle, *arguments, **how)
 
     def _throttled_ns(self) -> dict[str, int] | None:
         values = self._ask("nvmlDeviceGetFieldValues", list(_COUNTERS.values())) or ()
@@ -168,7 +163,7 @@ class Monitor:
         if len(percent) == 1 and own not in (used or ()):
             (own,) = percent  # in a container: NVML counts as the host does, and we are the one that is here
         percent.update(used or {})
-        others = sorted(((share, pid) for pid, share in percent.items() if pid != own), key=lambda each: -each[0])
+        others = sorted(((share, pid) for pid, share in percent.items() if pid != own), key=itemgetter(0), reverse=True)
         if own not in percent:
             # One of them is ours, and most likely the busiest. What the second has used, another has used at least.
             others = [(share, 0) for share, _ in others[1:]]
@@ -190,4 +185,4 @@ class Monitor:
         self._seen_until_us = max((sample.timeStamp for sample in taken), default=self._seen_until_us)
         if last_s is None or (not taken and self._asked_s - last_s < _SAMPLING_PERIOD_S):
             return None
-        return {sample.pid: sample.smUtil for sample in sorted(taken, key=lambda sample: int(sample.smUtil))}
+        return {sample.pid: sample.smUtil for sample in sorted(taken, key=attrgetter("smUtil"))}

@@ -193,13 +193,8 @@ def told_apart(identities: Iterable[KernelIdentity]) -> list[str]:
 
 def without(one: Sequence[KernelIdentity], other: Sequence[KernelIdentity]) -> list[KernelIdentity]:
     """Return what `one` has more often than `other`; all of it if nothing but their order differs."""
-    left = Counter(each.without_source for each in other)
-    found = []
-    for each in one:
-        left[each.without_source] -= 1
-        if left[each.without_source] < 0:
-            found.append(each)
-    return found or list(one if len(one) == len(other) else ())
+    more = Counter(each.without_source for each in one) - Counter(each.without_source for each in other)
+    return list(more.elements()) or list(one if len(one) == len(other) else ())
 
 
 def listed(identities: Iterable[KernelIdentity]) -> str:
