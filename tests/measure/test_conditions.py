@@ -77,10 +77,8 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], tup
 
 @pytest.mark.parametrize(("before", "during", "after", "expected"), CASES.values(), ids=CASES)
 def test_disturbances_name_what_spoils(before: Any, during: Any, after: Any, expected: tuple[str, ...]) -> None:
-    window = [well(**each) for each in during]
-    named = {"usual_clock_mhz": 1980, "tolerated_drift": 0.03}
-    found = disturbances(well(**before), window, well(**after), **named)
-    assert found == expected
+    window = [well(**each) for each in (before, *during, after)]
+    assert disturbances(window, usual_clock_mhz=1980, tolerated_drift=0.03) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,9 +86,8 @@ def test_disturbances_name_what_spoils(before: Any, during: Any, after: Any, exp
     [(0.03, ("SM clock 1780 MHz where 1980 is usual, and no power cap explains it",)), (0.12, ())],
 )
 def test_disturbances_allow_a_clock_of_unknown_gpu_more(tolerated: float, found: tuple[str, ...]) -> None:
-    during = [well(sm_clock_mhz=1780)]
-    named = {"usual_clock_mhz": 1980, "tolerated_drift": tolerated}
-    assert disturbances(well(), during, well(), **named) == found
+    window = [well(), well(sm_clock_mhz=1780), well()]
+    assert disturbances(window, usual_clock_mhz=1980, tolerated_drift=tolerated) == found
 
 
 def test_conditions_hold_extremes_of_one_measurement() -> None:

@@ -69,7 +69,7 @@ def conditions_of(windows: Sequence[Sequence[Reading]]) -> Conditions | None:
     if all(reading == Reading() for reading in readings):
         return None
     clocks = _busy_clocks_mhz(readings)
-    counted = [ms for window in windows if (ms := _throttled_ms(window[0], window[-1])) is not None]
+    counted = [ms for window in windows if (ms := _throttled_ms(window)) is not None]
     throttled = {cause: sum(ms.get(cause, 0.0) for ms in counted) for each in counted for cause in each}
     later = [reading for window in windows for reading in window[1:]]  # the first speaks of the time before it
     return Conditions(
@@ -90,28 +90,24 @@ def highest_clock_mhz(readings: Iterable[Reading]) -> int | None:
 
 
 def disturbances(
-    before: Reading,
-    during: Sequence[Reading],
-    after: Reading,
-    *,
-    usual_clock_mhz: float | None = None,
-    tolerated_drift: float = 0.0,
+    window: Sequence[Reading], *, usual_clock_mhz: float | None = None, tolerated_drift: float = 0.0
 ) -> tuple[str, ...]:
-    """Why a measurement cannot be trusted, in fragments of a sentence. Empty: all was well, or nothing is known.
+    """Why a measurement with these readings, from before it to after it, cannot be trusted: fragments of a sentence.
 
-    `usual_clock_mhz`: None if not known yet. `tolerated_drift`: the share by which a clock may lie below it.
+    Empty: all was well, or nothing is known. `usual_clock_mhz`: None if not known yet. `tolerated_drift`: the share by which
+    a clock may lie below it.
     """
-    seen = {name for reading in (before, *during, after) for name in reading.reasons}
-    seen.update(cause for cause, ms in (_throttled_ms(before, after) or {}).items() if ms > 0)
+    before, later = window[0], window[1:]
+    seen = {name for reading in window for name in reading.reasons}
+    seen.update(cause for cause, ms in (_throttled_ms(window) or {}).items() if ms > 0)
     found = [f"throttled by {cause.name}" for cause in CAUSES if cause.spoils and cause.name in seen]
-    slowest, usual = min(_busy_clocks_mhz(during), default=math.inf), usual_clock_mhz or 0.0
+    slowest, usual = min(_busy_clocks_mhz(window[1:-1]), default=math.inf), usual_clock_mhz or 0.0
     if slowest < (1 - tolerated_drift) * usual and _POWER_CAP not in seen:
         found.append(f"SM clock {slowest:.0f} MHz where {usual:.0f} is usual, and no power cap explains it")
     # A process that only holds memory takes no time from us: a notebook left open, a server without requests. Where nobody
     # says what the others do, only a new one counts: it loads its data and its kernels now.
-    window = (*during, after)
-    busiest = max(window, key=lambda reading: reading.other_utilization_percent or 0)
-    silent = [reading for reading in window if reading.other_utilization_percent is None]
+    busiest = max(later, key=lambda reading: reading.other_utilization_percent or 0)
+    silent = [reading for reading in later if reading.other_utilization_percent is None]
     if used := busiest.other_utilization_percent:
         pid = f" (pid {busiest.other_pid})" if busiest.other_pid else ""
         found.append(f"another process{pid} used the GPU: {used} % of its SMs")
@@ -126,12 +122,12 @@ def _busy_clocks_mhz(readings: Iterable[Reading]) -> list[int]:
     return [clock for clock in clocks if clock is not None]
 
 
-def _throttled_ms(before: Reading, after: Reading) -> dict[str, float] | None:
-    """By cause: those that both readings have counted. A counter that fell has begun again, and says nothing."""
-    if before.throttled_ns is None or after.throttled_ns is None:
+def _throttled_ms(window: Sequence[Reading]) -> dict[str, float] | None:
+    """By cause: those that the first and the last reading have counted. A counter that fell has begun again: it says nothing."""
+    first, last = window[0].throttled_ns, window[-1].throttled_ns
+    if first is None or last is None:
         return None
-    rose = {cause: after.throttled_ns.get(cause, -1) - ns for cause, ns in before.throttled_ns.items()}
-    return {cause: ns / 1e6 for cause, ns in rose.items() if ns >= 0}
+    return {cause: (last[cause] - ns) / 1e6 for cause, ns in first.items() if last.get(cause, -1) >= ns}
 
 
 def _most(readings: Iterable[Reading], field: str) -> Any:

@@ -266,7 +266,7 @@ class CudaDevice(Device):
 
     def lost(self) -> bool:
         try:
-            torch.cuda.synchronize(self.torch_device)
+            self.synchronize()
         except RuntimeError:  # an error of CUDA stays for the life of the process
             return True
         return False
@@ -284,11 +284,9 @@ class CudaDevice(Device):
         self.synchronize()
         self.forget_peak()
         before = torch.cuda.memory_allocated(self.torch_device)
-        result = call()
+        _held = call()
         self.synchronize()
-        peak = torch.cuda.max_memory_allocated(self.torch_device)
-        del result
-        return peak - before
+        return torch.cuda.max_memory_allocated(self.torch_device) - before
 
     def fingerprint(self) -> Fingerprint:
         properties, cudnn = self._properties, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
@@ -310,9 +308,8 @@ class CudaDevice(Device):
 def _let_cupti_detach() -> None:
     """Make the CUDA calls without which a process whose last ones were profiled hangs for ever when it ends.
 
-    A session leaves detaching CUPTI to a thread of its own, and that waits for the end of the next call of CUDA's runtime.
-    If none comes, the destructor of what the thread waits on waits for the thread (libkineto,
-    `CuptiActivityApi::teardownContext`).
+    A session leaves detaching CUPTI to a thread that waits for the end of the next call of CUDA's runtime. If none comes, a
+    destructor waits for that thread (libkineto, `CuptiActivityApi::teardownContext`).
     """
     for _ in range(_DETACHING_CALLS):
         with suppress(RuntimeError):  # of a GPU that no longer answers: the call has ended all the same

@@ -78,7 +78,7 @@ class Rounds:
 
     def disturbed_by(self) -> tuple[str, ...]:
         """Asked after the last round: what the GPU went through that spoils them; empty if nothing speaks against them."""
-        return disturbances(self._before, (), self.device.monitor.read(processes=True))
+        return disturbances((self._before, self.device.monitor.read(processes=True)))
 
     def require_profiled_kernels(self) -> None:
         """Require, after the last round, that what was timed is what was `profiled`.

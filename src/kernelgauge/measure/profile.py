@@ -25,22 +25,20 @@ _LOOKUP = "TorchDynamo Cache Lookup"  # the op of a call of compiled code
 # A session whose records do not pair is measured again. A profiler that loses records three times running does not
 # recover in this process, and the answer is INVALID.
 _ATTEMPTS = 3
+_SHOWN_PROBLEMS = 5
 _LOOK_EVERY = 8
 _HELD_SHARE = 0.9  # the middle half of the iterations does not see the rest
 
 
 @dataclass(frozen=True)
 class ProfilerSession:
-    """What one session saw: a window for each iteration, all of them alike.
-
-    `trace_json` and `table` are the artifacts: a trace that Perfetto opens, and the profiler's own table.
-    """
+    """What one session saw: a window for each iteration, all of them alike."""
 
     trace: Trace
     windows: tuple[Window, ...]
     executions: tuple[tuple[Execution, ...], ...]  # of each window, in launch order
-    trace_json: bytes
-    table: str
+    trace_json: bytes  # Perfetto opens it
+    table: str  # the profiler's own; empty where it is not kept
 
     @property
     def dispatch_us(self) -> float:
@@ -120,7 +118,7 @@ def profile_session(
         problems = _problems(session, iterations)
         if not problems:
             return session
-    shown = "\n".join(problems[:5]) + (f"\nand {len(problems) - 5} more" if len(problems) > 5 else "")
+    shown = "\n".join(problems[:_SHOWN_PROBLEMS])
     raise MeasurementError(
         f"{instance.workload.id}: the profiler's records cannot be trusted",
         got=f"{shown}\n  in each of {_ATTEMPTS} sessions",
@@ -183,12 +181,9 @@ def _problems(session: ProfilerSession, iterations: int) -> list[str]:
 # -- which kernels ran, as far as it takes to notice that a compiler chose others ------------------------------------------
 
 
-def told_apart(identities: Iterable[KernelIdentity]) -> list[str]:
+def told_apart(identities: Iterable[KernelIdentity]) -> list[tuple[object, ...]]:
     """Of each kernel the name; of one that Inductor tunes, with what its choice shows in: another one is another kernel."""
-    return [
-        f"{identity.name} (grid {identity.grid}, block {identity.block})" if identity.is_inductors else identity.name
-        for identity in identities
-    ]
+    return [(each.name, each.grid, each.block) if each.is_inductors else (each.name,) for each in identities]
 
 
 def without(one: Sequence[KernelIdentity], other: Sequence[KernelIdentity]) -> list[KernelIdentity]:

@@ -123,18 +123,13 @@ def replicate(
         reference_us = device.host.control_us() if Timer.HOST not in device.timers else None
     durations = [[execution.duration_us for execution in executions] for executions in session.executions]
     seconds = time.perf_counter() - started
+    readings = (before, *during, after)
     usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(during))), default=None)
     return Replicate(
         kernel_us=tuple(summarize(column, Timer.DEVICE.statistic) for column in zip(*durations, strict=True)),
         host=host,
-        readings=(before, *during, after),
-        disturbed_by=disturbances(
-            before,
-            during,
-            after,
-            usual_clock_mhz=usual,
-            tolerated_drift=device.tolerated_drift,
-        ),
+        readings=readings,
+        disturbed_by=disturbances(readings, usual_clock_mhz=usual, tolerated_drift=device.tolerated_drift),
         seconds=seconds,
         reference_us=reference_us,
     )

@@ -24,9 +24,8 @@ _FEWEST_HEAVY_CALLS = 8
 class Settings:
     """How long to measure.
 
-    Many short replicates: an H200 changes its speed by 0.1 to 0.2 % about every tenth of a second and keeps it in between,
-    so that of an MLP more calls in one replicate tell little that is new, and another replicate does; of kernels of 3 us, whose
-    replicates differ more, that is as good (docs/measuring.md).
+    Many short replicates: an H200 changes its speed by 0.1 to 0.2 % about every tenth of a second and keeps it in between, so
+    that more calls in one replicate tell little that is new, and another replicate does (docs/design/measuring.md).
     """
 
     replicates: int = 12  # fresh allocations for each timer, at least
@@ -89,8 +88,7 @@ class Settings:
         """Whether these replicates, which took so many seconds, pin the mean down or have used up the budget.
 
         It stops on the width of the interval, never on where it lies, so it favours no verdict: Chow and Robbins, "On the
-        asymptotic theory of fixed-width sequential confidence intervals", 1965. (Their result is for many replicates; with
-        few, the spread that stopped it is a little too small, and the prior on it makes up for that.)
+        asymptotic theory of fixed-width sequential confidence intervals", 1965.
         """
         count = len(times_us)
         if count < self.replicates:
