@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import quantiles
@@ -57,7 +58,7 @@ _PAUSE_SECONDS = 0.05
 class HostSpeed:
     """The host reference, and the fastest that it was so far in this process."""
 
-    work: Callable[[], None]  # what is timed: it does not depend on any workload
+    work: Callable[[], object]  # what is timed: it does not depend on any workload
     wait: Callable[[], None] = lambda: None  # makes the device idle before each, if there is one
     patience_seconds: float = 3.0  # for all waiting of the session: what is left of it
     fastest_us: float = math.inf
@@ -117,11 +118,7 @@ class Device:
 
     def __init__(self) -> None:
         matrix = torch.ones(_REFERENCE_SIZE, _REFERENCE_SIZE)
-
-        def multiply() -> None:
-            torch.mm(matrix, matrix)
-
-        self.host = HostSpeed(multiply)
+        self.host = HostSpeed(partial(torch.mm, matrix, matrix))
         self.monitor = Monitor(None)  # NVML, or why there is none
 
     def check(self, workload: Workload) -> None:
@@ -191,10 +188,9 @@ def choose_device(choice: DeviceChoice) -> Device:
     if choice != "cpu" and torch.cuda.is_available():
         return CudaDevice()
     if choice == "cuda":
-        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
         raise KernelgaugeError(
             "no CUDA device",
-            got=f"torch {torch.__version__}, {built}; torch.cuda.is_available() is False",
+            got=f"torch {torch.__version__}, built for CUDA {torch.version.cuda}; torch.cuda.is_available() is False",
             expected="an NVIDIA GPU, its driver, and a torch built for CUDA",
             next_command="nvidia-smi   (does the driver see the GPU?)   or: pytest perf --perf-device cpu",
         )
@@ -248,11 +244,8 @@ class CudaDevice(Device):
 
     def check(self, workload: Workload) -> None:
         if workload.dtype == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
-            raise WorkloadUnavailable(
-                f"{self._properties.name} has no bf16",
-                expected="compute capability 8.0 or newer",
-                next_command="pytest perf --perf-matrix full   (adds fp16 and fp32)",
-            )
+            more = "compute capability 8.0 or newer; --perf-matrix full adds fp16 and fp32"
+            raise WorkloadUnavailable(f"{self._properties.name} has no bf16", expected=more)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.torch_device)
@@ -318,10 +311,10 @@ def _let_cupti_detach() -> None:
 
 
 def _launches(device: torch.device) -> Callable[[], None]:
-    """Return the control of a host clock on CUDA: a few launches of a kernel that does nothing much.
+    """Return the host reference on CUDA: a few launches of a kernel that does nothing much.
 
-    Launches, because they follow the dispatch of real workloads: at equal control it spreads by 0.9 to 1.5 % between
-    processes on one H200 (docs/measuring.md); with ten `tensor.view` for a control 9 to 10 % were left.
+    They follow the dispatch of real workloads, which spreads by 0.9 to 1.5 % at equal reference between processes on one H200;
+    with ten `tensor.view` for a reference 9 to 10 % were left.
     """
     tensor = torch.zeros(64, device=device)
 

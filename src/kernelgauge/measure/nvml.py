@@ -92,7 +92,7 @@ def _uuids() -> Iterator[str]:
         places = range(_ask(pynvml, "nvmlDeviceGetMaxMigDeviceCount", gpu) or 0)
         slices = [_ask(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", gpu, place) for place in places]
         handles = [each for each in slices if each is not None] or [gpu]  # a place may be free
-        yield from (_ask(pynvml, "nvmlDeviceGetUUID", each) for each in handles)
+        yield from filter(None, (_ask(pynvml, "nvmlDeviceGetUUID", each) for each in handles))
 
 
 # -- one GPU ----------------------------------------------------------------------------------------------------------

@@ -77,7 +77,6 @@ def profile_session(
     warmup: int = 1,
     hold_us: float = 0.0,
     look: Callable[[], None] = lambda: None,
-    flush: bool = True,
     is_structure: bool = False,
 ) -> ProfilerSession:
     """Profile `iterations` calls (schedule wait=1, warmup, active=iterations), each on a cold cache.
@@ -86,7 +85,7 @@ def profile_session(
     `hold_us` too: the device is kept busy for that long while the call is dispatched, so that its kernels follow each
     other as they do in a full queue. Without it a slow host puts gaps between them, and a GEMM after a gap is 1 to 2 %
     faster: the host's speed would show in the device time. `look` is called a few times while the device is busy.
-    `flush`: whether each call finds a cold cache. `is_structure`: record shapes, and keep the profiler's table.
+    `is_structure`: record shapes, and keep the profiler's table.
 
     Raises `MeasurementError` if, three times running, launches and device records do not pair or the iterations
     differ from one another.
@@ -96,8 +95,7 @@ def profile_session(
 
     def call(index: int) -> None:
         instance.prepare()
-        if flush:
-            device.flush_cache()
+        device.flush_cache()
         if hold_us:
             device.hold(hold_us)
         else:
