@@ -2,15 +2,103 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.nvml import VISIBLE, Monitor, digest, digest_of, visible_gpus
-from tests.measure.conftest import ANOTHER, OTHER, OWN, UUID, Clock, FakeNvml
+from tests.measure.conftest import Clock
+
+UUID = "8d2c2c9a-0000-1111-2222-333344445555"
+OWN = os.getpid()
+OTHER, ANOTHER = OWN + 1, OWN + 2
+Samples = list[tuple[int, int, int]]  # pid, microseconds, percent
+
+
+class NvmlError(Exception): ...
+
+
+class NvmlNotFoundError(NvmlError): ...
+
+
+class MismatchError(Exception):
+    """Of a driver that is older than the library: no NVMLError, in pynvml as here."""
+
+
+class FakeNvml:
+    """pynvml on a machine with these GPUs. What a test changes is what the next query answers.
+
+    `gpus`: UUIDs; "lost" has fallen off the bus. `slices`: UUIDs by GPU. `failing`: queries that raise.
+    `bogus_samples`: those that nobody took, whatever is asked for (nvtop#110).
+    """
+
+    NVMLError, NVMLError_NotFound = NvmlError, NvmlNotFoundError
+
+    def __init__(self) -> None:
+        self.gpus = [f"GPU-{UUID}"]
+        self.slices: dict[str, list[str]] = {}
+        self.failing: dict[str, type[Exception]] = {}
+        self.reasons, self.mig, self.pids = 0, [0, 1], [OWN]
+        self.samples: Samples = []
+        self.bogus_samples: Samples = []
+
+    def __getattr__(self, query: str) -> Any:
+        if query in self.failing:
+            raise self.failing[query](f"{query} failed")
+        answers: dict[str, Callable[..., Any]] = {
+            "nvmlInit": lambda: None,
+            "nvmlSystemGetDriverVersion": lambda: "580.159.04",
+            "nvmlDeviceGetCount": lambda: len(self.gpus),
+            "nvmlDeviceGetHandleByIndex": lambda index: found(self.gpus[index], self.gpus[index] != "lost"),
+            "nvmlDeviceGetHandleByUUID": lambda uuid: found(uuid, uuid in self.gpus),
+            "nvmlDeviceGetMaxMigDeviceCount": lambda _: 7,
+            "nvmlDeviceGetMigDeviceHandleByIndex": self.slice,
+            "nvmlDeviceGetUUID": lambda gpu: gpu,
+            "nvmlDeviceGetMigMode": lambda _: self.mig,  # now, and after the next reset
+            "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_500,
+            "nvmlDeviceGetPowerUsage": lambda _: 420_500,
+            "nvmlDeviceGetClockInfo": lambda _, clock: {1: 1980, 2: 3201}[clock],
+            "nvmlDeviceGetTemperature": lambda _, sensor: {0: 50}[sensor],
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda _: self.reasons,
+            "nvmlDeviceGetComputeRunningProcesses": lambda _: [SimpleNamespace(pid=pid) for pid in self.pids],
+            "nvmlDeviceGetProcessUtilization": self.utilization,
+            "nvmlDeviceGetFieldValues": lambda _, fields: [value(1000 * field) for field in fields],
+        }
+        if query not in answers:
+            raise AttributeError(query)
+        return answers[query]
+
+    def slice(self, gpu: str, place: int) -> str:
+        slices = self.slices.get(gpu, [])
+        return found(slices[place] if place < len(slices) else "", place < len(slices))
+
+    def utilization(self, _: str, last: int) -> list[Any]:
+        answer = [sample for sample in self.samples if sample[1] > last] + self.bogus_samples
+        return found([SimpleNamespace(pid=pid, timeStamp=at, smUtil=used) for pid, at, used in answer], bool(answer))
+
+
+def found(answer: Any, is_there: bool) -> Any:
+    if not is_there:
+        raise NvmlNotFoundError("Not Found")
+    return answer
+
+
+def value(nanoseconds: int) -> Any:
+    return SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=nanoseconds))
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.delenv(VISIBLE, raising=False)
+    return fake
+
 
 QUERIES = {  # and the fields of a reading that depend on them
     "nvmlDeviceGetClockInfo": {"sm_clock_mhz"},
@@ -20,7 +108,6 @@ QUERIES = {  # and the fields of a reading that depend on them
     "nvmlDeviceGetComputeRunningProcesses": {"other_processes"},
     "nvmlDeviceGetProcessUtilization": {"other_utilization_percent"},
 }
-Samples = list[tuple[int, int, int]]  # pid, microseconds, percent
 GPUS = ["GPU-0f9bcc5d-e367", "GPU-0f61ecf9-10f2", "GPU-bf353cdb-676b"]
 
 
@@ -41,46 +128,42 @@ def test_reading_is_the_state_of_the_gpu(nvml: FakeNvml, monitor: Monitor) -> No
     nvml.reasons = 4
     assert monitor.available
     assert monitor.read() == Reading(sm_clock_mhz=1980, event_reasons=4, power_watts=420.5, temperature_c=50)
+    fields = {"power cap": 74, "sync boost": 76, "software thermal slowdown": 269, "hardware thermal slowdown": 270}
+    fields["hardware power brake"] = 271
+    assert monitor.read(processes=True).throttled_ns == {cause: 1000 * field for cause, field in fields.items()}
 
 
-@pytest.mark.parametrize("error", ["NVMLError", "NVMLLibraryMismatchError", "missing"])
+@pytest.mark.parametrize("error", [NvmlError, MismatchError, AttributeError])
 @pytest.mark.parametrize("query", [None, *QUERIES])
 def test_reading_with_failing_query_lacks_its_fields(
-    nvml: FakeNvml, clock: Clock, query: str | None, error: str
+    nvml: FakeNvml, clock: Clock, query: str | None, error: type[Exception]
 ) -> None:
-    if query is not None:
-        nvml.failing[query] = AttributeError if error == "missing" else getattr(nvml, error)
+    nvml.failing = {query: error} if query else {}
     reading = second_reading(Monitor(UUID), clock)
     unknown = {field for field in Reading.__struct_fields__ if getattr(reading, field) is None}
     assert unknown == (QUERIES[query] if query else set())
 
 
-def knows_nothing(monitor: Monitor) -> bool:
-    settings = monitor.driver, monitor.power_limit_watts, monitor.mig
-    read = monitor.read(), monitor.read(processes=True)
-    return not monitor.available and read == (Reading(), Reading()) and settings == (None, None, None)
-
-
-def test_monitor_without_library_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # makes the import raise ImportError
-    monitor = Monitor(UUID)
-    assert knows_nothing(monitor)
-    assert monitor.why_not.startswith("no NVML: import of pynvml")
-    assert visible_gpus() == ()
-
-
 @pytest.mark.parametrize(
     ("failing", "why_not"),
     [
+        (None, "no NVML: import of pynvml"),
         ("nvmlInit", "no NVML: nvmlInit failed"),
         ("nvmlDeviceGetHandleByUUID", f"NVML does not know the GPU {UUID}"),
     ],
 )
-def test_monitor_without_driver_or_gpu_knows_nothing(nvml: FakeNvml, failing: str, why_not: str) -> None:
-    nvml.failing[failing] = nvml.NVMLError
+def test_monitor_without_library_driver_or_gpu_knows_nothing(
+    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, failing: str | None, why_not: str
+) -> None:
+    if failing:
+        nvml.failing = {failing: NvmlError}
+    else:
+        monkeypatch.setitem(sys.modules, "pynvml", None)  # makes the import raise ImportError
+        assert visible_gpus() == ()
     monitor = Monitor(UUID)
-    assert knows_nothing(monitor)
-    assert monitor.why_not == why_not
+    assert (monitor.available, monitor.read(), monitor.read(processes=True)) == (False, Reading(), Reading())
+    assert (monitor.driver, monitor.power_limit_watts, monitor.mig) == (None, None, None)
+    assert monitor.why_not.startswith(why_not)
 
 
 OTHERS = {
@@ -120,20 +203,15 @@ def test_reading_forgets_samples_of_the_one_before(nvml: FakeNvml, clock: Clock,
 
 def test_reading_without_a_new_sample_has_the_last(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> None:
     nvml.pids = [OWN, OTHER]
-    used = []
+
+    def used(*sample: tuple[int, int, int]) -> int | None:
+        nvml.samples += sample
+        clock.advance(100_000)  # a replicate takes less than NVML's period
+        return others(monitor.read(processes=True))[2]
+
     second_reading(monitor, clock, lambda: nvml.samples.append((OTHER, 5, 63)))
-    for _ in range(12):  # a replicate takes less than NVML's period
-        clock.advance(100_000)
-        used.append(others(monitor.read(processes=True))[2])
-    assert used == [63] * 9 + [None] * 3
-    nvml.samples = [(OTHER, 20, 40)]
-    clock.advance(100_000)
-    assert others(monitor.read(processes=True))[2] == 40
-    nvml.samples = [(OTHER, 21, 0)]
-    clock.advance(100_000)
-    assert others(monitor.read(processes=True))[2] == 0
-    clock.advance(100_000)
-    assert others(monitor.read(processes=True))[2] is None
+    assert [used() for _ in range(12)] == [63] * 9 + [None] * 3
+    assert [used((OTHER, 20, 40)), used((OTHER, 21, 0)), used()] == [40, 0, None]
 
 
 def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> None:
