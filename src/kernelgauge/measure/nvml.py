@@ -76,7 +76,7 @@ def digest(uuid: str) -> str:
 def digest_of(name: str) -> str | None:
     """Return the digest of a GPU that CUDA_VISIBLE_DEVICES names by number or by the beginning of its UUID; None: not known.
 
-    Numbers are taken for NVML's. CUDA may count otherwise where GPUs differ or are cut into slices.
+    A number is taken for NVML's. CUDA may count otherwise where GPUs differ or are cut into slices.
     """
     uuids = list(_uuids())
     found = uuids[int(name) :][:1] if name.isdecimal() else [uuid for uuid in uuids if uuid.startswith(name)]
