@@ -48,7 +48,7 @@ from detection.data import (
     save,
 )
 from detection.injected import LEAST_TURNS, Injection, SpinTime, slowed
-from kernelgauge import Workload
+from kernelgauge import Timer, Workload
 from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import (
@@ -367,7 +367,7 @@ class Replicates:
         session = held_session(device, instance, settings, self._pace, during)
         self._device_us.append([sum(each.duration_us for each in executions) for executions in session.executions])
         self._readings.append(during)
-        calls = host_calls(device, instance, settings.host_iterations_for(self._pace.call_us))
+        calls = host_calls(device, instance, settings.iterations_for(self._pace.call_us, Timer.HOST))
         self._host_us.append(list(zip(*calls, strict=True)))
 
     def values(self) -> tuple[Values, Values]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
 from statistics import median
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.errors import OtherKernelsError
-from kernelgauge.measure.device.cuda import CudaDevice
+from kernelgauge.measure.device import CudaDevice
 from kernelgauge.measure.instance import Instance
 from kernelgauge.measure.profile import profile_session
 
@@ -123,7 +124,8 @@ def read_us(device: CudaDevice, read: Callable[[], object], *, prepare: Callable
     """The median time of a kernel that reads memory, as a session of kernelgauge times it."""
     workload = Workload("read", "probe", lambda: None, tuple, dtype="fp16")
     instance = Instance(workload, read, lambda: (prepare(), None)[1], None, (), read, torch.empty(0))
-    session = profile_session(device, instance, iterations=10, warmup=10, flush=flush)
+    with patch.object(device, "flush_cache", device.flush_cache if flush else lambda: None):
+        session = profile_session(device, instance, iterations=10, warmup=10)
     return median(sum(each.duration_us for each in executions) for executions in session.executions)
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import math
-import os
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,13 +18,11 @@ import torch
 from torch import nn
 
 from kernelgauge import Timer, Workload
-from kernelgauge.measure import instance, latency, profile, replicate, runner, subject
+from kernelgauge.measure import device, instance, latency, profile, replicate, runner, subject
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.conditions import Reading
-from kernelgauge.measure.device import Execution, HostSpeed, base, cuda
-from kernelgauge.measure.device.cpu import CpuDevice
-from kernelgauge.measure.nvml import VISIBLE
+from kernelgauge.measure.device import CpuDevice, Execution, HostSpeed
 from kernelgauge.measure.origins import Origins
 from kernelgauge.measure.runner import Measured, Result, measure_groups
 from kernelgauge.measure.settings import Settings
@@ -71,7 +67,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
     # Of kernelgauge alone: by this clock torch's locks on its compile cache would time out at once.
-    for module in (base, cuda, instance, latency, nvml_client, replicate, runner):
+    for module in (device, instance, latency, nvml_client, replicate, runner):
         monkeypatch.setattr(module, "time", fake)
     return fake
 
@@ -338,118 +334,3 @@ def raising(error: BaseException) -> Callable[..., Any]:
         raise error
 
     return function
-
-
-# -- NVML -------------------------------------------------------------------------------------------------------------
-
-UUID = "8d2c2c9a-0000-1111-2222-333344445555"
-OWN = os.getpid()
-OTHER, ANOTHER = OWN + 1, OWN + 2
-COUNTERS = {
-    "power cap": ("SW_POWER_CAP", 74),
-    "sync boost": ("SYNC_BOOST", 76),
-    "software thermal slowdown": ("SW_THERM_SLOWDOWN", 269),
-    "hardware thermal slowdown": ("HW_THERM_SLOWDOWN", 270),
-    "hardware power brake": ("HW_POWER_BRAKE_SLOWDOWN", 271),
-}
-
-
-class NvmlError(Exception): ...
-
-
-class NvmlNotFoundError(NvmlError): ...
-
-
-class NvmlMismatchError(Exception):
-    """Of a driver that is older than the library: no NVMLError, in pynvml as here."""
-
-
-class FakeNvml(ModuleType):
-    """pynvml on a machine with these GPUs. What a test changes is what the next query answers.
-
-    `gpus`: UUIDs; "lost" has fallen off the bus. `slices`: UUIDs by GPU. `failing`: queries that raise.
-    """
-
-    NVMLError = NvmlError
-    NVMLError_NotFound = NvmlNotFoundError
-    NVMLLibraryMismatchError = NvmlMismatchError
-
-    def __init__(self) -> None:
-        super().__init__("pynvml")
-        self.gpus = [f"GPU-{UUID}"]
-        self.slices: dict[str, list[str]] = {}
-        self.names: dict[str, str] = {}
-        self.failing: dict[str, type[Exception]] = {}
-        self.open = 0
-        self.clocks = {1: 1980, 2: 3201}
-        self.reasons = 0
-        self.temperature = 50
-        self.mig = [0, 1]  # now, and after the next reset
-        self.pids = [OWN]
-        self.samples: list[tuple[int, int, int]] = []  # pid, microseconds, percent
-        self.bogus_samples: list[tuple[int, int, int]] = []  # that nobody took, whatever is asked for (nvtop#110)
-        self.counters = {field: field for _, field in COUNTERS.values()}
-        for name, field in COUNTERS.values():
-            setattr(self, f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}", field)
-        answers: dict[str, Callable[..., Any]] = {
-            "nvmlSystemGetDriverVersion": lambda: "580.159.04",
-            "nvmlDeviceGetCount": lambda: len(self.gpus),
-            "nvmlDeviceGetUUID": lambda gpu: gpu,
-            "nvmlDeviceGetName": lambda gpu: self.names.get(gpu, "NVIDIA H200"),
-            "nvmlDeviceGetMaxMigDeviceCount": lambda _: 7,
-            "nvmlDeviceGetMigMode": lambda gpu: [1, 1] if gpu in self.slices else self.mig,
-            "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_500,
-            "nvmlDeviceGetPowerUsage": lambda _: 420_500,
-            "nvmlDeviceGetClockInfo": lambda _, clock: self.clocks[clock],
-            "nvmlDeviceGetTemperature": lambda _, sensor: {0: self.temperature}[sensor],
-            "nvmlDeviceGetCurrentClocksEventReasons": lambda _: self.reasons,
-            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda _: self.reasons,
-            "nvmlDeviceGetComputeRunningProcesses": lambda _: [SimpleNamespace(pid=pid) for pid in self.pids],
-        }
-        for query, answer in answers.items():
-            setattr(self, query, answer)
-
-    def __getattribute__(self, name: str) -> Any:
-        value = super().__getattribute__(name)
-        if name.startswith("nvml") and name in self.failing:
-            raise self.failing[name](f"{name} failed")
-        return value
-
-    def nvmlInit(self) -> None:
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:
-        self.open -= 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
-        if self.gpus[index] == "lost":
-            raise NvmlError("GPU is lost")
-        return self.gpus[index]
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        if uuid not in [*self.gpus, *(each for slices in self.slices.values() for each in slices)]:
-            raise NvmlNotFoundError("Not Found")
-        return uuid
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: str, index: int) -> str:
-        if index >= len(self.slices.get(handle, ())):
-            raise NvmlNotFoundError("Not Found")
-        return self.slices[handle][index]
-
-    def nvmlDeviceGetProcessUtilization(self, handle: str, last: int) -> list[Any]:
-        answer = [sample for sample in self.samples if sample[1] > last] + self.bogus_samples
-        if not answer:
-            raise NvmlNotFoundError("Not Found")
-        return [SimpleNamespace(pid=pid, timeStamp=at, smUtil=used) for pid, at, used in answer]
-
-    def nvmlDeviceGetFieldValues(self, handle: str, fields: list[int]) -> list[Any]:
-        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=self.counters[field])) for field in fields]
-
-
-@pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    fake = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.delenv(VISIBLE, raising=False)
-    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    return fake

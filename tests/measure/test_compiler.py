@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernelgauge.measure.compiler import torch_set_up
-from kernelgauge.measure.device.cpu import CpuDevice
+from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.numerics import compare_with_float64
 from kernelgauge.measure.runner import measure_groups

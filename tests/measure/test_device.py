@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from kernelgauge.errors import KernelgaugeError, WorkloadUnavailable
-from kernelgauge.measure.device import CudaDevice, cuda
+from kernelgauge.measure.device import CpuDevice, CudaDevice, cpu_name
 from kernelgauge.measure.device import choose_device as choose
-from kernelgauge.measure.device.base import cpu_name
-from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.trace import KernelIdentity
 from tests.builders import FUSED, recorded, recorded_events, trace_of
 from tests.measure.conftest import tiny
@@ -53,16 +51,12 @@ def test_triton_keys_need_an_op_of_the_same_name(recorded_gpu: CudaDevice) -> No
     assert stranger.grid == (24576, 1, 1)
 
 
-@pytest.mark.parametrize(("version", "words"), [(None, "built without CUDA"), ("13.0", "built for CUDA 13.0")])
-def test_choose_device_without_gpu_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, version: str | None, words: str
-) -> None:
+def test_choose_device_without_gpu_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", version)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
     with pytest.raises(KernelgaugeError, match="no CUDA device") as raised:
         choose("cuda")
-    assert words in (raised.value.got or "")
-    assert str(torch.__version__) in (raised.value.got or "")
+    assert f"torch {torch.__version__}, built for CUDA 13.0" in (raised.value.got or "")
     assert "--perf-device cpu" in (raised.value.next_command or "")
 
 
@@ -82,10 +76,3 @@ def test_fingerprint_of_cpu_has_a_name_and_no_gpu(cpu: CpuDevice) -> None:
     assert fingerprint.device == f"CPU {cpu_name()}, {torch.get_num_threads()} threads"
     assert (fingerprint.arch, fingerprint.torch) == ("cpu", str(torch.__version__))
     assert {fingerprint.sm_count, fingerprint.memory_bytes, fingerprint.driver, fingerprint.cuda} == {None}
-
-
-@pytest.mark.parametrize(("hip", "arch"), [("6.2", "gfx90a"), (None, "sm_90")])
-def test_arch_of_amd_gpu_is_its_gfx_name(monkeypatch: pytest.MonkeyPatch, hip: str | None, arch: str) -> None:
-    """torch reports compute capability 9.0 for a MI250X, as for an H100."""
-    monkeypatch.setattr(torch.version, "hip", hip)
-    assert cuda._arch(SimpleNamespace(major=9, minor=0, gcnArchName="gfx90a:sramecc+:xnack-")) == arch

@@ -10,7 +10,7 @@ import pytest
 
 from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError
-from kernelgauge.measure.device.cpu import CpuDevice
+from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.runner import Measured, MeasuredGroup, measure_groups
 from kernelgauge.measure.settings import Settings
 from tests.measure.conftest import QUICK, Alive, FakeGpu, raising, times, tiny

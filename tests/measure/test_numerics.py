@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from kernelgauge.errors import WorkloadError
-from kernelgauge.measure.device.cpu import CpuDevice
+from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.numerics import (
     BOUNDS,
     NotComparedError,

@@ -2,15 +2,103 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.nvml import VISIBLE, Monitor, digest, digest_of, visible_gpus
-from tests.measure.conftest import ANOTHER, OTHER, OWN, UUID, Clock, FakeNvml
+from tests.measure.conftest import Clock
+
+UUID = "8d2c2c9a-0000-1111-2222-333344445555"
+OWN = os.getpid()
+OTHER, ANOTHER = OWN + 1, OWN + 2
+Samples = list[tuple[int, int, int]]  # pid, microseconds, percent
+
+
+class NvmlError(Exception): ...
+
+
+class NvmlNotFoundError(NvmlError): ...
+
+
+class MismatchError(Exception):
+    """Of a driver that is older than the library: no NVMLError, in pynvml as here."""
+
+
+class FakeNvml:
+    """pynvml on a machine with these GPUs. What a test changes is what the next query answers.
+
+    `gpus`: UUIDs; "lost" has fallen off the bus. `slices`: UUIDs by GPU. `failing`: queries that raise.
+    `bogus_samples`: those that nobody took, whatever is asked for (nvtop#110).
+    """
+
+    NVMLError, NVMLError_NotFound = NvmlError, NvmlNotFoundError
+
+    def __init__(self) -> None:
+        self.gpus = [f"GPU-{UUID}"]
+        self.slices: dict[str, list[str]] = {}
+        self.failing: dict[str, type[Exception]] = {}
+        self.reasons, self.mig, self.pids = 0, [0, 1], [OWN]
+        self.samples: Samples = []
+        self.bogus_samples: Samples = []
+
+    def __getattr__(self, query: str) -> Any:
+        if query in self.failing:
+            raise self.failing[query](f"{query} failed")
+        answers: dict[str, Callable[..., Any]] = {
+            "nvmlInit": lambda: None,
+            "nvmlSystemGetDriverVersion": lambda: "580.159.04",
+            "nvmlDeviceGetCount": lambda: len(self.gpus),
+            "nvmlDeviceGetHandleByIndex": lambda index: found(self.gpus[index], self.gpus[index] != "lost"),
+            "nvmlDeviceGetHandleByUUID": lambda uuid: found(uuid, uuid in self.gpus),
+            "nvmlDeviceGetMaxMigDeviceCount": lambda _: 7,
+            "nvmlDeviceGetMigDeviceHandleByIndex": self.slice,
+            "nvmlDeviceGetUUID": lambda gpu: gpu,
+            "nvmlDeviceGetMigMode": lambda _: self.mig,  # now, and after the next reset
+            "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_500,
+            "nvmlDeviceGetPowerUsage": lambda _: 420_500,
+            "nvmlDeviceGetClockInfo": lambda _, clock: {1: 1980, 2: 3201}[clock],
+            "nvmlDeviceGetTemperature": lambda _, sensor: {0: 50}[sensor],
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda _: self.reasons,
+            "nvmlDeviceGetComputeRunningProcesses": lambda _: [SimpleNamespace(pid=pid) for pid in self.pids],
+            "nvmlDeviceGetProcessUtilization": self.utilization,
+            "nvmlDeviceGetFieldValues": lambda _, fields: [value(1000 * field) for field in fields],
+        }
+        if query not in answers:
+            raise AttributeError(query)
+        return answers[query]
+
+    def slice(self, gpu: str, place: int) -> str:
+        slices = self.slices.get(gpu, [])
+        return found(slices[place] if place < len(slices) else "", place < len(slices))
+
+    def utilization(self, _: str, last: int) -> list[Any]:
+        answer = [sample for sample in self.samples if sample[1] > last] + self.bogus_samples
+        return found([SimpleNamespace(pid=pid, timeStamp=at, smUtil=used) for pid, at, used in answer], bool(answer))
+
+
+def found(answer: Any, is_there: bool) -> Any:
+    if not is_there:
+        raise NvmlNotFoundError("Not Found")
+    return answer
+
+
+def value(nanoseconds: int) -> Any:
+    return SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=nanoseconds))
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.delenv(VISIBLE, raising=False)
+    return fake
+
 
 QUERIES = {  # and the fields of a reading that depend on them
     "nvmlDeviceGetClockInfo": {"sm_clock_mhz"},
@@ -20,13 +108,12 @@ QUERIES = {  # and the fields of a reading that depend on them
     "nvmlDeviceGetComputeRunningProcesses": {"other_processes"},
     "nvmlDeviceGetProcessUtilization": {"other_utilization_percent"},
 }
-Samples = list[tuple[int, int, int]]  # pid, microseconds, percent
 GPUS = ["GPU-0f9bcc5d-e367", "GPU-0f61ecf9-10f2", "GPU-bf353cdb-676b"]
 
 
 @pytest.fixture
 def monitor(nvml: FakeNvml) -> Monitor:
-    return Monitor.open(UUID)
+    return Monitor(UUID)
 
 
 def second_reading(monitor: Monitor, clock: Clock, happens: Callable[[], object] = lambda: None) -> Reading:
@@ -41,77 +128,62 @@ def test_reading_is_the_state_of_the_gpu(nvml: FakeNvml, monitor: Monitor) -> No
     nvml.reasons = 4
     assert monitor.available
     assert monitor.read() == Reading(sm_clock_mhz=1980, event_reasons=4, power_watts=420.5, temperature_c=50)
+    fields = {"power cap": 74, "sync boost": 76, "software thermal slowdown": 269, "hardware thermal slowdown": 270}
+    fields["hardware power brake"] = 271
+    assert monitor.read(processes=True).throttled_ns == {cause: 1000 * field for cause, field in fields.items()}
 
 
-@pytest.mark.parametrize("error", ["NVMLError", "NVMLLibraryMismatchError", "missing"])
+@pytest.mark.parametrize("error", [NvmlError, MismatchError, AttributeError])
 @pytest.mark.parametrize("query", [None, *QUERIES])
 def test_reading_with_failing_query_lacks_its_fields(
-    nvml: FakeNvml, clock: Clock, query: str | None, error: str
+    nvml: FakeNvml, clock: Clock, query: str | None, error: type[Exception]
 ) -> None:
-    if query is not None:
-        nvml.failing[query] = AttributeError if error == "missing" else getattr(nvml, error)
-    reading = second_reading(Monitor.open(UUID), clock)
+    nvml.failing = {query: error} if query else {}
+    reading = second_reading(Monitor(UUID), clock)
     unknown = {field for field in Reading.__struct_fields__ if getattr(reading, field) is None}
     assert unknown == (QUERIES[query] if query else set())
-
-
-def knows_nothing(monitor: Monitor) -> bool:
-    settings = monitor.driver, monitor.power_limit_watts, monitor.mig
-    read = monitor.read(), monitor.read(processes=True)
-    return not monitor.available and read == (Reading(), Reading()) and settings == (None, None, None)
-
-
-def test_monitor_without_library_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # makes the import raise ImportError
-    monitor = Monitor.open(UUID)
-    assert knows_nothing(monitor)
-    assert monitor.why_not.startswith("no NVML: import of pynvml")
-    assert visible_gpus() == ()
 
 
 @pytest.mark.parametrize(
     ("failing", "why_not"),
     [
+        (None, "no NVML: import of pynvml"),
         ("nvmlInit", "no NVML: nvmlInit failed"),
-        ("nvmlDeviceGetHandleByUUID", f"NVML does not know the GPU {UUID}: nvmlDeviceGetHandleByUUID failed"),
+        ("nvmlDeviceGetHandleByUUID", f"NVML does not know the GPU {UUID}"),
     ],
 )
-def test_monitor_without_driver_or_gpu_knows_nothing(nvml: FakeNvml, failing: str, why_not: str) -> None:
-    nvml.failing[failing] = nvml.NVMLError
-    monitor = Monitor.open(UUID)
-    assert knows_nothing(monitor)
-    assert monitor.why_not == why_not
-    assert nvml.open == 0
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_monitor_shuts_nvml_down_when_it_is_gone(nvml: FakeNvml, fails: bool) -> None:
-    monitor = Monitor.open(UUID)
-    assert (monitor.available, nvml.open) == (True, 1)
-    if fails:
-        nvml.failing["nvmlShutdown"] = nvml.NVMLError
-    del monitor
-    assert nvml.open == int(fails)
+def test_monitor_without_library_driver_or_gpu_knows_nothing(
+    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, failing: str | None, why_not: str
+) -> None:
+    if failing:
+        nvml.failing = {failing: NvmlError}
+    else:
+        monkeypatch.setitem(sys.modules, "pynvml", None)  # makes the import raise ImportError
+        assert visible_gpus() == ()
+    monitor = Monitor(UUID)
+    assert (monitor.available, monitor.read(), monitor.read(processes=True)) == (False, Reading(), Reading())
+    assert (monitor.driver, monitor.power_limit_watts, monitor.mig) == (None, None, None)
+    assert monitor.why_not.startswith(why_not)
 
 
 OTHERS = {
-    "own": ([OWN], [(OWN, 5, 97)], (0, (), 0)),
-    "others, busiest first": ([OWN, OTHER, ANOTHER], [(OWN, 5, 30), (OTHER, 6, 2), (ANOTHER, 6, 63)], (2, (ANOTHER, OTHER), 63)),
-    "the most it used": ([OWN, OTHER], [(OTHER, 5, 3), (OTHER, 6, 63), (OTHER, 7, 0)], (1, (OTHER,), 63)),
-    "not listed": ([OWN], [(OTHER, 6, 63)], (1, (OTHER,), 63)),
-    "without a number": ([OWN, OTHER], [(0, 6, 63)], (2, (), 63)),
-    "no sample in a second": ([OWN, OTHER], [], (1, (OTHER,), 0)),
-    "none": ([], [], (0, (), 0)),
+    "own": ([OWN], [(OWN, 5, 97)], (0, 0, 0)),
+    "others": ([OWN, OTHER, ANOTHER], [(OWN, 5, 30), (OTHER, 6, 2), (ANOTHER, 6, 63)], (2, ANOTHER, 63)),
+    "the most it used": ([OWN, OTHER], [(OTHER, 5, 3), (OTHER, 6, 63), (OTHER, 7, 0)], (1, OTHER, 63)),
+    "not listed": ([OWN], [(OTHER, 6, 63)], (1, OTHER, 63)),
+    "without a number": ([OWN, OTHER], [(0, 6, 63)], (2, 0, 63)),
+    "no sample in a second": ([OWN, OTHER], [], (1, OTHER, 0)),
+    "none": ([], [], (0, 0, 0)),
     # In a container NVML counts processes as the host does.
-    "container, one": ([OTHER], [(OTHER, 5, 97)], (0, (), 0)),
-    "container, one listed": ([OTHER], [(OTHER, 5, 30), (ANOTHER, 5, 60)], (1, (ANOTHER,), 60)),
-    "container, several": ([OTHER, ANOTHER, OWN + 3], [(OTHER, 5, 90), (ANOTHER, 5, 20)], (2, (), 20)),
-    "container, one busy": ([OTHER, ANOTHER], [(OTHER, 5, 90)], (1, (), 0)),
+    "container, one": ([OTHER], [(OTHER, 5, 97)], (0, 0, 0)),
+    "container, one listed": ([OTHER], [(OTHER, 5, 30), (ANOTHER, 5, 60)], (1, ANOTHER, 60)),
+    "container, several": ([OTHER, ANOTHER, OWN + 3], [(OTHER, 5, 90), (ANOTHER, 5, 20)], (2, 0, 20)),
+    "container, one busy": ([OTHER, ANOTHER], [(OTHER, 5, 90)], (1, 0, 0)),
 }  # fmt: skip
 
 
-def others(reading: Reading) -> tuple[int | None, tuple[int, ...], int | None]:
-    return reading.other_processes, reading.other_pids, reading.other_utilization_percent
+def others(reading: Reading) -> tuple[int | None, int, int | None]:
+    return reading.other_processes, reading.other_pid, reading.other_utilization_percent
 
 
 @pytest.mark.parametrize(("pids", "samples", "expected"), OTHERS.values(), ids=OTHERS)
@@ -124,34 +196,29 @@ def test_reading_has_other_processes(
 
 def test_reading_forgets_samples_of_the_one_before(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> None:
     nvml.pids, nvml.samples = [OWN, OTHER], [(OTHER, 5, 63)]
-    assert others(monitor.read(processes=True)) == (1, (OTHER,), None)  # of which time, nobody knows
+    assert others(monitor.read(processes=True)) == (1, OTHER, None)  # of which time, nobody knows
     clock.advance(1e6)
-    assert others(monitor.read(processes=True)) == (1, (OTHER,), 0)
+    assert others(monitor.read(processes=True)) == (1, OTHER, 0)
 
 
 def test_reading_without_a_new_sample_has_the_last(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> None:
     nvml.pids = [OWN, OTHER]
-    used = []
+
+    def used(*sample: tuple[int, int, int]) -> int | None:
+        nvml.samples += sample
+        clock.advance(100_000)  # a replicate takes less than NVML's period
+        return others(monitor.read(processes=True))[2]
+
     second_reading(monitor, clock, lambda: nvml.samples.append((OTHER, 5, 63)))
-    for _ in range(12):  # a replicate takes less than NVML's period
-        clock.advance(100_000)
-        used.append(others(monitor.read(processes=True))[2])
-    assert used == [63] * 9 + [None] * 3
-    nvml.samples = [(OTHER, 20, 40)]
-    clock.advance(100_000)
-    assert others(monitor.read(processes=True))[2] == 40
-    nvml.samples = [(OTHER, 21, 0)]
-    clock.advance(100_000)
-    assert others(monitor.read(processes=True))[2] == 0
-    clock.advance(100_000)
-    assert others(monitor.read(processes=True))[2] is None
+    assert [used() for _ in range(12)] == [63] * 9 + [None] * 3
+    assert [used((OTHER, 20, 40)), used((OTHER, 21, 0)), used()] == [40, 0, None]
 
 
 def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock, monitor: Monitor) -> None:
     nvml.pids, nvml.samples = [OWN, OTHER], [(OTHER, 50, 1)]
     nvml.bogus_samples = [(OTHER, 20, 99), (ANOTHER, 10**18, 4_294_967_295)]
     reading = second_reading(monitor, clock, lambda: nvml.samples.append((OTHER, 60, 7)))
-    assert others(reading) == (1, (OTHER,), 7)
+    assert others(reading) == (1, OTHER, 7)
 
 
 DRIVER = "580.159.04"
@@ -171,7 +238,7 @@ DRIVER = "580.159.04"
 def test_monitor_knows_the_settings_of_its_gpu(nvml: FakeNvml, gpu: str, failing: str, expected: object) -> None:
     nvml.gpus, nvml.mig = [f"{gpu}-{UUID}"], [1, 0]
     nvml.failing = {failing: nvml.NVMLError}
-    monitor = Monitor.open(UUID)
+    monitor = Monitor(UUID)
     assert (monitor.driver, monitor.power_limit_watts, monitor.mig) == expected
 
 
@@ -186,20 +253,17 @@ def test_visible_gpus_are_as_cuda_reads_the_variable(
     if visible is not None:
         monkeypatch.setenv(VISIBLE, visible)
     assert visible_gpus() == tuple(found)
-    assert nvml.open == 0
 
 
 def test_visible_gpus_are_slices_where_one_is_cut(nvml: FakeNvml) -> None:
     nvml.gpus, nvml.slices = GPUS[:2], {GPUS[1]: ["MIG-a", "MIG-b"]}
     assert visible_gpus() == (GPUS[0], "MIG-a", "MIG-b")
-    assert digest_of("1") is None
     assert digest_of("MIG-b") == digest("MIG-b")
 
 
 def test_visible_gpus_leave_out_a_lost_one(nvml: FakeNvml) -> None:
     nvml.gpus = [GPUS[0], "lost", GPUS[2]]
     assert visible_gpus() == (GPUS[0], GPUS[2])
-    assert digest_of("0") is None  # the others may have moved up
 
 
 def test_digest_is_the_same_for_all_names_of_a_gpu(nvml: FakeNvml) -> None:
@@ -213,14 +277,3 @@ def test_digest_is_the_same_for_all_names_of_a_gpu(nvml: FakeNvml) -> None:
 def test_digest_of_ambiguous_name_is_unknown(nvml: FakeNvml, name: str) -> None:
     nvml.gpus = GPUS
     assert digest_of(name) is None
-
-
-@pytest.mark.parametrize(("order", "is_known"), [(None, False), ("PCI_BUS_ID", True)])
-def test_digest_of_number_needs_one_order(
-    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, order: str | None, is_known: bool
-) -> None:
-    nvml.gpus, nvml.names = GPUS, {GPUS[2]: "NVIDIA L4"}
-    if order:
-        monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
-    assert digest_of("1") == (digest(GPUS[1]) if is_known else None)
-    assert digest_of(GPUS[1]) == digest(GPUS[1])

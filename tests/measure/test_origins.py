@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernelgauge.errors import shown_path
 from kernelgauge.measure.compiler import compile_counts, owner_of, torch_set_up
-from kernelgauge.measure.device.cpu import CpuDevice
+from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.origins import Modules, _Generated, _handle_above, _Places
 from kernelgauge.measure.subject import prepare

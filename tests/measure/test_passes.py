@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from kernelgauge.errors import MeasurementError, WorkloadError, WorkloadUnavailable
+from kernelgauge.measure import device
 from kernelgauge.measure.conditions import Reading
-from kernelgauge.measure.device import CudaDevice, cuda, roof
-from kernelgauge.measure.device.cpu import CpuDevice
-from kernelgauge.measure.device.cuda import control_pair
+from kernelgauge.measure.device import CpuDevice, CudaDevice, control_pair, roof
 from kernelgauge.measure.runner import Measured
 from kernelgauge.measure.settings import Settings
-from kernelgauge.run import ControlTime
+from kernelgauge.run import ControlTime, Timer
 from tests.measure.conftest import WILD, Alive, FakeGpu, measured, raising, results_of, times, tiny
 
 SETTINGS = Settings(replicates=3, most_replicates=6, warm_up_seconds=0)
@@ -141,8 +140,8 @@ def test_controls_that_fail_end_everything(gpu: FakeGpu, fails_in: int, replicat
 def test_control_pair_is_a_copy_and_a_gemm(cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     (copied,) = (workload for workload in control_pair() if workload.module == "copy")
     assert torch.Size(copied.shape).numel() * 2 >= 128 << 20  # in fp16; the L2 of a B200 has 126 MiB
-    monkeypatch.setattr(cuda, "_COPIED", (2, 8))
-    monkeypatch.setattr(cuda, "_GEMM", (4, 4, 4))
+    monkeypatch.setattr(device, "_COPIED", (2, 8))
+    monkeypatch.setattr(device, "_GEMM", (4, 4, 4))
     results = results_of(cpu, *control_pair())
     names = {name: result.run.kernel_names() for name, result in results.items() if isinstance(result, Measured)}
     assert names == {"copy": ["aten::neg"], "gemm": ["aten::mm"]}
@@ -261,12 +260,12 @@ CALLS = Settings(iterations=40, host_iterations=100, latency_iterations=10, seco
     [(100.0, (40, 100, 10), 21), (5e4, (20, 20, 10), 11), (2e5, (5, 5, 5), 3), (1e6, (3, 3, 3), 1)],
 )
 def test_slow_calls_are_fewer_and_three_at_least(call_us: float, calls: tuple[int, ...], warm_up: int) -> None:
-    settings = (CALLS.iterations_for, CALLS.host_iterations_for, CALLS.latency_iterations_for)
-    assert tuple(each(call_us) for each in settings) == calls
+    timers = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)
+    assert tuple(CALLS.iterations_for(call_us, timer) for timer in timers) == calls
     assert CALLS.warm_up_calls_for(call_us) == warm_up
     heavy = CALLS.limited(None, CudaDevice.most_busy_seconds)  # few in a row on a GPU
     assert heavy.iterations_for(call_us) == (40 if call_us == 100.0 else min(8, calls[0]))
-    assert heavy.latency_iterations_for(call_us) == calls[2]
+    assert heavy.iterations_for(call_us, Timer.END_TO_END) == calls[2]
 
 
 @pytest.mark.parametrize(("factor", "is_enough"), [(0.99, True), (1.01, False)])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.errors import MeasurementError
-from kernelgauge.measure.device.cpu import CpuDevice
+from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.profile import profile_session
 from kernelgauge.measure.runner import Measured
@@ -20,70 +20,50 @@ from tests.builders import Event, call
 from tests.measure.conftest import QUICK, FakeGpu, measured, results_of, tiny
 
 
-def of(events: list[Event], category: str) -> list[Event]:
-    return [each for each in events if each["cat"] == category]
+def first(events: list[Event], category: str) -> Event:
+    return next(each for each in events if each["cat"] == category)
 
 
-def lost(events: list[Event]) -> None:
-    events.remove(of(events, "kernel")[0])
+def last(events: list[Event], name: str) -> Event:
+    return next(each for each in reversed(events) if each["name"] == name)
 
 
-def duplicated(events: list[Event]) -> None:
-    events.append(deepcopy(of(events, "kernel")[0]))
+def synchronizing(events: list[Event]) -> Event:
+    return call(None, first(events, "cuda_runtime")["ts"] + 1, name="cudaDeviceSynchronize")
 
 
-def iteration_lost(events: list[Event]) -> None:
-    events.remove([each for each in events if each["name"] == REGION][-1])
-
-
-def another_grid(events: list[Event]) -> None:
-    of(events, "kernel")[-1]["args"]["grid"] = [7, 1, 1]
-
-
-def another_launch_call(events: list[Event]) -> None:
-    of(events, "cuda_runtime")[0]["name"] = "cuLaunchKernelEx"
-
-
-def one_synchronizes(events: list[Event]) -> None:
-    start = of(events, "cuda_runtime")[0]["ts"]
-    events.append(call(None, start + 1, name="cudaDeviceSynchronize"))
-
-
-def negative(events: list[Event]) -> None:
-    of(events, "kernel")[0]["dur"] = -1
-
-
-DAMAGES: dict[Callable[[list[Event]], None], str] = {
-    lost: "lost: cudaLaunchKernel",
-    duplicated: "duplicated: ",
-    iteration_lost: "lost: 2 of 3 iterations are in the trace",
-    another_grid: "the iterations differ: 2 launch sequences, of [2] launches",
-    another_launch_call: "the iterations differ in launch calls: ",
-    one_synchronizes: "the iterations differ in synchronizations: ",
-    negative: "bad duration: ",
-}
-damages = pytest.mark.parametrize(("damage", "words"), DAMAGES.items(), ids=[each.__name__ for each in DAMAGES])
+Damage = Callable[[list[Event]], object]
+DAMAGES: dict[str, Damage] = {  # by what is said of it
+    "lost: cudaLaunchKernel": lambda events: events.remove(first(events, "kernel")),
+    "duplicated: ": lambda events: events.append(deepcopy(first(events, "kernel"))),
+    "lost: 2 of 3 iterations are in the trace": lambda events: events.remove(last(events, REGION)),
+    "the iterations differ: 2 launch sequences, of [2] launches": lambda events: last(events, "gelu")["args"].update(grid=[7, 1, 1]),
+    "the iterations differ in launch calls: ": lambda events: first(events, "cuda_runtime").update(name="cuLaunchKernelEx"),
+    "the iterations differ in synchronizations: ": lambda events: events.append(synchronizing(events)),
+    "bad duration: ": lambda events: first(events, "kernel").update(dur=-1),
+}  # fmt: skip
+damages = pytest.mark.parametrize(("words", "damage"), DAMAGES.items(), ids=DAMAGES)
 
 
 @damages
 @pytest.mark.parametrize("times_spoilt", [1, 2])
-def test_session_is_repeated_until_it_is_sound(gpu: FakeGpu, damage: Any, words: str, times_spoilt: int) -> None:
+def test_session_is_repeated_until_it_is_sound(gpu: FakeGpu, words: str, damage: Damage, times_spoilt: int) -> None:
     gpu.damages = [damage] * times_spoilt
     assert measured(gpu, gpu.workload(kernels=("gemm", "gelu"))).run.counts.launches == 2
     assert len(gpu.sessions) == times_spoilt + 1 + QUICK.replicates
 
 
 @damages
-@pytest.mark.parametrize("first", [0, 1], ids=["structure", "times"])
-def test_session_unsound_three_times_is_an_error(gpu: FakeGpu, damage: Any, words: str, first: int) -> None:
-    gpu.damages = [lambda _: None] * first + [damage] * 3
+@pytest.mark.parametrize("sound", [0, 1], ids=["structure", "times"])
+def test_session_unsound_three_times_is_an_error(gpu: FakeGpu, words: str, damage: Damage, sound: int) -> None:
+    gpu.damages = [lambda _: None] * sound + [damage] * 3
     with pytest.raises(MeasurementError) as raised:
         measured(gpu, gpu.workload(kernels=("gemm", "gelu")))
     assert raised.value.what == "a-eager-fp32: the profiler's records cannot be trusted"
     assert words in (raised.value.got or "")
     assert "in each of 3 sessions" in (raised.value.got or "")
     assert raised.value.next_command
-    assert len(gpu.sessions) == first + 3
+    assert len(gpu.sessions) == sound + 3
 
 
 def holds(gpu: FakeGpu) -> list[float]:
@@ -161,18 +141,16 @@ def test_session_looks_while_the_device_works(gpu: FakeGpu, iterations: int, war
     assert seen == [(calls, "call") for calls in looks]
 
 
-@pytest.mark.parametrize("record_shapes", [True, False])
-def test_session_has_a_window_for_each_iteration(cpu: CpuDevice, record_shapes: bool) -> None:
+@pytest.mark.parametrize("is_structure", [True, False])
+def test_session_has_a_window_for_each_iteration(cpu: CpuDevice, is_structure: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the profiler's own warning about its cycles is kept from the user
-        session = profile_session(
-            cpu, build(tiny(), cpu), iterations=3, record_shapes=record_shapes, keep_table=record_shapes
-        )
+        session = profile_session(cpu, build(tiny(), cpu), iterations=3, is_structure=is_structure)
     assert [[each.identity.name for each in row] for row in session.executions] == [["aten::addmm"]] * 3
     assert [each.name for each in session.windows] == [REGION] * 3
     assert session.was_held  # a CPU has nothing to hold
     assert parse(session.trace_json) == session.trace
     assert len(session.trace.steps()) == 3
     (addmm,) = (each for each in session.windows[0].ops if each.name == "aten::addmm")
-    assert addmm.input_shapes[:3] == (((3,), (5, 4), (4, 3)) if record_shapes else ())
-    assert ("aten::addmm" in session.table) is record_shapes
+    assert addmm.input_shapes[:3] == (((3,), (5, 4), (4, 3)) if is_structure else ())
+    assert ("aten::addmm" in session.table) is is_structure

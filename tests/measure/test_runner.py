@@ -16,7 +16,7 @@ from torch import nn
 from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError, WorkloadUnavailable
 from kernelgauge.measure import runner
-from kernelgauge.measure.device.cpu import CpuDevice
+from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.numerics import BOUNDS
 from kernelgauge.measure.replicate import Replicate, replicate
 from kernelgauge.measure.runner import measure_groups

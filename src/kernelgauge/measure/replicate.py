@@ -109,22 +109,16 @@ def replicate(
         if Timer.HOST not in device.timers:
             host_us = device.host.control_us()
         elif not is_control:  # after the session: a hot loop heats the device, and its clock falls for a while
-            calls = host_calls(device, instance, settings.host_iterations_for(pace.call_us))
+            calls = host_calls(device, instance, settings.iterations_for(pace.call_us, Timer.HOST))
             dispatch_us, host_us = (summarize(each, Timer.HOST.statistic) for each in calls)
     durations = [[execution.duration_us for execution in executions] for executions in session.executions]
     seconds = time.perf_counter() - started
+    readings = (before, *during, after)
     usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(during))), default=None)
     return Replicate(
         kernel_us=tuple(summarize(column, Timer.DEVICE.statistic) for column in zip(*durations, strict=True)),
-        readings=(before, *during, after),
-        disturbed_by=disturbances(
-            before,
-            during,
-            after,
-            duration_s=seconds,
-            usual_clock_mhz=usual,
-            tolerated_drift=device.tolerated_drift,
-        ),
+        readings=readings,
+        disturbed_by=disturbances(readings, usual_clock_mhz=usual, tolerated_drift=device.tolerated_drift),
         seconds=seconds,
         dispatch_us=dispatch_us,
         host_us=host_us,

@@ -324,7 +324,7 @@ def _observed(passes: Passes, subject: Subject, fingerprint: Fingerprint) -> Res
             roof=roof(controls),
         ),
         latency_replicates=own.latency_replicates,
-        latency_iterations=own.latency_iterations_for(subject.pace.call_us),
+        latency_iterations=own.iterations_for(subject.pace.call_us, Timer.END_TO_END),
         trace_json=session.trace_json,
         table=session.table,
         one_instance=subject.structure.replays_graphs,
@@ -361,7 +361,7 @@ def _samples(subject: Subject, settings: Settings) -> dict[Timer, Sample]:
     host = [(each.dispatch_us, each.host_us) for each in subject.replicates if each.dispatch_us is not None]
     if host:
         dispatches_us, hosts_us = zip(*host, strict=True)
-        samples[Timer.HOST] = Sample(dispatches_us, settings.host_iterations_for(call_us), hosts_us)
+        samples[Timer.HOST] = Sample(dispatches_us, settings.iterations_for(call_us, Timer.HOST), hosts_us)
     return samples
 
 

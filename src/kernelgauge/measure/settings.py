@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+
+from ..run import Timer
 
 __all__ = ["Settings"]
 
@@ -21,108 +24,76 @@ _FEWEST_HEAVY_CALLS = 8
 class Settings:
     """How long to measure.
 
-    Many short replicates: an H200 changes its speed by 0.1 to 0.2 % about every tenth of a second and keeps it in between,
-    so that of an MLP more calls in one replicate tell little that is new, and another replicate does; of kernels of 3 us, whose
-    replicates differ more, that is as good (docs/measuring.md).
-
-    Attributes:
-        replicates: fresh allocations for each timer, at least.
-        most_replicates: and at most.
-        precision: no more of them are made once the standard error of the device time is below this fraction of it
-            and of `precision_us`, whichever is larger.
-        budget_seconds: for the replicates of one workload; none are added beyond it.
-        iterations: calls in each replicate, at most.
-        seconds: time for the calls of one replicate of one timer; fewer calls are made if they are slow.
-        busy_seconds: and time for those calls that keep a device busy, in a row; eight are made all the same.
-        warm_up_seconds: time before each replicate, so that the clock is up.
-        host_iterations: calls in each replicate of the host dispatch time, at most.
-        latency_replicates, latency_iterations: the same for the end-to-end latency.
+    Many short replicates: an H200 changes its speed by 0.1 to 0.2 % about every tenth of a second and keeps it in between, so
+    that more calls in one replicate tell little that is new, and another replicate does (docs/design/measuring.md).
     """
 
-    replicates: int = 12
+    replicates: int = 12  # fresh allocations for each timer, at least
     most_replicates: int = 32
-    precision: float = 0.0003
-    precision_us: float = 0.006
-    budget_seconds: float = 1.5
-    iterations: int = 12
-    warm_up_seconds: float = 0.005
-    seconds: float = 1.0
-    busy_seconds: float = math.inf
-    host_iterations: int = 30
+    precision: float = 0.0003  # the standard error of the device time, as a share of it, below which no more are made
+    precision_us: float = 0.006  # the same in microseconds: the larger one counts
+    budget_seconds: float = 1.5  # for the replicates of one workload; none are added beyond it
+    iterations: int = 12  # calls in each replicate, at most
+    warm_up_seconds: float = 0.005  # before each replicate, so that the clock is up
+    seconds: float = 1.0  # for the calls of one replicate of one timer: fewer are made if they are slow
+    busy_seconds: float = math.inf  # for those that keep a device busy, in a row; eight are made all the same
+    host_iterations: int = 30  # calls in each replicate of the host dispatch time, at most
     latency_replicates: int = 8
     latency_iterations: int = 20
 
     @classmethod
     def of(cls, replicates: int | None) -> Settings:
-        """So many replicates of every timer that count; None: the usual."""
+        """So many replicates of every timer that count, whatever they cost; None: the usual."""
         if replicates is None:
             return cls()
-        return cls(
-            replicates=replicates,
-            most_replicates=replicates,
-            latency_replicates=replicates,
-            budget_seconds=math.inf,
-        )
+        return cls(replicates, replicates, latency_replicates=replicates, budget_seconds=math.inf)
 
     def limited(self, most_replicates: int | None, most_busy_seconds: float) -> Settings:
-        """Within what a device allows of the device and the dispatch time; None: as many as there are.
+        """Within what a device allows of the device and the dispatch time; None: as many as there are."""
+        busy = replace(self, busy_seconds=min(self.busy_seconds, most_busy_seconds))
+        return busy if most_replicates is None else busy._with_fewer(most_replicates)
 
-        Where a number of replicates was asked for, they are made.
-        """
-        if most_replicates is None or math.isinf(self.budget_seconds):
-            most_replicates = self.most_replicates
-        most = min(self.most_replicates, most_replicates)
+    def for_call(self, call_us: float) -> Settings:
+        """Fewer replicates of a call that takes seconds: the usual ones would take a quarter of an hour."""
+        if call_us < _SLOW_CALL_US:
+            return self
+        return self._with_fewer(_SLOW_REPLICATES, latency=_SLOW_REPLICATES)
+
+    def _with_fewer(self, most: int, *, latency: int | None = None) -> Settings:
+        if math.isinf(self.budget_seconds):
+            return self  # the number was asked for
         return replace(
             self,
             replicates=min(self.replicates, most),
-            most_replicates=most,
-            busy_seconds=min(self.busy_seconds, most_busy_seconds),
+            most_replicates=min(self.most_replicates, most),
+            latency_replicates=min(self.latency_replicates, latency or self.latency_replicates),
         )
 
-    def for_call(self, call_us: float) -> Settings:
-        """Fewer replicates of a call that takes seconds: the usual ones would take a quarter of an hour.
-
-        Where a number of replicates was asked for, they are made.
-        """
-        if call_us < _SLOW_CALL_US or math.isinf(self.budget_seconds):
-            return self
-        few = min(self.replicates, _SLOW_REPLICATES)
-        latency = min(self.latency_replicates, _SLOW_REPLICATES)
-        return replace(self, replicates=few, most_replicates=few, latency_replicates=latency)
-
-    def iterations_for(self, call_us: float) -> int:
-        """Return the calls in a replicate of the device time, where one takes so long."""
-        return self._calls(self.iterations, call_us, self.busy_seconds)
+    def iterations_for(self, call_us: float, timer: Timer = Timer.DEVICE) -> int:
+        """Return the calls in a replicate of a timer, where one takes so long."""
+        call_s = max(call_us, 1.0) / 1e6
+        heavy = max(_FEWEST_HEAVY_CALLS, self.busy_seconds / call_s)
+        most = {
+            Timer.DEVICE: min(self.iterations, heavy),
+            Timer.HOST: min(self.host_iterations, heavy),
+            Timer.END_TO_END: self.latency_iterations,
+        }
+        return max(_FEWEST_CALLS, int(min(most[timer], self.seconds / call_s)))
 
     def warm_up_calls_for(self, call_us: float) -> int:
-        """Return the calls in a session before those: the clock fell while it was started."""
+        """Return the calls in a session before those of the device time: the clock fell while it was started."""
         return 1 if call_us >= _SLOW_CALL_US else 1 + self.iterations_for(call_us) // _WARM_UP_SHARE
-
-    def host_iterations_for(self, call_us: float) -> int:
-        """Return the same for the host dispatch time."""
-        return self._calls(self.host_iterations, call_us, self.busy_seconds)
-
-    def latency_iterations_for(self, call_us: float) -> int:
-        """Return the same for the end-to-end latency."""
-        return self._calls(self.latency_iterations, call_us)
 
     def is_enough(self, times_us: Sequence[float], seconds: float) -> bool:
         """Whether these replicates, which took so many seconds, pin the mean down or have used up the budget.
 
         It stops on the width of the interval, never on where it lies, so it favours no verdict: Chow and Robbins, "On the
-        asymptotic theory of fixed-width sequential confidence intervals", 1965. (Their result is for many replicates; with
-        few, the spread that stopped it is a little too small, and the prior on it makes up for that.)
+        asymptotic theory of fixed-width sequential confidence intervals", 1965.
         """
         count = len(times_us)
         if count < self.replicates:
             return False
         if count >= self.most_replicates or seconds * (count + 1) / count > self.budget_seconds:
             return True
-        mean = math.fsum(times_us) / count
-        error = math.sqrt(math.fsum((time - mean) ** 2 for time in times_us) / (count - 1) / count)
-        return error <= max(self.precision * mean, self.precision_us)
-
-    def _calls(self, most: int, call_us: float, busy_seconds: float = math.inf) -> int:
-        call_s = max(call_us, 1.0) / 1e6
-        few_enough = max(_FEWEST_HEAVY_CALLS, busy_seconds / call_s)
-        return max(_FEWEST_CALLS, int(min(most, self.seconds / call_s, few_enough)))
+        error = stdev(times_us) / math.sqrt(count)
+        return error <= max(self.precision * fmean(times_us), self.precision_us)

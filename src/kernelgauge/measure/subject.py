@@ -147,9 +147,7 @@ def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
         after = compile_counts()
         warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
         call_us = call_duration_us(device, instance)
-        session = profile_session(
-            device, instance, iterations=_STRUCTURE_ITERATIONS, record_shapes=True, keep_table=True
-        )
+        session = profile_session(device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True)
         if not session.executions[0]:
             raise WorkloadError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
         instance.prepare()

@@ -1,0 +1,378 @@
+"""The devices as the rest of kernelgauge sees them: CUDA and the CPU behind one protocol."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import math
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import quantiles
+from typing import Any, Literal
+
+import msgspec
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity
+
+from ..errors import KernelgaugeError, WorkloadUnavailable
+from ..judge.timing import uncertainty
+from ..run import ControlTime, Fingerprint, Roof, Timer
+from ..trace import KernelIdentity, Window, computing_ops, identity_of, identity_of_op
+from ..workload import Workload
+from .nvml import Monitor, digest
+
+__all__ = ["CpuDevice", "CudaDevice", "Device", "DeviceChoice", "Execution", "HostSpeed", "choose_device", "roof"]
+
+DeviceChoice = Literal["auto", "cuda", "cpu"]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One kernel of a window: what ran, and for how many microseconds. `external_id`: of the op that launched it."""
+
+    identity: KernelIdentity
+    duration_us: float
+    external_id: int | None = None
+
+
+# -- how fast the host is right now -----------------------------------------------------------------------------------
+
+# A virtual machine's cores change speed by a factor of two for tenths of a second to many seconds, whatever runs on them. Another
+# machine's work on the sibling hyperthread is one reason. A fixed piece of work, the host reference, is timed beside each
+# measurement and shows it. It alone decides what is discarded, never the time that is being measured.
+
+_SAMPLES = 10
+_SLOW = 1.3  # fast processes on one machine spread by 25 %, the slow mode starts at 60 % more
+_PAUSE_SECONDS = 0.05
+
+
+@dataclass
+class HostSpeed:
+    """The host reference, and the fastest that it was so far in this process."""
+
+    work: Callable[[], object]  # what is timed: it does not depend on any workload
+    wait: Callable[[], None] = lambda: None  # makes the device idle before each, if there is one
+    patience_seconds: float = 3.0  # for all waiting of the session: what is left of it
+    fastest_us: float = math.inf
+
+    def once_us(self) -> float:
+        """One reference, in microseconds."""
+        self.wait()
+        start = time.perf_counter_ns()
+        self.work()
+        return (time.perf_counter_ns() - start) / 1000
+
+    def round_trip_us(self) -> float:
+        """One reference and the wait for its end, in microseconds: what a latency has of the host."""
+        self.wait()
+        start = time.perf_counter_ns()
+        self.work()
+        self.wait()
+        return (time.perf_counter_ns() - start) / 1000
+
+    def control_us(self) -> float:
+        """Lower decile of a few references, in microseconds."""
+        lowest = quantiles([self.once_us() for _ in range(_SAMPLES)], n=10, method="inclusive")[0]
+        self.fastest_us = min(self.fastest_us, lowest)
+        return lowest
+
+    def wait_until_fast(self) -> None:
+        """Wait while the host is slow, as long as the session's patience lasts."""
+        while self.control_us() > _SLOW * self.fastest_us and self.patience_seconds > 0:
+            self.patience_seconds -= _PAUSE_SECONDS
+            time.sleep(_PAUSE_SECONDS)
+
+
+# -- the CPU, and what a GPU does otherwise ---------------------------------------------------------------------------
+
+# The host reference uses all threads: another job slows a parallel op far more than a single thread. 256: about 0.2 ms.
+_REFERENCE_SIZE = 256
+
+
+class Device:
+    """What measuring needs of a device. This one is the host's processor, and a GPU is a class that does otherwise.
+
+    Its kernels are the ops that compute. The host does the work itself, so its dispatch has no meaning. A call has done its
+    work when it returns, so there is nothing to wait for or to hold. The claims are about structure, so the caches stay as
+    they are, and few replicates are made.
+    """
+
+    torch_device = torch.device("cpu")
+    activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU,)
+    timers: tuple[Timer, ...] = (Timer.DEVICE, Timer.END_TO_END)  # those that mean something here
+    table_sort_key = "self_cpu_time_total"  # for the profiler's own table
+    gpu: str | None = None  # which one of its kind: a digest of its UUID
+    controls: tuple[Workload, ...] = ()  # what the machine is measured by, beside the workloads
+    warm_up_calls = 1  # before anything is timed or profiled
+    most_replicates: int | None = 4  # where more of them would not sharpen what a time is for; None: no limit
+    most_busy_seconds = math.inf  # in a row, by the calls of one timer: longer slows what follows
+    tolerated_drift = math.inf  # of its clock and of the reference kernels within one run, as a fraction
+
+    def __init__(self) -> None:
+        matrix = torch.ones(_REFERENCE_SIZE, _REFERENCE_SIZE)
+        self.host = HostSpeed(partial(torch.mm, matrix, matrix))
+        self.monitor = Monitor(None)  # NVML, or why there is none
+
+    def check(self, workload: Workload) -> None:
+        """Raise `WorkloadUnavailable` if `workload` cannot run here for a reason that is no fault."""
+        if isinstance(workload.on_cpu, str):
+            raise WorkloadUnavailable(workload.on_cpu, expected="a CUDA GPU")
+
+    def synchronize(self) -> None:
+        """Wait until all work given to the device is done."""
+
+    def flush_cache(self) -> None:
+        """Evict the last-level cache, so that the next call reads its data from memory; asynchronous on a GPU."""
+
+    def hold(self, microseconds: float) -> None:
+        """Keep the device busy with nothing for that long; what is launched meanwhile then runs without a gap."""
+
+    def lost(self) -> bool:
+        """Whether the device no longer answers. It does not recover in this process."""
+        return False
+
+    def executions(self, window: Window) -> list[Execution]:
+        """Return the kernels of a window, in launch order."""
+        return [Execution(identity_of_op(op), op.duration_us, op.external_id) for op in computing_ops(window)]
+
+    def forget_peak(self) -> None:
+        """Begin the peak of what is allocated anew, as in a new process: Inductor's autotuner looks at it (docs/autotuner.md)."""
+
+    def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:  # noqa: ARG002
+        """Most memory held at once during `call`, beyond what was held before; None if not observable."""
+        return None
+
+    def fingerprint(self) -> Fingerprint:
+        """Describe the machine and the software: the versions and settings that decide which kernels run."""
+        fields: dict[str, Any] = dict.fromkeys(Fingerprint.__struct_fields__)
+        fields |= {
+            "device": f"CPU {cpu_name()}, {torch.get_num_threads()} threads",
+            "arch": "cpu",
+            "torch": str(torch.__version__),  # a TorchVersion, which is no plain string
+            "triton": _version("triton"),
+            "liger_kernel": _version("liger-kernel"),
+            "python": ".".join(platform.python_version_tuple()[:2]),  # a patch release changes no kernel
+            "fp32_matmul": torch.get_float32_matmul_precision(),
+        }
+        return Fingerprint(**fields)
+
+
+CpuDevice = Device
+
+
+def cpu_name() -> str:
+    """Return the processor's name as the system gives it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.exists() else ""  # it is Linux's
+    named = re.search(r"^model name\s*:[ \t]*(\S.*)$", text, re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or platform.machine() or "unknown"
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def choose_device(choice: DeviceChoice) -> Device:
+    """Return the device to measure on. ``auto``: a GPU if there is one. Raises `KernelgaugeError` if ``cuda`` is not there."""
+    if choice != "cpu" and torch.cuda.is_available():
+        return CudaDevice()
+    if choice == "cuda":
+        raise KernelgaugeError(
+            "no CUDA device",
+            got=f"torch {torch.__version__}, built for CUDA {torch.version.cuda}; torch.cuda.is_available() is False",
+            expected="an NVIDIA GPU, its driver, and a torch built for CUDA",
+            next_command="nvidia-smi   (does the driver see the GPU?)   or: pytest perf --perf-device cpu",
+        )
+    return Device()
+
+
+# -- CUDA -------------------------------------------------------------------------------------------------------------
+
+# The buffer that evicts the L2 must be larger than twice the cache: with less, lines of the workload survive under
+# a replacement policy that is not strict LRU, and a "cold" time is silently warm (flashinfer#4468: 36 % wrong).
+_FLUSH_FACTOR = 3
+# An H200's clock moves in steps of 15 MHz (0.8 % of 1980), and one or two of them are nothing unusual. Its reference kernels
+# spread by 0.1 % between processes. Beyond 3 % the times would pass for a regression.
+_DRIFT = 0.03
+# CUPTI needs some milliseconds before it can be detached, and as many to be gone.
+_DETACHING_CALLS = 10
+_BETWEEN_CALLS_SECONDS = 0.01
+
+
+class CudaDevice(Device):
+    """The current CUDA device of this process."""
+
+    activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
+    timers = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
+    table_sort_key = "self_cuda_time_total"
+    warm_up_calls = 3  # CUDA graphs record on the second call and replay from the third
+    most_replicates = None
+    # After thirty calls of a large MLP more an H200 is at its power cap, and slower for half a second: docs/measuring.md.
+    most_busy_seconds = 0.01
+    _cycles_per_us = 2000.0  # GPUs since Ampere run at 1.4 to 2.6 GHz: a hold need not be exact
+
+    def __init__(self) -> None:
+        # Else CUPTI stays attached after the first profiler session and slows every later launch in this process:
+        # 15 us become 19 for a linear's dispatch, and its noise doubles (docs/measuring.md).
+        # Before CUDA 12.6 attaching it again crashes with CUDA graphs (torch/profiler/profiler.py).
+        if torch.version.cuda and tuple(map(int, torch.version.cuda.split("."))) >= (12, 6):
+            os.environ.setdefault("TEARDOWN_CUPTI", "1")
+        self.torch_device = torch.device("cuda", torch.cuda.current_device())
+        self._properties = torch.cuda.get_device_properties(self.torch_device)
+        uuid = str(self._properties.uuid)
+        self.gpu = digest(uuid)
+        self.tolerated_drift = _DRIFT * uncertainty(self._properties.name)
+        self.monitor = Monitor(uuid)
+        self.controls = control_pair()
+        self.host = HostSpeed(_launches(self.torch_device), wait=self.synchronize)
+        self.cache_bytes = int(self._properties.L2_cache_size)
+        self._release_kept_lines = _kept_lines_release()
+        self._flush_buffer = torch.empty(_FLUSH_FACTOR * self.cache_bytes, dtype=torch.int8, device=self.torch_device)
+        if os.environ.get("TEARDOWN_CUPTI") == "1":
+            atexit.unregister(_let_cupti_detach)  # once for all devices of a process
+            atexit.register(_let_cupti_detach)
+
+    def check(self, workload: Workload) -> None:
+        if workload.dtype == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
+            more = "compute capability 8.0 or newer; --perf-matrix full adds fp16 and fp32"
+            raise WorkloadUnavailable(f"{self._properties.name} has no bf16", expected=more)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.torch_device)
+
+    def flush_cache(self) -> None:
+        self._release_kept_lines()
+        self._flush_buffer.zero_()
+
+    def hold(self, microseconds: float) -> None:
+        # Counts clock cycles on the device. At a lower clock it takes longer, which does no harm.
+        torch.cuda._sleep(round(microseconds * self._cycles_per_us))  # type: ignore[no-untyped-call]
+
+    def lost(self) -> bool:
+        try:
+            self.synchronize()
+        except RuntimeError:  # an error of CUDA stays for the life of the process
+            return True
+        return False
+
+    def executions(self, window: Window) -> list[Execution]:
+        return [
+            Execution(identity_of(launch), launch.record.duration_us, launch.op.external_id if launch.op else None)
+            for launch in window.launches
+        ]
+
+    def forget_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+
+    def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:
+        self.synchronize()
+        self.forget_peak()
+        before = torch.cuda.memory_allocated(self.torch_device)
+        _held = call()
+        self.synchronize()
+        return torch.cuda.max_memory_allocated(self.torch_device) - before
+
+    def fingerprint(self) -> Fingerprint:
+        properties, cudnn = self._properties, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        return msgspec.structs.replace(
+            super().fingerprint(),
+            device=properties.name,
+            arch=f"sm_{properties.major}{properties.minor}",
+            sm_count=properties.multi_processor_count,
+            memory_bytes=properties.total_memory,
+            power_limit_watts=self.monitor.power_limit_watts,
+            mig=self.monitor.mig,
+            driver=self.monitor.driver,
+            cuda=torch.version.cuda,
+            cudnn=None if cudnn is None else str(cudnn),
+            cudnn_tf32=bool(torch.backends.cudnn.allow_tf32),
+        )
+
+
+def _kept_lines_release() -> Callable[[], object]:
+    """Return the call of CUDA's driver after which no line of the L2 has priority over others. It takes 5 us of the host.
+
+    Kernels of Inductor ask the L2 to keep lines (`evict_last`). Such lines survive three times the cache of other data, and
+    made the next workload on the same addresses faster by 3 to 12 % (docs/design/measuring.md).
+    """
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuCtxResetPersistingL2Cache  # type: ignore[no-any-return]
+    except (OSError, AttributeError):  # ROCm, or a driver before CUDA 11
+        return lambda: None
+
+
+def _let_cupti_detach() -> None:
+    """Make the CUDA calls without which a process whose last ones were profiled hangs for ever when it ends.
+
+    A session leaves detaching CUPTI to a thread that waits for the end of the next call of CUDA's runtime. If none comes, a
+    destructor waits for that thread (libkineto, `CuptiActivityApi::teardownContext`).
+    """
+    for _ in range(_DETACHING_CALLS):
+        with suppress(RuntimeError):  # of a GPU that no longer answers: the call has ended all the same
+            torch.cuda.synchronize()
+        time.sleep(_BETWEEN_CALLS_SECONDS)
+
+
+def _launches(device: torch.device) -> Callable[[], None]:
+    """Return the host reference on CUDA: a few launches of a kernel that does nothing much.
+
+    They follow the dispatch of real workloads, which spreads by 0.9 to 1.5 % at equal reference between processes on one H200;
+    with ten `tensor.view` for a reference 9 to 10 % were left.
+    """
+    tensor = torch.zeros(64, device=device)
+
+    def dispatch() -> None:
+        with torch.no_grad():
+            for _ in range(3):
+                tensor.add_(1)
+
+    return dispatch
+
+
+# -- the reference kernels: what moves them is the machine, and not the code ------------------------------------------
+
+_COPIED = (64, 1024, 1024)  # 128 MiB in fp16: twice the L2 of the largest GPUs there are
+_GEMM = (4096, 4096, 4096)  # rows, in, out: bound by the tensor cores
+
+
+class _Gemm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(_GEMM[1:]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+def control_pair() -> tuple[Workload, ...]:
+    """Workloads of our own: `copy` is bound by memory, `gemm` by arithmetic. fp16, which every GPU has.
+
+    `copy` reads and writes every byte once. A `clone` would be a memcpy, for which the profiler has no kernel.
+    """
+    return (
+        Workload("copy", "control", lambda: torch.neg, lambda: (torch.randn(_COPIED),), _COPIED, "fp16"),
+        Workload("gemm", "control", _Gemm, lambda: (torch.randn(_GEMM[:2]),), _GEMM, "fp16"),
+    )
+
+
+def roof(controls: Mapping[str, ControlTime]) -> Roof | None:
+    """Return what the pair reached; None if one of it was not measured."""
+    if not {"copy", "gemm"} <= set(controls):
+        return None
+    moved_bytes = 2 * math.prod(_COPIED) * torch.float16.itemsize
+    return Roof(
+        memory_gb_per_s=moved_bytes / controls["copy"].device_time_us / 1e3,
+        gemm_tflop_per_s=2 * math.prod(_GEMM) / controls["gemm"].device_time_us / 1e6,
+    )
