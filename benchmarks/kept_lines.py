@@ -19,7 +19,7 @@ import torch
 
 from gallery import WORKLOADS as GALLERY
 from kernelgauge.measure.compiler import torch_set_up
-from kernelgauge.measure.device.cuda import CudaDevice
+from kernelgauge.measure.device import CudaDevice
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.replicate import replicate
 from kernelgauge.measure.settings import Settings
