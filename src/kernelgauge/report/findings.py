@@ -10,11 +10,10 @@ from itertools import groupby, zip_longest
 
 from ..judge import WORST_FIRST, Status, Verdict
 from ..results import Results, TestResult
-from .wording import change_text, cut, short_commit
+from .wording import change_text, short_commit
 
 __all__ = ["Finding", "baseline_commits", "findings", "next_step", "verdicts"]
 
-_LONGEST_SUBJECTS = 80  # characters
 _NOT_FAILING = (Status.UNDECIDED, Status.INCOMPARABLE, Status.IMPROVED)  # and worth a look
 _LINE = re.compile(r"\S+:\d+(?=  |$)", re.MULTILINE)  # "model.py:25" of "norm1  model.py:25  y = x.float()"
 _COST = re.compile(r" \([+-][0-9.]+ us\)$", re.MULTILINE)
@@ -86,7 +85,7 @@ def _findings(results: Results) -> Iterator[Finding]:
         by_baseline = [verdict for verdict in failing if verdict.is_by_baseline]
         causes = _causes(by_baseline)
         explained = by_baseline if causes else []
-        about = cut(", ".join(verdict.subject for verdict in explained), _LONGEST_SUBJECTS)
+        about = ", ".join(verdict.subject for verdict in explained)
         yield from (Finding(name, about, text, code, tuple(explained)) for text, code in causes)
         for verdict in (each for each in failing if each not in explained):
             why = [f"{reason.label} {reason.text.partition(chr(10))[0]}" for reason in verdict.reasons[:2]]

@@ -30,18 +30,7 @@ from ..trace.kernel import KernelRecord, configuration_change, configuration_tex
 from .findings import baseline_commits, findings, next_step, verdicts
 from .opportunities import limit_shares, opportunities
 from .traces import limit_text
-from .wording import (
-    Row,
-    conditions_text,
-    counted,
-    counts_text,
-    describe,
-    notes,
-    overall,
-    percent,
-    short_commit,
-    us,
-)
+from .wording import Row, conditions_text, counted, counts_text, describe, notes, overall, percent, short_commit, us
 
 __all__ = ["html", "render_page"]
 
@@ -174,10 +163,6 @@ class _Launch(NamedTuple):
     mark: str  # how the two differ; empty if they do not
     limit: str  # how near it came to what this GPU's reference kernels reached
     origin: Origin | None  # of the kernel of this run, else of the baseline's
-
-    @property
-    def module(self) -> str:
-        return self.origin.module if self.origin is not None else "not known"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from .wording import Row, conditions_text, counts_text, cut, describe, device_na
 __all__ = ["summary_markdown"]
 
 _QUIET = (Status.PASS, Status.NOT_JUDGED, Status.NO_BASELINE, None)
-_UNFOLDED = 12  # rows that are shown without a click, beside those that need a look
 _LONGEST_NOTE = 1000
 _CUT_OFF = "Not all of it fits into this page: results.json has the rest."
 
@@ -51,21 +50,19 @@ def _blocks(results: Results) -> Iterator[str]:
     for row in (Row(each) for each in results.workloads if each.run is not None or each.verdicts):
         causes = found.pop(row.result.id, [])
         (failing if causes or row.result.status not in _QUIET else quiet).append(_cells(row, causes))
-    tests = [each for causes in found.values() for each in causes]  # of no workload
-    failing += [(cut(each.about), each.status, *"----", _causes([each])) for each in tests]
-    is_long = len(quiet) > _UNFOLDED
+    tests = [each for causes in found.values() for each in causes]  # of what was not measured
+    failing += [(cut(each.workload or each.about), each.status, *"----", _causes([each])) for each in tests]
     titles = ("launches", f"{device_name(results)} us", "baseline", "change")
     numbers = [Column(title, number=True) for title in titles]
     columns = (Column("workload"), Column("verdict"), *numbers, Column("cause"))
-    if shown := failing if is_long else [*failing, *quiet]:
-        yield markdown([Section(grid=Grid(columns, tuple(shown)))])
+    tables = [markdown([Section(grid=Grid(columns, tuple(each)))]) for each in (failing, quiet) if each]
+    yield from tables[:1]
     words, command = next_step([results])
     if command:
-        yield f"{words}\n\n{fenced(cut(command, _LONGEST_NOTE) + chr(10))}"
+        yield f"{words}\n\n{fenced(cut(command) + chr(10))}"
     if failures := "\n".join(verdict.brief() for verdict in verdicts(results, failing=True)):
         yield _folded("Failures", fenced("".join(f"{cut(line)}\n" for line in failures.split("\n"))))
-    if is_long:
-        yield _folded(f"{len(quiet)} more workloads", markdown([Section(grid=Grid(columns, tuple(quiet)))]))
+    yield from (_folded(f"{len(quiet)} without a failure", table) for table in tables[1:])
     if lines := [*notes(results), *(f"warning: {' '.join(warning.split())}" for warning in results.warnings)]:
         yield "".join(f"- {markdown([Section(lines=(cut(line, _LONGEST_NOTE),))])}" for line in lines)
     yield _folded("Machine and command", markdown([Section(lines=tuple(map(cut, _machine(results))))]))

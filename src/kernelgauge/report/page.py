@@ -28,11 +28,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. A cell may have several lines.
-
-    `below`: for each row the text that stands under it, over all columns, so that its names stay whole. Then a cell of
-    the row has one line.
-    """
+    """A table; a cell may have several lines. `below`: for each row, then of one line, the names that stand under it, whole."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -96,22 +92,16 @@ def table_text(
     columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], *, width: int, color: bool, gap: int = 1
 ) -> str:
     """Return a table for a terminal. A `Text` is printed in its style; any other cell is untrusted."""
-    table = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, gap, 0, 0),
-        header_style="bold",
-        show_header=any(column.title for column in columns),
-    )
+    has_titles = any(column.title for column in columns)
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold", show_header=has_titles)
     for column in columns:
         if column.number:
             table.add_column(column.title, justify="right", no_wrap=True)
         else:
             table.add_column(column.title, overflow="fold", no_wrap=column.is_whole)
     for row in rows:
-        table.add_row(
-            *(cell if isinstance(cell, Text) else Text("\n".join(map(printable, cell.split("\n")))) for cell in row)
-        )
+        texts = [cell if isinstance(cell, Text) else "\n".join(map(printable, cell.split("\n"))) for cell in row]
+        table.add_row(*(Text(each) if isinstance(each, str) else each for each in texts))
     return render(table, width=width, color=color)
 
 
@@ -133,7 +123,6 @@ _MARKUP = re.compile(
     r"|(?<=www)\."
     r"|^\s*(?:[-+=>]|\d+[.)](?=\s))"  # a list, a quotation, a heading
 )
-_ENTITIES = {"<": "&lt;", "&": "&amp;"}
 
 
 def _escaped(line: str) -> str:
@@ -143,5 +132,5 @@ def _escaped(line: str) -> str:
     zero-width space behind the character hides them, as it does for Renovate (lib/util/markdown.ts).
     """
     shown = _MARKUP.sub(lambda match: f"{match[0][:-1]}\\{match[0][-1]}", printable(line))
-    shown = re.sub("[<&]", lambda match: _ENTITIES[match[0]], shown)
+    shown = shown.replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"\\(@|#(?=\d))", r"\\\1&#8203;", shown)

@@ -17,7 +17,7 @@ from .wording import Row, conditions_text, counted, describe, device_name, notes
 
 __all__ = ["summary", "unknown_machines"]
 
-_STYLES = {
+_STYLES: dict[Status | None, str] = {
     Status.PASS: "green",
     Status.IMPROVED: "cyan",
     Status.REGRESSED: "bold red",
@@ -43,8 +43,7 @@ def summary(results: Results, *, width: int, color: bool, failures: bool, record
         lines += map(str, verdicts(results, failing=True))
     lines += _remarks(results)
     if faster := opportunities(results):
-        more = f", {len(faster) - _MOST_FASTER} more in the report" if len(faster) > _MOST_FASTER else ""
-        lines.append(f"could be faster (nothing of this fails a test{more}):")
+        lines.append("could be faster (nothing of this fails a test; the report has the rest):")
         lines += ["  " + str(one).replace("\n", "\n  ") for one in faster[:_MOST_FASTER]]
     return "\n".join([*lines, *notes(results), *(f"warning: {printable(warning)}" for warning in results.warnings)])
 
@@ -60,8 +59,8 @@ def _table(rows: Sequence[Row], recorded: Collection[str], *, device: str, width
     cells = []
     for row in rows:
         is_recorded = row.result.status is Status.NO_BASELINE and row.result.id in recorded
-        style = _STYLES.get(row.result.status, "dim") if row.result.status is not None else ""
-        verdict = Text("RECORDED", style="green") if is_recorded else Text(row.status, style=style)
+        style = "green" if is_recorded else _STYLES.get(row.result.status, "dim")
+        verdict = Text("RECORDED" if is_recorded else row.status, style=style)
         cells.append((row.result.id, *row.cells, verdict, row.about))
     if any(row.about for row in rows):
         text = table_text([*columns, Column("about")], cells, width=width, color=color).removesuffix("\n")
@@ -77,12 +76,12 @@ def _remarks(results: Results) -> Iterator[str]:
     choices = [verdict.only("tuning") for verdict in passing if verdict.subject in Timer.DEVICE.labels]
     yield from (str(verdict) for verdict in choices if verdict.reasons)
     hosts = (*Timer.HOST.labels, *Timer.END_TO_END.labels)
-    left = [
+    left = sum(
         any(each.status is Status.NOT_JUDGED and each.subject in hosts for each in workload.verdicts)
         for workload in results.workloads
-    ]
-    if any(left):
-        yield f"host times not judged in {sum(left)} of {counted(len(left), 'workload')}: -rs says why"
+    )
+    if left:
+        yield f"host times not judged in {left} of {counted(len(results.workloads), 'workload')}: -rs says why"
     reasons = [reason for verdict in passing for reason in verdict.reasons if reason.label == "machine"]
     yield from dict.fromkeys(f"machine: {printable(reason.text)}" for reason in reasons)
 

@@ -15,9 +15,7 @@ from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer
 
 __all__ = [
-    "NOT_TIMED",
     "Row",
-    "Time",
     "bytes_text",
     "change_text",
     "conditions_text",
@@ -40,7 +38,7 @@ __all__ = [
     "us",
 ]
 
-NOT_TIMED = "time not judged"  # of a pass
+_NOT_TIMED = "time not judged"  # of a pass
 _PASSES = (Status.PASS, Status.IMPROVED)
 _QUIET = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED)
 _NO_FAILURE = (0, 5)  # pytest.ExitCode: all passed; no test was collected
@@ -139,7 +137,7 @@ def short_commit(commit: str | None) -> str:
     return sha[:_SHOWN_DIGITS] + changed
 
 
-# -- verdicts and workloads -----------------------------------------------------------------------------------------------
+# -- verdicts and workloads -------------------------------------------------------------------------------------------
 
 
 def change_text(verdict: Verdict | None) -> str:
@@ -177,7 +175,7 @@ class Row:
         """Return the subjects of the verdicts that need a look, or that a pass has no GPU time; else nothing."""
         status, timed = self.result.status, self.result.time_verdict(Timer.DEVICE)
         if status in _PASSES and (timed is None or timed.status not in _PASSES):
-            return NOT_TIMED
+            return _NOT_TIMED
         verdicts = [each for each in self.result.verdicts if each.status is status and status not in _QUIET]
         return ", ".join(dict.fromkeys(each.subject for each in verdicts))
 
@@ -225,10 +223,10 @@ def counts_text(results: Sequence[Results]) -> list[str]:
     """Return ``3 workloads (1 REGRESSED, 2 PASS)`` and ``9 tests (1 failed)``: numbers and words of our own only."""
     workloads = [workload for each in results for workload in each.workloads]
     statuses = Counter(workload.status for workload in workloads)
-    untimed = sum(Row(workload).about == NOT_TIMED for workload in workloads)
+    untimed = sum(Row(workload).about == _NOT_TIMED for workload in workloads)
     judged = [f"{statuses[status]} {status.value}" for status in WORST_FIRST if statuses[status]]
     judged += [f"{statuses[None]} not judged"] if statuses[None] else []
-    judged += [f"{NOT_TIMED} in {untimed}"] if untimed else []
+    judged += [f"{_NOT_TIMED} in {untimed}"] if untimed else []
     outcomes = Counter(test.outcome for each in results for test in each.tests)
     ended = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
     parts = ((len(workloads), "workload", judged), (outcomes.total(), "test", ended))
