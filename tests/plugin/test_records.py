@@ -25,15 +25,12 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_run_leaves_results_reports_and_annotations(
-    project: Project, step: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_leaves_results_and_reports(project: Project, step: Path) -> None:
     step.write_text("# mine\n")
     project.record()
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    assert not any(line.startswith("::") for line in project.run().outlines)
+    project.run()
     project.tell(told(gelu_us=5.5), told("kinds", kinds=("gemm",)), told("failed", error="measurement"))
-    result = project.run()
+    project.run()
     results = project.results()
     workload = results.workloads[0]
     assert (workload.id, workload.suite, workload.module, workload.shape) == (ID, "perf", "mlp", (4, 8))
@@ -54,17 +51,12 @@ def test_run_leaves_results_reports_and_annotations(
     assert not any(str(path) in json.dumps(kept) for path in (project.root, Path.home()))
     report = (project.latest / "report.md").read_text()
     assert report == summary_markdown([results])
-    assert "cause: the same kernel, slower: a_gelu  4.0 -> 5.5 us" in report
+    assert "  cause    the same kernel, slower: a_gelu  4.0 -> 5.5 us" in report
     assert step.read_text().startswith("# mine\n\n**NO_BASELINE**")
     assert step.read_text().endswith("\n\n" + report)
     properties = project.of("test_device_time", ID).properties
     times = [float(properties[f"kernelgauge_{name}"]) for name in ("us", "baseline_us", "change_percent")]
     assert times == [pytest.approx(11.5, abs=0.1), pytest.approx(10.0, abs=0.1), pytest.approx(15.0, abs=1.0)]
-    slower, wrong, failed = [line for line in result.outlines if line.startswith("::")]
-    assert slower.startswith(f"::error title={ID}%3A REGRESSED  GPU time::GPU time 10.0 -> 11.5 us  +15.00 %25")
-    assert "%0Acause: the same kernel, slower: a_gelu  4.0 -> 5.5 us" in slower
-    assert wrong.startswith(f"::error title={kinds}%3A REGRESSED")
-    assert failed.startswith("::warning title=failed-eager-bf16-4x8%3A INVALID")
 
 
 def test_results_record_the_folder_of_their_baselines(

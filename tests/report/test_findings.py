@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelgauge.judge import Status
-from kernelgauge.report.findings import baseline_commits, failures, findings, largest, next_step
+from kernelgauge.report.findings import baseline_commits, findings, next_step, verdicts
 from tests.test_results import one_test, results, verdict, workload
 
 from .pages import caused
@@ -18,13 +18,13 @@ def test_findings_cause_with_a_common_line_is_one() -> None:
     )
     other = caused("c", "another kernel (+2.4 us)", change=0.05, code="Linear  model.py:61  u = self.up(x)")
     found = findings([results(compiled, other, eager)])
-    assert [[case.failure.workload for case in cases] for cases in found] == [["a", "b"], ["c"]]
-    assert [(case.sentence, case.cost, case.change) for case in found[0]] == [
-        ("8 kernels instead of 1, twice", "+91.6 us", "+26.0 %"),
-        ("another kernel", "+5.8 us", "+3.0 %"),
+    assert [[(case.workload, case.headline, case.change, case.about) for case in cases] for cases in found] == [
+        [
+            ("a", "8 kernels instead of 1, twice (+91.6 us)", "+26.0 %", "GPU time, structure"),
+            ("b", "another kernel (+5.8 us)", "+3.0 %", "GPU time, structure"),
+        ],
+        [("c", "another kernel (+2.4 us)", "+5.0 %", "GPU time, structure")],
     ]
-    assert found[0][0].about == "GPU time, structure"
-    assert largest(found) == found[0][0]
 
 
 def test_findings_without_a_line_are_clustered_by_their_words() -> None:
@@ -32,40 +32,42 @@ def test_findings_without_a_line_are_clustered_by_their_words() -> None:
         workload(verdict(Status.INVALID, "measurement", "throttled", workload=name), name=name) for name in "ab"
     ]
     (cases,) = findings([results(*throttled)])
-    assert [case.failure.workload for case in cases] == ["a", "b"]
+    assert [case.workload for case in cases] == ["a", "b"]
+    costs = [caused(name, f"another kernel (+{cost} us)", code="") for name, cost in (("a", 1.0), ("b", 2.0))]
+    assert len(findings([results(*costs)])) == 1
 
 
 def test_findings_of_another_subject_are_apart() -> None:
     wrong = verdict(Status.INVALID, "numerics", "result differs", workload="a")
     both = caused("a", "another kernel")
     first, second = findings([results(workload(*both.verdicts, wrong, name="a"))])
-    assert (first[0].sentence, second[0].sentence) == ("result differs", "another kernel")
+    assert (first[0].headline, second[0].headline) == ("another kernel", "result differs")
 
 
-def test_failures_reason_of_a_workload_is_there_once() -> None:
-    time, structure = failures(results(caused("a", "another kernel (+5.8 us)")))
-    assert [reason.label for reason in time.reasons] == ["cause", "code", "accept"]
-    assert structure.reasons == ()
-
-
-def test_failures_by_strictness_fail_and_others_do_not() -> None:
+@pytest.mark.parametrize(("subject", "status"), [("GPU time", "UNDECIDED"), (None, "FAILED")])
+def test_findings_of_a_failed_test_are_its_verdict_or_its_words(subject: str | None, status: str) -> None:
     noisy = workload(verdict(Status.UNDECIDED))
-    assert [each.fails for each in failures(results(noisy))] == [False]
-    test = one_test("test_device_time", "failed", subject="GPU time")
-    assert [each.fails for each in failures(results(noisy, tests=(test,)))] == [True]
+    assert (findings([results(noisy)]), len(verdicts(results(noisy), failing=False))) == ([], 1)
+    test = one_test(
+        "test_c09", "failed", subject=subject, claim="Five kernels.", said="def f():\nE       assert 6 == 5"
+    )
+    ((found,),) = findings([results(noisy, tests=(test,))])
+    said = {"UNDECIDED": "GPU time 205.1 -> 221.8 us", "FAILED": "assert 6 == 5\nclaim: Five kernels."}
+    assert (found.status, found.text) == (status, said[status])
 
 
 @pytest.mark.parametrize(
     ("names", "command"),
-    [
-        ("ab", "kernelgauge accept -k 'a or b'"),
-        ("abcdefghi", "kernelgauge review"),
-        ("';", "kernelgauge review"),
-        ("", ""),
-    ],
+    [("a", "pytest perf -k a --perf-update"), ("ab", "kernelgauge review"), ("", "")],
 )
-def test_next_step_names_few_workloads(names: str, command: str) -> None:
+def test_next_step_accepts_one_workload_and_reviews_several(names: str, command: str) -> None:
     assert next_step([results(*(caused(name, "another kernel") for name in names))])[1] == command
+
+
+def test_next_step_leaves_out_the_remark_behind_a_command() -> None:
+    accept = "pytest perf -k a   (measures its times too)\nkernelgauge accept -k a"
+    only = workload(verdict(Status.REGRESSED, "structure", reasons=[("accept", accept)]))
+    assert next_step([results(only)])[1] == "pytest perf -k a; kernelgauge accept -k a"
 
 
 def test_next_step_of_a_bad_measurement_is_its_advice() -> None:

@@ -39,7 +39,7 @@ def test_page_begins_with_the_worst_verdict_and_its_cause() -> None:
     assert page.one("p", class_="machine").text.startswith("NVIDIA H200, driver 580.159.04")
     assert page.one("b", class_="largest num").text == "+8.0 %"
     assert page.one("p", class_="cause").text == "GPU time 205.0 -> 221.0 us  +8.00 %"
-    assert page.one("code", id="command").text == "kernelgauge accept -k mlp-compiled-bf16-8"
+    assert page.one("code", id="command").text == "pytest perf -k mlp-compiled-bf16-8 --perf-update"
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_kernel_row_and_module_table_have_the_code() -> None:
     cells = [each.text for each in page.elements if each.tag in ("th", "td") and "table" in each.inside]
     place = cells.index("module")
     assert cells[place + 5 : place + 25] == [
+        *("mlp", "1", "38.1", "38.1", "19 %"),
         *("norm", "2", "114.0", "114.0", "56 %"),
         *("not known", "1", "53.0", "53.0", "26 %"),
-        *("mlp", "1", "38.1", "38.1", "19 %"),
         *("all", "4", "205.1", "205.1", "100 %"),
     ]
 

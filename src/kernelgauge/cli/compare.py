@@ -159,7 +159,7 @@ def _report(results: Results, *, processes: int) -> None:
     ):
         write_atomically(_REPORTS / name, content)
     width, color = terminal()
-    say("\n".join(block.text for block in summary(results, width=width, color=color, failures=False)))
+    say(summary(results, width=width, color=color, failures=False))
     for verdict in (each for each in results.verdicts if each.status.fails):
         say(verdict.brief())
     say(f"processes of each side: {processes}   report: {_REPORTS / 'report.html'}")

@@ -122,7 +122,7 @@ def _summary(results: Results) -> str:
     from ..report.terminal import summary
 
     width, color = terminal()
-    return "\n".join(block.text for block in summary(results, width=width, color=color, failures=True))
+    return summary(results, width=width, color=color, failures=True)
 
 
 # -- merge ------------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def _merge_lines(word: str, merged: Sequence[Results], problems: Sequence[str]) 
 
 def _workload_line(results: Results, workload: WorkloadResult) -> str:
     """Return ``mlp: REGRESSED +8.1 % on NVIDIA H200 a1b2 on node-1``."""
-    from ..report.wording import change_text, status_text
+    from ..report.wording import Row, change_text
 
     fingerprint, gpu = results.machine_of(workload)
     change = change_text(workload.time_verdict(Timer.DEVICE))
@@ -205,7 +205,7 @@ def _workload_line(results: Results, workload: WorkloadResult) -> str:
         gpu,
         f"on {results.host}" if results.host else "",
     ]
-    return " ".join(part for part in (f"{workload.id}:", status_text(workload), change, "on", *machine) if part)
+    return " ".join(part for part in (f"{workload.id}:", Row(workload).status, change, "on", *machine) if part)
 
 
 # -- history ----------------------------------------------------------------------------------------------------------

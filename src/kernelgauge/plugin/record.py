@@ -14,7 +14,7 @@ from ..baselines.acceptance import refusals, update
 from ..errors import KernelgaugeError, StorageError, printable
 from ..judge import Action, PlannedChange, Status
 from ..report.baselines import plan_text
-from ..report.markdown import github_annotations, summary_markdown
+from ..report.markdown import summary_markdown
 from ..report.terminal import summary, unknown_machines
 from ..results import Results, TestResult, WorkloadResult, encode_results
 from ..results.files import write_atomically
@@ -91,9 +91,8 @@ def _write_summary(
     session: Session, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]
 ) -> None:
     recorded = _stored_workloads(session, results) if session.options.update and not _was_cut_short(session) else ()
-    for block in summary(results, **style, failures=False, recorded=recorded):
-        for line in block.text.split("\n"):
-            reporter.write_line(line, yellow=block.warns)
+    for line in summary(results, **style, failures=False, recorded=recorded).splitlines():
+        reporter.write_line(line)
     if any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts) and not session.options.update:
         reporter.write_line(session.how_to_record(results), yellow=True)
     unknown = unknown_machines(results) if not session.options.accepts else []
@@ -162,21 +161,11 @@ def _save_reports(session: Session, results: Results, reporter: pytest.TerminalR
         write_atomically(session.artifacts.html, html([results]).encode())
     except KernelgaugeError as error:
         reporter.write_line(f"warning: {error}", yellow=True)
-    _tell_github(results, reporter)
-
-
-def _tell_github(results: Results, reporter: pytest.TerminalReporter) -> None:
-    """Write a summary of the step and annotations, where a workflow of GitHub Actions runs this."""
-    path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if path:
+    if path := os.environ.get("GITHUB_STEP_SUMMARY"):
         try:
             _add_to_step_summary(results, path)
         except OSError as error:
             reporter.write_line(f"warning: GITHUB_STEP_SUMMARY was not written: {printable(str(error))}", yellow=True)
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        reporter.ensure_newline()  # a command starts its line
-        for line in github_annotations([results]):
-            reporter.write_line(line)
 
 
 def _add_to_step_summary(results: Results, path: str) -> None:

@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from itertools import zip_longest
 
 from rich.console import Console
 from rich.table import Table
@@ -29,11 +28,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. A cell may have several lines.
-
-    `below`: for each row the text that stands under it, over all columns, so that its names stay whole. Then a cell of
-    the row has one line.
-    """
+    """A table; a cell may have several lines. `below`: for each row, then of one line, the names that stand under it, whole."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -52,47 +47,33 @@ class Section:
 def text(sections: Sequence[Section], *, width: int, color: bool) -> str:
     parts: list[str] = []
     for section in sections:
-        lines = [printable(line) for line in ([section.title] if section.title else []) + list(section.lines)]
-        body = "".join(f"{_wrapped(line, width)}\n" for line in lines)
-        if section.grid:
-            body += _grid_text(section.grid, width=width, color=color)
-        parts.append(body)
+        above = [section.title, *section.lines] if section.title else section.lines
+        lines = [_wrapped(printable(line), width) for line in above]
+        if (grid := section.grid) is not None:
+            table = table_text(grid.columns, grid.rows, width=width, color=color, gap=2).splitlines()
+            head = len(table) - len(grid.below)
+            lines += table[:head]
+            for row, below in zip(table[head:], grid.below, strict=True):
+                lines += [row, *(_wrapped(f"    {printable(line)}", width) for line in below.split("\n"))]
+        parts.append("".join(f"{line}\n" for line in lines))
     return "\n".join(parts)
-
-
-def _grid_text(grid: Grid, *, width: int, color: bool) -> str:
-    lines = table_text(grid.columns, grid.rows, width=width, color=color, gap=2).splitlines(keepends=True)
-    if not grid.below:
-        return "".join(lines)
-    head = len(lines) - len(grid.rows)
-    parts = lines[:head]
-    for line, below in zip(lines[head:], grid.below, strict=True):
-        parts += [line, *(f"{_wrapped(f'    {printable(each)}', width)}\n" for each in below.split("\n"))]
-    return "".join(parts)
 
 
 def render(content: Table | Text, *, width: int, color: bool) -> str:
     """Return what rich prints of it, without spaces at the end of a line."""
     stream = StringIO()
     # legacy_windows off: the output is a string, no console is written to.
-    Console(
-        file=stream, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
-    ).print(content, overflow="fold")
+    console = Console(file=stream, width=width, force_terminal=color, no_color=not color, legacy_windows=False)
+    console.print(content, overflow="fold")
     return "".join(line.rstrip() + "\n" for line in stream.getvalue().split("\n")[:-1])
 
 
 def _wrapped(line: str, width: int) -> str:
-    if len(line) <= width:
-        return line
-    indent = line[: len(line) - len(line.lstrip(" "))]
-    return textwrap.fill(
-        line.lstrip(" "),
-        max(width, 20),
-        initial_indent=indent,
-        subsequent_indent=f"{indent}    ",
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    words = line.lstrip(" ")
+    indent = line[: len(line) - len(words)]
+    wrapper = textwrap.TextWrapper(max(width, 20), indent, f"{indent}    ", break_long_words=False)
+    wrapper.break_on_hyphens = False
+    return wrapper.fill(words)
 
 
 def markdown(sections: Sequence[Section]) -> str:
@@ -111,37 +92,28 @@ def table_text(
     columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], *, width: int, color: bool, gap: int = 1
 ) -> str:
     """Return a table for a terminal. A `Text` is printed in its style; any other cell is untrusted."""
-    table = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, gap, 0, 0),
-        header_style="bold",
-        show_header=any(column.title for column in columns),
-    )
+    has_titles = any(column.title for column in columns)
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold", show_header=has_titles)
     for column in columns:
         if column.number:
             table.add_column(column.title, justify="right", no_wrap=True)
         else:
             table.add_column(column.title, overflow="fold", no_wrap=column.is_whole)
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(_printable_lines(cell)) for cell in row))
+        texts = [cell if isinstance(cell, Text) else "\n".join(map(printable, cell.split("\n"))) for cell in row]
+        table.add_row(*(Text(each) if isinstance(each, str) else each for each in texts))
     return render(table, width=width, color=color)
 
 
-def _printable_lines(text: str) -> str:
-    return "\n".join(map(printable, text.split("\n")))
-
-
 def _markdown_table(grid: Grid) -> str:
-    columns = (*grid.columns, Column("kernel")) if grid.below else grid.columns
-    head = " | ".join(_escaped(column.title.replace("\n", " ")) for column in columns)
-    rule = " | ".join("---:" if column.number else "---" for column in columns)
-    cells = ((*row, *below) for row, below in zip_longest(grid.rows, ((text,) for text in grid.below), fillvalue=()))
-    rows = (
-        " | ".join("<br>".join(_escaped(line.strip()) for line in cell.split("\n")) for _, cell in pairs)
-        for pairs in (list(zip_longest(columns, row, fillvalue="")) for row in cells)
-    )
-    return "\n".join(f"| {line} |" for line in (head, rule, *rows))
+    columns, rows = grid.columns, grid.rows
+    if grid.below:
+        columns = (*columns, Column("kernel"))
+        rows = tuple((*row, names) for row, names in zip(rows, grid.below, strict=True))
+    head = [_escaped(column.title.replace("\n", " ")) for column in columns]
+    rule = ["---:" if column.number else "---" for column in columns]
+    body = [["<br>".join(_escaped(line.strip()) for line in cell.split("\n")) for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *body))
 
 
 _MARKUP = re.compile(
@@ -151,7 +123,6 @@ _MARKUP = re.compile(
     r"|(?<=www)\."
     r"|^\s*(?:[-+=>]|\d+[.)](?=\s))"  # a list, a quotation, a heading
 )
-_ENTITIES = {"<": "&lt;", "&": "&amp;"}
 
 
 def _escaped(line: str) -> str:
@@ -161,5 +132,5 @@ def _escaped(line: str) -> str:
     zero-width space behind the character hides them, as it does for Renovate (lib/util/markdown.ts).
     """
     shown = _MARKUP.sub(lambda match: f"{match[0][:-1]}\\{match[0][-1]}", printable(line))
-    shown = re.sub("[<&]", lambda match: _ENTITIES[match[0]], shown)
+    shown = shown.replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"\\(@|#(?=\d))", r"\\\1&#8203;", shown)

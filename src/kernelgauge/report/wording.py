@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from ..errors import printable
-from ..judge import WORST_FIRST, Status, worst
-from ..run import Timer
-
-if TYPE_CHECKING:
-    from ..judge import Reason, RelativeChange, Verdict
-    from ..results import Results, WorkloadResult
-    from ..run import Fingerprint, Run
+from ..judge import WORST_FIRST, Status, Verdict, observe, worst
+from ..results import Results, WorkloadResult
+from ..run import Fingerprint, Run, Sample, Timer
 
 __all__ = [
-    "CUT_SHORT",
-    "FAILED",
-    "NOTHING_JUDGED",
-    "NOT_RUN",
-    "NO_VERDICT",
-    "about",
+    "Row",
     "bytes_text",
-    "change_of_one",
     "change_text",
     "conditions_text",
     "counted",
@@ -32,45 +24,46 @@ __all__ = [
     "cut",
     "describe",
     "device_name",
-    "host_times_text",
     "kernel_us",
     "kinds_text",
     "notes",
     "overall",
     "percent",
     "relative_change",
-    "run_conditions",
     "shapes_text",
     "short_commit",
-    "shown_reasons",
-    "status_text",
     "time_change",
     "time_text",
     "times",
     "us",
-    "us_or_dash",
 ]
 
-NOT_RUN, NO_VERDICT = "NOT RUN", "NO VERDICT"  # of a workload
-CUT_SHORT, FAILED, NOTHING_JUDGED = "CUT SHORT", "FAILED", "NOTHING JUDGED"  # of a run
+_NOT_TIMED = "time not judged"  # of a pass
 _PASSES = (Status.PASS, Status.IMPROVED)
+_QUIET = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED)
 _NO_FAILURE = (0, 5)  # pytest.ExitCode: all passed; no test was collected
-
-_SHORT_US = 10.0
 _LONGEST_LINE = 300  # characters of a name or a reason; results.json has all of it
 _LONGEST_SHAPES = 100
 _SHOWN_DIGITS = 10  # of a commit
-_MOST_KINDS = 4
-_NOUNS = {"gemm": "GEMM", "other": "kernel that no rule knows", "splitk_reduce": "split-K reduction"}
+_CONDITIONS: tuple[tuple[str, Callable[[list[float]], float], str], ...] = (
+    ("median_sm_clock_mhz", median, "SM clock {:.0f} MHz"),
+    ("lowest_sm_clock_mhz", min, "lowest {:.0f}"),
+    ("max_temperature_c", max, "{:.0f} C"),
+    ("max_power_watts", max, "{:.0f} W"),
+)
+_NOUNS = {"gemm": "GEMM", "other": "unknown kernel", "splitk_reduce": "split-K reduction"}
+
+# -- numbers and names ------------------------------------------------------------------------------------------------
 
 
 def us(value: float) -> str:
+    """Return two decimals for a short time: a profiler tells 2.98 from 3.01 us, and so must its reader."""
+    if abs(value) < 10:
+        return f"{value:.2f}"
     return f"{value:.1f}" if abs(value) < 100_000 else f"{value:.0f}"
 
 
-def kernel_us(value: float) -> str:
-    """Return two decimals for a short kernel: a profiler tells 2.98 from 3.01 us, and so must its reader."""
-    return f"{value:.2f}" if abs(value) < _SHORT_US else us(value)
+kernel_us = us
 
 
 def time_text(value_us: float) -> str:
@@ -84,86 +77,13 @@ def time_text(value_us: float) -> str:
 
 def time_change(before_us: float, after_us: float) -> str:
     """Return ``175.0 -> 140.0 ms``; a unit that both have stands once, and so do two times that read the same."""
-    (old, unit), new = time_text(before_us).split(), time_text(after_us)
-    if new == f"{old} {unit}":
-        return new
-    return f"{old if new.endswith(f' {unit}') else f'{old} {unit}'} -> {new}"
+    old, new = time_text(before_us), time_text(after_us)
+    return new if old == new else f"{old.removesuffix(new[new.index(' ') :])} -> {new}"
 
 
 def relative_change(before: float, after: float) -> str:
     """Return `` (-20.0 %)``; nothing where nothing changed, or there was nothing before."""
     return f" ({100 * (after / before - 1):+.1f} %)" if before > 0 and before != after else ""
-
-
-def us_or_dash(value: float | None) -> str:
-    return "-" if value is None else us(value)
-
-
-def change_of_one(change: RelativeChange | None) -> str:
-    """Return ``+0.3 %``; a dash where nothing was compared."""
-    return "-" if change is None else f"{100 * change.estimate:+.1f} %"
-
-
-def change_text(verdict: Verdict | None) -> str:
-    """Return ``+8.1 %``, or nothing where nothing was compared or judged."""
-    is_judged = verdict is not None and verdict.status is not Status.NOT_JUDGED
-    return change_of_one(verdict.change) if verdict is not None and is_judged and verdict.change is not None else ""
-
-
-def status_text(workload: WorkloadResult) -> str:
-    """Return the worst of its verdicts, or why there is none. Of a pass without a time, say so: ``PASS (time not judged)``."""
-    if workload.status is None:
-        return NOT_RUN if workload.run is None else NO_VERDICT
-    left = _not_judged(workload) if workload.status in _PASSES else ""
-    return f"{workload.status.value} ({left})" if left else workload.status.value
-
-
-def _not_judged(workload: WorkloadResult) -> str:
-    """Return what a pass leaves out: the device's time. That a host's clock is not judged, the report says once for all."""
-    timed = workload.time_verdict(Timer.DEVICE)
-    return "" if timed is not None and timed.status in _PASSES else "time not judged"
-
-
-def host_times_text(results: Results) -> list[str]:
-    """Say once in how many workloads no clock of the host was judged, though the device's time was."""
-    hosts = (Timer.HOST, Timer.END_TO_END)
-    clocks = [
-        [verdict.status for timer in hosts if (verdict := workload.time_verdict(timer)) is not None]
-        for workload in results.workloads
-        if workload.status in _PASSES and not _not_judged(workload)
-    ]
-    left = sum(Status.NOT_JUDGED in statuses for statuses in clocks)
-    return (
-        [f"host times not judged in {left} of {counted(len(results.workloads), 'workload')}: -rs says why"]
-        if left
-        else []
-    )
-
-
-def overall(results: Sequence[Results]) -> str:
-    """Return the worst verdict of some runs. Where no verdict fails and pytest did, say so: that is no pass."""
-    statuses = [each.status for each in results if each.status is not None]
-    status = worst(statuses)
-    if status is not None and status.fails:
-        return status.value
-    if any(each.was_cut_short for each in results):
-        return CUT_SHORT
-    if any(each.exit_status not in _NO_FAILURE or each.failed_tests for each in results):
-        return FAILED
-    return status.value if status is not None else NOTHING_JUDGED
-
-
-def counts_text(results: Sequence[Results]) -> list[str]:
-    """Return ``3 workloads (1 REGRESSED, 2 PASS)`` and ``9 tests (1 failed)``: numbers and words of our own only."""
-    workloads = [workload for each in results for workload in each.workloads]
-    judged = [(workload.status, status_text(workload)) for workload in workloads if workload.status is not None]
-    statuses = Counter(text for _, text in sorted(judged, key=lambda each: WORST_FIRST.index(each[0])))
-    outcomes = Counter(test.outcome for each in results for test in each.tests)
-    counts = [f"{count} {text}" for text, count in statuses.items()]
-    counts += [f"{len(workloads) - len(judged)} not judged"] if len(workloads) > len(judged) else []
-    ends = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
-    parts = ((len(workloads), "workload", counts), (outcomes.total(), "test", ends))
-    return [counted(total, noun) + (f" ({', '.join(each)})" if each else "") for total, noun, each in parts]
 
 
 def percent(share: float) -> str:
@@ -184,18 +104,15 @@ def cut(text: str, longest: int = _LONGEST_LINE) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return ``1 kernel``, ``2 kernels``, ``2 kernels that no rule knows``."""
-    first, space, rest = noun.partition(" that ")
-    plural = "es" if first.endswith("ch") else "s"
-    return f"{count} {first}" + ("" if count == 1 else plural) + (f"{space}{rest}" if rest else "")
+    """Return ``1 kernel``, ``2 kernels``, ``2 launches``."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}" + ("" if count == 1 else plural)
 
 
 def kinds_text(kinds: Iterable[str]) -> str:
-    """Return ``3 GEMMs, 2 pointwise kernels``; of many kinds the most frequent."""
+    """Return ``3 GEMMs, 2 pointwise kernels``, the most frequent first."""
     counts = Counter(kinds).most_common()
-    shown = [counted(count, _NOUNS.get(kind, f"{kind} kernel")) for kind, count in counts[:_MOST_KINDS]]
-    left = sum(count for _, count in counts[_MOST_KINDS:])
-    return ", ".join(shown) + (f" and {left} more" if left else "")
+    return ", ".join(counted(count, _NOUNS.get(kind, f"{kind} kernel")) for kind, count in counts)
 
 
 def times(names: Mapping[str, int]) -> str:
@@ -205,23 +122,118 @@ def times(names: Mapping[str, int]) -> str:
 
 def shapes_text(shapes: Sequence[Any]) -> str:
     """Return ``[8192,768] [768,3072]``: tensors only, as an op was given them."""
-    parts = [_shape_text(shape) for shape in shapes if shape]
-    shown = " ".join(parts)
-    return shown if len(shown) <= _LONGEST_SHAPES else f"{shown[: _LONGEST_SHAPES - 3]}..."
+    return cut(" ".join(_shape_text(shape) for shape in shapes if shape), _LONGEST_SHAPES)
 
 
 def _shape_text(shape: Any) -> str:
-    if not isinstance(shape, tuple):
-        return str(shape)
-    return "[" + ",".join(_shape_text(item) if isinstance(item, tuple) else str(item) for item in shape) + "]"
+    return f"[{','.join(map(_shape_text, shape))}]" if isinstance(shape, tuple) else str(shape)
 
 
 def short_commit(commit: str | None) -> str:
     """Return a commit as reports show it, with the mark of local changes."""
     if not commit:
         return "not known"
-    sha = commit.removesuffix("+")
-    return sha[:_SHOWN_DIGITS] + commit[len(sha) :]
+    sha, changed, _ = commit.partition("+")
+    return sha[:_SHOWN_DIGITS] + changed
+
+
+# -- verdicts and workloads -------------------------------------------------------------------------------------------
+
+
+def change_text(verdict: Verdict | None) -> str:
+    """Return ``+8.1 %``, or nothing where nothing was compared or judged."""
+    if verdict is None or verdict.change is None or verdict.status is Status.NOT_JUDGED:
+        return ""
+    return f"{100 * verdict.change.estimate:+.1f} %"
+
+
+class Time(NamedTuple):
+    """One of the times of a workload, of the replicates that are judged."""
+
+    label: str
+    sample: Sample
+    us: str
+    change: str  # against the baseline; empty if it is not judged
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a table says about one workload."""
+
+    result: WorkloadResult
+
+    @property
+    def status(self) -> str:
+        """Return the worst of its verdicts, or that there is none."""
+        if self.result.status is not None:
+            return self.result.status.value
+        return "NOT RUN" if self.result.run is None else "NO VERDICT"
+
+    @property
+    def about(self) -> str:
+        """Return the subjects of the verdicts that need a look, or that a pass has no GPU time; else nothing."""
+        status, timed = self.result.status, self.result.time_verdict(Timer.DEVICE)
+        if status in _PASSES and (timed is None or timed.status not in _PASSES):
+            return _NOT_TIMED
+        verdicts = [each for each in self.result.verdicts if each.status is status and status not in _QUIET]
+        return ", ".join(dict.fromkeys(each.subject for each in verdicts))
+
+    @cached_property
+    def times(self) -> dict[Timer, Time]:
+        """Return the times that were measured."""
+        run, found = self.result.run, {}
+        for timer in Timer:
+            if run is not None and (sample := run.sample(timer)) is not None:
+                verdict = self.result.time_verdict(timer)
+                found[timer] = Time(
+                    run.label(timer), sample, us(observe(sample).mean_us), change_text(verdict), verdict
+                )
+        return found
+
+    @property
+    def device_time(self) -> Time | None:
+        return self.times.get(Timer.DEVICE)
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """Return launches, the device's time, the baseline's, and the change; a dash for what is not known."""
+        run, verdict = self.result.run, self.result.time_verdict(Timer.DEVICE)
+        return (
+            str(run.counts.launches) if run is not None else "-",
+            self.device_time.us if self.device_time is not None else "-",
+            us(verdict.before_us) if verdict is not None and verdict.before_us is not None else "-",
+            change_text(verdict) or "-",
+        )
+
+
+def overall(results: Sequence[Results]) -> str:
+    """Return the worst verdict of some runs. Where no verdict fails and pytest did, say so: that is no pass."""
+    status = worst([each.status for each in results if each.status is not None])
+    if status is not None and status.fails:
+        return status.value
+    if any(each.was_cut_short for each in results):
+        return "CUT SHORT"
+    if any(each.exit_status not in _NO_FAILURE or each.failed_tests for each in results):
+        return "FAILED"
+    return status.value if status is not None else "NOTHING JUDGED"
+
+
+def counts_text(results: Sequence[Results]) -> list[str]:
+    """Return ``3 workloads (1 REGRESSED, 2 PASS)`` and ``9 tests (1 failed)``: numbers and words of our own only."""
+    workloads = [workload for each in results for workload in each.workloads]
+    statuses = Counter(workload.status for workload in workloads)
+    untimed = sum(Row(workload).about == _NOT_TIMED for workload in workloads)
+    judged = [f"{statuses[status]} {status.value}" for status in WORST_FIRST if statuses[status]]
+    judged += [f"{statuses[None]} not judged"] if statuses[None] else []
+    judged += [f"{_NOT_TIMED} in {untimed}"] if untimed else []
+    outcomes = Counter(test.outcome for each in results for test in each.tests)
+    ended = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
+    parts = ((len(workloads), "workload", judged), (outcomes.total(), "test", ended))
+    return [counted(total, noun) + (f" ({', '.join(each)})" if each else "") for total, noun, each in parts]
+
+
+# -- runs and machines ------------------------------------------------------------------------------------------------
 
 
 def describe(fingerprint: Fingerprint) -> str:
@@ -233,8 +245,7 @@ def describe(fingerprint: Fingerprint) -> str:
         ("triton", fingerprint.triton),
         ("liger-kernel", fingerprint.liger_kernel),
     ]
-    parts = [fingerprint.device, *(f"{name} {version}" for name, version in versions if version)]
-    return printable(", ".join(parts))
+    return printable(", ".join([fingerprint.device, *(f"{name} {version}" for name, version in versions if version)]))
 
 
 def device_name(results: Results) -> str:
@@ -242,33 +253,20 @@ def device_name(results: Results) -> str:
     return "CPU" if results.fingerprint is not None and results.fingerprint.arch == "cpu" else "GPU"
 
 
-def conditions_text(results: Results) -> list[str]:
-    """Return the conditions of the GPU while it was measured, over all workloads; or why nobody watched it."""
-    if results.not_watched and results.runs and not any(run.conditions for run in results.runs):
-        return [printable(f"conditions not watched: {results.not_watched}")]
-    return run_conditions(results.runs)
-
-
-def run_conditions(runs: Sequence[Run]) -> list[str]:
-    """Return one line for all of these runs; none where nobody watched."""
+def conditions_text(runs: Sequence[Run], not_watched: str = "") -> list[str]:
+    """Return the conditions of the GPU during these runs in one line, or why nobody watched it; none if that is not known."""
     seen = [run.conditions for run in runs if run.conditions is not None]
+    if not_watched and runs and not seen:
+        return [printable(f"conditions not watched: {not_watched}")]
 
     def known(name: str) -> list[Any]:
         return [value for each in seen if (value := getattr(each, name)) is not None]
 
-    parts: list[str] = []
-    if medians := known("median_sm_clock_mhz"):
-        usual = round(median(medians))
-        lowest = min(known("lowest_sm_clock_mhz"), default=usual)
-        parts.append(f"SM clock {usual} MHz" + (f", lowest {lowest}" if lowest < usual else ""))
-    if temperatures := known("max_temperature_c"):
-        parts.append(f"{max(temperatures)} C")
-    if powers := known("max_power_watts"):
-        parts.append(f"{max(powers):.0f} W")
-    throttled: dict[str, float] = {}
-    for cause, milliseconds in (item for times_ms in known("throttled_ms") for item in times_ms.items()):
-        throttled[cause] = throttled.get(cause, 0.0) + milliseconds
-    parts += [f"{cause} for {milliseconds:.0f} ms" for cause, milliseconds in throttled.items() if milliseconds >= 1]
+    parts = [form.format(sum_up(values)) for name, sum_up, form in _CONDITIONS if (values := known(name))]
+    throttled: list[dict[str, float]] = known("throttled_ms")
+    for cause in dict.fromkeys(cause for each in throttled for cause in each):
+        milliseconds = sum(each.get(cause, 0.0) for each in throttled)
+        parts += [f"{cause} for {milliseconds:.0f} ms"] if milliseconds >= 1 else []
     return [printable("conditions: " + ", ".join(parts))] if parts else []
 
 
@@ -279,16 +277,3 @@ def notes(results: Results) -> list[str]:
         if workload.unavailable:
             by_reason.setdefault(cut(workload.unavailable), []).append(cut(workload.id))
     return [f"not run: {', '.join(workloads)}: {reason}" for reason, workloads in by_reason.items()]
-
-
-def shown_reasons(verdict: Verdict) -> list[Reason]:
-    """Return its reasons, but for paths of the machine that measured; of a failure, without what the page begins with."""
-    hidden = ("trace", "cause", "code", "accept") if verdict.status.fails else ("trace",)
-    return [reason for reason in verdict.reasons if reason.label not in hidden]
-
-
-def about(workload: WorkloadResult) -> str:
-    """Return the subjects of the verdicts that need a look: "GPU time", "structure"; nothing where none does."""
-    quiet = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED)
-    verdicts = [each for each in workload.verdicts if each.status is workload.status and each.status not in quiet]
-    return ", ".join(dict.fromkeys(each.subject for each in verdicts))

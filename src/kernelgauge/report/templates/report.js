@@ -1,5 +1,4 @@
-// What a page can do better with a script: filter, open what a link leads to, copy, print what is folded (where a
-// browser does not know ::details-content yet).
+// What a page can do better with a script: filter, open what a link leads to, copy.
 "use strict";
 (() => {
   const table = document.getElementById("table");
@@ -7,21 +6,18 @@
   const rows = Array.from(body.rows);
 
   const input = document.getElementById("filter");
-  const boxes = Array.from(document.querySelectorAll("#controls input[name=status]"));
   const filter = () => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const wanted = new Set(boxes.filter((box) => box.checked).map((box) => box.value));
     let count = 0;
     for (const row of rows) {
       const text = row.textContent.toLowerCase();
-      row.hidden = !(wanted.has(row.dataset.status) && words.every((word) => text.includes(word)));
+      row.hidden = !words.every((word) => text.includes(word));
       count += !row.hidden;
       document.getElementById(row.dataset.for).hidden = row.hidden;
     }
     document.getElementById("shown").textContent = `${count} of ${rows.length} shown`;
   };
   input.addEventListener("input", filter);
-  for (const box of boxes) box.addEventListener("change", filter);
   document.getElementById("controls").hidden = false;
   filter();
 
@@ -47,13 +43,4 @@
     }
   });
   if (copy) copy.hidden = false;
-
-  let folded = [];
-  window.addEventListener("beforeprint", () => {
-    folded = Array.from(document.querySelectorAll("details:not([open])"));
-    for (const one of folded) one.open = true;
-  });
-  window.addEventListener("afterprint", () => {
-    for (const one of folded) one.open = false;
-  });
 })();
