@@ -9,42 +9,17 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from ..errors import KernelgaugeError, MeasurementError
-from ..judge import Action, Baseline, PlannedChange, Recorded, from_run
-from ..results import NAME, Results, WorkloadResult, read_results
+from ..errors import MeasurementError
+from ..results import NAME, Results, read_results
 from ..results.files import WAITING
-from ..run import Run
-from . import BaselineStore
-from .acceptance import acceptable, with_runs
 
-__all__ = ["Calibration", "calibrate", "compile_caches", "draw", "run_process"]
+__all__ = ["compile_caches", "draw", "run_process"]
 
 _SHOWN_LINES = 15  # of the output of a process that failed
 _OF_THE_JOB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """The measurements of all processes together.
-
-    Attributes:
-        baselines: what is to be stored, by workload id.
-        refused: why the others are not stored, by id.
-        comparisons: how many a run of this suite makes.
-    """
-
-    baselines: dict[str, Baseline]
-    refused: dict[str, str]
-    device: str
-    comparisons: int
-
-    @property
-    def plan(self) -> list[PlannedChange]:
-        return [PlannedChange(Action.UPDATE, name, new) for name, new in self.baselines.items()]
 
 
 def draw(
@@ -142,36 +117,3 @@ def run_process(
                 next_command=shlex.join(["pytest", *arguments]),
             )
         return read_results(results)
-
-
-def calibrate(processes: Sequence[Results], store: BaselineStore, *, add: bool = False) -> Calibration:
-    """Put the runs of all processes together, workload by workload.
-
-    `add`: they join the processes of the stored baselines, instead of replacing them. What differs is refused.
-    """
-    measured: dict[str, list[tuple[WorkloadResult, Run]]] = {}
-    for results in processes:
-        for workload, run in acceptable(results, store):
-            measured.setdefault(workload.id, []).append((workload, run))
-    if not measured:
-        raise KernelgaugeError("nothing to calibrate: no workload was measured")
-    commits = {results.commit for results in processes}
-    # All starts are of this machine's clock, in UTC and in one form: the first in order is the earliest.
-    start = min(results.started_at for results in processes)
-    recorded = Recorded(start, commits.pop() if len(commits) == 1 else None, processes[0].kernelgauge)
-    device = next(iter(measured.values()))[0][1].fingerprint.device
-    comparisons = len(measured) * len(processes[0].timers)
-    stored = store.stored(device) if add else {}
-    baselines: dict[str, Baseline] = {}
-    refused: dict[str, str] = {}
-    for name, runs in measured.items():
-        if len(runs) < len(processes):
-            refused[name] = f"only {len(runs)} of {len(processes)} processes measured it"
-            continue
-        singles = [from_run(run, suite=workload.suite, recorded=recorded) for workload, run in runs]
-        limits = runs[-1][0].limits
-        try:
-            baselines[name] = with_runs(stored.get(name), singles, comparisons=comparisons, limits=limits)
-        except ValueError as error:
-            refused[name] = f"{error}; without --add it is replaced" if name in stored else str(error)
-    return Calibration(baselines, refused, device, comparisons)
