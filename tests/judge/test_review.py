@@ -44,12 +44,13 @@ def reviewed(old: Baseline | BaselineError | None, *, of: dict[str, Any] | None 
 )
 def test_review_group_is_what_moved_most(changes: dict[str, Any], group: Group) -> None:
     found = reviewed(measured(), of=changes)
-    assert (found.group, found.doubts, found.waits) == (group, (), bool(changes))
+    assert (found.group, found.doubts) == (group, ())
+    assert found.change.action is (Action.UPDATE if changes else Action.KEEP)
 
 
 def test_run_without_times_is_not_slower() -> None:
     found = reviewed(measured(), of={"samples": {}})
-    assert (found.group, found.waits) == (Group.SAME_SPEED, False)
+    assert (found.group, found.change.action) == (Group.SAME_SPEED, Action.KEEP)
 
 
 INCONCLUSIVE = "GPU time 200.0 -> 210.1 us  "

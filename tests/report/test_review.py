@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.baselines.acceptance import Review
 from kernelgauge.judge import Action, Baseline, Group, PlannedChange, Reason, Recorded, Reviewed, from_run, review_run
 from kernelgauge.report.baselines import fenced, review_text
 from tests.builders import H200, counts, fingerprint, mlp_kernels, run
@@ -24,11 +23,11 @@ def reviewed(workload: str, old: Baseline | None, *, doubts: tuple[str, ...] = (
     return review_run(observed, old, suite="perf", recorded=recorded, comparisons=15, doubts=doubts)
 
 
-def every_group() -> Review:
+def every_group() -> list[Reviewed]:
     slow = {"device": (225.0, 225.1, 225.2, 225.3), "kernels": mlp_kernels(us=58.1)}
     few = {"kernels": mlp_kernels()[:3], "counts": counts(launches=3)}
     gone = PlannedChange(Action.TRIM, "f-gone", None)
-    found = (
+    return [
         reviewed("a-same", stored("a-same"), machine=UPGRADED),
         reviewed("b-slow", stored("b-slow"), machine=UPGRADED, **slow),
         reviewed("c-config", stored("c-config"), doubts=("test_x failed",), kernels=mlp_kernels(xblock=512)),
@@ -36,17 +35,16 @@ def every_group() -> Review:
         reviewed("e-new", None),
         Reviewed("f-gone", Group.VANISHED, "perf", gone, evidence=(Reason("file", "the suite no longer declares it"),)),
         Reviewed("g-left", Group.NOT_MEASURED, "perf", evidence=(Reason("file", "not selected in this run"),)),
-    )
-    return Review(H200.device, found)
+    ]
 
 
-def text(found: Review | None = None, *, width: int = 80, color: bool = False) -> str:
-    return review_text(found or every_group(), width=width, color=color)
+def text(*found: Reviewed, name: str = H200.device) -> str:
+    return review_text(name, found, width=80, color=False)
 
 
 def test_text_has_every_group_with_its_evidence() -> None:
     assert (
-        text()
+        text(*every_group())
         == """\
 NVIDIA H200: 7 workloads
 moved    driver 580.159.04 -> 590.1   (2 workloads)
@@ -104,7 +102,7 @@ not measured: 1
 
 
 def test_text_unchanged_file_offers_no_group() -> None:
-    shown = text(Review(H200.device, (reviewed("a", stored("a")),)))
+    shown = text(reviewed("a", stored("a")))
     assert "    file     accepted already" in shown
     assert "--group" not in shown
 
@@ -115,6 +113,6 @@ def test_markdown_is_the_text_as_code() -> None:
 
 @pytest.mark.parametrize(("name", "fence"), [("a```b", "````"), ("`", "```"), ("`" * 9, "`" * 10)])
 def test_markdown_fence_is_longer_than_any_backticks(name: str, fence: str) -> None:
-    page = fenced(text(Review(name, ())))
+    page = fenced(text(name=name))
     assert page.startswith(f"{fence}text\n{name}: 0 workloads\n")
     assert page.endswith(f"\n{fence}\n")

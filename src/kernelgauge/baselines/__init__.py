@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -92,12 +92,12 @@ class BaselineStore:
         finally:
             lock.release()
 
-    def apply(self, *plans: tuple[str, Iterable[PlannedChange]]) -> None:
-        """Carry out the plans, each of a device, together. Call it inside `locked`.
+    def apply(self, plans: Mapping[str, Iterable[PlannedChange]]) -> None:
+        """Carry out the plans of all devices together. Call it inside `locked`.
 
         A kill or a full disk leaves all of the old files. Raises `StorageError` if one of them cannot be written.
         """
-        changes = [(self.path(device, change.workload), change) for device, plan in plans for change in plan]
+        changes = [(self.path(device, change.workload), change) for device, plan in plans.items() for change in plan]
         write_files({path: encode_baseline(each.baseline) for path, each in changes if each.baseline is not None})
         for path, change in changes:
             if change.action is Action.TRIM:

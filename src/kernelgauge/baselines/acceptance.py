@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -23,13 +23,10 @@ from ..judge import (
     with_runs,
 )
 from ..results import Results, WorkloadResult
-from ..results.files import slug
 from ..run import Run, Timer
 from . import BaselineStore
 
-__all__ = ["Mode", "Review", "plan_update", "review", "select"]
-
-Plans = list[tuple[str, list[PlannedChange]]]  # of each device
+__all__ = ["Mode", "plan_update", "review", "select"]
 
 
 class Mode(Enum):
@@ -41,54 +38,41 @@ class Mode(Enum):
     CALIBRATE = "calibrate"  # all runs together replace what is stored
 
 
-@dataclass(frozen=True)
-class Review:
-    """The workloads of one kind of machine, by group."""
-
-    device: str
-    reviewed: tuple[Reviewed, ...]
-
-    @property
-    def is_settled(self) -> bool:
-        """Return whether everything that was measured ran the same kernels at the same speed."""
-        quiet = (Group.SAME_SPEED, Group.NOT_MEASURED)
-        return all(each.group in quiet and not each.doubts for each in self.reviewed)
-
-
 def select(
-    reviews: Sequence[Review], is_wanted: Callable[[Reviewed], bool], *, force: bool
-) -> tuple[Plans, list[Reviewed]]:
+    reviews: Mapping[str, Sequence[Reviewed]], is_wanted: Callable[[Reviewed], bool], *, force: bool = False
+) -> tuple[dict[str, list[PlannedChange]], list[Reviewed]]:
     """Return the changes of the wanted workloads by device, and the workloads that are refused."""
-    plans: Plans = []
+    plans: dict[str, list[PlannedChange]] = {}
     refused: list[Reviewed] = []
-    for one in reviews:
-        wanted = list(filter(is_wanted, one.reviewed))
-        plans.append((one.device, [each.change for each in wanted if each.change and (force or not each.doubts)]))
+    for device, reviewed in reviews.items():
+        wanted = list(filter(is_wanted, reviewed))
+        plans[device] = [each.change for each in wanted if each.change and (force or not each.doubts)]
         refused += [each for each in wanted if each.doubts and not (force and each.change)]
     return plans, refused
 
 
-def plan_update(several: Sequence[Results], store: BaselineStore, mode: Mode) -> tuple[Plans, list[Reviewed]]:
-    """Select what was tested in runs that have just ended."""
+def plan_update(
+    several: Sequence[Results], store: BaselineStore, mode: Mode
+) -> tuple[dict[str, list[PlannedChange]], list[Reviewed]]:
+    """Select what was tested in runs that have just ended, and what is no longer declared."""
     tested = {test.workload for results in several for test in results.tests}
 
     def is_wanted(each: Reviewed) -> bool:
         return each.group is Group.VANISHED or (each.group is not Group.NOT_MEASURED and each.workload in tested)
 
-    return select(review(several, store, mode), is_wanted, force=False)
+    return select(review(several, store, mode), is_wanted)
 
 
-def review(several: Sequence[Results], store: BaselineStore, mode: Mode = Mode.ACCEPT) -> list[Review]:
-    """Review results, in order of their start, by the folder that their baselines are in."""
+def review(several: Sequence[Results], store: BaselineStore, mode: Mode = Mode.ACCEPT) -> dict[str, list[Reviewed]]:
+    """Review results, in order of their start. Return the workloads of each device, by group."""
     devices: dict[str, list[Results]] = {}
     for results in several:
         if results.fingerprint is not None:
-            devices.setdefault(slug(results.fingerprint.device), []).append(results)
-    return [_review(each, store, mode) for each in devices.values()]
+            devices.setdefault(results.fingerprint.device, []).append(results)
+    return {device: _review(device, each, store, mode) for device, each in devices.items()}
 
 
-def _review(several: Sequence[Results], store: BaselineStore, mode: Mode) -> Review:
-    device = [results.fingerprint.device for results in several if results.fingerprint is not None][-1]
+def _review(device: str, several: Sequence[Results], store: BaselineStore, mode: Mode) -> list[Reviewed]:
     stored = store.stored(device)
     if mode is Mode.CALIBRATE:  # it replaces any file but one of a newer version
         stored = {name: old for name, old in stored.items() if isinstance(old, NewerBaselineError)}
@@ -101,21 +85,16 @@ def _review(several: Sequence[Results], store: BaselineStore, mode: Mode) -> Rev
     # A run that was cut short may not have collected all.
     declared = {suite: ids for each in several if not each.was_cut_short for suite, ids in each.declared.items()}
     alive = {name for ids in declared.values() for name in ids}  # a workload may have moved to another suite
-    suites = {*declared, *(each.suite for each in reviewed)}
     for name, old in stored.items():
         if name in found:
             continue
         if isinstance(old, BaselineError):
             reviewed.append(Reviewed(name, Group.NOT_MEASURED, "", doubts=(old.one_line,)))
         elif old.suite in declared and name not in alive:
-            trim = PlannedChange(Action.TRIM, name, None, ("the suite no longer declares it",))
-            evidence = (Reason("file", "the suite no longer declares it"),)
-            reviewed.append(Reviewed(name, Group.VANISHED, old.suite, trim, evidence=evidence))
-        elif old.suite in suites:
-            evidence = (Reason("file", "not selected in this run"),)
-            reviewed.append(Reviewed(name, Group.NOT_MEASURED, old.suite, evidence=evidence))
-    reviewed.sort(key=lambda each: (list(Group).index(each.group), each.workload))
-    return Review(device, tuple(reviewed))
+            gone = "the suite no longer declares it"
+            trim = PlannedChange(Action.TRIM, name, None, (gone,))
+            reviewed.append(Reviewed(name, Group.VANISHED, old.suite, trim, evidence=(Reason("file", gone),)))
+    return sorted(reviewed, key=lambda each: (list(Group).index(each.group), each.workload))
 
 
 def _reviewed(

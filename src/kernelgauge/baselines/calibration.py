@@ -23,11 +23,7 @@ _OF_THE_JOB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
 
 
 def draw(
-    arguments: Sequence[str],
-    *,
-    processes: int,
-    gpus: Sequence[str] = (),
-    progress: Callable[[str], None] = lambda _: None,
+    arguments: Sequence[str], *, processes: int, gpus: Sequence[str], progress: Callable[[str], None]
 ) -> list[Results]:
     """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner chooses anew in each.
 
@@ -38,7 +34,7 @@ def draw(
     for gpu in gpus or (None,):
         free.put(gpu)
 
-    def one(number: int) -> Results:
+    def run_one(number: int) -> Results:
         gpu = free.get()
         try:
             progress(f"process {number + 1} of {processes}" + ("" if gpu is None else f" on GPU {gpu}"))
@@ -49,7 +45,7 @@ def draw(
             free.put(gpu)
 
     with ThreadPoolExecutor(max_workers=max(1, len(gpus))) as pool:
-        return list(pool.map(one, range(processes)))
+        return list(pool.map(run_one, range(processes)))
 
 
 def compile_caches(folder: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["add_commands"]
 
 _RESULTS = Path("reports", "latest")
-_VANISHED = "vanished"
+_VANISHED, _NOT_MEASURED = "vanished", "not-measured"
 _GROUPS = ("same-speed", "speed", "configuration", "kernels", "new", _VANISHED)  # of what can be accepted
 # The root of a project has one of these: where pytest leaves its reports, or where it finds its configuration.
 _MARKS = (str(_RESULTS), "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", ".git")
@@ -146,10 +146,12 @@ def _review(options: argparse.Namespace) -> Exit:
     several, store, lines = _load(options)
     reviews = review(several, store)
     width, color = (_MARKDOWN_WIDTH, False) if options.markdown else terminal()
-    texts = [review_text(each, width=width, color=color) for each in reviews]
+    texts = [review_text(device, each, width=width, color=color) for device, each in reviews.items()]
     text = "\n".join([lines_text(lines, width=width, color=color), *texts])
     say(fenced(text) if options.markdown else text)
-    return Exit.YES if all(each.is_settled for each in reviews) else Exit.NO
+    quiet = ("same-speed", _NOT_MEASURED)
+    settled = all(each.group.value in quiet and not each.doubts for one in reviews.values() for each in one)
+    return Exit.YES if settled else Exit.NO
 
 
 def _accept(options: argparse.Namespace) -> Exit:
@@ -160,26 +162,26 @@ def _accept(options: argparse.Namespace) -> Exit:
     _require_force_under_ci(options, "accept")
     matches = _matcher(options.expression)
     # A workload that is declared only where some package is installed vanishes elsewhere: to remove a file, one must say so.
-    groups = options.group or [group for group in (*_GROUPS, "not-measured") if group != _VANISHED]
+    groups = options.group or [group for group in (*_GROUPS, _NOT_MEASURED) if group != _VANISHED]
     several, store, lines = _load(options)
     width, color = terminal()
     say(lines_text(lines, width=width, color=color))
     # One lock over the review and the writing: what is shown is what is written.
     with nullcontext() if options.dry_run else store.locked():
         reviews = review(several, store, Mode.ADD if options.add else Mode.ACCEPT)
-        if not any(matches(each.workload) for one in reviews for each in one.reviewed):
+        if not any(matches(each.workload) for one in reviews.values() for each in one):
             say(printable(f"no workload of these results matches -k {options.expression!r}"))
             return Exit.NO
         plans, refused = select(
             reviews, lambda each: each.group.value in groups and matches(each.workload), force=options.force
         )
         _show_refused(refused)
-        changes = [change for _, plan in plans for change in plan]
+        changes = [change for plan in plans.values() for change in plan]
         say(plan_text(changes, width=width, color=color) if changes else "nothing to accept")
         if options.dry_run:
             say("nothing was written: a dry run")
         elif changes:
-            store.apply(*plans)
+            store.apply(plans)
             written = sum(change.action is not Action.KEEP for change in changes)
             say(printable(f"{written} written to {store.root}"))
     return Exit.NO if refused else Exit.YES
@@ -238,7 +240,7 @@ def _calibrate(options: argparse.Namespace) -> Exit:
     width, color = terminal()
     with nullcontext() if options.dry_run else store.locked():
         plans, refused = plan_update(measured, store, Mode.ADD if options.add else Mode.CALIBRATE)
-        changes = [change for _, plan in plans for change in plan]
+        changes = [change for plan in plans.values() for change in plan]
         baselines = {change.workload: change.baseline for change in changes if change.baseline is not None}
         if not baselines and not refused:
             raise KernelgaugeError("nothing to calibrate: no workload was measured")
@@ -248,6 +250,6 @@ def _calibrate(options: argparse.Namespace) -> Exit:
         for each in refused:
             say(printable(f"not stored: {each.workload}: {'; '.join(each.doubts)}"))
         if baselines and not options.dry_run:
-            store.apply(*plans)
+            store.apply(plans)
             say(f"{len(baselines)} written to {store.root}")
     return Exit.NO if refused else Exit.YES

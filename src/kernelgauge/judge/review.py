@@ -10,7 +10,18 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Run, Timer
-from .baseline import Baseline, FieldChange, Likeness, Process, Recorded, combined, compare, from_run, merge_entries
+from .baseline import (
+    Baseline,
+    Comparison,
+    FieldChange,
+    Likeness,
+    Process,
+    Recorded,
+    combined,
+    compare,
+    from_run,
+    merge_entries,
+)
 from .structure import judge_structure
 from .time_verdict import judge_time
 from .timing import Limits
@@ -74,11 +85,6 @@ class Reviewed:
     evidence: tuple[Reason, ...] = ()
     doubts: tuple[str, ...] = ()
 
-    @property
-    def waits(self) -> bool:
-        """Return whether accepting it would change a file."""
-        return self.change is not None and self.change.action is not Action.KEEP
-
 
 # -- accept -----------------------------------------------------------------------------------------------------------
 
@@ -107,38 +113,27 @@ def review_run(
     """
     new = from_run(run, suite=suite, recorded=recorded)
     found = Reviewed(run.workload, Group.NEW, suite, doubts=tuple(doubts))
-    if isinstance(old, BaselineError):
-        change = PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
-        if isinstance(old, NewerBaselineError):
-            return replace(found, doubts=(*doubts, old.one_line))
-        return replace(found, change=change, doubts=(*doubts, *(() if is_fresh else (old.one_line,))))
-    if old is None:
+    if isinstance(old, NewerBaselineError):
+        return replace(found, doubts=(*doubts, old.one_line))
+    if not isinstance(old, Baseline):
+        action = Action.CREATE if old is None else Action.UPDATE
         evidence = tuple(_summary(run))
-        change = PlannedChange(Action.CREATE, new.workload, new, tuple(reason.text for reason in evidence))
-        return replace(found, change=change, evidence=evidence)
+        unreadable = () if old is None or is_fresh else (old.one_line,)
+        change = PlannedChange(action, run.workload, new, tuple(reason.text for reason in evidence))
+        return replace(found, change=change, evidence=evidence, doubts=(*doubts, *unreadable))
     comparison = compare(old.fingerprint, new.fingerprint)
     times = _time_verdicts(old, run, comparisons, limits)
-    environment = (*comparison.foreign, *comparison.moved)
-    planned = _planned(old, new, times, environment)
-    if planned is None and new.entries[0].processes[0] in _processes(old):  # to be judged against itself is nothing
-        evidence = (Reason("file", "accepted already"),)
-        change = PlannedChange(Action.KEEP, new.workload, None, tuple(reason.text for reason in evidence))
-        return replace(found, group=Group.SAME_SPEED, change=change, evidence=evidence, doubts=())
-    group = _group(old, new, times) if comparison.comparable else Group.NEW
+    planned = _planned(old, new, comparison, times)
+    group = _group(old, new, comparison, times)
     evidence = tuple(_evidence(old, planned, judge_structure(run, old, comparison), times))
-    return replace(
-        found,
-        group=group,
-        change=PlannedChange(
-            Action.KEEP if planned is None else Action.UPDATE,
-            new.workload,
-            planned,
-            (*map(str, environment), *(reason.text for reason in evidence)),
-        ),
-        environment=environment,
-        evidence=evidence,
-        doubts=(*doubts, *_host_doubts(old, new), *(() if is_fresh else _file_doubts(old, new, group, times))),
-    )
+    doubts = [*doubts, *_host_doubts(old, new), *(() if is_fresh else _file_doubts(old, new, group, times))]
+    if planned is None and new.entries[0].processes[0] in _processes(old):  # to be judged against itself is nothing
+        group, evidence, doubts = Group.SAME_SPEED, (Reason("file", "accepted already"),), []
+    environment = (*comparison.foreign, *comparison.moved)
+    action = Action.KEEP if planned is None else Action.UPDATE
+    details = (*map(str, environment), *(reason.text for reason in evidence))
+    change = PlannedChange(action, run.workload, planned, details)
+    return Reviewed(run.workload, group, suite, change, environment, evidence, tuple(doubts))
 
 
 def _time_verdicts(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> list[Verdict]:
@@ -155,16 +150,15 @@ def _summary(run: Run) -> Iterator[Reason]:
             yield Reason("time", f"{run.label(timer)} {run.time_us(timer):.1f} us")
 
 
-def _planned(
-    old: Baseline, new: Baseline, times: Sequence[Verdict], environment: Sequence[FieldChange]
-) -> Baseline | None:
+def _planned(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence[Verdict]) -> Baseline | None:
     """Return what accepting a run writes. None: nothing moved, and the file stays as it is.
 
     A time that did not move stays as it is stored, so that slow drift adds up until it shows.
     """
     (fresh,) = new.entries
     entry, likeness = old.entry_like(fresh.kernels)
-    if environment or likeness is Likeness.OTHER_KERNELS or (old.suite, old.counts) != (new.suite, new.counts):
+    is_same = comparison.identical and (old.suite, old.counts) == (new.suite, new.counts)
+    if not is_same or likeness is Likeness.OTHER_KERNELS:
         return new
     if not likeness.same_configuration:
         return msgspec.structs.replace(new, entries=(*old.entries, fresh))
@@ -175,12 +169,10 @@ def _planned(
     return msgspec.structs.replace(new, entries=tuple(fresh if each is entry else each for each in old.entries))
 
 
-def _processes(baseline: Baseline) -> list[Process]:
-    return [process for entry in baseline.entries for process in entry.processes]
-
-
-def _group(old: Baseline, new: Baseline, times: Sequence[Verdict]) -> Group:
+def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence[Verdict]) -> Group:
     _, likeness = old.entry_like(new.entries[0].kernels)
+    if not comparison.comparable:
+        return Group.NEW
     if likeness is Likeness.OTHER_KERNELS or old.counts != new.counts:
         return Group.KERNELS
     if not likeness.same_configuration:
@@ -197,11 +189,14 @@ def _evidence(
     for reason in structure.reasons:
         if reason.label == "counts" or (reason.label in ("cause", "code") and not has_causes):
             yield reason
+    same = []
     for verdict in times:
-        if verdict.status is not Status.PASS:
+        if verdict.status is Status.PASS and verdict.change is not None:
+            same.append(f"{verdict.subject} {verdict.after_us:.1f} us {100 * verdict.change.estimate:+.1f} %")
+        else:
             yield Reason("time", verdict.headline)
         yield from (reason for reason in verdict.reasons if reason.label not in ("kernels", "next"))
-    if same := [_short(verdict) for verdict in times if verdict.status is Status.PASS]:
+    if same:
         yield Reason("time", ", ".join(same))
     if planned is None:
         yield Reason("file", "unchanged within noise: it stays as it is")
@@ -213,10 +208,8 @@ def _evidence(
         yield Reason("file", f"processes that it knows {known} -> {left} (kernelgauge calibrate records more)")
 
 
-def _short(verdict: Verdict) -> str:
-    assert verdict.after_us is not None
-    assert verdict.change is not None
-    return f"{verdict.subject} {verdict.after_us:.1f} us {100 * verdict.change.estimate:+.1f} %"
+def _processes(baseline: Baseline) -> list[Process]:
+    return [process for entry in baseline.entries for process in entry.processes]
 
 
 def _host_doubts(old: Baseline, new: Baseline) -> Iterator[str]:
@@ -282,8 +275,9 @@ def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | Non
     structure = judge_structure(run, old, comparison)
     if structure.status is not Status.PASS:
         yield ", ".join(each.text for each in structure.reasons if each.label == "counts") or structure.headline
-    yield from _other_sources(old, run)
     _, likeness = old.entry_like(run.kernels)
+    if likeness is Likeness.SAME_CONFIGURATION:
+        yield "generated source of its kernels"
     for verdict in _time_verdicts(old, run, comparisons, limits):
         reasons = {reason.label: reason.text for reason in verdict.reasons}
         if verdict.status in (Status.REGRESSED, Status.IMPROVED):
@@ -293,12 +287,3 @@ def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | Non
             yield reasons["machine"]
         elif verdict.status is Status.UNDECIDED and "next" not in reasons:  # more processes would not help
             yield verdict.headline
-
-
-def _other_sources(old: Baseline, run: Run) -> Iterator[str]:
-    """Yield the kernels of another source: they are other code, also in a launch configuration that is new."""
-    known = {(each.identity.name, each.identity.source_hash) for entry in old.entries for each in entry.kernels}
-    names = {name for name, source in known if source}
-    for identity in (each.identity for each in run.kernels):
-        if identity.source_hash and identity.name in names and (identity.name, identity.source_hash) not in known:
-            yield f"generated source of {identity.name}"

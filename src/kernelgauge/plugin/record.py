@@ -221,7 +221,7 @@ def _stored_workloads(session: Session, results: Results) -> list[str]:
         plans, _ = plan_update([results], session.store, Mode.UPDATE)
     except BaselineError:  # the update says so
         return []
-    return [change.workload for _, plan in plans for change in plan]
+    return [change.workload for plan in plans.values() for change in plan]
 
 
 def _update(session: Session, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
@@ -231,7 +231,7 @@ def _update(session: Session, results: Results, reporter: pytest.TerminalReporte
     try:
         with session.store.locked():
             plans, refused = plan_update([results], session.store, Mode.UPDATE)
-            plan = [change for _, changes in plans for change in changes]
+            plan = [change for changes in plans.values() for change in changes]
             lines = [f"not stored: {each.workload}: {reason}" for each in refused for reason in each.doubts]
             if refused:
                 force = session.how_to_accept("--force")
@@ -245,7 +245,7 @@ def _update(session: Session, results: Results, reporter: pytest.TerminalReporte
                 )
             reporter.write_sep("-", "baselines: what changes")
             reporter.write(plan_text(plan, **style))
-            session.store.apply(*plans)
+            session.store.apply(plans)
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
         _fail(session)

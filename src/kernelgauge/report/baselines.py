@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
@@ -19,6 +19,7 @@ from ..judge import (
     Group,
     PlannedChange,
     ProcessTime,
+    Reviewed,
     decide,
     gemm_kernel,
     on_same_host,
@@ -29,9 +30,6 @@ from ..run import Timer
 from ..trace.kernel import configuration_text
 from .page import Column, render, table_text
 from .wording import counted
-
-if TYPE_CHECKING:
-    from ..baselines.acceptance import Review
 
 __all__ = ["calibration_text", "choices_text", "fenced", "lines_text", "plan_text", "review_text"]
 
@@ -65,19 +63,19 @@ def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
 # -- a review ---------------------------------------------------------------------------------------------------------
 
 
-def review_text(review: Review, *, width: int, color: bool) -> str:
-    """Return a review for a terminal, or plain for a log."""
+def review_text(device: str, reviewed: Sequence[Reviewed], *, width: int, color: bool) -> str:
+    """Return the review of a device's workloads for a terminal, or plain for a log."""
     style: dict[str, Any] = {"width": width, "color": color}
-    moved = Counter(change for each in review.reviewed for change in each.environment)
-    title = f"{printable(review.device)}: {counted(len(review.reviewed), 'workload')}"
+    moved = Counter(change for each in reviewed for change in each.environment)
+    title = f"{printable(device)}: {counted(len(reviewed), 'workload')}"
     lines = [("moved", f"{change}   ({counted(count, 'workload')})") for change, count in moved.items()]
     parts = [render(Text(title, style="bold"), **style) + lines_text(lines, **style)]
     for group, (title, group_style) in _GROUPS.items():
-        found = [each for each in review.reviewed if each.group is group]
+        found = [each for each in reviewed if each.group is group]
         if not found:
             continue
         heading = Text(f"{title}: {len(found)}", style=f"bold {group_style}")
-        if any(each.waits for each in found):
+        if any(each.change is not None and each.change.action is not Action.KEEP for each in found):
             heading.append(f"   (--group {group.value})", style="not bold dim")
         body = render(heading, **style)
         for each in found:
