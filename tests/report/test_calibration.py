@@ -35,8 +35,6 @@ def test_calibration_of_a_cpu_names_no_gpu() -> None:
     stored = calibrated([run(machine=fingerprint(arch="cpu")) for _ in range(2)], suite="perf")
     text = calibration_text({"mlp": stored}, comparisons=2, width=100, color=False)
     assert "mlp      CPU time" in text
-    assert "other\n" in text
-    assert "host %" in text
     assert "GPU" not in text
 
 

@@ -15,7 +15,7 @@ from . import Commands, Exit, note, say, terminal
 
 if TYPE_CHECKING:
     from ..baselines import BaselineStore
-    from ..judge import Reviewed
+    from ..judge import PlannedChange, Reviewed
     from ..results import Results
 
 __all__ = ["add_commands"]
@@ -33,16 +33,15 @@ def add_commands(commands: Commands) -> None:
     reviewing = commands.add_parser(
         "review",
         help="compare saved results with the baselines",
-        description="Compare the results of a run with the baselines of its machine, in groups, each workload with its "
-        "evidence. Exits with 1 if anything waits for acceptance.",
+        description="Show what differs, in groups, with its evidence. Exits with 1 if anything waits for acceptance.",
         allow_abbrev=False,
     )
     reviewing.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
     accepting = commands.add_parser(
         "accept",
         help="store saved results as the baselines",
-        description="Store the results of a run as the baselines of its machine, without measuring again: all workloads, "
-        "or those that both --group and -k select. Exits with 1 if any of them is refused.",
+        description="Store all workloads, or those that both --group and -k select, without measuring again. Exits with 1 "
+        "if any of them is refused.",
         allow_abbrev=False,
     )
     add = "add to the stored measurements instead of replacing them, for example of another GPU"
@@ -53,9 +52,8 @@ def add_commands(commands: Commands) -> None:
     calibrating = commands.add_parser(
         "calibrate",
         help="measure how noisy this machine is, and record baselines that know it",
-        description="Run the suite in fresh processes with empty compile caches, print the noise of each workload, the "
-        "smallest change that it shows and the autotuner's choices, and store them with the baselines. Every other argument "
-        "goes to pytest: kernelgauge calibrate perf -k mlp",
+        description="Run the suite in fresh processes with empty compile caches, show the noise of each workload, and store "
+        "the baselines. Every other argument goes to pytest: kernelgauge calibrate perf -k mlp",
         allow_abbrev=False,
     )
     calibrating.add_argument("--processes", type=_processes, default=10, metavar="N", help="default: 10")
@@ -91,8 +89,8 @@ def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, li
     from ..results import find_results, read_results, revision, started
 
     here = Path.cwd()
-    roots = [folder for folder in (here, *here.parents) if any((folder / mark).exists() for mark in _MARKS)]
-    root = Path(os.path.relpath(roots[0], here)) if roots else Path()
+    projects = (folder for folder in (here, *here.parents) if any((folder / mark).exists() for mark in _MARKS))
+    root = Path(os.path.relpath(next(projects, here), here))
     paths = options.results or [root / _RESULTS]
     loaded: dict[Path, Results] = {}
     for file in (file for path in paths for file in find_results(path)):
@@ -156,7 +154,6 @@ def _review(options: argparse.Namespace) -> Exit:
 
 def _accept(options: argparse.Namespace) -> Exit:
     from ..baselines.acceptance import Mode, review, select
-    from ..judge import Action
     from ..report.baselines import lines_text, plan_text
 
     _require_force_under_ci(options, "accept")
@@ -175,38 +172,40 @@ def _accept(options: argparse.Namespace) -> Exit:
         plans, refused = select(
             reviews, lambda each: each.group.value in groups and matches(each.workload), force=options.force
         )
-        _show_refused(refused)
         changes = [change for plan in plans.values() for change in plan]
         say(plan_text(changes, width=width, color=color) if changes else "nothing to accept")
-        if options.dry_run:
-            say("nothing was written: a dry run")
-        elif changes:
-            store.apply(plans)
-            written = sum(change.action is not Action.KEEP for change in changes)
-            say(printable(f"{written} written to {store.root}"))
+        if refused:
+            suites = sorted({each.suite for each in refused if each.suite})
+            command = shlex.join(["pytest", *suites, "-k", " or ".join(each.workload for each in refused)])
+            say(printable(f"to measure it again, in full and on a quiet machine: {command}"))
+            say("to accept it as it is, where possible: add --force")
+        return _store(plans, refused, store, dry_run=options.dry_run)
+
+
+def _store(
+    plans: dict[str, list[PlannedChange]], refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool
+) -> Exit:
+    from ..judge import Action
+
+    for each in refused:
+        say(printable(f"refused: {each.workload}: {'; '.join(each.doubts)}"))
+    if dry_run:
+        say("nothing was written: a dry run")
+    elif any(plans.values()):
+        store.apply(plans)
+        written = sum(change.action is not Action.KEEP for plan in plans.values() for change in plan)
+        say(printable(f"{written} written to {store.root}"))
     return Exit.NO if refused else Exit.YES
 
 
-def _show_refused(refused: Sequence[Reviewed]) -> None:
-    for each in refused:
-        say(printable(f"refused: {each.workload}: {'; '.join(each.doubts)}"))
-    if refused:
-        suites = sorted({each.suite for each in refused if each.suite})
-        command = shlex.join(["pytest", *suites, "-k", " or ".join(each.workload for each in refused)])
-        say(printable(f"to measure it again, in full and on a quiet machine: {command}"))
-        say("to accept it as it is, where possible: add --force")
-
-
 def _matcher(expression: str) -> Callable[[str], bool]:
-    """Return whether a workload's id matches `-k`: substrings, `and`, `or`, `not`, parentheses. An empty one matches all.
+    """Return whether a workload's id matches `-k` as its tests do in pytest. An empty expression matches all.
 
     Raises `KernelgaugeError` if the expression is invalid.
     """
-    # Private, and the only implementation there is: one of our own would mean something else in some corner, and what
-    # is accepted is what `pytest perf -k` has measured. It is imported here, since pytest takes longer than the command.
     if not expression:
         return bool
-
+    # Private, and the only implementation there is. Imported here, since pytest takes longer than the command.
     from _pytest.mark.expression import Expression
 
     def matches(workload: str) -> bool:
@@ -219,11 +218,9 @@ def _matcher(expression: str) -> Callable[[str], bool]:
         compiled = Expression.compile(expression)
         matches("")  # so that what cannot be evaluated is found before anything is done
     except Exception as error:  # pytest 8 and 9 have different ones
-        raise KernelgaugeError(
-            "-k: invalid expression",
-            got=printable(f"{expression[:200]!r}: {error}"),
-            expected="as for pytest, for example -k 'mlp and not eager'",
-        ) from error
+        got = printable(f"{expression[:200]!r}: {error}")
+        expected = "as for pytest, for example -k 'mlp and not eager'"
+        raise KernelgaugeError("-k: invalid expression", got=got, expected=expected) from error
     return matches
 
 
@@ -247,9 +244,4 @@ def _calibrate(options: argparse.Namespace) -> Exit:
         say(calibration_text(baselines, comparisons=max(1, measured[0].comparisons), width=width, color=color))
         for line in choices_text(baselines):
             say(line)
-        for each in refused:
-            say(printable(f"not stored: {each.workload}: {'; '.join(each.doubts)}"))
-        if baselines and not options.dry_run:
-            store.apply(plans)
-            say(f"{len(baselines)} written to {store.root}")
-    return Exit.NO if refused else Exit.YES
+        return _store(plans, refused, store, dry_run=options.dry_run)

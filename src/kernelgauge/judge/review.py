@@ -86,9 +86,6 @@ class Reviewed:
     doubts: tuple[str, ...] = ()
 
 
-# -- accept -----------------------------------------------------------------------------------------------------------
-
-
 def review_run(
     run: Run,
     old: Baseline | BaselineError | None,
@@ -138,7 +135,7 @@ def review_run(
 
 def _time_verdicts(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> list[Verdict]:
     comparison = compare(old.fingerprint, run.fingerprint)
-    timers = [timer for timer in Timer if comparison.comparable and run.sample(timer) is not None]
+    timers = [timer for timer in Timer if timer in run.samples] if comparison.comparable else []
     return [judge_time(timer, run, old, comparison, comparisons=comparisons, limits=limits) for timer in timers]
 
 
@@ -233,9 +230,6 @@ def _file_doubts(old: Baseline, new: Baseline, group: Group, times: Sequence[Ver
         yield from (each.headline for each in times if each.status is Status.UNDECIDED)
 
 
-# -- add --------------------------------------------------------------------------------------------------------------
-
-
 def with_runs(
     old: Baseline | BaselineError | None,
     runs: Sequence[Run],
@@ -251,19 +245,19 @@ def with_runs(
     """
     if isinstance(old, BaselineError):
         raise ValueError(f"the stored file cannot be used: {old.one_line}")
-    known = _processes(old) if old is not None else []
-    singles = [(run, from_run(run, suite=suite, recorded=recorded)) for run in runs]
-    added = [(run, alone) for run, alone in singles if alone.entries[0].processes[0] not in known]
-    if old is not None and not added:
-        return old
-    new = combined([alone for _, alone in added])
+    alone = [from_run(run, suite=suite, recorded=recorded) for run in runs]
     if old is None:
-        return new
+        return combined(alone)
+    known = _processes(old)
+    added = [(run, new) for run, new in zip(runs, alone, strict=True) if new.entries[0].processes[0] not in known]
+    if not added:
+        return old
     for run, _ in added:
         if differs := list(_differences(old, run, comparisons * len(added), limits)):
             raise ValueError(", ".join(differs))
     recorded = max(filter(None, (old.recorded, recorded)), key=lambda each: each.at, default=None)
-    return msgspec.structs.replace(old, entries=merge_entries([old, new]), recorded=recorded)
+    entries = merge_entries([old, combined([new for _, new in added])])
+    return msgspec.structs.replace(old, entries=entries, recorded=recorded)
 
 
 def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> Iterator[str]:

@@ -44,23 +44,14 @@ _GROUPS = {  # heading and style
     Group.NOT_MEASURED: ("not measured", "dim"),
 }
 
-# -- an update --------------------------------------------------------------------------------------------------------
-
 
 def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
     """Return what an update would write, file by file."""
     rows = (
-        (
-            Text(change.action.value, style=_ACTION_STYLES[change.action]),
-            change.workload,
-            "\n".join(change.details),
-        )
+        (Text(change.action.value, style=_ACTION_STYLES[change.action]), change.workload, "\n".join(change.details))
         for change in plan
     )
     return table_text([Column(is_whole=True), Column(), Column()], rows, width=width, color=color, gap=2)
-
-
-# -- a review ---------------------------------------------------------------------------------------------------------
 
 
 def review_text(device: str, reviewed: Sequence[Reviewed], *, width: int, color: bool) -> str:
@@ -100,13 +91,10 @@ def fenced(text: str) -> str:
     return f"{fence}text\n{text}{fence}\n"
 
 
-# -- a calibration ----------------------------------------------------------------------------------------------------
-
-
 def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, width: int, color: bool) -> str:
     """Return one line for each timer of each workload.
 
-    "seen from": the slowdown that is caught 95 times in 100, on the same GPU (or host of a CPU) and on another.
+    "seen from": the slowdown that is caught 95 times in 100; "elsewhere": on another GPU, or on another host of a CPU.
     """
     rows = [
         (workload, timer.label_on(baseline.fingerprint), *_numbers(baseline, timer, comparisons))
@@ -114,8 +102,7 @@ def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, wid
         for timer in Timer
         if baseline.times(timer, baseline.entries[0])
     ]
-    place = "host" if any(each.fingerprint.arch == "cpu" for each in baselines.values()) else "GPU"
-    titles = ("us", "noise\n%", "seen\nfrom %", f"other\n{place} %")
+    titles = ("us", "noise\n%", "seen\nfrom %", "else-\nwhere %")
     columns = [Column("workload"), Column("timer", is_whole=True), *(Column(title, number=True) for title in titles)]
     return table_text(columns, rows, width=width, color=color)
 
