@@ -28,11 +28,8 @@ class BaselineStore:
     def path(self, device: str, workload: str) -> Path:
         """Return the file of a baseline. Raises `StorageError` for an id that is no file name."""
         if not is_file_name(workload):
-            raise StorageError(
-                "a workload's id becomes a file name",
-                got=repr(workload),
-                expected=f"at most {LONGEST_NAME} letters, digits, '_', '-' and '.'",
-            )
+            expected = f"at most {LONGEST_NAME} letters, digits, '_', '-' and '.'"
+            raise StorageError("a workload's id becomes a file name", got=repr(workload), expected=expected)
         return self.root / slug(device) / f"{workload}.json"
 
     def load(self, device: str, workload: str) -> Baseline | None:
@@ -75,16 +72,14 @@ class BaselineStore:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the update lock, across processes. Raises `StorageError` if another update holds it for too long."""
-        lock = FileLock(self.root / ".update.lock", timeout=_LOCK_TIMEOUT_SECONDS)
+        path = self.root / ".update.lock"
+        lock = FileLock(path, timeout=_LOCK_TIMEOUT_SECONDS)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except Timeout as error:
-            raise StorageError(
-                "another update of these baselines is running",
-                where=str(self.root),
-                next_command=who_holds(Path(lock.lock_file)),
-            ) from error
+            what = "another update of these baselines is running"
+            raise StorageError(what, where=str(self.root), next_command=who_holds(path)) from error
         except OSError as error:
             raise unwritable(self.root, error) from error
         try:

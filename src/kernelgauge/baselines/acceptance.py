@@ -28,6 +28,9 @@ from . import BaselineStore
 
 __all__ = ["Mode", "plan_update", "review", "select"]
 
+Plans = dict[str, list[PlannedChange]]  # by device
+_Found = list[tuple[Results, WorkloadResult]]  # the same workload in several results
+
 
 class Mode(Enum):
     """How results become baselines."""
@@ -40,9 +43,9 @@ class Mode(Enum):
 
 def select(
     reviews: Mapping[str, Sequence[Reviewed]], is_wanted: Callable[[Reviewed], bool], *, force: bool = False
-) -> tuple[dict[str, list[PlannedChange]], list[Reviewed]]:
+) -> tuple[Plans, list[Reviewed]]:
     """Return the changes of the wanted workloads by device, and the workloads that are refused."""
-    plans: dict[str, list[PlannedChange]] = {}
+    plans: Plans = {}
     refused: list[Reviewed] = []
     for device, reviewed in reviews.items():
         wanted = list(filter(is_wanted, reviewed))
@@ -51,9 +54,7 @@ def select(
     return plans, refused
 
 
-def plan_update(
-    several: Sequence[Results], store: BaselineStore, mode: Mode
-) -> tuple[dict[str, list[PlannedChange]], list[Reviewed]]:
+def plan_update(several: Sequence[Results], store: BaselineStore, mode: Mode) -> tuple[Plans, list[Reviewed]]:
     """Select what was tested in runs that have just ended, and what is no longer declared."""
     tested = {test.workload for results in several for test in results.tests}
 
@@ -76,7 +77,7 @@ def _review(device: str, several: Sequence[Results], store: BaselineStore, mode:
     stored = store.stored(device)
     if mode is Mode.CALIBRATE:  # it replaces any file but one of a newer version
         stored = {name: old for name, old in stored.items() if isinstance(old, NewerBaselineError)}
-    found: dict[str, list[tuple[Results, WorkloadResult]]] = {}
+    found: dict[str, _Found] = {}
     for results in several:
         for workload in results.workloads:
             found.setdefault(workload.id, []).append((results, workload))
@@ -85,9 +86,8 @@ def _review(device: str, several: Sequence[Results], store: BaselineStore, mode:
     # A run that was cut short may not have collected all.
     declared = {suite: ids for each in several if not each.was_cut_short for suite, ids in each.declared.items()}
     alive = {name for ids in declared.values() for name in ids}  # a workload may have moved to another suite
-    for name, old in stored.items():
-        if name in found:
-            continue
+    for name in stored.keys() - found.keys():
+        old = stored[name]
         if isinstance(old, BaselineError):
             reviewed.append(Reviewed(name, Group.NOT_MEASURED, "", doubts=(old.one_line,)))
         elif old.suite in declared and name not in alive:
@@ -97,12 +97,7 @@ def _review(device: str, several: Sequence[Results], store: BaselineStore, mode:
     return sorted(reviewed, key=lambda each: (list(Group).index(each.group), each.workload))
 
 
-def _reviewed(
-    found: Sequence[tuple[Results, WorkloadResult]],
-    old: Baseline | BaselineError | None,
-    comparisons: int,
-    mode: Mode,
-) -> Reviewed:
+def _reviewed(found: _Found, old: Baseline | BaselineError | None, comparisons: int, mode: Mode) -> Reviewed:
     """Review the newest run of a workload. What is wrong with any run of it is a doubt."""
     measured = [(results, workload, workload.run) for results, workload in found if workload.run is not None]
     if not measured:

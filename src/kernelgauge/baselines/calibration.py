@@ -79,8 +79,7 @@ def run_process(
         environment = inherited | compile_caches(own)
         paths = [*packages] if folder is None else [folder / "src", folder, *packages]
         if paths:
-            before = inherited.get("PYTHONPATH", "")
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*map(str, paths), before]))
+            environment["PYTHONPATH"] = os.pathsep.join([*map(str, paths), inherited.get("PYTHONPATH", "")])
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         command = [python, "-m", "pytest", *arguments, "-q", f"--perf-calibrate={own}"]

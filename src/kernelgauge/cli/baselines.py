@@ -15,7 +15,8 @@ from . import Commands, Exit, note, say, terminal
 
 if TYPE_CHECKING:
     from ..baselines import BaselineStore
-    from ..judge import PlannedChange, Reviewed
+    from ..baselines.acceptance import Plans
+    from ..judge import Reviewed
     from ..results import Results
 
 __all__ = ["add_commands"]
@@ -118,23 +119,18 @@ def _recorded_baselines(several: Sequence[Results]) -> PurePosixPath:
     folders = sorted({results.baselines for results in several})
     folder = PurePosixPath(folders[0])
     if len(folders) > 1 or folder.is_absolute() or ".." in folder.parts or "\0" in str(folder):
-        raise KernelgaugeError(
-            "the results do not say which baselines of this project they belong to",
-            got=printable(", ".join(folders)),
-            expected="one folder in the project",
-            next_command=printable(f"kernelgauge review --baselines {folders[0]}"),
-        )
+        what = "the results do not say which baselines of this project they belong to"
+        got, command = printable(", ".join(folders)), printable(f"kernelgauge review --baselines {folders[0]}")
+        raise KernelgaugeError(what, got=got, expected="one folder in the project", next_command=command)
     return folder
 
 
 def _require_force_under_ci(options: argparse.Namespace, command: str) -> None:
     """Raise `UpdateRefused` if the command would store baselines in a CI job that does not force it."""
     if os.environ.get("CI") and not (options.force or options.dry_run):
-        raise UpdateRefused(
-            f"{command} is refused under CI: a job that stores its own result as the baselines gates nothing",
-            got="the environment variable CI is set",
-            next_command=f"kernelgauge {command} --force ...   (in a job whose purpose is to record)",
-        )
+        what = f"{command} is refused under CI (CI is set): a job that accepts its own result gates nothing"
+        force = f"kernelgauge {command} --force ...   (in a job whose purpose is to record)"
+        raise UpdateRefused(what, next_command=force)
 
 
 def _review(options: argparse.Namespace) -> Exit:
@@ -147,8 +143,8 @@ def _review(options: argparse.Namespace) -> Exit:
     texts = [review_text(device, each, width=width, color=color) for device, each in reviews.items()]
     text = "\n".join([lines_text(lines, width=width, color=color), *texts])
     say(fenced(text) if options.markdown else text)
-    quiet = ("same-speed", _NOT_MEASURED)
-    settled = all(each.group.value in quiet and not each.doubts for one in reviews.values() for each in one)
+    found = [each for reviewed in reviews.values() for each in reviewed]
+    settled = all(each.group.value in ("same-speed", _NOT_MEASURED) and not each.doubts for each in found)
     return Exit.YES if settled else Exit.NO
 
 
@@ -182,9 +178,7 @@ def _accept(options: argparse.Namespace) -> Exit:
         return _store(plans, refused, store, dry_run=options.dry_run)
 
 
-def _store(
-    plans: dict[str, list[PlannedChange]], refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool
-) -> Exit:
+def _store(plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool) -> Exit:
     from ..judge import Action
 
     for each in refused:

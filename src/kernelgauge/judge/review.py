@@ -142,9 +142,8 @@ def _time_verdicts(old: Baseline, run: Run, comparisons: int, limits: Limits | N
 def _summary(run: Run) -> Iterator[Reason]:
     launches = run.counts.launches
     yield Reason("counts", f"{launches} launch{'es' if launches != 1 else ''}")
-    for timer in Timer:
-        if run.sample(timer) is not None:
-            yield Reason("time", f"{run.label(timer)} {run.time_us(timer):.1f} us")
+    for timer in (timer for timer in Timer if timer in run.samples):
+        yield Reason("time", f"{run.label(timer)} {run.time_us(timer):.1f} us")
 
 
 def _planned(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence[Verdict]) -> Baseline | None:
