@@ -180,18 +180,16 @@ def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence
 def _evidence(
     old: Baseline, planned: Baseline | None, structure: Verdict, times: Sequence[Verdict]
 ) -> Iterator[Reason]:
-    """Yield what differs as the verdicts say it. The causes in a time have the costs, those in the structure do not."""
-    has_causes = any(reason.label == "cause" for verdict in times for reason in verdict.reasons)
-    for reason in structure.reasons:
-        if reason.label == "counts" or (reason.label in ("cause", "code") and not has_causes):
-            yield reason
+    """Yield what differs as the verdicts say it. The causes stand once, if possible at a time: there they have costs."""
+    explained = [each for each in (*times, structure) if any(reason.label == "cause" for reason in each.reasons)]
     same = []
-    for verdict in times:
+    for verdict in (structure, *times):
         if verdict.status is Status.PASS and verdict.change is not None:
             same.append(f"{verdict.subject} {verdict.after_us:.1f} us {100 * verdict.change.estimate:+.1f} %")
-        else:
+        elif verdict is not structure:
             yield Reason("time", verdict.headline)
-        yield from (reason for reason in verdict.reasons if reason.label not in ("kernels", "next"))
+        left_out = ("kernels", "next", *(("cause", "code") if verdict not in explained[:1] else ()))
+        yield from (reason for reason in verdict.reasons if reason.label not in left_out)
     if same:
         yield Reason("time", ", ".join(same))
     if planned is None:
