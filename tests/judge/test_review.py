@@ -1,4 +1,4 @@
-"""What a review makes of saved results beside the baselines: groups, evidence, and reasons against accepting."""
+"""What a review makes of a run beside its stored baseline: the group, the evidence, and reasons against accepting."""
 
 from __future__ import annotations
 
@@ -7,32 +7,24 @@ from typing import Any
 import pytest
 
 from kernelgauge.errors import BaselineError, NewerBaselineError
-from kernelgauge.judge import Action, Baseline, Candidate, Group, Limits, Recorded, Review, Reviewed, from_run, review
+from kernelgauge.judge import Action, Baseline, Group, Limits, Recorded, Reviewed, from_run, review_run
 from kernelgauge.run import Timer
-from tests.builders import OTHER_SOURCE, WORKLOAD, counts, fingerprint, mlp_kernels, run
+from tests.builders import OTHER_SOURCE, counts, fingerprint, mlp_kernels, run
 
 STEADY, SLOWER = (200.0,) * 4, (220.0,) * 4
 NOISY = (150.0, 250.0, 200.0, 260.0)
 DRIVER = fingerprint(driver="590.1")
 
 
-def measured(*, at: str = "now", workload: str = WORKLOAD, **changes: Any) -> Baseline:
-    observed = run(**({"device": STEADY, "workload": workload} | changes))
-    return from_run(observed, suite="perf", recorded=Recorded(at, "4e3642b", "0.1.0"))
+def measured(**changes: Any) -> Baseline:
+    return from_run(run(**{"device": STEADY} | changes), suite="perf", recorded=Recorded("then", "4e3642b", "0.1.0"))
 
 
-def reviewed_all(stored: Any, *candidates: Candidate, declared: Any = None) -> Review:
-    names = [each.workload for each in candidates]
-    return review("NVIDIA H200", candidates, stored, {"perf": names} if declared is None else declared)
-
-
-def candidate(observed: Baseline | None, **changes: Any) -> Candidate:
-    return Candidate(observed.workload if observed else WORKLOAD, "perf", observed, **changes)
-
-
-def reviewed(old: Baseline | BaselineError | None, new: Baseline | None, **changes: Any) -> Reviewed:
-    (found,) = reviewed_all({} if old is None else {WORKLOAD: old}, candidate(new, **changes)).reviewed
-    return found
+def reviewed(old: Baseline | BaselineError | None, *, of: dict[str, Any] | None = None, **changes: Any) -> Reviewed:
+    """A review of a run that differs from the usual one in `of`, beside a baseline."""
+    recorded = Recorded("thereafter", "4e3642b", "0.1.0")
+    observed = run(**{"device": STEADY, "end_to_end": (301.0,) * 4} | (of or {}))
+    return review_run(observed, old, **{"suite": "perf", "recorded": recorded, "comparisons": 3} | changes)
 
 
 @pytest.mark.parametrize(
@@ -51,46 +43,64 @@ def reviewed(old: Baseline | BaselineError | None, new: Baseline | None, **chang
     ],
 )
 def test_review_group_is_what_moved_most(changes: dict[str, Any], group: Group) -> None:
-    found = reviewed(measured(at="before"), measured(**changes))
-    assert (found.group, found.doubts, found.waits) == (group, (), bool(changes))
+    found = reviewed(measured(), of=changes)
+    assert (found.group, found.doubts) == (group, ())
+    assert found.change.action is (Action.UPDATE if changes else Action.KEEP)
 
 
 def test_run_without_times_is_not_slower() -> None:
-    found = reviewed(measured(at="before"), measured(samples={}))
-    assert (found.group, found.evidence, found.waits) == (Group.SAME_SPEED, (), False)
+    found = reviewed(measured(), of={"samples": {}})
+    assert (found.group, found.change.action) == (Group.SAME_SPEED, Action.KEEP)
 
 
-INCONCLUSIVE = "GPU time: inconclusive"
+INCONCLUSIVE = "GPU time 200.0 -> 210.1 us  "
 CONFLICT = BaselineError("it holds a merge conflict", next_command="git checkout")
 ASKED = Limits(sensitivity={Timer.DEVICE: 9.0})
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "changes", "doubts", "can_be_forced"),
+    ("old", "changes", "doubt", "can_be_forced"),
     [
-        (None, {}, {"doubts": ("a test failed",)}, ("a test failed",), True),
-        (CONFLICT, {}, {}, ("it holds a merge conflict; git checkout",), True),
-        (NewerBaselineError("written by a newer version"), {}, {}, ("written by a newer version",), False),
-        (measured(), {"device": NOISY}, {}, (INCONCLUSIVE,), True),
-        (measured(), {"device": NOISY}, {"limits": ASKED}, (), True),
-        (measured(), {"device": NOISY, "counts": counts(launches=5)}, {}, (), True),  # another time is no surprise
+        (None, {"doubts": ("a test failed",)}, "a test failed", True),
+        (CONFLICT, {}, "it holds a merge conflict; git checkout", True),
+        (NewerBaselineError("written by a newer version"), {}, "written by a newer version", False),
+        (measured(), {"of": {"device": NOISY}}, INCONCLUSIVE, True),
+        (measured(), {"of": {"device": NOISY}, "limits": ASKED}, "", True),
+        # Another time of other kernels is no surprise.
+        (measured(), {"of": {"device": NOISY, "counts": counts(launches=5)}}, "", True),
+        (measured(), {"recorded": Recorded("before", "4e3642b", "0.1.0")}, "older than the baseline", True),
     ],
 )
-def test_review_refuses_for_these_reasons(old: Any, new: Any, changes: Any, doubts: Any, can_be_forced: bool) -> None:
-    found = reviewed(old, measured(at="after", **new), **changes)
-    assert (found.doubts, found.change is not None) == (doubts, can_be_forced)
+def test_review_refuses_for_these_reasons(old: Any, changes: Any, doubt: str, can_be_forced: bool) -> None:
+    found = reviewed(old, **changes)
+    assert "; ".join(found.doubts).startswith(doubt)
+    assert (len(found.doubts), found.change is not None) == (bool(doubt), can_be_forced)
+
+
+@pytest.mark.parametrize(
+    ("old", "changes"),
+    [
+        (CONFLICT, {}),
+        (measured(), {"of": {"device": NOISY}}),
+        (measured(), {"recorded": Recorded("before", "4e3642b", "0.1.0")}),
+    ],
+)
+def test_run_that_has_just_ended_overrules_the_file(old: Any, changes: Any) -> None:
+    found = reviewed(old, is_fresh=True, **changes)
+    assert (found.doubts, found.change is not None) == ((), True)
 
 
 def test_review_of_the_stored_run_is_settled() -> None:
-    noisy = measured(device=NOISY)
-    found = reviewed(noisy, noisy, doubts=(INCONCLUSIVE,))
-    assert (found.group, found.doubts, found.evidence) == (Group.SAME_SPEED, (), ("accepted already",))
-    assert found.change.action is Action.KEEP
-    again = reviewed(noisy, measured(at="another", device=NOISY))
-    assert (again.group, again.doubts) == (Group.SPEED, (INCONCLUSIVE,))  # what is not known is not as fast
+    found = reviewed(measured(device=NOISY, end_to_end=(301.0,) * 4), of={"device": NOISY}, doubts=("wrong",))
+    assert (found.group, found.doubts, found.change.action) == (Group.SAME_SPEED, (), Action.KEEP)
+    assert [reason.text for reason in found.evidence] == ["accepted already"]
+    again = reviewed(measured(device=NOISY), of={"device": NOISY})
+    assert (again.group, len(again.doubts)) == (Group.SPEED, 1)  # what is not known is not as fast
 
 
-def test_review_names_a_file_it_cannot_read_and_leaves_others() -> None:
-    stored = {"x": BaselineError("truncated"), "elsewhere": measured(workload="elsewhere")}
-    (found,) = reviewed_all(stored, declared={"other": []}).reviewed
-    assert (found.workload, found.group, found.doubts) == ("x", Group.NOT_MEASURED, ("truncated",))
+def test_review_of_a_change_names_its_cause_and_code() -> None:
+    found = reviewed(measured(), of={"device": SLOWER, "kernels": mlp_kernels(us=58.1)})
+    labels = [reason.label for reason in found.evidence]
+    assert labels[:2] == ["time", "cause"]
+    assert found.change.details[0].startswith("GPU time 200.0 -> 220.0 us  +10.00 %")
+    assert found.change.details == tuple(reason.text for reason in found.evidence)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelgauge.judge import DECLARED, Baseline, Status, Verdict, decode_baseline
-from kernelgauge.results import SCHEMA_VERSION, Results, WorkloadResult, encode_results
+from kernelgauge.results import SCHEMA_VERSION, Results, TestResult, WorkloadResult, encode_results
 from kernelgauge.run import Run
 from tests.builders import run
 
@@ -70,7 +70,8 @@ def results_of(runs: tuple[Run, ...], baselines: Path) -> Results:
     machine = (runs[0].fingerprint, runs[0].gpu) if runs else (None, None)
     header = (SCHEMA_VERSION, "0.1.0", "2026-11-01T02:00:00+00:00", 60.0, (), *machine, "")
     timers = tuple(runs[0].samples) if runs else ()
-    return Results(*header, tuple(workloads), timers=timers, baselines=str(baselines))
+    tests = tuple(TestResult("test_device_time", each.workload, "passed", 1.0) for each in runs)
+    return Results(*header, tuple(workloads), tests, timers=timers, baselines=str(baselines))
 
 
 def measured(workload: str = FIRST, *, center: float = 205.0, place: int = 0, **fields: Any) -> Run:

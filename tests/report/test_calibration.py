@@ -35,8 +35,6 @@ def test_calibration_of_a_cpu_names_no_gpu() -> None:
     stored = calibrated([run(machine=fingerprint(arch="cpu")) for _ in range(2)], suite="perf")
     text = calibration_text({"mlp": stored}, comparisons=2, width=100, color=False)
     assert "mlp      CPU time" in text
-    assert "other\n" in text
-    assert "host %" in text
     assert "GPU" not in text
 
 
@@ -49,7 +47,7 @@ def test_sensitivity_ignores_a_process_on_a_slow_host() -> None:
 
 
 def test_choices_most_frequent_configuration_is_first() -> None:
-    assert choices_text({"mlp": drawn({512: 1, 1024: 3}, us={512: 55.4, 1024: 38.1})}) == [
+    assert list(choices_text({"mlp": drawn({512: 1, 1024: 3}, us={512: 55.4, 1024: 38.1})})) == [
         "mlp: the autotuner chose 2 launch configurations",
         f"  3 of 4: 205.1 us  {FUSED} 38.1 us (grid 24576x1x1 block 128x1x1 XBLOCK=1024 num_warps=4 num_stages=1)",
         f"  1 of 4: 222.4 us  {FUSED} 55.4 us (grid 49152x1x1 block 256x1x1 XBLOCK=512 num_warps=8 num_stages=1)",

@@ -239,13 +239,13 @@ def test_markup_in_a_name_is_shown_as_it_is(name: str, color: bool) -> None:
 def test_plan_lists_each_file_with_its_changes() -> None:
     assert plan(
         created("linear-eager", "1 launches", "GPU time 2.7 us"),
-        PlannedChange(Action.KEEP, "mlp-eager", None),
+        PlannedChange(Action.KEEP, "mlp-eager", None, ("unchanged",)),
         PlannedChange(Action.TRIM, "mlp-old", None, ("the suite no longer declares it",)),
         PlannedChange(Action.UPDATE, "mlp", None, ("x",)),
     ) == (
         "create  linear-eager  1 launches\n"
         "                      GPU time 2.7 us\n"
-        "keep    mlp-eager     unchanged within noise: the file stays as it is\n"
+        "keep    mlp-eager     unchanged\n"
         "trim    mlp-old       the suite no longer declares it\n"
         "update  mlp           x\n"
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -28,11 +28,8 @@ class BaselineStore:
     def path(self, device: str, workload: str) -> Path:
         """Return the file of a baseline. Raises `StorageError` for an id that is no file name."""
         if not is_file_name(workload):
-            raise StorageError(
-                "a workload's id becomes a file name",
-                got=repr(workload),
-                expected=f"at most {LONGEST_NAME} letters, digits, '_', '-' and '.'",
-            )
+            expected = f"at most {LONGEST_NAME} letters, digits, '_', '-' and '.'"
+            raise StorageError("a workload's id becomes a file name", got=repr(workload), expected=expected)
         return self.root / slug(device) / f"{workload}.json"
 
     def load(self, device: str, workload: str) -> Baseline | None:
@@ -46,30 +43,30 @@ class BaselineStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise BaselineError(
-                "the baseline cannot be read",
-                where=str(path),
-                got=str(error),
-                expected="a regular file",
-                next_command=f"ls -l {path}",
-            ) from error
+            raise _unreadable("the baseline cannot be read", path, error) from error
         where = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
         return decode_baseline(content, where=where, workload=workload)
 
     def stored(self, device: str) -> dict[str, Baseline | BaselineError]:
         """Return every baseline of a device by workload id, or the error if its file cannot be used.
 
-        Raises `BaselineError` if the folder cannot be listed: it is never taken for an empty one.
+        Files whose names are no ids are somebody else's. Raises `BaselineError` if the folder cannot be listed: it is never
+        taken for an empty one.
         """
+        folder = self.root / slug(device)
+        try:
+            names = sorted(name.removesuffix(".json") for name in os.listdir(folder) if name.endswith(".json"))
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise _unreadable("the baselines cannot be listed", folder, error) from error
         found: dict[str, Baseline | BaselineError] = {}
-        for name in _names(self.root / slug(device)):
+        for name in filter(is_file_name, names):
             try:
-                loaded = self.load(device, name)
+                if (baseline := self.load(device, name)) is not None:  # else it went away since the folder was listed
+                    found[name] = baseline
             except BaselineError as error:
                 found[name] = error
-            else:
-                if loaded is not None:  # else it went away since the folder was listed
-                    found[name] = loaded
         return found
 
     @contextmanager
@@ -81,12 +78,8 @@ class BaselineStore:
             self.root.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except Timeout as error:
-            raise StorageError(
-                "another update of these baselines is running",
-                where=str(self.root),
-                expected=f"the lock within {_LOCK_TIMEOUT_SECONDS:g} s",
-                next_command=who_holds(path),
-            ) from error
+            what = "another update of these baselines is running"
+            raise StorageError(what, where=str(self.root), next_command=who_holds(path)) from error
         except OSError as error:
             raise unwritable(self.root, error) from error
         try:
@@ -94,48 +87,17 @@ class BaselineStore:
         finally:
             lock.release()
 
-    def apply(self, device: str, plan: Iterable[PlannedChange]) -> None:
-        """Carry out the plan of one device. See `apply_all`."""
-        self.apply_all([(device, plan)])
-
-    def apply_all(self, plans: Iterable[tuple[str, Iterable[PlannedChange]]]) -> None:
-        """Carry out the plans of several devices together. Call it inside `locked`.
+    def apply(self, plans: Mapping[str, Iterable[PlannedChange]]) -> None:
+        """Carry out the plans of all devices together. Call it inside `locked`.
 
         A kill or a full disk leaves all of the old files. Raises `StorageError` if one of them cannot be written.
         """
-        changes = [(self.path(device, change.workload), change) for device, plan in plans for change in plan]
-        contents = {path: encode_baseline(each.baseline) for path, each in changes if each.baseline is not None}
-        for path in contents:
-            _sweep(path)
-        write_files(contents)
+        changes = [(self.path(device, change.workload), change) for device, plan in plans.items() for change in plan]
+        write_files({path: encode_baseline(each.baseline) for path, each in changes if each.baseline is not None})
         for path, change in changes:
             if change.action is Action.TRIM:
-                try:
-                    path.unlink(missing_ok=True)
-                except OSError as error:
-                    raise unwritable(path, error) from error
+                path.unlink(missing_ok=True)
 
 
-def _names(folder: Path) -> list[str]:
-    """Return the ids of the workloads that a folder has a file of. Other files are somebody else's."""
-    try:
-        with os.scandir(folder) as entries:
-            names = sorted(entry.name.removesuffix(".json") for entry in entries if entry.name.endswith(".json"))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise BaselineError(
-            "the baselines cannot be listed",
-            where=str(folder),
-            got=str(error),
-            expected="a folder that can be read",
-            next_command=f"ls -ld {folder}",
-        ) from error
-    return list(filter(is_file_name, names))
-
-
-def _sweep(path: Path) -> None:
-    """Remove what killed writers of this file left. Call it inside `locked`: no writer is at work then."""
-    with suppress(OSError):
-        for left in path.parent.glob(f".{path.name}.*.tmp"):
-            left.unlink(missing_ok=True)
+def _unreadable(what: str, path: Path, error: OSError) -> BaselineError:
+    return BaselineError(what, where=str(path), got=str(error), next_command=f"ls -ld {path}")

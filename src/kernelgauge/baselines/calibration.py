@@ -9,50 +9,21 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from ..errors import KernelgaugeError, MeasurementError
-from ..judge import Action, Baseline, PlannedChange, Recorded, from_run
-from ..results import NAME, Results, WorkloadResult, read_results
+from ..errors import MeasurementError
+from ..results import NAME, Results, read_results
 from ..results.files import WAITING
-from ..run import Run
-from . import BaselineStore
-from .acceptance import acceptable, with_runs
 
-__all__ = ["Calibration", "calibrate", "compile_caches", "draw", "run_process"]
+__all__ = ["compile_caches", "draw", "run_process"]
 
 _SHOWN_LINES = 15  # of the output of a process that failed
 _OF_THE_JOB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """The measurements of all processes together.
-
-    Attributes:
-        baselines: what is to be stored, by workload id.
-        refused: why the others are not stored, by id.
-        comparisons: how many a run of this suite makes.
-    """
-
-    baselines: dict[str, Baseline]
-    refused: dict[str, str]
-    device: str
-    comparisons: int
-
-    @property
-    def plan(self) -> list[PlannedChange]:
-        return [PlannedChange(Action.UPDATE, name, new) for name, new in self.baselines.items()]
-
-
 def draw(
-    arguments: Sequence[str],
-    *,
-    processes: int,
-    gpus: Sequence[str] = (),
-    progress: Callable[[str], None] = lambda _: None,
+    arguments: Sequence[str], *, processes: int, gpus: Sequence[str], progress: Callable[[str], None]
 ) -> list[Results]:
     """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner chooses anew in each.
 
@@ -63,7 +34,7 @@ def draw(
     for gpu in gpus or (None,):
         free.put(gpu)
 
-    def one(number: int) -> Results:
+    def run_one(number: int) -> Results:
         gpu = free.get()
         try:
             progress(f"process {number + 1} of {processes}" + ("" if gpu is None else f" on GPU {gpu}"))
@@ -74,7 +45,7 @@ def draw(
             free.put(gpu)
 
     with ThreadPoolExecutor(max_workers=max(1, len(gpus))) as pool:
-        return list(pool.map(one, range(processes)))
+        return list(pool.map(run_one, range(processes)))
 
 
 def compile_caches(folder: str) -> dict[str, str]:
@@ -108,8 +79,7 @@ def run_process(
         environment = inherited | compile_caches(own)
         paths = [*packages] if folder is None else [folder / "src", folder, *packages]
         if paths:
-            before = inherited.get("PYTHONPATH", "")
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*map(str, paths), before]))
+            environment["PYTHONPATH"] = os.pathsep.join([*map(str, paths), inherited.get("PYTHONPATH", "")])
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         command = [python, "-m", "pytest", *arguments, "-q", f"--perf-calibrate={own}"]
@@ -142,36 +112,3 @@ def run_process(
                 next_command=shlex.join(["pytest", *arguments]),
             )
         return read_results(results)
-
-
-def calibrate(processes: Sequence[Results], store: BaselineStore, *, add: bool = False) -> Calibration:
-    """Put the runs of all processes together, workload by workload.
-
-    `add`: they join the processes of the stored baselines, instead of replacing them. What differs is refused.
-    """
-    measured: dict[str, list[tuple[WorkloadResult, Run]]] = {}
-    for results in processes:
-        for workload, run in acceptable(results, store):
-            measured.setdefault(workload.id, []).append((workload, run))
-    if not measured:
-        raise KernelgaugeError("nothing to calibrate: no workload was measured")
-    commits = {results.commit for results in processes}
-    # All starts are of this machine's clock, in UTC and in one form: the first in order is the earliest.
-    start = min(results.started_at for results in processes)
-    recorded = Recorded(start, commits.pop() if len(commits) == 1 else None, processes[0].kernelgauge)
-    device = next(iter(measured.values()))[0][1].fingerprint.device
-    comparisons = len(measured) * len(processes[0].timers)
-    stored = store.stored(device) if add else {}
-    baselines: dict[str, Baseline] = {}
-    refused: dict[str, str] = {}
-    for name, runs in measured.items():
-        if len(runs) < len(processes):
-            refused[name] = f"only {len(runs)} of {len(processes)} processes measured it"
-            continue
-        singles = [from_run(run, suite=workload.suite, recorded=recorded) for workload, run in runs]
-        limits = runs[-1][0].limits
-        try:
-            baselines[name] = with_runs(stored.get(name), singles, comparisons=comparisons, limits=limits)
-        except ValueError as error:
-            refused[name] = f"{error}; without --add it is replaced" if name in stored else str(error)
-    return Calibration(baselines, refused, device, comparisons)

@@ -18,19 +18,7 @@ from .baseline import (
     references_us,
 )
 from .cause import cause_reasons, compile_causes
-from .review import (
-    Action,
-    Candidate,
-    Group,
-    PlannedChange,
-    Review,
-    Reviewed,
-    TimeChange,
-    joined,
-    plan_update,
-    review,
-    slower_host,
-)
+from .review import Action, Group, PlannedChange, Reviewed, review_run, with_runs
 from .structure import Expectation, judge_structure, mismatches
 from .time_verdict import judge_ratio, judge_time, not_measured
 from .timing import (
@@ -72,7 +60,6 @@ __all__ = [
     "WORST_FIRST",
     "Action",
     "Baseline",
-    "Candidate",
     "Comparison",
     "Decision",
     "Entry",
@@ -89,10 +76,8 @@ __all__ = [
     "Reason",
     "Recorded",
     "RelativeChange",
-    "Review",
     "Reviewed",
     "Status",
-    "TimeChange",
     "Verdict",
     "cause_reasons",
     "combined",
@@ -103,7 +88,6 @@ __all__ = [
     "encode_baseline",
     "from_run",
     "gemm_kernel",
-    "joined",
     "judge_ratio",
     "judge_sets",
     "judge_structure",
@@ -112,11 +96,10 @@ __all__ = [
     "not_measured",
     "observe",
     "on_same_host",
-    "plan_update",
     "prior_for",
     "references_us",
-    "review",
-    "slower_host",
+    "review_run",
     "variance_between_processes",
+    "with_runs",
     "worst",
 ]

@@ -1,43 +1,37 @@
-"""What storing a run would change: planned file by file, and reviewed in groups, each with its evidence."""
+"""What accepting a run would change in a stored baseline, with the evidence; and which runs may join a baseline."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from statistics import geometric_mean
 
 import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import Timer
-from ..trace.kernel import KernelIdentity
-from .baseline import Baseline, Entry, FieldChange, Likeness, compare, gemm_kernel, merge_entries
-from .cause import cause_reasons, kernel_causes
-from .timing import Decision, Limits, decide, prior_for
-from .verdict import Status
+from ..run import Run, Timer
+from .baseline import (
+    Baseline,
+    Comparison,
+    FieldChange,
+    Likeness,
+    Process,
+    Recorded,
+    combined,
+    compare,
+    from_run,
+    merge_entries,
+)
+from .structure import judge_structure
+from .time_verdict import judge_time
+from .timing import Limits
+from .verdict import Reason, Status, Verdict
 
-__all__ = [
-    "Action",
-    "Candidate",
-    "Group",
-    "PlannedChange",
-    "Review",
-    "Reviewed",
-    "TimeChange",
-    "joined",
-    "plan_update",
-    "review",
-    "slower_host",
-]
+__all__ = ["Action", "Group", "PlannedChange", "Reviewed", "review_run", "with_runs"]
 
 # A host that is slower than this was disturbed. Hosts of H200s changed their speed by factors of 1.6
 # (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_calibration.py).
 _DISTURBED_HOST_FACTOR = 3.0
-
-# -- the plan of an update --------------------------------------------------------------------------------------------
 
 
 class Action(str, Enum):
@@ -47,265 +41,6 @@ class Action(str, Enum):
     UPDATE = "update"
     TRIM = "trim"  # the suite no longer declares the workload
     KEEP = "keep"  # nothing moved beyond noise: the file stays as it is, byte for byte
-
-
-@dataclass(frozen=True)
-class PlannedChange:
-    """One file of the plan. `baseline` is what would be written; None for TRIM and KEEP."""
-
-    action: Action
-    workload: str
-    baseline: Baseline | None
-    details: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class TimeChange:
-    """One timer, as it is stored and as it was measured now, in microseconds. None: not on that side.
-
-    `label`: what it is called on this machine; `before_us`: what it is compared with, as a verdict shows it; `decision`:
-    by the rule that judges a run.
-    """
-
-    timer: Timer
-    label: str
-    before_us: float | None
-    after_us: float | None
-    decision: Decision | None = None
-
-    @property
-    def moved(self) -> bool:
-        """Return whether an update stores it. GPU time on another machine counts as moved, though no rule judges it."""
-        if self.after_us is None:
-            return False
-        changed = self.decision is None or self.decision.status in (Status.REGRESSED, Status.IMPROVED)
-        return changed or (self.not_judged and not self.undecided and self.timer is Timer.DEVICE)
-
-    @property
-    def undecided(self) -> bool:
-        """Whether the time is inconclusive: by the rule, or on a CPU that was disturbed."""
-        if self.decision is None:
-            return False
-        return self.decision.status is Status.UNDECIDED or (self.not_judged and self.decision.scattered)
-
-    @property
-    def not_judged(self) -> bool:
-        return self.decision is not None and self.decision.status is Status.NOT_JUDGED
-
-    def __str__(self) -> str:
-        """Return ``GPU time 205.1 -> 221.8 us (+8.1 %)``, or why the two are not compared."""
-        before, after = ("(none)" if us is None else f"{us:.1f}" for us in (self.before_us, self.after_us))
-        times = f"{self.label} {before} -> {after} us"
-        if self.decision is None:
-            return times
-        if self.not_judged:
-            return f"{times}, not compared: {self.decision.reason}"
-        at_equal_speed = " at equal host speed" if self.decision.before[0].is_by_host else ""
-        return f"{times} ({100 * self.decision.change.estimate:+.1f} %{at_equal_speed})"
-
-
-def plan_update(
-    observed: Sequence[Baseline],
-    stored: Mapping[str, Baseline | BaselineError],
-    declared: Mapping[str, Collection[str]],
-    *,
-    comparisons: int = 0,
-    limits: Mapping[str, Limits] | None = None,
-) -> list[PlannedChange]:
-    """Plan the update.
-
-    Args:
-        observed: what was measured and may be stored.
-        stored: what the folder of this GPU holds now, by workload id; an error: a file that cannot be read.
-        declared: ids that each suite of this run declares, selected or not, by the suite's folder.
-        comparisons: times that the suite has; 0: not known, and those that were measured count.
-        limits: gates and sensitivity that the suite asks for, by workload id.
-    """
-    comparisons = comparisons or _comparison_count(observed)
-    asked = limits or {}
-    plan = [
-        _plan_one(new, stored.get(new.workload), comparisons=comparisons, limits=asked.get(new.workload))
-        for new in observed
-    ]
-    alive = {workload for suite in declared.values() for workload in suite}  # it may have moved to another suite
-    alive |= {new.workload for new in observed}
-    for workload, old in stored.items():
-        if isinstance(old, Baseline) and old.suite in declared and workload not in alive:
-            plan.append(PlannedChange(Action.TRIM, workload, None, ("the suite no longer declares it",)))
-    return sorted(plan, key=lambda change: change.workload)
-
-
-def _comparison_count(observed: Sequence[Baseline]) -> int:
-    """Return how many times an update compares. Its false alarms are controlled over all of them together."""
-    return max(1, sum(len(process.timers) for new in observed for process in new.entries[0].processes))
-
-
-def _plan_one(
-    new: Baseline, old: Baseline | BaselineError | None, *, comparisons: int, limits: Limits | None = None
-) -> PlannedChange:
-    """Plan one file. `new`: a baseline of one process."""
-    if old is None:
-        return PlannedChange(Action.CREATE, new.workload, new, _summary(new))
-    if isinstance(old, BaselineError):
-        return PlannedChange(Action.UPDATE, new.workload, new, ("the stored file cannot be read",))
-    changes = _time_changes(old, new, comparisons=comparisons, limits=limits)
-    # A time that did not move stays as it is stored, so that slow drift adds up until it shows.
-    moved = [str(change) for change in changes if change.moved]
-    if exact := _exact_details(old, new):
-        return PlannedChange(Action.UPDATE, new.workload, new, (*exact, *moved, *_forgotten(old.entries)))
-    entry, alike = old.entry_like(new.entries[0].kernels)
-    if not alike.same_configuration:
-        known = f"a launch configuration that was not known: {len(old.entries) + 1} now"
-        return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, None, new), (known,))
-    source = ["generated source of its kernels"] if alike is not Likeness.IDENTICAL else []
-    if not source and not moved:
-        return PlannedChange(Action.KEEP, new.workload, None, tuple(str(c) for c in changes if c.not_judged))
-    details = (*source, *moved, *_forgotten([entry]))
-    return PlannedChange(Action.UPDATE, new.workload, _with_entry(old, entry, new), details)
-
-
-def _forgotten(entries: Sequence[Entry]) -> list[str]:
-    """Return how many processes the file would lose: to measure them takes minutes."""
-    count = sum(len(entry.processes) for entry in entries)
-    return [f"processes that it knows {count} -> 1 (kernelgauge calibrate records more)"] if count > 1 else []
-
-
-def _with_entry(old: Baseline, replaced: Entry | None, new: Baseline) -> Baseline:
-    """Return the stored baseline with the one entry of `new` added, or in place of `replaced`."""
-    (fresh,) = new.entries
-    if replaced is None:
-        return msgspec.structs.replace(new, entries=(*old.entries, fresh))
-    fresh = msgspec.structs.replace(fresh, draws=replaced.draws)
-    return msgspec.structs.replace(new, entries=tuple(fresh if entry is replaced else entry for entry in old.entries))
-
-
-def _summary(new: Baseline) -> tuple[str, ...]:
-    times = [
-        f"{timer.label_on(new.fingerprint)} {seen.observation.mean_us:.1f} us"
-        for timer in Timer
-        for seen in new.times(timer, new.entries[0])
-    ]
-    launches = new.counts.launches
-    return (f"{launches} launch{'es' if launches != 1 else ''}", *times)
-
-
-def _exact_details(old: Baseline, new: Baseline) -> list[str]:
-    """Return the differences that replace all entries: the environment, the kernels, the counts."""
-    details = [str(change) for change in _environment(old, new)]
-    if old.suite != new.suite:
-        details.append(f"suite {old.suite} -> {new.suite}")
-    for name in new.counts.__struct_fields__:
-        before, after = getattr(old.counts, name), getattr(new.counts, name)
-        if before != after:
-            details.append(f"{name.replace('_', ' ')} {before} -> {after}")
-    if old.entry_like(new.entries[0].kernels)[1] is Likeness.OTHER_KERNELS:
-        details.append("other kernels")
-    return details
-
-
-def _time_changes(old: Baseline, new: Baseline, *, comparisons: int, limits: Limits | None = None) -> list[TimeChange]:
-    """Compare each timer of `new`, a baseline of one process, with the entry of `old` of its configuration.
-
-    `limits`: gates and sensitivity that the suite asks for; None: the defaults.
-    """
-    found: list[TimeChange] = []
-    entry, _ = old.entry_like(new.entries[0].kernels)
-    (process,) = new.entries[0].processes
-    gemm = gemm_kernel(process.controls)
-    for timer in Timer:
-        label = timer.label_on(new.fingerprint)
-        before, fresh = old.times(timer, entry, gemm=gemm), new.times(timer, new.entries[0], gemm=gemm)
-        if not before or not fresh:
-            if before or fresh:
-                before_us = geometric_mean(each.observation.mean_us for each in before) if before else None
-                found.append(TimeChange(timer, label, before_us, fresh[0].observation.mean_us if fresh else None))
-            continue
-        decision = decide(
-            before,
-            replace(fresh[0], is_by_host=before[0].is_by_host),
-            prior_for(timer, new.fingerprint, limits),
-            comparisons=comparisons,
-            kernels=new.counts.launches,
-        )
-        found.append(TimeChange(timer, label, decision.before_us, fresh[0].observation.mean_us, decision))
-    return found
-
-
-def _environment(old: Baseline, new: Baseline) -> tuple[FieldChange, ...]:
-    """Return what changed in the machine and its software."""
-    comparison = compare(old.fingerprint, new.fingerprint)
-    return (*comparison.foreign, *comparison.moved)
-
-
-def slower_host(old: Baseline, new: Baseline) -> str:
-    """Return how slow the host was beside a run, where `old` knows it and it was more than three times as slow; else nothing.
-
-    What is recorded on such a host hides regressions. `new`: a baseline of one process.
-    """
-    for timer in Timer:
-        for fresh in new.times(timer, new.entries[0]):
-            stored = (each for entry in old.entries for each in old.times(timer, entry) if each.place == fresh.place)
-            known_us = [us for each in stored if (us := each.observation.control_us) is not None]
-            now_us, usual_us = fresh.observation.control_us, max(known_us, default=math.inf)
-            if now_us is not None and now_us > _DISTURBED_HOST_FACTOR * usual_us:
-                times = f"{now_us / usual_us:.0f} times as slow as in the baseline"
-                return f"this host was {times} (reference {usual_us:.1f} -> {now_us:.1f} us)"
-    return ""
-
-
-# -- adding processes ---------------------------------------------------------------------------------------------------
-
-
-def joined(stored: Baseline, new: Baseline, *, comparisons: int, limits: Limits | None = None) -> Baseline:
-    """Return `stored` with the processes of `new`, such as those of another GPU.
-
-    Args:
-        comparisons: times that a run of the suite has: what moved is found by the rule that judges it.
-        limits: gates and sensitivity that the suite asks for.
-
-    Raises `ValueError` with what differs: joining it would make noise of a change.
-    """
-    moved = _moved(stored, new, comparisons, limits)
-    differs = [*_exact_details(stored, new), *_other_source(stored, new), *moved]
-    if differs:
-        raise ValueError(", ".join(dict.fromkeys(differs)))
-    known = [each.recorded for each in (stored, new) if each.recorded is not None]
-    recorded = max(known, key=lambda each: each.at, default=None)
-    return msgspec.structs.replace(stored, entries=merge_entries([stored, new]), recorded=recorded)
-
-
-def _other_source(stored: Baseline, new: Baseline) -> Iterator[str]:
-    """Yield the kernels of another source: they are other code, also in a launch configuration that is new."""
-    known = {(each.name, each.source_hash) for each in _identities(stored)}
-    names = {name for name, source in known if source}
-    for each in _identities(new):
-        if each.source_hash and each.name in names and (each.name, each.source_hash) not in known:
-            yield f"generated source of {each.name}"
-
-
-def _identities(baseline: Baseline) -> Iterator[KernelIdentity]:
-    return (kernel.identity for entry in baseline.entries for kernel in entry.kernels)
-
-
-def _moved(stored: Baseline, new: Baseline, comparisons: int, limits: Limits | None) -> Iterator[str]:
-    """Yield the times that differ from those of the stored processes. Another launch configuration may take any time."""
-    comparisons *= sum(len(entry.processes) for entry in new.entries)
-    for entry in new.entries:
-        _, likeness = stored.entry_like(entry.kernels)
-        for process in entry.processes:
-            single = msgspec.structs.replace(entry, draws=1, processes=(process,))
-            alone = msgspec.structs.replace(new, entries=(single,))
-            for change in _time_changes(stored, alone, comparisons=comparisons, limits=limits):
-                same = change.timer is Timer.HOST or likeness is Likeness.IDENTICAL
-                if change.moved and same:
-                    yield str(change)
-                elif change.decision is not None and change.decision.machine:
-                    yield "the GPU's own speed (its reference kernels moved)"
-                elif change.decision is not None and change.decision.scattered and change.undecided:
-                    yield f"{change.label}, measured on a disturbed machine"
-
-
-# -- a review of saved results ------------------------------------------------------------------------------------------
 
 
 class Group(str, Enum):
@@ -321,185 +56,225 @@ class Group(str, Enum):
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A workload of saved results, as accepting it would store it.
+class PlannedChange:
+    """One file of the plan. `baseline` is what would be written; None for TRIM and KEEP."""
 
-    Attributes:
-        observed: None: it was not measured.
-        others: earlier runs of it.
-        limits: gates and sensitivity that the suite asks for.
-        evidence: why it was not measured, where that is no failure.
-        doubts: why it is not accepted unless that is forced, or, where it was not measured, why at all.
-        older: why it may be older than its baseline: another doubt, where it would replace that.
-    """
-
+    action: Action
     workload: str
-    suite: str
-    observed: Baseline | None
-    others: tuple[Baseline, ...] = ()
-    limits: Limits = field(default_factory=Limits)
-    evidence: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
-    older: tuple[str, ...] = ()
+    baseline: Baseline | None
+    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Reviewed:
-    """One workload.
+    """One workload, beside its stored baseline.
 
-    `change`: the effect of accepting it on its file; None: it cannot be accepted. `doubts`: why not; `--force` overrules them
-    where there is a change.
+    Attributes:
+        suite: the folder of the suite that declares it.
+        change: the effect of accepting it on its file; None: it cannot be accepted.
+        environment: what moved in the machine and its software.
+        evidence: what else differs, and why.
+        doubts: what speaks against accepting it. `--force` overrules it where there is a change.
     """
 
     workload: str
     group: Group
+    suite: str
     change: PlannedChange | None = None
-    times: tuple[TimeChange, ...] = ()
-    evidence: tuple[str, ...] = ()
+    environment: tuple[FieldChange, ...] = ()
+    evidence: tuple[Reason, ...] = ()
     doubts: tuple[str, ...] = ()
-    candidate: Candidate | None = None
-    stored: Baseline | BaselineError | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Return whether accepting it would change a file."""
-        return self.change is not None and self.change.action is not Action.KEEP
 
 
-@dataclass(frozen=True)
-class Review:
-    """The review of one kind of machine.
-
-    Attributes:
-        environment: what moved between the baselines and the run, each with its number of workloads.
-        comparisons: times that the suite has.
-    """
-
-    device: str
-    environment: tuple[tuple[FieldChange, int], ...]
-    reviewed: tuple[Reviewed, ...]
-    comparisons: int
-
-    def of(self, group: Group) -> list[Reviewed]:
-        return [each for each in self.reviewed if each.group is group]
-
-    @property
-    def settled(self) -> bool:
-        """Return whether everything that was measured ran the same kernels at the same speed."""
-        quiet = (Group.SAME_SPEED, Group.NOT_MEASURED)
-        return all(each.group in quiet and not each.doubts for each in self.reviewed)
-
-
-def review(
-    device: str,
-    candidates: Sequence[Candidate],
-    stored: Mapping[str, Baseline | BaselineError],
-    declared: Mapping[str, Collection[str]],
+def review_run(
+    run: Run,
+    old: Baseline | BaselineError | None,
     *,
-    comparisons: int = 0,
-) -> Review:
-    """Compare what was measured with what is stored for this device.
+    suite: str,
+    recorded: Recorded | None,
+    comparisons: int,
+    limits: Limits | None = None,
+    doubts: Sequence[str] = (),
+    is_fresh: bool = False,
+) -> Reviewed:
+    """Judge a run by what is stored of its workload, and plan what accepting it would write.
 
     Args:
-        stored: by workload id; an error: a file that cannot be read.
-        declared: ids that each suite declares, selected or not, by the suite's folder; of runs that collected all of it.
-        comparisons: times that the suite has; 0: not known, and those that were measured count.
+        old: None: nothing is stored; an error: the file cannot be used.
+        suite: the folder of the suite that declares the workload.
+        recorded: how the run came about.
+        comparisons: times that the suite has: false alarms are controlled over all of them together.
+        limits: gates and sensitivity that the suite asks for; None: the defaults.
+        doubts: what speaks against storing the run, whatever is stored.
+        is_fresh: whether the run has just ended: then it replaces what is unreadable, undecided or newer.
     """
-    observed = [each.observed for each in candidates if each.observed is not None]
-    limits = {each.workload: each.limits for each in candidates}
-    comparisons = comparisons or _comparison_count(observed)
-    changes = plan_update(observed, stored, declared, comparisons=comparisons, limits=limits)
-    plan = {change.workload: change for change in changes}
-    reviewed = [_reviewed(each, stored.get(each.workload), plan, comparisons) for each in candidates]
-    trimmed = [change for change in changes if change.action is Action.TRIM]
-    reviewed += [Reviewed(each.workload, Group.VANISHED, each, evidence=each.details) for each in trimmed]
-    done = {each.workload for each in reviewed}
-    suites = {*declared, *(each.suite for each in candidates)}
-    for name, old in stored.items():
-        if name in done:
-            continue
-        if isinstance(old, BaselineError):
-            reviewed.append(Reviewed(name, Group.NOT_MEASURED, doubts=(_unusable(old),)))
-        elif old.suite in suites:
-            reviewed.append(Reviewed(name, Group.NOT_MEASURED, evidence=("not selected in this run",)))
-    compared = [(before, each) for each in observed if isinstance(before := stored.get(each.workload), Baseline)]
-    moved = Counter(change for before, each in compared for change in _environment(before, each))
-    order = list(Group)
-    reviewed.sort(key=lambda each: (order.index(each.group), each.workload))
-    return Review(device, tuple(moved.items()), tuple(reviewed), comparisons)
-
-
-def _unusable(error: BaselineError) -> str:
-    """Return an error in one line: what is wrong, where, and the next command."""
-    got = f": {error.got}" if error.got else ""
-    return "; ".join(part for part in (f"{error.what}{got}", error.where, error.next_command) if part)
-
-
-def _reviewed(
-    candidate: Candidate, old: Baseline | BaselineError | None, plan: Mapping[str, PlannedChange], comparisons: int
-) -> Reviewed:
-    new = candidate.observed
-    if new is None:
-        doubts = candidate.doubts
-        return Reviewed(candidate.workload, Group.NOT_MEASURED, evidence=candidate.evidence, doubts=doubts, stored=old)
-    change = plan[new.workload]
-    found = Reviewed(
-        new.workload,
-        Group.NEW,
-        change,
-        evidence=change.details,
-        doubts=(*candidate.doubts, *candidate.older),
-        candidate=candidate,
-        stored=old,
-    )
-    if old is None:
-        return found
+    new = from_run(run, suite=suite, recorded=recorded)
+    found = Reviewed(run.workload, Group.NEW, suite, doubts=tuple(doubts))
     if isinstance(old, NewerBaselineError):
-        return replace(found, change=None, evidence=(), doubts=(*found.doubts, _unusable(old)))
-    if isinstance(old, BaselineError):
-        return replace(found, evidence=(), doubts=(*found.doubts, _unusable(old)))
-    if not compare(old.fingerprint, new.fingerprint).comparable:
-        return replace(found, evidence=("the stored baseline is of another kind of machine", *change.details))
-    if change.action is Action.KEEP and _is_last_accepted(new, old):  # to be decided against itself is nothing
-        return replace(found, group=Group.SAME_SPEED, evidence=("accepted already",), doubts=())
-    times = tuple(_time_changes(old, new, comparisons=comparisons, limits=candidate.limits))
-    group = _group(old, new, times)
-    # A time of other kernels need not agree with the stored one.
-    undecided = [each for each in times if each.undecided and group is not Group.KERNELS]
-    return replace(
-        found,
-        group=group,
-        times=times,
-        evidence=tuple(_evidence(old, new, change, times)),
-        doubts=(*found.doubts, *(f"{each.label}: inconclusive" for each in undecided)),
-    )
+        return replace(found, doubts=(*doubts, old.one_line))
+    if not isinstance(old, Baseline):
+        action = Action.CREATE if old is None else Action.UPDATE
+        evidence = tuple(_summary(run))
+        unreadable = () if old is None or is_fresh else (old.one_line,)
+        change = PlannedChange(action, run.workload, new, tuple(reason.text for reason in evidence))
+        return replace(found, change=change, evidence=evidence, doubts=(*doubts, *unreadable))
+    comparison = compare(old.fingerprint, new.fingerprint)
+    times = _time_verdicts(old, run, comparisons, limits)
+    planned = _planned(old, new, comparison, times)
+    group = _group(old, new, comparison, times)
+    evidence = tuple(_evidence(old, planned, judge_structure(run, old, comparison), times))
+    doubts = [*doubts, *_host_doubts(old, new), *(() if is_fresh else _file_doubts(old, new, group, times))]
+    if planned is None and new.entries[0].processes[0] in _processes(old):  # to be judged against itself is nothing
+        group, evidence, doubts = Group.SAME_SPEED, (Reason("file", "accepted already"),), []
+    environment = (*comparison.foreign, *comparison.moved)
+    action = Action.KEEP if planned is None else Action.UPDATE
+    details = (*map(str, environment), *(reason.text for reason in evidence))
+    change = PlannedChange(action, run.workload, planned, details)
+    return Reviewed(run.workload, group, suite, change, environment, evidence, tuple(doubts))
 
 
-def _is_last_accepted(new: Baseline, old: Baseline) -> bool:
-    """Return whether this run is the one that was accepted last, however noisy it was."""
-    entry, _ = old.entry_like(new.entries[0].kernels)
-    return new.recorded is not None and new.recorded == old.recorded and new.entries[0].processes[0] in entry.processes
+def _time_verdicts(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> list[Verdict]:
+    comparison = compare(old.fingerprint, run.fingerprint)
+    timers = [timer for timer in Timer if timer in run.samples] if comparison.comparable else []
+    return [judge_time(timer, run, old, comparison, comparisons=comparisons, limits=limits) for timer in timers]
 
 
-def _group(old: Baseline, new: Baseline, times: Sequence[TimeChange]) -> Group:
-    _, alike = old.entry_like(new.entries[0].kernels)
-    if alike is Likeness.OTHER_KERNELS or old.counts != new.counts:
+def _summary(run: Run) -> Iterator[Reason]:
+    launches = run.counts.launches
+    yield Reason("counts", f"{launches} launch{'es' if launches != 1 else ''}")
+    for timer in (timer for timer in Timer if timer in run.samples):
+        yield Reason("time", f"{run.label(timer)} {run.time_us(timer):.1f} us")
+
+
+def _planned(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence[Verdict]) -> Baseline | None:
+    """Return what accepting a run writes. None: nothing moved, and the file stays as it is.
+
+    A time that did not move stays as it is stored, so that slow drift adds up until it shows.
+    """
+    (fresh,) = new.entries
+    entry, likeness = old.entry_like(fresh.kernels)
+    is_same = comparison.identical and (old.suite, old.counts) == (new.suite, new.counts)
+    if not is_same or likeness is Likeness.OTHER_KERNELS:
+        return new
+    if not likeness.same_configuration:
+        return msgspec.structs.replace(new, entries=(*old.entries, fresh))
+    has_moved = any(each.status in (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE) for each in times)
+    if likeness is Likeness.IDENTICAL and not has_moved:
+        return None
+    fresh = msgspec.structs.replace(fresh, draws=entry.draws)
+    return msgspec.structs.replace(new, entries=tuple(fresh if each is entry else each for each in old.entries))
+
+
+def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence[Verdict]) -> Group:
+    _, likeness = old.entry_like(new.entries[0].kernels)
+    if not comparison.comparable:
+        return Group.NEW
+    if likeness is Likeness.OTHER_KERNELS or old.counts != new.counts:
         return Group.KERNELS
-    if not alike.same_configuration:
+    if not likeness.same_configuration:
         return Group.CONFIGURATION
-    # What could not be decided is not known to be as fast.
-    return Group.SPEED if any(each.moved or each.undecided for each in times) else Group.SAME_SPEED
+    is_same = all(each.status in (Status.PASS, Status.NOT_JUDGED) for each in times)
+    return Group.SAME_SPEED if is_same else Group.SPEED  # an inconclusive time is not known to be as fast
 
 
-def _evidence(old: Baseline, new: Baseline, change: PlannedChange, times: Sequence[TimeChange]) -> Iterator[str]:
-    """Yield the details of the plan beside times and environment, then the kernels that account for the change."""
-    told = {*map(str, _environment(old, new)), *map(str, times), "other kernels"}
-    yield from (detail for detail in change.details if detail not in told)
-    entry, alike = old.entry_like(new.entries[0].kernels)
-    device = next((each for each in times if each.timer is Timer.DEVICE), None)
-    if (device is not None and device.moved) or not alike.same_configuration:
-        stored = entry.kernels_in(device.before_us if device is not None else None)
-        causes, rest = kernel_causes(stored, new.entries[0].kernels)
-        yield from (reason.text for reason in cause_reasons(causes))
-        if rest:
-            yield rest
+def _evidence(
+    old: Baseline, planned: Baseline | None, structure: Verdict, times: Sequence[Verdict]
+) -> Iterator[Reason]:
+    """Yield what differs as the verdicts say it. The causes stand once, if possible at a time: there they have costs."""
+    explained = [each for each in (*times, structure) if any(reason.label == "cause" for reason in each.reasons)]
+    same = []
+    for verdict in (structure, *times):
+        if verdict.status is Status.PASS and verdict.change is not None:
+            same.append(f"{verdict.subject} {verdict.after_us:.1f} us {100 * verdict.change.estimate:+.1f} %")
+        elif verdict is not structure:
+            yield Reason("time", verdict.headline)
+        left_out = ("kernels", "next", *(("cause", "code") if verdict not in explained[:1] else ()))
+        yield from (reason for reason in verdict.reasons if reason.label not in left_out)
+    if same:
+        yield Reason("time", ", ".join(same))
+    if planned is None:
+        yield Reason("file", "unchanged within noise: it stays as it is")
+        return
+    if old.suite != planned.suite:
+        yield Reason("file", f"suite {old.suite} -> {planned.suite}")
+    known, left = len(_processes(old)), len(_processes(planned))
+    if left < known:  # to measure them takes minutes
+        yield Reason("file", f"processes that it knows {known} -> {left} (kernelgauge calibrate records more)")
+
+
+def _processes(baseline: Baseline) -> list[Process]:
+    return [process for entry in baseline.entries for process in entry.processes]
+
+
+def _host_doubts(old: Baseline, new: Baseline) -> Iterator[str]:
+    """Yield how slow the host was, where it was much slower: what is recorded on such a host hides regressions."""
+    (process,) = new.entries[0].processes
+    known = [_control_us(each) for each in _processes(old) if each.place == process.place]
+    usual_us, now_us = max(known, default=0.0), _control_us(process)
+    if usual_us and now_us > _DISTURBED_HOST_FACTOR * usual_us:
+        times = f"{now_us / usual_us:.0f} times as slow as in the baseline"
+        yield f"this host was {times} (reference {usual_us:.1f} -> {now_us:.1f} us)"
+
+
+def _control_us(process: Process) -> float:
+    return max((each.control_us or 0.0 for each in process.timers.values()), default=0.0)
+
+
+def _file_doubts(old: Baseline, new: Baseline, group: Group, times: Sequence[Verdict]) -> Iterator[str]:
+    if old.recorded is not None and new.recorded is not None and new.recorded.at < old.recorded.at:  # both in UTC
+        yield f"older than the baseline: measured {new.recorded.at}, and that was recorded {old.recorded.at}"
+    if group is not Group.KERNELS:  # a time of other kernels need not agree with the stored one
+        yield from (each.headline for each in times if each.status is Status.UNDECIDED)
+
+
+def with_runs(
+    old: Baseline | BaselineError | None,
+    runs: Sequence[Run],
+    *,
+    suite: str,
+    recorded: Recorded | None,
+    comparisons: int,
+    limits: Limits | None = None,
+) -> Baseline:
+    """Return the baseline with the processes of the runs that it does not have, such as those of another GPU.
+
+    Raises `ValueError` with what differs: adding it would make noise of a change. The arguments are those of `review_run`.
+    """
+    if isinstance(old, BaselineError):
+        raise ValueError(f"the stored file cannot be used: {old.one_line}")
+    alone = [from_run(run, suite=suite, recorded=recorded) for run in runs]
+    if old is None:
+        return combined(alone)
+    known = _processes(old)
+    added = [(run, new) for run, new in zip(runs, alone, strict=True) if new.entries[0].processes[0] not in known]
+    if not added:
+        return old
+    for run, _ in added:
+        if differs := list(_differences(old, run, comparisons * len(added), limits)):
+            raise ValueError(", ".join(differs))
+    recorded = max(filter(None, (old.recorded, recorded)), key=lambda each: each.at, default=None)
+    entries = merge_entries([old, combined([new for _, new in added])])
+    return msgspec.structs.replace(old, entries=entries, recorded=recorded)
+
+
+def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> Iterator[str]:
+    """Yield what of a run is no noise. The times of another launch configuration may differ, the host's work may not."""
+    comparison = compare(old.fingerprint, run.fingerprint)
+    yield from map(str, (*comparison.foreign, *comparison.moved))
+    if not comparison.comparable:
+        return
+    structure = judge_structure(run, old, comparison)
+    if structure.status is not Status.PASS:
+        yield ", ".join(each.text for each in structure.reasons if each.label == "counts") or structure.headline
+    _, likeness = old.entry_like(run.kernels)
+    if likeness is Likeness.SAME_CONFIGURATION:
+        yield "generated source of its kernels"
+    for verdict in _time_verdicts(old, run, comparisons, limits):
+        reasons = {reason.label: reason.text for reason in verdict.reasons}
+        if verdict.status in (Status.REGRESSED, Status.IMPROVED):
+            if verdict.subject == run.label(Timer.HOST) or likeness is Likeness.IDENTICAL:
+                yield verdict.headline
+        elif "machine" in reasons:  # the reference kernels moved
+            yield reasons["machine"]
+        elif verdict.status is Status.UNDECIDED and "next" not in reasons:  # more processes would not help
+            yield verdict.headline

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from ..baselines.acceptance import refusals, update
-from ..errors import KernelgaugeError, StorageError, printable
-from ..judge import Action, PlannedChange, Status
+from ..baselines.acceptance import Mode, plan_update
+from ..errors import BaselineError, KernelgaugeError, StorageError, UpdateRefused, printable
+from ..judge import Action, Status
 from ..report.baselines import plan_text
 from ..report.markdown import summary_markdown
 from ..report.terminal import summary, unknown_machines
-from ..results import Results, TestResult, WorkloadResult, encode_results
+from ..results import Results, TestResult, encode_results
 from ..results.files import write_atomically
 from .fixtures import SUBJECT
 from .session import Session
@@ -205,41 +204,41 @@ def _was_cut_short(session: Session) -> bool:
     return session.pytest.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
 
 
-def _tested_workloads(results: Results) -> list[WorkloadResult]:
-    """Return what was measured, but for a workload that another one is only compared with."""
-    tested = {test.workload for test in results.tests}
-    return [each for each in results.workloads if each.run is not None and each.id in tested]
-
-
 def _stored_workloads(session: Session, results: Results) -> list[str]:
     """Return the workloads that an update of the baselines stores."""
-    return [each.id for each in _tested_workloads(results) if not refusals(results, each, session.store)]
+    try:
+        plans, _ = plan_update([results], session.store, Mode.UPDATE)
+    except BaselineError:  # the update says so
+        return []
+    return [change.workload for plan in plans.values() for change in plan]
 
 
 def _update(session: Session, results: Results, reporter: pytest.TerminalReporter, style: dict[str, Any]) -> None:
-    def show(plan: Sequence[PlannedChange]) -> None:
-        reporter.write_sep("-", "baselines: what changes")
-        reporter.write(plan_text(plan, **style))
-
     if _was_cut_short(session):
         reporter.write_line("the session was cut short: no baseline was written", yellow=True)
         return
-    refused = [
-        f"not stored: {measured.id}: {reason}"
-        for measured in _tested_workloads(results)
-        for reason in refusals(results, measured, session.store)
-    ]
-    if refused:
-        advice = f"measure it again on a quiet machine, or store it as it is: {session.how_to_accept('--force')}"
-        for line in (*refused, advice):
-            reporter.write_line(line, yellow=True)
     try:
-        plan = update(results, session.store, show, next_command=session.suites.command(suites=results.declared))
+        with session.store.locked():
+            plans, refused = plan_update([results], session.store, Mode.UPDATE)
+            plan = [change for changes in plans.values() for change in changes]
+            lines = [f"not stored: {each.workload}: {reason}" for each in refused for reason in each.doubts]
+            if refused:
+                force = session.how_to_accept("--force")
+                lines.append(f"measure it again on a quiet machine, or store it as it is: {force}")
+            for line in lines:
+                reporter.write_line(line, yellow=True)
+            if results.fingerprint is None or all(change.action is Action.TRIM for change in plan):
+                raise UpdateRefused(
+                    "nothing to store: no workload that was measured may become a baseline",
+                    next_command=session.suites.command(suites=results.declared),
+                )
+            reporter.write_sep("-", "baselines: what changes")
+            reporter.write(plan_text(plan, **style))
+            session.store.apply(plans)
     except KernelgaugeError as error:
         reporter.write_line(str(error), red=True)
         _fail(session)
         return
-    assert results.fingerprint is not None  # of what was not measured nothing is stored
     written = sum(change.action is not Action.KEEP for change in plan)
     folder = session.store.path(results.fingerprint.device, "x").parent
     reporter.write_line(f"{written} written to {folder}", green=True)

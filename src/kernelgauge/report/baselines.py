@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -17,11 +18,8 @@ from ..judge import (
     Baseline,
     Group,
     PlannedChange,
-    Prior,
     ProcessTime,
-    Review,
     Reviewed,
-    TimeChange,
     decide,
     gemm_kernel,
     on_same_host,
@@ -31,9 +29,9 @@ from ..judge import (
 from ..run import Timer
 from ..trace.kernel import configuration_text
 from .page import Column, render, table_text
-from .wording import counted, us
+from .wording import counted
 
-__all__ = ["Line", "calibration_text", "choices_text", "fenced", "plan_text", "review_text"]
+__all__ = ["calibration_text", "choices_text", "fenced", "lines_text", "plan_text", "review_text"]
 
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.TRIM: "red", Action.KEEP: "dim"}
 _GROUPS = {  # heading and style
@@ -45,53 +43,46 @@ _GROUPS = {  # heading and style
     Group.VANISHED: ("vanished", "red"),
     Group.NOT_MEASURED: ("not measured", "dim"),
 }
-_MOST_LINES = 12  # of evidence: beyond, `kernelgauge diff` of the traces is the tool
-
-# -- an update --------------------------------------------------------------------------------------------------------
 
 
 def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
     """Return what an update would write, file by file."""
-    if not plan:
-        return "nothing to update\n"
     rows = (
-        (
-            Text(change.action.value, style=_ACTION_STYLES[change.action]),
-            change.workload,
-            "\n".join(map(printable, change.details)) or "unchanged within noise: the file stays as it is",
-        )
+        (Text(change.action.value, style=_ACTION_STYLES[change.action]), change.workload, "\n".join(change.details))
         for change in plan
     )
     return table_text([Column(is_whole=True), Column(), Column()], rows, width=width, color=color, gap=2)
 
 
-# -- a review ---------------------------------------------------------------------------------------------------------
-
-
-Line = tuple[str, str]  # a label, and what a review says of it
-
-
-def review_text(review: Review, *, sources: Sequence[Line], width: int, color: bool) -> str:
-    """Return a review for a terminal, or plain for a log."""
-
+def review_text(device: str, reviewed: Sequence[Reviewed], *, width: int, color: bool) -> str:
+    """Return the review of a device's workloads for a terminal, or plain for a log."""
     style: dict[str, Any] = {"width": width, "color": color}
-    moved = [("moved", f"{change}   ({counted(count, 'workload')})") for change, count in review.environment]
-    title = f"{printable(review.device)}: {counted(len(review.reviewed), 'workload')}"
-    parts = [render(Text(title, style="bold"), **style) + _table([*sources, *moved], **style)]
+    moved = Counter(change for each in reviewed for change in each.environment)
+    title = f"{printable(device)}: {counted(len(reviewed), 'workload')}"
+    lines = [("moved", f"{change}   ({counted(count, 'workload')})") for change, count in moved.items()]
+    parts = [render(Text(title, style="bold"), **style) + lines_text(lines, **style)]
     for group, (title, group_style) in _GROUPS.items():
-        found = review.of(group)
+        found = [each for each in reviewed if each.group is group]
         if not found:
             continue
         heading = Text(f"{title}: {len(found)}", style=f"bold {group_style}")
-        if any(each.waits for each in found):
+        if any(each.change is not None and each.change.action is not Action.KEEP for each in found):
             heading.append(f"   (--group {group.value})", style="not bold dim")
         body = render(heading, **style)
         for each in found:
-            body += render(Text(f"  {printable(each.workload)}"), **style) + _table(
-                _lines(each), indent="    ", **style
-            )
+            lines = [(reason.label, reason.text) for reason in each.evidence]
+            lines += [("refused", text) for text in each.doubts]
+            body += render(Text(f"  {printable(each.workload)}"), **style) + lines_text(lines, indent=4, **style)
         parts.append(body)
     return "\n".join(parts)
+
+
+def lines_text(lines: Iterable[tuple[str, str]], *, width: int, color: bool, indent: int = 0) -> str:
+    """Return a label and a text on each line."""
+    rows = (
+        (Text(f"{'':{indent}}{label:<8}", style="red" if label == "refused" else "dim"), text) for label, text in lines
+    )
+    return table_text([Column(is_whole=True), Column()], rows, width=width, color=color)
 
 
 def fenced(text: str) -> str:
@@ -100,75 +91,38 @@ def fenced(text: str) -> str:
     return f"{fence}text\n{text}{fence}\n"
 
 
-def _lines(each: Reviewed) -> Iterator[Line]:
-    moved = [change for change in each.times if change.moved or change.undecided]
-    for change in moved:
-        yield ("time", f"{change}, inconclusive" if change.undecided else str(change))
-    if alike := [_briefly(change) for change in each.times if change not in moved]:
-        yield ("time", ("as before: " if moved else "") + ", ".join(alike))
-    for text in each.evidence[:_MOST_LINES]:
-        yield ("what", text)
-    if len(each.evidence) > _MOST_LINES:
-        yield ("what", f"and {len(each.evidence) - _MOST_LINES} more")
-    if each.change is not None and not each.waits:
-        yield ("file", "stays as it is")
-    for text in each.doubts:
-        yield ("refused", text)
-
-
-def _briefly(change: TimeChange) -> str:
-    after = "(none)" if change.after_us is None else f"{us(change.after_us)} us"
-    relative = f" {100 * change.decision.change.estimate:+.1f} %" if change.decision else ""
-    return f"{change.label} {after}{relative}"
-
-
-def _table(lines: Iterable[Line], *, indent: str = "", width: int, color: bool) -> str:
-    rows = (
-        (
-            Text(f"{indent}{label:<8}", style="red" if label == "refused" else "dim"),
-            Text("\n".join(map(printable, text.split("\n"))), style="red" if label == "refused" else ""),
-        )
-        for label, text in lines
-    )
-    return table_text([Column(is_whole=True), Column()], rows, width=width, color=color)
-
-
-# -- a calibration ----------------------------------------------------------------------------------------------------
-
-
 def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, width: int, color: bool) -> str:
     """Return one line for each timer of each workload.
 
-    "seen from": the slowdown that is caught 95 times in 100, on the same GPU (or host of a CPU) and on another.
+    "seen from": the slowdown that is caught 95 times in 100; "elsewhere": on another GPU, or on another host of a CPU.
     """
-    rows = []
-    for workload, baseline in baselines.items():
-        entry = baseline.entries[0]
-        for timer in Timer:
-            times = baseline.times(timer, entry, gemm=gemm_kernel(entry.processes[-1].controls))
-            if times:
-                prior = prior_for(timer, baseline.fingerprint)
-                numbers = _numbers(times, prior, comparisons=comparisons, kernels=baseline.counts.launches)
-                rows.append((workload, timer.label_on(baseline.fingerprint), *numbers))
-    place = "host" if any(each.fingerprint.arch == "cpu" for each in baselines.values()) else "GPU"
-    titles = ("us", "noise\n%", "seen\nfrom %", f"other\n{place} %")
+    rows = [
+        (workload, timer.label_on(baseline.fingerprint), *_numbers(baseline, timer, comparisons))
+        for workload, baseline in baselines.items()
+        for timer in Timer
+        if baseline.times(timer, baseline.entries[0])
+    ]
+    titles = ("us", "noise\n%", "seen\nfrom %", "else-\nwhere %")
     columns = [Column("workload"), Column("timer", is_whole=True), *(Column(title, number=True) for title in titles)]
     return table_text(columns, rows, width=width, color=color)
 
 
-def _numbers(times: Sequence[ProcessTime], prior: Prior, *, comparisons: int, kernels: int) -> tuple[str, ...]:
+def _numbers(baseline: Baseline, timer: Timer, comparisons: int) -> tuple[str, ...]:
     """Return the columns of one timer; each process stands for the one that measures next, and the median is shown."""
+    entry, kernels = baseline.entries[0], baseline.counts.launches
+    times = baseline.times(timer, entry, gemm=gemm_kernel(entry.processes[-1].controls))
+    prior = prior_for(timer, baseline.fingerprint)
 
     def sensitivity(after: ProcessTime) -> float | None:
         return decide(times, after, prior, comparisons=comparisons, kernels=kernels).change.sensitivity
 
-    def shown(values: Iterable[float | None]) -> str:
-        known = [value for value in values if value is not None]
-        return f"{100 * median(known):.2f}" if known else "-"
-
     def spread(after: ProcessTime) -> float:
         alike = on_same_host(times, after) if after.is_host_clock else times
         return math.sqrt(variance_between_processes(alike, prior, kernels).value)
+
+    def shown(values: Iterable[float | None]) -> str:
+        known = [value for value in values if value is not None]
+        return f"{100 * median(known):.2f}" if known else "-"
 
     return (
         f"{median(each.observation.mean_us for each in times):.1f}",
@@ -178,19 +132,17 @@ def _numbers(times: Sequence[ProcessTime], prior: Prior, *, comparisons: int, ke
     )
 
 
-def choices_text(baselines: Mapping[str, Baseline]) -> list[str]:
-    """Return the configurations that were chosen, for each workload that has more than one."""
-    lines: list[str] = []
+def choices_text(baselines: Mapping[str, Baseline]) -> Iterator[str]:
+    """Yield the configurations that were chosen, for each workload that has more than one."""
     for workload, baseline in baselines.items():
-        if len(baseline.entries) < 2:
+        if len(baseline.entries) == 1:
             continue
         draws = sum(entry.draws for entry in baseline.entries)
-        lines.append(f"{workload}: the autotuner chose {len(baseline.entries)} launch configurations")
+        yield printable(f"{workload}: the autotuner chose {len(baseline.entries)} launch configurations")
         for entry in baseline.entries:
-            tuned = [
+            tuned = ", ".join(
                 f"{kernel.identity.shown} {kernel.device_time_us:.1f} us ({configuration_text(kernel.identity)})"
                 for kernel in entry.kernels
                 if kernel.identity.is_inductors
-            ]
-            lines.append(f"  {entry.draws} of {draws}: {entry.device_time_us:.1f} us  {', '.join(tuned)}")
-    return [printable(line) for line in lines]
+            )
+            yield printable(f"  {entry.draws} of {draws}: {entry.device_time_us:.1f} us  {tuned}")
