@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
+
 from ..errors import ResultsError, StorageError, printable
 from ..judge import Status
 from ..results import NAME, Results, find_results, read_results
@@ -29,10 +31,10 @@ def add_commands(commands: Commands) -> None:
     report.add_argument("--html", metavar="FILE", help="write one self-contained page")
     report.add_argument("--markdown", metavar="FILE", help="write Markdown for a pull request")
     report.add_argument("--print", action="store_true", help="print the summary that pytest ends with")
-    merging = _add_command(commands, "merge", _merge, "combine the results of shards and machines")
+    merging = _add_command(commands, "merge", _merge, "combine the results of shards")
     merging.epilog = (
-        "Writes results.json (one machine) or MACHINE/results.json (several), with their traces, report.html and report.md. "
-        "Exit code: 0 if everything was decided and nothing failed, 1 if not, 2 if something could not be read."
+        "Writes results.json with its traces, report.html and report.md. Exit code: 0 if everything was decided and nothing "
+        "failed, 1 if not, 2 if something could not be read."
     )
     merging.add_argument("--to", required=True, type=Path, metavar="DIR", help="a new or empty folder")
     history = commands.add_parser("history", help="keep the results of many runs, and show how workloads changed")
@@ -113,11 +115,10 @@ def _summary(several: Iterable[Results]) -> str:
 def _merge(options: argparse.Namespace) -> Exit:
     from ..report.html import html
     from ..report.markdown import summary_markdown
-    from ..report.page import Section, markdown
-    from ..report.wording import FAILED, counted, counts_text, cut, overall
+    from ..report.wording import counts_text, overall
     from ..results import encode_results
     from ..results.files import write_atomically
-    from ..results.merge import copy_traces, folder_names, merge, missing_shards, with_traces_in
+    from ..results.merge import copy_traces, join, missing_shards, with_traces_in
 
     target: Path = options.to
     if target.exists() and (not target.is_dir() or any(target.iterdir())):  # earlier files would pass for new ones
@@ -132,21 +133,15 @@ def _merge(options: argparse.Namespace) -> Exit:
             note(f"refused: {refused[-1]}")
     if not parts:
         raise ResultsError("there is nothing to merge", expected="a results.json of a run, or folders that hold some")
-    merged = merge(parts)
-    linked: list[Results] = []
-    for results, name in zip(merged, folder_names(merged), strict=True):
-        whole = copy_traces(results, target / name)
-        write_atomically(target / name / NAME, encode_results(whole))
-        say(f"{printable(str(target / name))}\n{_summary([whole])}\n")
-        linked.append(with_traces_in(whole, name))
-    problems = [*refused, *missing_shards(merged)]
-    word = FAILED if problems else overall(merged)
-    headline = ", ".join([f"{word}  {counted(len(merged), 'machine')}", *counts_text(merged)])
-    lines = tuple(cut(f"failed: {each}") for each in problems)
-    head = markdown([Section(headline, lines)])
-    write_atomically(target / "report.md", f"{head}\n{summary_markdown(linked)}".encode())
-    write_atomically(target / "report.html", html(linked).encode())
-    say("\n".join([*lines, headline]))
+    whole = copy_traces(join(parts), target)
+    write_atomically(target / NAME, encode_results(whole))
+    if problems := (*refused, *missing_shards(whole)):  # not in the file: a shard may come later
+        warnings = (*whole.warnings, *problems)
+        whole = msgspec.structs.replace(whole, warnings=warnings, exit_status=max(whole.exit_status, Exit.NO))
+    write_atomically(target / "report.md", summary_markdown([whole]).encode())
+    write_atomically(target / "report.html", html([whole]).encode())
+    word = overall([whole])
+    say("\n".join([_summary([whole]), ", ".join([word, *counts_text([whole])])]))
     note(f"written: {target}")
     if refused:
         return Exit.TROUBLE

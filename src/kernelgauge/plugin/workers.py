@@ -22,7 +22,7 @@ import pytest
 from ..errors import KernelgaugeError, ResultsError
 from ..judge import MEASUREMENT, Status, Verdict
 from ..measure.nvml import VISIBLE, visible_gpus
-from ..results import NAME, Results, TestResult, read_results, started
+from ..results import NAME, Results, TestResult, read_results
 from ..results.files import write_atomically
 from ..results.merge import copy_traces, join, with_traces_in
 from .fixtures import skip_or_fail
@@ -361,17 +361,9 @@ def gather(session: Session) -> Results | None:
             session.warnings.append(
                 f"worker {path.parent.name} was in the tests of {path.read_text()} when the run ended"
             )
-    parts = sorted(_parts(session, folders), key=started)
+    parts = list(_parts(session, folders))
     if not parts:
         return None
-    devices = sorted({part.fingerprint.device for part in parts if part.fingerprint is not None})
-    if len(devices) > 1:
-        raise ResultsError(
-            "the workers measured on GPUs of several models",
-            got=", ".join(devices),
-            expected="GPUs of one model (CUDA_VISIBLE_DEVICES names them)",
-            next_command=f"kernelgauge merge {folder} --to DIR   (makes a report of each)",
-        )
     results = copy_traces(join(parts), session.artifacts.folder)
     crashed = [_of_its_workload(test, results) for test in session.tests]
     nodes = {test.node for test in crashed}

@@ -1,20 +1,21 @@
-"""Merge the results of workers, shards and machines: which parts join, where their traces go, and what they say together."""
+"""Merge the results of workers and shards into one, with their traces."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from ..errors import ResultsError
 from ..judge import WORST_FIRST, compare
 from . import Results, WorkloadResult, started
-from .files import is_file_name, slug, write_atomically
+from .files import is_file_name, write_atomically
 
-__all__ = ["copy_traces", "folder_names", "join", "merge", "missing_shards", "with_traces_in"]
+__all__ = ["copy_traces", "join", "missing_shards", "with_traces_in"]
 
 _T = TypeVar("_T", bound=Hashable)
 _SHARD = re.compile(
@@ -22,58 +23,30 @@ _SHARD = re.compile(
 )  # in the arguments of pytest, with spaces between them
 _NOTHING_COLLECTED = 5  # pytest.ExitCode
 
-# -- which parts join -------------------------------------------------------------------------------------------------
-
-
-def merge(parts: Sequence[Results]) -> list[Results]:
-    """Return one `Results` for each machine, in order of their starts.
-
-    Parts join if they have the same software, the same kind of device and the same commit, and no workload of theirs was
-    measured on two GPUs. A part that measured nothing joins the first that it can. Merging merged results changes nothing.
-    """
-    groups: list[list[Results]] = []
-    # Parts of one GPU stand together, so that the order of shards changes nothing; those that measured nothing come last.
-    for part in sorted(parts, key=lambda part: (part.fingerprint is None, part.gpu or "", part.host, started(part))):
-        target = next((group for group in groups if _can_join(group, part)), None)
-        if target is None:
-            groups.append([part])
-        else:
-            target.append(part)
-    groups = [sorted(group, key=started) for group in groups]
-    return [join(group) for group in sorted(groups, key=lambda group: started(group[0]))]
-
-
-def _can_join(group: Sequence[Results], part: Results) -> bool:
-    """Return whether a part belongs to a group, so that no measurement is taken for one of another machine."""
-    together = [*group, part]
-    prints = [each.fingerprint for each in together if each.fingerprint is not None]
-    commits = {each.commit.removesuffix("+") for each in together if each.commit is not None}
-    places = {workload.id: _place(part, workload) for workload in part.workloads}
-    shared = [(each, workload) for each in group for workload in each.workloads if workload.id in places]
-    return (
-        len(commits) <= 1
-        and all(compare(prints[0], each).identical for each in prints[1:])
-        and all(_place(each, workload) == places[workload.id] is not None for each, workload in shared)
-    )
-
-
-def _place(part: Results, workload: WorkloadResult) -> str | None:
-    """Return the GPU, or the host where there is none. None is unknown, and equals nothing."""
-    has_gpu = part.fingerprint is not None and part.fingerprint.arch != "cpu"
-    return part.machine_of(workload)[1] if has_gpu else part.host or None
-
-
-# -- one of several parts ---------------------------------------------------------------------------------------------
-
 
 def join(parts: Sequence[Results]) -> Results:
-    """Return several parts of one run, in order of their starts, as one.
+    """Return several parts of one run as one: every workload, verdict and test, and the worst exit status.
 
-    Of a workload in several parts, the latest run counts, with all verdicts, the worst first. The exit status is the worst.
+    Of a workload in several parts, the run with the worst verdict counts, or the later one; the worst verdicts come first.
+    Raises `ResultsError` for parts of several commits or models of GPU.
     """
-    first, *others = parts
+    first, *others = parts = sorted(parts, key=started)
     if not others:
         return first
+    prints = [part.fingerprint for part in parts if part.fingerprint is not None]
+    commits = _once(part.commit for part in parts if part.commit is not None)
+    for what, values in (
+        ("models of GPU", {each.device for each in prints}),
+        ("commits", {each.removesuffix("+") for each in commits}),
+    ):
+        if len(values) > 1:
+            raise ResultsError(
+                f"the results are of several {what}",
+                got=", ".join(sorted(values)),
+                next_command="kernelgauge report RESULTS... --html FILE   (shows them side by side)",
+            )
+    differences = [compare(prints[0], each) for each in prints[1:]]
+    warnings = [f"merged from different machines: {each}" for each in differences if not each.identical]
     declared: dict[str, tuple[str, ...]] = {}
     for suite, names in (item for part in parts for item in part.declared.items()):
         declared[suite] = _once((*declared.get(suite, ()), *names))
@@ -82,22 +55,20 @@ def join(parts: Sequence[Results]) -> Results:
     for new in (workload for part in parts for workload in part.workloads):
         workloads[new.id] = _join_workload(workloads[new.id], new) if new.id in workloads else new
     gpus = {part.gpu for part in parts if part.fingerprint is not None}
-    begin = min(map(started, parts))
-    shards = sorted(_shards(parts) - _shards([first]))
+    shards = sorted(_shards(*parts) - _shards(first))
     return msgspec.structs.replace(
         first,
-        seconds=max((started(part) - begin) / timedelta(seconds=1) + part.seconds for part in parts),
+        seconds=max((started(part) - started(first)) / timedelta(seconds=1) + part.seconds for part in parts),
         arguments=(*first.arguments, *(f"--perf-shard={index}/{count}" for count, index in shards)),
-        fingerprint=next((part.fingerprint for part in parts if part.fingerprint is not None), None),
+        fingerprint=next(iter(prints), None),
         gpu=gpus.pop() if len(gpus) == 1 else None,
         not_watched="; ".join(_once(part.not_watched for part in parts if part.not_watched)),
         workloads=tuple(sorted(workloads.values(), key=lambda workload: order.get(workload.id, len(order)))),
         tests=_once(test for part in parts for test in part.tests),
-        warnings=_once(warning for part in parts for warning in part.warnings),
+        warnings=_once((*(warning for part in parts for warning in part.warnings), *warnings)),
         exit_status=max({part.exit_status for part in parts} - {_NOTHING_COLLECTED}, default=_NOTHING_COLLECTED),
         host=", ".join(_once(part.host for part in parts if part.host)),
-        # That with the "+" of local changes, if there is one.
-        commit=max((part.commit for part in parts if part.commit is not None), key=len, default=None),
+        commit=max(commits, key=len, default=None),  # that with the "+" of local changes, if there is one
         timers=_once(timer for part in parts for timer in part.timers),
         comparisons=max(part.comparisons for part in parts),
         declared=declared,
@@ -105,13 +76,27 @@ def join(parts: Sequence[Results]) -> Results:
 
 
 def _join_workload(old: WorkloadResult, new: WorkloadResult) -> WorkloadResult:
-    verdicts = sorted(_once((*old.verdicts, *new.verdicts)), key=lambda each: WORST_FIRST.index(each.status))
-    latest = new if new.run is not None or old.run is None else old
-    return msgspec.structs.replace(latest, verdicts=tuple(verdicts))
+    ranks = {status: rank for rank, status in enumerate((*WORST_FIRST, None))}
+    verdicts = sorted(_once((*old.verdicts, *new.verdicts)), key=lambda each: ranks[each.status])
+    worst = min(new, old, key=lambda each: (each.run is None, ranks[each.status]))
+    return msgspec.structs.replace(worst, verdicts=tuple(verdicts))
 
 
 def _once(items: Iterable[_T]) -> tuple[_T, ...]:
     return tuple(dict.fromkeys(items))
+
+
+def missing_shards(results: Results) -> list[str]:
+    """Return ``shard 2/3 is missing``: of as many as the arguments say, each that no part had."""
+    shards = _shards(results)
+    asked = ((count, index) for count in sorted({count for count, _ in shards}) for index in range(1, count + 1))
+    return [f"shard {index}/{count} is missing" for count, index in asked if (count, index) not in shards]
+
+
+def _shards(*parts: Results) -> set[tuple[int, int]]:
+    """Return (count, index) of each shard that pytest was started with."""
+    found = (match for part in parts for match in _SHARD.finditer(" ".join(part.arguments)))
+    return {(int(match[2]), int(match[1])) for match in found}
 
 
 # -- traces -----------------------------------------------------------------------------------------------------------
@@ -151,29 +136,3 @@ def _copy(source: Path, target: Path) -> bool:
         return False
     write_atomically(target, content)
     return True
-
-
-def folder_names(several: Sequence[Results]) -> list[str]:
-    """Return a folder's name for the results of each machine; "" for the only one."""
-    devices = [each.fingerprint.device if each.fingerprint is not None else "nothing measured" for each in several]
-    names = [slug(f"{device} {each.gpu or each.host}")[:100] for device, each in zip(devices, several, strict=True)]
-    twins = [names[:place].count(name) for place, name in enumerate(names)]
-    unique = [f"{name}--{before + 1}" if before else name for name, before in zip(names, twins, strict=True)]
-    return unique if len(unique) > 1 else [""]
-
-
-# -- shards -----------------------------------------------------------------------------------------------------------
-
-
-def missing_shards(merged: Sequence[Results]) -> Iterator[str]:
-    """Yield ``shard 2/3 is missing``: of as many as the arguments say, each that no run had."""
-    shards = _shards(merged)
-    for count in sorted({count for count, _ in shards}):
-        missing = (index for index in range(1, count + 1) if (count, index) not in shards)
-        yield from (f"shard {index}/{count} is missing" for index in missing)
-
-
-def _shards(parts: Iterable[Results]) -> set[tuple[int, int]]:
-    """Return (count, index) of each shard that pytest was started with."""
-    found = (match for part in parts for match in _SHARD.finditer(" ".join(part.arguments)))
-    return {(int(match[2]), int(match[1])) for match in found}
