@@ -39,13 +39,9 @@ def open_history(location: str) -> tuple[Any, str]:
     """Return the file system and the path of a folder, or of a URL of fsspec. Raises `ResultsError` if it is invalid."""
     import fsspec  # type: ignore[import-untyped]
 
-    if not location or location.startswith("://") or location.endswith("://"):  # fsspec would take the current folder
-        raise ResultsError(
-            "invalid history location",
-            got=printable_url(location) or "no location",
-            expected="a folder or the URL of a store: s3://BUCKET/PREFIX, gs://..., hf://buckets/OWNER/NAME",
-        )
-    with _named_errors(ResultsError, "the history cannot be opened", location):
+    with _named_errors(ResultsError, "invalid history location", location):
+        if not location or location.startswith("://") or location.endswith("://"):  # fsspec: the current folder
+            raise ValueError("no folder, and no URL such as s3://BUCKET/PREFIX")
         store, base = fsspec.core.url_to_fs(location)
         store.invalidate_cache()  # others write at the same time
         return store, base.rstrip("/")
