@@ -1,4 +1,4 @@
-"""Results of workers, shards and machines made one: what joins, what stays apart, and that nothing is lost."""
+"""Results of workers and shards made one: nothing is lost, and the worst counts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernelgauge.errors import ResultsError
 from kernelgauge.judge import Status
-from kernelgauge.results import Results, WorkloadResult, decode_results, encode_results
-from kernelgauge.results.merge import merge
+from kernelgauge.results import Results, TestResult, WorkloadResult, decode_results, encode_results
+from kernelgauge.results.merge import join
 from kernelgauge.run import Timer
 from tests.builders import fingerprint
 from tests.parts import ended, ids, measured, moment, part
@@ -19,144 +20,131 @@ from tests.test_results import verdict, workload
 
 GPUS = ("aa", "bb", "cc")
 NAMES = ("one", "two", "three", "four")
-CPU = fingerprint(arch="cpu", device="CPU")
 BROKEN = workload(verdict(Status.INVALID, "measurement", workload="one"), name="one", run=None)
 ABSENT = workload(name="two", run=None, unavailable="not installed")
-
-
-def cpu_part(name: str, **changes: Any) -> Results:
-    return part(measured(name, gpu=None), gpu=None, fingerprint=CPU, **changes)
 
 
 def empty_part(second: int = 0) -> Results:
     return part(ABSENT, gpu=None, fingerprint=None, timers=(), second=second)
 
 
-ONE = part("one")
-ON_TWO_GPUS = [part("one", gpu="aa"), part("two", gpu="bb", second=1), part("one", gpu="bb", second=2)]
-
-
 @pytest.mark.parametrize(
     ("parts", "expected"),
     [
-        ([], []),
-        ([part("one", "two", gpu="aa"), part("three", gpu="bb", second=1)], [["one", "two", "three"]]),
-        ([part("one", "two", gpu="aa"), part("one", "two", gpu="bb", second=1)], [["one", "two"]] * 2),
-        ([*ON_TWO_GPUS, part("two", gpu="aa", second=3)], [["one", "two"], ["two", "one"]]),
-        ([ONE, part("two", second=1, fingerprint=fingerprint(memory_bytes=1))], [["one", "two"]]),
-        ([ONE, part("two", second=1, fingerprint=fingerprint(device="NVIDIA B200"))], [["one"], ["two"]]),
-        ([ONE, part("two", second=1, fingerprint=fingerprint(driver="600.1"))], [["one"], ["two"]]),
-        ([ONE, part("two", second=1, fingerprint=fingerprint(torch="2.12"))], [["one"], ["two"]]),
-        ([ONE, part("two", second=1, commit="decaf000")], [["one"], ["two"]]),
-        ([cpu_part("one"), cpu_part("one", second=1)], [["one"]]),
-        ([cpu_part("one"), cpu_part("one", second=1, host="node2")], [["one"], ["one"]]),
-        ([cpu_part("one", host=""), cpu_part("one", second=1, host="")], [["one"], ["one"]]),
-        ([empty_part(), part("one", second=1)], [["two", "one"]]),
-        ([part("one", gpu="aa"), part("one", gpu="bb", second=1), empty_part(2)], [["one", "two"], ["one"]]),
-        (
-            [
-                part(BROKEN, measured("two", gpu="aa"), gpu="aa"),
-                part("three", gpu="bb", second=1),
-                part(BROKEN, measured("four", gpu="cc"), gpu=None, second=2),
-            ],
-            [["one", "two"], ["three", "one", "four"]],
-        ),
+        ([part("one", "two", gpu="aa"), part("three", gpu="bb", second=1)], ["one", "two", "three"]),
+        ([part("one", "two", gpu="aa"), part("two", "one", gpu="bb", second=1)], ["one", "two"]),
+        ([empty_part(), part("one", second=1)], ["two", "one"]),
     ],
 )
-def test_merge_joins_parts_of_one_machine(parts: list[Results], expected: list[list[str]]) -> None:
-    assert ids(merge(parts)) == expected
+def test_join_has_each_workload_once(parts: list[Results], expected: list[str]) -> None:
+    assert ids([join(parts)]) == [expected]
 
 
-def test_merge_describes_the_whole() -> None:
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"fingerprint": fingerprint(device="NVIDIA B200")}, "several models of GPU"),
+        ({"commit": "decaf000"}, "several commits"),
+    ],
+)
+def test_join_of_different_runs_is_refused(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ResultsError, match=text) as caught:
+        join([part("one"), part("two", second=1, **changes)])
+    assert "kernelgauge report" in str(caught.value)
+
+
+def test_join_of_other_software_warns() -> None:
+    whole = join([part("one"), part("two", second=1, fingerprint=fingerprint(driver="600.1"))])
+    assert whole.warnings == ("merged from different machines: driver 580.159.04 -> 600.1",)
+    assert join([part("one"), part("two", second=1, fingerprint=fingerprint(memory_bytes=1))]).warnings == ()
+
+
+def test_join_describes_the_whole() -> None:
     declared = {"perf": ("three", "one", "two")}
     first = part("one", "extra", gpu="aa", declared=declared, timers=())
-    (whole,) = merge([first, part("two", "three", gpu="bb", second=1, declared=declared, timers=tuple(Timer))])
+    whole = join([first, part("two", "three", gpu="bb", second=1, declared=declared, timers=tuple(Timer))])
     assert ids([whole]) == [["three", "one", "two", "extra"]]
     assert (whole.gpu, whole.started_at, whole.seconds, whole.timers) == (None, moment(0), 1.5, tuple(Timer))
     assert (whole.host, whole.commit, whole.exit_status, whole.warnings) == ("node1", "c0ffee00", 0, ())
     assert [test.workload for test in whole.tests] == ["one", "extra", "two", "three"]
-    assert merge([part("one"), part("two", second=1)])[0].gpu == part("one").gpu
+    assert join([part("one"), part("two", second=1)]).gpu == part("one").gpu
 
 
-def test_merge_names_what_differs() -> None:
+def test_join_names_all_hosts_and_local_changes() -> None:
     other = part("two", gpu="bb", second=1, host="node2", kernelgauge="0.2.0", commit="c0ffee00+")
-    (whole,) = merge([part("one"), other, part("three", second=2, commit=None)])
-    assert (whole.host, whole.commit, whole.kernelgauge) == ("", "c0ffee00+", "0.1.0")
-    assert set(whole.warnings) == {
-        "merged from 2 hosts: node1, node2",
-        "merged from 2 versions of kernelgauge: 0.1.0, 0.2.0",
-        "merged from 3 commits: c0ffee00, c0ffee00+, (not known)",
-    }
+    whole = join([part("one"), other, part("three", second=2, commit=None)])
+    assert (whole.host, whole.commit, whole.kernelgauge) == ("node1, node2", "c0ffee00+", "0.1.0")
 
 
 @pytest.mark.parametrize(
-    ("starts", "counts"),
+    ("starts", "first"),
     [
-        ((moment(1), moment(5)), "second"),
-        ((moment(5), moment(1)), "first"),
-        ((moment(0), moment(0)), "second"),
-        (("2026-11-20T21:10:01+02:00", "2026-11-20T19:10:00Z"), "first"),
-        (("yesterday", moment(0)), "second"),
-        ((moment(0), "0001-01-01T00:00:00+14:00"), "first"),
-        (("9999-12-31T23:59:59+00:00", ""), "first"),
+        ((moment(1), moment(5)), "first"),
+        ((moment(5), moment(1)), "second"),
+        ((moment(0), moment(0)), "first"),
+        (("2026-11-20T21:10:01+02:00", moment(0)), "second"),
+        (("yesterday", moment(0)), "first"),
+        ((moment(0), "0001-01-01T00:00:00+14:00"), "second"),
     ],
 )
-def test_later_part_counts(starts: tuple[str, str], counts: str) -> None:
+def test_parts_are_in_order_of_their_starts(starts: tuple[str, str], first: str) -> None:
     parts = [
         part(measured("one", headline=name), started_at=start)
         for name, start in zip(("first", "second"), starts, strict=True)
     ]
-    (whole,) = merge(parts)
-    assert [each.headline for each in whole.workloads[0].verdicts] == [counts]
+    whole = join(parts)
+    headlines = [each.headline for each in whole.workloads[0].verdicts]
+    assert (headlines[0], set(headlines)) == (first, {"first", "second"})
 
 
 def test_later_part_without_a_run_keeps_the_run() -> None:
-    (whole,) = merge([part("one"), part(BROKEN, second=1, exit_status=1)])
+    whole = join([part("one"), part(BROKEN, second=1, exit_status=1)])
     assert (whole.workloads[0].run is not None, whole.status) == (True, Status.INVALID)
-    assert [each.subject for each in whole.workloads[0].verdicts] == ["GPU time", "measurement"]
+    assert [each.subject for each in whole.workloads[0].verdicts] == ["measurement", "GPU time"]
 
 
-def test_replaced_failure_is_named_and_still_fails() -> None:
+@pytest.mark.parametrize("second", [-1, 1])
+def test_worst_of_a_workload_in_two_parts_counts(second: int) -> None:
     failed = part(measured("one", Status.REGRESSED), tests=(ended("one", "failed"),), exit_status=1)
-    (whole,) = merge([failed, part("one", second=1)])
-    assert (whole.status, whole.exit_status, [test.outcome for test in whole.tests]) == (Status.PASS, 1, ["passed"])
-    assert "one: GPU time was REGRESSED (GPU time), and PASS in a later part, which counts" in whole.warnings
-    assert any("test_device_time[one] failed, and did not in a later part" in each for each in whole.warnings)
+    whole = join([failed, part("one", second=60 + second, started_at=moment(60 + second))])
+    assert (whole.status, whole.exit_status) == (Status.REGRESSED, 1)
+    assert {test.outcome for test in whole.tests} == {"passed", "failed"}
+    assert whole.workloads[0].time_verdict(Timer.DEVICE).status is Status.REGRESSED
 
 
 def test_both_reports_of_a_failed_teardown_are_kept() -> None:
     twice = (ended("one"), ended("one", "failed"))
-    (whole,) = merge([part("one", tests=twice), part("two", second=1)])
+    whole = join([part("one", tests=twice), part("two", second=1)])
     assert whole.tests == (*twice, ended("two"))
 
 
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
-    [(0, 0, 0), (0, 1, 1), (1, 2, 2), (2, 3, 3), (4, 1, 1), (0, 4, 4), (5, 0, 0), (5, 5, 5), (5, 4, 4), (77, 1, 1)],
+    [(0, 0, 0), (0, 1, 1), (1, 2, 2), (2, 3, 3), (5, 0, 0), (5, 5, 5), (5, 1, 1)],
 )
 def test_exit_status_is_the_worst(first: int, second: int, expected: int) -> None:
-    (whole,) = merge([part("one", exit_status=first), part("two", second=1, exit_status=second)])
+    whole = join([part("one", exit_status=first), part("two", second=1, exit_status=second)])
     assert whole.exit_status == expected
 
 
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
-        ("--perf-shard 1/2", "--perf-shard=2/2", ""),
-        ("--perf-shard=1/3", "--perf-shard=3/3", "--perf-shard 1/3 --perf-shard 3/3"),
-        ("--perf-shard=2/2", "", ""),
+        ("--perf-shard 1/2", "--perf-shard=2/2", "--perf-shard 1/2 --perf-shard=2/2"),
+        ("-k mlp", "--perf-shard 3/3", "-k mlp --perf-shard=3/3"),
+        ("--perf-shard=2/2", "--perf-shard=2/2", "--perf-shard=2/2"),
         ("-k mlp", "", "-k mlp"),
     ],
 )
-def test_arguments_name_shards_unless_all_are_there(first: str, second: str, expected: str) -> None:
+def test_arguments_name_every_shard(first: str, second: str, expected: str) -> None:
     asked = [("perf", *text.split()) for text in (first, second)]
-    (whole,) = merge([part("one", arguments=asked[0]), part("two", second=1, arguments=asked[1])])
+    whole = join([part("one", arguments=asked[0]), part("two", second=1, arguments=asked[1])])
     assert whole.arguments == ("perf", *expected.split())
 
 
 @st.composite
 def some_part(draw: st.DrawFn, second: int) -> Results:
-    gpu = draw(st.sampled_from([*GPUS, None]))
+    gpu = draw(st.sampled_from(GPUS))
     names = draw(st.lists(st.sampled_from(NAMES), unique=True, min_size=0, max_size=3))
     nothing = draw(st.integers(0, 5)) == 0
     told: list[WorkloadResult] = []
@@ -166,18 +154,16 @@ def some_part(draw: st.DrawFn, second: int) -> Results:
             invalid = verdict(Status.INVALID, "measurement", f"at {second}", workload=name)
             told.append(workload(invalid, name=name, run=None))
         else:
-            told.append(
-                measured(name, status, gpu=gpu, headline=f"at {second}", subject="GPU time" if gpu else "CPU time")
-            )
+            told.append(measured(name, status, gpu=gpu, headline=f"at {second}"))
     changes: dict[str, Any] = {
         "host": draw(st.sampled_from(["node1", "node2", ""])),
-        "commit": draw(st.sampled_from([None, "aaaa", "aaaa+", "bbbb"])),
+        "commit": draw(st.sampled_from([None, "aaaa", "aaaa+"])),
         "exit_status": draw(st.sampled_from([0, 1, 2, 5])),
         "tests": tuple(ended(name, draw(st.sampled_from(["passed", "failed"]))) for name in names),
         "arguments": draw(st.sampled_from([("perf",), ("perf", "--perf-shard=1/2"), ("perf", "--perf-shard=2/2")])),
         "seconds": draw(st.sampled_from([-1.0, 0.5, 33.25])),
     }
-    kind = CPU if gpu is None else fingerprint(driver=draw(st.sampled_from(["580", "590"])))
+    kind = fingerprint(driver=draw(st.sampled_from(["580", "590"])))
     return part(*told, gpu=gpu, second=second, fingerprint=None if nothing else kind, **changes)
 
 
@@ -188,37 +174,28 @@ def some_parts(draw: st.DrawFn) -> list[Results]:
 
 @settings(max_examples=100, deadline=None)
 @given(some_parts(), st.randoms())
-def test_merge_is_idempotent_and_ignores_order(parts: list[Results], chance: random.Random) -> None:
-    merged = merge(parts)
+def test_join_ignores_order(parts: list[Results], chance: random.Random) -> None:
+    whole = join(parts)
     shuffled = list(parts)
     chance.shuffle(shuffled)
-    assert merge(shuffled) == merge(merged) == merged
-    assert [decode_results(encode_results(one), where="x") for one in merged] == merged
+    assert join(shuffled) == join([whole]) == whole
+    assert decode_results(encode_results(whole), where="x") == whole
 
 
 @settings(max_examples=100, deadline=None)
 @given(some_parts())
-def test_merge_loses_no_run_test_or_failure(parts: list[Results]) -> None:
-    def runs(some: list[Results]) -> set[tuple[str, str | None]]:
-        return {(each.id, each.run.gpu) for one in some for each in one.workloads if each.run is not None}
+def test_join_loses_no_workload_test_or_failure(parts: list[Results]) -> None:
+    def runs(some: list[Results]) -> set[str]:
+        return {run.workload for one in some for run in one.runs}
 
-    def nodes(some: list[Results], outcomes: tuple[str, ...] = ("passed", "failed")) -> set[str]:
-        return {test.node for one in some for test in one.tests if test.outcome in outcomes}
+    def tests(some: list[Results]) -> set[TestResult]:
+        return {test for one in some for test in one.tests}
 
-    merged = merge(parts)
-    warnings = "\n".join(warning for one in merged for warning in one.warnings)
-    assert (runs(merged), nodes(merged)) == (runs(parts), nodes(parts))
-    assert all(len({each.id for each in one.workloads}) == len(one.workloads) for one in merged)
-    replaced = nodes(parts, ("failed",)) - nodes(merged, ("failed",))
-    assert all(f"{node} failed, and did not in a later part" in warnings for node in replaced)
-    kept = {each.headline for one in merged for told in one.workloads for each in told.verdicts if each.status.fails}
-    failures = {  # the last of each workload and subject
-        (told.id, each.subject): each.headline
-        for one in parts
-        for told in one.workloads
-        for each in told.verdicts
-        if each.status.fails
-    }
-    assert all(headline in kept or f"({headline})" in warnings for headline in failures.values())
-    worst = max((one.exit_status for one in parts if one.exit_status in (1, 2)), default=0)
-    assert worst in {0, *(one.exit_status for one in merged)}
+    def failures(some: list[Results]) -> set[tuple[str, str, str]]:
+        told = [(each.id, verdict) for one in some for each in one.workloads for verdict in each.verdicts]
+        return {(name, each.subject, each.headline) for name, each in told if each.status.fails}
+
+    whole = join(parts)
+    assert (runs([whole]), tests([whole]), failures([whole])) == (runs(parts), tests(parts), failures(parts))
+    assert len({each.id for each in whole.workloads}) == len(whole.workloads)
+    assert whole.exit_status >= max((one.exit_status for one in parts if one.exit_status in (1, 2)), default=0)

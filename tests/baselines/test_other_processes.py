@@ -126,7 +126,7 @@ def test_lock_of_another_process_is_named(store: BaselineStore, monkeypatch: pyt
         ):
             pytest.fail("the lock was taken twice")
         assert time.monotonic() - started < 5
-    assert caught.value.where == str(store.root)
+    assert caught.value.where == str(store.root / ".update.lock")
     # Not to delete the file: another update would take a new one, beside the one that is still held.
     assert caught.value.next_command == f"fuser -v {store.root / '.update.lock'}   (which process holds it?)"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from hashlib import sha256
 from html.parser import HTMLParser
@@ -46,12 +45,11 @@ def test_pattern_shows_details(history: History) -> None:
     history.add(*year())
     code, out, _ = history.show("slow")
     lines = out.splitlines()
-    assert (code, [line.split()[-1] for line in lines[1:4]]) == (0, ["workload", "slow", "slow"])
-    assert lines[4].startswith(f"  GPU {HERE}: 40 runs, 2026-01-05 to 2026-02-13, last 2")
+    assert (code, [line.split()[-1] for line in lines[1:3]], lines[4]) == (0, ["workload", "slow"], "workload slow")
+    assert lines[5].startswith(f"  GPU {HERE}: 40 runs, 2026-01-05 to 2026-02-13, last 2")
     assert f"    2026-01-25  GPU {HERE}  driver 580.1 -> 585.1" in lines
-    assert "  Verdicts:" in lines
     change = r"    2026-01-25  GPU {}  PASS -> REGRESSED, commit 0+ -> 0+: slower"
-    text = re.sub(r"\n {6}", " ", out)
+    text = re.sub(r"\n {8}", " ", out)
     assert all(re.search(change.format(gpu), text) for gpu in (HERE, ELSEWHERE))
     assert max(map(len, lines)) <= 80
 
@@ -69,25 +67,25 @@ def test_other_kernels_and_a_returning_verdict_are_named(history: History) -> No
     assert f"    2026-01-08  GPU {HERE}  other kernels" in out
 
 
-def test_pattern_is_a_glob_or_a_part_of_an_id(history: History) -> None:
+def test_pattern_is_a_part_of_an_id(history: History) -> None:
     history.add(night(0, timed(name="mlp-eager"), timed(name="mlp-liger"), timed(name="norm")))
     for patterns, expected in {
         (): ["mlp-eager", "mlp-liger", "norm"],
         ("lp",): ["mlp-eager", "mlp-liger"],
         ("mlp-*",): ["mlp-eager", "mlp-liger"],
-        ("liger", "no*"): ["mlp-liger", "norm"],
-        ("lp*",): [],
-        ("'; DROP TABLE rows; --",): [],
+        ("liger", "no?m"): ["mlp-liger", "norm"],
+        ("lp-*z",): [],
     }.items():
         assert [name for _, name in rows(history.show(*patterns)[1])] == expected
 
 
-def test_since_leaves_out_earlier_runs(history: History) -> None:
+def test_folder_of_a_month_is_a_history(history: History) -> None:
     for number in (40, 3, 7):
         history.add(night(number, timed()))
-    assert "2 runs, 2026-01-12 to 2026-02-14" in history.show("mlp", "--since", "2026-01-12")[1]
-    code, out, _ = history.show("--since", "2026-11-01")
-    assert (code, out) == (1, "no workload to show: 0 files of the history read\n")
+    history.location = str(history.root / "2026" / "01")
+    assert "2 runs, 2026-01-08 to 2026-01-12" in history.show("mlp")[1]
+    code, out, _ = history.show("norm")
+    assert (code, out) == (1, "no workload to show\n")
 
 
 def test_kinds_of_machine_are_apart(history: History) -> None:
@@ -135,7 +133,7 @@ def test_page_is_self_contained(history: History, tmp_path: Path) -> None:
     assert (code, err) == (0, f"written: {tmp_path / 'x.html'}\n")
     assert sum(tag == "polyline" for tag, _ in page.tags) == 4  # two GPUs, and the baseline of each
     assert sum(tag == "circle" for tag, _ in page.tags) == 80
-    assert [found["class"] for tag, found in page.tags if tag == "line"][-2:] == ["upgrade", "verdict"]
+    assert [found["class"] for tag, found in page.tags if tag == "line"][-4:] == ["upgrade"] * 2 + ["verdict"] * 2
     assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
     assert "http" not in page.text.replace("http-equiv", "")
     assert "default-src 'none'" in page.text.replace("&#39;", "'")
@@ -162,31 +160,28 @@ def test_equal_times_of_one_run_are_one_night(history: History) -> None:
     assert ("1 run," in out, not_shown(out)) == (True, [])
 
 
-def test_invalid_times_are_counted_and_not_shown(history: History) -> None:
+def test_invalid_times_are_not_shown(history: History) -> None:
     spoiled = workload(verdict(Status.INVALID, headline="throttled"), run=run(device=(999.0,)))
     nothing = results(workload(verdict(Status.INVALID), run=None), fingerprint=None, gpu=None)
     history.add(night(0, timed()), night(1, spoiled))
     assert "-unknown-" in history.add(nothing)[1]
     out = history.show("mlp")[1]
-    assert ("1 run," in out, not_shown(out)) == (True, ["1 time whose verdict is INVALID"])
+    assert ("1 run," in out, not_shown(out)) == (True, [])
 
 
 def test_foreign_files_are_named_then_counted(history: History) -> None:
     key = history.add(night(0, timed()))[1].removeprefix("added: ").strip()
-    (history.root / key).rename(history.root / key.replace(".v2.", ".v3."))
-    for name in (".hidden", "2026/results.json", *(f"{number:02}\x1b.txt" for number in range(14))):
+    newer = key.replace(".v2.", ".v3.")
+    (history.root / key).rename(history.root / newer)
+    for name in (".hidden", "notes.txt", *(f"{number:02}\x1b.json" for number in range(14))):
         (history.root / name).write_text("{}")
     code, out, _ = history.show()
-    assert (code, out.splitlines()[0]) == (1, "no workload to show: 0 files of the history read")
-    assert not_shown(out)[0] == "00\\x1b.txt: not a file of a history"
-    assert out.splitlines()[-1] == "and 4 more"
-    for path in history.root.glob("*.txt"):
+    assert (code, out.splitlines()[0]) == (1, "no workload to show")
+    assert not_shown(out)[0] == "00\\x1b.json: not a file of a history of schema 2"
+    assert out.splitlines()[-1] == "and 3 more"
+    for path in history.root.glob("*.json"):
         path.unlink()
-    newer = key.replace(".v2.", ".v3.")
-    assert sorted(not_shown(history.show()[1])) == [
-        f"{newer}: has schema 3; this version of kernelgauge reads 1 and 2",
-        "2026/results.json: not a file of a history",
-    ]
+    assert [each.split()[0] for each in not_shown(history.show()[1])] == [f"{newer}:"]
 
 
 def test_damaged_file_is_named(history: History) -> None:
@@ -195,7 +190,7 @@ def test_damaged_file_is_named(history: History) -> None:
     for content in (b"", whole[:100], whole[:-1], whole.replace(b"205.0", b"105.0")):
         (history.root / key).write_bytes(content)
         code, out, _ = history.show()
-        assert (code, "digest differs" in not_shown(out)[0]) == (1, True)
+        assert (code, "its content changed" in out.replace("\n    ", " ")) == (1, True)
 
 
 def forge(history: History, change: dict[str, Any], timer: dict[str, Any] | None = None) -> None:
@@ -222,44 +217,13 @@ def test_forged_column_is_named(history: History, change: dict[str, Any]) -> Non
     history.add(night(0, timed()))
     forge(history, change)
     code, out, _ = history.show()
-    assert (code, "it cannot be read: " in not_shown(out)[0]) == (1, True)
-
-
-def test_schema_1_is_read_and_newer_schema_counts(history: History) -> None:
-    key = history.add(night(0, timed(name="a")))[1].removeprefix("added: ").strip()
-    told = history.entries()[key]
-    for name in ("kernels", "configuration", "gemm_us", "gemm_kernel", "copy_us", "copy_kernel"):
-        del told["rows"][name]
-    for timer in ("device_time", "end_to_end", "host_dispatch"):
-        for name in ("low", "high", "host_us"):
-            del told["rows"][timer][name]
-    told["rows"]["device_time"]["mean_us"] = [204.0]
-    content = json.dumps(told | {"schema_version": 1}).encode()
-    stamp, gpu, _ = Path(key).name.split("-")
-    (history.root / f"{stamp}-{gpu}-{sha256(content).hexdigest()[:16]}.v1.json").write_bytes(content)
-    assert rows(history.show()[1]) == [("205.0", "a")]
-    (history.root / key).unlink()
-    assert rows(history.show()[1]) == [("204.0", "a")]
+    assert (code, "- at `$." in not_shown(out.replace("\n    ", " "))[0]) == (1, True)
 
 
 def test_missing_history_is_an_error(history: History) -> None:
     code, out, err = history.show()
-    assert (code, out, "there is no such folder" in err) == (2, "", True)
+    assert (code, out, "there is no file of a history" in err) == (2, "", True)
     assert "kernelgauge history add RESULTS --to HISTORY" in err
-
-
-def test_folder_that_cannot_be_listed_is_an_error(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    history.add(night(0, timed()))
-    real = os.scandir
-
-    def scandir(path: Any) -> Any:
-        if Path(path).name == "01":
-            raise PermissionError(13, "Permission denied", str(path))
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    code, out, err = history.show()
-    assert (code, out, "Permission denied" in err) == (2, "", True)
 
 
 def test_object_that_stands_for_a_folder_is_not_a_file(history: History) -> None:
@@ -279,7 +243,6 @@ def test_object_that_stands_for_a_folder_is_not_a_file(history: History) -> None
         ("grow x", "invalid choice: 'grow'"),
         ("add x", "--to"),
         ("show", "HISTORY"),
-        ("show x --since yesterday", "--since: a date such as 2026-11-01, got 'yesterday'"),
         ("show x --timer gpu", "--timer: invalid choice: 'gpu'"),
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 
 from kernelgauge.report.html import html
 from kernelgauge.report.trend import trend_html
-from kernelgauge.results.history import add_to_history, read_trends
+from kernelgauge.results.history import add_to_history, read_nights
 from tests.history.nights import year
 
 from .pages import HOSTILE, everything, regressed, results, several, workload
@@ -130,7 +130,7 @@ def trend(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for one in year(nights=10):
         add_to_history(one, str(folder))
     path = folder / "trend.html"
-    path.write_text(trend_html(read_trends(str(folder))))
+    path.write_text(trend_html(*read_nights(str(folder))))
     return path
 
 

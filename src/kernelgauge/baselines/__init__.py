@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from ..errors import BaselineError, StorageError
 from ..judge.baseline import Baseline, decode_baseline, encode_baseline
 from ..judge.review import Action, PlannedChange
-from ..results.files import LONGEST_NAME, is_file_name, slug, unwritable, who_holds, write_files
+from ..results.files import LONGEST_NAME, Lock, is_file_name, slug, write_files
 
 __all__ = ["BaselineStore"]
 
@@ -72,16 +70,9 @@ class BaselineStore:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the update lock, across processes. Raises `StorageError` if another update holds it for too long."""
-        path = self.root / ".update.lock"
-        lock = FileLock(path, timeout=_LOCK_TIMEOUT_SECONDS)
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
-        except Timeout as error:
-            what = "another update of these baselines is running"
-            raise StorageError(what, where=str(self.root), next_command=who_holds(path)) from error
-        except OSError as error:
-            raise unwritable(self.root, error) from error
+        reason = "another update of these baselines is running"
+        lock = Lock(self.root / ".update.lock", reason, patience_s=_LOCK_TIMEOUT_SECONDS)
+        lock.hold()
         try:
             yield
         finally:

@@ -136,7 +136,7 @@ class Session:
         if device.gpu is None:  # a torch without CUDA beside a driver
             self._gpu_lock.release()
         else:  # without NVML, or with other numbers than CUDA's
-            self._gpu_lock.hold_only(device.gpu, self.waiting)
+            self._gpu_lock.hold(device.gpu, self.waiting)
         return device
 
     @cached_property

@@ -22,9 +22,9 @@ import pytest
 from ..errors import KernelgaugeError, ResultsError
 from ..judge import MEASUREMENT, Status, Verdict
 from ..measure.nvml import VISIBLE, visible_gpus
-from ..results import NAME, Results, TestResult, read_results, started
+from ..results import NAME, Results, TestResult, read_results
 from ..results.files import write_atomically
-from ..results.merge import copy_traces, join, with_trace_prefix
+from ..results.merge import copy_traces, join, with_traces_in
 from .fixtures import skip_or_fail
 from .options import Options, WorkerPlace
 from .session import Session
@@ -361,18 +361,10 @@ def gather(session: Session) -> Results | None:
             session.warnings.append(
                 f"worker {path.parent.name} was in the tests of {path.read_text()} when the run ended"
             )
-    parts = sorted(_parts(session, folders), key=started)
+    parts = list(_parts(session, folders))
     if not parts:
         return None
-    devices = sorted({part.fingerprint.device for part in parts if part.fingerprint is not None})
-    if len(devices) > 1:
-        raise ResultsError(
-            "the workers measured on GPUs of several models",
-            got=", ".join(devices),
-            expected="GPUs of one model (CUDA_VISIBLE_DEVICES names them)",
-            next_command=f"kernelgauge merge {folder} --to DIR   (makes a report of each)",
-        )
-    results = copy_traces(join(parts), folders, session.artifacts.folder)
+    results = copy_traces(join(parts), session.artifacts.folder)
     crashed = [_of_its_workload(test, results) for test in session.tests]
     nodes = {test.node for test in crashed}
     return msgspec.structs.replace(
@@ -394,12 +386,12 @@ def _of_its_workload(test: TestResult, results: Results) -> TestResult:
 
 
 def _parts(session: Session, folders: Sequence[Path]) -> Iterator[Results]:
-    """Yield each worker's results, with the number of its folder before the paths of its traces."""
-    for number, folder in enumerate(folders):
+    """Yield each worker's results, with the paths of its traces in its folder."""
+    for folder in folders:
         try:
             part = read_results(folder / NAME)
         except ResultsError as error:
             session.warnings.append(f"{folder.name}: {error.one_line}")
             session.pytest.exitstatus = session.pytest.exitstatus or 1  # what it measured is lost
             continue
-        yield with_trace_prefix(part, f"{number}/")
+        yield with_traces_in(part, str(folder))

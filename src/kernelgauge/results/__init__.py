@@ -8,19 +8,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from gzip import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from ..errors import ResultsError, StorageError, printable
 from ..judge import Baseline, Limits, Status, Verdict, worst
 from ..run import Fingerprint, Run, Timer
-from .files import slug, write_atomically
+from .files import write_atomically
 
 if TYPE_CHECKING:
     from ..workload import Workload
@@ -35,8 +33,6 @@ __all__ = [
     "decode_results",
     "encode_results",
     "find_results",
-    "folder_name",
-    "folder_names",
     "moment",
     "read_results",
     "revision",
@@ -44,7 +40,7 @@ __all__ = [
 ]
 
 NAME = "results.json"
-SCHEMA_VERSION = 2  # version 1 is read as well: it has no subjects of tests, and no gates
+SCHEMA_VERSION: Final = 2
 _GIT_TIMEOUT_S = 5.0  # a working tree on a slow network file system: then its commit is not known
 _CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
 
@@ -111,7 +107,7 @@ class WorkloadResult(msgspec.Struct, frozen=True):
 class Results(msgspec.Struct, frozen=True):
     """The results of one run of pytest. Times are UTC, as ISO 8601."""
 
-    schema_version: int
+    schema_version: Literal[2]
     kernelgauge: str  # its version
     started_at: str
     seconds: float
@@ -164,8 +160,7 @@ class Results(msgspec.Struct, frozen=True):
 def moment(text: str) -> datetime:
     """Parse an ISO 8601 timestamp, and return it in UTC. An invalid one is the earliest time there is."""
     try:
-        read = datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
-        return read.astimezone(timezone.utc) if read.tzinfo else read.replace(tzinfo=timezone.utc)
+        return datetime.fromisoformat(text).astimezone(timezone.utc)
     except (ValueError, OverflowError):
         return datetime.min.replace(tzinfo=timezone.utc)
 
@@ -174,26 +169,7 @@ def started(results: Results) -> datetime:
     return moment(results.started_at)
 
 
-def folder_names(several: Sequence[Results]) -> list[str]:
-    """Return a folder's name for the results of each machine; "" for the only one."""
-    if len(several) == 1:
-        return [""]
-    names = [folder_name(results) for results in several]
-    twins = [names[:place].count(name) for place, name in enumerate(names)]
-    return [f"{name}--{before + 1}" if before else name for name, before in zip(names, twins, strict=True)]
-
-
-def folder_name(results: Results) -> str:
-    """Return the folder's name for results among those of several machines."""
-    device = results.fingerprint.device if results.fingerprint is not None else "nothing measured"
-    return slug(" ".join([device, results.gpu or results.host]))[:100]
-
-
 # -- JSON -------------------------------------------------------------------------------------------------------------
-
-
-class _Header(msgspec.Struct):
-    schema_version: int
 
 
 def encode_results(results: Results) -> bytes:
@@ -201,63 +177,21 @@ def encode_results(results: Results) -> bytes:
 
 
 def decode_results(content: bytes, *, where: str) -> Results:
-    """Parse results, of schema 1 too. Raises `ResultsError` for anything else."""
-    expected = f"results of kernelgauge, schema_version {SCHEMA_VERSION}"
+    """Parse results. Raises `ResultsError` for anything else, and for those of another schema."""
     try:
-        version = msgspec.json.decode(content, type=_Header).schema_version
-        if version in (1, SCHEMA_VERSION):
-            is_old = version == 1
-            read = _of_schema_1(msgspec.json.decode(content)) if is_old else msgspec.json.decode(content, type=Results)
-            return _with_new_subjects(read)
+        return msgspec.json.decode(content, type=Results)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        got = "an empty file" if not content.strip() else str(error)
-        raise ResultsError("the results cannot be read", where=where, got=got, expected=expected) from error
-    raise ResultsError(
-        f"the results were written by {'a newer' if version > SCHEMA_VERSION else 'another'} version of kernelgauge",
-        where=f"{where}, field schema_version",
-        got=str(version),
-        expected=str(SCHEMA_VERSION),
-        next_command="pip install --upgrade kernelgauge" if version > SCHEMA_VERSION else None,
+        raise _unreadable(where, str(error) if content.strip() else "an empty file") from error
+
+
+def _unreadable(where: str, got: str) -> ResultsError:
+    return ResultsError(
+        "the results cannot be read",
+        where=where,
+        got=printable(got),
+        expected=f"what a run leaves in reports/latest/results.json, schema_version {SCHEMA_VERSION}",
+        next_command="pytest perf",
     )
-
-
-def _of_schema_1(document: Any) -> Results:
-    """Convert results of schema 1. A test has the subject of the verdict that it printed."""
-    for workload in document.get("workloads", ()):
-        workload["limits"] = {"sensitivity": workload.pop("sensitivity", {})}
-    results = msgspec.convert(document | {"schema_version": SCHEMA_VERSION}, Results)
-    printed = {
-        (workload.id, str(verdict).partition("\n")[0]): verdict.subject
-        for workload in results.workloads
-        for verdict in workload.verdicts
-    }
-    tests = (
-        msgspec.structs.replace(
-            test, subject=printed.get((test.workload or "", test.said.lstrip("\n").partition("\n")[0]))
-        )
-        for test in results.tests
-    )
-    return msgspec.structs.replace(results, tests=tuple(tests))
-
-
-def _with_new_subjects(results: Results) -> Results:
-    """Return the results with the subjects of today: a GPU time was called a device time, and a CPU time a GPU time."""
-    label = Timer.DEVICE.label if results.fingerprint is None else Timer.DEVICE.label_on(results.fingerprint)
-    old = ("device time", *Timer.DEVICE.labels)
-
-    def renamed(verdict: Verdict) -> Verdict:
-        if verdict.subject not in old:
-            return verdict
-        return replace(verdict, subject=label, headline=verdict.headline.replace(verdict.subject, label))
-
-    workloads = [
-        msgspec.structs.replace(workload, verdicts=tuple(map(renamed, workload.verdicts)))
-        for workload in results.workloads
-    ]
-    tests = [
-        msgspec.structs.replace(test, subject=label if test.subject in old else test.subject) for test in results.tests
-    ]
-    return msgspec.structs.replace(results, workloads=tuple(workloads), tests=tuple(tests))
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
@@ -286,45 +220,26 @@ def read_results(path: Path) -> Results:
     try:
         content = path.read_bytes()
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
-        raise ResultsError(
-            "the results cannot be read",
-            where=where,
-            got="there is no such file" if isinstance(error, FileNotFoundError) else printable(str(error)),
-            expected="the results.json that a run has left, such as reports/latest/results.json",
-            next_command="pytest perf",
-        ) from error
+        raise _unreadable(where, str(error)) from error
     return decode_results(content, where=where)
 
 
 # -- the folder -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Artifacts:
-    """The folder of a run's results, reports, traces and their tables."""
+    """The folder of a run's results, reports, traces and their tables.
 
-    folder: Path
+    `workers`: what the workers of pytest-xdist leave until it is brought together, in a folder like this one for each.
+    """
 
-    @property
-    def traces(self) -> Path:
-        return self.folder / "traces"
-
-    @property
-    def results(self) -> Path:
-        return self.folder / NAME
-
-    @property
-    def markdown(self) -> Path:
-        return self.folder / "report.md"
-
-    @property
-    def html(self) -> Path:
-        return self.folder / "report.html"
-
-    @property
-    def workers(self) -> Path:
-        """What the workers of pytest-xdist leave until it is brought together: a folder like this one for each."""
-        return self.folder / "workers"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.results = folder / NAME
+        self.markdown = folder / "report.md"
+        self.html = folder / "report.html"
+        self.traces = folder / "traces"
+        self.workers = folder / "workers"
 
     def of_worker(self, identifier: str) -> Artifacts:
         return Artifacts(self.workers / identifier)
@@ -333,19 +248,15 @@ class Artifacts:
         return self.traces / f"{workload.id}.json.gz"
 
     def prepare(self) -> None:
-        """Find out whether the folder can be written. Raises `StorageError`."""
-        write_atomically(self.folder / ".writable", b"")
-        (self.folder / ".writable").unlink(missing_ok=True)
-        _remove(shutil.rmtree, self.workers)  # parts of a run that was killed: they would be gathered with this one's
+        """Remove the parts of a run that was killed: they would be gathered with this one's. Raises `StorageError`."""
+        _remove(self.workers)
 
     def empty(self) -> None:
         """Remove what another run has left: it would pass for this one's. Raises `StorageError`.
 
         Whatever else somebody keeps in the folder stays.
         """
-        _remove(shutil.rmtree, self.traces)
-        for path in (self.results, self.markdown, self.html):
-            _remove(Path.unlink, path)
+        _remove(self.traces, self.results, self.markdown, self.html)
 
     def write(self, workload: Workload, trace_json: bytes, table: str) -> None:
         """Write the trace of a workload and its table. Raises `StorageError` if it cannot be written."""
@@ -353,14 +264,15 @@ class Artifacts:
         write_atomically(self.traces / f"{workload.id}.txt", table.encode())
 
 
-def _remove(how: Callable[[Path], object], path: Path) -> None:
-    """Remove what another run has left. Raises `StorageError`."""
-    try:
-        how(path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise StorageError("cannot remove what another run has left", where=str(path), got=str(error)) from error
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        try:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError("cannot remove what another run has left", where=str(path), got=str(error)) from error
 
 
 def revision(folder: Path) -> str | None:
@@ -368,26 +280,16 @@ def revision(folder: Path) -> str | None:
 
     Git's own answer, with git's own rules about whose repositories it trusts.
     """
-    commit = _git(folder, "rev-parse", "--verify", "HEAD")
-    if not commit:
-        return None
-    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    if changes is None:  # no answer is no clean tree
-        return None
-    return f"{commit}+" if changes else commit
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
+    describe = ["describe", "--always", "--exclude=*", "--abbrev=64", "--dirty=+"]  # no tag, and all digits
     try:
         done = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+            ["git", "--no-optional-locks", "-C", str(folder), *describe],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            errors="replace",
             timeout=_GIT_TIMEOUT_S,
-            check=False,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return done.stdout.strip()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ..errors import MeasurementError, StorageError
+from ..errors import StorageError
 
 __all__ = [
     "LOCKS",
@@ -20,10 +20,10 @@ __all__ = [
     "WAITING",
     "FolderLock",
     "GpuLock",
+    "Lock",
     "is_file_name",
     "slug",
     "unwritable",
-    "who_holds",
     "write_atomically",
     "write_files",
 ]
@@ -82,13 +82,14 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
                 os.unlink(temporary)
 
 
-def unwritable(path: Path, error: OSError) -> StorageError:
+def unwritable(path: Path, error: OSError, *, elsewhere: str | None = None) -> StorageError:
+    """Return the error of a file that cannot be written. `elsewhere`: the command that writes to another place."""
     return StorageError(
         "cannot write",
         where=str(path),
         got=str(error),
         expected="a folder that can be written",
-        next_command=f"ls -ld {path} {path.parent}; df -h {path.parent}   (who may write there? is there room?)",
+        next_command=elsewhere or f"ls -ld {path} {path.parent}; df -h {path.parent}   (who may write? is there room?)",
     )
 
 
@@ -101,104 +102,76 @@ _POLL_S = 0.2
 _SAY_EVERY_S = 60.0
 
 
-class GpuLock:
-    """Held until `release`, or until the process ends, however it ends: the system frees it then."""
+class Lock:
+    """A lock file. Held until `release`, or until the process ends, however it ends: the system frees it then.
 
-    def __init__(self, folder: Path | None = None, *, patience_s: float = _PATIENCE_S) -> None:
-        # /tmp, and not the user's own folder: other users time on the same GPUs.
-        self._folder = folder or Path(os.environ.get(LOCKS) or tempfile.gettempdir())
+    Args:
+        reason: why somebody else holds it, for whoever waits.
+        elsewhere: the command to run where there can be no lock.
+    """
+
+    def __init__(self, path: Path, reason: str, *, elsewhere: str | None = None, patience_s: float) -> None:
+        self.path = path
+        self._reason = reason
+        self._elsewhere = elsewhere
         self._patience_s = patience_s
-        self._held: dict[str, FileLock] = {}
-        self._given_up: set[str] = set()  # the next test must not wait another hour
-
-    def hold(self, gpu: str, waiting: Callable[[str], None] = lambda _: None) -> None:
-        """Wait until nobody else holds this GPU, given by its digest. Held already: nothing happens.
-
-        Raises `MeasurementError` after an hour, `StorageError` where there can be no lock.
-        """
-        if gpu in self._held:
-            return
-        path = self._folder / f"kernelgauge-gpu-{gpu}.lock"
         # Readable and writable for all: whoever comes first makes the file, others must be able to lock it.
-        lock = FileLock(path, mode=0o666, poll_interval=_POLL_S)
-        reason = f"another run times on GPU {gpu}"
-        try:
-            is_held = gpu not in self._given_up and _acquire(lock, self._patience_s, reason, waiting)
-        except OSError as error:
-            raise StorageError(
-                "the GPU cannot be locked",
-                where=str(path),
-                got=str(error),
-                expected="a folder for lock files that every user of the GPU can write",
-                next_command=f"{LOCKS}=DIR pytest perf   (the same DIR for all who use the GPU)",
-            ) from error
-        if not is_held:
-            self._given_up.add(gpu)
-            raise MeasurementError(
-                f"timed out after {self._patience_s:g} s waiting for the GPU lock",
-                where=str(path),
-                got="another run of kernelgauge holds it",
-                expected="one run at a time on a GPU",
-                next_command=who_holds(path),
-            )
-        self._held[gpu] = lock
-
-    def hold_only(self, gpu: str, waiting: Callable[[str], None] = lambda _: None) -> None:
-        """Hold this GPU and release all others first: two runs that each wait for the other's GPU would wait for ever."""
-        if gpu not in self._held:
-            self.release()
-        self.hold(gpu, waiting)
-
-    def release(self) -> None:
-        while self._held:
-            _, lock = self._held.popitem()
-            lock.release()
-
-
-class FolderLock:
-    """On a folder of reports: two runs that write there at once would mix what they found. Held like `GpuLock`."""
-
-    def __init__(self, folder: Path, *, patience_s: float = _PATIENCE_S) -> None:
-        self._folder = folder
-        self._patience_s = patience_s
-        self._lock = FileLock(folder / ".lock", poll_interval=_POLL_S)
+        self._lock = FileLock(path, mode=0o666, poll_interval=_POLL_S)
 
     def hold(self, waiting: Callable[[str], None] = lambda _: None) -> None:
-        """Wait until no other run writes there. Raises `StorageError` after an hour, or where there can be no lock."""
-        reason = f"another run writes to {self._folder}; -o kernelgauge_reports=DIR writes elsewhere"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            if self._lock.is_locked or _acquire(self._lock, self._patience_s, reason, waiting):
-                return
-            got = f"another run holds .lock for more than {self._patience_s:g} s"
-        except OSError as error:
-            got = str(error)
-        raise StorageError(
-            "cannot write",
-            where=str(self._folder),
-            got=got,
-            expected="a folder that can be written, by one run at a time",
-            next_command="pytest perf -o kernelgauge_reports=DIR   (writes elsewhere)",
-        )
+        """Wait until nobody else holds it, and say why: at once, then every minute. Held already: nothing happens.
+
+        Raises `StorageError` if it is not free in time, or where there can be no lock.
+        """
+        started, waited = time.monotonic(), 0.0
+        while not self._lock.is_locked:
+            try:
+                self._lock.acquire(timeout=min(_SAY_EVERY_S if waited else 0.0, max(0.0, self._patience_s - waited)))
+            except Timeout as error:
+                waited = time.monotonic() - started
+                if waited < self._patience_s:
+                    waiting(f"{self._reason}: waiting for it ({waited:.0f} s so far)")
+                    continue
+                what = f"timed out after {self._patience_s:g} s: {self._reason}"
+                self._patience_s = 0.0  # the next test must not wait another hour
+                # Deleting the file would let two runs hold it.
+                command = f"fuser -v {self.path}   (which process holds it?)"
+                raise StorageError(what, where=str(self.path), next_command=command) from error
+            except OSError as error:
+                raise unwritable(self.path.parent, error, elsewhere=self._elsewhere) from error
 
     def release(self) -> None:
         self._lock.release()
 
 
-def who_holds(path: Path) -> str:
-    """Return the next command where a lock is held for too long. Deleting the file would let two runs hold it."""
-    return f"fuser -v {path}   (which process holds it?)"
+class GpuLock:
+    """On one GPU at a time: two runs that each wait for the other's second GPU would wait for ever."""
+
+    def __init__(self, folder: Path | None = None, *, patience_s: float = _PATIENCE_S) -> None:
+        # /tmp, and not the user's own folder: other users time on the same GPUs.
+        self._folder = folder or Path(os.environ.get(LOCKS) or tempfile.gettempdir())
+        self._patience_s = patience_s
+        self._lock: Lock | None = None
+
+    def hold(self, gpu: str, waiting: Callable[[str], None] = lambda _: None) -> None:
+        """Hold this GPU, given by its digest, and no other. Raises `StorageError` after an hour, or as `Lock.hold`."""
+        path = self._folder / f"kernelgauge-gpu-{gpu}.lock"
+        if self._lock is None or self._lock.path != path:
+            self.release()
+            elsewhere = f"{LOCKS}=DIR pytest perf   (the same DIR for all who use the GPU)"
+            reason = f"another run times on GPU {gpu}"
+            self._lock = Lock(path, reason, elsewhere=elsewhere, patience_s=self._patience_s)
+        self._lock.hold(waiting)
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
 
-def _acquire(lock: FileLock, patience_s: float, reason: str, waiting: Callable[[str], None]) -> bool:
-    """Return whether the lock was free in time. Say why it is waited for, at once and then every minute."""
-    started, waited = time.monotonic(), 0.0
-    while True:
-        try:
-            lock.acquire(timeout=min(_SAY_EVERY_S if waited else 0.0, max(0.0, patience_s - waited)))
-            return True
-        except Timeout:
-            waited = time.monotonic() - started
-            if waited >= patience_s:
-                return False
-            waiting(f"{reason}: waiting for it ({waited:.0f} s so far)")
+class FolderLock(Lock):
+    """On a folder of reports: two runs that write there at once would mix what they found."""
+
+    def __init__(self, folder: Path, *, patience_s: float = _PATIENCE_S) -> None:
+        elsewhere = "pytest perf -o kernelgauge_reports=DIR   (writes elsewhere)"
+        reason = f"another run writes to {folder}; -o kernelgauge_reports=DIR writes elsewhere"
+        super().__init__(folder / ".lock", reason, elsewhere=elsewhere, patience_s=patience_s)

@@ -6,37 +6,65 @@ name has a digest of its content, so copying several histories into one place me
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
-from functools import cached_property
 from hashlib import sha256
-from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import msgspec
 
-from ..errors import ResultsError, StorageError, printable, printable_url
+from ..errors import KernelgaugeError, ResultsError, StorageError, printable, printable_url
 from ..judge import Status, Verdict, observe
-from ..judge.baseline import compare
+from ..judge.baseline import SOFTWARE_FIELDS
 from ..run import Fingerprint, Timer, is_duration
 from . import Results, WorkloadResult, started
 from .files import write_atomically
 
-__all__ = ["Chart", "Night", "Series", "Trends", "add_to_history", "open_history", "read_trends"]
-
-# -- files ------------------------------------------------------------------------------------------------------------
+__all__ = ["Night", "add_to_history", "open_history", "read_nights"]
 
 _SCHEMA_VERSION = 2
-_READ_VERSIONS = ("1", "2")  # version 1 lacks the columns that docs/history.md marks
-_NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-[a-z0-9]{1,40}-([0-9a-f]{16})\.v([0-9]{1,9})\.json")  # start, digest, schema
+_NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[a-z0-9]{1,40}-([0-9a-f]{16})\.v2\.json")  # start, GPU, digest
 _LONGEST_HEADLINE = 300  # characters
+
+
+# -- folders and buckets ----------------------------------------------------------------------------------------------
+
+
+def open_history(location: str) -> tuple[Any, str]:
+    """Return the file system and the path of a folder, or of a URL of fsspec. Raises `ResultsError` if it is invalid."""
+    import fsspec  # type: ignore[import-untyped]
+
+    with _named_errors(ResultsError, "invalid history location", location):
+        if not location or location.startswith("://") or location.endswith("://"):  # fsspec: the current folder
+            raise ValueError("no folder, and no URL such as s3://BUCKET/PREFIX")
+        store, base = fsspec.core.url_to_fs(location)
+        store.invalidate_cache()  # others write at the same time
+        return store, base.rstrip("/")
+
+
+@contextmanager
+def _named_errors(kind: type[KernelgaugeError], what: str, location: str) -> Iterator[None]:
+    """Raise an error of ours for any error of a store: those of botocore or google.auth are no OSError."""
+    try:
+        yield
+    except KernelgaugeError:
+        raise
+    except Exception as error:
+        raise kind(
+            what,
+            where=printable_url(location),
+            got=printable_url(f"{type(error).__name__}: {error}"),
+            expected="a folder or a bucket that results were added to, or may be",
+            next_command="kernelgauge history add RESULTS --to HISTORY   (adds what is missing)",
+        ) from error
+
+
+# -- adding -----------------------------------------------------------------------------------------------------------
 
 
 def add_to_history(results: Results, location: str) -> dict[str, bool]:
@@ -47,20 +75,18 @@ def add_to_history(results: Results, location: str) -> dict[str, bool]:
 
     Raises `ResultsError` for results without a workload, `StorageError` if a file cannot be written.
     """
-    store = open_history(location)
+    store, base = open_history(location)
     added: dict[str, bool] = {}
     for key, content in _files(results):
-        try:
-            added[key] = store.add(key, content)
-        except Exception as error:  # the errors of botocore or google.auth are no OSError
-            reason = (error.got if isinstance(error, StorageError) else None) or f"{type(error).__name__}: {error}"
-            raise StorageError(
-                "cannot add to the history",
-                where=printable_url(f"{location.rstrip('/')}/{key}"),
-                got=printable_url(reason),
-                expected="a place that can be written",
-                next_command="kernelgauge history add RESULTS --to HISTORY   (run it again: it adds what is missing)",
-            ) from error
+        target = f"{base}/{key}"
+        with _named_errors(StorageError, "cannot add to the history", f"{location.rstrip('/')}/{key}"):
+            added[key] = not store.exists(target) or store.cat_file(target) != content
+            if added[key] and "file" in store.protocol:
+                write_atomically(Path(target), content)
+            elif added[key]:
+                if not store.async_impl:  # async stores have no folders
+                    store.makedirs(target.rpartition("/")[0], exist_ok=True)
+                store.pipe_file(target, content)
     return added
 
 
@@ -87,13 +113,8 @@ def _files(results: Results) -> Iterator[tuple[str, bytes]]:
         content = msgspec.json.encode(entry) + b"\n"
         slug = re.sub(r"[^a-z0-9]", "", (gpu or "").lower())[:40]
         machine = slug or ("cpu" if fingerprint is not None and fingerprint.arch == "cpu" else "unknown")
-        stamp, digest = _stamp(started_at), sha256(content).hexdigest()[:16]
-        yield f"{stamp[:4]}/{stamp[4:6]}/{stamp}-{machine}-{digest}.v{_SCHEMA_VERSION}.json", content
-
-
-def _stamp(when: datetime) -> str:
-    """Return ``20261120T191012Z`` of a time in UTC."""
-    return f"{when:%Y%m%dT%H%M%SZ}"
+        digest = sha256(content).hexdigest()[:16]
+        yield f"{started_at:%Y/%m/%Y%m%dT%H%M%SZ}-{machine}-{digest}.v{_SCHEMA_VERSION}.json", content
 
 
 def _row(workload: WorkloadResult) -> dict[str, Any]:
@@ -165,85 +186,7 @@ def _clipped(text: str) -> str:
     return line if len(line) <= _LONGEST_HEADLINE else line[: _LONGEST_HEADLINE - 3] + "..."
 
 
-# -- folders and buckets ----------------------------------------------------------------------------------------------
-
-
-def open_history(location: str) -> _Store:
-    """Return the folder or bucket at a local path or a URL of fsspec. Raises `ResultsError` if the location is invalid."""
-    protocol, separator, path = location.partition("://")
-    is_empty = not location or bool(separator and (not protocol or not path))  # fsspec would take the current folder
-    if is_empty or "\x00" in location or "::" in location or re.match(r"(?i)https?://", location):
-        raise ResultsError(
-            "invalid history location",
-            got=printable_url(location) or "no location",
-            expected="a folder or the URL of a store: s3://BUCKET/PREFIX, gs://..., hf://buckets/OWNER/NAME",
-        )
-    with _named_errors(location):
-        return _Store(location)
-
-
-@contextmanager
-def _named_errors(location: str) -> Iterator[None]:
-    """Raise `ResultsError` for any error of a store: each has errors of its own."""
-    try:
-        yield
-    except Exception as error:
-        is_missing = isinstance(error, FileNotFoundError)
-        raise ResultsError(
-            "the history cannot be read",
-            where=printable_url(location),
-            got="there is no such folder" if is_missing else printable_url(f"{type(error).__name__}: {error}"),
-            expected="a folder or a bucket that results were added to",
-            next_command="kernelgauge history add RESULTS --to HISTORY",
-        ) from error
-
-
-class _Store:
-    """A folder or a bucket. Keys are paths below it, with slashes."""
-
-    def __init__(self, location: str) -> None:
-        import fsspec  # type: ignore[import-untyped]
-
-        store, base = fsspec.core.url_to_fs(location)
-        self.store: Any = store
-        self.base = f"{base.rstrip('/')}/"
-        self.is_local = "file" in store.protocol
-
-    def keys(self) -> list[str]:
-        if self.is_local:  # `find` leaves out folders that it cannot list
-            walked = os.walk(self.base, onerror=_raise)
-            paths = [os.path.join(folder, name) for folder, _, names in walked for name in names]
-        else:
-            self.store.invalidate_cache()  # others write at the same time
-            paths = self.store.find(self.base.rstrip("/"))
-        return [path.removeprefix(self.base) for path in paths]
-
-    def read(self, keys: Sequence[str]) -> dict[str, bytes | Exception]:
-        """Return the content of each file, or the reason why it cannot be read. A bucket gets all requests at once."""
-        paths = {self.base + key: key for key in keys}
-        contents = self.store.cat(list(paths), on_error="return") if paths else {}
-        return {key: contents.get(path, FileNotFoundError("it was removed")) for path, key in paths.items()}
-
-    def add(self, key: str, content: bytes) -> bool:
-        """Write a file. Return False if the store has it with this content."""
-        target = self.base + key
-        self.store.invalidate_cache()
-        if self.store.exists(target) and self.store.cat_file(target) == content:
-            return False
-        if self.is_local:
-            write_atomically(Path(target), content)
-            return True
-        if not self.store.async_impl:
-            self.store.makedirs(target.rpartition("/")[0], exist_ok=True)
-        self.store.pipe_file(target, content)
-        return True
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-# -- trends -----------------------------------------------------------------------------------------------------------
+# -- reading ----------------------------------------------------------------------------------------------------------
 
 
 class _Times(msgspec.Struct):
@@ -257,14 +200,14 @@ class _Rows(msgspec.Struct):
     """The columns of a file that a trend is made of."""
 
     workload: list[str]
+    kernels: list[str | None]
     device_time: _Times
     end_to_end: _Times
     host_dispatch: _Times
-    kernels: list[str | None] = []  # schema 1 has none
 
 
-class HistoryFile(msgspec.Struct):
-    """One run of pytest on one GPU. `started_at` is in UTC."""
+class _File(msgspec.Struct):
+    """One run of pytest on one GPU. `started_at` is in UTC. `fingerprint`: None if nothing was measured."""
 
     started_at: datetime
     kernelgauge: str
@@ -274,30 +217,25 @@ class HistoryFile(msgspec.Struct):
     fingerprint: Fingerprint | None
     rows: _Rows
 
-    @property
-    def machine(self) -> str:
-        """Return the kind of machine: times of two kinds answer different questions (`judge.baseline`)."""
-        assert self.fingerprint is not None
-        device = self.fingerprint
-        parts = [device.device, device.arch]
-        parts += [f"{device.sm_count} SMs"] if device.sm_count is not None else []
-        parts += [f"{device.power_limit_watts:g} W"] if device.power_limit_watts is not None else []
-        return ", ".join([*parts, *(["MIG"] if device.mig else [])])
-
-    @property
-    def place(self) -> str:
-        """Return the GPU, or the host of a CPU."""
-        is_cpu = self.fingerprint is not None and self.fingerprint.arch == "cpu"
-        return f"host {self.host}" if is_cpu else f"GPU {self.gpu or self.host}"
-
 
 class Night(NamedTuple):
     """One time of a workload.
 
-    `said`: the headline and cause of a verdict that does not pass. `baseline_us`: what it was compared with.
+    Attributes:
+        machine: its kind, and what the time is called: times of two kinds answer different questions.
+        place: the GPU, or the host of a CPU.
+        at: when the run started, in UTC.
+        environment: the software and the host, by name.
+        said: the headline and cause of a verdict that does not pass.
+        baseline_us: what the time was compared with.
     """
 
-    file: HistoryFile
+    machine: str
+    workload: str
+    place: str
+    at: datetime
+    environment: Mapping[str, str]
+    commit: str | None
     us: float
     status: Status | None
     said: str
@@ -305,152 +243,57 @@ class Night(NamedTuple):
     baseline_us: float | None
 
 
-@dataclass(frozen=True)
-class Series:
-    """Times of one workload on one GPU, in order of time. At least one."""
+def read_nights(
+    location: str, *, timer: Timer = Timer.DEVICE, patterns: Sequence[str] = ()
+) -> tuple[list[Night], list[str]]:
+    """Return the times in a history, in order of machine, workload, place and time; and which files are left out, and why.
 
-    place: str
-    nights: tuple[Night, ...]
-
-    @property
-    def since(self) -> Night:
-        """Return the first night that had the verdict of the last one without a break."""
-        first = self.nights[-1]
-        for night in reversed(self.nights):
-            if night.status is not first.status:
-                break
-            first = night
-        return first
-
-    @cached_property
-    def changes(self) -> list[tuple[int, str]]:
-        """Return what changed from one night to the next, with the index of the later one: ``driver 580.1 -> 580.2``."""
-        found: list[tuple[int, str]] = []
-        for index, (before, after) in enumerate(pairwise(self.nights), start=1):
-            old, new = before.file, after.file
-            if old.fingerprint != new.fingerprint and old.fingerprint and new.fingerprint:
-                moved = compare(old.fingerprint, new.fingerprint).moved
-                found += [(index, str(change).replace("_", "-")) for change in moved]
-            if old.kernelgauge != new.kernelgauge:
-                found.append((index, f"kernelgauge {old.kernelgauge} -> {new.kernelgauge}"))
-            if old.host != new.host:
-                found.append((index, f"host {old.host or '(unknown)'} -> {new.host or '(unknown)'}"))
-            if before.kernels and after.kernels and before.kernels != after.kernels:
-                found.append((index, "other kernels"))
-        return found
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A workload on one kind of machine: a series for each GPU."""
-
-    workload: str
-    machine: str
-    series: tuple[Series, ...]
-
-    @property
-    def first_us(self) -> float:
-        """Return the first time: the median over the GPUs."""
-        return median(each.nights[0].us for each in self.series)
-
-    @property
-    def last_us(self) -> float:
-        """Return the last time: the median over the GPUs."""
-        return median(each.nights[-1].us for each in self.series)
-
-    @property
-    def change(self) -> float:
-        """Return the change from the first to the last time, as a fraction: the median over the GPUs."""
-        return median(each.nights[-1].us / each.nights[0].us - 1 for each in self.series)
-
-
-@dataclass(frozen=True)
-class Trends:
-    """The charts of a history. `files`: how many were read; `not_shown`: what is left out, and why."""
-
-    timer: Timer
-    charts: tuple[Chart, ...]
-    files: int
-    not_shown: tuple[str, ...]
-
-
-def read_trends(
-    location: str, *, timer: Timer = Timer.DEVICE, patterns: Sequence[str] = (), since: datetime | None = None
-) -> Trends:
-    """Return the charts of a history, in order of workload and kind of machine.
-
-    Args:
-        patterns: globs, or parts of an id where there is no ``*?[`` in it; none: every workload.
-        since: leave out runs before it; in UTC.
+    A time whose verdict is INVALID is none. `patterns`: parts of an id, which may have ``*`` and ``?``; none: every workload.
 
     Raises `ResultsError` if the history cannot be read.
     """
+    store, base = open_history(location)
+    with _named_errors(ResultsError, "the history cannot be read", location):
+        paths = [path for path in store.find(base) if path.endswith(".json")]
+        if not paths:
+            raise FileNotFoundError("there is no file of a history")
+        contents = store.cat(paths, on_error="return")  # a bucket gets all requests at once
+    nights: dict[tuple[Any, ...], Night] = {}  # files that have the same run of a workload count once
     not_shown: list[str] = []
-    files = list(_read_files(location, since, not_shown))
-    invalid = 0
-    # By workload, kind of machine and GPU, then by run: files that have the same run of a workload count once.
-    found: dict[tuple[str, str, str], dict[tuple[datetime, str], Night]] = {}
-    for file in files:
-        if file.fingerprint is None:
-            continue
-        machine, place, run = file.machine, file.place, (file.started_at, file.host)
-        times: _Times = getattr(file.rows, timer.value)
-        kernels = file.rows.kernels or [None] * len(file.rows.workload)
-        for workload, us, status, said, names, baseline_us in zip(
-            file.rows.workload, times.mean_us, times.status, times.said, kernels, times.baseline_us, strict=True
-        ):
-            if us is None or not is_duration(us) or not _matches(workload, patterns):
-                continue
-            if status is Status.INVALID:
-                invalid += 1
-                continue
-            found.setdefault((workload, machine, place), {})[run] = Night(file, us, status, said, names, baseline_us)
-    if invalid:
-        not_shown.append(f"{invalid} time{'s' if invalid > 1 else ''} whose verdict is INVALID")
-    charts: dict[tuple[str, str], list[Series]] = {}
-    for (workload, machine, place), runs in sorted(found.items()):
-        nights = tuple(night for _, night in sorted(runs.items()))
-        charts.setdefault((workload, machine), []).append(Series(place, nights))
-    return Trends(
-        timer,
-        tuple(Chart(workload, machine, tuple(series)) for (workload, machine), series in charts.items()),
-        len(files),
-        tuple(map(printable, not_shown)),
-    )
+    for path, content in contents.items():
+        try:
+            file = _decoded(path.rpartition("/")[2], content)
+            nights |= {(*night[:4], file.host): night for night in _nights(file, timer, patterns)}
+        except (OSError, ValueError, msgspec.DecodeError) as error:
+            not_shown.append(printable(f"{path.removeprefix(f'{base}/')}: {error}"))
+    return sorted(nights.values(), key=itemgetter(0, 1, 2, 3)), not_shown
 
 
-def _read_files(location: str, since: datetime | None, not_shown: list[str]) -> Iterator[HistoryFile]:
-    """Yield each whole file once, older schemas first. Append the reasons why others are left out to `not_shown`."""
-    place = open_history(location)
-    wanted: dict[str, tuple[str, str]] = {}  # key and digest by name: a file that was copied to several places is one
-    with _named_errors(location):
-        for key in sorted(place.keys()):
-            name = key.rpartition("/")[2]
-            parts = _NAME.fullmatch(name)
-            if not name or name.startswith("."):  # what stands for a folder in a bucket, and files of a writer
-                continue
-            if parts is None:
-                not_shown.append(f"{key}: not a file of a history")
-            elif parts[3] not in _READ_VERSIONS:
-                not_shown.append(f"{key}: has schema {parts[3]}; this version of kernelgauge reads 1 and 2")
-            elif since is None or parts[1] >= _stamp(since):
-                wanted[name] = key, parts[2]
-        contents = place.read([key for key, _ in wanted.values()])
-    decoder = msgspec.json.Decoder(HistoryFile)
-    for key, digest in sorted(wanted.values(), key=lambda each: each[0].rpartition(".v")[2]):
-        content = contents[key]
-        if isinstance(content, Exception):
-            not_shown.append(f"{key}: it cannot be read: {content}")
-        elif not sha256(content).hexdigest().startswith(digest):
-            not_shown.append(f"{key}: its content changed: its digest differs from the one in its name")
-        else:
-            try:
-                yield decoder.decode(content)
-            except msgspec.DecodeError as error:
-                not_shown.append(f"{key}: it cannot be read: {error}")
+def _decoded(name: str, content: bytes | Exception) -> _File:
+    if isinstance(content, Exception):
+        raise OSError(str(content)) from content
+    known = _NAME.fullmatch(name)
+    if known is None:
+        raise ValueError("not a file of a history of schema 2")
+    if not sha256(content).hexdigest().startswith(known[1]):
+        raise ValueError("its content changed: its digest differs from the one in its name")
+    return msgspec.json.decode(content, type=_File)
 
 
-def _matches(workload: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(
-        fnmatchcase(workload, each) if set(each) & set("*?[") else each in workload for each in patterns
-    )
+def _nights(file: _File, timer: Timer, patterns: Sequence[str]) -> Iterator[Night]:
+    device = file.fingerprint
+    if device is None:
+        return
+    kind = [device.device, device.arch]
+    kind += [f"{device.sm_count} SMs"] if device.sm_count is not None else []
+    kind += [f"{device.power_limit_watts:g} W"] if device.power_limit_watts is not None else []
+    machine = ", ".join([*kind, *(["MIG"] if device.mig else []), timer.label_on(device)])
+    place = f"host {file.host}" if device.arch == "cpu" else f"GPU {file.gpu or file.host}"
+    software = {name.replace("_", "-"): str(getattr(device, name) or "(none)") for name in SOFTWARE_FIELDS}
+    environment = software | {"kernelgauge": file.kernelgauge, "host": file.host}
+    times: _Times = getattr(file.rows, timer.value)
+    columns = (times.mean_us, times.status, times.said, file.rows.kernels, times.baseline_us)
+    for workload, us, status, *others in zip(file.rows.workload, *columns, strict=True):
+        is_asked = not patterns or any(fnmatchcase(workload, f"*{each}*") for each in patterns)
+        if is_asked and us is not None and is_duration(us) and status is not Status.INVALID:
+            yield Night(machine, workload, place, file.started_at, environment, file.commit, us, status, *others)
