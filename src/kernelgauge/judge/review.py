@@ -14,7 +14,7 @@ import msgspec
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Timer
 from ..trace.kernel import KernelIdentity
-from .baseline import Baseline, Entry, FieldChange, Likeness, compare, gemm_kernel, merge_entries
+from .baseline import Baseline, Entry, Likeness, compare, gemm_kernel, merge_entries
 from .cause import cause_reasons, kernel_causes
 from .timing import Decision, Limits, decide, prior_for
 from .verdict import Status
@@ -231,7 +231,7 @@ def _time_changes(old: Baseline, new: Baseline, *, comparisons: int, limits: Lim
     return found
 
 
-def _environment(old: Baseline, new: Baseline) -> tuple[FieldChange, ...]:
+def _environment(old: Baseline, new: Baseline) -> tuple[str, ...]:
     """Return what changed in the machine and its software."""
     comparison = compare(old.fingerprint, new.fingerprint)
     return (*comparison.foreign, *comparison.moved)
@@ -376,7 +376,7 @@ class Review:
     """
 
     device: str
-    environment: tuple[tuple[FieldChange, int], ...]
+    environment: tuple[tuple[str, int], ...]
     reviewed: tuple[Reviewed, ...]
     comparisons: int
 

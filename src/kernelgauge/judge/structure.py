@@ -118,7 +118,7 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
         kernels += configurations
     more, less = _count_changes(run, baseline)
     shown: list[str] = []
-    if any(change.field == "torch" for change in comparison.moved):
+    if any(change.startswith("torch ") for change in comparison.moved):
         of_torch = tuple(field.replace("_", " ") for field in _COUNTS_OF_TORCH)
         shown = [line for line in (*more, *less) if line.startswith(of_torch)]
         more, less = ([line for line in lines if line not in shown] for lines in (more, less))
