@@ -162,8 +162,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def kernels_in(self, device_us: float | None) -> Sequence[KernelRecord]:
         """Its kernels where a call takes so long on the device, in microseconds; None: as they are stored.
 
-        They are means over all its processes. On the one GPU that a run is compared with all of them take longer or
-        shorter than that, and no kernel carries it.
+        They are means over all processes, and one GPU is faster or slower than that in all of them.
         """
         usual_us = [each.timers[Timer.DEVICE].mean_us for each in self.processes if Timer.DEVICE in each.timers]
         if device_us is None or not usual_us:
@@ -202,7 +201,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     `origins`: of each kernel, which are shown and never judged; older files have none.
     """
 
-    schema_version: int
+    schema_version: Annotated[int, msgspec.Meta(ge=_OLDEST_VERSION)]
     suite: str  # folder of the suite that declares the workload: what may be trimmed with it
     workload: str
     fingerprint: Fingerprint
@@ -277,10 +276,10 @@ _Launched = TypeVar("_Launched", Entry, Run)
 
 
 def _rounded(stored: _Stored) -> _Stored:
-    decimals = {"spread": _SPREAD_DECIMALS}
-    numbers = {name: value for name, value in msgspec.structs.asdict(stored).items() if isinstance(value, float)}
-    rounded = {name: round(value, decimals.get(name, _DECIMALS)) for name, value in numbers.items()}
-    return msgspec.structs.replace(stored, **rounded)
+    numbers = [each for each in msgspec.structs.asdict(stored).items() if isinstance(each[1], float)]
+    return msgspec.structs.replace(
+        stored, **{name: round(value, _SPREAD_DECIMALS if name == "spread" else _DECIMALS) for name, value in numbers}
+    )
 
 
 def combined(runs: Sequence[Baseline]) -> Baseline:
@@ -322,17 +321,11 @@ def by_configuration(items: Iterable[_Launched]) -> list[list[_Launched]]:
 
 def _merged(group: Sequence[Entry]) -> Entry:
     processes = tuple(process for entry in group for process in entry.processes)
-    shares = [len(entry.processes) / len(processes) for entry in group]
-    kernels = tuple(
-        _rounded(
-            KernelRecord(
-                of_one[0].identity,
-                math.fsum(share * kernel.device_time_us for share, kernel in zip(shares, of_one, strict=True)),
-            )
-        )
-        for of_one in zip(*(entry.kernels for entry in group), strict=True)
-    )
-    return Entry(draws=sum(entry.draws for entry in group), kernels=kernels, processes=processes)
+    kernels: list[KernelRecord] = []
+    for of_one in zip(*(entry.kernels for entry in group), strict=True):
+        times = (len(entry.processes) * each.device_time_us for entry, each in zip(group, of_one, strict=True))
+        kernels.append(_rounded(KernelRecord(of_one[0].identity, math.fsum(times) / len(processes))))
+    return Entry(sum(entry.draws for entry in group), tuple(kernels), processes)
 
 
 # -- the file -----------------------------------------------------------------------------------------------------------
@@ -377,8 +370,6 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
                 expected=str(SCHEMA_VERSION),
                 next_command="pip install --upgrade kernelgauge",
             )
-        if version < _OLDEST_VERSION:
-            raise ValueError(f"schema_version {version}")
         baseline = msgspec.json.decode(content, type=Baseline)
         for wrong in _contradictions(baseline, workload):
             raise ValueError(wrong)
@@ -392,14 +383,15 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             "(or delete it and record again with --perf-update)",
         ) from error
     entries = tuple(
-        msgspec.structs.replace(entry, kernels=tuple(map(_with_current_kind, entry.kernels)))
+        msgspec.structs.replace(
+            entry,
+            kernels=tuple(
+                KernelRecord(with_current_kind(each.identity), each.device_time_us) for each in entry.kernels
+            ),
+        )
         for entry in baseline.entries
     )
     return msgspec.structs.replace(baseline, schema_version=SCHEMA_VERSION, entries=entries)
-
-
-def _with_current_kind(kernel: KernelRecord) -> KernelRecord:
-    return KernelRecord(with_current_kind(kernel.identity), kernel.device_time_us)
 
 
 def _contradictions(baseline: Baseline, workload: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from ..errors import OTHER_KERNELS
 from ..run import Run, Timer, observe
 from .baseline import Baseline, Comparison, Entry, Likeness, gemm_kernel, references_us
 from .cause import cause_reasons, count_causes, kernel_causes
-from .structure import configuration_changes
+from .structure import kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, mean_of, prior_for, reference_moves
 from .verdict import RATIO, Reason, Status, Verdict
 
@@ -188,7 +188,7 @@ class _ComparedTime:
         now = sum(kernel.device_time_us for kernel in self.run.kernels)
         cost = f"{now - fastest.device_time_us:+.1f} us against the fastest that the baseline knows"
         lines = [f"the autotuner chose a launch configuration that is not in the baseline ({cost})"]
-        return [Reason("tuning", "\n".join([*lines, *configuration_changes(fastest.kernels, self.run.kernels)]))]
+        return [Reason("tuning", "\n".join([*lines, *kernel_changes(fastest.kernels, self.run.kernels)]))]
 
     def _causes(self) -> list[Reason]:
         """Name what changed: of the GPU time its kernels; of the host's times what else the host does, and where the time went."""

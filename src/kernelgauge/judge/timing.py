@@ -193,10 +193,21 @@ def decide(
     """
     same = [each for each in before if each.place == after.place]
     if after.is_host_clock:
-        if reason := _why_unknown_host(same, after):
-            return _not_judged(before, after, reason)
+        if not on_same_host(same, after):
+            reason = _why_unknown_host(same, after)
+            before_us = geometric_mean(each.observation.mean_us for each in before)
+            change = _relative_change(math.log(after.observation.mean_us / before_us), -math.inf, math.inf, 1)
+            return Decision(Status.NOT_JUDGED, change, before, before_us, reason=reason)
         same, before = on_same_host(same, after), on_same_host(before, after)
-    expected, variances = _predicted(same, before, after, prior, kernels, processes)
+    process = variance_between_processes(before, prior, kernels, processes)
+    # A process is never steadier than its replicates.
+    run = max(process.value / max(1, len(processes)), after.own_variance)
+    if same:
+        expected = fmean(each.logarithm for each in same)
+        variances = [Variance(process.value / len(same) + run, process.dof)]
+    else:
+        expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels)
+        variances = [Variance(run, process.dof), unknown]
     machine = _machine_shift(same, after, prior.gate) if same and not after.is_host_clock else 0.0
     delta = after.logarithm - expected
     before_us = after.observation.mean_us / math.exp(delta)
@@ -215,10 +226,10 @@ def decide(
         status = Status.IMPROVED
     elif missed is None or missed > prior.sensitivity:
         status = Status.UNDECIDED
-        reason = f"{_noise(abs(machine) > needed, scattered)} hides +{100 * prior.sensitivity:g} %"
-        if math.isinf(margin):
-            reason = _NO_SPREAD
-        elif scattered and after.is_host_clock and after.place == after.host:  # no GPU: another job on the CPU
+        noise = "the scatter of this run's replicates" if scattered else "the noise between processes and machines"
+        noise = "the GPU's own change of speed" if abs(machine) > needed else noise
+        reason = f"{noise} hides +{100 * prior.sensitivity:g} %" if math.isfinite(margin) else _NO_SPREAD
+        if scattered and after.is_host_clock and after.place == after.host:  # no GPU: another job on the CPU
             status, reason = Status.NOT_JUDGED, "this run's replicates scatter too much on this CPU"
     return Decision(status, change, same or before, before_us, machine, scattered, reason)
 
@@ -253,12 +264,6 @@ def decide_ratio(
     return Decision(status, change, [other], other.observation.mean_us, reason=reason)
 
 
-def _not_judged(before: Sequence[ProcessTime], after: ProcessTime, reason: str) -> Decision:
-    before_us = geometric_mean(each.observation.mean_us for each in before)
-    change = _relative_change(math.log(after.observation.mean_us / before_us), -math.inf, math.inf, 1)
-    return Decision(Status.NOT_JUDGED, change, before, before_us, reason=reason)
-
-
 def _relative_change(
     delta: float, low: float, high: float, comparisons: int, sensitivity: float | None = None
 ) -> RelativeChange:
@@ -269,12 +274,6 @@ def _relative_change(
 
 def _percent(logarithm: float) -> float | None:
     return math.expm1(logarithm) if abs(logarithm) <= _LARGEST_LOGARITHM else None
-
-
-def _noise(machine_moved: bool, scattered: bool) -> str:
-    if machine_moved:
-        return "the GPU's own change of speed"
-    return "the scatter of this run's replicates" if scattered else "the noise between processes and machines"
 
 
 def _margin(variances: Sequence[Variance], probability: float) -> float:
@@ -298,11 +297,11 @@ def mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
     spreads = [one.spread for one in seen if one.spread is not None]
     controls = [one.control_us for one in seen if one.control_us is not None]
     names = set.intersection(*(set(each.references_us) for each in processes))
-    whole = Observation(
+    whole = msgspec.structs.replace(
+        seen[0],
         mean_us=geometric_mean(one.mean_us for one in seen),
         spread=math.sqrt(fmean(spread**2 for spread in spreads)) if len(spreads) == len(seen) else None,
         replicates=sum(one.replicates for one in seen),
-        iterations=seen[0].iterations,
         control_us=geometric_mean(controls) if len(controls) == len(seen) else None,
     )
     references = {name: geometric_mean(each.references_us[name] for each in processes) for name in names}
@@ -315,48 +314,28 @@ def mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
 def on_same_host(processes: Sequence[ProcessTime], after: ProcessTime) -> list[ProcessTime]:
     """Return the processes whose host reference was that of `after`. Where neither has one, nothing tells them apart."""
     now = after.observation.control_us
-
-    def is_same(then: float | None) -> bool:
-        if then is None or now is None:
-            return then is now
-        return abs(math.log(now / then)) <= math.log(_SAME_HOST_FACTOR)
-
-    return [each for each in processes if is_same(each.observation.control_us)]
+    then = [each.observation.control_us for each in processes]
+    return [
+        each
+        for each, us in zip(processes, then, strict=True)
+        if us is now or (us and now and abs(math.log(now / us)) <= math.log(_SAME_HOST_FACTOR))
+    ]
 
 
 def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> str:
-    """Return why a host clock cannot be compared; empty if it can."""
+    """Return why a host clock cannot be compared with that of any process."""
+    then = [each.observation.control_us for each in same if each.observation.control_us is not None]
+    now = after.observation.control_us
     if not same:
         return "the baseline does not know this machine"
-    if on_same_host(same, after):
-        return ""
-    then = [each.observation.control_us for each in same if each.observation.control_us is not None]
-    if not then or after.observation.control_us is None:
+    if not then or now is None:
         return f"the host reference is missing in {'the run' if then else 'the baseline'}"
-    usual, now = geometric_mean(then), after.observation.control_us
-    how = "slower" if now > usual else "faster"
-    return f"this host was {100 * abs(now / usual - 1):.0f} % {how} (reference {usual:.1f} -> {now:.1f} us)"
+    usual = geometric_mean(then)
+    how = f"{100 * abs(now / usual - 1):.0f} % {'slower' if now > usual else 'faster'}"
+    return f"this host was {how} (reference {usual:.1f} -> {now:.1f} us)"
 
 
 # -- what unchanged code would take ---------------------------------------------------------------------------------------
-
-
-def _predicted(
-    same: Sequence[ProcessTime],
-    before: Sequence[ProcessTime],
-    after: ProcessTime,
-    prior: Prior,
-    kernels: int,
-    processes: Sequence[ProcessTime],
-) -> tuple[float, list[Variance]]:
-    """Return the logarithm expected of unchanged code, and the variances of the difference from it."""
-    process = variance_between_processes(before, prior, kernels, processes)
-    # A process is never steadier than its replicates.
-    run = max(process.value / max(1, len(processes)), after.own_variance)
-    if same:
-        return fmean(each.logarithm for each in same), [Variance(process.value / len(same) + run, process.dof)]
-    expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels)
-    return expected, [Variance(run, process.dof), unknown]
 
 
 def variance_between_processes(
