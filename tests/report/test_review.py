@@ -64,7 +64,7 @@ same kernels, slower or faster: 1   (--group speed)
     time     as before: end to end 301.5 us +0.0 %, host dispatch 50.7 us +0.0 %
     what     the same kernel, slower: triton_poi_fused__unsafe_view… (+20.0 us)
              triton_poi_fused__unsafe_view_gelu_mul_0  38.1 -> 58.1 us
-    what     3 GEMMs unchanged (+0.0 %, +0.00 us)
+    what     3 kernels unchanged (+0.0 %, +0.00 us)
 
 same kernels, other launch configuration: 1   (--group configuration)
   c-config
@@ -73,7 +73,7 @@ same kernels, other launch configuration: 1   (--group configuration)
     what     Inductor's autotuner chose another launch configuration (+0.0 us)
              triton_poi_fused__unsafe_view_gelu_mul_0: XBLOCK 1024 -> 512,
              num_warps 4 -> 8
-    what     3 GEMMs unchanged (+0.0 %, +0.00 us)
+    what     3 kernels unchanged (+0.0 %, +0.00 us)
     refused  test_x failed
 
 other kernels, or other counts: 1   (--group kernels)
@@ -83,7 +83,7 @@ other kernels, or other counts: 1   (--group kernels)
     what     launches 4 -> 3
     what     1 kernel less: nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coo… (-53.0 us)
              nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT
-    what     2 GEMMs, 1 pointwise kernel unchanged (+0.0 %, +0.00 us)
+    what     3 kernels unchanged (+0.0 %, +0.00 us)
 
 new: 1   (--group new)
   e-new

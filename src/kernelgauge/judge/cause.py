@@ -21,6 +21,7 @@ _NAMED_AT_LEAST = 3
 _UNCHANGED = 0.01
 _MOST_CAUSES = 3  # in a verdict; the kernels themselves are all in the results
 _MOST_LINES = 2  # of code
+_HEAD_WIDTH = 56  # and ``(+1234.5 us)`` after
 _LEAST_MODULE = 16  # characters
 
 
@@ -68,12 +69,12 @@ def _cost(causes: Sequence[Cause]) -> str:
 
 def _lines(cause: Cause) -> list[str]:
     cost = _cost([cause])
-    width = REASON_WIDTH - len(cost)
-    first, *more = textwrap.wrap(cause.text, width) or [""]
+    first, *more = textwrap.wrap(cause.text, REASON_WIDTH - len(cost)) or [""]
     if cause.names:
-        first = f"{first}: {cause.names}"
-        more = [_cut(cause.names)] if len(first) > width else []
-    return [_cut(first, width) + cost, *more, *cause.details]
+        whole = f"{first}: {cause.names}"
+        first = _cut(whole, _HEAD_WIDTH)
+        more = [_cut(cause.names)] if first != whole else []
+    return [first + cost, *more, *cause.details]
 
 
 def _cut(text: str, width: int = REASON_WIDTH) -> str:

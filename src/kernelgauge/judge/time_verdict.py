@@ -80,28 +80,16 @@ def judge_time(
     prior = prior_for(timer, run.fingerprint, limits)
     if more:
         prior = replace(prior, dof=min(prior.dof, _DOF_BESIDE_TWO_SETS))
-    decision = decide(
-        before,
-        after,
-        prior,
-        comparisons=comparisons,
-        kernels=len(run.kernels),
-        processes=afters if more else (),
-    )
+    processes = afters if more else ()
+    decision = decide(before, after, prior, comparisons=comparisons, kernels=len(run.kernels), processes=processes)
     if (
         is_other_choice and decision.status is Status.IMPROVED
     ):  # another choice than the slowest is no change of the code
         decision = replace(decision, status=Status.PASS)
     compared = _ComparedTime(timer, run, baseline, entry, decision, is_other_choice)
+    headline, reasons = compared.headline(after), tuple(compared.reasons())
     return Verdict(
-        decision.status,
-        run.workload,
-        label,
-        compared.headline(after),
-        tuple(compared.reasons()),
-        decision.before_us,
-        after_us,
-        decision.change,
+        decision.status, run.workload, label, headline, reasons, decision.before_us, after_us, decision.change
     )
 
 
@@ -173,9 +161,7 @@ class _ComparedTime:
             reasons += self._causes()
         reasons += self._machine() if self.timer is Timer.DEVICE else []
         if self.timer is not Timer.DEVICE and workers and decision.status is not Status.PASS:
-            reasons.append(
-                Reason("host", f"other workers of this run measured on this host at the same time: {workers}")
-            )
+            reasons.append(Reason("host", f"other workers of this run that measured on this host as well: {workers}"))
         if decision.status is Status.UNDECIDED and decision.change.low is None:
             reasons.append(Reason("next", "measure at least two replicates: pytest -o kernelgauge_replicates=2"))
         elif decision.status is Status.UNDECIDED and not decision.scattered and not decision.machine:
@@ -236,10 +222,4 @@ class _ComparedTime:
             return [Reason("machine", f"the GPU itself changed its speed (reference {shown})")]
         if moves:
             return [Reason("machine", f"unchanged (reference {shown})")]
-        if not same:
-            return [Reason("machine", "this GPU is not in the baseline")]
-        return (
-            [Reason("machine", "not compared: the reference kernels differ from the baseline's")]
-            if run.controls
-            else []
-        )
+        return [] if same else [Reason("machine", "this GPU is not in the baseline")]
