@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from enum import Enum
 from statistics import fmean, quantiles
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -38,6 +38,7 @@ __all__ = [
 
 # What no call takes: less than a baseline keeps, or more than eleven days. Of numbers beyond, ratios end in overflow.
 _SHORTEST_US, _LONGEST_US = 1e-3, 1e12
+Duration = Annotated[float, msgspec.Meta(ge=_SHORTEST_US, le=_LONGEST_US)]  # in microseconds
 
 Statistic = Literal["interquartile mean", "lower decile"]
 
@@ -150,11 +151,11 @@ class Observation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         control_us: geometric mean of the host reference beside them; None for the GPU time of a GPU.
     """
 
-    mean_us: float
+    mean_us: Duration
     spread: float | None
     replicates: int
     iterations: int
-    control_us: float | None = None
+    control_us: Duration | None = None
 
 
 def observe(sample: Sample, *, is_by_host: bool = False) -> Observation:
@@ -270,7 +271,7 @@ class ControlTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A workload of our own that no change of the code under test can touch: what moves it is the machine."""
 
     kernel: str  # name: another one, after an upgrade of cuBLAS say, is no measure of the machine
-    device_time_us: float
+    device_time_us: Duration
 
 
 class Roof(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ PLANTED = {
     "to_host-eager-forward": ("aten::to: Memcpy DtoH", MLP, "u[0].cpu()"),
     "wait-eager-forward": ("cudaDeviceSynchronize", MLP, "torch.cuda.synchronize()"),
     "math_attention-eager-forward": ("18 kernels instead of 1", "attention", "y = F.scaled_dot_product_attention(q, k, v)"),
-    "fp32_norm-eager-forward": ("8 kernels instead of 1, twice", "{norm1,norm2}", "y = x.float()"),
+    "fp32_norm-eager-forward": ("16 kernels instead of 2, in 2 places", "{norm1,norm2}", "y = x.float()"),
     "fp32_norm-compiled-forward": ("2 other kernels, in 2 places", "{norm1,norm2}", "y = "),
     "more_work-eager-train": ("6 new kernels", "mlp (forward and backward)", "h = h * torch.sigmoid(h)"),
     "more_work-compiled-forward": ("another kernel", MLP, "h = h * torch.sigmoid(h)"),

@@ -84,21 +84,17 @@ def test_decode_of_empty_file_or_conflict_says_so() -> None:
     assert f"git checkout --theirs -- {WHERE}" in str(conflict.next_command)  # git refuses an unmerged path without it
 
 
-@pytest.mark.parametrize(
-    ("version", "what", "command"),
-    [(SCHEMA_VERSION + 1, "a newer", "pip install --upgrade kernelgauge"), (1, "another", "--perf-update")],
-)
-def test_decode_of_other_schema_is_refused(version: int, what: str, command: str) -> None:
+def test_decode_of_newer_schema_is_refused() -> None:
+    version = SCHEMA_VERSION + 1
     for content in (
         changed(lambda stored: stored.update(schema_version=version)),
         json.dumps({"schema_version": version, "kernels": [1]}).encode(),
     ):
         error = refusal(content)
-        assert error.what == f"the baseline was written by {what} version of kernelgauge"
+        assert isinstance(error, NewerBaselineError)
+        assert error.what == "the baseline was written by a newer version of kernelgauge"
         assert (error.where, error.got) == (f"{WHERE}, field schema_version", str(version))
-        assert error.expected == str(SCHEMA_VERSION)
-        assert command in str(error.next_command)
-        assert isinstance(error, NewerBaselineError) is (what == "a newer")
+        assert "pip install --upgrade kernelgauge" in str(error.next_command)
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -108,12 +104,6 @@ def test_decode_of_older_schema_returns_this_one(version: int) -> None:
         del process(stored)["host"]
 
     assert decode_baseline(changed(older), where=WHERE, workload=WORKLOAD) == baseline()
-
-
-def test_decode_of_another_workload_is_refused() -> None:
-    error = refusal(changed(lambda stored: stored.update(workload="mlp-eager")))
-    assert (error.what, error.where) == ("the baseline belongs to another workload", f"{WHERE}, field workload")
-    assert (error.got, error.expected) == ("mlp-eager", WORKLOAD)
 
 
 def test_decode_of_two_configurations_has_two_entries() -> None:
@@ -139,16 +129,17 @@ def test_decode_of_two_configurations_has_two_entries() -> None:
         (lambda s: first_kernel(s).update(note="x"), "note"),
         (lambda s: process(s)["timers"].update(device_tiem=1), "device_tiem"),
         # contradictions
+        (lambda s: s.update(schema_version=1), "`int` >= 2 - at `$.schema_version`"),
+        (lambda s: s.update(workload="mlp-eager"), "belongs to another workload, mlp-eager"),
         (lambda s: s.update(entries=[]), "length >= 1 - at `$.entries`"),
         (lambda s: second_entry(s)["kernels"].reverse(), "kernels differ from those of the first entry"),
         (lambda s: s["entries"][0].update(processes=[]), "`$.entries[0].processes`"),
         (lambda s: s["counts"].update(launches=7), "7 launches, but there are 4 kernels"),
         # values that no measurement shows
         (lambda s: s["entries"][0].update(draws=0), "`int` >= 1 - at `$.entries[0].draws`"),
-        (lambda s: device(s).update(mean_us=0.0), "no duration: 0.0 - at `$.entries[0].processes[0]`"),
-        (lambda s: device(s).update(mean_us=5e-324), "no duration: 5e-324"),
-        (lambda s: device(s).update(control_us=0.0), "no duration: 0.0"),
-        (lambda s: process(s)["controls"]["copy"].update(device_time_us=0.0), "no duration: 0.0"),
+        (lambda s: device(s).update(mean_us=5e-324), "`float` >= 0.001 - at `$.entries[0].processes[0].timers[...].mean_us`"),
+        (lambda s: device(s).update(control_us=0.0), "`float` >= 0.001"),
+        (lambda s: process(s)["controls"]["copy"].update(device_time_us=1.1e12), "`float` <= 1000000000000.0"),
     ],
 )  # fmt: skip
 def test_decode_of_wrong_field_is_refused_and_named(change: Callable[[dict[str, Any]], object], named: str) -> None:

@@ -127,7 +127,7 @@ def test_structure_of_several_counts_gives_status(
     ("changes", "causes", "code"),
     [
         ({"graph_breaks": 1}, ["graph break: a branch that depends on data"], ["mlp  model.py:17  if x.sum() > 0:"]),
-        ({"recompiles": 2}, ["recompile: k == 1 no longer holds"], ["mlp  model.py:1\nmlp  model.py:2"]),
+        ({"recompiles": 2}, ["recompile: k == 1 no longer holds, 2 times"], ["mlp  model.py:1\nmlp  model.py:2"]),
         ({"memsets": 9}, [], []),
     ],
 )
@@ -147,7 +147,7 @@ ITEM = ("aten::item: Memcpy DtoH (Device -> Pinned), 2 bytes", "aten::item: cuda
     ("before", "after", "causes"),
     [
         ({}, {"copies": 3}, [f"{CLONE}, 2 times", ITEM[0]]),
-        ({}, {"copies": 3, "synchronizations": 1}, [f"{CLONE}, 2 times", f"{ITEM[0]};\ncudaStreamSynchronize"]),
+        ({}, {"copies": 3, "synchronizations": 1}, [f"{CLONE}, 2 times", *ITEM]),
         ({"copies": 3}, {"copies": 3, "memsets": 9}, []),
     ],
 )
@@ -164,4 +164,5 @@ def test_structure_names_ops_and_lines_of_more_copies_and_waits(before: Any, aft
         synchronization_origins=(item,),
     )
     assert reasons(verdict, "cause") == causes
-    assert reasons(verdict, "code") == (["mlp  model.py:3  x.clone()", "mlp  model.py:5  x.item()"] if causes else [])
+    lines = ["mlp  model.py:3  x.clone()", "mlp  model.py:5  x.item()", "mlp  model.py:5  x.item()"]
+    assert reasons(verdict, "code") == lines[: len(causes)]

@@ -60,7 +60,7 @@ same kernels, slower or faster: 1   (--group speed)
     time     GPU time 205.1 -> 225.1 us  +9.78 % (+9.42 … +10.14)
     cause    the same kernel, slower: triton_poi_fused__unsafe_view… (+20.0 us)
              triton_poi_fused__unsafe_view_gelu_mul_0  38.1 -> 58.1 us
-    rest     3 GEMMs unchanged (+0.0 %, +0.00 us)
+    rest     3 kernels unchanged (+0.0 %, +0.00 us)
     machine  unchanged (reference copy +0.0 %, gemm +0.0 %)
     time     end to end 301.5 us -0.0 %, host dispatch 50.7 us -0.0 %
 

@@ -1,105 +1,15 @@
-"""What to conclude from what ran. Pure: no torch, no pytest, no GPU, no disk, no clock."""
+"""What to conclude from what ran. Pure: no torch, no pytest, no GPU, no disk, no clock.
 
-from ..run import Observation, observe
-from .baseline import (
-    SCHEMA_VERSION,
-    Baseline,
-    Comparison,
-    Entry,
-    FieldChange,
-    Process,
-    Recorded,
-    combined,
-    compare,
-    decode_baseline,
-    encode_baseline,
-    from_run,
-    gemm_kernel,
-    references_us,
-)
-from .cause import cause_reasons, compile_causes
-from .review import Action, Group, PlannedChange, Reviewed, review_run, with_runs
-from .structure import Expectation, judge_structure, mismatches
-from .time_verdict import judge_ratio, judge_time, not_measured
-from .timing import (
-    FALSE_ALARMS_PER_RUN,
-    Decision,
-    Limits,
-    Prior,
-    ProcessTime,
-    decide,
-    on_same_host,
-    prior_for,
-    variance_between_processes,
-)
-from .two_sets import JudgedSet, judge_sets
-from .verdict import (
-    DECLARED,
-    MEASUREMENT,
-    NUMERICS,
-    RATIO,
-    REASON_WIDTH,
-    STRUCTURE,
-    WORST_FIRST,
-    Reason,
-    RelativeChange,
-    Status,
-    Verdict,
-    worst,
-)
+The public names are those of its modules.
+"""
 
-__all__ = [
-    "DECLARED",
-    "FALSE_ALARMS_PER_RUN",
-    "MEASUREMENT",
-    "NUMERICS",
-    "RATIO",
-    "REASON_WIDTH",
-    "SCHEMA_VERSION",
-    "STRUCTURE",
-    "WORST_FIRST",
-    "Action",
-    "Baseline",
-    "Comparison",
-    "Decision",
-    "Entry",
-    "Expectation",
-    "FieldChange",
-    "Group",
-    "JudgedSet",
-    "Limits",
-    "Observation",
-    "PlannedChange",
-    "Prior",
-    "Process",
-    "ProcessTime",
-    "Reason",
-    "Recorded",
-    "RelativeChange",
-    "Reviewed",
-    "Status",
-    "Verdict",
-    "cause_reasons",
-    "combined",
-    "compare",
-    "compile_causes",
-    "decide",
-    "decode_baseline",
-    "encode_baseline",
-    "from_run",
-    "gemm_kernel",
-    "judge_ratio",
-    "judge_sets",
-    "judge_structure",
-    "judge_time",
-    "mismatches",
-    "not_measured",
-    "observe",
-    "on_same_host",
-    "prior_for",
-    "references_us",
-    "review_run",
-    "variance_between_processes",
-    "with_runs",
-    "worst",
-]
+from ..run import Observation as Observation
+from ..run import observe as observe
+from .baseline import *
+from .cause import *
+from .review import *
+from .structure import *
+from .time_verdict import *
+from .timing import *
+from .two_sets import *
+from .verdict import *

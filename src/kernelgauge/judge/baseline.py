@@ -4,45 +4,41 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import ControlTime, Counts, Fingerprint, Observation, Origin, Run, Sample, Timer, is_duration, observe
+from ..run import ControlTime, Counts, Fingerprint, Observation, Origin, Run, Timer, observe
 from ..trace.kernel import KernelRecord, was_autotuned, with_current_kind
 from .timing import ProcessTime
 
 __all__ = [
     "SCHEMA_VERSION",
-    "SOFTWARE_FIELDS",
     "Baseline",
     "Comparison",
     "Entry",
-    "FieldChange",
     "Likeness",
     "Process",
     "Recorded",
+    "by_configuration",
     "combined",
     "compare",
     "decode_baseline",
     "encode_baseline",
     "from_run",
     "gemm_kernel",
-    "is_other_choice",
     "likeness",
     "merge_entries",
     "references_us",
 ]
 
 SCHEMA_VERSION = 4
-# Read as well: schema 3 has no `host` in its processes, schema 2 neither that nor `recorded`.
-_READABLE_VERSIONS = (2, 3, SCHEMA_VERSION)
-
+_OLDEST_VERSION = 2  # that is read: it has no `recorded`, and 3 no `host` in its processes
 # Nanoseconds: finer than the profiler's own resolution (32 ns on an H200), so nothing is lost, and a re-record
 # of an unchanged machine does not differ in digits that mean nothing.
 _DECIMALS = 3
@@ -54,40 +50,23 @@ _WIDTH = 120  # of a line of the file
 
 # Another device, or the same one cut or capped differently: its times answer another question (INCOMPARABLE).
 _FOREIGN_FIELDS = ("device", "arch", "sm_count", "power_limit_watts", "mig")
-# Software: times stay comparable, and the change is named in every verdict.
-_ADDED_FIELDS = (
-    "cudnn",
-    "fp32_matmul",
-    "cudnn_tf32",
-    "deterministic",
-)  # unknown in a baseline from before them: then no change
-SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python", *_ADDED_FIELDS)
-# `memory_bytes` is in neither: it moves with the driver by a few MiB on one and the same device.
-
-
-@dataclass(frozen=True)
-class FieldChange:
-    """One field of the fingerprint that differs."""
-
-    field: str
-    before: object
-    after: object
-
-    def __str__(self) -> str:
-        return f"{self.field} {_shown(self.before)} -> {_shown(self.after)}"
+# Software: times stay comparable, and the change is named in every verdict. `memory_bytes` is in neither: it moves with the
+# driver by a few MiB on one and the same device.
+_ADDED_FIELDS = ("cudnn", "fp32_matmul", "cudnn_tf32", "deterministic")  # unknown in an older baseline: then no change
+_SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python", *_ADDED_FIELDS)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the machine of a run differs from that of its baseline.
+    """How the machine of a run differs from that of its baseline, like ``driver 580.1 -> 580.2``.
 
     Attributes:
         foreign: what makes the baseline one of another kind of machine: nothing is compared.
         moved: what makes it an older one: all is compared, and every verdict names this.
     """
 
-    foreign: tuple[FieldChange, ...]
-    moved: tuple[FieldChange, ...]
+    foreign: tuple[str, ...]
+    moved: tuple[str, ...]
 
     @property
     def comparable(self) -> bool:
@@ -99,26 +78,21 @@ class Comparison:
         return not self.foreign and not self.moved
 
     def __str__(self) -> str:
-        changes = (*self.foreign, *self.moved)
-        return ", ".join(map(str, changes)) if changes else "identical"
+        return ", ".join((*self.foreign, *self.moved)) or "identical"
 
 
 def compare(before: Fingerprint, after: Fingerprint) -> Comparison:
     """Compare the fingerprint of a baseline with that of a run."""
-    return Comparison(_changes(before, after, _FOREIGN_FIELDS), _changes(before, after, SOFTWARE_FIELDS))
 
+    def changes(fields: Sequence[str]) -> tuple[str, ...]:
+        pairs = [(field, getattr(before, field), getattr(after, field)) for field in fields]
+        return tuple(
+            f"{field} {'(none)' if old is None else old} -> {'(none)' if new is None else new}"
+            for field, old, new in pairs
+            if old != new and not (old is None and field in _ADDED_FIELDS)
+        )
 
-def _changes(before: Fingerprint, after: Fingerprint, fields: tuple[str, ...]) -> tuple[FieldChange, ...]:
-    pairs = [(field, getattr(before, field), getattr(after, field)) for field in fields]
-    return tuple(
-        FieldChange(field, old, new)
-        for field, old, new in pairs
-        if old != new and not (old is None and field in _ADDED_FIELDS)
-    )
-
-
-def _shown(value: object) -> str:
-    return "(none)" if value is None else str(value)
+    return Comparison(changes(_FOREIGN_FIELDS), changes(_SOFTWARE_FIELDS))
 
 
 # -- the kernels ------------------------------------------------------------------------------------------------------
@@ -129,8 +103,9 @@ class Likeness(IntEnum):
 
     OTHER_KERNELS = 0
     SAME_NAMES = 1
-    SAME_CONFIGURATION = 2  # from another source: another version of Inductor, say
-    IDENTICAL = 3
+    OTHER_CHOICE = 2  # nothing but what Inductor's autotuner chose differs
+    SAME_CONFIGURATION = 3  # from another source: another version of Inductor, say
+    IDENTICAL = 4
 
     @property
     def same_configuration(self) -> bool:
@@ -142,17 +117,12 @@ def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Like
     before, after = [kernel.identity for kernel in one], [kernel.identity for kernel in other]
     if before == after:
         return Likeness.IDENTICAL
-    if [identity.without_source for identity in before] == [identity.without_source for identity in after]:
+    if [identity.unnumbered for identity in before] != [identity.unnumbered for identity in after]:
+        return Likeness.OTHER_KERNELS
+    others = [pair for pair in zip(before, after, strict=True) if pair[0].without_source != pair[1].without_source]
+    if not others:
         return Likeness.SAME_CONFIGURATION
-    if [identity.unnumbered for identity in before] == [identity.unnumbered for identity in after]:
-        return Likeness.SAME_NAMES
-    return Likeness.OTHER_KERNELS
-
-
-def is_other_choice(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> bool:
-    """Whether two sequences of the same names differ in nothing but what Inductor's autotuner chose."""
-    pairs = [(before.identity, after.identity) for before, after in zip(one, other, strict=True)]
-    return all(before.without_source == after.without_source or was_autotuned(before, after) for before, after in pairs)
+    return Likeness.OTHER_CHOICE if all(was_autotuned(*pair) for pair in others) else Likeness.SAME_NAMES
 
 
 # -- the baseline -----------------------------------------------------------------------------------------------------
@@ -192,23 +162,22 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def kernels_in(self, device_us: float | None) -> Sequence[KernelRecord]:
         """Its kernels where a call takes so long on the device, in microseconds; None: as they are stored.
 
-        They are means over all its processes. On the one GPU that a run is compared with all of them take longer or
-        shorter than that, and no kernel carries it.
+        They are means over all processes, and one GPU is faster or slower than that in all of them.
         """
         usual_us = [each.timers[Timer.DEVICE].mean_us for each in self.processes if Timer.DEVICE in each.timers]
         if device_us is None or not usual_us:
             return self.kernels
         factor = device_us / fmean(usual_us)
-        return [
-            KernelRecord(kernel.identity, round(factor * kernel.device_time_us, _DECIMALS)) for kernel in self.kernels
-        ]
+        return [_rounded(KernelRecord(each.identity, factor * each.device_time_us)) for each in self.kernels]
 
     def is_by_host(self, timer: Timer) -> bool:
         """Whether the host alone fills this time: the GPU idles for more than half of the call."""
         times = [process.timers[timer].mean_us for process in self.processes if timer in process.timers]
-        if timer is Timer.END_TO_END:
-            return bool(times) and 2 * self.device_time_us < fmean(times)
-        return timer is Timer.HOST
+        return bool(times) and _is_by_host(timer, self.device_time_us, fmean(times))
+
+
+def _is_by_host(timer: Timer, device_us: float, call_us: float) -> bool:
+    return timer is Timer.HOST or (timer is Timer.END_TO_END and 2 * device_us < call_us)
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -229,11 +198,10 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file of `baselines/<gpu>/`. Field order is the order in the file.
 
     Unknown fields are ignored here and in `recorded` only: older files have `ancestors`.
-    `recorded`: None if the file was written in schema 2. `origins`: of each kernel, which are shown and never judged; older files
-    have none.
+    `origins`: of each kernel, which are shown and never judged; older files have none.
     """
 
-    schema_version: int
+    schema_version: Annotated[int, msgspec.Meta(ge=_OLDEST_VERSION)]
     suite: str  # folder of the suite that declares the workload: what may be trimmed with it
     workload: str
     fingerprint: Fingerprint
@@ -259,7 +227,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
                 process.timers[timer],
                 place=process.place,
                 host=process.host,
-                is_host_clock=self._is_host_clock(timer),
+                is_host_clock=timer is not Timer.DEVICE or self.fingerprint.arch == "cpu",
                 is_by_host=is_by_host,
                 references_us=references_us(process.controls, gemm),
             )
@@ -267,9 +235,6 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
             for process in each.processes
             if timer in process.timers
         ]
-
-    def _is_host_clock(self, timer: Timer) -> bool:
-        return timer is not Timer.DEVICE or self.fingerprint.arch == "cpu"
 
 
 def references_us(controls: Mapping[str, ControlTime], gemm: str | None) -> dict[str, float]:
@@ -284,23 +249,16 @@ def gemm_kernel(controls: Mapping[str, ControlTime]) -> str | None:
     return controls["gemm"].kernel if "gemm" in controls else None
 
 
-class _Header(msgspec.Struct):
-    schema_version: int
-
-
 def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Baseline:
     """Return the baseline that accepting `run` would store."""
-    kernels = tuple(KernelRecord(kernel.identity, round(kernel.device_time_us, _DECIMALS)) for kernel in run.kernels)
+    kernels = tuple(map(_rounded, run.kernels))
     device_us = sum(kernel.device_time_us for kernel in kernels)
     timers = {
-        timer: _rounded(_observed(timer, sample, device_us))
+        timer: _rounded(observe(sample, is_by_host=_is_by_host(timer, device_us, observe(sample).mean_us)))
         for timer in Timer
         if (sample := run.sample(timer)) is not None
     }
-    controls = {
-        name: ControlTime(control.kernel, round(control.device_time_us, _DECIMALS))
-        for name, control in run.controls.items()
-    }
+    controls = {name: _rounded(control) for name, control in run.controls.items()}
     return Baseline(
         schema_version=SCHEMA_VERSION,
         suite=suite,
@@ -313,18 +271,14 @@ def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Basel
     )
 
 
-def _observed(timer: Timer, sample: Sample, device_us: float) -> Observation:
-    by_host = timer is Timer.HOST or (timer is Timer.END_TO_END and 2 * device_us < observe(sample).mean_us)
-    return observe(sample, is_by_host=by_host)
+_Stored = TypeVar("_Stored", KernelRecord, ControlTime, Observation)
+_Launched = TypeVar("_Launched", Entry, Run)
 
 
-def _rounded(observation: Observation) -> Observation:
-    spread, control = observation.spread, observation.control_us
+def _rounded(stored: _Stored) -> _Stored:
+    numbers = [each for each in msgspec.structs.asdict(stored).items() if isinstance(each[1], float)]
     return msgspec.structs.replace(
-        observation,
-        mean_us=round(observation.mean_us, _DECIMALS),
-        spread=None if spread is None else round(spread, _SPREAD_DECIMALS),
-        control_us=None if control is None else round(control, _DECIMALS),
+        stored, **{name: round(value, _SPREAD_DECIMALS if name == "spread" else _DECIMALS) for name, value in numbers}
     )
 
 
@@ -348,32 +302,37 @@ def combined(runs: Sequence[Baseline]) -> Baseline:
 
 def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
     """Return one entry for each launch configuration, with all its processes. The most frequent one comes first."""
-    groups: list[list[Entry]] = []
-    for entry in (entry for baseline in baselines for entry in baseline.entries):
-        for group in groups:
-            if likeness(group[0].kernels, entry.kernels).same_configuration:
-                group.append(entry)
-                break
-        else:
-            groups.append([entry])
+    groups = by_configuration(entry for baseline in baselines for entry in baseline.entries)
     return tuple(sorted(map(_merged, groups), key=lambda entry: entry.draws, reverse=True))
 
 
+def by_configuration(items: Iterable[_Launched]) -> list[list[_Launched]]:
+    """Return what ran the same launch configuration together, in order."""
+    groups: list[list[_Launched]] = []
+    for item in items:
+        for group in groups:
+            if likeness(group[0].kernels, item.kernels).same_configuration:
+                group.append(item)
+                break
+        else:
+            groups.append([item])
+    return groups
+
+
 def _merged(group: Sequence[Entry]) -> Entry:
-    counts = [len(entry.processes) for entry in group]
-
-    def mean_us(places: Sequence[KernelRecord]) -> float:
-        return math.fsum(kernel.device_time_us * n for kernel, n in zip(places, counts, strict=True)) / sum(counts)
-
-    kernels = tuple(
-        KernelRecord(places[0].identity, round(mean_us(places), _DECIMALS))
-        for places in zip(*(entry.kernels for entry in group), strict=True)
-    )
     processes = tuple(process for entry in group for process in entry.processes)
-    return Entry(draws=sum(entry.draws for entry in group), kernels=kernels, processes=processes)
+    kernels: list[KernelRecord] = []
+    for of_one in zip(*(entry.kernels for entry in group), strict=True):
+        times = (len(entry.processes) * each.device_time_us for entry, each in zip(group, of_one, strict=True))
+        kernels.append(_rounded(KernelRecord(of_one[0].identity, math.fsum(times) / len(processes))))
+    return Entry(sum(entry.draws for entry in group), tuple(kernels), processes)
 
 
 # -- the file -----------------------------------------------------------------------------------------------------------
+
+
+class _Header(msgspec.Struct):
+    schema_version: int
 
 
 def encode_baseline(baseline: Baseline) -> bytes:
@@ -389,11 +348,9 @@ def _layout(value: Any, indent: str = "") -> str:
     inner = indent + "  "
     if isinstance(value, dict):
         parts = [f"{json.dumps(name, ensure_ascii=False)}: {_layout(part, inner)}" for name, part in value.items()]
-        opening, closing = "{", "}"
     else:
         parts = [_layout(part, inner) for part in value]
-        opening, closing = "[", "]"
-    return f"{opening}\n" + ",\n".join(inner + part for part in parts) + f"\n{indent}{closing}"
+    return f"{line[0]}\n" + ",\n".join(inner + part for part in parts) + f"\n{indent}{line[-1]}"
 
 
 def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
@@ -403,66 +360,47 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
     in one of them: a file that is there and cannot be read is never treated as one that is missing.
     """
     conflict = b"<<<<<<<" in content
-    side = "--theirs " if conflict else ""
-    next_command = f"git checkout {side}-- {where}   (or delete it and record again with --perf-update)"
     try:
         version = msgspec.json.decode(content, type=_Header).schema_version
-        if version in _READABLE_VERSIONS:
-            baseline = msgspec.structs.replace(
-                msgspec.json.decode(content, type=Baseline), schema_version=SCHEMA_VERSION
+        if version > SCHEMA_VERSION:
+            raise NewerBaselineError(
+                "the baseline was written by a newer version of kernelgauge",
+                where=f"{where}, field schema_version",
+                got=str(version),
+                expected=str(SCHEMA_VERSION),
+                next_command="pip install --upgrade kernelgauge",
             )
-            baseline = msgspec.structs.replace(baseline, entries=tuple(map(_with_current_kinds, baseline.entries)))
-            for wrong in _contradictions(baseline):
-                raise ValueError(wrong)
+        baseline = msgspec.json.decode(content, type=Baseline)
+        for wrong in _contradictions(baseline, workload):
+            raise ValueError(wrong)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise BaselineError(
             "the baseline holds an unresolved merge conflict" if conflict else "the baseline cannot be read",
             where=where,
             got="an empty file" if not content.strip() else "markers of git" if conflict else str(error),
             expected=f"a kernelgauge baseline, schema_version {SCHEMA_VERSION}",
-            next_command=next_command,
+            next_command=f"git checkout {'--theirs ' if conflict else ''}-- {where}   "
+            "(or delete it and record again with --perf-update)",
         ) from error
-    if version not in _READABLE_VERSIONS:
-        newer = version > SCHEMA_VERSION
-        kind = NewerBaselineError if newer else BaselineError
-        raise kind(
-            f"the baseline was written by {'a newer' if newer else 'another'} version of kernelgauge",
-            where=f"{where}, field schema_version",
-            got=str(version),
-            expected=str(SCHEMA_VERSION),
-            next_command="pip install --upgrade kernelgauge"
-            if newer
-            else "record it again with --perf-update   (it replaces the file)",
+    entries = tuple(
+        msgspec.structs.replace(
+            entry,
+            kernels=tuple(
+                KernelRecord(with_current_kind(each.identity), each.device_time_us) for each in entry.kernels
+            ),
         )
-    if baseline.workload != workload:
-        raise BaselineError(
-            "the baseline belongs to another workload",
-            where=f"{where}, field workload",
-            got=baseline.workload,
-            expected=workload,
-            next_command=next_command,
-        )
-    return baseline
+        for entry in baseline.entries
+    )
+    return msgspec.structs.replace(baseline, schema_version=SCHEMA_VERSION, entries=entries)
 
 
-def _with_current_kinds(entry: Entry) -> Entry:
-    kernels = (KernelRecord(with_current_kind(each.identity), each.device_time_us) for each in entry.kernels)
-    return msgspec.structs.replace(entry, kernels=tuple(kernels))
-
-
-def _contradictions(baseline: Baseline) -> Iterator[str]:
+def _contradictions(baseline: Baseline, workload: str) -> Iterator[str]:
     """Yield what the types allow and no measurement shows, such as what is left of a merge by hand."""
+    if baseline.workload != workload:
+        yield f"it belongs to another workload, {baseline.workload}"
     names = [[kernel.identity.name for kernel in entry.kernels] for entry in baseline.entries]
-    for index, entry in enumerate(baseline.entries):
-        path = f"$.entries[{index}]"
-        if names[index] != names[0]:
-            yield f"kernels differ from those of the first entry - at `{path}.kernels`"
-        if baseline.counts.launches != len(entry.kernels):
-            yield f"{baseline.counts.launches} launches, but there are {len(entry.kernels)} kernels - at `{path}.kernels`"
-        for number, process in enumerate(entry.processes):
-            times_us = [each.device_time_us for each in process.controls.values()]
-            for observation in process.timers.values():
-                times_us += [us for us in (observation.mean_us, observation.control_us) if us is not None]
-            for us in times_us:
-                if not is_duration(us):
-                    yield f"no duration: {us} - at `{path}.processes[{number}]`"
+    for index, kernels in enumerate(names):
+        if kernels != names[0]:
+            yield f"kernels differ from those of the first entry - at `$.entries[{index}].kernels`"
+        if baseline.counts.launches != len(kernels):
+            yield f"{baseline.counts.launches} launches, but there are {len(kernels)} kernels - at `$.entries[{index}]`"

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
-from ..run import Counts, Origin, Run, SourceLine, common_path
-from ..trace.difference import KernelChange, Stretch, stretches
+from ..run import CompileEvent, Counts, Origin, Run, SourceLine, common_path
+from ..trace.difference import Stretch, stretches
 from ..trace.kernel import KernelIdentity, KernelRecord, configuration_change, was_autotuned
 from .verdict import REASON_WIDTH, Reason
 
-__all__ = ["Cause", "cause_reasons", "compile_causes", "count_causes", "kernel_causes"]
+__all__ = ["Cause", "cause_reasons", "count_causes", "kernel_causes"]
 
-# A kernel that did not change is named as a cause if it carries this share of the total change.
+# A kernel that is only slower is a cause if it carries this share of the total change; if none does, the first ones are.
 _NAMED_SHARE = 0.10
 _NAMED_AT_LEAST = 3
 # Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
 _UNCHANGED = 0.01
 _MOST_CAUSES = 3  # in a verdict; the kernels themselves are all in the results
-_NAMES_WIDTH = 63  # and ``was`` before: 80 columns
-_HEAD_WIDTH = 56  # and ``(+1234.5 us)`` after
-_LEAST_NAME = 16
 _MOST_LINES = 2  # of code
-_MOST_KINDS = 2  # of the kernels that did not change
-_LEAST_MODULE = 16
-_TIMES = {2: ", twice"}
-_PASSES = {
-    frozenset({False}): "",
-    frozenset({True}): " (backward)",
-    frozenset({False, True}): " (forward and backward)",
-}
+_HEAD_WIDTH = 56  # and ``(+1234.5 us)`` after
+_LEAST_MODULE = 16  # characters
 
 
 @dataclass(frozen=True)
@@ -39,7 +30,9 @@ class Cause:
     """What changed together.
 
     Attributes:
-        text: what happened, in one line; the lines that follow name what it happened to.
+        text: what happened.
+        names: what it happened to. In the same line, and below if it does not fit.
+        details: lines below.
         origins: of what is new, gone or slower.
         known_code: lines that the baseline's kernels come from: what is not among them is shown first.
         delta_us: what it adds to a call, in microseconds; None: not known.
@@ -47,6 +40,8 @@ class Cause:
     """
 
     text: str
+    names: str = ""
+    details: tuple[str, ...] = ()
     origins: tuple[Origin, ...] = ()
     known_code: frozenset[str] = frozenset()
     delta_us: float | None = None
@@ -58,45 +53,59 @@ def cause_reasons(causes: Sequence[Cause]) -> list[Reason]:
     reasons: list[Reason] = []
     ordered = sorted(causes, key=lambda cause: (not cause.is_first, -abs(cause.delta_us or 0.0)))
     for cause in ordered[:_MOST_CAUSES]:
-        first, *rest = cause.text.split("\n")
-        cost = "" if cause.delta_us is None else f" ({cause.delta_us:+.1f} us)"
-        first, *more = textwrap.wrap(first, REASON_WIDTH - len(cost)) or [first]
-        reasons.append(Reason("cause", "\n".join([first + cost, *more, *rest])))
+        reasons.append(Reason("cause", "\n".join(_lines(cause))))
         code = "\n".join(_code_lines(cause))
         reasons += [Reason("code", code)] if code else []
     left = ordered[_MOST_CAUSES:]
     if left:
-        known = [cause.delta_us for cause in left if cause.delta_us is not None]
-        cost = f" ({sum(known):+.1f} us)" if known else ""
-        reasons.append(Reason("cause", f"{len(left)} more{cost}"))
+        reasons.append(Reason("cause", f"{len(left)} more{_cost(left)}"))
     return reasons
 
 
+def _cost(causes: Sequence[Cause]) -> str:
+    known = [cause.delta_us for cause in causes if cause.delta_us is not None]
+    return f" ({sum(known):+.1f} us)" if known else ""
+
+
+def _lines(cause: Cause) -> list[str]:
+    cost = _cost([cause])
+    first, *more = textwrap.wrap(cause.text, REASON_WIDTH - len(cost)) or [""]
+    if cause.names:
+        whole = f"{first}: {cause.names}"
+        first = _cut(whole, _HEAD_WIDTH)
+        more = [_cut(cause.names)] if first != whole else []
+    return [first + cost, *more, *cause.details]
+
+
+def _cut(text: str, width: int = REASON_WIDTH) -> str:
+    return text if len(text) <= width else f"{text[: width - 1].rstrip(' ,._')}…"
+
+
 def _code_lines(cause: Cause) -> list[str]:
-    """Return ``layers.*.mlp  model.py:12  x * y`` for each line, with the modules that have it; of known and new lines the new ones."""
-    modules: dict[SourceLine, list[str]] = {}
-    passes: dict[SourceLine, set[bool]] = {}
+    """Return a line for each line of code; of known and new ones the new ones."""
+    origins: dict[SourceLine, list[Origin]] = {}
     for origin in cause.origins:
         for line in origin.lines:
-            modules.setdefault(line, []).append(origin.module)
-            passes.setdefault(line, set()).add(origin.is_backward)
-    new = [line for line in modules if line.code not in cause.known_code]
-    lines = new if new and cause.known_code else list(modules)
-    shown = [
-        _code_line(common_path(list(dict.fromkeys(modules[line]))), _PASSES[frozenset(passes[line])], line)
-        for line in lines[:_MOST_LINES]
-    ]
-    left = len(lines) - len(shown)
-    return [*shown, f"and {left} more line{'s' if left > 1 else ''}"] if left > 0 else shown
+            origins.setdefault(line, []).append(origin)
+    lines = [line for line in origins if line.code not in cause.known_code] or list(origins)
+    left = len(lines[_MOST_LINES:])
+    shown = [_code_line(line, origins[line]) for line in lines[:_MOST_LINES]]
+    return [*shown, f"and {_count(left, 'more line')}"] if left else shown
 
 
-def _code_line(module: str, pass_: str, line: SourceLine) -> str:
-    """Return them in one line: where that is too long, without the end of the code, then without the start of the module's path."""
+def _code_line(line: SourceLine, origins: Sequence[Origin]) -> str:
+    """Return ``layers.*.mlp (backward)  model.py:12  x * y``: without the start of a long path, and the end of long code."""
+    passes = {origin.is_backward for origin in origins}
+    pass_ = " (forward and backward)" if len(passes) > 1 else " (backward)" if True in passes else ""
     place = f"{pass_}  {line.file}:{line.line}"
-    room = max(REASON_WIDTH - len(place), _LEAST_MODULE)
-    path = module if len(module) <= room else f"…{module[1 - room :]}"
-    text = f"{path}{place}  {line.code}".strip()
-    return text if len(text) <= REASON_WIDTH else f"{text[: max(REASON_WIDTH - 1, len(path + place))].rstrip()}…"
+    module = common_path([origin.module for origin in origins])
+    room = max(REASON_WIDTH - 1 - len(place), _LEAST_MODULE)
+    module = module if len(module) <= room else f"…{module[1 - room :]}"
+    return _cut(f"{module}{place}  {line.code}".strip())
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 # -- kernels --------------------------------------------------------------------------------------------------------------
@@ -110,6 +119,10 @@ class _Launch:
     device_time_us: float
     origin: Origin | None
 
+    @property
+    def lines(self) -> tuple[SourceLine, ...]:
+        return self.origin.lines if self.origin is not None else ()
+
 
 def _launches(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> list[_Launch]:
     known = origins if len(origins) == len(kernels) else [None] * len(kernels)
@@ -118,26 +131,32 @@ def _launches(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None])
     ]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
-    """Launches that changed together, and how often they did."""
+    """Launches that changed together, and in how many places they did."""
 
     before: list[_Launch] = field(default_factory=list)
     after: list[_Launch] = field(default_factory=list)
-    places: Counter[tuple[tuple[str, ...], ...]] = field(default_factory=Counter)  # by the names before and after
+    places: int = 0
 
-    def add(self, before: Sequence[_Launch], after: Sequence[_Launch]) -> None:
+    def add(self, before: Iterable[_Launch], after: Iterable[_Launch]) -> None:
         self.before += before
         self.after += after
-        self.places[tuple(tuple(kernel.identity.unnumbered for kernel in side) for side in (before, after))] += 1
+        self.places += 1
 
     @property
-    def origins(self) -> tuple[Origin, ...]:
-        return _origins(self.after or self.before)
+    def times_us(self) -> tuple[float, float]:
+        """What they took together, before and after."""
+        return sum(each.device_time_us for each in self.before), sum(each.device_time_us for each in self.after)
 
     @property
     def delta_us(self) -> float:
-        return sum(each.device_time_us for each in self.after) - sum(each.device_time_us for each in self.before)
+        before, after = self.times_us
+        return after - before
+
+    def cause(self, text: str, names: str = "", *details: str) -> Cause:
+        origins = _known(each.origin for each in self.after or self.before)
+        return Cause(text, names, details, origins, delta_us=self.delta_us)
 
 
 def kernel_causes(
@@ -151,196 +170,133 @@ def kernel_causes(
     """Return what changed between two launch sequences, and one line about what did not.
 
     Launches are aligned by what they are: Inductor's number of a kernel is no part of that. Other launches in one place, or for
-    the same lines of code, are one cause.
+    the same lines of code, are one cause, and so are those of one kernel for the same lines.
 
     Args:
         origins, old_origins: of each launch after and before; empty if none is known.
         is_timed: whether times count. Else a kernel that is only slower is no cause, nor what the autotuner chose.
     """
-    code = frozenset(line.code for origin in old_origins if origin is not None for line in origin.lines)
-    other: list[_Group] = []
-    paired: list[KernelChange[_Launch]] = []
+    others: list[_Group] = []
+    pairs: dict[object, _Group] = {}
     for stretch in stretches(_launches(before, old_origins), _launches(after, origins)):
         if stretch.same_names:
-            paired += map(KernelChange, stretch.before, stretch.after)
+            for old, new in zip(stretch.before, stretch.after, strict=True):
+                pairs.setdefault((old.identity, new.identity, new.lines), _Group()).add([old], [new])
         elif stretch.before or stretch.after:
-            _group_of(other, stretch).add(stretch.before, stretch.after)
-    changed, rest = _changed_pairs(paired, sum(abs(group.delta_us) for group in other), is_timed=is_timed)
-    causes = [Cause(_other_launches(group), group.origins, code, group.delta_us) for group in other]
-    causes += [Cause(text, group.origins, delta_us=group.delta_us) for text, group in changed.items()]
-    if not is_timed:
-        causes = [replace(cause, delta_us=None) for cause in causes]
-    return causes, _rest(rest)
-
-
-def _origins(launches: Iterable[_Launch]) -> tuple[Origin, ...]:
-    return tuple(launch.origin for launch in launches if launch.origin is not None)
+            _group_of(others, stretch).add(stretch.before, stretch.after)
+    causes = [_other_launches(group) for group in others]
+    alike: list[_Group] = []
+    for group in pairs.values():
+        changes = _changes_of_identity(group, is_timed=is_timed)
+        causes += changes
+        alike += [] if changes else [group]
+    if is_timed:
+        total = sum(abs(group.delta_us) for group in (*others, *pairs.values()))
+        slower = [group for group in alike if total and abs(group.delta_us) >= _NAMED_SHARE * total]
+        if total and not slower and not causes:  # spread evenly over many kernels
+            slower = sorted(alike, key=lambda group: -abs(group.delta_us))[:_NAMED_AT_LEAST]
+        causes += map(_slower, slower)
+        alike = [group for group in alike if group not in slower]
+    code = frozenset(line.code for origin in _known(old_origins) for line in origin.lines)
+    causes = [replace(each, known_code=code, delta_us=each.delta_us if is_timed else None) for each in causes]
+    return causes, _rest(alike)
 
 
 def _group_of(groups: list[_Group], stretch: Stretch[_Launch]) -> _Group:
     """Return the group that a stretch belongs to: one with a line in common, or one that lost the same kernels."""
-    lines = {line for origin in _origins(stretch.after or stretch.before) for line in origin.lines}
-    names = {launch.identity.unnumbered for launch in stretch.before}
+
+    def marks(before: Sequence[_Launch], after: Sequence[_Launch]) -> set[object]:
+        lines = {line for launch in after or before for line in launch.lines}
+        return {*lines} or {frozenset(launch.identity.unnumbered for launch in before)}
+
+    own = marks(stretch.before, stretch.after)
     for group in groups:
-        if lines & {line for origin in group.origins for line in origin.lines}:
-            return group
-        if not lines and not group.origins and names == {launch.identity.unnumbered for launch in group.before}:
+        if own & marks(group.before, group.after):
             return group
     groups.append(_Group())
     return groups[-1]
 
 
-def _other_launches(group: _Group) -> str:
-    """Return ``1 new kernel: NAME``, or ``9 kernels instead of 1, twice`` and the names below."""
-    old, new, times = len(group.before), len(group.after), group.places.total()
-    often = f", in {times} places" if times > 1 else ""
-    if len(group.places) == 1 and times > 1:
-        old, new, often = old // times, new // times, _TIMES.get(times, f", {times} times")
+def _other_launches(group: _Group) -> Cause:
+    """Return ``1 new kernel: NAME``, or ``9 kernels instead of 1`` and the names below."""
+    old, new = len(group.before), len(group.after)
     if not old:
-        head = f"{_count(new, 'new kernel')}{often}"
+        text = _count(new, "new kernel")
     elif not new:
-        head = f"{_count(old, 'kernel')} less{often}"
+        text = f"{_count(old, 'kernel')} less"
     elif old == new:
-        head = f"{'another kernel' if new == 1 else f'{new} other kernels'}{often}"
+        text = "another kernel" if new == 1 else f"{new} other kernels"
     else:
-        head = f"{_count(new, 'kernel')} instead of {old}{often}"
-    dtypes = [
-        sorted({dtype for each in side if (dtype := each.identity.decoded.dtype)})
-        for side in (group.before, group.after)
-    ]
+        text = f"{_count(new, 'kernel')} instead of {old}"
+    text += f", in {group.places} places" if group.places > 1 else ""
+    dtypes = [{each.identity.decoded.dtype for each in side} - {None, ""} for side in (group.before, group.after)]
     if len(dtypes[0]) == len(dtypes[1]) == 1 and dtypes[0] != dtypes[1]:
-        head += f", in {dtypes[1][0]} instead of {dtypes[0][0]}"
-    named = group.after or group.before
-    first = _names(named, _HEAD_WIDTH - len(f"{head}: "))
-    is_cut = (
-        len({kernel.identity.shown for kernel in named}) > 1 and "…" in first
-    )  # the start of one of several says little
-    head = head if is_cut else f"{head}: {first}"
-    whole = [] if first == _names(named) else [f"now {_names(named)}" if old and new else _names(named)]
-    return "\n".join([head, *([f"was {_names(group.before)}"] if old and new else []), *whole])
+        text += f", in {dtypes[1].pop()} instead of {dtypes[0].pop()}"
+    was = [_cut(f"was {_names(group.before)}")] if old and new else []
+    return group.cause(text, _names(group.after or group.before), *was)
 
 
-def _names(kernels: Sequence[_Launch], width: int = _NAMES_WIDTH) -> str:
-    """Return as many names as fit into the width; if none does, the start of the first."""
-    names = list(dict.fromkeys(kernel.identity.shown for kernel in kernels))
-    for count in range(len(names), 0, -1):
-        left = f" and {_count(len(names) - count, 'other')}" if count < len(names) else ""
-        text = ", ".join(names[:count])
-        if len(text) + len(left) <= width:
-            return text + left
-    return f"{names[0][: max(width - len(left), _LEAST_NAME) - 1].rstrip('._')}…{left}"
+def _names(kernels: Iterable[_Launch]) -> str:
+    return ", ".join(dict.fromkeys(kernel.identity.shown for kernel in kernels))
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
+def _changes_of_identity(group: _Group, *, is_timed: bool) -> list[Cause]:
+    """Return what differs between launches of one kernel besides their times."""
+    before, after = group.before[0].identity, group.after[0].identity
+    configuration = configuration_change(before, after) if is_timed or not after.is_inductors else ""
+    hashes = [str(each.source_hash)[:8] for each in (before, after) if is_timed and each.source_hash is not None]
+    source = f"source {' -> '.join(hashes)}" if len(set(hashes)) > 1 else ""
+    if not configuration and not source:
+        return []
+    text = "another launch configuration" if configuration else "the same name, other source"
+    if configuration and is_timed and was_autotuned(before, after):
+        text = "Inductor's autotuner chose another launch configuration"
+    return [group.cause(text, "", f"{after.shown}: {', '.join(filter(None, (configuration, source)))}")]
 
 
-def _changed_pairs(
-    paired: Sequence[KernelChange[_Launch]], other_us: float, *, is_timed: bool
-) -> tuple[dict[str, _Group], list[KernelChange[_Launch]]]:
-    """Group launches that are there on both sides by what happened to them; return those to which nothing did, too."""
-    said = {id(change): _what_changed(change, is_timed=is_timed) for change in paired}
-    alike = [change for change in paired if not said[id(change)]]
-    if is_timed:
-        total = other_us + sum(abs(change.delta_us) for change in paired)
-        slower = [change for change in alike if total > 0 and abs(change.delta_us) >= _NAMED_SHARE * total]
-        if not slower and total > 0 and not other_us and len(alike) == len(paired):  # spread evenly over many kernels
-            slower = sorted(alike, key=lambda change: -abs(change.delta_us))[:_NAMED_AT_LEAST]
-        said |= {id(change): _slower(change) for change in slower}
-    groups: dict[str, _Group] = {}
-    for change in paired:
-        if text := said[id(change)]:
-            sides = ([one] if one is not None else [] for one in (change.before, change.after))
-            groups.setdefault(text, _Group()).add(*sides)
-    return groups, [change for change in paired if not said[id(change)]]
+def _slower(group: _Group) -> Cause:
+    before, after = group.times_us
+    often = f" x{len(group.after)}" if len(group.after) > 1 else ""
+    text = f"the same kernel, {'slower' if after > before else 'faster'}"
+    return group.cause(text, f"{_names(group.after)}{often}  {before:.1f} -> {after:.1f} us")
 
 
-def _what_changed(change: KernelChange[_Launch], *, is_timed: bool) -> str:
-    """Return what differs between two launches of one kernel besides their times; empty if nothing does."""
-    assert change.before is not None
-    assert change.after is not None
-    before, after = change.before.identity, change.after.identity
-    configuration, source = configuration_change(before, after), _other_source(before, after)
-    if is_timed and was_autotuned(before, after):
-        return f"Inductor's autotuner chose another launch configuration\n{after.shown}: {configuration}"
-    if configuration and (is_timed or not after.is_inductors):
-        return f"another launch configuration\n{after.shown}: {configuration}{f', other source ({source})' if source else ''}"
-    if is_timed and source:
-        return _headed("the same name, other source: ", change.after, source)
-    return ""
-
-
-def _other_source(before: KernelIdentity, after: KernelIdentity) -> str:
-    if None in (before.source_hash, after.source_hash) or before.source_hash == after.source_hash:
+def _rest(groups: Sequence[_Group]) -> str:
+    if not groups:
         return ""
-    return f"{str(before.source_hash)[:8]} -> {str(after.source_hash)[:8]}"
-
-
-def _slower(change: KernelChange[_Launch]) -> str:
-    assert change.before is not None
-    assert change.after is not None
-    how = "slower" if change.delta_us > 0 else "faster"
-    times = f"{change.before.device_time_us:.1f} -> {change.after.device_time_us:.1f} us"
-    return _headed(f"the same kernel, {how}: ", change.after, times)
-
-
-def _headed(head: str, kernel: _Launch, details: str) -> str:
-    """Return all in one line if it fits; else the first line has the kernel's name, or the start of it."""
-    name, shown = kernel.identity.shown, _names([kernel], _HEAD_WIDTH - len(head))
-    text = f"{head}{name}  {details}"
-    return text if len(text) <= _HEAD_WIDTH else f"{head}{shown}\n{details if shown == name else f'{name}  {details}'}"
-
-
-def _rest(rest: Sequence[KernelChange[_Launch]]) -> str:
-    if not rest:
-        return ""
-    before = sum(change.before.device_time_us for change in rest if change.before)
-    delta = sum(change.delta_us for change in rest)
-    kinds = Counter(change.after.identity.kind for change in rest if change.after)
-    named = kinds.most_common(_MOST_KINDS)
-    left = kinds.total() - sum(count for _, count in named)
-    counted = ", ".join(_count(count, "GEMM" if kind == "gemm" else f"{kind} kernel") for kind, count in named)
-    counted += f" and {_count(left, 'other')}" if left else ""
-    share = delta / before if before else 0.0
+    before, after = (sum(times) for times in zip(*(group.times_us for group in groups), strict=True))
+    count = _count(sum(len(group.after) for group in groups), "kernel")
+    share = after / before - 1 if before else 0.0
     word = "unchanged" if abs(share) < _UNCHANGED else "of the same identity"
-    return f"{counted} {word} ({100 * share:+.1f} %, {delta:+.2f} us)"
+    return f"{count} {word} ({100 * share:+.1f} %, {after - before:+.2f} us)"
 
 
 # -- what is counted ------------------------------------------------------------------------------------------------------
 
 
 def count_causes(run: Run, usual: Counts) -> list[Cause]:
-    """Return why there are more graph breaks, recompiles, copies and synchronising calls than usual."""
-    return [*compile_causes(run, usual), *_op_causes(run, usual)]
-
-
-def compile_causes(run: Run, usual: Counts) -> list[Cause]:
-    """Return where the code breaks the graph or is compiled again, if that is more often than usual."""
-    more = {
-        "graph break": run.counts.graph_breaks > usual.graph_breaks,
-        "recompile": run.counts.recompiles > usual.recompiles,
+    """Return why there are more graph breaks, recompiles, copies or synchronising calls than usual, each with its lines."""
+    compiled = [(each.kind, f"{each.kind}: {each.reason}", _origin_of(each)) for each in run.compile_events]
+    events = {
+        "graph_breaks": [(text, origin) for kind, text, origin in compiled if kind == "graph break"],
+        "recompiles": [(text, origin) for kind, text, origin in compiled if kind == "recompile"],
+        "copies": zip(run.copying_ops, run.copy_origins or repeat(None), strict=False),
+        "synchronizations": zip(run.synchronizing_ops, run.synchronization_origins or repeat(None), strict=False),
     }
-    causes: dict[str, list[Origin]] = {}
-    for event in (each for each in run.compile_events if more[each.kind]):
-        line = SourceLine(event.file, event.line, event.code) if event.file else None
-        causes.setdefault(f"{event.kind}: {event.reason}", []).extend([Origin(event.module, (line,))] if line else [])
-    return [Cause(text, tuple(origins), is_first=True) for text, origins in causes.items()]
+    found: dict[str, list[Origin | None]] = {}
+    for name, causes in events.items():
+        if getattr(run.counts, name) > getattr(usual, name):
+            for text, origin in causes:
+                found.setdefault(text, []).append(origin)
+    return [
+        Cause(f"{text}, {len(origins)} times" if len(origins) > 1 else text, origins=_known(origins), is_first=True)
+        for text, origins in found.items()
+    ]
 
 
-def _op_causes(run: Run, usual: Counts) -> list[Cause]:
-    """Return the ops behind copies and synchronising calls, if there are more of them than usual."""
-    found: dict[tuple[str, Origin | None], list[str]] = {}
-    for now, before, ops, origins in (
-        (run.counts.copies, usual.copies, run.copying_ops, run.copy_origins),
-        (run.counts.synchronizations, usual.synchronizations, run.synchronizing_ops, run.synchronization_origins),
-    ):
-        if now > before:
-            for place, text in enumerate(ops):
-                op, _, what = text.rpartition(": ")
-                origin = origins[place] if place < len(origins) else None
-                found.setdefault((op, origin), []).append(what)
-    causes: dict[str, list[Origin]] = {}
-    for (op, origin), whats in found.items():
-        counted = "; ".join(f"{what}, {count} times" if count > 1 else what for what, count in Counter(whats).items())
-        causes.setdefault(f"{op}: {counted}" if op else counted, []).extend([origin] if origin is not None else [])
-    return [Cause(text, tuple(origins), is_first=True) for text, origins in causes.items()]
+def _origin_of(event: CompileEvent) -> Origin | None:
+    return Origin(event.module, (SourceLine(event.file, event.line, event.code),)) if event.file else None
+
+
+def _known(origins: Iterable[Origin | None]) -> tuple[Origin, ...]:
+    return tuple(origin for origin in origins if origin is not None)

@@ -13,7 +13,6 @@ from ..run import Run, Timer
 from .baseline import (
     Baseline,
     Comparison,
-    FieldChange,
     Likeness,
     Process,
     Recorded,
@@ -81,7 +80,7 @@ class Reviewed:
     group: Group
     suite: str
     change: PlannedChange | None = None
-    environment: tuple[FieldChange, ...] = ()
+    environment: tuple[str, ...] = ()
     evidence: tuple[Reason, ...] = ()
     doubts: tuple[str, ...] = ()
 
@@ -128,7 +127,7 @@ def review_run(
         group, evidence, doubts = Group.SAME_SPEED, (Reason("file", "accepted already"),), []
     environment = (*comparison.foreign, *comparison.moved)
     action = Action.KEEP if planned is None else Action.UPDATE
-    details = (*map(str, environment), *(reason.text for reason in evidence))
+    details = (*environment, *(reason.text for reason in evidence))
     change = PlannedChange(action, run.workload, planned, details)
     return Reviewed(run.workload, group, suite, change, environment, evidence, tuple(doubts))
 
@@ -260,7 +259,7 @@ def with_runs(
 def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> Iterator[str]:
     """Yield what of a run is no noise. The times of another launch configuration may differ, the host's work may not."""
     comparison = compare(old.fingerprint, run.fingerprint)
-    yield from map(str, (*comparison.foreign, *comparison.moved))
+    yield from (*comparison.foreign, *comparison.moved)
     if not comparison.comparable:
         return
     structure = judge_structure(run, old, comparison)

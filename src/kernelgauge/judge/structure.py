@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 
 from ..run import Fingerprint, Run
 from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change
 from ..trace.names import decode
-from .baseline import Baseline, Comparison, Entry
+from .baseline import Baseline, Comparison
 from .cause import cause_reasons, count_causes, kernel_causes
 from .verdict import STRUCTURE, Reason, Status, Verdict
 
-__all__ = ["Expectation", "configuration_changes", "judge_structure", "mismatches"]
+__all__ = ["Expectation", "judge_structure", "kernel_changes", "mismatches"]
 
 # -- what a workload declares -----------------------------------------------------------------------------------------
 
@@ -46,46 +47,36 @@ class Expectation:
     occupancy_queries: int | None = None
 
     def holds_for(self, fingerprint: Fingerprint) -> bool:
-        right_arch = (
-            self.arch is None or self.arch == fingerprint.arch or (self.arch == "gpu" and fingerprint.arch != "cpu")
-        )
-        return right_arch and (self.cuda is None or self.cuda == fingerprint.cuda)
+        archs = (None, fingerprint.arch, *(() if fingerprint.arch == "cpu" else ("gpu",)))
+        return self.arch in archs and self.cuda in (None, fingerprint.cuda)
 
 
 def mismatches(expectation: Expectation, run: Run) -> list[str]:
     """Every way in which `run` is not as expected, one line each; empty if it is."""
     found: list[str] = []
-    if expectation.kinds is not None and tuple(run.kinds()) != expectation.kinds:
-        found.append(_differs("kernel kinds", run.kinds(), expectation.kinds))
-    if expectation.names is not None and not _all_match(run.kernel_names(), expectation.names):
-        found.append(
-            _differs("kernel names", run.kernel_names(), expectation.names, shown=lambda name: decode(name).short)
-        )
-    if expectation.launch_apis is not None and not _all_match(run.launch_apis, expectation.launch_apis):
-        found.append(_differs("launch calls", run.launch_apis, expectation.launch_apis))
-    for what, got, expected in (
+    names = run.kernel_names()
+    for what, got, shown, patterns in (
+        ("kernel kinds", run.kinds(), run.kinds(), expectation.kinds),
+        ("kernel names", names, [decode(name).short for name in names], expectation.names),
+        ("launch calls", run.launch_apis, run.launch_apis, expectation.launch_apis),
+    ):
+        pairs = list(zip_longest(got, patterns or ()))
+        if patterns is not None and not all(_matches(*pair) for pair in pairs):
+            found.append(f"{what}: got {len(got)}, expected {len(patterns)}")
+            for number, (pair, name) in enumerate(zip_longest(pairs, shown), start=1):
+                other = "" if _matches(*pair) else f"   <- expected {pair[1] or '(nothing)'}"
+                found[-1] += f"\n    {number}. {name or '(nothing)'}{other}"
+    for what, count, expected in (
         ("memsets", run.counts.memsets, expectation.memsets),
         ("occupancy queries", run.occupancy_queries, expectation.occupancy_queries),
     ):
-        if expected is not None and got != expected:
-            found.append(f"{what}: got {got}, expected {expected}")
+        if expected is not None and count != expected:
+            found.append(f"{what}: got {count}, expected {expected}")
     return [f"{line}\n    source   {expectation.source}" for line in found]
 
 
-def _all_match(got: Sequence[str], patterns: Sequence[str]) -> bool:
-    return len(got) == len(patterns) and all(
-        name == pattern or fnmatchcase(name, pattern) for name, pattern in zip(got, patterns, strict=True)
-    )
-
-
-def _differs(what: str, got: Sequence[str], expected: Sequence[str], *, shown: Callable[[str], str] = str) -> str:
-    lines = [f"{what}: got {len(got)}, expected {len(expected)}"]
-    for index in range(max(len(got), len(expected))):
-        left = shown(got[index]) if index < len(got) else "(nothing)"
-        right = expected[index] if index < len(expected) else "(nothing)"
-        same = index < len(got) and index < len(expected) and _all_match([got[index]], [right])
-        lines.append(f"    {index + 1}. {left}" if same else f"    {index + 1}. {left}   <- expected {right}")
-    return "\n".join(lines)
+def _matches(name: str | None, pattern: str | None) -> bool:
+    return name is not None and pattern is not None and (name == pattern or fnmatchcase(name, pattern))
 
 
 # -- the baseline -----------------------------------------------------------------------------------------------------
@@ -104,74 +95,46 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
     """
     if not comparison.comparable:
         return Verdict(Status.INCOMPARABLE, run.workload, STRUCTURE, f"structure not compared: {comparison}")
-    status, headline = Status.PASS, ""
     entry, _ = baseline.entry_like(run.kernels)
-    kernels: list[str] = []
-    if [each.identity.unnumbered for each in run.kernels] != [each.identity.unnumbered for each in entry.kernels]:
-        status = Status.REGRESSED
-        headline = "kernels differ from the baseline"
-        kernels += _kernel_diff(run, entry)
-    configurations = configuration_changes(entry.kernels, run.kernels, of_inductor=False)
-    if configurations:
-        status = Status.REGRESSED
-        headline = headline or "launch configurations differ from the baseline"
-        kernels += configurations
-    more, less = _count_changes(run, baseline)
-    shown: list[str] = []
-    if any(change.field == "torch" for change in comparison.moved):
-        of_torch = tuple(field.replace("_", " ") for field in _COUNTS_OF_TORCH)
-        shown = [line for line in (*more, *less) if line.startswith(of_torch)]
-        more, less = ([line for line in lines if line not in shown] for lines in (more, less))
-    if more:
-        status = Status.REGRESSED
-    elif less and status is Status.PASS:
-        status = Status.IMPROVED
-    causes = count_causes(run, baseline.counts) if more else []
-    causes += (
-        kernel_causes(entry.kernels, run.kernels, run.origins, baseline.origins, is_timed=False)[0] if kernels else []
-    )
-    reasons = (
-        *cause_reasons(causes),
-        *(Reason("counts", f"{line}, not judged: another version of torch") for line in shown),
-        *(Reason("counts", line) for line in (*more, *less)),
-        *(Reason("kernels", line) for line in kernels),
-    )
-    if status is Status.PASS:
-        return Verdict(status, run.workload, STRUCTURE, "same kernels, same counts", reasons)
-    return Verdict(status, run.workload, STRUCTURE, headline or "other counts", reasons)
-
-
-def _kernel_diff(run: Run, entry: Entry) -> list[str]:
-    lines: list[str] = []
-    for change in align(entry.kernels, run.kernels):
-        if change.before is None and change.after is not None:
-            lines.append(f"+ {change.after.identity.shown}")
-        elif change.after is None and change.before is not None:
-            lines.append(f"- {change.before.identity.shown}")
-    return lines
-
-
-def configuration_changes(
-    before: Sequence[KernelRecord], after: Sequence[KernelRecord], *, of_inductor: bool = True
-) -> list[str]:
-    """Return the launch configurations that differ, a line for each kernel. `of_inductor`: those of its kernels too."""
-    return [
-        f"{change.after.identity.shown}: {configuration}"
-        for change in align(before, after)
-        if change.before is not None and change.after is not None
-        if of_inductor or not change.after.identity.is_inductors
-        if (configuration := configuration_change(change.before.identity, change.after.identity))
-    ]
-
-
-def _count_changes(run: Run, baseline: Baseline) -> tuple[list[str], list[str]]:
+    kernels = kernel_changes(entry.kernels, run.kernels, of_inductor=False)
+    is_other_torch = any(change.startswith("torch ") for change in comparison.moved)
     more: list[str] = []
     less: list[str] = []
+    shown: list[str] = []
     for field in run.counts.__struct_fields__:
         before, after = getattr(baseline.counts, field), getattr(run.counts, field)
-        if before == after:
-            continue
         line = f"{field.replace('_', ' ')} {before} -> {after}"
-        # What could be counted on one side only is not known to be less: it is not let pass.
-        (more if before is None or after is None or after > before else less).append(line)
-    return more, less
+        if before != after and is_other_torch and field in _COUNTS_OF_TORCH:
+            shown.append(f"{line}, not judged: another version of torch")
+        elif before != after:
+            # What could be counted on one side only is not known to be less: it is not let pass.
+            (more if before is None or after is None or after > before else less).append(line)
+    status, headline = Status.PASS, "same kernels, same counts"
+    if kernels or more or less:
+        status, headline = Status.REGRESSED if kernels or more else Status.IMPROVED, "other counts"
+    if kernels:
+        is_other = any(line.startswith(("+ ", "- ")) for line in kernels)
+        headline = f"{'kernels' if is_other else 'launch configurations'} differ from the baseline"
+    causes = count_causes(run, baseline.counts) if more else []
+    if kernels:
+        causes += kernel_causes(entry.kernels, run.kernels, run.origins, baseline.origins, is_timed=False)[0]
+    counts = [Reason("counts", line) for line in (*shown, *more, *less)]
+    reasons = (*cause_reasons(causes), *counts, *(Reason("kernels", line) for line in kernels))
+    return Verdict(status, run.workload, STRUCTURE, headline, reasons)
+
+
+def kernel_changes(
+    before: Sequence[KernelRecord], after: Sequence[KernelRecord], *, of_inductor: bool = True
+) -> list[str]:
+    """Return a line for each kernel that is gone (``- NAME``), new (``+ NAME``) or launched in another configuration.
+
+    `of_inductor`: whether the configurations of Inductor's kernels count.
+    """
+    lines: list[str] = []
+    for change in align(before, after):
+        old, new = (kernel.identity if kernel is not None else None for kernel in (change.before, change.after))
+        if old is None or new is None:
+            lines += [f"- {old.shown}"] if old else [f"+ {new.shown}"] if new else []
+        elif (of_inductor or not new.is_inductors) and (configuration := configuration_change(old, new)):
+            lines.append(f"{new.shown}: {configuration}")
+    return lines

@@ -11,13 +11,13 @@ import msgspec
 
 from ..errors import OTHER_KERNELS
 from ..run import Run, Timer, observe
-from .baseline import Baseline, Comparison, Entry, Likeness, gemm_kernel, is_other_choice, references_us
-from .cause import cause_reasons, compile_causes, count_causes, kernel_causes
-from .structure import configuration_changes
+from .baseline import Baseline, Comparison, Entry, Likeness, gemm_kernel, references_us
+from .cause import cause_reasons, count_causes, kernel_causes
+from .structure import kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, mean_of, prior_for, reference_moves
 from .verdict import RATIO, Reason, Status, Verdict
 
-__all__ = ["describe_choice", "judge_ratio", "judge_time", "not_measured"]
+__all__ = ["judge_ratio", "judge_time", "not_measured"]
 
 
 # What is known of other machines, beside two sets of processes that show their own spread. Simulated (tests/judge/test_two_sets.py):
@@ -28,18 +28,6 @@ _WHAT_DIFFERS = (
     "shape that depends on data, and for an autotuner (cudnn.benchmark)"
 )
 _SHOWN_TRANSFERS = 0.1  # of the time without kernels: less is not what a call waits for
-
-
-@dataclass(frozen=True)
-class ComparedTime:
-    """One timer of a run beside the baseline's entry of its launch configuration, or the nearest one."""
-
-    timer: Timer
-    run: Run
-    baseline: Baseline
-    entry: Entry
-    decision: Decision
-    is_other_choice: bool  # the autotuner's choice, which no entry has
 
 
 def judge_time(
@@ -60,60 +48,48 @@ def judge_time(
         comparisons: times that the suite has.
         limits: gates and sensitivity that the suite asks for; None: the defaults.
     """
+    label = run.label(timer)
     if not comparison.comparable:
-        return Verdict(
-            Status.INCOMPARABLE, run.workload, run.label(timer), f"{run.label(timer)} not compared: {comparison}"
-        )
-    sample = run.sample(timer)
-    if sample is None:
+        return Verdict(Status.INCOMPARABLE, run.workload, label, f"{label} not compared: {comparison}")
+    if run.sample(timer) is None:
         return not_measured(timer, run)
     entry, likeness = baseline.entry_like(run.kernels)
-    other_choice = likeness is Likeness.SAME_NAMES and is_other_choice(entry.kernels, run.kernels)
-    if other_choice and timer is Timer.DEVICE:  # only a choice slower than all known ones is a finding
+    is_other_choice = likeness is Likeness.OTHER_CHOICE
+    if is_other_choice and timer is Timer.DEVICE:  # only a choice slower than all known ones is a finding
         entry = max(baseline.entries, key=lambda each: each.device_time_us)
     gemm = gemm_kernel(run.controls)
     before = baseline.times(timer, entry, gemm=gemm)
     if not before:
-        return Verdict(Status.NO_BASELINE, run.workload, run.label(timer), f"the baseline has no {run.label(timer)}")
+        return Verdict(Status.NO_BASELINE, run.workload, label, f"the baseline has no {label}")
     afters = [
-        ProcessTime(
-            observe(each.samples[timer], is_by_host=before[0].is_by_host),
+        replace(
+            before[0],
+            observation=observe(each.samples[timer], is_by_host=before[0].is_by_host),
             place=each.place,
             host=each.host,
-            is_host_clock=before[0].is_host_clock,
-            is_by_host=before[0].is_by_host,
             references_us=references_us(each.controls, gemm),
         )
         for each in (run, *more)
         if timer in each.samples
     ]
     after = mean_of(afters)
-    if other_choice and timer is Timer.END_TO_END:
-        headline = f"{run.label(timer)} {after.observation.mean_us:.1f} us, not judged: the autotuner's choice is not in the baseline"
-        return Verdict(Status.NOT_JUDGED, run.workload, run.label(timer), headline, after_us=after.observation.mean_us)
+    after_us = after.observation.mean_us
+    if is_other_choice and timer is Timer.END_TO_END:
+        headline = f"{label} {after_us:.1f} us, not judged: the autotuner's choice is not in the baseline"
+        return Verdict(Status.NOT_JUDGED, run.workload, label, headline, after_us=after_us)
     prior = prior_for(timer, run.fingerprint, limits)
     if more:
         prior = replace(prior, dof=min(prior.dof, _DOF_BESIDE_TWO_SETS))
-    decision = decide(
-        before,
-        after,
-        prior,
-        comparisons=comparisons,
-        kernels=len(run.kernels),
-        processes=afters if more else (),
-    )
-    if other_choice and decision.status is Status.IMPROVED:  # another choice than the slowest is no change of the code
+    processes = afters if more else ()
+    decision = decide(before, after, prior, comparisons=comparisons, kernels=len(run.kernels), processes=processes)
+    if (
+        is_other_choice and decision.status is Status.IMPROVED
+    ):  # another choice than the slowest is no change of the code
         decision = replace(decision, status=Status.PASS)
-    compared = ComparedTime(timer, run, baseline, entry, decision, other_choice)
+    compared = _ComparedTime(timer, run, baseline, entry, decision, is_other_choice)
+    headline, reasons = compared.headline(after), tuple(compared.reasons())
     return Verdict(
-        status=decision.status,
-        workload=run.workload,
-        subject=run.label(timer),
-        headline=_headline(compared, after),
-        reasons=tuple(time_reasons(compared)),
-        before_us=decision.before_us,
-        after_us=after.observation.mean_us,
-        change=decision.change,
+        decision.status, run.workload, label, headline, reasons, decision.before_us, after_us, decision.change
     )
 
 
@@ -128,25 +104,14 @@ def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: i
             missing = not_measured(timer, each)
             headline = missing.headline if each is run else f"{variant}: {missing.headline}"
             return replace(missing, workload=run.workload, subject=RATIO, headline=headline)
-    is_cpu = run.fingerprint.arch == "cpu"
-    this_time, other_time = (
-        ProcessTime(observe(each.samples[timer]), place=each.place, host=each.host, is_host_clock=is_cpu)
-        for each in (run, other)
-    )
-    decision = decide_ratio(
-        other_time,
-        this_time,
-        prior_for(timer, run.fingerprint),
-        by=by,
-        comparisons=comparisons,
-        kernels=(len(other.kernels), len(run.kernels)),
-    )
+    now, then = (ProcessTime(observe(each.samples[timer])) for each in (run, other))
+    prior, kernels = prior_for(timer, run.fingerprint), (len(other.kernels), len(run.kernels))
+    decision = decide_ratio(then, now, prior, by=by, comparisons=comparisons, kernels=kernels)
     asked = f"{100 * by:g} % faster than {variant}" if by else f"faster than {variant}"
     is_so = {Status.PASS: "", Status.REGRESSED: "not "}.get(decision.status, "not known to be ")
-    times = f"{this_time.observation.mean_us:.1f} us against {other_time.observation.mean_us:.1f} us"
+    times = f"{now.observation.mean_us:.1f} us against {then.observation.mean_us:.1f} us"
     headline = f"{is_so}{asked}: {run.label(timer)} {times}, {decision.change}"
-    why = decision.reason or "the interval holds the fraction that is asked for"
-    reasons = (Reason("why", why),) if decision.status is Status.UNDECIDED else ()
+    reasons = (Reason("why", decision.reason),) if decision.reason else ()
     return Verdict(decision.status, run.workload, RATIO, headline, reasons)
 
 
@@ -155,7 +120,7 @@ def not_measured(timer: Timer, run: Run) -> Verdict:
     why, reasons = run.incomplete or "", []
     if why.startswith(OTHER_KERNELS):
         why, _, kernels = why.partition(": ")
-        recompiles = cause_reasons(compile_causes(run, msgspec.structs.replace(run.counts, recompiles=0)))
+        recompiles = cause_reasons(count_causes(run, msgspec.structs.replace(run.counts, recompiles=0)))
         reasons = [*recompiles, Reason("kernels", kernels), Reason("next", _WHAT_DIFFERS)]
     elif run.gpu and why:
         reasons = [Reason("next", "nvidia-smi -q -d PERFORMANCE,PIDS   (throttled, or shared?)")]
@@ -163,118 +128,98 @@ def not_measured(timer: Timer, run: Run) -> Verdict:
     return Verdict(Status.INVALID, run.workload, run.label(timer), headline, tuple(reasons))
 
 
-def _headline(compared: ComparedTime, after: ProcessTime) -> str:
-    decision = compared.decision
-    times = f"{compared.run.label(compared.timer)} {decision.before_us:.1f} -> {after.observation.mean_us:.1f} us"
-    if decision.status is Status.NOT_JUDGED:
-        return f"{times}, not judged: {decision.reason}"
-    host = " at equal host speed" if after.is_by_host else ""
-    headline = f"{times}  {decision.change}{host}"
-    if decision.status is Status.UNDECIDED:
-        return f"{headline}: inconclusive: {decision.reason}"
-    if decision.status is Status.PASS and not compared.is_other_choice:
-        return f"{headline}; {decision.change.shown_sensitivity} or more would have failed"
-    return headline
-
-
 # -- why --------------------------------------------------------------------------------------------------------------
 
 
-def time_reasons(compared: ComparedTime) -> list[Reason]:
-    timer, decision = compared.timer, compared.decision
-    changed = decision.status in (Status.REGRESSED, Status.IMPROVED)
-    reasons = _choice_reasons(compared) if timer is Timer.DEVICE else []
-    if changed:
-        reasons += _causes(compared)
-    if timer is Timer.DEVICE and (changed or decision.machine):
-        reasons += _machine_reasons(compared)
-    if timer is not Timer.DEVICE and compared.run.neighbours and decision.status is not Status.PASS:
-        count = compared.run.neighbours
-        others = f"{count} other worker{'s' if count > 1 else ''}"
-        reasons.append(Reason("host", f"{others} of this run measured on this host at the same time"))
-    if decision.change.low is None and decision.status is Status.UNDECIDED:
-        reasons.append(Reason("next", "measure at least two replicates: pytest -o kernelgauge_replicates=2"))
-    elif decision.status is Status.UNDECIDED and not decision.scattered and not decision.machine:
-        reasons.append(Reason("next", "kernelgauge calibrate   (more processes make the verdict sharper)"))
-    return reasons
+@dataclass(frozen=True)
+class _ComparedTime:
+    """One timer of a run beside the baseline's entry of its launch configuration, or the nearest one."""
 
+    timer: Timer
+    run: Run
+    baseline: Baseline
+    entry: Entry
+    decision: Decision
+    is_other_choice: bool  # the autotuner's choice, which no entry has
 
-def _machine_reasons(compared: ComparedTime) -> list[Reason]:
-    """Say whether the reference kernels, which no change of the code can touch, moved as well."""
-    decision, run = compared.decision, compared.run
-    same = [each for each in decision.before if each.place == run.place]
-    moves = reference_moves(same, references_us(run.controls, gemm_kernel(run.controls)))
-    shown = ", ".join(f"{name} {round(100 * math.expm1(move), 1) + 0.0:+.1f} %" for name, move in moves.items())
-    if decision.machine:
-        return [Reason("machine", f"the GPU itself changed its speed (reference {shown})")]
-    if moves:
-        return [Reason("machine", f"unchanged (reference {shown})")]
-    if not same:
-        return [Reason("machine", "this GPU is not in the baseline")]
-    return [Reason("machine", "not compared: the reference kernels differ from the baseline's")] if run.controls else []
+    def headline(self, after: ProcessTime) -> str:
+        decision = self.decision
+        times = f"{self.run.label(self.timer)} {decision.before_us:.1f} -> {after.observation.mean_us:.1f} us"
+        if decision.status is Status.NOT_JUDGED:
+            return f"{times}, not judged: {decision.reason}"
+        headline = f"{times}  {decision.change}{' at equal host speed' if after.is_by_host else ''}"
+        if decision.status is Status.UNDECIDED:
+            return f"{headline}: inconclusive: {decision.reason}"
+        if decision.status is Status.PASS and not self.is_other_choice:
+            return f"{headline}; {decision.change.shown_sensitivity} or more would have failed"
+        return headline
 
+    def reasons(self) -> list[Reason]:
+        decision, workers = self.decision, self.run.neighbours
+        reasons = self._choice() if self.is_other_choice and self.timer is Timer.DEVICE else []
+        if decision.status in (Status.REGRESSED, Status.IMPROVED):
+            reasons += self._causes()
+        reasons += self._machine() if self.timer is Timer.DEVICE else []
+        if self.timer is not Timer.DEVICE and workers and decision.status is not Status.PASS:
+            reasons.append(Reason("host", f"other workers of this run that measured on this host as well: {workers}"))
+        if decision.status is Status.UNDECIDED and decision.change.low is None:
+            reasons.append(Reason("next", "measure at least two replicates: pytest -o kernelgauge_replicates=2"))
+        elif decision.status is Status.UNDECIDED and not decision.scattered and not decision.machine:
+            reasons.append(Reason("next", "kernelgauge calibrate   (more processes make the verdict sharper)"))
+        return reasons
 
-def _causes(compared: ComparedTime) -> list[Reason]:
-    """Name what changed: of the GPU time its kernels; of the host's times what else the host does, and where the time went."""
-    timer, run, baseline, decision = compared.timer, compared.run, compared.baseline, compared.decision
-    counted = count_causes(run, baseline.counts)
-    if timer is Timer.DEVICE:
-        # What the GPU's own change of speed did to every kernel is no reason: `_machine_reasons` names it.
-        usual = compared.entry.kernels_in(decision.before_us * math.exp(decision.machine))
-        causes, rest = kernel_causes(usual, run.kernels, run.origins, baseline.origins)
-        return [*cause_reasons([*counted, *causes]), *([Reason("rest", rest)] if rest else [])]
-    causes, _ = kernel_causes(compared.entry.kernels, run.kernels, run.origins, baseline.origins, is_timed=False)
-    reasons = cause_reasons([*counted, *causes])
-    ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
-    if ops[0] != ops[1]:
-        reasons.append(Reason("why", f"dispatcher ops {ops[0]} -> {ops[1]}"))
-    elif timer is Timer.HOST and not reasons:
-        how = "slower" if decision.status is Status.REGRESSED else "faster"
-        reasons.append(Reason("why", f"the host is {how} in the same {ops[1]} dispatcher ops, or around them"))
-    return [*reasons, *(_latency_parts(compared) if timer is Timer.END_TO_END else [])]
+    def _choice(self) -> list[Reason]:
+        """Name the autotuner's choice and its cost, against the fastest choice that the baseline knows."""
+        fastest = min(self.baseline.entries, key=lambda each: each.device_time_us)
+        now = sum(kernel.device_time_us for kernel in self.run.kernels)
+        cost = f"{now - fastest.device_time_us:+.1f} us against the fastest that the baseline knows"
+        lines = [f"the autotuner chose a launch configuration that is not in the baseline ({cost})"]
+        return [Reason("tuning", "\n".join([*lines, *kernel_changes(fastest.kernels, self.run.kernels)]))]
 
+    def _causes(self) -> list[Reason]:
+        """Name what changed: of the GPU time its kernels; of the host's times what else the host does, and where the time went."""
+        timer, run, baseline, decision = self.timer, self.run, self.baseline, self.decision
+        is_timed = timer is Timer.DEVICE
+        # What the GPU's own change of speed did to every kernel is no reason: `_machine` names it.
+        usual = self.entry.kernels_in(decision.before_us * math.exp(decision.machine) if is_timed else None)
+        causes, rest = kernel_causes(usual, run.kernels, run.origins, baseline.origins, is_timed=is_timed)
+        reasons = cause_reasons([*count_causes(run, baseline.counts), *causes])
+        if is_timed:
+            return [*reasons, *([Reason("rest", rest)] if rest else [])]
+        ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
+        if ops[0] != ops[1]:
+            reasons.append(Reason("why", f"dispatcher ops {ops[0]} -> {ops[1]}"))
+        elif timer is Timer.HOST and not reasons:
+            how = "slower" if decision.status is Status.REGRESSED else "faster"
+            reasons.append(Reason("why", f"the host is {how} in the same {ops[1]} dispatcher ops, or around them"))
+        return [*reasons, *(self._parts_of_latency() if timer is Timer.END_TO_END else [])]
 
-def _latency_parts(compared: ComparedTime) -> list[Reason]:
-    """Split a latency into the time that the GPU is busy and the time that it idles. Return nothing on a CPU."""
-    run, decision = compared.run, compared.decision
-    latency, device = run.sample(Timer.END_TO_END), run.sample(Timer.DEVICE)
-    usual = [each.observation.mean_us for each in compared.baseline.times(Timer.DEVICE, compared.entry)]
-    if latency is None or device is None or run.fingerprint.arch == "cpu" or not usual:
-        return []
-    old, new = geometric_mean(usual), observe(device).mean_us
-    old_idle, new_idle = decision.before_us - old, observe(latency).mean_us - new
-    bound = "launch-bound" if new_idle > new else "host-bound or launch-bound"
-    if run.transfers_us >= _SHOWN_TRANSFERS * new_idle:
-        bound = f"{run.transfers_us:.1f} us of it in copies and memsets"
-    return [
-        Reason("why", f"kernels {old:.1f} -> {new:.1f} us ({new - old:+.1f})"),
-        Reason("why", f"without kernels {old_idle:.1f} -> {new_idle:.1f} us ({new_idle - old_idle:+.1f}): {bound}"),
-    ]
+    def _parts_of_latency(self) -> list[Reason]:
+        """Split a latency into the time that the GPU is busy and the time that it idles. Return nothing on a CPU."""
+        run, decision = self.run, self.decision
+        usual = [each.observation.mean_us for each in self.baseline.times(Timer.DEVICE, self.entry)]
+        if Timer.DEVICE not in run.samples or run.fingerprint.arch == "cpu" or not usual:
+            return []
+        old, new = geometric_mean(usual), run.time_us(Timer.DEVICE)
+        old_idle, new_idle = decision.before_us - old, run.time_us(Timer.END_TO_END) - new
+        bound = "launch-bound" if new_idle > new else "host-bound or launch-bound"
+        if run.transfers_us >= _SHOWN_TRANSFERS * new_idle:
+            bound = f"{run.transfers_us:.1f} us of it in copies and memsets"
+        return [
+            Reason("why", f"kernels {old:.1f} -> {new:.1f} us ({new - old:+.1f})"),
+            Reason("why", f"without kernels {old_idle:.1f} -> {new_idle:.1f} us ({new_idle - old_idle:+.1f}): {bound}"),
+        ]
 
-
-def _choice_reasons(compared: ComparedTime) -> list[Reason]:
-    """Name the autotuner's choice and its cost, against the fastest choice that the baseline knows."""
-    entry = compared.entry
-    if not compared.is_other_choice:
-        cost = describe_choice(compared.baseline, entry)
-        return [] if cost is None or compared.decision.status is Status.REGRESSED else [Reason("tuning", cost)]
-    fastest = min(compared.baseline.entries, key=lambda each: each.device_time_us)
-    now = sum(kernel.device_time_us for kernel in compared.run.kernels)
-    cost = f"{now - fastest.device_time_us:+.1f} us against the fastest that the baseline knows"
-    lines = [f"the autotuner chose a launch configuration that is not in the baseline ({cost})"]
-    lines += configuration_changes(fastest.kernels, compared.run.kernels)
-    return [Reason("tuning", "\n".join(lines))]
-
-
-def describe_choice(baseline: Baseline, entry: Entry) -> str | None:
-    """Say how much slower a known choice is than the fastest one; None if it is the fastest."""
-    fastest = min(baseline.entries, key=lambda each: each.device_time_us)
-    cost = entry.device_time_us - fastest.device_time_us
-    if cost <= 0:
-        return None
-    compiles = sum(each.draws for each in baseline.entries)
-    line = (
-        f"the autotuner's choice in {entry.draws} of {compiles} compiles; its fastest "
-        f"({fastest.draws} of {compiles}) takes {cost:.1f} us less ({-100 * cost / entry.device_time_us:.1f} %)"
-    )
-    return "\n".join([line, *configuration_changes(fastest.kernels, entry.kernels)])
+    def _machine(self) -> list[Reason]:
+        """Say whether the reference kernels, which no change of the code can touch, moved as well."""
+        decision, run = self.decision, self.run
+        if decision.status not in (Status.REGRESSED, Status.IMPROVED) and not decision.machine:
+            return []
+        same = [each for each in decision.before if each.place == run.place]
+        moves = reference_moves(same, references_us(run.controls, gemm_kernel(run.controls)))
+        shown = ", ".join(f"{name} {round(100 * math.expm1(move), 1) + 0.0:+.1f} %" for name, move in moves.items())
+        if decision.machine:
+            return [Reason("machine", f"the GPU itself changed its speed (reference {shown})")]
+        if moves:
+            return [Reason("machine", f"unchanged (reference {shown})")]
+        return [] if same else [Reason("machine", "this GPU is not in the baseline")]

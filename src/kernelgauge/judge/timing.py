@@ -33,17 +33,14 @@ __all__ = [
 
 # `python benchmarks/unchanged.py --spread` prints the spreads and degrees of freedom; docs/design/times.md has the sources.
 
+FALSE_ALARMS_PER_RUN = 0.01  # at most one run in a hundred may call unchanged code slower, however large its suite
+_POWER = 0.95  # the sensitivity of a verdict is the slowdown that would fail in this share of runs
 # Clocks of one host agree within this factor: beyond, its times are another machine's (benchmarks/data/host_states).
 _SAME_HOST_FACTOR = 1.28
 # How a GPU time follows the reference GEMM between GPUs of one model: mean and standard deviation of the slope of their
 # logarithms (MLPs 0.43 to 0.45 on eight H200s, short kernels 0.0 to 0.5).
 _GEMM_SLOPE, _GEMM_SLOPE_SPREAD = 0.4, 0.25
-# No measurement reaches these logarithms: beyond, their exponentials would overflow.
-_LARGEST_LOGARITHM = 34.5
-
-
-FALSE_ALARMS_PER_RUN = 0.01  # at most one run in a hundred may call unchanged code slower, however large its suite
-_POWER = 0.95  # the sensitivity of a verdict is the slowdown that would fail in this share of runs
+_LARGEST_LOGARITHM = 69.0  # of the ratio of two times that can be measured; exponentials of larger ones overflow
 
 
 @dataclass(frozen=True)
@@ -54,10 +51,10 @@ class Prior:
         gate: a smaller change is no finding, as a fraction.
         sensitivity: the default for the largest slowdown that a PASS may miss, as a fraction.
         process: spread between processes on one GPU.
+        dof: degrees of freedom that these spreads count as, against those of the baseline.
         resolution_us: a part of each kernel's spread that does not shrink with its time. Between processes the parts are
             independent; between GPUs all kernels share one.
         gpu: spread between GPUs of one model, beyond what the reference GEMM explains.
-        dof: degrees of freedom that these spreads count as, against those of the baseline.
     """
 
     gate: float
@@ -73,15 +70,10 @@ _H200 = Prior(gate=0.003, sensitivity=0.25, process=0.0006, dof=18.0, resolution
 _MEASURED = {"NVIDIA H200": _H200}
 # No data: four times as noisy, and soon overruled by what the baseline shows.
 _UNKNOWN_FACTOR = 4.0
-_UNKNOWN_DOF = 4.0
-_UNKNOWN_GPU = replace(
-    _H200, process=_UNKNOWN_FACTOR * _H200.process, gpu=_UNKNOWN_FACTOR * _H200.gpu, dof=_UNKNOWN_DOF
-)
+_UNKNOWN_GPU = replace(_H200, process=_UNKNOWN_FACTOR * _H200.process, gpu=_UNKNOWN_FACTOR * _H200.gpu, dof=4.0)
 # Host clocks of the same processes. Latencies, and times of two CPU cores (benchmarks/data/cpu), spread by 2 to 5 %.
-_HOST_DOF = 10.0
-_HOST_SENSITIVITY = 1.0
-_DISPATCH = Prior(gate=0.05, sensitivity=_HOST_SENSITIVITY, process=0.015, dof=_HOST_DOF)
-_LATENCY = Prior(gate=0.25, sensitivity=_HOST_SENSITIVITY, process=0.05, dof=_HOST_DOF)
+_DISPATCH = Prior(gate=0.05, sensitivity=1.0, process=0.015, dof=10.0)
+_LATENCY = replace(_DISPATCH, gate=0.25, process=0.05)
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -109,12 +101,11 @@ def prior_for(timer: Timer, fingerprint: Fingerprint, limits: Limits | None = No
         prior = _LATENCY
     else:
         prior = _MEASURED.get(fingerprint.device, _UNKNOWN_GPU)
-    if limits is None:
-        return prior
+    asked = limits or Limits()
     return replace(
         prior,
-        gate=limits.gate.get(timer, prior.gate),
-        sensitivity=limits.sensitivity.get(timer, prior.sensitivity),
+        gate=asked.gate.get(timer, prior.gate),
+        sensitivity=asked.sensitivity.get(timer, prior.sensitivity),
     )
 
 
@@ -128,8 +119,8 @@ class ProcessTime:
     Attributes:
         place: the GPU, or on a CPU the host, that it was measured on. None: not known.
         host: the host; GPUs of one host are alike.
-        is_host_clock: whether the time is read from the host's clock.
-        is_by_host: whether the host alone fills it, so that it is compared as a ratio to the host reference.
+        is_host_clock: whether it is comparable on a known host only.
+        is_by_host: whether the host alone fills it, so that it is compared by its ratio to the host reference.
         references_us: times of the reference kernels beside it, by name.
     """
 
@@ -145,15 +136,6 @@ class ProcessTime:
         """The value that is compared."""
         unit_us = (self.observation.control_us or 1.0) if self.is_by_host else 1.0
         return math.log(self.observation.mean_us / unit_us)
-
-    @property
-    def is_of_cpu(self) -> bool:
-        """Whether there is no GPU: then the host is the place."""
-        return self.is_host_clock and self.place == self.host
-
-    @property
-    def gemm_logarithm(self) -> float:
-        return math.log(self.references_us["gemm"])
 
     @property
     def own_variance(self) -> float:
@@ -184,23 +166,6 @@ class Decision:
     reason: str = ""
 
 
-def mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
-    """Return one time for several processes of one machine: their geometric mean, with all their replicates."""
-    seen = [each.observation for each in processes]
-    spreads = [one.spread for one in seen if one.spread is not None]
-    controls = [one.control_us for one in seen if one.control_us is not None]
-    names = set.intersection(*(set(each.references_us) for each in processes))
-    whole = Observation(
-        mean_us=geometric_mean(one.mean_us for one in seen),
-        spread=math.sqrt(fmean(spread**2 for spread in spreads)) if len(spreads) == len(seen) else None,
-        replicates=sum(one.replicates for one in seen),
-        iterations=seen[0].iterations,
-        control_us=geometric_mean(controls) if len(controls) == len(seen) else None,
-    )
-    references = {name: geometric_mean(each.references_us[name] for each in processes) for name in names}
-    return replace(processes[0], observation=whole, references_us=references)
-
-
 class Variance(NamedTuple):
     """A variance, and the degrees of freedom that it is known with."""
 
@@ -228,45 +193,48 @@ def decide(
     """
     same = [each for each in before if each.place == after.place]
     if after.is_host_clock:
-        reason = _why_unknown_host(same, after)
-        same = on_same_host(same, after)
-        if reason:
-            return _not_judged(same or before, after, reason)
-        before = on_same_host(before, after)
-    expected, variances = _predicted(same, before, after, prior, kernels, processes)
+        if not on_same_host(same, after):
+            reason = _why_unknown_host(same, after)
+            before_us = geometric_mean(each.observation.mean_us for each in before)
+            change = _relative_change(math.log(after.observation.mean_us / before_us), -math.inf, math.inf, 1)
+            return Decision(Status.NOT_JUDGED, change, before, before_us, reason=reason)
+        same, before = on_same_host(same, after), on_same_host(before, after)
+    process = variance_between_processes(before, prior, kernels, processes)
+    # A process is never steadier than its replicates.
+    run = max(process.value / max(1, len(processes)), after.own_variance)
+    if same:
+        expected = fmean(each.logarithm for each in same)
+        variances = [Variance(process.value / len(same) + run, process.dof)]
+    else:
+        expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels)
+        variances = [Variance(run, process.dof), unknown]
     machine = _machine_shift(same, after, prior.gate) if same and not after.is_host_clock else 0.0
-    delta = max(-_LARGEST_LOGARITHM, min(_LARGEST_LOGARITHM, after.logarithm - expected))
+    delta = after.logarithm - expected
     before_us = after.observation.mean_us / math.exp(delta)
     if after.is_by_host:  # compared at equal host speed, and shown as measured
         before_us = geometric_mean(each.observation.mean_us for each in same)
-    level = FALSE_ALARMS_PER_RUN / comparisons
-    error = math.sqrt(math.fsum(each.value for each in variances))
-    if not math.isfinite(error):
-        change = RelativeChange(math.expm1(delta), None, None, 1 - 2 * level)
-        return Decision(Status.UNDECIDED, change, same or before, before_us, reason="one replicate shows no spread")
-    margin = _quantile(variances, 1 - level) * error
-    slower, faster = max(machine, 0.0), min(machine, 0.0)
+    margin = _margin(variances, 1 - FALSE_ALARMS_PER_RUN / comparisons)
     needed = max(margin, math.log1p(prior.gate))
-    missed = needed + abs(machine) + _quantile(variances, _POWER) * error
-    change = RelativeChange(
-        estimate=math.expm1(delta),
-        low=_percent(delta - slower - margin),
-        high=_percent(delta - faster + margin),
-        confidence=1 - 2 * level,
-        sensitivity=_percent(missed),
-    )
-    scattered = 2 * after.own_variance > error**2
+    missed = _percent(needed + abs(machine) + _margin(variances, _POWER))
+    slower, faster = max(machine, 0.0), min(machine, 0.0)
+    change = _relative_change(delta, delta - slower - margin, delta - faster + margin, comparisons, missed)
+    scattered = 2 * after.own_variance > math.fsum(each.value for each in variances)
     status, reason = Status.PASS, ""
     if delta - slower > needed:
         status = Status.REGRESSED
     elif delta - faster < -needed:
         status = Status.IMPROVED
-    elif change.sensitivity is None or change.sensitivity > prior.sensitivity:
+    elif missed is None or missed > prior.sensitivity:
         status = Status.UNDECIDED
-        reason = f"{_noise(abs(machine) > needed, scattered)} hides +{100 * prior.sensitivity:g} %"
-        if scattered and after.is_of_cpu:
+        noise = "the scatter of this run's replicates" if scattered else "the noise between processes and machines"
+        noise = "the GPU's own change of speed" if abs(machine) > needed else noise
+        reason = f"{noise} hides +{100 * prior.sensitivity:g} %" if math.isfinite(margin) else _NO_SPREAD
+        if scattered and after.is_host_clock and after.place == after.host:  # no GPU: another job on the CPU
             status, reason = Status.NOT_JUDGED, "this run's replicates scatter too much on this CPU"
     return Decision(status, change, same or before, before_us, machine, scattered, reason)
+
+
+_NO_SPREAD = "one replicate shows no spread"
 
 
 def decide_ratio(
@@ -280,85 +248,94 @@ def decide_ratio(
     Args:
         kernels: launches in a call, of `other` and of `this`.
     """
-    times = ((other, kernels[0]), (this, kernels[1]))
+    times = zip((other, this), kernels, strict=True)
     known = [(each, variance_between_processes([each], prior, count)) for each, count in times]
     variances = [Variance(max(between.value, each.own_variance), between.dof) for each, between in known]
     delta, limit = this.logarithm - other.logarithm, math.log1p(-by)
-    level = FALSE_ALARMS_PER_RUN / comparisons
-    error = math.sqrt(math.fsum(each.value for each in variances))
-    if not math.isfinite(error):
-        change = RelativeChange(math.expm1(delta), None, None, 1 - 2 * level)
-        return Decision(
-            Status.UNDECIDED, change, [other], other.observation.mean_us, reason="one replicate shows no spread"
-        )
-    margin = _quantile(variances, 1 - level) * error
-    change = RelativeChange(math.expm1(delta), _percent(delta - margin), _percent(delta + margin), 1 - 2 * level)
-    status = Status.UNDECIDED
+    margin = _margin(variances, 1 - FALSE_ALARMS_PER_RUN / comparisons)
+    change = _relative_change(delta, delta - margin, delta + margin, comparisons)
+    status, reason = Status.UNDECIDED, "the interval holds the fraction that is asked for"
     if delta + margin <= limit:
-        status = Status.PASS
+        status, reason = Status.PASS, ""
     elif delta - margin > limit:
-        status = Status.REGRESSED
-    return Decision(status, change, [other], other.observation.mean_us)
+        status, reason = Status.REGRESSED, ""
+    elif math.isinf(margin):
+        reason = _NO_SPREAD
+    return Decision(status, change, [other], other.observation.mean_us, reason=reason)
 
 
-def _noise(machine_moved: bool, scattered: bool) -> str:
-    if machine_moved:
-        return "the GPU's own change of speed"
-    return "the scatter of this run's replicates" if scattered else "the noise between processes and machines"
-
-
-def _predicted(
-    same: Sequence[ProcessTime],
-    before: Sequence[ProcessTime],
-    after: ProcessTime,
-    prior: Prior,
-    kernels: int,
-    processes: Sequence[ProcessTime],
-) -> tuple[float, list[Variance]]:
-    """Return the logarithm expected of unchanged code, and the variances of the difference from it."""
-    process = variance_between_processes(before, prior, kernels, processes)
-    run = max(
-        process.value / max(1, len(processes)), after.own_variance
-    )  # a process is never steadier than its replicates
-    if same:
-        return fmean(each.logarithm for each in same), [Variance(process.value / len(same) + run, process.dof)]
-    expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels)
-    return expected, [Variance(run, process.dof), unknown]
+def _relative_change(
+    delta: float, low: float, high: float, comparisons: int, sensitivity: float | None = None
+) -> RelativeChange:
+    """Return logarithms as fractions, with the confidence of an interval that has each side at the level of the suite."""
+    confidence = 1 - 2 * FALSE_ALARMS_PER_RUN / comparisons
+    return RelativeChange(math.expm1(delta), _percent(low), _percent(high), confidence, sensitivity)
 
 
 def _percent(logarithm: float) -> float | None:
-    return math.expm1(logarithm) if abs(logarithm) <= 2 * _LARGEST_LOGARITHM else None
+    return math.expm1(logarithm) if abs(logarithm) <= _LARGEST_LOGARITHM else None
+
+
+def _margin(variances: Sequence[Variance], probability: float) -> float:
+    """Return what a difference of these variances stays below with this probability. Infinite if one of them is.
+
+    Student's t with the degrees of freedom of Satterthwaite, "An approximate distribution of estimates of variance
+    components", 1946.
+    """
+    from scipy.special import stdtrit  # here, because importing scipy costs more than all of kernelgauge.judge
+
+    total = math.fsum(each.value for each in variances)
+    if math.isinf(total):
+        return math.inf
+    dof = total**2 / math.fsum(each.value**2 / each.dof for each in variances)
+    return float(stdtrit(dof, probability)) * math.sqrt(total)
+
+
+def mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
+    """Return one time for several processes of one machine: their geometric mean, with all their replicates."""
+    seen = [each.observation for each in processes]
+    spreads = [one.spread for one in seen if one.spread is not None]
+    controls = [one.control_us for one in seen if one.control_us is not None]
+    names = set.intersection(*(set(each.references_us) for each in processes))
+    whole = msgspec.structs.replace(
+        seen[0],
+        mean_us=geometric_mean(one.mean_us for one in seen),
+        spread=math.sqrt(fmean(spread**2 for spread in spreads)) if len(spreads) == len(seen) else None,
+        replicates=sum(one.replicates for one in seen),
+        control_us=geometric_mean(controls) if len(controls) == len(seen) else None,
+    )
+    references = {name: geometric_mean(each.references_us[name] for each in processes) for name in names}
+    return replace(processes[0], observation=whole, references_us=references)
+
+
+# -- a host's clock: comparable where the host is as fast as it was ------------------------------------------------------
 
 
 def on_same_host(processes: Sequence[ProcessTime], after: ProcessTime) -> list[ProcessTime]:
     """Return the processes whose host reference was that of `after`. Where neither has one, nothing tells them apart."""
-
-    def is_same(then: float | None, now: float | None) -> bool:
-        if then is None or now is None:
-            return then is now
-        return abs(math.log(now / then)) <= math.log(_SAME_HOST_FACTOR)
-
-    return [each for each in processes if is_same(each.observation.control_us, after.observation.control_us)]
+    now = after.observation.control_us
+    then = [each.observation.control_us for each in processes]
+    return [
+        each
+        for each, us in zip(processes, then, strict=True)
+        if us is now or (us and now and abs(math.log(now / us)) <= math.log(_SAME_HOST_FACTOR))
+    ]
 
 
 def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> str:
-    """Return why a host clock cannot be compared; empty if it can."""
+    """Return why a host clock cannot be compared with that of any process."""
+    then = [each.observation.control_us for each in same if each.observation.control_us is not None]
+    now = after.observation.control_us
     if not same:
         return "the baseline does not know this machine"
-    if on_same_host(same, after):
-        return ""
-    then = [each.observation.control_us for each in same if each.observation.control_us is not None]
-    if not then or after.observation.control_us is None:
+    if not then or now is None:
         return f"the host reference is missing in {'the run' if then else 'the baseline'}"
-    usual, now = geometric_mean(then), after.observation.control_us
-    how = "slower" if now > usual else "faster"
-    return f"this host was {100 * abs(now / usual - 1):.0f} % {how} (reference {usual:.1f} -> {now:.1f} us)"
+    usual = geometric_mean(then)
+    how = f"{100 * abs(now / usual - 1):.0f} % {'slower' if now > usual else 'faster'}"
+    return f"this host was {how} (reference {usual:.1f} -> {now:.1f} us)"
 
 
-def _not_judged(compared: Sequence[ProcessTime], after: ProcessTime, reason: str) -> Decision:
-    before_us = geometric_mean(each.observation.mean_us for each in compared)
-    change = RelativeChange(after.observation.mean_us / before_us - 1, None, None, 1 - 2 * FALSE_ALARMS_PER_RUN)
-    return Decision(Status.NOT_JUDGED, change, compared, before_us, reason=reason)
+# -- what unchanged code would take ---------------------------------------------------------------------------------------
 
 
 def variance_between_processes(
@@ -371,7 +348,7 @@ def variance_between_processes(
     places = [*_by_place(before), *_by_place(after)]
     squares = [(each.logarithm - fmean(one.logarithm for one in group)) ** 2 for group in places for each in group]
     expected = prior.process**2 + kernels * (prior.resolution_us / before[0].observation.mean_us) ** 2
-    return _shrunk(expected, prior.dof, math.fsum(squares), len(before) + len(after) - len(places))
+    return _shrunk(expected, prior.dof, math.fsum(squares), len(squares) - len(places))
 
 
 def _shrunk(expected: float, dof: float, squares: float, own: float) -> Variance:
@@ -409,33 +386,25 @@ def _expected_of_unknown_gpu(
     host has one vote: its GPUs are alike, so hosts and not GPUs are the degrees of freedom.
     """
     has_gemm = all("gemm" in each.references_us for each in (*before, after))
+
+    def gemm_of(each: ProcessTime) -> float:
+        return math.log(each.references_us["gemm"]) if has_gemm else 0.0
+
     gpus = _by_place(before)
     hosts = [each[0].host if each[0].host is not None else each[0].place for each in gpus]
-    weights = [1 / len(set(hosts)) / hosts.count(host) for host in hosts]
-    times = [fmean(each.logarithm for each in gpu) for gpu in gpus]
-    gemms = [fmean(each.gemm_logarithm for each in gpu) if has_gemm else 0.0 for gpu in gpus]
-    time, gemm = (math.fsum(map(float.__mul__, weights, values)) for values in (times, gemms))
     count = len(set(hosts))
+    weights = [1 / count / hosts.count(host) for host in hosts]
+    times = [fmean(each.logarithm for each in gpu) for gpu in gpus]
+    gemms = [fmean(map(gemm_of, gpu)) for gpu in gpus]
+    time, gemm = (math.fsum(map(float.__mul__, weights, values)) for values in (times, gemms))
+    points = [(weight, x - gemm, y - time) for weight, x, y in zip(weights, gemms, times, strict=True)]
     expected = prior.gpu**2 + (kernels * prior.resolution_us / before[0].observation.mean_us) ** 2
     if not has_gemm:  # then nothing is known of a GPU's speed
         expected *= _UNKNOWN_FACTOR**2
     ridge = expected / _GEMM_SLOPE_SPREAD**2
-    points = list(zip(weights, times, gemms, strict=True))
-    along = ridge + count * math.fsum(weight * (x - gemm) ** 2 for weight, _, x in points)
-    across = ridge * _GEMM_SLOPE + count * math.fsum(weight * (x - gemm) * (y - time) for weight, y, x in points)
-    slope = across / along if has_gemm else 0.0
-    rest = count * math.fsum(weight * (y - time - slope * (x - gemm)) ** 2 for weight, y, x in points)
-    moved = after.gemm_logarithm - gemm if has_gemm else 0.0
+    along = ridge + count * math.fsum(weight * x**2 for weight, x, _ in points)
+    slope = (ridge * _GEMM_SLOPE + count * math.fsum(weight * x * y for weight, x, y in points)) / along
+    rest = count * math.fsum(weight * (y - slope * x) ** 2 for weight, x, y in points)
+    moved = gemm_of(after) - gemm
     of_one = _shrunk(expected, prior.dof, rest, count - 1)
-    reach = 1 + 1 / count + moved**2 / along
-    return time + slope * moved, Variance(of_one.value * reach, of_one.dof)
-
-
-def _quantile(variances: Sequence[Variance], probability: float) -> float:
-    """Return the quantile of Student's t with the degrees of freedom of Satterthwaite, "An approximate distribution of
-    estimates of variance components", 1946."""
-    from scipy.special import stdtrit  # here, because importing scipy costs more than all of kernelgauge.judge
-
-    total = math.fsum(each.value for each in variances)
-    dof = total**2 / math.fsum(each.value**2 / each.dof for each in variances)
-    return float(stdtrit(dof, probability))
+    return time + slope * moved, Variance(of_one.value * (1 + 1 / count + moved**2 / along), of_one.dof)

@@ -10,7 +10,7 @@ from functools import reduce
 import msgspec
 
 from ..run import Run, Sample, Timer
-from .baseline import Baseline, combined, compare, from_run, likeness
+from .baseline import Baseline, by_configuration, combined, compare, from_run
 from .structure import judge_structure
 from .time_verdict import judge_time, not_measured
 from .timing import Limits
@@ -83,7 +83,8 @@ def judge_sets(
     structure = with_name(judge_structure(after[-1], baseline, comparison), names[0])
     if not _timed(after):  # the structure is sound: it may say why
         return JudgedSet((structure, not_measured(Timer.DEVICE, after[-1])), (), after[-1], baseline)
-    first, *more = alike = _most_alike(_timed(after))
+    # The autotuner chooses anew in each process: the launch configuration that most of them have.
+    first, *more = alike = max(by_configuration(_timed(after)), key=len)
     limits = Limits({**_GATES, **limits.gate}, limits.sensitivity) if limits else Limits(_GATES)
     samples: dict[Timer, Sample] = {}
     times: list[Verdict] = []
@@ -130,16 +131,3 @@ def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:
 def _timed(runs: Sequence[Run]) -> list[Run]:
     """Return the runs whose times were measured in full."""
     return [run for run in runs if run.incomplete is None]
-
-
-def _most_alike(after: Sequence[Run]) -> list[Run]:
-    """Return the runs in the launch configuration that most of them have: the autotuner chooses anew in each process."""
-    groups: list[list[Run]] = []
-    for run in after:
-        alike = (group for group in groups if likeness(group[0].kernels, run.kernels).same_configuration)
-        group = next(alike, None)
-        if group is None:
-            groups.append([run])
-        else:
-            group.append(run)
-    return max(groups, key=len)

@@ -38,15 +38,15 @@ _LAST = ("baseline", "accept", "next")  # what to do about it
 
 
 class Status(str, Enum):
-    """What is said of a workload. `worst` ranks them."""
+    """What is said of a workload, the worst first."""
 
-    PASS = "PASS"
-    REGRESSED = "REGRESSED"
-    IMPROVED = "IMPROVED"
-    UNDECIDED = "UNDECIDED"  # less sensitive than asked for, or not of what was profiled
-    NO_BASELINE = "NO_BASELINE"
-    INCOMPARABLE = "INCOMPARABLE"  # the baseline is of another kind of machine
     INVALID = "INVALID"  # the measurement cannot be trusted
+    REGRESSED = "REGRESSED"
+    UNDECIDED = "UNDECIDED"  # less sensitive than asked for, or not of what was profiled
+    INCOMPARABLE = "INCOMPARABLE"  # the baseline is of another kind of machine
+    NO_BASELINE = "NO_BASELINE"
+    IMPROVED = "IMPROVED"
+    PASS = "PASS"
     NOT_JUDGED = "NOT_JUDGED"  # shown only: the baseline does not know this machine, or knows it at another speed
 
     @property
@@ -63,16 +63,7 @@ class Status(str, Enum):
         return self not in (Status.UNDECIDED, Status.NO_BASELINE, Status.INCOMPARABLE)
 
 
-WORST_FIRST = (
-    Status.INVALID,
-    Status.REGRESSED,
-    Status.UNDECIDED,
-    Status.INCOMPARABLE,
-    Status.NO_BASELINE,
-    Status.IMPROVED,
-    Status.PASS,
-    Status.NOT_JUDGED,
-)
+WORST_FIRST = tuple(Status)
 
 
 @dataclass(frozen=True)
@@ -113,6 +104,12 @@ class Reason:
     label: str
     text: str
 
+    @property
+    def lines(self) -> list[str]:
+        """The lines of a terminal: the label stands before the first."""
+        text = self.text.replace("\n", "\n" + 11 * " ")
+        return [printable(line) for line in f"  {self.label:<8} {text}".split("\n")]
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -144,25 +141,21 @@ class Verdict:
 
         `see`: the test that has named its causes already.
         """
-        shown = [reason for reason in self.reasons if reason.label not in ("kernels", "counts", "trace")]
-        if see:
-            shown = [Reason("cause", f"see {see}"), *(each for each in shown if each.label not in ("cause", "code"))]
+        left_out = ("kernels", "counts", "trace", *_LAST, *(("cause", "code") if see else ()))
+        reasons = [reason for reason in self.reasons if reason.label not in left_out]
+        reasons[:0] = [Reason("cause", f"see {see}")] if see else []
         counts = ", ".join(reason.text for reason in self.reasons if reason.label == "counts")
-        first = [each for each in shown if each.label not in _LAST] + ([Reason("counts", counts)] if counts else [])
-        lines = str(replace(self, reasons=tuple(first))).split("\n")
-        last = str(replace(self, reasons=tuple(each for each in shown if each.label in _LAST))).split("\n")[1:]
+        reasons += [Reason("counts", counts)] if counts else []
+        lines = str(replace(self, reasons=tuple(reasons))).split("\n")
+        last = [line for reason in self.reasons if reason.label in _LAST for line in reason.lines]
         most = _MOST_LINES - len(last)
         if len(lines) > most:
             lines = [*lines[: most - 1], f"  {'more':<8} in the report, or with pytest -v"]
         return "\n".join([*lines, *last])
 
     def __str__(self) -> str:
-        lines = [f"{self.workload}: {self.status.value}  {self.headline}"]
-        for reason in self.reasons:
-            first, *rest = reason.text.split("\n")
-            lines.append(f"  {reason.label:<8} {first}")
-            lines.extend(f"  {'':<8} {line}" for line in rest)
-        return "\n".join(map(printable, lines))
+        first = printable(f"{self.workload}: {self.status.value}  {self.headline}")
+        return "\n".join([first, *(line for reason in self.reasons for line in reason.lines)])
 
 
 def worst(statuses: list[Status]) -> Status | None:

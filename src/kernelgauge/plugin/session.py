@@ -34,7 +34,7 @@ from ..judge import (
     Verdict,
     cause_reasons,
     compare,
-    compile_causes,
+    count_causes,
     judge_ratio,
     judge_structure,
     judge_time,
@@ -329,7 +329,7 @@ class Session:
         trace = self.artifacts.trace(workload).relative_to(self.artifacts.folder).as_posix()
         declared = msgspec.structs.replace(run.counts, graph_breaks=workload.graph_breaks, recompiles=0)
         reasons = (
-            *cause_reasons(compile_causes(run, declared)),
+            *cause_reasons(count_causes(run, declared)),
             *(Reason("why", line) for line in wrong),
             Reason("trace", trace),
             *([Reason("next", f"if you want this, declare it: {', '.join(declare)}")] if declare else []),
