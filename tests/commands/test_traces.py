@@ -241,13 +241,6 @@ def test_malformed_rows_are_told_once(command: Command, tmp_path: Path) -> None:
     assert "Before: kernelgauge did not read 2 rows of kernel, 1 row of cpu_op." in command("diff", path, path)[1]
 
 
-def test_rows_of_a_legacy_trace_have_no_category(command: Command, tmp_path: Path) -> None:
-    row = {"name": "aten::mm", "ph": "X", "ts": 1, "dur": 2, "tid": 1, "pid": "CPU functions", "args": {}}
-    code, out, err = command("show", written(tmp_path / "legacy.json", row, row))
-    assert (code, out) == (2, "")
-    assert "rows without `cat`, as the torch.autograd.profiler before Kineto wrote them" in err
-
-
 def test_long_names_keep_their_indentation(command: Command, tmp_path: Path) -> None:
     name = f"triton_poi_fused_{'x' * 120}"
     out = command("show", written(tmp_path / "long.json", *launches(("aten::mul", name, 5.0))))[1]
