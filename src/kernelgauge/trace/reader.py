@@ -319,8 +319,8 @@ class _Rows:
                             "device, stream, grid, block or bytes of a device record: got `str`"
                         )
                     device, stream, *sizes = place
-                    when = (event.ts, event.dur, device or 0, stream or 0, args.correlation)
-                    self._records.append(DeviceRecord(category, name, *when, external_id, *sizes))
+                    ran = (name, event.ts, event.dur, category, device or 0, stream or 0, args.correlation)
+                    self._records.append(DeviceRecord(*ran, external_id, *sizes))
                 else:
                     self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id))
             except msgspec.DecodeError as error:

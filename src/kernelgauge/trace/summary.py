@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import chain
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from statistics import fmean, median
 from typing import Any, TypeAlias
 
@@ -24,48 +25,44 @@ from .model import (
     DEVICE_CATEGORIES,
     MODULE_PREFIX,
     REGION,
-    STEP_PREFIX,
     WHOLE,
     ApiCall,
     DeviceRecord,
     Op,
     Trace,
     Window,
-)
+)  # fmt: skip
 from .names import Kind, decode
-from .work import DeviceLimits, LimitShare, Work, limits_of, share_of_limit, work_of
+from .work import DTYPES, DeviceLimits, LimitShare, Work, limits_of, share_of_limit, work_of
+
+_START = attrgetter("start_us")
 
 # --- host ops as a tree: which compute, which only rewrite metadata, which belong to the compiler --------------------
 
+
+def _aten(names: str) -> frozenset[str]:
+    return frozenset(f"aten::{name}" for name in names.split())
+
+
 # Ops that return a view or rewrite sizes and strides: no data is read or written (aten/src/ATen/native/TensorShape.cpp,
 # each is declared as a view or alias in native_functions.yaml).
-METADATA_OPS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "t transpose as_strided view reshape _unsafe_view expand detach alias squeeze unsqueeze permute select slice "
-        "narrow split chunk unbind resolve_conj resolve_neg _reshape_alias numpy_T flatten unflatten"
-    ).split()
+METADATA_OPS = _aten(
+    "t transpose as_strided view reshape _unsafe_view expand detach alias squeeze unsqueeze permute select slice narrow split "
+    "chunk unbind resolve_conj resolve_neg _reshape_alias numpy_T flatten unflatten"
 )
 # Ops that only obtain memory.
-_ALLOCATION_OPS = frozenset(
-    f"aten::{name}" for name in "empty empty_like empty_strided new_empty new_empty_strided".split()
-)
-# Ops that only choose which other op does the work (CompositeImplicitAutograd in native_functions.yaml).
-_COMPOSITE_OPS = frozenset(
-    f"aten::{name}" for name in "linear matmul to _to_copy zeros ones ones_like reshape flatten".split()
-)  # reshape and flatten are metadata ops on what is contiguous, and copy what is not: what they call tells which
+_ALLOCATION_OPS = _aten("empty empty_like empty_strided new_empty new_empty_strided")
+# Ops that only choose which other op does the work (CompositeImplicitAutograd in native_functions.yaml). Reshape and flatten
+# are metadata ops on what is contiguous, and copy what is not: what they call tells which.
+_COMPOSITE_OPS = _aten("linear matmul to _to_copy zeros ones ones_like reshape flatten")
 # Rows that torch.compile adds to the host lane (torch/_dynamo, torch/_functorch; seen with torch 2.11 and 2.13).
 _COMPILE_PREFIXES = (
-    "TorchDynamo Cache Lookup",
-    "Torch-Compiled Region",
-    "Pregraph bytecode",
-    "AOTDispatcher Runtime Wrapper",
-    "## Call CompiledFxGraph",
-    "CompiledFunction",
-    "CompiledAutograd",
-)
-# Autograd's own rows wrap the ops of the backward pass.
-_AUTOGRAD_PREFIXES = ("autograd::engine", "torch::autograd")
+    "TorchDynamo Cache Lookup", "Torch-Compiled Region", "Pregraph bytecode", "AOTDispatcher Runtime Wrapper",
+    "## Call CompiledFxGraph", "CompiledFunction", "CompiledAutograd",
+)  # fmt: skip
+_AUTOGRAD_PREFIXES = ("autograd::engine", "torch::autograd")  # they wrap the ops of the backward pass
+# flex_attention: torch/_inductor/codegen/cpp_flex_attention_template.py
+_CPP_TEMPLATE = re.compile(r"graph_\d+_kernel")
 
 
 def is_compile_op(name: str) -> bool:
@@ -93,11 +90,6 @@ def computing_ops(window: Window) -> list[Op]:
             found.append(op)
         stack.append((op.end_us, not only_wraps))
     return found
-
-
-_CPP_TEMPLATE = re.compile(
-    r"graph_\d+_kernel"
-)  # flex_attention: torch/_inductor/codegen/cpp_flex_attention_template.py
 
 
 def _only_wraps(name: str) -> bool:
@@ -163,9 +155,18 @@ class Lane:
         return sum(kernel.device_time_us for kernel in self.kernels)
 
     @property
+    def is_of_steps(self) -> bool:
+        return self.windows[0].is_step
+
+    @property
     def is_whole_trace(self) -> bool:
         """Tell whether there were no profiler steps: then all is of the trace, and of no step."""
         return self.all_windows[0].name == WHOLE
+
+    @property
+    def noun(self) -> str:
+        """Return what a window is: "step", "call" or "trace"."""
+        return "trace" if self.is_whole_trace else "step" if self.all_windows[0].is_step else "call"
 
 
 def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
@@ -195,8 +196,8 @@ def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
     """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
     if on_cpu:
         return [(identity_of_op(op), max(0.0, op.duration_us), op) for op in computing_ops(window)]
-    ran = [(launch.record, launch.op) for launch in window.launches]
-    ran += [(record, None) for record, call in window.executed if call is None and record.category == "kernel"]
+    ran: list[tuple[DeviceRecord, Op | None]] = [(launch.record, launch.op) for launch in window.launches]
+    ran += [(record, None) for record in window.orphans if record.category == "kernel"]
     return [(identity_of_record(record, op), record.time_us, op) for record, op in ran]
 
 
@@ -251,6 +252,7 @@ def _common(identities: Sequence[KernelIdentity]) -> KernelIdentity:
 _STILL_RUNNING = 128  # records before a moment that are looked at: as many as a device has streams
 _LOADER = "enumerate(DataLoader)"  # how torch names the rows of fetching a batch
 _MOST_BETWEEN_STEPS = 0.5  # of the step before: a longer time between two steps was not profiled
+_Span: TypeAlias = "tuple[float, float]"  # from, until
 
 
 @dataclass(frozen=True)
@@ -279,18 +281,31 @@ class StepTime:
 
 def step_times(lane: Lane, trace: Trace) -> list[StepTime]:
     """Return one for each device that ran something for the steps of a lane."""
-    host = _Host(lane, trace)
-    spans = [_span(run, trace) for run in _runs(lane)]
+    spans, waits = [_span(run, trace) for run in _runs(lane)], _input_waits(lane, trace)
     # By their name, or by the op that launched them.
     talking = {name for name in {record.name for record in trace.records} if decode(name).kind is Kind.COMMUNICATION}
     talking |= {kernel.identity.name for kernel in lane.kernels if kernel.kind == Kind.COMMUNICATION.value}
     found = []
-    for device in sorted({record.device for window in lane.windows for record, _ in window.executed}):
+    for device in sorted({record.device for window in lane.windows for record in window.records}):
         records = [record for record in trace.records if record.device == device and record.duration_us >= 0]
-        ran = [_running_between(start, end, records) for start, end in spans]
-        parts = [_parts(*span, each, talking, host) for span, each in zip(spans, ran, strict=True)]
-        means = {name: sum(each[name] for each in parts) / len(lane.windows) for name in parts[0]}
-        found.append(StepTime(device, len({record.stream for each in ran for record in each}), **means))
+        ran = [_running_between(*span, records) for span in spans]
+        parts: defaultdict[str, float] = defaultdict(float)
+        for (start, end), each in zip(spans, ran, strict=True):
+            parts["wall_us"] += end - start
+            kernels = [record for record in each if record.category == "kernel"]
+            compute = _union_us(start, end, [record for record in kernels if record.name not in talking])
+            all_kernels, busy = _union_us(start, end, kernels), _union_us(start, end, each)
+            parts["compute_us"] += compute
+            parts["communication_us"] += all_kernels - compute
+            parts["copy_us"] += busy - all_kernels
+            at = start
+            for record in each:
+                if record.start_us > at:
+                    _add_causes(parts, at, record, trace.launch_of(record), waits)
+                at = max(at, record.end_us)
+            parts["input_us" if lane.is_of_steps else "unknown_us"] += max(0.0, end - at)
+        means = [parts[field.name] / len(lane.windows) for field in fields(StepTime)[2:]]
+        found.append(StepTime(device, len({record.stream for each in ran for record in each}), *means))
     return found
 
 
@@ -300,117 +315,90 @@ def _runs(lane: Lane) -> list[list[Window]]:
     chosen = set(map(id, lane.windows))
     until = -inf  # when the step before ended, and the longest time after it that is no break
     for window in lane.all_windows:
-        if id(window) in chosen and window.start_us <= until:
+        is_chosen = id(window) in chosen
+        if is_chosen and window.start_us <= until:
             runs[-1].append(window)
-        elif id(window) in chosen:
+        elif is_chosen:
             runs.append([window])
-        is_step = id(window) in chosen and window.name.startswith(STEP_PREFIX)
-        until = window.end_us + _MOST_BETWEEN_STEPS * window.duration_us if is_step else -inf
+        until = window.end_us + _MOST_BETWEEN_STEPS * window.duration_us if is_chosen and lane.is_of_steps else -inf
     return runs
 
 
-def _span(run: Sequence[Window], trace: Trace) -> tuple[float, float]:
+def _span(run: Sequence[Window], trace: Trace) -> _Span:
     """Return when steps that follow one another began and ended.
 
     Steps begin and end on the host, unless the device is behind it at the end. Then they end with their last record, and
     begin as far behind the host, at most when the device had done what was launched before. A region begins when it had.
     """
-    own = [record for window in run for record, _ in window.executed if record.duration_us >= 0]
+    own = [record for window in run for record in window.records if record.duration_us >= 0]
     start, end = run[0].start_us, run[-1].end_us
     if not own:
         return start, end
-    first, last = min(record.start_us for record in own), max(map(_end_us, own))
+    first, last = min(record.start_us for record in own), max(record.end_us for record in own)
     if run[0].name == WHOLE:
         return first, last
     # None of these is one of theirs: they start before the first of those.
-    drained = max(map(_end_us, _running_between(start, first, trace.records)), default=start)
-    drained = max(start, min(drained, first))
-    end = max(end, last)
-    return min(drained, start + end - run[-1].end_us) if run[0].name.startswith(STEP_PREFIX) else drained, end
+    earlier = _running_between(start, first, trace.records)
+    drained = max(start, min(first, max((record.end_us for record in earlier), default=start)))
+    behind = max(0.0, last - end)
+    return min(drained, start + behind) if run[0].is_step else drained, end + behind
 
 
-def _parts(
-    start: float, end: float, ran: Sequence[DeviceRecord], talking: Collection[str], host: _Host
-) -> dict[str, float]:
-    """Return the time from `start` to `end` and its parts. `talking`: names of kernels that communicate."""
-    kernels = [record for record in ran if record.category == "kernel"]
-    computing = [record for record in kernels if record.name not in talking]
-    compute, busy = _union_us(start, end, computing), _union_us(start, end, ran)
-    all_kernels = _union_us(start, end, kernels) if len(computing) < len(kernels) else compute
-    parts = {
-        "wall_us": end - start,
-        "compute_us": compute,
-        "communication_us": all_kernels - compute,
-        "copy_us": busy - all_kernels,
-        **dict.fromkeys(("launch_us", "input_us", "copy_wait_us", "unknown_us"), 0.0),
-    }
-    at = start
-    for record in ran:
-        if record.start_us > at:
-            host.add_causes(at, record, parts)
-        at = max(at, _end_us(record))
-    parts["input_us" if host.is_of_steps else "unknown_us"] += max(0.0, end - at)
-    return parts
-
-
-def _union_us(start: float, end: float, records: Sequence[DeviceRecord | Op]) -> float:
-    """Return how long at least one of them ran. `records`: by start."""
+def _union_us(start: float, end: float, rows: Iterable[DeviceRecord]) -> float:
+    """Return how long at least one of them ran. `rows`: by start."""
     total = 0.0
-    for record in records:
-        until = min(record.start_us + record.duration_us, end)
+    for row in rows:
+        until = min(row.end_us, end)
         if until > start:
-            total += until - max(start, record.start_us)
+            total += until - max(start, row.start_us)
             start = until
     return total
 
 
-class _Host:
-    """What the host did while a device was idle."""
+def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRecord]) -> list[DeviceRecord]:
+    """Return those that start there, and those that were launched before the window and still ran."""
+    first, last = (bisect_left(records, at, key=_START) for at in (start_us, end_us))
+    earlier = records[max(0, first - _STILL_RUNNING) : first]
+    return [*(record for record in earlier if record.end_us > start_us), *records[first:last]]
 
-    def __init__(self, lane: Lane, trace: Trace) -> None:
-        self._trace = trace
-        self.is_of_steps = lane.windows[0].name.startswith(STEP_PREFIX)
-        lanes = (trace.ops, trace.annotations)
-        names = {name for name in set(map(attrgetter("name"), chain(*lanes))) if name.startswith(_LOADER)}
-        loading = (row for row in chain(*lanes) if row.name in names) if names else ()
-        self._loading = sorted(loading, key=attrgetter("start_us"))
-        # By the correlation of the first call of a step that launches.
-        self._begins = dict(filter(None, map(self._begin, lane.windows)))
 
-    def _begin(self, window: Window) -> tuple[int | None, float] | None:
-        """Return the first launch of a step, and when the host began to work for it: behind the loader's rows."""
-        first = next((call for call in window.calls if call.asks), None)
-        if first is None or not window.name.startswith(STEP_PREFIX):
-            return None
-        loaded = self._loading_between(window.start_us, first.start_us)
-        since = max((row.end_us for row in loaded), default=window.start_us)
-        working = bisect_left(window.ops, since, key=attrgetter("start_us"))
-        return first.correlation, min([first.start_us, *(op.start_us for op in window.ops[working : working + 1])])
-
-    def _loading_between(self, start: float, end: float) -> list[Op]:
-        first, last = (bisect_left(self._loading, at, key=attrgetter("start_us")) for at in (start, end))
-        return self._loading[max(0, first - 1) : last]
-
-    def add_causes(self, start: float, record: DeviceRecord, parts: dict[str, float]) -> None:
-        """Add to `parts` for what a device waited from `start` until this record began."""
-        end, call = record.start_us, self._trace.launch_of(record)
-        if call is None:
-            parts["unknown_us"] += end - start
-            return
-        is_copy = record.category == "gpu_memcpy"
-        launched = max(start, min(end, call.start_us if is_copy else _end_us(call)))
-        began = self._begins.get(call.correlation)
-        if began is not None:
-            fetching = max(0.0, min(launched, began) - start)
+def _input_waits(lane: Lane, trace: Trace) -> list[_Span]:
+    """Return when the host fetched batches, or was between two steps: until the first op of a step behind the loader's rows."""
+    loading = sorted((row for row in (*trace.ops, *trace.annotations) if row.name.startswith(_LOADER)), key=_START)
+    waits = [(row.start_us, row.end_us) for row in loading]
+    launched = -inf  # the last one of the step before
+    for window in lane.windows if lane.is_of_steps else ():
+        asking = [call for call in window.calls if call.asks]
+        if asking:
+            inside = [bisect_left(loading, at, key=_START) for at in (window.start_us, asking[0].start_us)]
+            since = max((row.end_us for row in loading[slice(*inside)]), default=window.start_us)
+            working = bisect_left(window.ops, since, key=_START)
+            began = min([asking[0].start_us, *(op.start_us for op in window.ops[working : working + 1])])
+            waits.append((launched, began))
+            launched = asking[-1].end_us
+    apart: list[_Span] = []
+    for start, end in sorted(waits):
+        if apart and start <= apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
         else:
-            fetching = _union_us(start, launched, self._loading_between(start, launched)) if self._loading else 0.0
-        parts["input_us"] += fetching
-        parts["launch_us"] += launched - start - fetching
-        parts["copy_wait_us" if is_copy else "unknown_us"] += end - launched
+            apart.append((start, end))
+    return apart
 
 
-def _end_us(row: DeviceRecord | Op | ApiCall) -> float:
-    return row.start_us + row.duration_us
+def _add_causes(
+    parts: defaultdict[str, float], start: float, record: DeviceRecord, call: ApiCall | None, waits: Sequence[_Span]
+) -> None:
+    """Add to `parts` for what a device waited from `start` until this record began."""
+    if call is None:
+        parts["unknown_us"] += record.start_us - start
+        return
+    is_copy = record.category == "gpu_memcpy"
+    launched = max(start, min(record.start_us, call.start_us if is_copy else call.end_us))
+    first, last = bisect_left(waits, start, key=itemgetter(1)), bisect_left(waits, launched, key=itemgetter(0))
+    fetching = sum(min(end, launched) - max(begin, start) for begin, end in waits[first:last])
+    parts["input_us"] += fetching
+    parts["launch_us"] += launched - start - fetching
+    parts["copy_wait_us" if is_copy else "unknown_us"] += record.start_us - launched
 
 
 def host_time_us(window: Window) -> float:
@@ -418,21 +406,10 @@ def host_time_us(window: Window) -> float:
     launching = [call for call in window.calls if call.asks]
     if not launching:
         return 0.0
-    start = min([op.start_us for op in window.ops[:1]] + [call.start_us for call in window.calls[:1]])
-    end = max(_end_us(call) for call in launching)
-    waited = sum(
-        min(_end_us(call), end) - call.start_us
-        for call in window.calls
-        if call.is_synchronization and call.start_us < end
-    )
-    return max(0.0, end - start - waited)
-
-
-def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRecord]) -> list[DeviceRecord]:
-    """Return those that start there, and those that were launched before the window and still ran."""
-    first, last = (bisect_left(records, at, key=attrgetter("start_us")) for at in (start_us, end_us))
-    earlier = records[max(0, first - _STILL_RUNNING) : first]
-    return [*(record for record in earlier if _end_us(record) > start_us), *records[first:last]]
+    start = min(row.start_us for row in (*window.ops[:1], *window.calls[:1]))
+    end = max(call.end_us for call in launching)
+    waits = [call for call in window.calls if call.is_synchronization and call.start_us < end]
+    return max(0.0, end - start - sum(min(call.end_us, end) - call.start_us for call in waits))
 
 
 # --- all of it, put together for a reader ------------------------------------------------------------------------------
@@ -474,19 +451,13 @@ class KernelGroup:
         return _work_of_all(self.kernels)
 
 
-# What a row of `kernelgauge show --by` has in common, and in what order rows stand.
+# What a row of `kernelgauge show --by` has in common.
 GROUPINGS: Mapping[str, Callable[[LaneKernel], object]] = {
     "launch": id,
     "config": lambda kernel: kernel.identity,
     "name": lambda kernel: kernel.identity.name,
     "op": lambda kernel: kernel.op or "(no op)",
     "module": lambda kernel: kernel.module or "(no module)",
-}
-ORDERS: Mapping[str, Callable[[KernelGroup], Any]] = {
-    "time": lambda group: -group.device_time_us,
-    "launches": lambda group: -len(group.kernels),
-    "name": lambda group: group.title,
-    "order": lambda _: 0,
 }
 
 
@@ -522,22 +493,13 @@ class Bound:
 
 @dataclass(frozen=True)
 class Summary:
-    """All of it. Of a step: device times are means over the steps of the lane, host times medians, ops the last one's."""
+    """What a trace says. Of a step: device times are means over the steps of the lane, host times medians, ops the last one's."""
 
+    trace: Trace
     lane: Lane
-    totals: Mapping[tuple[str, Size, Size], Sequence[float]]  # durations over the whole trace, the longest first
-    memsets: tuple[Transfers, ...]
-    copies: tuple[Transfers, ...]
-    host: HostLane
-    times: tuple[StepTime, ...]  # one for each device
-    problems: tuple[str, ...]  # launches without kernels, kernels without launches, anywhere in the trace
-    problems_inside: int  # of them, launches inside the windows whose kernels are missing
-    not_read: Mapping[str, int]  # rows of other devices, and rows with an odd field, by category
-    devices: tuple[str, ...]
-    limits: DeviceLimits | None
 
-    def groups(self, by: str = "config", order: str = "time") -> list[KernelGroup]:
-        """Return the kernels of a step in groups. `by` is one of `GROUPINGS`, `order` one of `ORDERS`."""
+    def groups(self, by: str = "config") -> list[KernelGroup]:
+        """Return the kernels of a step in groups by one of `GROUPINGS`: launches in order, else the longest first."""
         found: dict[object, list[LaneKernel]] = {}
         for kernel in self.lane.kernels:
             found.setdefault(GROUPINGS[by](kernel), []).append(kernel)
@@ -549,7 +511,84 @@ class Summary:
             )
             for key, kernels in found.items()
         ]
-        return sorted(groups, key=ORDERS[order])
+        return groups if by == "launch" else sorted(groups, key=lambda group: -group.device_time_us)
+
+    @property
+    def totals(self) -> dict[tuple[str, Size, Size], list[float]]:
+        """Return the durations of each kernel and launch configuration in the whole trace, the longest first."""
+        found: dict[tuple[str, Size, Size], list[float]] = {}
+        for record in self.trace.records:
+            if record.category == "kernel":
+                found.setdefault((record.name, record.grid, record.block), []).append(record.time_us)
+        return dict(sorted(found.items(), key=lambda item: -sum(item[1])))
+
+    @property
+    def memsets(self) -> list[Transfers]:
+        return self._transfers("gpu_memset")
+
+    @property
+    def copies(self) -> list[Transfers]:
+        return self._transfers("gpu_memcpy")
+
+    def _transfers(self, category: str) -> list[Transfers]:
+        found: dict[str, list[DeviceRecord]] = {}
+        for record in chain.from_iterable(window.records for window in self.lane.windows):
+            if record.category == category:
+                found.setdefault(record.name, []).append(record)
+        steps = len(self.lane.windows)
+        return [
+            Transfers(
+                name,
+                len(records) / steps,
+                sum(record.time_us for record in records) / steps,
+                sum(record.bytes or 0 for record in records) / steps,
+            )
+            for name, records in found.items()
+        ]
+
+    @cached_property
+    def host(self) -> HostLane:
+        windows, last = self.lane.windows, self.lane.windows[-1]
+        return HostLane(
+            duration_us=median(window.duration_us for window in windows),
+            launching_us=median(host_time_us(window) for window in windows),
+            dispatcher_ops=Counter(op.name for op in dispatcher_ops(last)),
+            metadata_ops_that_launched=tuple(metadata_ops_that_launched(last)),
+            compile_ops=tuple(op.name for op in last.ops if is_compile_op(op.name)),
+            synchronizations=last.synchronizations,
+        )
+
+    @cached_property
+    def times(self) -> list[StepTime]:
+        """Return where the time of a step went, for each device."""
+        return step_times(self.lane, self.trace)
+
+    @cached_property
+    def problems(self) -> tuple[str, ...]:
+        """Return launches without kernels and kernels without launches, anywhere in the trace."""
+        return self.trace.pairing_problems()
+
+    @property
+    def problems_inside(self) -> int:
+        """Return how many launches in the windows have no kernel."""
+        return sum(window.lost for window in self.lane.windows)
+
+    @property
+    def not_read(self) -> Mapping[str, int]:
+        """Return the number of rows of other devices, and of rows with an odd field, by category."""
+        return {**self.trace.not_read, **self.trace.malformed}
+
+    @property
+    def devices(self) -> list[str]:
+        return [str(device.get("name", "")) for device in self.trace.device_properties]
+
+    @property
+    def limits(self) -> DeviceLimits | None:
+        """Return the limits of the device that ran; None if it is not known, or if several did."""
+        used = {record.device for record in self.trace.records}
+        properties = [each for each in self.trace.device_properties if isinstance(each.get("id"), int)]
+        names = {str(each.get("name", "")) for each in properties if each["id"] in used}
+        return limits_of(names.pop()) if len(names) == 1 else None
 
     @property
     def busiest(self) -> StepTime | None:
@@ -582,27 +621,7 @@ class Summary:
 
 def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Summary:
     """Summarize some windows; default the profiler's steps, or the whole trace if there are none."""
-    lane = lane_of(trace, windows)
-    used = {record.device for record in trace.records}
-    named = {
-        str(device.get("name", ""))
-        for device in trace.device_properties
-        if isinstance(device.get("id"), int) and device["id"] in used
-    }
-    limits = limits_of(named.pop()) if len(named) == 1 else None
-    return Summary(
-        lane=lane,
-        totals=_totals(trace),
-        memsets=_transfers([window.memsets for window in lane.windows]),
-        copies=_transfers([window.copies for window in lane.windows]),
-        host=_host(lane.windows),
-        times=tuple(step_times(lane, trace)),
-        problems=trace.pairing_problems(),
-        problems_inside=sum(window.lost for window in lane.windows),
-        not_read={**trace.not_read, **trace.malformed},
-        devices=tuple(str(device.get("name", "")) for device in trace.device_properties),
-        limits=limits,
-    )
+    return Summary(trace, lane_of(trace, windows))
 
 
 def kernel_work(kernel: LaneKernel) -> Work | None:
@@ -611,11 +630,8 @@ def kernel_work(kernel: LaneKernel) -> Work | None:
         return None
     work = work_of(kernel.op, kernel.input_shapes, kernel.input_types)
     # A template of Inductor computes what its name does not say: memory need not be what binds it.
-    is_bound_by_memory = kernel.kind not in _ARITHMETIC
+    is_bound_by_memory = kernel.kind not in ("gemm", "attention", "convolution")
     return work if work is None or work.flops or is_bound_by_memory else None
-
-
-_ARITHMETIC = frozenset({"gemm", "attention", "convolution"})
 
 
 def _share(kernels: Sequence[LaneKernel], limits: DeviceLimits | None) -> LimitShare | None:
@@ -623,62 +639,15 @@ def _share(kernels: Sequence[LaneKernel], limits: DeviceLimits | None) -> LimitS
     work = _work_of_all(kernels)
     if work is None or limits is None:
         return None
-    dtype = decode(kernels[0].identity.name).dtype
-    dtype = dtype or next((_DTYPES[name] for name in kernels[0].input_types if name in _DTYPES), None)
+    of_inputs = (DTYPES[name] for name in kernels[0].input_types if name in DTYPES)
+    dtype = kernels[0].identity.decoded.dtype or next(of_inputs, None)
     return share_of_limit(work, sum(kernel.device_time_us for kernel in kernels), dtype, limits)
-
-
-_DTYPES = {
-    "c10::BFloat16": "bf16",
-    "c10::Half": "fp16",
-    "float": "fp32",
-    "double": "fp64",
-    "c10::Float8_e4m3fn": "fp8",
-    "c10::Float8_e5m2": "fp8",
-}
 
 
 def _work_of_all(kernels: Sequence[LaneKernel]) -> Work | None:
     """Return the sum; None where one is not known: half of the work in all of the time would be a wrong rate."""
-    known = [work for work in map(kernel_work, kernels) if work is not None]
-    if len(known) < len(kernels):
+    works = [kernel_work(kernel) for kernel in kernels]
+    if None in works:
         return None
-    flops = [work.flops for work in known if work.flops is not None]
-    moved = [work.bytes for work in known if work.bytes is not None]
-    return Work(sum(flops) if len(flops) == len(known) else None, sum(moved) if len(moved) == len(known) else None)
-
-
-def _totals(trace: Trace) -> dict[tuple[str, Size, Size], list[float]]:
-    found: dict[tuple[str, Size, Size], list[float]] = {}
-    for record in trace.records:
-        if record.category == "kernel":
-            found.setdefault((record.name, record.grid, record.block), []).append(record.time_us)
-    return dict(sorted(found.items(), key=lambda item: -sum(item[1])))
-
-
-def _transfers(windows: Sequence[Sequence[DeviceRecord]]) -> tuple[Transfers, ...]:
-    found: dict[str, list[DeviceRecord]] = {}
-    for record in chain.from_iterable(windows):
-        found.setdefault(record.name, []).append(record)
-    steps = len(windows)
-    return tuple(
-        Transfers(
-            name,
-            len(records) / steps,
-            sum(record.time_us for record in records) / steps,
-            sum(record.bytes or 0 for record in records) / steps,
-        )
-        for name, records in found.items()
-    )
-
-
-def _host(windows: Sequence[Window]) -> HostLane:
-    last = windows[-1]
-    return HostLane(
-        duration_us=median(window.duration_us for window in windows),
-        launching_us=median(host_time_us(window) for window in windows),
-        dispatcher_ops=Counter(op.name for op in dispatcher_ops(last)),
-        metadata_ops_that_launched=tuple(metadata_ops_that_launched(last)),
-        compile_ops=tuple(op.name for op in last.ops if is_compile_op(op.name)),
-        synchronizations=last.synchronizations,
-    )
+    flops, moved = ([getattr(work, field) for work in works] for field in ("flops", "bytes"))
+    return Work(None if None in flops else sum(flops), None if None in moved else sum(moved))

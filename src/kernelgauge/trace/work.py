@@ -45,6 +45,7 @@ class _Tables(msgspec.Struct):
 
     # Names of C++ types as the compiler of torch spells them. Seen with torch 2.11 and 2.13; "short" and "long" are Clang's.
     element_bytes: dict[str, int]
+    dtypes: dict[str, str]  # their short names
     pointwise: list[tuple[int, str]]  # how many of the first arguments are operands; a tensor after them is `out`
     of_bool: str  # of these, the result is of bool
     overwriting: str  # these read nothing of their first argument
@@ -59,6 +60,7 @@ class _Tables(msgspec.Struct):
 
 _TABLES = msgspec.json.decode(get_data(__package__, "work.json") or b"", type=_Tables)
 _POINTWISE = {name: count for count, names in _TABLES.pointwise for name in names.split()}
+DTYPES = _TABLES.dtypes
 _OF_BOOL, _OVERWRITING = frozenset(_TABLES.of_bool.split()), frozenset(_TABLES.overwriting.split())
 _REDUCTIONS = frozenset(_TABLES.reductions.split())
 _FLOATS = frozenset({"c10::Half", "c10::BFloat16", "float", "double"})
