@@ -48,7 +48,6 @@ def add_commands(commands: Commands) -> None:
         choices=("launch", "config", "name", "op", "module"),
         help="what a row is of (default: config; of few: launch)",
     )
-    show.add_argument("--sort", choices=("time", "launches", "name", "order"), help="order of the rows (default: time)")
     forms = _add_forms(show)
     forms.add_argument(
         "--open",
@@ -121,12 +120,10 @@ def _show(options: argparse.Namespace) -> Exit:
             expected="a trace of torch.profiler.profile(with_stack=True, with_modules=True)",
             next_command=f"kernelgauge show {options.trace} --by op",
         )
-    grouped = {"by": options.by, "order": options.sort}
     if options.json:
-        say(json_text(show_data(summary, name=printable(options.trace), **grouped)))
+        say(json_text(show_data(summary, name=printable(options.trace), by=options.by)))
     else:
-        page = show_page(summary, name=Path(options.trace).name, top=_top(options), **grouped)
-        say(_formed(page, options))
+        say(_formed(show_page(summary, name=Path(options.trace).name, top=_top(options), by=options.by), options))
     return Exit.YES
 
 

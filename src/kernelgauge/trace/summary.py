@@ -341,7 +341,7 @@ def _span(run: Sequence[Window], trace: Trace) -> _Span:
     earlier = _running_between(start, first, trace.records)
     drained = max(start, min(first, max((record.end_us for record in earlier), default=start)))
     behind = max(0.0, last - end)
-    return min(drained, start + behind) if run[0].is_step else drained, end + behind
+    return min(drained, start + behind) if run[0].is_step else drained, max(end, last)
 
 
 def _union_us(start: float, end: float, rows: Iterable[DeviceRecord]) -> float:
