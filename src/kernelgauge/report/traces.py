@@ -56,12 +56,11 @@ _DIGITS = 6  # of microseconds: sums of binary fractions have up to 16
 
 def show_page(summary: Summary, *, name: str, top: int, by: str | None = None) -> list[Section]:
     """Return the page of a trace of this name, with at most `top` rows. `by`: see `Summary.groups`."""
-    lane = summary.lane
-    groups = summary.groups(by or ("launch" if len(lane.kernels) <= min(top, _FEW) else "config"))
-    per = "" if lane.is_whole_trace else f" per {lane.noun}"
+    groups = summary.groups(by or ("launch" if len(summary.kernels) <= min(top, _FEW) else "config"))
+    per = "" if summary.noun == "trace" else f" per {summary.noun}"
     sections = [Section(lines=(f"{name}  {_lane_text(summary)}", *_statements(summary)))]
     if groups:
-        sections.append(_table(groups, top, lane.device_time_us))
+        sections.append(_table(groups, top, summary.device_time_us))
     transfers = tuple(
         f"{each.name}: {each.count:g} times, {time_text(each.time_us)}"
         + (f", {bytes_text(each.bytes)}" if each.bytes else "")
@@ -96,13 +95,12 @@ def _ops_text(ops: Iterable[str]) -> str:
 
 def _lane_text(summary: Summary) -> str:
     """Return ``NVIDIA H200, 3 steps``, and how many of them launched the same."""
-    lane = summary.lane
-    device = "CPU" if lane.on_cpu else ", ".join(Counter(summary.devices)) or "unnamed GPU"
-    count, all_of_them = len(lane.windows), len(lane.all_windows)
-    if lane.is_whole_trace:
+    device = "CPU" if summary.on_cpu else ", ".join(Counter(summary.devices)) or "unnamed GPU"
+    count, all_of_them = len(summary.windows), len(summary.all_windows)
+    if summary.noun == "trace":
         return f"{device}, {WHOLE}"
     some = "" if count == all_of_them else f"; shown is the mean of the {count} that launched the same"
-    return f"{device}, {counted(all_of_them, lane.noun)}{some}"
+    return f"{device}, {counted(all_of_them, summary.noun)}{some}"
 
 
 _BOUNDS = {
@@ -126,12 +124,11 @@ _PARTS = {
 
 def _statements(summary: Summary) -> Iterator[str]:
     """Return the time of a step: all of it, its parts, and what bounds it. Then the kernels by kind, and what is missing."""
-    lane = summary.lane
-    durations = [window.duration_us for window in lane.windows]
+    durations = [window.duration_us for window in summary.windows]
     spread = ""
     if len(durations) > 1 and min(durations) <= summary.wall_us <= max(durations):
         spread = f", mean of {len(durations)} ({time_text(min(durations))} to {time_text(max(durations))})"
-    yield f"{lane.noun.capitalize()}: {time_text(summary.wall_us)}{spread}."
+    yield f"{summary.noun.capitalize()}: {time_text(summary.wall_us)}{spread}."
     are_several = len(summary.times) > 1
     for time in summary.times:
         for total, names in _PARTS.items():
@@ -142,19 +139,19 @@ def _statements(summary: Summary) -> Iterator[str]:
             gpu = f"GPU {time.device}" if are_several else "GPU"
             yield f"{gpu} {total} {time_text(total_us)} ({share})" + (f": {shown}." if shown else ".")
     if summary.bound is not None:
-        said = _BOUNDS[summary.bound.by].format(percent(summary.bound.share), lane.noun)
+        said = _BOUNDS[summary.bound.by].format(percent(summary.bound.share), summary.noun)
         yield f"{summary.bound.by.capitalize()}-bound: {said}"
-    if not lane.kernels:
+    if not summary.kernels:
         yield "No kernels."
     else:
-        kernels = counted(len(lane.kernels), "computing op" if lane.on_cpu else "kernel")
+        kernels = counted(len(summary.kernels), "computing op" if summary.on_cpu else "kernel")
         where = f" on {len(summary.times)} GPUs" if are_several else ""
-        yield f"{kernels}{where}, {time_text(lane.device_time_us)}: {_kinds(lane.kernels)}."
-    if lane.on_cpu and summary.devices:
+        yield f"{kernels}{where}, {time_text(summary.device_time_us)}: {_kinds(summary.kernels)}."
+    if summary.on_cpu and summary.devices:
         yield f"The trace lists {counted(len(summary.devices), 'GPU')} and no work of one: times of ops are the host's."
     if summary.not_read:
         yield f"{_not_read(summary)} No number here has them."
-    if summary.problems_inside and not lane.on_cpu:
+    if summary.problems_inside and not summary.on_cpu:
         calls = counted(summary.problems_inside, "launch call")
         yield f"The kernels of {calls} are missing: the profiler lost them, or their rows were not read."
 
@@ -259,7 +256,7 @@ class TraceComparison:
 
 
 def compare_traces(before: Summary, after: Summary) -> TraceComparison:
-    found = differences(before.lane, after.lane)
+    found = differences(before.kernels, after.kernels)
     return TraceComparison(before, after, found, host_difference(before.host, after.host))
 
 
@@ -269,8 +266,8 @@ def conclusion(comparison: TraceComparison) -> str:
 
 
 def _headline(comparison: TraceComparison) -> str:
-    walls, kernels = zip(*((side.wall_us, side.lane.device_time_us) for side in comparison.sides), strict=True)
-    step = f"{comparison.after.lane.noun.capitalize()} {time_change(*walls)}{relative_change(*walls)}"
+    walls, kernels = zip(*((side.wall_us, side.device_time_us) for side in comparison.sides), strict=True)
+    step = f"{comparison.after.noun.capitalize()} {time_change(*walls)}{relative_change(*walls)}"
     return f"{step}, kernels {time_change(*kernels)}{relative_change(*kernels)}."
 
 
@@ -300,12 +297,12 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
     yield from (sentences[what] for what in changes if what in largest)
     if changes:
         yield from ["Other kernels changed too."] * (len(changes) > len(largest))
-    elif not comparison.before.lane.kernels:
+    elif not comparison.before.kernels:
         yield "Neither trace has kernels."
     elif found or copied:
         yield "The same kernels ran."
     else:
-        yield f"Nothing on the {'CPU' if all(side.lane.on_cpu for side in comparison.sides) else 'GPU'} changed."
+        yield f"Nothing on the {'CPU' if all(side.on_cpu for side in comparison.sides) else 'GPU'} changed."
     yield from (sentence for what, sentence in sentences.items() if not what.is_change)
     yield from copied
     if not changes:
@@ -345,7 +342,7 @@ def _copies_sentence(comparison: TraceComparison) -> list[str]:
 def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: int) -> list[Section]:
     """Return the page of two traces with these names, with at most `top` rows in a table."""
     heads = (
-        f"{label:<7} {name}  {_lane_text(side)}, {counted(len(side.lane.kernels), 'kernel')}"
+        f"{label:<7} {name}  {_lane_text(side)}, {counted(len(side.kernels), 'kernel')}"
         for label, name, side in zip(("before", "after"), names, comparison.sides, strict=True)
     )
     said = (_headline(comparison), " ".join(_findings(comparison)), *_time_changes(comparison), *_caveats(comparison))
@@ -381,12 +378,12 @@ def _time_changes(comparison: TraceComparison) -> Iterator[str]:
 def _caveats(comparison: TraceComparison) -> Iterator[str]:
     """Return what makes the two traces hard to compare."""
     before, after = comparison.sides
-    if set(before.devices) != set(after.devices) or before.lane.on_cpu != after.lane.on_cpu:
+    if set(before.devices) != set(after.devices) or before.on_cpu != after.on_cpu:
         yield "The devices differ, and so do times and templates."
-    if before.lane.is_whole_trace != after.lane.is_whole_trace:
+    if (before.noun == "trace") != (after.noun == "trace"):
         yield "One is a whole trace and the other its steps: the totals are of different amounts of work."
     ops, shapes = (
-        [[getattr(kernel, field) for kernel in side.lane.kernels] for side in comparison.sides]
+        [[getattr(kernel, field) for kernel in side.kernels] for side in comparison.sides]
         for field in ("op", "input_shapes")
     )
     if ops[0] == ops[1] and shapes[0] != shapes[1]:
@@ -422,7 +419,7 @@ def _change_table(comparison: TraceComparison, *, top: int) -> Grid:
     for what, group, _ in groups:
         before = sum(each.before_us for each in group) if any(each.before for each in group) else None
         after = sum(each.after_us for each in group) if any(each.after for each in group) else None
-        rows.append((what, *_change_cells(before, after, comparison.before.lane.device_time_us)))
+        rows.append((what, *_change_cells(before, after, comparison.before.device_time_us)))
     return Grid((Column("what"), *_CHANGES), tuple(rows), tuple(below for *_, below in groups))
 
 
@@ -456,7 +453,7 @@ def _modules(comparison: TraceComparison) -> list[tuple[str, float | None, float
 
 
 def _module_table(comparison: TraceComparison, *, top: int) -> list[Section]:
-    rows, total = _modules(comparison), comparison.before.lane.device_time_us
+    rows, total = _modules(comparison), comparison.before.device_time_us
     cells = tuple((cut(name), *_change_cells(before, after, total)) for name, before, after in rows[:top])
     left = (f"{top} of {len(rows)} modules, the largest changes first.",) if len(rows) > top else ()
     return [Section("by module", left, Grid((Column("module"), *_CHANGES), cells))] if rows else []
@@ -496,11 +493,10 @@ def json_text(data: Mapping[str, Any]) -> str:
 
 def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str, Any]:
     """Return a trace as data. `kernels`: sums over all of it; `step`: means over the steps that launched the same."""
-    lane = summary.lane
     return {
         "schema": _SCHEMA,
         **_side_data(summary, name),
-        "steps_alike": 0 if lane.is_whole_trace else len(lane.windows),
+        "steps_alike": 0 if summary.noun == "trace" else len(summary.windows),
         "not_read": summary.not_read,
         "kernels": [
             {"name": name, "kind": decode(name).kind.value, "launches": len(us), "device_time_us": sum(us)}
@@ -512,7 +508,7 @@ def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str
             "bound": summary.bound,
             "kernels": [
                 _identity(kernel.identity) | {field: getattr(kernel, field) for field in _OF_A_LAUNCH}
-                for kernel in lane.kernels
+                for kernel in summary.kernels
             ],
             "groups": [_group_data(group) for group in summary.groups(by or "config")],
             **{field: getattr(summary, field) for field in ("memsets", "copies", "host")},
@@ -524,8 +520,8 @@ def _side_data(summary: Summary, name: str) -> dict[str, Any]:
     return {
         "trace": name,
         "devices": summary.devices,
-        "on_cpu": summary.lane.on_cpu,
-        "steps": 0 if summary.lane.is_whole_trace else len(summary.lane.all_windows),
+        "on_cpu": summary.on_cpu,
+        "steps": 0 if summary.noun == "trace" else len(summary.all_windows),
         "problems": summary.problems,
     }
 
@@ -533,7 +529,7 @@ def _side_data(summary: Summary, name: str) -> dict[str, Any]:
 def _step_data(summary: Summary) -> dict[str, Any]:
     """Return the time of a step, and its parts on each device."""
     parts = [asdict(time) | {"busy_us": time.busy_us, "idle_us": time.idle_us} for time in summary.times]
-    return {"device_time_us": summary.lane.device_time_us, "wall_us": summary.wall_us, "times": parts}
+    return {"device_time_us": summary.device_time_us, "wall_us": summary.wall_us, "times": parts}
 
 
 def _group_data(group: KernelGroup) -> dict[str, Any]:

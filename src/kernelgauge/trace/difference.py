@@ -19,7 +19,7 @@ import msgspec
 
 from .kernel import KernelIdentity, configuration_change, configuration_text, was_autotuned
 from .names import Kind
-from .summary import HostLane, Lane, LaneKernel
+from .summary import HostLane, LaneKernel
 
 # --- two launch sequences side by side: which launch of one is which of the other ------------------------------------
 
@@ -224,9 +224,9 @@ def host_difference(before: HostLane, after: HostLane) -> HostDifference:
     )
 
 
-def differences(before: Lane, after: Lane) -> tuple[Difference, ...]:
+def differences(before: Sequence[LaneKernel], after: Sequence[LaneKernel]) -> tuple[Difference, ...]:
     """Return what became of each launch: every launch of both sides is in exactly one difference."""
-    cut = list(stretches(before.kernels, after.kernels))
+    cut = list(stretches(before, after))
     moved = _moved([block for block in cut if not block.same_names])
     elsewhere = {id(kernel) for difference in moved for kernel in (*difference.before, *difference.after)}
     found: list[Difference] = []

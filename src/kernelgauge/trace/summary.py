@@ -137,61 +137,6 @@ class LaneKernel:
         return fmean(self.durations_us)
 
 
-@dataclass(frozen=True)
-class Lane:
-    """The launch sequence that stands for a trace.
-
-    `windows` are the steps whose times it has; `all_windows` those of the trace, among them some that launched
-    something else. Without profiler steps there is one window, the whole trace.
-    """
-
-    kernels: tuple[LaneKernel, ...]
-    windows: tuple[Window, ...]
-    all_windows: tuple[Window, ...]
-    on_cpu: bool
-
-    @property
-    def device_time_us(self) -> float:
-        return sum(kernel.device_time_us for kernel in self.kernels)
-
-    @property
-    def is_of_steps(self) -> bool:
-        return self.windows[0].is_step
-
-    @property
-    def is_whole_trace(self) -> bool:
-        """Tell whether there were no profiler steps: then all is of the trace, and of no step."""
-        return self.all_windows[0].name == WHOLE
-
-    @property
-    def noun(self) -> str:
-        """Return what a window is: "step", "call" or "trace"."""
-        return "trace" if self.is_whole_trace else "step" if self.all_windows[0].is_step else "call"
-
-
-def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
-    """Return the launch sequence of the most frequent windows.
-
-    `windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace.
-    """
-    chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
-    # Launches without a single record are records that were lost, and no CPU. So are records that could not be read.
-    lost = trace.not_read or trace.malformed.keys() & DEVICE_CATEGORIES
-    on_cpu = not trace.records and not lost and not any(call.is_launch for call in trace.calls)
-    ran = [_executions(window, on_cpu=on_cpu) for window in chosen]
-    sequences = [tuple(identity.name for identity, *_ in each) for each in ran]
-    # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was
-    # launched stands for the trace only if nothing ever was.
-    most, _ = Counter(filter(None, reversed(sequences))).most_common(1)[0] if any(sequences) else ((), 0)
-    alike = [index for index, sequence in enumerate(sequences) if sequence == most]
-    return Lane(
-        kernels=_kernels([ran[index] for index in alike], trace.modules),
-        windows=tuple(chosen[index] for index in alike),
-        all_windows=chosen,
-        on_cpu=on_cpu,
-    )
-
-
 def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
     """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
     if on_cpu:
@@ -279,7 +224,7 @@ class StepTime:
         return self.wall_us - self.busy_us
 
 
-def step_times(lane: Lane, trace: Trace) -> list[StepTime]:
+def _step_times(lane: Summary, trace: Trace) -> list[StepTime]:
     """Return one for each device that ran something for the steps of a lane."""
     spans, waits = [_span(run, trace) for run in _runs(lane)], _input_waits(lane, trace)
     # By their name, or by the op that launched them.
@@ -303,13 +248,13 @@ def step_times(lane: Lane, trace: Trace) -> list[StepTime]:
                 if record.start_us > at:
                     _add_causes(parts, at, record, trace.launch_of(record), waits)
                 at = max(at, record.end_us)
-            parts["input_us" if lane.is_of_steps else "unknown_us"] += max(0.0, end - at)
+            parts["input_us" if lane.windows[0].is_step else "unknown_us"] += max(0.0, end - at)
         means = [parts[field.name] / len(lane.windows) for field in fields(StepTime)[2:]]
         found.append(StepTime(device, len({record.stream for each in ran for record in each}), *means))
     return found
 
 
-def _runs(lane: Lane) -> list[list[Window]]:
+def _runs(lane: Summary) -> list[list[Window]]:
     """Return the windows of a lane: steps that follow one another together, other windows alone."""
     runs: list[list[Window]] = []
     chosen = set(map(id, lane.windows))
@@ -320,7 +265,9 @@ def _runs(lane: Lane) -> list[list[Window]]:
             runs[-1].append(window)
         elif is_chosen:
             runs.append([window])
-        until = window.end_us + _MOST_BETWEEN_STEPS * window.duration_us if is_chosen and lane.is_of_steps else -inf
+        until = (
+            window.end_us + _MOST_BETWEEN_STEPS * window.duration_us if is_chosen and lane.windows[0].is_step else -inf
+        )
     return runs
 
 
@@ -362,12 +309,12 @@ def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRec
     return [*(record for record in earlier if record.end_us > start_us), *records[first:last]]
 
 
-def _input_waits(lane: Lane, trace: Trace) -> list[_Span]:
+def _input_waits(lane: Summary, trace: Trace) -> list[_Span]:
     """Return when the host fetched batches, or was between two steps: until the first op of a step behind the loader's rows."""
     loading = sorted((row for row in (*trace.ops, *trace.annotations) if row.name.startswith(_LOADER)), key=_START)
     waits = [(row.start_us, row.end_us) for row in loading]
     launched = -inf  # the last one of the step before
-    for window in lane.windows if lane.is_of_steps else ():
+    for window in lane.windows if lane.windows[0].is_step else ():
         asking = [call for call in window.calls if call.asks]
         if asking:
             inside = [bisect_left(loading, at, key=_START) for at in (window.start_us, asking[0].start_us)]
@@ -493,15 +440,33 @@ class Bound:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a trace says. Of a step: device times are means over the steps of the lane, host times medians, ops the last one's."""
+    """What a trace says, by the launch sequence that stands for it.
+
+    `windows` are the steps whose times it has; `all_windows` those of the trace, among them some that launched something
+    else. Without profiler steps there is one window, the whole trace. Of a step, device times are means over `windows`,
+    host times medians, and ops those of the last one.
+    """
 
     trace: Trace
-    lane: Lane
+    kernels: tuple[LaneKernel, ...]
+    windows: tuple[Window, ...]
+    all_windows: tuple[Window, ...]
+    on_cpu: bool
+
+    @property
+    def device_time_us(self) -> float:
+        return sum(kernel.device_time_us for kernel in self.kernels)
+
+    @property
+    def noun(self) -> str:
+        """Return what a window is: "step", "call", or "trace" if there were no steps."""
+        first = self.all_windows[0]
+        return "trace" if first.name == WHOLE else "step" if first.is_step else "call"
 
     def groups(self, by: str = "config") -> list[KernelGroup]:
         """Return the kernels of a step in groups by one of `GROUPINGS`: launches in order, else the longest first."""
         found: dict[object, list[LaneKernel]] = {}
-        for kernel in self.lane.kernels:
+        for kernel in self.kernels:
             found.setdefault(GROUPINGS[by](kernel), []).append(kernel)
         groups = [
             KernelGroup(
@@ -532,10 +497,10 @@ class Summary:
 
     def _transfers(self, category: str) -> list[Transfers]:
         found: dict[str, list[DeviceRecord]] = {}
-        for record in chain.from_iterable(window.records for window in self.lane.windows):
+        for record in chain.from_iterable(window.records for window in self.windows):
             if record.category == category:
                 found.setdefault(record.name, []).append(record)
-        steps = len(self.lane.windows)
+        steps = len(self.windows)
         return [
             Transfers(
                 name,
@@ -548,7 +513,7 @@ class Summary:
 
     @cached_property
     def host(self) -> HostLane:
-        windows, last = self.lane.windows, self.lane.windows[-1]
+        windows, last = self.windows, self.windows[-1]
         return HostLane(
             duration_us=median(window.duration_us for window in windows),
             launching_us=median(host_time_us(window) for window in windows),
@@ -561,7 +526,7 @@ class Summary:
     @cached_property
     def times(self) -> list[StepTime]:
         """Return where the time of a step went, for each device."""
-        return step_times(self.lane, self.trace)
+        return _step_times(self, self.trace)
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
@@ -571,7 +536,7 @@ class Summary:
     @property
     def problems_inside(self) -> int:
         """Return how many launches in the windows have no kernel."""
-        return sum(window.lost for window in self.lane.windows)
+        return sum(window.lost for window in self.windows)
 
     @property
     def not_read(self) -> Mapping[str, int]:
@@ -616,12 +581,26 @@ class Summary:
     @property
     def wall_us(self) -> float:
         """Return the time of one step."""
-        return max((time.wall_us for time in self.times), default=fmean(each.duration_us for each in self.lane.windows))
+        return max((time.wall_us for time in self.times), default=fmean(each.duration_us for each in self.windows))
 
 
 def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Summary:
-    """Summarize some windows; default the profiler's steps, or the whole trace if there are none."""
-    return Summary(trace, lane_of(trace, windows))
+    """Summarize the most frequent windows.
+
+    `windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace.
+    """
+    chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
+    # Launches without a single record are records that were lost, and no CPU. So are records that could not be read.
+    lost = trace.not_read or trace.malformed.keys() & DEVICE_CATEGORIES
+    on_cpu = not trace.records and not lost and not any(call.is_launch for call in trace.calls)
+    ran = [_executions(window, on_cpu=on_cpu) for window in chosen]
+    sequences = [tuple(identity.name for identity, *_ in each) for each in ran]
+    # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was
+    # launched stands for the trace only if nothing ever was.
+    most, _ = Counter(filter(None, reversed(sequences))).most_common(1)[0] if any(sequences) else ((), 0)
+    alike = [index for index, sequence in enumerate(sequences) if sequence == most]
+    kernels = _kernels([ran[index] for index in alike], trace.modules)
+    return Summary(trace, kernels, tuple(chosen[index] for index in alike), chosen, on_cpu)
 
 
 def kernel_work(kernel: LaneKernel) -> Work | None:
