@@ -14,7 +14,7 @@ from ..trace.kernel import KernelIdentity, configuration_text
 from ..trace.model import WHOLE
 from ..trace.names import decode
 from ..trace.summary import KernelGroup, LaneKernel, Summary
-from ..trace.work import LimitShare, Work
+from ..trace.work import LimitShare
 from .page import Column, Grid, Section
 from .wording import (
     bytes_text,
@@ -175,10 +175,10 @@ def _table(groups: Sequence[KernelGroup], top: int, total_us: float) -> Section:
     columns = tuple(Column(title, number=True) for title in ("times", "time", "share", "of the limit"))
     rows = tuple(
         (
-            f"{len(group.kernels)}",
+            f"{group.launches}",
             time_text(group.device_time_us),
             percent(group.device_time_us / total_us) if total_us else "-",
-            limit_text(group.kernels[0].identity, group.limit).replace("\n", ", "),
+            limit_text(group.identities[0], group.limit).replace("\n", ", "),
         )
         for group in groups[:top]
     )
@@ -193,10 +193,14 @@ def _group_lines(group: KernelGroup) -> Iterator[str]:
     identities, first = group.identities, group.identities[0]
     is_of_name = group.title == first.name
     yield _name(first) if is_of_name else cut(group.title)
-    by = ", ".join(_first([name for name in group.ops if name != group.title], _MOST_NAMES))
-    shapes = shapes_text(group.shapes[0]) if len(group.shapes) == 1 else counted(len(group.shapes), "shape")
-    said = [group.kernels[0].kind if is_of_name else "", f"by {by}" if by else "", shapes if group.shapes else ""]
-    yield "  " + " ".join(filter(None, (*said, _work(group.work))))
+    by = ", ".join(_first([name for name in group.launched_by if name != group.title], _MOST_NAMES))
+    shapes = counted(len(group.input_shapes), "shape") if group.input_shapes else ""
+    if len(group.input_shapes) == 1:
+        shapes = shapes_text(group.input_shapes[0])
+    work = [f"{group.flops / 1e9:.2f} GFLOP"] if group.flops else []
+    work += [bytes_text(group.bytes)] if group.bytes else []
+    said = (group.kind if is_of_name else "", f"by {by}" if by else "", shapes, ", ".join(work))
+    yield "  " + " ".join(filter(None, said))
     if not is_of_name:
         yield from (f"  {name}" for name in _first(list(dict.fromkeys(map(_name, identities))), _MOST_NAMES))
     elif len(identities) > 1:
@@ -214,11 +218,6 @@ def _group_lines(group: KernelGroup) -> Iterator[str]:
 def _name(identity: KernelIdentity) -> str:
     """Return a name that can be copied and searched for. One of C++ is a page long: of that the part that tells it apart."""
     return identity.shown if set("<( ") & set(identity.name) or not identity.name else cut(identity.name, _LONGEST_NAME)
-
-
-def _work(work: Work | None) -> str:
-    flops = f"{work.flops / 1e9:.2f} GFLOP" if work and work.flops else ""
-    return ", ".join(filter(None, (flops, bytes_text(work.bytes) if work and work.bytes else "")))
 
 
 def limit_text(identity: KernelIdentity, share: LimitShare | None) -> str:
@@ -444,10 +443,9 @@ def _names(kernels: Sequence[LaneKernel]) -> list[str]:
 
 def _modules(comparison: TraceComparison) -> list[tuple[str, float | None, float | None]]:
     """Return the time of each module before and after, the largest change first; nothing if no trace recorded them."""
-    groups = [side.groups("module") for side in comparison.sides]
-    if not any(group.kernels[0].module for side in groups for group in side):
+    if not any(kernel.module for side in comparison.sides for kernel in side.kernels):
         return []
-    old, new = ({group.title: group.device_time_us for group in side} for side in groups)
+    old, new = ({each.title: each.device_time_us for each in side.groups("module")} for side in comparison.sides)
     rows = [(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])]
     return sorted(rows, key=lambda row: -abs((row[2] or 0.0) - (row[1] or 0.0)))
 
@@ -533,19 +531,9 @@ def _step_data(summary: Summary) -> dict[str, Any]:
 
 
 def _group_data(group: KernelGroup) -> dict[str, Any]:
-    work = group.work or Work(None, None)
-    return {
-        **(_identity(group.identities[0]) if len(group.identities) == 1 else {}),
-        "title": group.title,
-        "kind": group.kernels[0].kind,
-        "launches": len(group.kernels),
-        "device_time_us": group.device_time_us,
-        "launched_by": group.ops,
-        "input_shapes": group.shapes,
-        "flops": work.flops,
-        "bytes": work.bytes,
-        "limit": group.limit,
-    }
+    identity, *others = group.identities
+    fields = {key: value for key, value in vars(group).items() if key != "identities"}
+    return fields if others else _identity(identity) | fields
 
 
 def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict[str, Any]:

@@ -373,29 +373,15 @@ class KernelGroup:
     """Launches of a step that are shown as one. Times are means per step."""
 
     title: str
-    kernels: tuple[LaneKernel, ...]
+    kind: str
+    launches: int
+    device_time_us: float
+    launched_by: list[str]  # ops, the most frequent first
+    input_shapes: list[tuple[Any, ...]]
+    flops: float | None
+    bytes: float | None
     limit: LimitShare | None  # None where it is not known, or they are several kernels
-
-    @property
-    def identities(self) -> tuple[KernelIdentity, ...]:
-        return tuple(dict.fromkeys(kernel.identity for kernel in self.kernels))
-
-    @property
-    def device_time_us(self) -> float:
-        return sum(kernel.device_time_us for kernel in self.kernels)
-
-    @property
-    def ops(self) -> tuple[str, ...]:
-        """Return those that launched it, the most frequent first."""
-        return tuple(name for name, _ in Counter(kernel.op for kernel in self.kernels if kernel.op).most_common())
-
-    @property
-    def shapes(self) -> tuple[tuple[Any, ...], ...]:
-        return tuple(dict.fromkeys(kernel.input_shapes for kernel in self.kernels if kernel.input_shapes))
-
-    @property
-    def work(self) -> Work | None:
-        return _work_of_all(self.kernels)
+    identities: list[KernelIdentity]
 
 
 # What a row of `kernelgauge show --by` has in common.
@@ -468,14 +454,8 @@ class Summary:
         found: dict[object, list[LaneKernel]] = {}
         for kernel in self.kernels:
             found.setdefault(GROUPINGS[by](kernel), []).append(kernel)
-        groups = [
-            KernelGroup(
-                key if isinstance(key, str) else kernels[0].identity.name,
-                tuple(kernels),
-                _share(kernels, self.limits) if by in ("launch", "config") else None,
-            )
-            for key, kernels in found.items()
-        ]
+        limits = self.limits if by in ("launch", "config") else None
+        groups = [_group(key, kernels, limits) for key, kernels in found.items()]
         return groups if by == "launch" else sorted(groups, key=lambda group: -group.device_time_us)
 
     @property
@@ -613,20 +593,22 @@ def kernel_work(kernel: LaneKernel) -> Work | None:
     return work if work is None or work.flops or is_bound_by_memory else None
 
 
-def _share(kernels: Sequence[LaneKernel], limits: DeviceLimits | None) -> LimitShare | None:
-    """Return the share of the limit that launches of one kernel reached together."""
-    work = _work_of_all(kernels)
-    if work is None or limits is None:
-        return None
-    of_inputs = (DTYPES[name] for name in kernels[0].input_types if name in DTYPES)
-    dtype = kernels[0].identity.decoded.dtype or next(of_inputs, None)
-    return share_of_limit(work, sum(kernel.device_time_us for kernel in kernels), dtype, limits)
-
-
-def _work_of_all(kernels: Sequence[LaneKernel]) -> Work | None:
-    """Return the sum; None where one is not known: half of the work in all of the time would be a wrong rate."""
-    works = [kernel_work(kernel) for kernel in kernels]
-    if None in works:
-        return None
+def _group(key: object, kernels: Sequence[LaneKernel], limits: DeviceLimits | None) -> KernelGroup:
+    first, time_us = kernels[0], sum(kernel.device_time_us for kernel in kernels)
+    # None where one is not known: half of the work in all of the time would be a wrong rate.
+    works = [kernel_work(kernel) or Work(None, None) for kernel in kernels]
     flops, moved = ([getattr(work, field) for work in works] for field in ("flops", "bytes"))
-    return Work(None if None in flops else sum(flops), None if None in moved else sum(moved))
+    work = Work(None if None in flops else sum(flops), None if None in moved else sum(moved))
+    dtype = first.identity.decoded.dtype or next((DTYPES[each] for each in first.input_types if each in DTYPES), None)
+    return KernelGroup(
+        title=key if isinstance(key, str) else first.identity.name,
+        kind=first.kind,
+        launches=len(kernels),
+        device_time_us=time_us,
+        launched_by=[name for name, _ in Counter(kernel.op for kernel in kernels if kernel.op).most_common()],
+        input_shapes=list(dict.fromkeys(kernel.input_shapes for kernel in kernels if kernel.input_shapes)),
+        flops=work.flops,
+        bytes=work.bytes,
+        limit=share_of_limit(work, time_us, dtype, limits) if limits else None,
+        identities=list(dict.fromkeys(kernel.identity for kernel in kernels)),
+    )
