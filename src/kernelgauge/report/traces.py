@@ -13,7 +13,7 @@ from ..trace.difference import Difference, HostDifference, What, differences, ho
 from ..trace.kernel import KernelIdentity, configuration_text
 from ..trace.model import WHOLE
 from ..trace.names import decode
-from ..trace.summary import KernelGroup, LaneKernel, Summary
+from ..trace.summary import KernelGroup, LaneKernel, StepTime, Summary
 from ..trace.work import LimitShare
 from .page import Column, Grid, Section
 from .wording import (
@@ -44,7 +44,6 @@ __all__ = [
 _SCHEMA = 3  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
 _MOST_NAMES = 8  # of one change or group, and problems
 _MOST_OPS = 20  # of the host
-_MOST_CHANGES = 3  # in the conclusion
 _FEW = 12  # kernels: who sees them in order sees their groups
 _OF_A_LAUNCH = ("kind", "device_time_us", "durations_us", "op", "module", "input_shapes", "input_types")
 _LONGEST_NAME = 500  # characters
@@ -129,26 +128,18 @@ def _statements(summary: Summary) -> Iterator[str]:
     if len(durations) > 1 and min(durations) <= summary.wall_us <= max(durations):
         spread = f", mean of {len(durations)} ({time_text(min(durations))} to {time_text(max(durations))})"
     yield f"{summary.noun.capitalize()}: {time_text(summary.wall_us)}{spread}."
-    are_several = len(summary.times) > 1
     for time in summary.times:
-        for total, names in _PARTS.items():
-            parts = [(getattr(time, field), part) for field, part in names.items()]
-            shown = ", ".join(f"{time_text(part_us)} {part}" for part_us, part in parts if part_us > 0)
-            total_us = getattr(time, f"{total}_us")
-            share = percent(total_us / time.wall_us) if time.wall_us else "-"
-            gpu = f"GPU {time.device}" if are_several else "GPU"
-            yield f"{gpu} {total} {time_text(total_us)} ({share})" + (f": {shown}." if shown else ".")
+        yield from _parts(time, gpu=f"GPU {time.device}" if len(summary.times) > 1 else "GPU")
     if summary.bound is not None:
         said = _BOUNDS[summary.bound.by].format(percent(summary.bound.share), summary.noun)
         yield f"{summary.bound.by.capitalize()}-bound: {said}"
-    if not summary.kernels:
-        yield "No kernels."
-    else:
-        kernels = counted(len(summary.kernels), "computing op" if summary.on_cpu else "kernel")
-        where = f" on {len(summary.times)} GPUs" if are_several else ""
-        yield f"{kernels}{where}, {time_text(summary.device_time_us)}: {_kinds(summary.kernels)}."
-    if summary.on_cpu and summary.devices:
-        yield f"The trace lists {counted(len(summary.devices), 'GPU')} and no work of one: times of ops are the host's."
+    kernels = counted(len(summary.kernels), "computing op" if summary.on_cpu else "kernel")
+    where = f" on {len(summary.times)} GPUs" if len(summary.times) > 1 else ""
+    total_us, shares = summary.device_time_us, Counter[str]()
+    for kernel in summary.kernels:
+        shares[kernel.kind] += kernel.device_time_us  # type: ignore[assignment]
+    kinds = [f"{kind} {time_text(us)} ({percent(us / total_us)})" for kind, us in shares.most_common() if us]
+    yield f"{kernels}{where}, {time_text(total_us)}: {', '.join(kinds)}." if summary.kernels else "No kernels."
     if summary.not_read:
         yield f"{_not_read(summary)} No number here has them."
     if summary.problems_inside and not summary.on_cpu:
@@ -161,14 +152,18 @@ def _not_read(summary: Summary) -> str:
     return f"kernelgauge did not read {rows}."
 
 
-def _kinds(kernels: Sequence[LaneKernel]) -> str:
-    """Return the time of each kind, the longest first."""
-    found: Counter[str] = Counter()
-    for kernel in kernels:
-        found[kernel.kind] += kernel.device_time_us  # type: ignore[assignment]
-    total = sum(found.values())
-    shares = {kind: f" ({percent(value / total)})" if total else "" for kind, value in found.items()}
-    return ", ".join(f"{kind} {time_text(value)}{shares[kind]}" for kind, value in found.most_common())
+def _parts(*times: StepTime, gpu: str = "GPU") -> Iterator[str]:
+    """Return the parts of a step, or what became of them: ``GPU busy 206.7 us (60 %): compute 205.1 us, copies alone 1.6 us.``"""
+    for total, names in _PARTS.items():
+        values = {name: [getattr(time, field) for time in times] for field, name in names.items()}
+        shown = ", ".join(f"{name} {_times_text(us)}" for name, us in values.items() if max(us) > 0)
+        of_all = [getattr(time, f"{total}_us") for time in times]
+        share = f" ({percent(of_all[0] / times[0].wall_us)})" if len(times) == 1 and times[0].wall_us else ""
+        yield f"{gpu} {total} {_times_text(of_all)}{share}" + (f": {shown}." if shown else ".")
+
+
+def _times_text(us: Sequence[float]) -> str:
+    return time_text(us[0]) if len(us) == 1 else time_change(*us)
 
 
 def _table(groups: Sequence[KernelGroup], top: int, total_us: float) -> Section:
@@ -206,12 +201,10 @@ def _group_lines(group: KernelGroup) -> Iterator[str]:
     elif len(identities) > 1:
         yield f"  {len(identities)} launch configurations"
     else:
-        decoded = first.decoded
-        parts = [decoded.dtype or ""]
-        parts += [
-            f"{field} {getattr(decoded, field)}" for field in ("tile", "stages", "layout") if getattr(decoded, field)
-        ]
-        parts += ["split-K"] * decoded.split_k + ["bias epilogue"] * decoded.bias_epilogue
+        name = first.decoded
+        fields = [(field, getattr(name, field)) for field in ("tile", "stages", "layout")]
+        parts = [name.dtype or "", *(f"{field} {value}" for field, value in fields if value)]
+        parts += ["split-K"] * name.split_k + ["bias epilogue"] * name.bias_epilogue
         yield "  " + " ".join(filter(None, (*parts, configuration_text(first))))
 
 
@@ -290,20 +283,18 @@ _AUTOTUNED = "Inductor's autotuner chose another launch configuration for {kerne
 def _findings(comparison: TraceComparison) -> Iterator[str]:
     found = {what: group for what in _SENTENCES if (group := comparison.of(what))}
     changes = [what for what in found if what.is_change]
-    largest = sorted(changes, key=lambda what: -abs(_delta_us(found[what])))[:_MOST_CHANGES]
-    sentences = {what: _sentence(what, group) for what, group in found.items()}
-    copied = _copies_sentence(comparison)
-    yield from (sentences[what] for what in changes if what in largest)
-    if changes:
-        yield from ["Other kernels changed too."] * (len(changes) > len(largest))
-    elif not comparison.before.kernels:
+    old_us, new_us = ([each.time_us for each in (*side.copies, *side.memsets)] for side in comparison.sides)
+    copies, more = (sum(each.count for each in (*side.copies, *side.memsets)) for side in comparison.sides)
+    if not changes and not any(side.kernels for side in comparison.sides):
         yield "Neither trace has kernels."
-    elif found or copied:
+    elif not changes and (found or copies != more):
         yield "The same kernels ran."
-    else:
+    elif not changes:
         yield f"Nothing on the {'CPU' if all(side.on_cpu for side in comparison.sides) else 'GPU'} changed."
-    yield from (sentence for what, sentence in sentences.items() if not what.is_change)
-    yield from copied
+    yield from (_sentence(what, group) for what, group in found.items())
+    if copies != more:
+        cost = _signed(sum(new_us) - sum(old_us))
+        yield f"The GPU made {more:g} copies and memsets instead of {copies:g} ({cost})."
     if not changes:
         old, new = comparison.host.dispatcher_ops
         did = "dispatched fewer" if new < old else "ran other"
@@ -323,16 +314,8 @@ def _sentence(what: What, found: Sequence[Difference]) -> str:
         author=[*known, "A Triton kernel"][0],
         kernels=counted(len(old), "kernel"),
         distinct=counted(len({each.before[0].identity for each in found if each.before}), "kernel"),
-        cost=_signed(_delta_us(found)),
+        cost=_signed(sum(difference.delta_us for difference in found)),
     )
-
-
-def _copies_sentence(comparison: TraceComparison) -> list[str]:
-    """Return how many more copies and memsets the GPU made; nothing if as many."""
-    sides = [(*side.copies, *side.memsets) for side in comparison.sides]
-    old, new = (sum(each.count for each in side) for side in sides)
-    cost = sum(each.time_us for each in sides[1]) - sum(each.time_us for each in sides[0])
-    return [f"The GPU made {new:g} copies and memsets instead of {old:g} ({_signed(cost)})."] if old != new else []
 
 
 # -- two traces, as a page --------------------------------------------------------------------------------------------
@@ -363,14 +346,9 @@ def _time_changes(comparison: TraceComparison) -> Iterator[str]:
     if max(len(side.times) for side in comparison.sides) > 1:
         yield "Busy and idle times are of the busiest GPU; times of kernels are of all GPUs."
         gpu = f"GPU {old.device}" + (f" -> {new.device}" if old.device != new.device else "")
-    for total, names in _PARTS.items():
-        parts = {f"{name} ": (getattr(old, field), getattr(new, field)) for field, name in names.items()}
-        shown = ", ".join(f"{name}{time_change(*us)}" for name, us in parts.items() if max(us) > 0)
-        change = time_change(getattr(old, f"{total}_us"), getattr(new, f"{total}_us"))
-        yield f"{gpu} {total} {change}" + (f": {shown}." if shown else ".")
-    bounds = [
-        f"{side.bound.by}-bound" if side.bound else "bound by what the trace does not show" for side in comparison.sides
-    ]
+    yield from _parts(old, new, gpu=gpu)
+    unknown = "bound by what the trace does not show"
+    bounds = [f"{side.bound.by}-bound" if side.bound else unknown for side in comparison.sides]
     yield f"Before: {bounds[0]}. After: {bounds[1]}." if len(set(bounds)) > 1 else f"Both are {bounds[0]}."
 
 
@@ -379,8 +357,6 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
     before, after = comparison.sides
     if set(before.devices) != set(after.devices) or before.on_cpu != after.on_cpu:
         yield "The devices differ, and so do times and templates."
-    if (before.noun == "trace") != (after.noun == "trace"):
-        yield "One is a whole trace and the other its steps: the totals are of different amounts of work."
     ops, shapes = (
         [[getattr(kernel, field) for kernel in side.kernels] for side in comparison.sides]
         for field in ("op", "input_shapes")
@@ -389,8 +365,7 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
         yield "The same ops had inputs of other shapes, so the two did not do the same work."
     for label, side in zip(("Before", "After"), comparison.sides, strict=True):
         if side.problems:
-            inside = f", {side.problems_inside} of them in what is shown" if side.problems_inside else ""
-            yield f"{label}: {len(side.problems)} launches and records do not pair{inside}. `kernelgauge show` lists them."
+            yield f"{label}: {len(side.problems)} problems of launches and records. `kernelgauge show` lists them."
         if side.not_read:
             yield f"{label}: {_not_read(side)}"
 
@@ -459,10 +434,6 @@ def _module_table(comparison: TraceComparison, *, top: int) -> list[Section]:
 
 def _signed(value_us: float) -> str:
     return f"{'-' if value_us < 0 else '+'}{time_text(abs(value_us))}"
-
-
-def _delta_us(group: Sequence[Difference]) -> float:
-    return sum(difference.delta_us for difference in group)
 
 
 def _host_changes(host: HostDifference) -> Iterator[str]:

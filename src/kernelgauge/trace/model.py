@@ -152,9 +152,9 @@ class Window:
     def launches(self) -> tuple[Launch, ...]:
         return tuple(launch for launch in self.executed if launch.record.category == "kernel")
 
-    @property
-    def records(self) -> list[DeviceRecord]:
-        return [*(launch.record for launch in self.executed), *self.orphans]
+    @cached_property
+    def records(self) -> tuple[DeviceRecord, ...]:
+        return (*(launch.record for launch in self.executed), *self.orphans)
 
     @property
     def memsets(self) -> tuple[DeviceRecord, ...]:
@@ -245,12 +245,14 @@ class Trace:
         asking = [call for call in self.calls if call.asks]
         asked: Counter[int | None] = Counter(call.correlation for call in asking if call.correlation is not None)
         for call in asking:
-            which = f"{call.name} (correlation {call.correlation})"
-            count, got = asked[call.correlation], self._records_by_correlation.get(call.correlation, ())
+            got = self._records_by_correlation.get(call.correlation, ())
             if not got:
-                problems.append(f"lost: {which} has no device record")
-            elif call is self.launch_of(got[0]) and (count > 1 or (len(got) > 1 and not call.is_graph_launch)):
-                problems.append(f"duplicated: {which} has {len(got)} records, and belongs to {count} launching calls")
+                problems.append(f"lost: {call.name} (correlation {call.correlation}) has no device record")
+            elif asked[call.correlation] == 1 and (len(got) == 1 or call.is_graph_launch):
+                continue
+            elif call is self.launch_of(got[0]):
+                counts = f"{len(got)} records, and belongs to {asked[call.correlation]} launching calls"
+                problems.append(f"duplicated: {call.name} (correlation {call.correlation}) has {counts}")
         for record in self.records:
             if record.correlation not in asked:
                 problems.append(f"orphan: {record.name} (correlation {record.correlation}) has no launch")

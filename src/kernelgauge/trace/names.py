@@ -58,20 +58,20 @@ class KernelName:
     bias_epilogue: bool = False
 
 
-class _Group(msgspec.Struct):
-    """Rows of the table that have something in common."""
-
-    of: str
-    source: str
-    rows: list[list[str]]  # library, kind, scope, pattern; then the reader of details ("cpp") and the op
-
-
 class _Table(msgspec.Struct):
-    rules: list[_Group]
+    rules: list[dict[str, Any]]  # "rows": library, kind, scope, pattern; then the reader of details ("cpp") and the op
     words: list[tuple[Kind, str]]
     cpp_types: dict[str, str | None]
     token_types: dict[str, str]
+    blas_letters: dict[str, str]
+    # The first letters are those of A and B: `tst` ran on bf16 (seen on H200, torch 2.11), `hss` and `hsh` on fp16 with
+    # fp32 and fp16 outputs, `qqtst` on fp8 with a bf16 output (public profiles of cuBLASLt). Others are not decoded.
+    nvjet_letters: dict[str, str]
+    # The first three letters of the heuristic (codegen/triton.py: define_kernel, wrapper_benchmark.py: its choices).
+    # "unk" is any other heuristic: upstream the cooperative reductions, elsewhere whole backends.
+    inductor: dict[str, Kind]
     functors: dict[str, str]
+    kinds_of_functors: dict[str, Kind]
     same_ops: dict[str, str]
 
 
@@ -92,7 +92,7 @@ class _Rule(NamedTuple):
 _RULES = [
     _Rule(backend, Kind(kind), scope, re.compile(pattern, re.ASCII), *more)
     for group in _TABLE.rules
-    for backend, kind, scope, pattern, *more in group.rows
+    for backend, kind, scope, pattern, *more in group["rows"]
 ]
 
 
@@ -232,11 +232,6 @@ def _splitk_reduce(name: _Parsed, _: _Match) -> _Fields:
     return {"short": _base_name(name), "split_k": True}  # no dtype: the first of its types is the accumulator's
 
 
-# The first three letters of the heuristic (codegen/triton.py: define_kernel, wrapper_benchmark.py: its choices).
-# "unk" is any other heuristic: upstream the cooperative reductions, elsewhere whole backends.
-_INDUCTOR_CATEGORIES = {
-    "poi": Kind.POINTWISE, "for": Kind.POINTWISE, "red": Kind.REDUCTION, "per": Kind.REDUCTION, "spl": Kind.REDUCTION,
-}  # fmt: skip
 _SPECIALISATION = re.compile(r"_(?:\d+[cde]+)+$", re.ASCII)  # `_0d1d2de`: appended to names by Triton 2.x
 _TRAILING_ID = re.compile(r"(?:^|_)\d{1,9}$", re.ASCII)
 # Inductor joins the names of the ops that it merges with "_", which they contain too: `_unsafe_view_gelu_mul`
@@ -250,7 +245,7 @@ _REDUCING = re.compile(
 def _inductor(_: _Parsed, match: _Match) -> _Fields:
     groups = match.groupdict()
     merged, category = _SPECIALISATION.sub("", groups["rest"]), groups.get("category")
-    kind = _INDUCTOR_CATEGORIES.get(category or "poi", Kind.OTHER)
+    kind = _TABLE.inductor.get(category or "poi", Kind.OTHER)
     if category == "tem":
         kind = kind_of_words(merged)
     elif category in ("unk", None) and _REDUCING.search(merged):
@@ -269,7 +264,6 @@ _CONVOLUTION = re.compile(r"fprop|dgrad|wgrad|cudnn|convolve")
 _ARITHMETIC = re.compile(
     r"(?P<letter>[a-z]?)(?P<size>\d*)(?P<types>bf16|tf32|f16)?(?:gemm|cudnn|fprop|dgrad|wgrad)", re.ASCII
 )
-_LETTER_TYPES = {"s": "fp32", "d": "fp64", "h": "fp16"}  # BLAS: sgemm, dgemm, hgemm
 
 
 def _tokens(name: _Parsed, match: _Match) -> _Fields:
@@ -310,18 +304,15 @@ def _token_type(tokens: list[str]) -> str | None:
     if types:
         return "tf32" if "tf32" in types else types[0]
     is_known = arithmetic is not None and (not arithmetic["size"] or arithmetic["letter"] == "h")
-    return _LETTER_TYPES.get(arithmetic["letter"]) if arithmetic and is_known else None
+    return _TABLE.blas_letters.get(arithmetic["letter"]) if arithmetic and is_known else None
 
 
-# The first letters are those of A and B: `tst` ran on bf16 (seen on H200, torch 2.11), `hss` and `hsh` on fp16 with
-# fp32 and fp16 outputs, `qqtst` on fp8 with a bf16 output (public profiles of cuBLASLt). Others are not decoded.
-_NVJET_INPUTS = {"t": "bf16", "h": "fp16", "qq": "fp8"}
 _NVJET_TYPES = re.compile(r"(?P<inputs>qq|[a-z])(?:s[a-z]|[a-z]s[a-z])")
 
 
 def _nvjet(name: _Parsed, match: _Match) -> _Fields:
     types = _NVJET_TYPES.fullmatch(match["types"])
-    return _tokens(name, match) | {"dtype": _NVJET_INPUTS.get(types["inputs"]) if types else None}
+    return _tokens(name, match) | {"dtype": _TABLE.nvjet_letters.get(types["inputs"]) if types else None}
 
 
 def _tensile(name: _Parsed, match: _Match) -> _Fields:
@@ -359,7 +350,6 @@ _FUNCTOR = re.compile(
     re.ASCII,
 )
 _WRAPPER = re.compile(r"[AB]?(?:Unary|Binary|Ternary|Pointwise)(?:Op\w*)?|gpu(?:_index)?|opmath\w*", re.ASCII)
-_KINDS_OF_FUNCTORS = {"copy": Kind.COPY, "fill": Kind.FILL, "norm": Kind.REDUCTION}
 
 
 def _functor(name: _Parsed, match: _Match) -> _Fields:
@@ -368,7 +358,7 @@ def _functor(name: _Parsed, match: _Match) -> _Fields:
     op = _functor_op(name.args)
     if op:
         fields |= {"short": f"{fields['short']}<{op}>", "ops": (op,)}
-        kind = Kind.INDEX if op.startswith("index") else _KINDS_OF_FUNCTORS.get(op)
+        kind = Kind.INDEX if op.startswith("index") else _TABLE.kinds_of_functors.get(op)
         fields |= {"kind": kind} if kind else {}
     return fields
 

@@ -224,19 +224,19 @@ def _event(row: bytes) -> Event:
         return _decode_event(row)
     except msgspec.DecodeError as error:
         kind = _decode_loose(row)
-        return Event(_ODD, kind.cat if kind.ph == "X" and isinstance(kind.cat, str) else "", str(error))
+        return Event(_ODD, str(kind.cat) if kind.ph == "X" else "", str(error))
 
 
 def _mended(text: bytes) -> bytes:
     """Make JSON of what Kineto writes. Of a number that is none it makes what no field that is read may hold."""
-    return _STRING_OR_NUMBER.sub(lambda match: _mended_string(match[0]) if match[0][:1] == b'"' else b"[{}]", text)
 
-
-def _mended_string(text: bytes) -> bytes:
     def mend(match: re.Match[bytes]) -> bytes:
+        return _NOT_IN_A_STRING.sub(mend_character, match[0]) if match[0][:1] == b'"' else b"[{}]"
+
+    def mend_character(match: re.Match[bytes]) -> bytes:
         return b" " if match[0] < b" " else match[0] if match["wrong"] is None else b"\\\\"
 
-    return _NOT_IN_A_STRING.sub(mend, text)
+    return _STRING_OR_NUMBER.sub(mend, text)
 
 
 # --- from events to rows ---------------------------------------------------------------------------------------------

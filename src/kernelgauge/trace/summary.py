@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
 from math import inf
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from statistics import fmean, median
 from typing import Any, TypeAlias
 
@@ -33,28 +33,24 @@ from .model import (
     Window,
 )  # fmt: skip
 from .names import Kind, decode
-from .work import DTYPES, DeviceLimits, LimitShare, Work, limits_of, share_of_limit, work_of
+from .work import (
+    ALLOCATION_OPS,
+    COMPOSITE_OPS,
+    DTYPES,
+    METADATA_OPS,
+    DeviceLimits,
+    LimitShare,
+    Work,
+    limits_of,
+    share_of_limit,
+    work_of,
+)
 
 _START = attrgetter("start_us")
 
 # --- host ops as a tree: which compute, which only rewrite metadata, which belong to the compiler --------------------
 
 
-def _aten(names: str) -> frozenset[str]:
-    return frozenset(f"aten::{name}" for name in names.split())
-
-
-# Ops that return a view or rewrite sizes and strides: no data is read or written (aten/src/ATen/native/TensorShape.cpp,
-# each is declared as a view or alias in native_functions.yaml).
-METADATA_OPS = _aten(
-    "t transpose as_strided view reshape _unsafe_view expand detach alias squeeze unsqueeze permute select slice narrow split "
-    "chunk unbind resolve_conj resolve_neg _reshape_alias numpy_T flatten unflatten"
-)
-# Ops that only obtain memory.
-_ALLOCATION_OPS = _aten("empty empty_like empty_strided new_empty new_empty_strided")
-# Ops that only choose which other op does the work (CompositeImplicitAutograd in native_functions.yaml). Reshape and flatten
-# are metadata ops on what is contiguous, and copy what is not: what they call tells which.
-_COMPOSITE_OPS = _aten("linear matmul to _to_copy zeros ones ones_like reshape flatten")
 # Rows that torch.compile adds to the host lane (torch/_dynamo, torch/_functorch; seen with torch 2.11 and 2.13).
 _COMPILE_PREFIXES = (
     "TorchDynamo Cache Lookup", "Torch-Compiled Region", "Pregraph bytecode", "AOTDispatcher Runtime Wrapper",
@@ -63,10 +59,6 @@ _COMPILE_PREFIXES = (
 _AUTOGRAD_PREFIXES = ("autograd::engine", "torch::autograd")  # they wrap the ops of the backward pass
 # flex_attention: torch/_inductor/codegen/cpp_flex_attention_template.py
 _CPP_TEMPLATE = re.compile(r"graph_\d+_kernel")
-
-
-def is_compile_op(name: str) -> bool:
-    return name.startswith(_COMPILE_PREFIXES)
 
 
 def dispatcher_ops(window: Window) -> list[Op]:
@@ -86,14 +78,14 @@ def computing_ops(window: Window) -> list[Op]:
             stack.pop()
         is_hidden = bool(stack) and stack[-1][1]
         only_wraps = not is_hidden and _only_wraps(op.name)
-        if not (is_hidden or only_wraps or op.name in METADATA_OPS or op.name in _ALLOCATION_OPS):
+        if not (is_hidden or only_wraps or op.name in METADATA_OPS or op.name in ALLOCATION_OPS):
             found.append(op)
         stack.append((op.end_us, not only_wraps))
     return found
 
 
 def _only_wraps(name: str) -> bool:
-    if name in _COMPOSITE_OPS or is_compile_op(name) or name.startswith(_AUTOGRAD_PREFIXES):
+    if name in COMPOSITE_OPS or name.startswith((*_COMPILE_PREFIXES, *_AUTOGRAD_PREFIXES)):
         return True
     # "MmBackward0" and "LigerGELUMulFunction" wrap the ops they call; a generated C++ kernel does not.
     return "::" not in name and "cpp_" not in name and "triton_" not in name and not _CPP_TEMPLATE.fullmatch(name)
@@ -238,8 +230,9 @@ def _step_times(lane: Summary, trace: Trace) -> list[StepTime]:
         for (start, end), each in zip(spans, ran, strict=True):
             parts["wall_us"] += end - start
             kernels = [record for record in each if record.category == "kernel"]
-            compute = _union_us(start, end, [record for record in kernels if record.name not in talking])
-            all_kernels, busy = _union_us(start, end, kernels), _union_us(start, end, each)
+            computing = [record for record in kernels if record.name not in talking] if talking else kernels
+            compute, busy = _union_us(start, end, computing), _union_us(start, end, each)
+            all_kernels = _union_us(start, end, kernels) if talking else compute
             parts["compute_us"] += compute
             parts["communication_us"] += all_kernels - compute
             parts["copy_us"] += busy - all_kernels
@@ -311,7 +304,12 @@ def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRec
 
 def _input_waits(lane: Summary, trace: Trace) -> list[_Span]:
     """Return when the host fetched batches, or was between two steps: until the first op of a step behind the loader's rows."""
-    loading = sorted((row for row in (*trace.ops, *trace.annotations) if row.name.startswith(_LOADER)), key=_START)
+    names = {
+        name for name in set(map(attrgetter("name"), chain(trace.ops, trace.annotations))) if name.startswith(_LOADER)
+    }
+    loading = (
+        sorted((row for row in chain(trace.ops, trace.annotations) if row.name in names), key=_START) if names else []
+    )
     waits = [(row.start_us, row.end_us) for row in loading]
     launched = -inf  # the last one of the step before
     for window in lane.windows if lane.windows[0].is_step else ():
@@ -341,10 +339,13 @@ def _add_causes(
         return
     is_copy = record.category == "gpu_memcpy"
     launched = max(start, min(record.start_us, call.start_us if is_copy else call.end_us))
-    first, last = bisect_left(waits, start, key=itemgetter(1)), bisect_left(waits, launched, key=itemgetter(0))
-    fetching = sum(min(end, launched) - max(begin, start) for begin, end in waits[first:last])
-    parts["input_us"] += fetching
-    parts["launch_us"] += launched - start - fetching
+    if launched > start:
+        at, fetching = max(0, bisect_left(waits, (start, start)) - 1), 0.0
+        while at < len(waits) and waits[at][0] < launched:
+            fetching += max(0.0, min(waits[at][1], launched) - max(waits[at][0], start))
+            at += 1
+        parts["input_us"] += fetching
+        parts["launch_us"] += launched - start - fetching
     parts["copy_wait_us" if is_copy else "unknown_us"] += record.start_us - launched
 
 
@@ -499,7 +500,7 @@ class Summary:
             launching_us=median(host_time_us(window) for window in windows),
             dispatcher_ops=Counter(op.name for op in dispatcher_ops(last)),
             metadata_ops_that_launched=tuple(metadata_ops_that_launched(last)),
-            compile_ops=tuple(op.name for op in last.ops if is_compile_op(op.name)),
+            compile_ops=tuple(op.name for op in last.ops if op.name.startswith(_COMPILE_PREFIXES)),
             synchronizations=last.synchronizations,
         )
 

@@ -55,6 +55,11 @@ class _Tables(msgspec.Struct):
     # Where the lengths of packed sequences stand, forward and backward; and whether tensors are [batch, length, heads,
     # size], and not [batch, heads, length, size].
     attention: dict[str, tuple[int | None, int | None, bool]]
+    # These return a view or rewrite sizes and strides (aten/src/ATen/native/TensorShape.cpp, each is declared as a view or
+    # alias). A reshape copies what is not contiguous, so that it is composite too.
+    metadata: str
+    allocation: str  # these only obtain memory
+    composite: str  # these only choose which other op does the work (CompositeImplicitAutograd)
     devices: list[DeviceLimits]
 
 
@@ -62,6 +67,10 @@ _TABLES = msgspec.json.decode(get_data(__package__, "work.json") or b"", type=_T
 _POINTWISE = {name: count for count, names in _TABLES.pointwise for name in names.split()}
 DTYPES = _TABLES.dtypes
 _OF_BOOL, _OVERWRITING = frozenset(_TABLES.of_bool.split()), frozenset(_TABLES.overwriting.split())
+METADATA_OPS, ALLOCATION_OPS, COMPOSITE_OPS = (
+    frozenset(f"aten::{name}" for name in names.split())
+    for names in (_TABLES.metadata, _TABLES.allocation, _TABLES.composite)
+)
 _REDUCTIONS = frozenset(_TABLES.reductions.split())
 _FLOATS = frozenset({"c10::Half", "c10::BFloat16", "float", "double"})
 # What the profiler writes in place of a type where an argument is no tensor; "" is also a tensor that was not given.
