@@ -313,14 +313,13 @@ def _input_waits(lane: Summary, trace: Trace) -> list[_Span]:
     waits = [(row.start_us, row.end_us) for row in loading]
     launched = -inf  # the last one of the step before
     for window in lane.windows if lane.windows[0].is_step else ():
-        asking = [call for call in window.calls if call.asks]
-        if asking:
-            inside = [bisect_left(loading, at, key=_START) for at in (window.start_us, asking[0].start_us)]
+        first = next((call for call in window.calls if call.asks), None)
+        if first is not None:
+            inside = [bisect_left(loading, at, key=_START) for at in (window.start_us, first.start_us)]
             since = max((row.end_us for row in loading[slice(*inside)]), default=window.start_us)
             working = bisect_left(window.ops, since, key=_START)
-            began = min([asking[0].start_us, *(op.start_us for op in window.ops[working : working + 1])])
-            waits.append((launched, began))
-            launched = asking[-1].end_us
+            waits.append((launched, min([first.start_us, *(op.start_us for op in window.ops[working : working + 1])])))
+            launched = next(call.end_us for call in reversed(window.calls) if call.asks)
     apart: list[_Span] = []
     for start, end in sorted(waits):
         if apart and start <= apart[-1][1]:
