@@ -239,7 +239,7 @@ def test_malformed_rows_are_told_once(command: Command, tmp_path: Path) -> None:
     assert "The kernels of 2 launch calls are missing: the profiler lost them, or their rows were not read." in out
     assert out.count("malformed") == 1
     assert "malformed: rows that were not read: 2 of kernel, 1 of cpu_op; the first: traceEvents[4]: " in out
-    assert "Before: kernelgauge did not read 2 rows of kernel, 1 row of cpu_op." in command("diff", path, path)[1]
+    assert "Before: 3 problems of launches and records. `kernelgauge show`" in command("diff", path, path)[1]
 
 
 def test_long_names_keep_their_indentation(command: Command, tmp_path: Path) -> None:

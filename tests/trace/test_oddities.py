@@ -87,7 +87,11 @@ ODDITIES: dict[str, tuple[bytes, tuple[int, float, int], dict[str, int]]] = {
 def figures(trace: Trace) -> tuple[int, float, int]:
     whole = summarize_trace(trace, [trace.whole()])
     kernels = whole.kernels
-    return len(kernels), sum(kernel.device_time_us for kernel in kernels), int(sum(each.count for each in whole.copies))
+    return (
+        len(kernels),
+        sum(kernel.device_time_us for kernel in kernels),
+        int(sum(each.count for each in whole.transfers("gpu_memcpy"))),
+    )
 
 
 @pytest.mark.parametrize("block", [7, 100, None])

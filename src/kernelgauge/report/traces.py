@@ -63,7 +63,7 @@ def show_page(summary: Summary, *, name: str, top: int, by: str | None = None) -
     transfers = tuple(
         f"{each.name}: {each.count:g} times, {time_text(each.time_us)}"
         + (f", {bytes_text(each.bytes)}" if each.bytes else "")
-        for each in (*summary.memsets, *summary.copies)
+        for each in summary.transfers("gpu_memset") + summary.transfers("gpu_memcpy")
     )
     if transfers:
         sections.append(Section(f"beside the kernels{per}", transfers))
@@ -141,29 +141,21 @@ def _statements(summary: Summary) -> Iterator[str]:
     kinds = [f"{kind} {time_text(us)} ({percent(us / total_us)})" for kind, us in shares.most_common() if us]
     yield f"{kernels}{where}, {time_text(total_us)}: {', '.join(kinds)}." if summary.kernels else "No kernels."
     if summary.not_read:
-        yield f"{_not_read(summary)} No number here has them."
+        rows = ", ".join(f"{counted(count, 'row')} of {category}" for category, count in summary.not_read.items())
+        yield f"kernelgauge did not read {rows}. No number here has them."
     if summary.problems_inside and not summary.on_cpu:
         calls = counted(summary.problems_inside, "launch call")
         yield f"The kernels of {calls} are missing: the profiler lost them, or their rows were not read."
-
-
-def _not_read(summary: Summary) -> str:
-    rows = ", ".join(f"{counted(count, 'row')} of {category}" for category, count in summary.not_read.items())
-    return f"kernelgauge did not read {rows}."
 
 
 def _parts(*times: StepTime, gpu: str = "GPU") -> Iterator[str]:
     """Return the parts of a step, or what became of them: ``GPU busy 206.7 us (60 %): compute 205.1 us, copies alone 1.6 us.``"""
     for total, names in _PARTS.items():
         values = {name: [getattr(time, field) for time in times] for field, name in names.items()}
-        shown = ", ".join(f"{name} {_times_text(us)}" for name, us in values.items() if max(us) > 0)
+        shown = ", ".join(f"{name} {time_change(us[0], us[-1])}" for name, us in values.items() if max(us) > 0)
         of_all = [getattr(time, f"{total}_us") for time in times]
         share = f" ({percent(of_all[0] / times[0].wall_us)})" if len(times) == 1 and times[0].wall_us else ""
-        yield f"{gpu} {total} {_times_text(of_all)}{share}" + (f": {shown}." if shown else ".")
-
-
-def _times_text(us: Sequence[float]) -> str:
-    return time_text(us[0]) if len(us) == 1 else time_change(*us)
+        yield f"{gpu} {total} {time_change(of_all[0], of_all[-1])}{share}" + (f": {shown}." if shown else ".")
 
 
 def _table(groups: Sequence[KernelGroup], top: int, total_us: float) -> Section:
@@ -283,8 +275,8 @@ _AUTOTUNED = "Inductor's autotuner chose another launch configuration for {kerne
 def _findings(comparison: TraceComparison) -> Iterator[str]:
     found = {what: group for what in _SENTENCES if (group := comparison.of(what))}
     changes = [what for what in found if what.is_change]
-    old_us, new_us = ([each.time_us for each in (*side.copies, *side.memsets)] for side in comparison.sides)
-    copies, more = (sum(each.count for each in (*side.copies, *side.memsets)) for side in comparison.sides)
+    moved = [side.transfers("gpu_memset", "gpu_memcpy") for side in comparison.sides]
+    copies, more = (sum(each.count for each in side) for side in moved)
     if not changes and not any(side.kernels for side in comparison.sides):
         yield "Neither trace has kernels."
     elif not changes and (found or copies != more):
@@ -293,7 +285,8 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
         yield f"Nothing on the {'CPU' if all(side.on_cpu for side in comparison.sides) else 'GPU'} changed."
     yield from (_sentence(what, group) for what, group in found.items())
     if copies != more:
-        cost = _signed(sum(new_us) - sum(old_us))
+        old_us, new_us = (sum(each.time_us for each in side) for side in moved)
+        cost = _signed(new_us - old_us)
         yield f"The GPU made {more:g} copies and memsets instead of {copies:g} ({cost})."
     if not changes:
         old, new = comparison.host.dispatcher_ops
@@ -364,10 +357,8 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
     if ops[0] == ops[1] and shapes[0] != shapes[1]:
         yield "The same ops had inputs of other shapes, so the two did not do the same work."
     for label, side in zip(("Before", "After"), comparison.sides, strict=True):
-        if side.problems:
-            yield f"{label}: {len(side.problems)} problems of launches and records. `kernelgauge show` lists them."
-        if side.not_read:
-            yield f"{label}: {_not_read(side)}"
+        if side.problems or side.not_read:
+            yield f"{label}: {len(side.problems)} problems of launches and records. `kernelgauge show` says what is missing."
 
 
 _CHANGES = tuple(Column(title, number=True) for title in ("before", "after", "change", "of the total"))
@@ -480,7 +471,9 @@ def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str
                 for kernel in summary.kernels
             ],
             "groups": [_group_data(group) for group in summary.groups(by or "config")],
-            **{field: getattr(summary, field) for field in ("memsets", "copies", "host")},
+            "memsets": summary.transfers("gpu_memset"),
+            "copies": summary.transfers("gpu_memcpy"),
+            "host": summary.host,
         },
     }
 

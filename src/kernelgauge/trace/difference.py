@@ -260,18 +260,18 @@ def _timed(old: tuple[LaneKernel, ...], new: tuple[LaneKernel, ...]) -> Iterator
 
     The rest are in another op or module now, or there are more of them.
     """
-    olds, news = _grouped(old, _place), _grouped(new, _place)
-    matched = {place for place, kernels in olds.items() if len(kernels) == len(news.get(place, ()))}
-    for place, kernels in olds.items():
-        if place in matched:
-            yield Difference(_timing(kernels, news[place]), tuple(kernels), tuple(news[place]))
-    old, new = (tuple(kernel for kernel in side if _place(kernel) not in matched) for side in (old, new))
+
+    def place(kernel: LaneKernel) -> object:
+        return kernel.identity, kernel.op, kernel.module
+
+    olds, news = _grouped(old, place), _grouped(new, place)
+    matched = {each for each, kernels in olds.items() if len(kernels) == len(news.get(each, ()))}
+    for each, kernels in olds.items():
+        if each in matched:
+            yield Difference(_timing(kernels, news[each]), tuple(kernels), tuple(news[each]))
+    old, new = (tuple(kernel for kernel in side if place(kernel) not in matched) for side in (old, new))
     if old:
         yield Difference(_timing(old, new), old, new)
-
-
-def _place(kernel: LaneKernel) -> object:
-    return kernel.identity, kernel.op, kernel.module
 
 
 def _timing(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> What:

@@ -104,10 +104,6 @@ def metadata_ops_that_launched(window: Window) -> list[str]:
 # --- the launch sequence ---------------------------------------------------------------------------------------------
 
 
-# A kernel that ran, its duration, and the op that launched it; on a CPU, the op is the kernel.
-_Execution: TypeAlias = tuple[KernelIdentity, float, "Op | None"]
-
-
 @dataclass(frozen=True)
 class LaneKernel:
     """One launch of the sequence. `durations_us`: one for each step."""
@@ -129,8 +125,8 @@ class LaneKernel:
         return fmean(self.durations_us)
 
 
-def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
-    """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
+def _executions(window: Window, *, on_cpu: bool) -> list[tuple[KernelIdentity, float, Op | None]]:
+    """Return the kernels of a window, in launch order, with time and op; those whose launch is not in the trace come last."""
     if on_cpu:
         return [(identity_of_op(op), max(0.0, op.duration_us), op) for op in computing_ops(window)]
     ran: list[tuple[DeviceRecord, Op | None]] = [(launch.record, launch.op) for launch in window.launches]
@@ -138,24 +134,28 @@ def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
     return [(identity_of_record(record, op), record.time_us, op) for record, op in ran]
 
 
-def _kernels(ran: Sequence[Sequence[_Execution]], modules: Sequence[Op]) -> tuple[LaneKernel, ...]:
+def _kernels(
+    ran: Sequence[Sequence[tuple[KernelIdentity, float, Op | None]]], modules: Sequence[Op]
+) -> tuple[LaneKernel, ...]:
     paths = _module_paths(modules, [op for *_, op in ran[-1] if op]) if modules else {}
     # What adds up the parts of a split-K product belongs to it: the product itself has done the op's work.
     launched = Counter(id(op) for identity, _, op in ran[-1] if identity.kind != Kind.SPLITK_REDUCE.value)
     found = []
     for launches in zip(*ran, strict=True):
         identities, durations_us, ops = zip(*launches, strict=True)
-        last = ops[-1]
+        identity, last = identities[-1], ops[-1]
+        # What the steps have in common: where its grids vary, none is known.
+        vary = [name for name in identity.__struct_fields__ if len({getattr(one, name) for one in identities}) > 1]
         # A persistent kernel has one grid for every shape.
         has_shapes = last and len({(op.input_shapes, op.input_types) if op else None for op in ops}) == 1
         found.append(
             LaneKernel(
-                _common(identities),
+                msgspec.structs.replace(identity, **dict.fromkeys(vary)) if vary else identity,
                 durations_us,
                 last.name if last else None,
                 last.input_shapes if has_shapes else (),
                 last.input_types if has_shapes else (),
-                does_the_op=launched[id(last)] == 1 and identities[-1].kind != Kind.SPLITK_REDUCE.value,
+                does_the_op=launched[id(last)] == 1 and identity.kind != Kind.SPLITK_REDUCE.value,
                 module=paths.get(id(last)),
             )
         )
@@ -175,13 +175,6 @@ def _module_paths(modules: Iterable[Op], ops: Iterable[Op]) -> dict[int, str]:
         elif stack:
             paths[id(row)] = ".".join(each.name.removeprefix(MODULE_PREFIX) for each in stack)
     return paths
-
-
-def _common(identities: Sequence[KernelIdentity]) -> KernelIdentity:
-    """Return what the launches of one kernel in all steps have in common: where its grids vary, none is known."""
-    last = identities[-1]
-    fields = [each for each in last.__struct_fields__ if len({getattr(one, each) for one in identities}) > 1]
-    return msgspec.structs.replace(last, **dict.fromkeys(fields)) if fields else last
 
 
 # --- where the time of a step went -----------------------------------------------------------------------------------
@@ -304,12 +297,9 @@ def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRec
 
 def _input_waits(lane: Summary, trace: Trace) -> list[_Span]:
     """Return when the host fetched batches, or was between two steps: until the first op of a step behind the loader's rows."""
-    names = {
-        name for name in set(map(attrgetter("name"), chain(trace.ops, trace.annotations))) if name.startswith(_LOADER)
-    }
-    loading = (
-        sorted((row for row in chain(trace.ops, trace.annotations) if row.name in names), key=_START) if names else []
-    )
+    rows = (trace.ops, trace.annotations)
+    names = {name for name in set(map(attrgetter("name"), chain(*rows))) if name.startswith(_LOADER)}
+    loading = sorted((row for row in chain(*rows) if row.name in names), key=_START) if names else []
     waits = [(row.start_us, row.end_us) for row in loading]
     launched = -inf  # the last one of the step before
     for window in lane.windows if lane.windows[0].is_step else ():
@@ -467,18 +457,11 @@ class Summary:
                 found.setdefault((record.name, record.grid, record.block), []).append(record.time_us)
         return dict(sorted(found.items(), key=lambda item: -sum(item[1])))
 
-    @property
-    def memsets(self) -> list[Transfers]:
-        return self._transfers("gpu_memset")
-
-    @property
-    def copies(self) -> list[Transfers]:
-        return self._transfers("gpu_memcpy")
-
-    def _transfers(self, category: str) -> list[Transfers]:
+    def transfers(self, *categories: str) -> list[Transfers]:
+        """Return memsets ("gpu_memset") or copies ("gpu_memcpy"), by their name."""
         found: dict[str, list[DeviceRecord]] = {}
         for record in chain.from_iterable(window.records for window in self.windows):
-            if record.category == category:
+            if record.category in categories:
                 found.setdefault(record.name, []).append(record)
         steps = len(self.windows)
         return [
