@@ -20,13 +20,6 @@ ROWS = [
     *(call(5, 95, name="cudaMemcpyAsync"), kernel(5, 97, name="Memcpy HtoD", duration=1, category="gpu_memcpy")),
 ]
 PATH, LINE = "C:\\Users\\new", "two\nlines"
-OLD = {
-    "cpu_op": "Operator",
-    "user_annotation": "Operator",
-    "cuda_runtime": "Runtime",
-    "kernel": "Kernel",
-    "gpu_memcpy": "Memcpy",
-}
 
 
 def changed(place: int, **fields: Any) -> list[Event]:
@@ -51,11 +44,8 @@ ODDITIES: dict[str, tuple[bytes, tuple[int, float, int], dict[str, int]]] = {
     "a copy call with text bytes": (written(changed(11, args={"bytes": "1", "kind": "2"})), ALL, {}),
     "a call with text correlation": (written(changed(3, args={"correlation": "1"})), ALL, {}),
     "a call with another correlation": (written(changed(3, args={"correlation": "one"})), ALL, {"cuda_runtime": 1}),
-    "a kernel with text numbers": (
-        written(changed(4, dur="5", ts="12.0", args={"device": "0", "stream": "7", "bytes": "8"})),
-        *(ALL, {}),
-    ),
-    "a kernel with too many digits": (written(changed(4, args={"stream": "9" * 19})), (3, 13.0, 1), {"kernel": 1}),
+    "a kernel with text numbers": (written(changed(4, dur="5", ts="12.0")), ALL, {}),
+    "a kernel with a text place": (written(changed(4, args={"stream": "7"})), (3, 13.0, 1), {"kernel": 1}),
     "a call without correlation": (written([*ROWS, call(None, 99)]), ALL, {}),
     "a kernel without correlation": (written([*ROWS, kernel(None, 99)]), (5, 23.0, 1), {}),
     "a copy without launch": (written([*ROWS, kernel(9, 99, category="gpu_memcpy")]), (4, 18.0, 2), {}),
@@ -78,10 +68,7 @@ ODDITIES: dict[str, tuple[bytes, tuple[int, float, int], dict[str, int]]] = {
     ),
     "NaN before the rows": (b'{"a": NaN, ' + written(ROWS)[1:], ALL, {}),
     "inf behind the rows": (written(ROWS)[:-1] + b', "a": -inf}', ALL, {}),
-    "a byte order mark": (b"\xef\xbb\xbf" + written(ROWS), ALL, {}),
     "a device without an id": (b'{"deviceProperties": [{"id": [1], "name": "x"}], ' + written(ROWS)[1:], ALL, {}),
-    "the rows alone": (json.dumps(ROWS).encode(), ALL, {}),
-    "names of torch 1.8": (written([row | {"cat": OLD[row["cat"]]} for row in ROWS]), ALL, {}),
     "another category": (written([*ROWS, op("x", 1, 1) | {"cat": "new"}, op("x", 1, 1) | {"cat": [1]}]), ALL, {}),
     "a flow and metadata": (
         written([*ROWS, FRAME | {"ph": "s"}, FRAME | {"ph": "M", "args": {"grid": "no"}}]),
@@ -91,7 +78,7 @@ ODDITIES: dict[str, tuple[bytes, tuple[int, float, int], dict[str, int]]] = {
     "a launch with text places": (written(changed(3, args={"stream": "0x0", "grid": [3, 1, 1]})), ALL, {}),
     "an op with text places": (written(changed(2, args={"grid": "grid(8192,)", "stream": 0, "num_warps": 4})), ALL, {}),
     "external ids of torch 1": (written(changed(2, args={"external id": 3, "External id": None})), ALL, {}),
-    "a shape that is not UTF-8": (written(changed(2, args={"Input Dims": ["two"]})).replace(b"two", b"\xff"), ALL, {}),
+    "a type that is not UTF-8": (written(changed(2, args={"Input type": ["two"]})).replace(b"two", b"\xff"), ALL, {}),
     "a kernel's name that is not UTF-8": (written(changed(4, name="two")).replace(b"two", b"\xff\xe2\x82"), ALL, {}),
     "a name that is not UTF-8": (written([FRAME, *ROWS]).replace(b"two", b"\xff"), ALL, {}),
 }
@@ -99,8 +86,12 @@ ODDITIES: dict[str, tuple[bytes, tuple[int, float, int], dict[str, int]]] = {
 
 def figures(trace: Trace) -> tuple[int, float, int]:
     whole = summarize_trace(trace, [trace.whole()])
-    kernels = whole.lane.kernels
-    return len(kernels), sum(kernel.device_time_us for kernel in kernels), int(sum(each.count for each in whole.copies))
+    kernels = whole.kernels
+    return (
+        len(kernels),
+        sum(kernel.device_time_us for kernel in kernels),
+        int(sum(each.count for each in whole.transfers("gpu_memcpy"))),
+    )
 
 
 @pytest.mark.parametrize("block", [7, 100, None])

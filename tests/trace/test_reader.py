@@ -72,7 +72,7 @@ NO_TRACES = [
     *(HEAD + b'],"deviceProperties":["H200"]}', b'{"traceEvents"\x0b:[' + ROW + b"]}"),
     *(HEAD + ROW + end for end in (b",]}", b"}", b"]", b"}}", b"]}{}", b"]]}", b'],"traceEvents":[]}')),
     *(HEAD + ROW + between + ROW + b"]}" for between in (b",,", b" ", b"\x0b,", b'],"traceEvents":[')),
-    *(b"[" + ROW + b",]", b"[" + ROW + b"] x", HEAD + b"," + ROW + b"]}", b'{"a":{"traceEvents":[' + ROW + b"]}}"),
+    *(b"[" + ROW + b"]", HEAD + b"," + ROW + b"]}", b'{"a":{"traceEvents":[' + ROW + b"]}}"),
     *(HEAD + b"," + OBJECTS + b"," + ROW + b"]}", HEAD + OBJECTS + b" " + ROW + b"]}"),
     HEAD + OBJECTS + b"x" + OBJECTS + b"," + ROW + b"]}",
 ]
@@ -84,7 +84,6 @@ ODD_TRACES = [
     HEAD + OBJECTS + b"," + ROW + b"]}",
     HEAD + b'{"name":"' + b"},{" * 30 + b'\\\\"},' + ROW + b"]}",
     HEAD + b'{"name":"' + b'\\"},{' * 30 + b'"},' + ROW + b"]}",
-    b" [" + ROW + b" ] ",
     b'{"\xff":1,"traceEvents":[' + ROW + b'],"\xe2\x82":2}',
     HEAD + ROW + b',{"ph":"X","cat":"\xff","name":5}]}',
 ]
@@ -124,7 +123,7 @@ def test_parse_odd_layout_is_read_in_all_blocks(content: bytes) -> None:
         (with_args(op("aten::mm", 0, 1), Input__type="all"), "Input type"),
         (with_args(op("aten::mm", 0, 1), Input__Dims=[{"a": 1}]), "Input Dims"),
         (with_args(op("aten::mm", 0, 1), Input__Dims=[[2**63]]), "Input Dims"),
-        (with_args(op("aten::mm", 0, 1), Input__Dims=[[-(2**63)]]), "Input Dims"),
+        (with_args(op("aten::mm", 0, 1), Input__Dims=[["two"]]), "Input Dims"),
     ],
 )
 def test_parse_odd_field_leaves_out_that_row(row: Event, named: str) -> None:
@@ -148,13 +147,12 @@ def test_parse_trace_of_another_program_is_refused() -> None:
     rows = [event("ebpf", "read", at, 1, "main") for at in range(3)]
     with pytest.raises(TraceError) as caught:
         parse(chrome(*rows))
-    assert caught.value.got == "the trace of another program: no row of PyTorch, but of 'ebpf'"
+    assert caught.value.got == "no row of an op, a launch or a kernel, but rows of category 'ebpf'"
     assert caught.value.expected
     assert "export_chrome_trace" in str(caught.value.next_command)
-    assert read_in_blocks(chrome(*rows, event("ac2g", "flow", 1, 1, "main"))) is not None
 
 
-@pytest.mark.parametrize("depth", [15, 17, 300, 100_000])
+@pytest.mark.parametrize("depth", [3, 4, 300, 100_000])
 @pytest.mark.parametrize("block", [64, 4096, None])
 @pytest.mark.parametrize("field", ["more", "Input Dims"])
 def test_parse_depth_of_json_is_limited(field: str, depth: int, block: int | None) -> None:
@@ -163,17 +161,17 @@ def test_parse_depth_of_json_is_limited(field: str, depth: int, block: int | Non
     trace = read_in_blocks(HEAD + row.encode() + b"]}", block)
     assert (trace is not None) == (depth <= 300)
     if trace is not None:
-        assert len(trace.ops) == (field == "more" or depth <= 17)
+        assert len(trace.ops) == (field == "more" or depth <= 3)
 
 
 def test_parse_depth_beside_events_is_limited() -> None:
     assert read_in_blocks(HEAD + b'], "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}") is None
 
 
-@pytest.mark.parametrize("start", [HEAD, b" [", b'{"a": 1, "traceEvents" : ['])
+@pytest.mark.parametrize("start", [HEAD, b'{"a": 1, "traceEvents" : ['])
 @pytest.mark.parametrize("block", [10, 60, 200, 5000])
 def test_parse_error_names_event(monkeypatch: pytest.MonkeyPatch, start: bytes, block: int) -> None:
-    content = start + b", ".join([ROW, ROW, b'{"ph":"X",,}', ROW]) + b"]"
+    content = start + b", ".join([ROW, ROW, b'{"ph":"X",,}', ROW]) + b"]}"
     monkeypatch.setattr(reader, "BLOCK_BYTES", block)
     found = re.search(r"traceEvents\[(\d+)\] or later: JSON is malformed", refusal(content))
     assert found

@@ -170,6 +170,7 @@ def test_records_of_a_repeated_id_are_of_the_first_call() -> None:
     assert second.launches == ()
 
 
+TWICE = "duplicated: cudaLaunchKernel (correlation 1) has"
 LOST = "lost: cudaLaunchKernel (correlation 1) has no device record"
 
 
@@ -183,8 +184,8 @@ LOST = "lost: cudaLaunchKernel (correlation 1) has no device record"
         ([call(1, 1, name="cudaGraphLaunch"), kernel(1, 5), kernel(1, 6)], []),
         ([call(1, 1), kernel(1, 5), kernel(9, 6)], ["orphan: gemm (correlation 9) has no launch"]),
         ([call(1, 1, name="cudaEventRecord"), kernel(1, 5)], ["orphan: gemm (correlation 1) has no launch"]),
-        ([call(1, 1), kernel(1, 5, name="a"), kernel(1, 6, name="b")], ["duplicated: cudaLaunchKernel (correlation 1) has 2 records: a, b"]),
-        ([call(1, 1), call(1, 2), kernel(1, 5)], ["duplicated: correlation 1 belongs to 2 launching calls"]),
+        ([call(1, 1), kernel(1, 5, name="a"), kernel(1, 6, name="b")], [f"{TWICE} 2 records, and belongs to 1 launching calls"]),
+        ([call(1, 1), call(1, 2), kernel(1, 5)], [f"{TWICE} 1 records, and belongs to 2 launching calls"]),
         ([call(None, 1), kernel(5, 2)], [LOST.replace("1)", "None)"), "orphan: gemm (correlation 5) has no launch"]),
         ([call(1, 1), kernel(1, 5, duration=-0.5)], ["bad duration: gemm took -0.5 us"]),
         ([call(1, 1), kernel(1, 5, duration=0)], []),

@@ -101,7 +101,7 @@ ZEROS = [torch.zeros(3, dtype=getattr(torch, name)) for name in ALL_TYPES]
         ("add", lambda: torch.add(X, Y, out=torch.empty(4, 8, dtype=torch.double)), [X, Y]),
         ("add_", lambda: HALF.clone().add_(Y), [HALF, Y]),
         ("_softmax", lambda: torch.softmax(X, -1), [X]),
-        ("log_softmax", lambda: torch.log_softmax(HALF, -1), [HALF]),
+        ("_log_softmax", lambda: torch.log_softmax(HALF, -1), [HALF]),
         ("layer_norm", lambda: F.layer_norm(X, (8,), ROW, ROW), [X, ROW, ROW]),
         ("layer_norm", lambda: F.layer_norm(X, (8,)), [X]),
         ("rms_norm", lambda: F.rms_norm(X, (8,), ROW), [X, ROW]),
@@ -135,7 +135,7 @@ def test_work_bytes_follow_promotion_or_are_unknown(shape: tuple[int, ...]) -> N
             a, b = torch.zeros(2, 3, dtype=x), torch.zeros(shape, dtype=y)
             # A Python number is recorded as a tensor without dimensions: it may widen nothing.
             assert found.bytes == a.nbytes + b.nbytes + 6 * torch.result_type(a, b).itemsize, (x, y)
-    assert {(x, x) for x in PROMOTED if not x.is_complex} | {(torch.bfloat16, torch.float)} <= known
+    assert {(x, x) for x in PROMOTED if x.is_floating_point} | {(torch.bfloat16, torch.float)} <= known
 
 
 SCALED = "64x32:fp8 32x16:fp8 1:fp32 1:fp32"
@@ -149,13 +149,10 @@ SQUARE = 2 * (2.0 * 2 * 8 * 128 * 128 * 64)  # FLOPs of two products
     [
         ("bmm", "6x5x7:fp32 6x7x4:fp32", 2 * 6 * 5 * 4 * 7, 4 * (6 * 5 * 7 + 6 * 7 * 4 + 6 * 5 * 4)),
         ("baddbmm", "3x5x4:fp32 3x5x6:fp32 3x6x4:fp32 number number", 2 * 3 * 5 * 6 * 4, 4 * (2 * 60 + 90 + 72)),
-        ("baddbmm_", "3x5x4:fp32 3x5x6:fp32 3x6x4:fp32 number number", 2 * 3 * 5 * 6 * 4, 4 * (2 * 60 + 90 + 72)),
-        ("addmm_", "5x4:fp32 5x6:bf16 6x4:bf16 number number", 2 * 5 * 6 * 4, 4 * 40 + 2 * (30 + 24)),
         ("mm", "16x32:bf16 32x8:bf16 number", 2 * 16 * 32 * 8, None),  # a type for the result
         ("mm", "16x32:bf16 32x8:bf16 number 16x8:fp32", 2 * 16 * 32 * 8, 2 * (512 + 256) + 4 * 128),
         ("mm", "16x32:bf16 32x8:bf16 0:bf16", 2 * 16 * 32 * 8, 2 * (512 + 256 + 128)),  # an `out` to resize
         ("mm", "4x8:bf16 8x2:fp32", 2 * 4 * 8 * 2, None),
-        ("_int_mm", "32x64:i8 64x16:i8", 2 * 32 * 64 * 16, 32 * 64 + 64 * 16 + 4 * 32 * 16),
         ("_scaled_mm", f"{SCALED} none none number number", 2 * 64 * 32 * 16, None),
         ("_scaled_mm", f"{SCALED} none none none number", 2 * 64 * 32 * 16, 2048 + 512 + 8 + 1024),
         ("_scaled_mm", f"{SCALED} 16:bf16 none number number 64x16:bf16", 65536, 2048 + 512 + 8 + 32 + 2048),
@@ -175,8 +172,6 @@ SQUARE = 2 * (2.0 * 2 * 8 * 128 * 128 * 64)  # FLOPs of two products
         ("mul", "4x8:bf16 :fp64", None, 32 * (2 + 2) + 8),  # a Python number
         ("mul", "4x8:int :long", None, None),
         ("mul", "4x8:half number", None, 32 * (2 + 2)),
-        ("bitwise_and", "4x8:bool 4x8:bool", None, 32 * 3),
-        ("neg", "4x8:long", None, 32 * (8 + 8)),
         ("where", "4x8:bool 4x8:int 4x8:i8", None, None),
         ("where", "4x8:bool number number", None, None),
         ("abs", "4x8:c64", None, None),
@@ -185,8 +180,6 @@ SQUARE = 2 * (2.0 * 2 * 8 * 128 * 128 * 64)  # FLOPs of two products
         ("mul", "4x8:int :fp64", None, None),
         ("add", ":fp32 :fp64", None, None),
         ("mul", "4x8:fp8 4x8:fp32", None, None),
-        ("softmax", "4x8:bf16 number none", None, 128),
-        ("softmax", "4x8:bf16 number number", None, None),
         ("exp", "4x8:int", None, None),  # the default floating type
         ("rms_norm", "4x8:bf16 numbers 8:fp32 none", None, None),
         ("relu", "4x8:q32", None, None),
@@ -204,27 +197,18 @@ def test_work_by_hand(name: str, arguments: str, flops: float | None, moved: flo
         ("mm", "4x8:bf16 9x2:bf16"),
         ("mm", "4x8:bf16 number"),
         ("bmm matmul", "2x4x8:bf16 3x8x2:bf16"),
-        ("addmm", "3:bf16 4x8:bf16 8x2:bf16 number number"),
         ("convolution conv2d cudnn_convolution", "8x3x32x32:bf16 16x3x3x3:bf16 none numbers"),  # the stride is unknown
         ("_scaled_dot_product_cudnn_attention", f"{Q} {Q}"),
-        ("_scaled_dot_product_cudnn_attention", f"{Q} {Q} 2x8x100x64:bf16"),
-        ("_scaled_dot_product_cudnn_attention", f"{Q} 2x8x128x32:bf16 {Q}"),
-        ("_scaled_dot_product_cudnn_attention", f"{Q} 2x3x128x64:bf16 2x3x128x64:bf16"),
-        ("_scaled_dot_product_cudnn_attention", f"{Q} 2x0x128x64:bf16 2x0x128x64:bf16"),
         ("_scaled_dot_product_cudnn_attention", "8x128x64:bf16 8x128x64:bf16 8x128x64:bf16"),
-        ("_scaled_dot_product_cudnn_attention_backward", f"2x8x128x32:bf16 {Q} {Q} {Q}"),
         # The lengths of packed sequences are not in the shapes.
         ("_flash_attention_forward", "1x256x8x64:bf16 " * 3 + "5:int 5:int"),
         ("_efficient_attention_forward", "1x256x8x64:bf16 " * 3 + "none 5:int 5:int"),
         ("_flash_attention_backward _efficient_attention_backward", "1x256x8x64:bf16 " * 4 + "none none 5:int 5:int"),
         ("add", "4x8:bf16"),
-        ("add", "4x8:bf16 3:bf16"),
-        ("add_ copy_", "8:bf16 4x8:bf16"),
         ("where", "4x8:bool"),  # its other meaning: which are not zero
         ("copy_", "8:bf16"),
         ("fill_ sum", "number 8:bf16"),
-        ("layer_norm", "4x8:bf16 numbers 4:bf16 none"),
-        ("unknown", "8:bf16"),
+        ("unknown softmax _int_mm", "8:bf16"),
     ],
 )
 def test_work_of_other_arguments_is_unknown(names: str, arguments: str) -> None:
@@ -232,12 +216,12 @@ def test_work_of_other_arguments_is_unknown(names: str, arguments: str) -> None:
     assert work(f"mylib::{names.split()[0]}", arguments) is None
 
 
+# As the reader lets through: sizes of 64 bits, and lists of them.
 JUNK: list[Any] = [
-    "x", -1, 0, 2**62, 2**63, 10**400, True, None, 1.5, float("nan"), (), ((),), (3, "4"), (3, -4), (2**40, 2**40),
-    (0, 2**62, 2**62), (1,) * 65, [3, 4], {}, ((3, 4), (5,)), (3.0, 4), (True, 2), (2**32, 2**31),
+    (-1,), (2**62, 2**62), (0, 2**62, 2**62), (1,) * 65, ((3, 4), (5,)), (3, (4,)), ((),), (-(2**63), 4), (2**32, 2**31),
 ]  # fmt: skip
 SHAPES: list[Any] = [(), (0,), (1,), (4,), (4, 4), (1, 4), (2, 4, 4), (2, 4, 4, 4), (2**31, 2**31), (2**62,)]
-WORDS: list[Any] = [*TYPES.values(), *NO_TENSOR.values(), "c10::qint8"]
+WORDS = [*TYPES.values(), *NO_TENSOR.values(), "c10::qint8"]
 
 
 @pytest.mark.parametrize("junk", [0.0, 0.1])
@@ -247,16 +231,18 @@ def test_work_of_any_row_is_finite_or_unknown(junk: float) -> None:
     names += " copy_ fill_ sum _softmax layer_norm clamp"
     ops = [*(f"aten::{name}" for name in names.split()), "triton_poi_fused_0", "aten::", "", "x"]
 
-    def one(usual: list[Any]) -> Any:
-        return generator.choice(JUNK if generator.random() < junk else usual)
+    def one() -> Any:
+        return generator.choice(JUNK if generator.random() < junk else SHAPES)
 
     seen = 0
     for _ in range(20_000):
         count = generator.randrange(8)
-        same = one(SHAPES)
-        shapes = tuple(same if generator.random() < 0.7 else one(SHAPES) for _ in range(count))
+        same = one()
+        shapes = tuple(same if generator.random() < 0.7 else one() for _ in range(count))
         more = generator.random() < junk
-        types = tuple(one([BF16, FP32] if generator.random() < 0.7 else WORDS) for _ in range(count + more))
+        types = tuple(
+            generator.choice([BF16, FP32] if generator.random() < 0.7 else WORDS) for _ in range(count + more)
+        )
         found = work_of(generator.choice(ops), shapes, types)
         if found is not None:
             seen += 1

@@ -5,69 +5,51 @@ from __future__ import annotations
 import argparse
 import gc
 import gzip
-import os
 import sys
 import zlib
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ..errors import KernelgaugeError, TraceError, printable, printable_url
-from ..trace import Trace, Window, parse_blocks
+from ..trace import Trace, parse_blocks
 from ..trace.reader import BLOCK_BYTES
 from . import Commands, Exit, say, terminal
 
 if TYPE_CHECKING:
     from ..report.page import Section
-    from ..report.traces import TraceComparison
     from ..trace.summary import Summary
 
 __all__ = ["add_commands", "read_trace"]
 
 _TOP = 20
 PERFETTO_UI = "https://ui.perfetto.dev"
-# The only address of this machine that the page's Content-Security-Policy lets it fetch from
-# (perfetto, ui/src/frontend/index.ts).
-ADDRESS = ("127.0.0.1", 9001)
 
 
 def add_commands(commands: Commands) -> None:
-    show = commands.add_parser(
+    show = _add(
+        commands,
         "show",
-        help="explain one trace: its kernels, what launched them, why the GPU was idle",
-        description="Explain a trace of torch.profiler (.json or .json.gz): where the time of a step went, its kernels in "
-        "order or in groups, launch configurations, launching ops and shapes, the host's ops.",
-        allow_abbrev=False,
+        "explain one trace: its kernels, what launched them, why the GPU was idle",
+        "Explain a trace of torch.profiler (.json or .json.gz): where the time of a step went, its kernels in order or in "
+        "groups, launch configurations, launching ops and shapes, the host's ops.",
     )
     show.add_argument("trace", metavar="TRACE")
+    groupings = ("launch", "config", "name", "op", "module")
+    show.add_argument("--by", choices=groupings, help="what a row is of (default: config; of few: launch)")
     _add_selection(show)
-    show.add_argument(
-        "--by",
-        choices=("launch", "config", "name", "op", "module"),
-        help="what a row is of (default: config; of few: launch)",
-    )
-    show.add_argument("--sort", choices=("time", "launches", "name", "order"), help="order of the rows (default: time)")
-    forms = _add_forms(show)
-    forms.add_argument(
-        "--open",
-        action="store_true",
-        help="open the whole trace in the Perfetto UI instead: serve this one file on 127.0.0.1:9001, print the link, "
-        "and end when the page has fetched it, or on Ctrl-C. Nothing is uploaded",
-    )
     show.set_defaults(command=_show)
-    diff = commands.add_parser(
+    diff = _add(
+        commands,
         "diff",
-        help="compare two traces",
-        description="Compare two traces of torch.profiler: kernels that were fused, replaced, added, removed or launched "
-        "with another configuration, changes of their times, and changes on the host. The time of a step comes first.",
-        allow_abbrev=False,
+        "compare two traces",
+        "Compare two traces of torch.profiler: kernels that were fused, replaced, added, removed or launched with another "
+        "configuration, changes of their times, and changes on the host. The time of a step comes first.",
     )
     diff.add_argument("before", metavar="BEFORE")
     diff.add_argument("after", metavar="AFTER")
     _add_selection(diff)
-    _add_forms(diff)
     diff.add_argument(
         "--fail-on-change",
         action="store_true",
@@ -75,19 +57,23 @@ def add_commands(commands: Commands) -> None:
         "incomplete or has no kernels",
     )
     diff.set_defaults(command=_diff)
-    publishing = commands.add_parser(
+    publish = _add(
+        commands,
         "publish",
-        help="copy reports to a bucket, and print Perfetto links for their traces",
-        description="Copy a folder of reports, or one trace, to a local path or any URL that fsspec knows (s3://, gs://, "
-        "hf://, ...). Existing files are overwritten; nothing is deleted. Hidden files and symbolic links are left out.",
-        allow_abbrev=False,
+        "copy reports to a bucket, and print Perfetto links for their traces",
+        "Copy a folder of reports, or one trace, to a local path or any URL that fsspec knows (s3://, gs://, hf://, ...). "
+        "Existing files are overwritten; nothing is deleted. Hidden files and symbolic links are left out.",
     )
-    publishing.add_argument("reports", type=Path, metavar="REPORTS", help="for example reports/latest")
-    publishing.add_argument("destination", metavar="DEST")
-    publishing.add_argument(
+    publish.add_argument("reports", type=Path, metavar="REPORTS", help="for example reports/latest")
+    publish.add_argument("destination", metavar="DEST")
+    publish.add_argument(
         "--public-url", metavar="URL", help="the public address of DEST, for the links; not needed for hf://"
     )
-    publishing.set_defaults(command=_publish)
+    publish.set_defaults(command=_publish)
+
+
+def _add(commands: Commands, name: str, short: str, description: str) -> argparse.ArgumentParser:
+    return commands.add_parser(name, help=short, description=description, allow_abbrev=False)
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
@@ -98,22 +84,16 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
     selection.add_argument("--step", type=int, metavar="N", help="only ProfilerStep#N")
     selection.add_argument("--region", metavar="NAME", help="only record_function(NAME)")
     selection.add_argument("--whole", action="store_true", help="the whole trace, not each profiler step")
-
-
-def _add_forms(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--json", action="store_true", help="print JSON, with times in microseconds and full names")
     forms.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
-    return forms
 
 
 def _show(options: argparse.Namespace) -> Exit:
-    if options.open:
-        return _open(Path(options.trace))
     from ..report.traces import json_text, show_data, show_page
 
     summary = _summary(options.trace, options)
-    if options.by == "module" and not any(kernel.module for kernel in summary.lane.kernels):
+    if options.by == "module" and not any(kernel.module for kernel in summary.kernels):
         raise TraceError(
             "no kernel has a module",
             where=options.trace,
@@ -121,35 +101,30 @@ def _show(options: argparse.Namespace) -> Exit:
             expected="a trace of torch.profiler.profile(with_stack=True, with_modules=True)",
             next_command=f"kernelgauge show {options.trace} --by op",
         )
-    grouped = {"by": options.by, "order": options.sort}
     if options.json:
-        say(json_text(show_data(summary, name=printable(options.trace), **grouped)))
+        say(json_text(show_data(summary, name=printable(options.trace), by=options.by)))
     else:
-        page = show_page(summary, name=Path(options.trace).name, top=_top(options), **grouped)
-        say(_formed(page, options))
+        say(_formed(show_page(summary, name=Path(options.trace).name, top=_top(options), by=options.by), options))
     return Exit.YES
 
 
 def _diff(options: argparse.Namespace) -> Exit:
     from ..report.traces import compare_data, compare_page, compare_traces, json_text
 
-    comparison = compare_traces(_summary(options.before, options), _summary(options.after, options))
+    sides = [_summary(path, options) for path in (options.before, options.after)]
+    comparison = compare_traces(*sides)
     if options.json:
         say(json_text(compare_data(comparison, names=(printable(options.before), printable(options.after)))))
     else:
         names = (Path(options.before).name, Path(options.after).name)
-        if names[0] == names[1]:
-            names = (options.before, options.after)
+        names = names if names[0] != names[1] else (options.before, options.after)
         say(_formed(compare_page(comparison, names=names, top=_top(options)), options))
-    return _verdict(comparison) if options.fail_on_change else Exit.YES
-
-
-def _verdict(comparison: TraceComparison) -> Exit:
-    """Return whether kernels changed. Fail closed: an incomplete trace cannot show that nothing changed."""
+    if not options.fail_on_change:
+        return Exit.YES
     if comparison.gpu_changed:
         return Exit.NO
-    sides = (comparison.before, comparison.after)
-    is_incomplete = any(side.problems_inside or side.not_read or not side.lane.kernels for side in sides)
+    # Fail closed: an incomplete trace cannot show that nothing changed.
+    is_incomplete = any(side.problems_inside or side.not_read or not side.kernels for side in sides)
     return Exit.TROUBLE if is_incomplete else Exit.YES
 
 
@@ -157,7 +132,15 @@ def _top(options: argparse.Namespace) -> int:
     return options.top if options.top > 0 else sys.maxsize
 
 
+def _formed(page: list[Section], options: argparse.Namespace) -> str:
+    from ..report.page import markdown, text
+
+    width, color = terminal()
+    return markdown(page) if options.markdown else text(page, width=width, color=color)
+
+
 def _summary(path: str, options: argparse.Namespace) -> Summary:
+    """Summarize the selected windows: by default the profiler's steps, or the whole trace if there are none."""
     from ..trace.summary import summarize_trace
 
     # A trace is a million small objects without a cycle: looking for one takes a seventh of the time.
@@ -165,7 +148,14 @@ def _summary(path: str, options: argparse.Namespace) -> Summary:
     gc.disable()
     try:
         trace = read_trace(path)
-        return summarize_trace(trace, _windows(trace, path, options))
+        name = options.region if options.step is None else f"ProfilerStep#{options.step}"
+        windows = [trace.whole()] if options.whole else None if name is None else trace.regions(name)
+        if windows == []:
+            there = sorted({mark.name for mark in trace.annotations})
+            more = f" and {len(there) - _TOP} more" if len(there) > _TOP else ""
+            got = f"{', '.join(there[:_TOP])}{more}" or "no annotations"
+            raise TraceError(f"there is no {name} in the trace", where=path, got=got)
+        return summarize_trace(trace, windows)
     finally:
         if collecting:
             gc.enable()
@@ -185,88 +175,6 @@ def read_trace(path: Path | str) -> Trace:
             got=f"damaged gzip: {error}" if is_damaged else str(error),
             expected="a whole gzip file" if is_damaged else "a file that can be read",
         ) from error
-
-
-def _windows(trace: Trace, path: str, options: argparse.Namespace) -> list[Window] | None:
-    """Return the selected windows. None means all profiler steps, or the whole trace if there are none."""
-    if options.whole:
-        return [trace.whole()]
-    if options.region is not None:
-        chosen, wanted = trace.regions(options.region), f"record_function({options.region!r})"
-        there = sorted({mark.name for mark in trace.annotations})
-    elif options.step is not None:
-        wanted = f"ProfilerStep#{options.step}"
-        chosen = trace.regions(wanted)
-        there = [mark.name for mark in trace.annotations if mark.name.startswith("ProfilerStep#")]
-    else:
-        return None
-    if not chosen:
-        shown = ", ".join(there[:_TOP]) + (f" and {len(there) - _TOP} more" if len(there) > _TOP else "")
-        raise TraceError(f"there is no {wanted} in the trace", where=path, got=shown or "no annotations")
-    return chosen
-
-
-def _formed(page: list[Section], options: argparse.Namespace) -> str:
-    from ..report.page import markdown, text
-
-    if options.markdown:
-        return markdown(page)
-    width, color = terminal()
-    return text(page, width=width, color=color)
-
-
-# -- the Perfetto UI ----------------------------------------------------------------------------------------------------
-
-
-def _open(path: Path) -> Exit:
-    """Serve one trace file to the Perfetto UI, and return when the page has fetched it."""
-    import secrets
-    import threading
-    import webbrowser
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-    if not path.is_file():
-        raise TraceError("no such trace file", where=printable(str(path)), next_command="ls reports/latest/traces")
-    # A secret: other users and other pages of this machine's browser can reach the port too.
-    secret = f"/{secrets.token_urlsafe(16)}/{quote(path.name, errors='surrogateescape')}"
-    fetched = threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path != secret:
-                self.send_error(404)
-                return
-            # A fetch that breaks off is said by the page, which can repeat it.
-            with suppress(ConnectionError), path.open("rb") as trace:
-                size = os.fstat(trace.fileno()).st_size
-                self.send_response(200)
-                self.send_header("Access-Control-Allow-Origin", PERFETTO_UI)
-                self.send_header("Content-Length", str(size))
-                self.end_headers()
-                if self.connection.sendfile(trace) == size:
-                    fetched.set()
-
-        def log_message(self, *_: object) -> None:
-            """Print nothing: the path is a secret."""
-
-    try:
-        server = ThreadingHTTPServer(ADDRESS, Handler)
-    except OSError as error:
-        raise KernelgaugeError(
-            f"cannot listen on {ADDRESS[0]}:{ADDRESS[1]}",
-            got=error.strerror,
-            next_command=f"ss -ltnp 'sport = :{ADDRESS[1]}'   (names the process that uses it)",
-        ) from error
-    with server:
-        link = _perfetto_link(f"http://{ADDRESS[0]}:{server.server_address[1]}{secret}")
-        threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
-        try:
-            say(link)
-            webbrowser.open(link)
-            fetched.wait()
-        finally:
-            server.shutdown()
-    return Exit.YES
 
 
 def _publish(options: argparse.Namespace) -> Exit:
@@ -308,14 +216,10 @@ def _publish(options: argparse.Namespace) -> Exit:
 
 def _published_files(source: Path) -> dict[str, Path]:
     """Return the files to publish, by their path below the destination: no hidden ones, and no symbolic links."""
-    if source.is_file():
-        return {source.name: source}
-    found = [(path.relative_to(source), path) for path in sorted(source.rglob("*"))]
-    return {
-        key.as_posix(): path
-        for key, path in found
-        if path.is_file() and not path.is_symlink() and not any(part.startswith(".") for part in key.parts)
-    }
+    found = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*"))}
+    files = {key: path for key, path in found.items() if path.is_file() and not path.is_symlink()}
+    shown = {key: path for key, path in files.items() if "/." not in f"/{key}"}
+    return {source.name: source} if source.is_file() else shown
 
 
 def _perfetto_link(url: str) -> str:

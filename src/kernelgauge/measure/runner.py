@@ -16,7 +16,7 @@ from statistics import fmean, median
 from ..errors import DisturbedError, KernelgaugeError, MeasurementError, TimesError
 from ..run import ControlTime, Counts, Fingerprint, OpRecord, Run, Sample, Timer, on_the_fastest_host
 from ..trace import KernelRecord, dispatcher_ops, metadata_ops_that_launched
-from ..trace.summary import kernel_work, lane_of
+from ..trace.summary import kernel_work, summarize_trace
 from ..workload import Workload
 from .compiler import compile_counts, torch_set_up
 from .conditions import conditions_of, highest_clock_mhz
@@ -320,7 +320,7 @@ def _observed(passes: Passes, subject: Subject, fingerprint: Fingerprint) -> Res
             synchronization_origins=subject.origins.synchronizations,
             copy_origins=subject.origins.copies,
             compile_events=subject.compile_events,
-            work=tuple(kernel_work(kernel) for kernel in lane_of(session.trace, [window]).kernels),
+            work=tuple(kernel_work(kernel) for kernel in summarize_trace(session.trace, [window]).kernels),
             roof=roof(controls),
         ),
         latency_replicates=own.latency_replicates,

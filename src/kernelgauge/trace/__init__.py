@@ -1,18 +1,16 @@
 """What ran: traces read, kernels named. Pure: no torch, no pytest, no GPU."""
 
-from .difference import KernelChange, align
+from .difference import align
 from .kernel import KernelIdentity, KernelRecord, identity_of, identity_of_op
-from .model import REGION, ApiCall, DeviceRecord, Launch, Op, Trace, Window
+from .model import REGION, Launch, Op, Trace, Window
 from .names import KernelName, Kind, decode
 from .reader import parse, parse_blocks
-from .summary import METADATA_OPS, computing_ops, dispatcher_ops, is_compile_op, metadata_ops_that_launched
+from .summary import computing_ops, dispatcher_ops, metadata_ops_that_launched
+from .work import METADATA_OPS
 
 __all__ = [
     "METADATA_OPS",
     "REGION",
-    "ApiCall",
-    "DeviceRecord",
-    "KernelChange",
     "KernelIdentity",
     "KernelName",
     "KernelRecord",
@@ -27,7 +25,6 @@ __all__ = [
     "dispatcher_ops",
     "identity_of",
     "identity_of_op",
-    "is_compile_op",
     "metadata_ops_that_launched",
     "parse",
     "parse_blocks",

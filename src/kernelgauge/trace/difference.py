@@ -10,24 +10,18 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from enum import Enum
-from itertools import islice
+from itertools import zip_longest
 from statistics import fmean, stdev
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from .kernel import KernelIdentity, configuration_change, configuration_text, was_autotuned
-from .names import Kind, decode
-from .summary import HostLane, Lane, LaneKernel
+from .names import Kind
+from .summary import HostLane, LaneKernel
 
 # --- two launch sequences side by side: which launch of one is which of the other ------------------------------------
-
-# difflib finds the longest blocks, which reads best, but compares every occurrence of a name with every other, again and
-# again. Above this many pairs, the most launches are paired that stand in one order on both sides, in whatever blocks.
-_MOST_PAIRS = 50_000
-_KEPT_ROWS = 256  # of that: one in so many is kept, and the others are made again
 
 
 class _Timed(Protocol):
@@ -86,9 +80,11 @@ def stretches(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[Str
     head = _common(old, new)
     tail = _common(old[head:][::-1], new[head:][::-1])
     ends = (len(old) - tail, len(new) - tail)
-    between = _blocks(old[head : ends[0]], new[head : ends[1]])
+    pairs = [
+        (head + place, head + other, 1) for place, other in _longest_common(old[head : ends[0]], new[head : ends[1]])
+    ]
     at = until = 0
-    for first, other, length in ((0, 0, head), *((head + i, head + j, size) for i, j, size in between), (*ends, tail)):
+    for first, other, length in ((0, 0, head), *pairs, (*ends, tail)):
         yield Stretch(before[at:first], after[until:other], same_names=False)
         at, until = first + length, other + length
         yield Stretch(before[first:at], after[other:until], same_names=True)
@@ -97,21 +93,6 @@ def stretches(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[Str
 def _common(old: Sequence[str], new: Sequence[str]) -> int:
     """Return with how many names the two begin alike."""
     return next((index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-
-
-def _blocks(old: Sequence[str], new: Sequence[str]) -> Iterable[tuple[int, int, int]]:
-    """Return what the two have in common, in order: where it begins in each, and its length."""
-    counted = Counter(new)
-    if sum(count * counted[name] for name, count in Counter(old).items()) <= _MOST_PAIRS:
-        return SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
-    blocks: list[tuple[int, int, int]] = []
-    for place, other in _longest_common(old, new):
-        first, second, length = blocks[-1] if blocks else (0, 0, 0)
-        if (place, other) == (first + length, second + length):
-            blocks[-1:] = [(first, second, length + 1)]
-        else:
-            blocks.append((place, other, 1))
-    return blocks
 
 
 def _longest_common(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -124,29 +105,16 @@ def _longest_common(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[in
     for bit, name in enumerate(reversed(old)):
         places[name] = places.get(name, 0) | 1 << bit
     mask = (1 << len(old)) - 1
-
-    def rows_from(row: int, names: Iterable[str]) -> Iterator[int]:
-        yield row
-        for name in names:
-            same = row & places.get(name, 0)
-            row = ((row + same) | (row - same)) & mask
-            yield row
-
-    backwards = new[::-1]
-    kept = list(islice(rows_from(mask, backwards), 0, None, _KEPT_ROWS))
-    rows: list[int] = []
+    rows = [mask]
+    for name in reversed(new):
+        same = rows[-1] & places.get(name, 0)
+        rows.append(((rows[-1] + same) | (rows[-1] - same)) & mask)
     place = other = 0
     while place < len(old) and other < len(new):
         if old[place] == new[other]:
             yield place, other
             place, other = place + 1, other + 1
-            continue
-        block, row = divmod(len(new) - other, _KEPT_ROWS)
-        if block < len(kept):
-            start = _KEPT_ROWS * block
-            rows = list(rows_from(kept[block], backwards[start : start + _KEPT_ROWS - 1]))
-            del kept[block:]
-        if rows[row] >> (len(old) - place - 1) & 1:
+        elif rows[len(new) - other] >> (len(old) - place - 1) & 1:
             place += 1
         else:
             other += 1
@@ -230,20 +198,35 @@ class HostDifference:
 
 # A template is one of several for the same job: where one goes and another comes, it was exchanged.
 _TEMPLATES = tuple(kind.value for kind in (Kind.GEMM, Kind.CONVOLUTION, Kind.ATTENTION, Kind.COMMUNICATION))
+_TEMPLATE_FIELDS = ("backend", "dtype", "tile", "stages", "layout", "split_k", "bias_epilogue")
+_SAID = {"split_k": "split-K", "bias_epilogue": "bias epilogue"}
 # Two profiles are a few steps each: a kernel is called slower only if no step of one is as fast as any of the other,
 # and by more than a kernel's time differs between two processes (docs/measuring.md). Of a single step, its launches tell.
 _SEEN = 0.02
 _SEEN_OF_ONE_STEP = 0.05
+_SEEN_US = 0.1  # durations come in steps of 32 ns
+_SEEN_ERRORS = 3.0  # standard errors of the mean of the launches of one step
 # Dynamo counts the regions of a process: "Torch-Compiled Region: 2/0".
 _REGION_NUMBER = re.compile(r": \d+/\d+$")
-_SEEN_US = 0.1  # durations come in steps of 32 ns
-_ROUNDED_US = 1.0
-_SEEN_ERRORS = 3.0  # standard errors of the mean of the launches of one step
 
 
-def differences(before: Lane, after: Lane) -> tuple[Difference, ...]:
+def host_difference(before: HostLane, after: HostLane) -> HostDifference:
+    old, new = (
+        Counter(side.dispatcher_ops) + Counter(_REGION_NUMBER.sub("", name) for name in side.compile_ops)
+        for side in (before, after)
+    )
+    return HostDifference(
+        gone=old - new,
+        new=new - old,
+        dispatcher_ops=(sum(before.dispatcher_ops.values()), sum(after.dispatcher_ops.values())),
+        launching_us=(before.launching_us, after.launching_us),
+        synchronizations=(before.synchronizations, after.synchronizations),
+    )
+
+
+def differences(before: Sequence[LaneKernel], after: Sequence[LaneKernel]) -> tuple[Difference, ...]:
     """Return what became of each launch: every launch of both sides is in exactly one difference."""
-    cut = list(stretches(before.kernels, after.kernels))
+    cut = list(stretches(before, after))
     moved = _moved([block for block in cut if not block.same_names])
     elsewhere = {id(kernel) for difference in moved for kernel in (*difference.before, *difference.after)}
     found: list[Difference] = []
@@ -251,10 +234,8 @@ def differences(before: Lane, after: Lane) -> tuple[Difference, ...]:
         if block.same_names:
             found += map(_same_name, block.before, block.after)
         else:
-            old, new = (
-                [kernel for kernel in side if id(kernel) not in elsewhere] for side in (block.before, block.after)
-            )
-            found += _other_names(old, new)
+            sides = (block.before, block.after)
+            found += _other_names(*([kernel for kernel in side if id(kernel) not in elsewhere] for side in sides))
     return tuple(_joined((*_folded(found), *moved)))
 
 
@@ -274,65 +255,31 @@ def _joined(found: Iterable[Difference]) -> Iterator[Difference]:
             yield Difference(group[0].what, old, new, group[0].details)
 
 
-# What launches have in common whose times are judged together, if both sides have as many of them. The last one holds for
-# the rest: launches of one name that are in another op or module now.
-_TOGETHER: tuple[Callable[[LaneKernel], object], ...] = (
-    lambda kernel: (kernel.identity, kernel.op, kernel.module),
-    lambda kernel: kernel.identity.without_source,
-    lambda kernel: kernel.identity.unnumbered,
-)
+def _timed(old: tuple[LaneKernel, ...], new: tuple[LaneKernel, ...]) -> Iterator[Difference]:
+    """Judge launches of one name by op and module, so that none is both slower and faster. Judge the rest together.
 
+    The rest are in another op or module now, or there are more of them.
+    """
 
-def _timed(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> Iterator[Difference]:
-    """Judge launches of one name together, so that no kernel of one op and module is both slower and faster."""
-    for key in _TOGETHER:
-        olds, news = _grouped(old, key), _grouped(new, key)
-        matched = {each for each, kernels in olds.items() if len(kernels) == len(news.get(each, ()))}
-        for each in olds:
-            if each in matched:
-                yield Difference(_timing(olds[each], news[each]), tuple(olds[each]), tuple(news[each]))
-        old, new = ([kernel for kernel in side if key(kernel) not in matched] for side in (old, new))
+    def place(kernel: LaneKernel) -> object:
+        return kernel.identity, kernel.op, kernel.module
 
-
-def host_difference(before: HostLane, after: HostLane) -> HostDifference:
-    old, new = (
-        Counter(side.dispatcher_ops) + Counter(_REGION_NUMBER.sub("", name) for name in side.compile_ops)
-        for side in (before, after)
-    )
-    return HostDifference(
-        gone=old - new,
-        new=new - old,
-        dispatcher_ops=(sum(before.dispatcher_ops.values()), sum(after.dispatcher_ops.values())),
-        launching_us=(before.launching_us, after.launching_us),
-        synchronizations=(before.synchronizations, after.synchronizations),
-    )
-
-
-def _same_name(old: LaneKernel, new: LaneKernel) -> Difference:
-    before, after = _known_of_both(old.identity, new.identity)
-    details = configuration_change(before, after)
-    if before.source_hash != after.source_hash:
-        return Difference(What.SOURCE, (old,), (new,), details)
-    if details:
-        return Difference(What.CONFIGURATION, (old,), (new,), details)
-    return Difference(What.SAME, (old,), (new,))
-
-
-def _known_of_both(old: KernelIdentity, new: KernelIdentity) -> tuple[KernelIdentity, KernelIdentity]:
-    """Return both without what one of them lacks: a kernel in a CUDA graph, say, has no op to tell how it was tuned."""
-    fields = ("grid", "block", "kernel_kwargs", "num_warps", "num_stages", "source_hash")
-    unknown = {field: None for field in fields if None in (getattr(old, field), getattr(new, field))}
-    return msgspec.structs.replace(old, **unknown), msgspec.structs.replace(new, **unknown)
+    olds, news = _grouped(old, place), _grouped(new, place)
+    matched = {each for each, kernels in olds.items() if len(kernels) == len(news.get(each, ()))}
+    for each, kernels in olds.items():
+        if each in matched:
+            yield Difference(_timing(kernels, news[each]), tuple(kernels), tuple(news[each]))
+    old, new = (tuple(kernel for kernel in side if place(kernel) not in matched) for side in (old, new))
+    if old:
+        yield Difference(_timing(old, new), old, new)
 
 
 def _timing(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> What:
     """Judge the times of all launches of one kernel together: `old` and `new` are pairs of them."""
-    befores, afters = _step_sums(old), _step_sums(new)
-    change = fmean(afters) - fmean(befores)
-    is_single = min(len(befores), len(afters)) < 2
-    if abs(change) <= max(
-        _resolution_us((*old, *new)) * len(old), (_SEEN_OF_ONE_STEP if is_single else _SEEN) * fmean(befores)
-    ):
+    steps = [zip(*(kernel.durations_us for kernel in side), strict=True) for side in (old, new)]
+    befores, afters = ([sum(times) for times in side] for side in steps)
+    change, is_single = fmean(afters) - fmean(befores), min(len(befores), len(afters)) < 2
+    if abs(change) <= max(_SEEN_US * len(old), (_SEEN_OF_ONE_STEP if is_single else _SEEN) * fmean(befores)):
         return What.SAME
     if is_single and len(old) > 1:
         deltas = [KernelChange(*pair).delta_us for pair in zip(old, new, strict=True)]
@@ -342,27 +289,25 @@ def _timing(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> What:
     return What.SAME if not is_seen else What.SLOWER if change > 0 else What.FASTER
 
 
-def _step_sums(kernels: Sequence[LaneKernel]) -> list[float]:
-    """Return what they took together in each step."""
-    return [sum(times) for times in zip(*(kernel.durations_us for kernel in kernels), strict=True)]
-
-
-def _resolution_us(kernels: Iterable[LaneKernel]) -> float:
-    """Return the step of the clock: before torch 2.2 a profiler rounded to microseconds."""
-    is_rounded = all(us == int(us) for kernel in kernels for us in kernel.durations_us)
-    return _ROUNDED_US if is_rounded else _SEEN_US
+def _same_name(old: LaneKernel, new: LaneKernel) -> Difference:
+    # Without what one of them lacks: a kernel in a CUDA graph, say, has no op to tell how it was tuned.
+    names = ("grid", "block", "kernel_kwargs", "num_warps", "num_stages", "source_hash")
+    unknown = {name: None for name in names if None in (getattr(old.identity, name), getattr(new.identity, name))}
+    before, after = (msgspec.structs.replace(kernel.identity, **unknown) for kernel in (old, new))
+    details = configuration_change(before, after)
+    is_other_source = before.source_hash != after.source_hash
+    what = What.SOURCE if is_other_source else What.CONFIGURATION if details else What.SAME
+    return Difference(what, (old,), (new,), details)
 
 
 def _moved(cut: Sequence[Stretch[LaneKernel]]) -> list[Difference]:
     """Pair what is missing in one place and additional in another: it ran in another order."""
-    additional = _grouped(
-        (kernel for block in cut for kernel in block.after), lambda kernel: kernel.identity.unnumbered
-    )
-    missing = (kernel for block in cut for kernel in block.before)
+    additional = _grouped((kernel for block in cut for kernel in block.after), lambda one: one.identity.unnumbered)
     pairs = [
-        _same_name(old, additional[name].popleft())
-        for old in missing
-        if additional.get(name := old.identity.unnumbered)
+        _same_name(old, additional[old.identity.unnumbered].popleft())
+        for block in cut
+        for old in block.before
+        if additional.get(old.identity.unnumbered)
     ]
     # That says what changed besides its place.
     return [pair if pair.what.is_change else replace(pair, what=What.MOVED) for pair in pairs]
@@ -372,45 +317,28 @@ def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[D
     """Exchange templates, each with the next of its kind; what is left was fused, split or replaced."""
     found: list[Difference] = []
     for kind in _TEMPLATES:
-        olds, news = ([kernel for kernel in side if kernel.kind == kind] for side in (old, new))
-        pairs = min(len(olds), len(news))
-        found += [
-            Difference(What.TEMPLATE, (one,), (other,), _template_change(one, other))
-            for one, other in zip(olds, news, strict=False)
-        ]
-        found += [Difference(What.VANISHED, (kernel,), ()) for kernel in olds[pairs:]]
-        found += [Difference(What.APPEARED, (), (kernel,)) for kernel in news[pairs:]]
-    others = [[kernel for kernel in side if kernel.kind not in _TEMPLATES] for side in (old, new)]
-    return found + _leftover(*others)
+        pairs = zip_longest(*([kernel for kernel in side if kernel.kind == kind] for side in (old, new)))
+        found += [_exchange(before, after) for before, after in pairs]
+    olds, news = (tuple(kernel for kernel in side if kernel.kind not in _TEMPLATES) for side in (old, new))
+    if not olds or not news:
+        return [*found, *(_exchange(kernel, None) for kernel in olds), *(_exchange(None, kernel) for kernel in news)]
+    few, many, what = (news, olds, What.FUSED) if len(olds) > len(news) else (olds, news, What.SPLIT)
+    is_one_job = len(few) < len(many) and _do_the_work_of(few, many)
+    return [*found, Difference(what if is_one_job else What.REPLACED, olds, news)]
 
 
-def _template_change(old: LaneKernel, new: LaneKernel) -> str:
-    """Return in what the two names differ: ``tile 128x128 -> 64x64, layout TNT -> NNT``."""
-    before, after = decode(old.identity.name), decode(new.identity.name)
-    pairs = [
-        (field, getattr(before, field), getattr(after, field))
-        for field in ("backend", "dtype", "tile", "stages", "layout", "split_k", "bias_epilogue")
-    ]
-    return ", ".join(
-        f"{'with' if new else 'without'} {_SAID[field]}" if field in _SAID else f"{field} {old} -> {new}"
-        for field, old, new in pairs
-        if old != new and None not in (old, new)  # None: the name does not say, which is no difference
+def _exchange(old: LaneKernel | None, new: LaneKernel | None) -> Difference:
+    if old is None or new is None:
+        before, after = (() if kernel is None else (kernel,) for kernel in (old, new))
+        return Difference(What.APPEARED if old is None else What.VANISHED, before, after)
+    names = (old.identity.decoded, new.identity.decoded)
+    pairs = [(field, *(getattr(name, field) for name in names)) for field in _TEMPLATE_FIELDS]
+    details = ", ".join(
+        f"{'with' if after else 'without'} {_SAID[field]}" if field in _SAID else f"{field} {before} -> {after}"
+        for field, before, after in pairs
+        if before != after and None not in (before, after)  # None: the name does not say, which is no difference
     )
-
-
-_SAID = {"split_k": "split-K", "bias_epilogue": "bias epilogue"}
-
-
-def _leftover(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[Difference]:
-    if not old:
-        return [Difference(What.APPEARED, (), (kernel,)) for kernel in new]
-    if not new:
-        return [Difference(What.VANISHED, (kernel,), ()) for kernel in old]
-    if len(old) > len(new) and _do_the_work_of(new, old):
-        return [Difference(What.FUSED, tuple(old), tuple(new))]
-    if len(old) < len(new) and _do_the_work_of(old, new):
-        return [Difference(What.SPLIT, tuple(old), tuple(new))]
-    return [Difference(What.REPLACED, tuple(old), tuple(new))]
+    return Difference(What.TEMPLATE, (old,), (new,), details)
 
 
 def _do_the_work_of(few: Sequence[LaneKernel], many: Sequence[LaneKernel]) -> bool:
@@ -418,33 +346,31 @@ def _do_the_work_of(few: Sequence[LaneKernel], many: Sequence[LaneKernel]) -> bo
 
     Inductor's names say what was merged: a word of them must be among the others'. A hand-written kernel's does not.
     """
-    decoded = [decode(kernel.identity.name) for kernel in few]
-    merged = {word for name in decoded if name.backend.startswith("inductor") for word in name.ops}
-    apart = {word for kernel in many for op in decode(kernel.identity.name).ops for word in op.split("_")}
-    by_hand = any(name.backend in ("triton", "liger") for name in decoded)
-    return by_hand or bool(merged & apart)
+    names = [kernel.identity.decoded for kernel in few]
+    merged = {word for name in names if name.backend.startswith("inductor") for word in name.ops}
+    apart = {word for kernel in many for op in kernel.identity.decoded.ops for word in op.split("_")}
+    return any(name.backend in ("triton", "liger") for name in names) or bool(merged & apart)
 
 
 def _folded(found: Sequence[Difference]) -> list[Difference]:
     """Join an addition that vanished with the product beside it that got an addend: it is the epilogue now."""
-    result = list(found)
+    result: list[Difference | None] = list(found)
     for index, difference in enumerate(found):
-        if difference.what is not What.VANISHED or "add" not in decode(difference.before[0].identity.name).ops:
+        if difference.what is not What.VANISHED or "add" not in difference.before[0].identity.decoded.ops:
             continue
         for near in (index - 1, index + 1):
             if 0 <= near < len(found) and _gained_an_addend(found[near]):
                 gemm = found[near]
                 result[near] = Difference(What.FOLDED, gemm.before + difference.before, gemm.after, gemm.details)
-                result[index] = Difference(What.FOLDED, (), ())
+                result[index] = None
                 break
-    return [difference for difference in result if difference.before or difference.after]
+    return [difference for difference in result if difference is not None]
 
 
 def _gained_an_addend(difference: Difference) -> bool:
-    if len(difference.before) != 1 or len(difference.after) != 1:
+    sides = (difference.before, difference.after)
+    if any([kernel.kind for kernel in side] != [Kind.GEMM.value] for side in sides):
         return False
     old, new = difference.before[0], difference.after[0]
-    if old.kind != Kind.GEMM.value or new.kind != Kind.GEMM.value:
-        return False
-    epilogues = (decode(old.identity.name).bias_epilogue, decode(new.identity.name).bias_epilogue)
-    return epilogues == (False, True) or ((old.op or "") == "aten::mm" and (new.op or "") == "aten::addmm")
+    epilogues = (old.identity.decoded.bias_epilogue, new.identity.decoded.bias_epilogue)
+    return epilogues == (False, True) or (old.op, new.op) == ("aten::mm", "aten::addmm")

@@ -48,12 +48,21 @@ def _asks(name: str) -> bool:
 
 
 # Structs, and not tracked by the garbage collector: a trace of 500 MB has a million of them, and no cycle.
-class Op(msgspec.Struct, frozen=True, gc=False):
-    """A row of the host lane: a dispatcher op, a compile pre-op, an annotation's child. Times in microseconds."""
+class _Row(msgspec.Struct, frozen=True, gc=False):
+    """What all rows have. Times in microseconds."""
 
     name: str
     start_us: float
     duration_us: float
+
+    @property
+    def end_us(self) -> float:
+        return self.start_us + self.duration_us
+
+
+class Op(_Row, frozen=True, gc=False):
+    """A row of the host lane: a dispatcher op, a compile pre-op, an annotation's child."""
+
     thread: int | str
     external_id: int | None = None
     input_shapes: tuple[Any, ...] = ()  # nested tuples of ints, as recorded
@@ -63,17 +72,10 @@ class Op(msgspec.Struct, frozen=True, gc=False):
     num_stages: int | None = None
     kernel_hash: str | None = None
 
-    @property
-    def end_us(self) -> float:
-        return self.start_us + self.duration_us
 
-
-class ApiCall(msgspec.Struct, frozen=True, gc=False):
+class ApiCall(_Row, frozen=True, gc=False):
     """A call into the CUDA (or HIP) runtime or driver, seen on the host."""
 
-    name: str
-    start_us: float
-    duration_us: float
     correlation: int | None
     external_id: int | None = None
 
@@ -99,13 +101,10 @@ class ApiCall(msgspec.Struct, frozen=True, gc=False):
         return "Occupancy" in self.name
 
 
-class DeviceRecord(msgspec.Struct, frozen=True, gc=False):
+class DeviceRecord(_Row, frozen=True, gc=False):
     """One execution on the device, as the profiler recorded it: a kernel, a memset or a copy."""
 
     category: str  # "kernel", "gpu_memset" or "gpu_memcpy"
-    name: str
-    start_us: float
-    duration_us: float
     device: int
     stream: int
     correlation: int | None
@@ -121,7 +120,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Launch(msgspec.Struct, frozen=True, gc=False):
-    """One execution of a kernel, with the host call that asked for it and the op that made the call, where known."""
+    """One execution on the device, with the host call that asked for it and the op that made the call, where known."""
 
     record: DeviceRecord
     call: ApiCall
@@ -137,16 +136,33 @@ class Window:
     duration_us: float
     ops: tuple[Op, ...]
     calls: tuple[ApiCall, ...]
-    launches: tuple[Launch, ...]
-    memsets: tuple[DeviceRecord, ...]
-    copies: tuple[DeviceRecord, ...]
-    # All of these; in the whole trace also the records without a call.
-    executed: tuple[tuple[DeviceRecord, ApiCall | None], ...] = ()
+    executed: tuple[Launch, ...]  # kernels, memsets and copies
+    orphans: tuple[DeviceRecord, ...] = ()  # of the whole trace: records without a call
     lost: int = 0  # launches of kernels that left no record
 
     @property
     def end_us(self) -> float:
         return self.start_us + self.duration_us
+
+    @property
+    def is_step(self) -> bool:
+        return self.name.startswith(STEP_PREFIX)
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        return tuple(launch for launch in self.executed if launch.record.category == "kernel")
+
+    @cached_property
+    def records(self) -> tuple[DeviceRecord, ...]:
+        return (*(launch.record for launch in self.executed), *self.orphans)
+
+    @property
+    def memsets(self) -> tuple[DeviceRecord, ...]:
+        return tuple(record for record in self.records if record.category == "gpu_memset")
+
+    @property
+    def copies(self) -> tuple[DeviceRecord, ...]:
+        return tuple(record for record in self.records if record.category == "gpu_memcpy")
 
     @property
     def synchronizations(self) -> int:
@@ -161,20 +177,15 @@ class Window:
     @property
     def copying_ops(self) -> list[tuple[str, int | None]]:
         """Return the op behind each copy, with its direction and bytes; and the id that leads to the op."""
-        copies = [(record, call) for record, call in self.executed if record.category == "gpu_memcpy"]
+        copies = [(each.record, each.call) for each in self.executed if each.record.category == "gpu_memcpy"]
+        sizes = ["" if record.bytes is None else f", {record.bytes} bytes" for record, _ in copies]
         return [
-            (
-                f"{self._op_around(call)}{record.name}"
-                + (f", {record.bytes} bytes" if record.bytes is not None else ""),
-                call.external_id if call is not None else record.external_id,
-            )
-            for record, call in copies
+            (f"{self._op_around(call)}{record.name}{size}", call.external_id)
+            for (record, call), size in zip(copies, sizes, strict=True)
         ]
 
-    def _op_around(self, call: ApiCall | None) -> str:
+    def _op_around(self, call: ApiCall) -> str:
         """Return the outermost dispatcher op that a call was made in, as a prefix; empty if there is none."""
-        if call is None:
-            return ""
         threads = {op.thread for op in self.ops if call.external_id is not None and op.external_id == call.external_id}
         around = (op for op in self.ops if op.start_us <= call.start_us <= op.end_us and "::" in op.name)
         return next((f"{op.name}: " for op in around if not threads or op.thread in threads), "")
@@ -229,24 +240,19 @@ class Trace:
         The profiler can drop records at the start of a session (pytorch#192021, Fuser#3753), so a count is believed
         only when each launch has its record and each record its launch.
         """
-        asking = [call for call in self.calls if call.asks]
-        asked = Counter(call.correlation for call in asking if call.correlation is not None)
         rows = ", ".join(f"{count} of {category}" for category, count in self.malformed.items())
         problems = [f"malformed: rows that were not read: {rows}; the first: {self.first_malformed}"] if rows else []
-        problems += [
-            f"duplicated: correlation {correlation} belongs to {count} launching calls"
-            for correlation, count in asked.items()
-            if count > 1
-        ]
+        asking = [call for call in self.calls if call.asks]
+        asked: Counter[int | None] = Counter(call.correlation for call in asking if call.correlation is not None)
         for call in asking:
-            got = self._records_by_correlation.get(call.correlation)
+            got = self._records_by_correlation.get(call.correlation, ())
             if not got:
                 problems.append(f"lost: {call.name} (correlation {call.correlation}) has no device record")
-            elif len(got) > 1 and not call.is_graph_launch and call is self.launch_of(got[0]):
-                names = ", ".join(record.name for record in got)
-                problems.append(
-                    f"duplicated: {call.name} (correlation {call.correlation}) has {len(got)} records: {names}"
-                )
+            elif asked[call.correlation] == 1 and (len(got) == 1 or call.is_graph_launch):
+                continue
+            elif call is self.launch_of(got[0]):
+                counts = f"{len(got)} records, and belongs to {asked[call.correlation]} launching calls"
+                problems.append(f"duplicated: {call.name} (correlation {call.correlation}) has {counts}")
         for record in self.records:
             if record.correlation not in asked:
                 problems.append(f"orphan: {record.name} (correlation {record.correlation}) has no launch")
@@ -260,63 +266,43 @@ class Trace:
 
     def steps(self) -> list[Window]:
         """Return one window for each `ProfilerStep#N` annotation, in order."""
-        return [self._window(mark) for mark in self.annotations if mark.name.startswith(STEP_PREFIX)]
+        return [self._window_in(mark) for mark in self.annotations if mark.name.startswith(STEP_PREFIX)]
 
     def regions(self, name: str) -> list[Window]:
         """Return one window for each `record_function(name)` annotation, in order."""
-        return [self._window(mark) for mark in self.annotations if mark.name == name]
+        return [self._window_in(mark) for mark in self.annotations if mark.name == name]
 
     def whole(self) -> Window:
         """Return one window of everything, records without a launch too."""
         lanes = (self.ops, self.annotations, self.calls, self.records)
         start = min((lane[0].start_us for lane in lanes if lane), default=0.0)
         end = max((row.start_us + row.duration_us for lane in lanes for row in lane), default=start)
-        orphans = tuple(record for record in self.records if record.correlation not in self._asking_by_correlation)
-        return self._window_of(WHOLE, start, end - start, self.ops, self.calls, orphans)
+        orphans = tuple(record for record in self.records if self.launch_of(record) is None)
+        return self._window(WHOLE, start, end - start, self.ops, self.calls, orphans)
 
-    def _window(self, mark: Op) -> Window:
+    def _window_in(self, mark: Op) -> Window:
         ops, calls = _starting_in(mark, self.ops), _starting_in(mark, self.calls)
-        return self._window_of(mark.name, mark.start_us, mark.duration_us, ops, calls)
+        return self._window(mark.name, mark.start_us, mark.duration_us, ops, calls)
 
-    def _window_of(
-        self,
-        name: str,
-        start_us: float,
-        duration_us: float,
-        ops: tuple[Op, ...],
-        calls: tuple[ApiCall, ...],
+    def _window(
+        self, name: str, start_us: float, duration_us: float, ops: tuple[Op, ...], calls: tuple[ApiCall, ...],
         orphans: tuple[DeviceRecord, ...] = (),
-    ) -> Window:
+    ) -> Window:  # fmt: skip
         asking, records, ops_by_id = self._asking_by_correlation, self._records_by_correlation, self._launching_ops
-        ran = [
-            (record, call)
+        executed = tuple(
+            Launch(record, call, ops_by_id.get(record.external_id))
             for call in calls
             if call is asking.get(call.correlation)
             for record in records.get(call.correlation, ())
-        ]
-        executed = (*ran, *((record, None) for record in orphans))
-        return Window(
-            name=name,
-            start_us=start_us,
-            duration_us=duration_us,
-            ops=ops,
-            calls=calls,
-            launches=tuple(
-                Launch(record, call, ops_by_id.get(record.external_id))
-                for record, call in ran
-                if record.category == "kernel"
-            ),
-            memsets=tuple(record for record, _ in executed if record.category == "gpu_memset"),
-            copies=tuple(record for record, _ in executed if record.category == "gpu_memcpy"),
-            executed=executed,
-            lost=sum(call.correlation not in records and call.is_launch for call in calls),
         )
+        lost = sum(call.correlation not in records and call.is_launch for call in calls)
+        return Window(name, start_us, duration_us, ops, calls, executed, orphans, lost)
 
 
-_Row = TypeVar("_Row", Op, ApiCall)
+_Started = TypeVar("_Started", Op, ApiCall)
 
 
-def _starting_in(mark: Op, rows: tuple[_Row, ...]) -> tuple[_Row, ...]:
+def _starting_in(mark: Op, rows: tuple[_Started, ...]) -> tuple[_Started, ...]:
     """Return what starts in a window. Half open: what starts where one ends and the next begins belongs to the next."""
     first, last = (bisect_left(rows, at, key=attrgetter("start_us")) for at in (mark.start_us, mark.end_us))
     return rows[first:last]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import chain
 from math import inf
 from operator import attrgetter
@@ -24,52 +25,40 @@ from .model import (
     DEVICE_CATEGORIES,
     MODULE_PREFIX,
     REGION,
-    STEP_PREFIX,
     WHOLE,
     ApiCall,
     DeviceRecord,
     Op,
     Trace,
     Window,
-)
+)  # fmt: skip
 from .names import Kind, decode
-from .work import DeviceLimits, LimitShare, Work, limits_of, share_of_limit, work_of
+from .work import (
+    ALLOCATION_OPS,
+    COMPOSITE_OPS,
+    DTYPES,
+    METADATA_OPS,
+    DeviceLimits,
+    LimitShare,
+    Work,
+    limits_of,
+    share_of_limit,
+    work_of,
+)
+
+_START = attrgetter("start_us")
 
 # --- host ops as a tree: which compute, which only rewrite metadata, which belong to the compiler --------------------
 
-# Ops that return a view or rewrite sizes and strides: no data is read or written (aten/src/ATen/native/TensorShape.cpp,
-# each is declared as a view or alias in native_functions.yaml).
-METADATA_OPS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "t transpose as_strided view reshape _unsafe_view expand detach alias squeeze unsqueeze permute select slice "
-        "narrow split chunk unbind resolve_conj resolve_neg _reshape_alias numpy_T flatten unflatten"
-    ).split()
-)
-# Ops that only obtain memory.
-_ALLOCATION_OPS = frozenset(
-    f"aten::{name}" for name in "empty empty_like empty_strided new_empty new_empty_strided".split()
-)
-# Ops that only choose which other op does the work (CompositeImplicitAutograd in native_functions.yaml).
-_COMPOSITE_OPS = frozenset(
-    f"aten::{name}" for name in "linear matmul to _to_copy zeros ones ones_like reshape flatten".split()
-)  # reshape and flatten are metadata ops on what is contiguous, and copy what is not: what they call tells which
+
 # Rows that torch.compile adds to the host lane (torch/_dynamo, torch/_functorch; seen with torch 2.11 and 2.13).
 _COMPILE_PREFIXES = (
-    "TorchDynamo Cache Lookup",
-    "Torch-Compiled Region",
-    "Pregraph bytecode",
-    "AOTDispatcher Runtime Wrapper",
-    "## Call CompiledFxGraph",
-    "CompiledFunction",
-    "CompiledAutograd",
-)
-# Autograd's own rows wrap the ops of the backward pass.
-_AUTOGRAD_PREFIXES = ("autograd::engine", "torch::autograd")
-
-
-def is_compile_op(name: str) -> bool:
-    return name.startswith(_COMPILE_PREFIXES)
+    "TorchDynamo Cache Lookup", "Torch-Compiled Region", "Pregraph bytecode", "AOTDispatcher Runtime Wrapper",
+    "## Call CompiledFxGraph", "CompiledFunction", "CompiledAutograd",
+)  # fmt: skip
+_AUTOGRAD_PREFIXES = ("autograd::engine", "torch::autograd")  # they wrap the ops of the backward pass
+# flex_attention: torch/_inductor/codegen/cpp_flex_attention_template.py
+_CPP_TEMPLATE = re.compile(r"graph_\d+_kernel")
 
 
 def dispatcher_ops(window: Window) -> list[Op]:
@@ -89,19 +78,14 @@ def computing_ops(window: Window) -> list[Op]:
             stack.pop()
         is_hidden = bool(stack) and stack[-1][1]
         only_wraps = not is_hidden and _only_wraps(op.name)
-        if not (is_hidden or only_wraps or op.name in METADATA_OPS or op.name in _ALLOCATION_OPS):
+        if not (is_hidden or only_wraps or op.name in METADATA_OPS or op.name in ALLOCATION_OPS):
             found.append(op)
         stack.append((op.end_us, not only_wraps))
     return found
 
 
-_CPP_TEMPLATE = re.compile(
-    r"graph_\d+_kernel"
-)  # flex_attention: torch/_inductor/codegen/cpp_flex_attention_template.py
-
-
 def _only_wraps(name: str) -> bool:
-    if name in _COMPOSITE_OPS or is_compile_op(name) or name.startswith(_AUTOGRAD_PREFIXES):
+    if name in COMPOSITE_OPS or name.startswith((*_COMPILE_PREFIXES, *_AUTOGRAD_PREFIXES)):
         return True
     # "MmBackward0" and "LigerGELUMulFunction" wrap the ops they call; a generated C++ kernel does not.
     return "::" not in name and "cpp_" not in name and "triton_" not in name and not _CPP_TEMPLATE.fullmatch(name)
@@ -118,10 +102,6 @@ def metadata_ops_that_launched(window: Window) -> list[str]:
 
 
 # --- the launch sequence ---------------------------------------------------------------------------------------------
-
-
-# A kernel that ran, its duration, and the op that launched it; on a CPU, the op is the kernel.
-_Execution: TypeAlias = tuple[KernelIdentity, float, "Op | None"]
 
 
 @dataclass(frozen=True)
@@ -145,79 +125,37 @@ class LaneKernel:
         return fmean(self.durations_us)
 
 
-@dataclass(frozen=True)
-class Lane:
-    """The launch sequence that stands for a trace.
-
-    `windows` are the steps whose times it has; `all_windows` those of the trace, among them some that launched
-    something else. Without profiler steps there is one window, the whole trace.
-    """
-
-    kernels: tuple[LaneKernel, ...]
-    windows: tuple[Window, ...]
-    all_windows: tuple[Window, ...]
-    on_cpu: bool
-
-    @property
-    def device_time_us(self) -> float:
-        return sum(kernel.device_time_us for kernel in self.kernels)
-
-    @property
-    def is_whole_trace(self) -> bool:
-        """Tell whether there were no profiler steps: then all is of the trace, and of no step."""
-        return self.all_windows[0].name == WHOLE
-
-
-def lane_of(trace: Trace, windows: Sequence[Window] | None = None) -> Lane:
-    """Return the launch sequence of the most frequent windows.
-
-    `windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace.
-    """
-    chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
-    # Launches without a single record are records that were lost, and no CPU. So are records that could not be read.
-    lost = trace.not_read or trace.malformed.keys() & DEVICE_CATEGORIES
-    on_cpu = not trace.records and not lost and not any(call.is_launch for call in trace.calls)
-    ran = [_executions(window, on_cpu=on_cpu) for window in chosen]
-    sequences = [tuple(identity.name for identity, *_ in each) for each in ran]
-    # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was
-    # launched stands for the trace only if nothing ever was.
-    most, _ = Counter(filter(None, reversed(sequences))).most_common(1)[0] if any(sequences) else ((), 0)
-    alike = [index for index, sequence in enumerate(sequences) if sequence == most]
-    return Lane(
-        kernels=_kernels([ran[index] for index in alike], trace.modules),
-        windows=tuple(chosen[index] for index in alike),
-        all_windows=chosen,
-        on_cpu=on_cpu,
-    )
-
-
-def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
-    """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
+def _executions(window: Window, *, on_cpu: bool) -> list[tuple[KernelIdentity, float, Op | None]]:
+    """Return the kernels of a window, in launch order, with time and op; those whose launch is not in the trace come last."""
     if on_cpu:
         return [(identity_of_op(op), max(0.0, op.duration_us), op) for op in computing_ops(window)]
-    ran = [(launch.record, launch.op) for launch in window.launches]
-    ran += [(record, None) for record, call in window.executed if call is None and record.category == "kernel"]
+    ran: list[tuple[DeviceRecord, Op | None]] = [(launch.record, launch.op) for launch in window.launches]
+    ran += [(record, None) for record in window.orphans if record.category == "kernel"]
     return [(identity_of_record(record, op), record.time_us, op) for record, op in ran]
 
 
-def _kernels(ran: Sequence[Sequence[_Execution]], modules: Sequence[Op]) -> tuple[LaneKernel, ...]:
+def _kernels(
+    ran: Sequence[Sequence[tuple[KernelIdentity, float, Op | None]]], modules: Sequence[Op]
+) -> tuple[LaneKernel, ...]:
     paths = _module_paths(modules, [op for *_, op in ran[-1] if op]) if modules else {}
     # What adds up the parts of a split-K product belongs to it: the product itself has done the op's work.
     launched = Counter(id(op) for identity, _, op in ran[-1] if identity.kind != Kind.SPLITK_REDUCE.value)
     found = []
     for launches in zip(*ran, strict=True):
         identities, durations_us, ops = zip(*launches, strict=True)
-        last = ops[-1]
+        identity, last = identities[-1], ops[-1]
+        # What the steps have in common: where its grids vary, none is known.
+        vary = [name for name in identity.__struct_fields__ if len({getattr(one, name) for one in identities}) > 1]
         # A persistent kernel has one grid for every shape.
         has_shapes = last and len({(op.input_shapes, op.input_types) if op else None for op in ops}) == 1
         found.append(
             LaneKernel(
-                _common(identities),
+                msgspec.structs.replace(identity, **dict.fromkeys(vary)) if vary else identity,
                 durations_us,
                 last.name if last else None,
                 last.input_shapes if has_shapes else (),
                 last.input_types if has_shapes else (),
-                does_the_op=launched[id(last)] == 1 and identities[-1].kind != Kind.SPLITK_REDUCE.value,
+                does_the_op=launched[id(last)] == 1 and identity.kind != Kind.SPLITK_REDUCE.value,
                 module=paths.get(id(last)),
             )
         )
@@ -239,18 +177,12 @@ def _module_paths(modules: Iterable[Op], ops: Iterable[Op]) -> dict[int, str]:
     return paths
 
 
-def _common(identities: Sequence[KernelIdentity]) -> KernelIdentity:
-    """Return what the launches of one kernel in all steps have in common: where its grids vary, none is known."""
-    last = identities[-1]
-    fields = [each for each in last.__struct_fields__ if len({getattr(one, each) for one in identities}) > 1]
-    return msgspec.structs.replace(last, **dict.fromkeys(fields)) if fields else last
-
-
 # --- where the time of a step went -----------------------------------------------------------------------------------
 
 _STILL_RUNNING = 128  # records before a moment that are looked at: as many as a device has streams
 _LOADER = "enumerate(DataLoader)"  # how torch names the rows of fetching a batch
 _MOST_BETWEEN_STEPS = 0.5  # of the step before: a longer time between two steps was not profiled
+_Span: TypeAlias = "tuple[float, float]"  # from, until
 
 
 @dataclass(frozen=True)
@@ -277,140 +209,133 @@ class StepTime:
         return self.wall_us - self.busy_us
 
 
-def step_times(lane: Lane, trace: Trace) -> list[StepTime]:
+def _step_times(lane: Summary, trace: Trace) -> list[StepTime]:
     """Return one for each device that ran something for the steps of a lane."""
-    host = _Host(lane, trace)
-    spans = [_span(run, trace) for run in _runs(lane)]
+    spans, waits = [_span(run, trace) for run in _runs(lane)], _input_waits(lane, trace)
     # By their name, or by the op that launched them.
     talking = {name for name in {record.name for record in trace.records} if decode(name).kind is Kind.COMMUNICATION}
     talking |= {kernel.identity.name for kernel in lane.kernels if kernel.kind == Kind.COMMUNICATION.value}
     found = []
-    for device in sorted({record.device for window in lane.windows for record, _ in window.executed}):
+    for device in sorted({record.device for window in lane.windows for record in window.records}):
         records = [record for record in trace.records if record.device == device and record.duration_us >= 0]
-        ran = [_running_between(start, end, records) for start, end in spans]
-        parts = [_parts(*span, each, talking, host) for span, each in zip(spans, ran, strict=True)]
-        means = {name: sum(each[name] for each in parts) / len(lane.windows) for name in parts[0]}
-        found.append(StepTime(device, len({record.stream for each in ran for record in each}), **means))
+        ran = [_running_between(*span, records) for span in spans]
+        parts: defaultdict[str, float] = defaultdict(float)
+        for (start, end), each in zip(spans, ran, strict=True):
+            parts["wall_us"] += end - start
+            kernels = [record for record in each if record.category == "kernel"]
+            computing = [record for record in kernels if record.name not in talking] if talking else kernels
+            compute, busy = _union_us(start, end, computing), _union_us(start, end, each)
+            all_kernels = _union_us(start, end, kernels) if talking else compute
+            parts["compute_us"] += compute
+            parts["communication_us"] += all_kernels - compute
+            parts["copy_us"] += busy - all_kernels
+            at = start
+            for record in each:
+                if record.start_us > at:
+                    _add_causes(parts, at, record, trace.launch_of(record), waits)
+                at = max(at, record.end_us)
+            parts["input_us" if lane.windows[0].is_step else "unknown_us"] += max(0.0, end - at)
+        means = [parts[field.name] / len(lane.windows) for field in fields(StepTime)[2:]]
+        found.append(StepTime(device, len({record.stream for each in ran for record in each}), *means))
     return found
 
 
-def _runs(lane: Lane) -> list[list[Window]]:
+def _runs(lane: Summary) -> list[list[Window]]:
     """Return the windows of a lane: steps that follow one another together, other windows alone."""
     runs: list[list[Window]] = []
     chosen = set(map(id, lane.windows))
     until = -inf  # when the step before ended, and the longest time after it that is no break
     for window in lane.all_windows:
-        if id(window) in chosen and window.start_us <= until:
+        is_chosen = id(window) in chosen
+        if is_chosen and window.start_us <= until:
             runs[-1].append(window)
-        elif id(window) in chosen:
+        elif is_chosen:
             runs.append([window])
-        is_step = id(window) in chosen and window.name.startswith(STEP_PREFIX)
-        until = window.end_us + _MOST_BETWEEN_STEPS * window.duration_us if is_step else -inf
+        until = (
+            window.end_us + _MOST_BETWEEN_STEPS * window.duration_us if is_chosen and lane.windows[0].is_step else -inf
+        )
     return runs
 
 
-def _span(run: Sequence[Window], trace: Trace) -> tuple[float, float]:
+def _span(run: Sequence[Window], trace: Trace) -> _Span:
     """Return when steps that follow one another began and ended.
 
     Steps begin and end on the host, unless the device is behind it at the end. Then they end with their last record, and
     begin as far behind the host, at most when the device had done what was launched before. A region begins when it had.
     """
-    own = [record for window in run for record, _ in window.executed if record.duration_us >= 0]
+    own = [record for window in run for record in window.records if record.duration_us >= 0]
     start, end = run[0].start_us, run[-1].end_us
     if not own:
         return start, end
-    first, last = min(record.start_us for record in own), max(map(_end_us, own))
+    first, last = min(record.start_us for record in own), max(record.end_us for record in own)
     if run[0].name == WHOLE:
         return first, last
     # None of these is one of theirs: they start before the first of those.
-    drained = max(map(_end_us, _running_between(start, first, trace.records)), default=start)
-    drained = max(start, min(drained, first))
-    end = max(end, last)
-    return min(drained, start + end - run[-1].end_us) if run[0].name.startswith(STEP_PREFIX) else drained, end
+    earlier = _running_between(start, first, trace.records)
+    drained = max(start, min(first, max((record.end_us for record in earlier), default=start)))
+    behind = max(0.0, last - end)
+    return min(drained, start + behind) if run[0].is_step else drained, max(end, last)
 
 
-def _parts(
-    start: float, end: float, ran: Sequence[DeviceRecord], talking: Collection[str], host: _Host
-) -> dict[str, float]:
-    """Return the time from `start` to `end` and its parts. `talking`: names of kernels that communicate."""
-    kernels = [record for record in ran if record.category == "kernel"]
-    computing = [record for record in kernels if record.name not in talking]
-    compute, busy = _union_us(start, end, computing), _union_us(start, end, ran)
-    all_kernels = _union_us(start, end, kernels) if len(computing) < len(kernels) else compute
-    parts = {
-        "wall_us": end - start,
-        "compute_us": compute,
-        "communication_us": all_kernels - compute,
-        "copy_us": busy - all_kernels,
-        **dict.fromkeys(("launch_us", "input_us", "copy_wait_us", "unknown_us"), 0.0),
-    }
-    at = start
-    for record in ran:
-        if record.start_us > at:
-            host.add_causes(at, record, parts)
-        at = max(at, _end_us(record))
-    parts["input_us" if host.is_of_steps else "unknown_us"] += max(0.0, end - at)
-    return parts
-
-
-def _union_us(start: float, end: float, records: Sequence[DeviceRecord | Op]) -> float:
-    """Return how long at least one of them ran. `records`: by start."""
+def _union_us(start: float, end: float, rows: Iterable[DeviceRecord]) -> float:
+    """Return how long at least one of them ran. `rows`: by start."""
     total = 0.0
-    for record in records:
-        until = min(record.start_us + record.duration_us, end)
+    for row in rows:
+        until = min(row.end_us, end)
         if until > start:
-            total += until - max(start, record.start_us)
+            total += until - max(start, row.start_us)
             start = until
     return total
 
 
-class _Host:
-    """What the host did while a device was idle."""
+def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRecord]) -> list[DeviceRecord]:
+    """Return those that start there, and those that were launched before the window and still ran."""
+    first, last = (bisect_left(records, at, key=_START) for at in (start_us, end_us))
+    earlier = records[max(0, first - _STILL_RUNNING) : first]
+    return [*(record for record in earlier if record.end_us > start_us), *records[first:last]]
 
-    def __init__(self, lane: Lane, trace: Trace) -> None:
-        self._trace = trace
-        self.is_of_steps = lane.windows[0].name.startswith(STEP_PREFIX)
-        lanes = (trace.ops, trace.annotations)
-        names = {name for name in set(map(attrgetter("name"), chain(*lanes))) if name.startswith(_LOADER)}
-        loading = (row for row in chain(*lanes) if row.name in names) if names else ()
-        self._loading = sorted(loading, key=attrgetter("start_us"))
-        # By the correlation of the first call of a step that launches.
-        self._begins = dict(filter(None, map(self._begin, lane.windows)))
 
-    def _begin(self, window: Window) -> tuple[int | None, float] | None:
-        """Return the first launch of a step, and when the host began to work for it: behind the loader's rows."""
+def _input_waits(lane: Summary, trace: Trace) -> list[_Span]:
+    """Return when the host fetched batches, or was between two steps: until the first op of a step behind the loader's rows."""
+    rows = (trace.ops, trace.annotations)
+    names = {name for name in set(map(attrgetter("name"), chain(*rows))) if name.startswith(_LOADER)}
+    loading = sorted((row for row in chain(*rows) if row.name in names), key=_START) if names else []
+    waits = [(row.start_us, row.end_us) for row in loading]
+    launched = -inf  # the last one of the step before
+    for window in lane.windows if lane.windows[0].is_step else ():
         first = next((call for call in window.calls if call.asks), None)
-        if first is None or not window.name.startswith(STEP_PREFIX):
-            return None
-        loaded = self._loading_between(window.start_us, first.start_us)
-        since = max((row.end_us for row in loaded), default=window.start_us)
-        working = bisect_left(window.ops, since, key=attrgetter("start_us"))
-        return first.correlation, min([first.start_us, *(op.start_us for op in window.ops[working : working + 1])])
-
-    def _loading_between(self, start: float, end: float) -> list[Op]:
-        first, last = (bisect_left(self._loading, at, key=attrgetter("start_us")) for at in (start, end))
-        return self._loading[max(0, first - 1) : last]
-
-    def add_causes(self, start: float, record: DeviceRecord, parts: dict[str, float]) -> None:
-        """Add to `parts` for what a device waited from `start` until this record began."""
-        end, call = record.start_us, self._trace.launch_of(record)
-        if call is None:
-            parts["unknown_us"] += end - start
-            return
-        is_copy = record.category == "gpu_memcpy"
-        launched = max(start, min(end, call.start_us if is_copy else _end_us(call)))
-        began = self._begins.get(call.correlation)
-        if began is not None:
-            fetching = max(0.0, min(launched, began) - start)
+        if first is not None:
+            inside = [bisect_left(loading, at, key=_START) for at in (window.start_us, first.start_us)]
+            since = max((row.end_us for row in loading[slice(*inside)]), default=window.start_us)
+            working = bisect_left(window.ops, since, key=_START)
+            waits.append((launched, min([first.start_us, *(op.start_us for op in window.ops[working : working + 1])])))
+            launched = next(call.end_us for call in reversed(window.calls) if call.asks)
+    apart: list[_Span] = []
+    for start, end in sorted(waits):
+        if apart and start <= apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
         else:
-            fetching = _union_us(start, launched, self._loading_between(start, launched)) if self._loading else 0.0
+            apart.append((start, end))
+    return apart
+
+
+def _add_causes(
+    parts: defaultdict[str, float], start: float, record: DeviceRecord, call: ApiCall | None, waits: Sequence[_Span]
+) -> None:
+    """Add to `parts` for what a device waited from `start` until this record began."""
+    if call is None:
+        parts["unknown_us"] += record.start_us - start
+        return
+    is_copy = record.category == "gpu_memcpy"
+    launched = max(start, min(record.start_us, call.start_us if is_copy else call.end_us))
+    if launched > start:
+        at, fetching = max(0, bisect_left(waits, (start, start)) - 1), 0.0
+        while at < len(waits) and waits[at][0] < launched:
+            fetching += max(0.0, min(waits[at][1], launched) - max(waits[at][0], start))
+            at += 1
         parts["input_us"] += fetching
         parts["launch_us"] += launched - start - fetching
-        parts["copy_wait_us" if is_copy else "unknown_us"] += end - launched
-
-
-def _end_us(row: DeviceRecord | Op | ApiCall) -> float:
-    return row.start_us + row.duration_us
+    parts["copy_wait_us" if is_copy else "unknown_us"] += record.start_us - launched
 
 
 def host_time_us(window: Window) -> float:
@@ -418,21 +343,10 @@ def host_time_us(window: Window) -> float:
     launching = [call for call in window.calls if call.asks]
     if not launching:
         return 0.0
-    start = min([op.start_us for op in window.ops[:1]] + [call.start_us for call in window.calls[:1]])
-    end = max(_end_us(call) for call in launching)
-    waited = sum(
-        min(_end_us(call), end) - call.start_us
-        for call in window.calls
-        if call.is_synchronization and call.start_us < end
-    )
-    return max(0.0, end - start - waited)
-
-
-def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRecord]) -> list[DeviceRecord]:
-    """Return those that start there, and those that were launched before the window and still ran."""
-    first, last = (bisect_left(records, at, key=attrgetter("start_us")) for at in (start_us, end_us))
-    earlier = records[max(0, first - _STILL_RUNNING) : first]
-    return [*(record for record in earlier if _end_us(record) > start_us), *records[first:last]]
+    start = min(row.start_us for row in (*window.ops[:1], *window.calls[:1]))
+    end = max(call.end_us for call in launching)
+    waits = [call for call in window.calls if call.is_synchronization and call.start_us < end]
+    return max(0.0, end - start - sum(min(call.end_us, end) - call.start_us for call in waits))
 
 
 # --- all of it, put together for a reader ------------------------------------------------------------------------------
@@ -449,44 +363,24 @@ class KernelGroup:
     """Launches of a step that are shown as one. Times are means per step."""
 
     title: str
-    kernels: tuple[LaneKernel, ...]
+    kind: str
+    launches: int
+    device_time_us: float
+    launched_by: list[str]  # ops, the most frequent first
+    input_shapes: list[tuple[Any, ...]]
+    flops: float | None
+    bytes: float | None
     limit: LimitShare | None  # None where it is not known, or they are several kernels
-
-    @property
-    def identities(self) -> tuple[KernelIdentity, ...]:
-        return tuple(dict.fromkeys(kernel.identity for kernel in self.kernels))
-
-    @property
-    def device_time_us(self) -> float:
-        return sum(kernel.device_time_us for kernel in self.kernels)
-
-    @property
-    def ops(self) -> tuple[str, ...]:
-        """Return those that launched it, the most frequent first."""
-        return tuple(name for name, _ in Counter(kernel.op for kernel in self.kernels if kernel.op).most_common())
-
-    @property
-    def shapes(self) -> tuple[tuple[Any, ...], ...]:
-        return tuple(dict.fromkeys(kernel.input_shapes for kernel in self.kernels if kernel.input_shapes))
-
-    @property
-    def work(self) -> Work | None:
-        return _work_of_all(self.kernels)
+    identities: list[KernelIdentity]
 
 
-# What a row of `kernelgauge show --by` has in common, and in what order rows stand.
+# What a row of `kernelgauge show --by` has in common.
 GROUPINGS: Mapping[str, Callable[[LaneKernel], object]] = {
     "launch": id,
     "config": lambda kernel: kernel.identity,
     "name": lambda kernel: kernel.identity.name,
     "op": lambda kernel: kernel.op or "(no op)",
     "module": lambda kernel: kernel.module or "(no module)",
-}
-ORDERS: Mapping[str, Callable[[KernelGroup], Any]] = {
-    "time": lambda group: -group.device_time_us,
-    "launches": lambda group: -len(group.kernels),
-    "name": lambda group: group.title,
-    "order": lambda _: 0,
 }
 
 
@@ -522,34 +416,107 @@ class Bound:
 
 @dataclass(frozen=True)
 class Summary:
-    """All of it. Of a step: device times are means over the steps of the lane, host times medians, ops the last one's."""
+    """What a trace says, by the launch sequence that stands for it.
 
-    lane: Lane
-    totals: Mapping[tuple[str, Size, Size], Sequence[float]]  # durations over the whole trace, the longest first
-    memsets: tuple[Transfers, ...]
-    copies: tuple[Transfers, ...]
-    host: HostLane
-    times: tuple[StepTime, ...]  # one for each device
-    problems: tuple[str, ...]  # launches without kernels, kernels without launches, anywhere in the trace
-    problems_inside: int  # of them, launches inside the windows whose kernels are missing
-    not_read: Mapping[str, int]  # rows of other devices, and rows with an odd field, by category
-    devices: tuple[str, ...]
-    limits: DeviceLimits | None
+    `windows` are the steps whose times it has; `all_windows` those of the trace, among them some that launched something
+    else. Without profiler steps there is one window, the whole trace. Of a step, device times are means over `windows`,
+    host times medians, and ops those of the last one.
+    """
 
-    def groups(self, by: str = "config", order: str = "time") -> list[KernelGroup]:
-        """Return the kernels of a step in groups. `by` is one of `GROUPINGS`, `order` one of `ORDERS`."""
+    trace: Trace
+    kernels: tuple[LaneKernel, ...]
+    windows: tuple[Window, ...]
+    all_windows: tuple[Window, ...]
+    on_cpu: bool
+
+    @property
+    def device_time_us(self) -> float:
+        return sum(kernel.device_time_us for kernel in self.kernels)
+
+    @property
+    def noun(self) -> str:
+        """Return what a window is: "step", "call", or "trace" if there were no steps."""
+        first = self.all_windows[0]
+        return "trace" if first.name == WHOLE else "step" if first.is_step else "call"
+
+    def groups(self, by: str = "config") -> list[KernelGroup]:
+        """Return the kernels of a step in groups by one of `GROUPINGS`: launches in order, else the longest first."""
         found: dict[object, list[LaneKernel]] = {}
-        for kernel in self.lane.kernels:
+        for kernel in self.kernels:
             found.setdefault(GROUPINGS[by](kernel), []).append(kernel)
-        groups = [
-            KernelGroup(
-                key if isinstance(key, str) else kernels[0].identity.name,
-                tuple(kernels),
-                _share(kernels, self.limits) if by in ("launch", "config") else None,
+        limits = self.limits if by in ("launch", "config") else None
+        groups = [_group(key, kernels, limits) for key, kernels in found.items()]
+        return groups if by == "launch" else sorted(groups, key=lambda group: -group.device_time_us)
+
+    @property
+    def totals(self) -> dict[tuple[str, Size, Size], list[float]]:
+        """Return the durations of each kernel and launch configuration in the whole trace, the longest first."""
+        found: dict[tuple[str, Size, Size], list[float]] = {}
+        for record in self.trace.records:
+            if record.category == "kernel":
+                found.setdefault((record.name, record.grid, record.block), []).append(record.time_us)
+        return dict(sorted(found.items(), key=lambda item: -sum(item[1])))
+
+    def transfers(self, *categories: str) -> list[Transfers]:
+        """Return memsets ("gpu_memset") or copies ("gpu_memcpy"), by their name."""
+        found: dict[str, list[DeviceRecord]] = {}
+        for record in chain.from_iterable(window.records for window in self.windows):
+            if record.category in categories:
+                found.setdefault(record.name, []).append(record)
+        steps = len(self.windows)
+        return [
+            Transfers(
+                name,
+                len(records) / steps,
+                sum(record.time_us for record in records) / steps,
+                sum(record.bytes or 0 for record in records) / steps,
             )
-            for key, kernels in found.items()
+            for name, records in found.items()
         ]
-        return sorted(groups, key=ORDERS[order])
+
+    @cached_property
+    def host(self) -> HostLane:
+        windows, last = self.windows, self.windows[-1]
+        return HostLane(
+            duration_us=median(window.duration_us for window in windows),
+            launching_us=median(host_time_us(window) for window in windows),
+            dispatcher_ops=Counter(op.name for op in dispatcher_ops(last)),
+            metadata_ops_that_launched=tuple(metadata_ops_that_launched(last)),
+            compile_ops=tuple(op.name for op in last.ops if op.name.startswith(_COMPILE_PREFIXES)),
+            synchronizations=last.synchronizations,
+        )
+
+    @cached_property
+    def times(self) -> list[StepTime]:
+        """Return where the time of a step went, for each device."""
+        return _step_times(self, self.trace)
+
+    @cached_property
+    def problems(self) -> tuple[str, ...]:
+        """Return launches without kernels and kernels without launches, anywhere in the trace."""
+        return self.trace.pairing_problems()
+
+    @property
+    def problems_inside(self) -> int:
+        """Return how many launches in the windows have no kernel."""
+        return sum(window.lost for window in self.windows)
+
+    @property
+    def not_read(self) -> Mapping[str, int]:
+        """Return the number of rows of other devices, and of rows with an odd field, by category."""
+        return {**self.trace.not_read, **self.trace.malformed}
+
+    @property
+    def devices(self) -> list[str]:
+        return [str(device.get("name", "")) for device in self.trace.device_properties]
+
+    @property
+    def limits(self) -> DeviceLimits | None:
+        """Return the limits of the device that ran; None if it is not known, or if several did."""
+        used = {record.device for record in self.trace.records}
+        properties = [each for each in self.trace.device_properties if isinstance(each.get("id"), int)]
+        names = {str(each.get("name", "")) for each in properties if each["id"] in used}
+        return limits_of(names.pop()) if len(names) == 1 else None
 
     @property
     def busiest(self) -> StepTime | None:
@@ -577,32 +544,26 @@ class Summary:
     @property
     def wall_us(self) -> float:
         """Return the time of one step."""
-        return max((time.wall_us for time in self.times), default=fmean(each.duration_us for each in self.lane.windows))
+        return max((time.wall_us for time in self.times), default=fmean(each.duration_us for each in self.windows))
 
 
 def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Summary:
-    """Summarize some windows; default the profiler's steps, or the whole trace if there are none."""
-    lane = lane_of(trace, windows)
-    used = {record.device for record in trace.records}
-    named = {
-        str(device.get("name", ""))
-        for device in trace.device_properties
-        if isinstance(device.get("id"), int) and device["id"] in used
-    }
-    limits = limits_of(named.pop()) if len(named) == 1 else None
-    return Summary(
-        lane=lane,
-        totals=_totals(trace),
-        memsets=_transfers([window.memsets for window in lane.windows]),
-        copies=_transfers([window.copies for window in lane.windows]),
-        host=_host(lane.windows),
-        times=tuple(step_times(lane, trace)),
-        problems=trace.pairing_problems(),
-        problems_inside=sum(window.lost for window in lane.windows),
-        not_read={**trace.not_read, **trace.malformed},
-        devices=tuple(str(device.get("name", "")) for device in trace.device_properties),
-        limits=limits,
-    )
+    """Summarize the most frequent windows.
+
+    `windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace.
+    """
+    chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
+    # Launches without a single record are records that were lost, and no CPU. So are records that could not be read.
+    lost = trace.not_read or trace.malformed.keys() & DEVICE_CATEGORIES
+    on_cpu = not trace.records and not lost and not any(call.is_launch for call in trace.calls)
+    ran = [_executions(window, on_cpu=on_cpu) for window in chosen]
+    sequences = [tuple(identity.name for identity, *_ in each) for each in ran]
+    # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was
+    # launched stands for the trace only if nothing ever was.
+    most, _ = Counter(filter(None, reversed(sequences))).most_common(1)[0] if any(sequences) else ((), 0)
+    alike = [index for index, sequence in enumerate(sequences) if sequence == most]
+    kernels = _kernels([ran[index] for index in alike], trace.modules)
+    return Summary(trace, kernels, tuple(chosen[index] for index in alike), chosen, on_cpu)
 
 
 def kernel_work(kernel: LaneKernel) -> Work | None:
@@ -611,74 +572,26 @@ def kernel_work(kernel: LaneKernel) -> Work | None:
         return None
     work = work_of(kernel.op, kernel.input_shapes, kernel.input_types)
     # A template of Inductor computes what its name does not say: memory need not be what binds it.
-    is_bound_by_memory = kernel.kind not in _ARITHMETIC
+    is_bound_by_memory = kernel.kind not in ("gemm", "attention", "convolution")
     return work if work is None or work.flops or is_bound_by_memory else None
 
 
-_ARITHMETIC = frozenset({"gemm", "attention", "convolution"})
-
-
-def _share(kernels: Sequence[LaneKernel], limits: DeviceLimits | None) -> LimitShare | None:
-    """Return the share of the limit that launches of one kernel reached together."""
-    work = _work_of_all(kernels)
-    if work is None or limits is None:
-        return None
-    dtype = decode(kernels[0].identity.name).dtype
-    dtype = dtype or next((_DTYPES[name] for name in kernels[0].input_types if name in _DTYPES), None)
-    return share_of_limit(work, sum(kernel.device_time_us for kernel in kernels), dtype, limits)
-
-
-_DTYPES = {
-    "c10::BFloat16": "bf16",
-    "c10::Half": "fp16",
-    "float": "fp32",
-    "double": "fp64",
-    "c10::Float8_e4m3fn": "fp8",
-    "c10::Float8_e5m2": "fp8",
-}
-
-
-def _work_of_all(kernels: Sequence[LaneKernel]) -> Work | None:
-    """Return the sum; None where one is not known: half of the work in all of the time would be a wrong rate."""
-    known = [work for work in map(kernel_work, kernels) if work is not None]
-    if len(known) < len(kernels):
-        return None
-    flops = [work.flops for work in known if work.flops is not None]
-    moved = [work.bytes for work in known if work.bytes is not None]
-    return Work(sum(flops) if len(flops) == len(known) else None, sum(moved) if len(moved) == len(known) else None)
-
-
-def _totals(trace: Trace) -> dict[tuple[str, Size, Size], list[float]]:
-    found: dict[tuple[str, Size, Size], list[float]] = {}
-    for record in trace.records:
-        if record.category == "kernel":
-            found.setdefault((record.name, record.grid, record.block), []).append(record.time_us)
-    return dict(sorted(found.items(), key=lambda item: -sum(item[1])))
-
-
-def _transfers(windows: Sequence[Sequence[DeviceRecord]]) -> tuple[Transfers, ...]:
-    found: dict[str, list[DeviceRecord]] = {}
-    for record in chain.from_iterable(windows):
-        found.setdefault(record.name, []).append(record)
-    steps = len(windows)
-    return tuple(
-        Transfers(
-            name,
-            len(records) / steps,
-            sum(record.time_us for record in records) / steps,
-            sum(record.bytes or 0 for record in records) / steps,
-        )
-        for name, records in found.items()
-    )
-
-
-def _host(windows: Sequence[Window]) -> HostLane:
-    last = windows[-1]
-    return HostLane(
-        duration_us=median(window.duration_us for window in windows),
-        launching_us=median(host_time_us(window) for window in windows),
-        dispatcher_ops=Counter(op.name for op in dispatcher_ops(last)),
-        metadata_ops_that_launched=tuple(metadata_ops_that_launched(last)),
-        compile_ops=tuple(op.name for op in last.ops if is_compile_op(op.name)),
-        synchronizations=last.synchronizations,
+def _group(key: object, kernels: Sequence[LaneKernel], limits: DeviceLimits | None) -> KernelGroup:
+    first, time_us = kernels[0], sum(kernel.device_time_us for kernel in kernels)
+    # None where one is not known: half of the work in all of the time would be a wrong rate.
+    works = [kernel_work(kernel) or Work(None, None) for kernel in kernels]
+    flops, moved = ([getattr(work, field) for work in works] for field in ("flops", "bytes"))
+    work = Work(None if None in flops else sum(flops), None if None in moved else sum(moved))
+    dtype = first.identity.decoded.dtype or next((DTYPES[each] for each in first.input_types if each in DTYPES), None)
+    return KernelGroup(
+        title=key if isinstance(key, str) else first.identity.name,
+        kind=first.kind,
+        launches=len(kernels),
+        device_time_us=time_us,
+        launched_by=[name for name, _ in Counter(kernel.op for kernel in kernels if kernel.op).most_common()],
+        input_shapes=list(dict.fromkeys(kernel.input_shapes for kernel in kernels if kernel.input_shapes)),
+        flops=work.flops,
+        bytes=work.bytes,
+        limit=share_of_limit(work, time_us, dtype, limits) if limits else None,
+        identities=list(dict.fromkeys(kernel.identity for kernel in kernels)),
     )
