@@ -22,10 +22,10 @@ from torch.overrides import _get_current_function_mode
 from torch.utils.checkpoint import checkpoint
 
 from kernelgauge.errors import shown_path
-from kernelgauge.measure.compiler import compile_counts, owner_of, torch_set_up
+from kernelgauge.measure.compiler import _generated, compile_counts, owner_of, stacks_at, torch_set_up
 from kernelgauge.measure.device.cpu import CpuDevice
 from kernelgauge.measure.instance import build
-from kernelgauge.measure.origins import Modules, _Generated, _handle_above, _Places
+from kernelgauge.measure.origins import Modules, _Places
 from kernelgauge.measure.subject import prepare
 from kernelgauge.run import Origin, Run, SourceLine, common_path
 from tests.measure.conftest import measured, tiny
@@ -342,7 +342,7 @@ def test_number_of_a_node_belongs_to_its_thread() -> None:
     ]
     session = SimpleNamespace(experimental_event_tree=lambda: tree, events=lambda: threads)
     places = _Places(session, Modules(None))
-    assert [origin.lines[0].line for id_ in (31, 41) if (origin := places.origin(id_))] == [1, 3]
+    assert [origin.lines[0].line for id_ in (31, 41) if (origin := places.origin(places.ops[id_]))] == [1, 3]
 
 
 def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: CpuDevice) -> None:
@@ -571,14 +571,15 @@ def test_file_is_shown_without_folders_of_the_machine(
 
 
 @pytest.mark.parametrize("between", ["", "stream0 = get_raw_stream(0)\n", "triton_poi_fused_gelu_0_xnumel = 10*s0\n"])
-def test_handle_of_a_generated_call(tmp_path: Path, between: str) -> None:
+def test_handle_of_a_generated_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str) -> None:
+    stacks = ((("model.py", 1, "forward", "return F.gelu(x)"),),)
     path = tmp_path / "generated.py"
-    path.write_text(
-        f"# [Provenance debug handles] triton_poi_fused_gelu_0:1\n{between}triton_poi_fused_gelu_0.run(buf0)\n"
-    )
-    assert _handle_above(_Generated(str(path), 2 + bool(between))) == "triton_poi_fused_gelu_0:1"
-    path.write_text(
-        f"# [Provenance debug handles] extern_kernels.mm:1\nextern_kernels.mm(buf0)\n{between}other.run(buf1)\n"
-    )
-    linecache.clearcache()
-    assert _handle_above(_Generated(str(path), 3 + bool(between))) is None
+    monkeypatch.setitem(_generated, str(path), [(1, {"triton_poi_fused_gelu_0:1": stacks})])
+    handle = "# [Provenance debug handles] triton_poi_fused_gelu_0:1"
+    path.write_text(f"{handle}\n{between}triton_poi_fused_gelu_0.run(buf0)\n{between}other.run(buf1)\n")
+    lines = path.read_text().splitlines()
+    found = [
+        stacks_at(str(path), 1 + lines.index(f"{call})"))
+        for call in ("triton_poi_fused_gelu_0.run(buf0", "other.run(buf1")
+    ]
+    assert found == [stacks, None]

@@ -4,8 +4,7 @@ One more call is profiled, with Python's stack, and its times are not used. A de
 stands below the Python frames that called it; a frame tells the line. What leads nowhere has no origin: a wrong line is
 worse than none.
 
-Private names of torch, checked on 2.11 and 2.13: `experimental_event_tree`, `trace.provenance_tracking_level`,
-`get_compilation_metrics`, `triton.force_cudagraphs_warmup`.
+Private names of torch, checked on 2.11 and 2.13: `experimental_event_tree`, `_prefix_regex`, `triton.force_cudagraphs_warmup`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from types import FunctionType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import torch
@@ -34,22 +32,17 @@ from torch.profiler import profile, record_function
 from ..errors import shown_path
 from ..run import CompileEvent, Origin, SourceLine, common_path
 from ..trace import REGION, Window, parse
-from .compiler import CompiledGraph, compiled_graphs, owner_of
+from .compiler import Stack, owner_of, source_line, stacks_at
 from .device import Device, Execution
 from .instance import Instance
 from .profile import ProfilerSession
 
 __all__ = ["Modules", "Origins", "origins_of"]
 
-# Of a stack as torch.compile writes it; of what `exec` was given there is no code.
-_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
-_RESUMED, _AFTER_BREAK = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$"), r"\1, after the graph break"
-_HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+)")
-_BETWEEN = re.compile(r"#|stream|\w+numel = ")  # what Inductor writes between a handle and its call
-Frame = tuple[str, int, str, str]  # file, line, function and code
-Stack = tuple[Frame, ...]  # outermost first
+_RESUMED = re.compile(
+    r"^torch_dynamo_resume_in_(\w+)_at_\d+$"
+)  # what Dynamo calls the rest of a function after a break
 _STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
-_REGION = "Torch-Compiled Region"
 _MOST_LINES = 8  # of a fusion: more are not read
 
 
@@ -75,43 +68,18 @@ def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession,
     is_compiled = instance.workload.compile is not None or structure.runs_compiled_code
     for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
         session, window = _profile(instance, device, mode, replays_graphs=structure.replays_graphs)
-        executions = device.executions(window)
-        matched = _matched(structure, executions)
-        if matched is None:
-            continue
-        with suppress(AttributeError, ImportError, TypeError):  # private names of torch: another version may lack them
-            places = _Places(session, modules)
-            return Origins(
-                kernels=tuple(
-                    None if place is None else places.origin(executions[place].external_id) for place in matched
-                ),
-                copies=_if_alike(places, window.copying_ops, there.copying_ops),
-                synchronizations=_if_alike(
-                    places, places.with_waits(window.synchronizing_ops), there.synchronizing_ops
-                ),
-            )
+        ids = _matched(structure, device.executions(window))
+        if ids is not None:
+            with suppress(
+                AttributeError, ImportError, TypeError
+            ):  # private names of torch: another version may lack them
+                places = _Places(session, modules)
+                return Origins(
+                    kernels=tuple(places.origin(places.ops.get(each)) for each in ids),
+                    copies=places.of_calls(window.copying_ops, there.copying_ops),
+                    synchronizations=places.of_calls(window.synchronizing_ops, there.synchronizing_ops, places.waits),
+                )
     return Origins()
-
-
-def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int | None] | None:
-    """Return for each launch of the structure its place in this call; None if the call launches something else.
-
-    A replayed CUDA graph holds what this call launches. The copies of its inputs come before it, and have no place.
-    """
-    there = structure.executions[-1]
-    launches = structure.windows[-1].launches
-    of_graph = [
-        place for place in range(len(there)) if not structure.replays_graphs or launches[place].call.is_graph_launch
-    ]
-    if [_looks(there[place]) for place in of_graph] != [_looks(each) for each in here]:
-        return None
-    found = {place: number for number, place in enumerate(of_graph)}
-    return [found.get(place) for place in range(len(there))]
-
-
-def _looks(execution: Execution) -> object:
-    """Return what a launch has of its identity in a CUDA graph too."""
-    return execution.identity.name, execution.identity.grid, execution.identity.block
 
 
 class _Forwarding(TorchFunctionMode):
@@ -119,13 +87,6 @@ class _Forwarding(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
-
-
-def _if_alike(
-    places: _Places, here: Sequence[tuple[str, int | None]], there: Sequence[tuple[str, int | None]]
-) -> tuple[Origin | None, ...]:
-    alike = [text for text, _ in here] == [text for text, _ in there]
-    return tuple(places.origin(external_id) for _, external_id in here) if alike else (None,) * len(there)
 
 
 def _profile(
@@ -151,21 +112,23 @@ def _profile(
     return results.kineto_results, window
 
 
+def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int | None] | None:
+    """Return for each launch of the structure the id of its op in this call; None if the call launches something else.
+
+    A replayed CUDA graph holds what this call launches. The copies of its inputs come before it, and have no op here. Name,
+    grid and block are what a launch has of its identity in a graph too.
+    """
+    there, launches = structure.executions[-1], structure.windows[-1].launches
+    is_here = [not structure.replays_graphs or launches[place].call.is_graph_launch for place in range(len(there))]
+    expected, found = (
+        [(each.identity.name, each.identity.grid, each.identity.block) for each in executions]
+        for executions in ([each for each, is_in in zip(there, is_here, strict=True) if is_in], here)
+    )
+    ids = iter([each.external_id for each in here])
+    return [next(ids) if is_in else None for is_in in is_here] if expected == found else None
+
+
 # -- the tree of events: where each op was called ------------------------------------------------------------------------
-
-
-class _Generated(NamedTuple):
-    """A line of the code that Inductor generated."""
-
-    file: str
-    line: int
-
-
-class _Node(NamedTuple):
-    """A node of autograd: the op of this thread with this number asked for it. Each thread counts for itself."""
-
-    thread: int
-    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,134 +138,126 @@ class _Place:
     Attributes:
         at: the innermost line of the user's.
         library: the innermost line of neither torch nor the user.
-        generated: the line of Inductor's that is further in than these.
-        compiled_for: the line that called the compiled function around it.
-        node: what autograd ran; None: it is no part of a backward pass.
+        generated: the file and line of Inductor's that is further in than these.
+        node: what autograd ran: the op of this thread with this number asked for it. Each thread counts for itself.
         function: the user's function that `at` is in, by its file and first line.
     """
 
     module: str = ""
     at: SourceLine | None = None
     library: SourceLine | None = None
-    generated: _Generated | None = None
-    compiled_for: SourceLine | None = None
-    node: _Node | None = None
+    generated: tuple[str, int] | None = None
+    node: tuple[int, int] | None = None
     function: tuple[str, int] | None = None
 
 
 class _Places:
-    """The place of each op of one session."""
+    """The place of each op of one session, by its id; `waits`: of calls that wait and that no op makes, in order."""
 
     def __init__(self, session: Any, modules: Modules) -> None:
+        self.ops: dict[int | None, _Place] = {}
+        self.waits: list[_Place] = []
         self._modules = modules
         self._files = _Files()
-        self._places: dict[int, _Place] = {}  # by the id of the op
-        self._forward: dict[_Node | None, _Place] = {}  # of the last op that has the number
+        self._forward: dict[tuple[int, int] | None, _Place] = {}  # of the last op that has the number
         self._callers: dict[tuple[str, int] | None, list[str]] = {}  # modules whose forward ops a function has
         self._threads = {each.correlation_id(): each.fwd_thread_id() for each in session.events()}
-        self._waits: list[_Place] = []  # calls that wait and that no op makes: `torch.cuda.synchronize`
-        # A workload may run code that others had compiled: but of graphs with the same kernels, its own come first.
-        self._graphs = (compiled_graphs(modules.since), compiled_graphs())
-        self._walk(session.experimental_event_tree())
+        waiting = [(event, _Place()) for event in reversed(session.experimental_event_tree())]
+        while waiting:
+            event, place = waiting.pop()
+            kind, extra = event.typed
+            if kind.name in ("PyCall", "PyCCall"):
+                place = self._called(event, extra, place)
+            elif kind.name == "TorchOp":
+                place = self._dispatched(event, extra, place)
+            waiting += [(child, place) for child in reversed(event.children)]
 
-    def with_waits(self, calls: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
-        """Give each synchronising call that no op makes an id of its own, in order; none if their number does not fit."""
-        without = [place for place, (_, external_id) in enumerate(calls) if external_id not in self._places]
-        if len(without) != len(self._waits):
-            return list(calls)
-        ids = {place: -1 - number for number, place in enumerate(without)}
-        self._places |= {-1 - number: place for number, place in enumerate(self._waits)}
-        return [(text, ids.get(place, external_id)) for place, (text, external_id) in enumerate(calls)]
+    def of_calls(
+        self,
+        here: Sequence[tuple[str, int | None]],
+        there: Sequence[tuple[str, int | None]],
+        waits: Sequence[_Place] = (),
+    ) -> tuple[Origin | None, ...]:
+        """Return the origins of calls on the host; `waits`: of those that no op makes, if they are as many."""
+        if [text for text, _ in here] != [text for text, _ in there]:
+            return (None,) * len(there)
+        places = [self.ops.get(external_id) for _, external_id in here]
+        others = iter(waits if places.count(None) == len(waits) else ())
+        return tuple(self.origin(next(others, None) if place is None else place) for place in places)
 
-    def origin(self, external_id: int | None) -> Origin | None:
-        place = self._places.get(external_id) if external_id is not None else None
+    def origin(self, place: _Place | None) -> Origin | None:
         if place is None:
             return None
         if place.generated is not None:
-            stacks = _stacks_of(place.generated, self._graphs)
+            stacks = stacks_at(*place.generated, since=self._modules.since)
             if stacks is None:
                 return None
             lines = dict.fromkeys(line for stack in stacks if (line := _innermost(stack)) is not None)
             if lines:  # else it is a function of torch that is compiled: its caller asked for it
                 return Origin(self._modules.around(stacks), tuple(lines)[:_MOST_LINES], place.node is not None)
-        asked = self._forward.get(place.node, _Place()) if place.node is not None else _Place()
-        if place.generated is not None:
-            line = place.compiled_for or asked.compiled_for
-        else:
-            line = place.at or asked.at or place.library or asked.library
+        asked = self._forward.get(place.node, _Place())
+        line = place.at or asked.at or place.library or asked.library
         # Checkpointing calls a function again, for a node of whatever comes after it: its module is that of the first time.
         again = self._callers.get(place.function) if place.node is not None else None
-        module = place.module or (common_path(list(dict.fromkeys(again))) if again else asked.module)
+        module = place.module or (common_path(again) if again else asked.module)
         return None if line is None else Origin(module or self._modules.root, (line,), place.node is not None)
 
-    def _walk(self, events: Sequence[Any]) -> None:
-        waiting = [(event, _Place()) for event in reversed(events)]
-        while waiting:
-            event, place = waiting.pop()
-            kind, extra = event.typed
-            name = kind.name
-            if name in ("PyCall", "PyCCall"):
-                place = self._called(event, extra, place, has_frame=name == "PyCall")
-            elif name == "TorchOp":
-                place = self._dispatched(event, extra, place)
-            waiting += [(child, place) for child in reversed(event.children)]
-
-    def _called(self, event: Any, extra: Any, place: _Place, *, has_frame: bool) -> _Place:
+    def _called(self, event: Any, extra: Any, place: _Place) -> _Place:
         """Return the place within a Python function, of which the line is not known yet, by the line that called it."""
         place = self._at(place, extra.caller.file_name, extra.caller.line_number)
-        if not has_frame:
+        callsite = getattr(extra, "callsite", None)
+        if callsite is None:  # a function in C
             if "synchronize" in event.name and place.at is not None:
-                self._waits.append(place)
+                self.waits.append(place)
             return place
         if extra.module is not None:
             module = self._modules.names.get(extra.module.self_ptr, place.module)
             place = replace(place, module=module, function=None)
-        file = self._files.full(extra.callsite.file_name)
-        if extra.callsite.function_name == _Forwarding.__torch_function__.__name__:
+        file, number = self._files.full(callsite.file_name), callsite.line_number
+        if file is None or callsite.function_name == _Forwarding.__torch_function__.__name__:
             return place
-        owner = owner_of(file) if file is not None else "other"
-        if file is not None and owner == "kernelgauge":  # the frames around it are those of the tests
-            return _Place(library=_source_line(file, extra.callsite.line_number))
-        if file is not None and owner == "user":  # an operator in it has no frame, and its line is not the caller's
-            code = f"in {_RESUMED.sub(_AFTER_BREAK, extra.callsite.function_name)}"
-            at = SourceLine(shown_path(file), extra.callsite.line_number, code)
-            place = replace(place, at=at, generated=None, function=(file, extra.callsite.line_number))
+        owner = owner_of(file)
+        if owner == "kernelgauge":  # the frames around it are those of the tests
+            return _Place(library=source_line(file, number))
+        if owner == "user":  # an operator in it has no frame, and its line is not the caller's
+            name = _RESUMED.sub(r"\1", callsite.function_name)
+            at = SourceLine(shown_path(file), number, f"in {name}")
+            return replace(place, at=at, generated=None, function=(file, number))
         return place
 
     def _at(self, place: _Place, name: str, number: int) -> _Place:
         file = self._files.full(name)
-        if file is None:
+        owner = owner_of(file) if file is not None else "other"
+        if file is None or owner in ("kernelgauge", "other"):
             return place
-        owner = owner_of(file)
         if owner == "generated":
-            return replace(place, generated=_Generated(file, number))
-        if owner == "user":
-            return replace(place, at=_source_line(file, number), generated=None)
-        is_named = owner in ("library", "module of torch")
-        return replace(place, library=_source_line(file, number)) if is_named else place
+            return replace(place, generated=(file, number))
+        line = source_line(file, number)
+        return replace(place, at=line, generated=None) if owner == "user" else replace(place, library=line)
 
     def _dispatched(self, event: Any, extra: Any, place: _Place) -> _Place:
+        number = extra.sequence_number
         if event.name.startswith("autograd::engine") or extra.scope.name == "BACKWARD_FUNCTION":
-            known = extra.sequence_number >= 0  # an addition to a parameter's gradient has none
-            thread = self._threads.get(event.correlation_id, 0)
-            place = _Place(node=_Node(thread, extra.sequence_number)) if known else _Place()
-        elif event.name.startswith(_REGION):
-            place = replace(place, compiled_for=place.at)
-        elif extra.sequence_number >= 0:
+            # An addition to a parameter's gradient has no number.
+            place = _Place(node=(self._threads.get(event.correlation_id, 0), number)) if number >= 0 else _Place()
+        elif number >= 0:
             # An op without a gradient has the number of the next node too. One of a backward pass, whose gradient is taken
             # again, was asked for where its own node was.
             asked = place if place.at is not None else self._forward.get(place.node, place)
-            self._forward[_Node(event.start_tid, extra.sequence_number)] = asked
+            self._forward[event.start_tid, number] = asked
         if place.node is None and place.function is not None:
             self._callers.setdefault(place.function, []).append(place.module)
-        self._places.setdefault(event.correlation_id, place)
+        self.ops.setdefault(event.correlation_id, place)
         return place
 
 
-def _source_line(file: str, number: int) -> SourceLine:
-    """Return a line; for the first one of a function, which is all that compiled code tells, ``in forward``."""
-    code = linecache.getline(file, number).strip()
-    return SourceLine(shown_path(file), number, re.sub(r"^(?:async )?def (\w+).*", r"in \1", code))
+def _innermost(stack: Stack) -> SourceLine | None:
+    """Return the innermost line of the user's; else of a library, or of a module of torch."""
+    for owner in ("user", "library", "module of torch"):
+        for file, line, _, code in reversed(stack):
+            if owner_of(file) == owner:
+                return SourceLine(shown_path(file), line, code)
+    return None
 
 
 class _Files:
@@ -331,15 +286,19 @@ class _Files:
 
 
 class Modules:
-    """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them."""
+    """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them.
+
+    `since`: graphs that were compiled before this workload (`CompileCounts.traced`).
+    """
 
     def __init__(self, module: Any, since: int = 0) -> None:
-        self.since = since  # graphs that were compiled before this workload
-        owner = _owner(module)
-        self.root = type(getattr(owner, "_orig_mod", owner)).__name__ if isinstance(owner, nn.Module) else ""
+        self.since = since
+        parts = _parts(module)
+        owner = parts.get("")
+        self.root = type(getattr(owner, "_orig_mod", owner)).__name__ if owner is not None else ""
         self.names: dict[int, str] = {}
         modules: dict[int, nn.Module] = {}
-        for name, each in _named_modules(owner):
+        for name, each in _named_modules(parts):
             known = self.names.get(id(each))  # a module that is used twice has both names
             self.names[id(each)] = name if known in (None, name) else f"{known} = {name}"
             modules[id(each)] = each
@@ -376,87 +335,23 @@ class Modules:
         )
 
 
-def _owner(function: Any) -> Any:
-    """Return whose parts are the modules of a workload: of a bound method its object, of a lambda the variables around it."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if isinstance(function, FunctionType) and function.__closure__:
+def _parts(owner: Any) -> dict[str, Any]:
+    """Return what may hold the modules of a workload, by name; of a lambda that is the variables around it."""
+    if isinstance(owner, nn.Module):
+        return {"": owner}
+    if isinstance(owner, functools.partial):
+        return _parts(owner.func)
+    if inspect.ismethod(owner):
+        return _parts(owner.__self__)
+    if inspect.isfunction(owner):
         with suppress(ValueError):  # a variable that is not set yet
-            values = [cell.cell_contents for cell in function.__closure__]
-            return SimpleNamespace(**dict(zip(function.__code__.co_freevars, values, strict=True)))
-    return getattr(function, "__self__", function)
+            return dict(inspect.getclosurevars(owner).nonlocals)
+    return getattr(owner, "__dict__", {})
 
 
-def _named_modules(owner: Any) -> Iterator[tuple[str, nn.Module]]:
+def _named_modules(parts: dict[str, Any]) -> Iterator[tuple[str, nn.Module]]:
     """Yield each module with each of its paths, without the parts that torch.compile adds to them."""
-    parts = {"": owner} if isinstance(owner, nn.Module) else getattr(owner, "__dict__", {})
     for prefix, part in parts.items():
         if isinstance(part, nn.Module):
             for path, each in part.named_modules(prefix=prefix, remove_duplicate=False):
                 yield ".".join(name for name in path.split(".") if name != "_orig_mod"), each
-
-
-# -- compiled code: a line of what was generated leads to the lines that it was generated of -----------------------------------
-
-
-def _stacks_of(at: _Generated, graphs: Iterable[Sequence[CompiledGraph]]) -> Sequence[Stack] | None:
-    """Return the stacks of what a line of generated code computes, outermost frame first; None if not known.
-
-    `graphs`: some, and those to look into if none of them has this code.
-    """
-    handle = _handle_above(at)
-    handles = set(_HANDLE.findall("".join(linecache.getlines(at.file)))) if handle else set()
-    for some in graphs if handle else ():
-        found = (_stacks_now(graph, str(handle), handles) for graph in some if handles <= graph.kernels.keys())
-        answers = {stacks for stacks in found if stacks is not None}
-        if answers:  # several: graphs of the same kernels, from different lines
-            return answers.pop() if len(answers) == 1 else None
-    return None
-
-
-def _stacks_now(graph: CompiledGraph, handle: str, handles: Iterable[str]) -> tuple[Stack, ...] | None:
-    """Return the stacks of a kernel as this process has traced them, without those of which it is not certain; None: no other is left.
-
-    Inductor's cache finds a graph by what it computes. Its stacks may be those of an older file, of another folder, or of
-    another function with the same ops.
-
-    `handles`: of all kernels in the generated file. `graph` may have those of other files too.
-    """
-    old = tuple(map(_frames, graph.kernels[handle]))
-    if all(text in graph.traced for each in handles for text in graph.kernels[each]):
-        return old
-    traced = {stack for text in graph.traced if (stack := _frames(text))}
-    placed: list[Stack] = []
-    for stack in filter(None, old):
-        for first in (0, -1):  # by the functions and the code of all frames, or else of the innermost
-            code = [frame[2:] for frame in stack[first:]]
-            alike = [each for each in traced if [frame[2:] for frame in each[first:]] == code]
-            if alike:
-                placed += alike if len(alike) == 1 else []
-                break
-    return tuple(placed) or None
-
-
-@functools.lru_cache(maxsize=4096)  # each kernel of a cached graph asks for all
-def _frames(text: str) -> Stack:
-    return tuple((file, int(line), name, code.strip()) for file, line, name, code in _FRAME.findall(text))
-
-
-def _handle_above(at: _Generated) -> str | None:
-    """Return the handle in the comment above a call. Lines that choose a stream, or have a size of a dynamic shape, may lie between."""
-    for number in range(at.line - 1, 0, -1):
-        text = linecache.getline(at.file, number).strip()
-        if match := _HANDLE.match(text):
-            return match[1]
-        if not _BETWEEN.match(text):
-            return None
-    return None
-
-
-def _innermost(stack: Stack) -> SourceLine | None:
-    """Return the innermost line of the user's; else of a library, or of a module of torch."""
-    for owner in ("user", "library", "module of torch"):
-        for file, line, _, code in reversed(stack):
-            if owner_of(file) == owner:
-                return SourceLine(shown_path(file), line, code)
-    return None
