@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import gc
-import inspect
 import time
 import traceback
-import unittest
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +25,7 @@ __all__ = [
     "Instance",
     "build",
     "call_duration_us",
+    "cast",
     "collector_paused",
     "first_call",
     "grad_mode",
@@ -126,21 +124,44 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         with target:
             module = workload.build()
             arguments = Arguments.of(workload.inputs())
-        arguments = arguments.map(lambda value: _cast(value, target, dtype))
+        arguments = arguments.map(lambda value: cast(value, target, dtype))
         if isinstance(module, nn.Module):
             module = module.to(target) if dtype is None else module.to(target, dtype)
         if not callable(module):
             raise TypeError(f"build() returned {type(module).__name__}, expected something to call")
         function = module if workload.compile is None else torch.compile(module, **workload.compile)
+    positional, keywords = arguments.positional, arguments.keywords
+    leaves = [tensor for tensor in arguments.tensors().values() if tensor.requires_grad]
+
+    def forward_and_backward() -> None:
+        torch.autograd.backward(total_of(function(*positional, **keywords)))
+
+    def clear_gradients() -> None:
+        """Else the second call would add to the first one's: other kernels than in a training step."""
+        if isinstance(module, nn.Module):
+            module.zero_grad(set_to_none=True)
+        for leaf in leaves:
+            leaf.grad = None
+
+    is_forward = workload.pass_ == "forward"
     return Instance(
         workload=workload,
-        call=_call(workload, function, arguments),
-        prepare=_prepare(workload, module, arguments),
+        call=(lambda: function(*positional, **keywords)) if is_forward else forward_and_backward,
+        prepare=(lambda: None) if is_forward else clear_gradients,
         module=module,
         arguments=arguments,
         outputs=lambda: arguments.call(function),
         _padding=padding,
     )
+
+
+def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+    """Return a tensor as a leaf there, in the dtype if it is floating-point; anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    # A leaf: what is computed of a caller's tensor by casting it would keep its gradient to itself.
+    wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
+    return value.detach().to(device=device, dtype=wanted).requires_grad_(value.requires_grad)
 
 
 _SETTINGS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
@@ -160,68 +181,20 @@ def _refusing_other_settings(workload: Workload) -> Iterator[None]:
         after = {name: get() for name, (get, _) in _SETTINGS.items()}
         for name, (_, restore) in _SETTINGS.items():
             restore(before[name])
-    changed = [f"{name} {before[name]} -> {after[name]}" for name in _SETTINGS if before[name] != after[name]]
-    if changed:
+    if after != before:
         raise WorkloadError(
             f"{workload.id}: its factory changes torch for all workloads",
-            where=_source_of(workload),
-            got=", ".join(changed),
+            got=", ".join(f"{name} {before[name]} -> {after[name]}" for name in after if before[name] != after[name]),
             expected="such settings in the suite's conftest.py, for all workloads alike",
         )
 
 
-def first_call(instance: Instance) -> None:
-    """Call once: compiles what is to be compiled. Raises `WorkloadError` if it fails."""
-    with reporting(instance.workload, "running" if instance.workload.compile is None else "compiling or running"):
-        instance.prepare()
-        instance.call()
-
-
-@contextmanager
-def reporting(workload: Workload, doing: str) -> Iterator[None]:
-    """Turn whatever a workload's own code raises into a `WorkloadError` that names it; our own errors pass.
-
-    What skips a test makes a workload unavailable: `pytest.importorskip` in `build`, say. `sys.exit` ends no session.
-    """
-    try:
-        yield
-    except KernelgaugeError:
-        raise
-    except BaseException as error:
-        kind = type(error).__name__  # pytest's own are no `Exception`, and only the plugin imports pytest
-        if kind == "Skipped" or isinstance(error, unittest.SkipTest):
-            raise WorkloadUnavailable(f"{workload.id}: {_message(error)}") from error
-        if isinstance(error, (Exception, SystemExit)) or kind == "Failed":
-            raise _failed(workload, doing, error) from error
-        raise
-
-
-def _cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    # A leaf: what is computed of a caller's tensor by casting it would keep its gradient to itself.
-    wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
-    cast = value.detach().to(device=device, dtype=wanted)
-    return cast.requires_grad_(value.requires_grad)
-
-
-def _call(workload: Workload, function: Callable[..., Any], arguments: Arguments) -> Callable[[], object]:
-    positional, keywords = arguments.positional, arguments.keywords
-    if workload.pass_ == "forward":
-        return lambda: function(*positional, **keywords)
-
-    def forward_and_backward() -> None:
-        torch.autograd.backward(total_of(function(*positional, **keywords)))
-
-    return forward_and_backward
-
-
 def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each tensor in tuples, lists, mappings and dataclasses with its path: ``0``, ``loss``, ``cache.1``."""
-    parts: Any
     if isinstance(value, torch.Tensor):
         yield name, value
         return
+    parts: Any
     if isinstance(value, Mapping):
         parts = value.items()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -245,54 +218,34 @@ def total_of(output: Any) -> torch.Tensor:
     return sum((tensor.sum() for tensor in tensors[1:]), start=tensors[0].sum())
 
 
-def _prepare(workload: Workload, module: Any, arguments: Arguments) -> Callable[[], None]:
-    if workload.pass_ != "train":
-        return lambda: None
-    asking = [tensor for tensor in arguments.tensors().values() if tensor.requires_grad]
-
-    def clear_gradients() -> None:
-        """Else the second call would add to the first one's: other kernels than in a training step."""
-        if isinstance(module, nn.Module):
-            module.zero_grad(set_to_none=True)
-        for value in asking:
-            value.grad = None
-
-    return clear_gradients
+# -- errors of a workload's own code ----------------------------------------------------------------------------------
 
 
-def _failed(workload: Workload, doing: str, error: BaseException) -> WorkloadError:
-    if isinstance(error, torch.cuda.OutOfMemoryError):
-        return WorkloadError(
-            f"{workload.id}: out of device memory while {doing}",
-            got=str(error).split(". ")[0],
-            expected="enough free memory: nothing else should run on a GPU that is being measured",
-            next_command="nvidia-smi   (who holds it?)",
-        )
-    return WorkloadError(
-        f"{workload.id}: {doing} failed",
-        where=_lines_of(error) or _source_of(workload),
-        got=f"{type(error).__name__}: {_message(error)}",
-    )
+@contextmanager
+def reporting(workload: Workload, doing: str) -> Iterator[None]:
+    """Turn whatever a workload's own code raises into a `WorkloadError` with its lines; our own errors pass.
 
-
-def _lines_of(error: BaseException) -> str:
-    """Return the innermost lines of the user's own code, outermost first; empty if there is none in the traceback."""
-    found = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in found if owner_of(frame.filename) == "user"]
-    return "\n".join(
-        f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}"
-        for frame in frames[-_SHOWN_FRAMES:]
-    )
-
-
-def _source_of(workload: Workload) -> str | None:
-    build = workload.build
-    while isinstance(build, functools.partial):
-        build = build.func
+    What skips a test makes a workload unavailable: `pytest.importorskip` in `build`, say. `sys.exit` ends no session.
+    """
     try:
-        return inspect.getsourcefile(build)
-    except TypeError:  # a builtin, or an object with __call__
-        return None
+        yield
+    except KernelgaugeError:
+        raise
+    except BaseException as error:
+        kind = type(error).__name__  # pytest's own are no `Exception`, and only the plugin imports pytest
+        if kind in ("Skipped", "SkipTest"):
+            raise WorkloadUnavailable(f"{workload.id}: {_message(error)}") from error
+        if not isinstance(error, (Exception, SystemExit)) and kind != "Failed":
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [
+            f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}"
+            for frame in frames
+            if owner_of(frame.filename) == "user"
+        ]
+        raise WorkloadError(
+            f"{workload.id}: {doing} failed", where="\n".join(lines[-_SHOWN_FRAMES:]), got=f"{kind}: {_message(error)}"
+        ) from error
 
 
 def _message(error: BaseException) -> str:
@@ -304,6 +257,13 @@ def _message(error: BaseException) -> str:
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------
+
+
+def first_call(instance: Instance) -> None:
+    """Call once: compiles what is to be compiled. Raises `WorkloadError` if it fails."""
+    with reporting(instance.workload, "running" if instance.workload.compile is None else "compiling or running"):
+        instance.prepare()
+        instance.call()
 
 
 @contextmanager
