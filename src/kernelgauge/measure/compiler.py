@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial, wraps
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,6 @@ __all__ = [
     "compile_counts",
     "owner_of",
     "reset_compiler",
-    "silence_structured_trace",
     "source_line",
     "stacks_at",
     "torch_set_up",
@@ -43,7 +43,6 @@ _HANDLE = re.compile(r"\s*# \[Provenance debug handles\] (\S+)")
 _BETWEEN = re.compile(r"\s*(#(?! \[Prov)|stream|\w+numel = )")  # what Inductor writes between a handle and its call
 # Of a stack as torch.compile writes it; of what `exec` was given there is no code.
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
-_structured_trace = logging.getLogger("torch.__trace")
 _dynamo: Any = torch._dynamo.utils  # where it keeps what it compiled
 Stack = tuple[tuple[str, int, str, str], ...]  # file, line, function and code of each frame, outermost first
 
@@ -78,43 +77,38 @@ def reset_compiler() -> None:
 
 def compile_counts() -> CompileCounts:
     """Read Dynamo's counters (torch/_dynamo/utils.py)."""
-    found: dict[object, CompileEvent] = {}
-    for event in _events():
-        found.setdefault((event.kind, event.file or event.reason, event.line), event)
+    events: dict[object, CompileEvent] = {}
+    for kind, reason, file, number in _events():
+        line = source_line(file, number or 0) if file else None
+        event = CompileEvent(kind, reason, line.file, line.line, line.code) if line else CompileEvent(kind, reason)
+        events.setdefault((kind, event.file or reason, event.line), event)
     # The counter lacks branches that depend on data. Their places are known; one may have been met several times.
-    places = sum(event.kind == "graph break" for event in found.values())
+    places = sum(event.kind == "graph break" for event in events.values())
     breaks = max(sum(_dynamo.counters["graph_break"].values()), places)
     graphs = int(_dynamo.counters["stats"].get("unique_graphs", 0))
-    return CompileCounts(graphs, breaks, tuple(found.values()), len(_traced))
+    return CompileCounts(graphs, breaks, tuple(events.values()), len(_traced))
 
 
-def _events() -> Iterator[CompileEvent]:
-    """Yield the graph breaks and recompiles since the last `reset_compiler`."""
+def _events() -> Iterator[tuple[Literal["graph break", "recompile"], str, str | None, int | None]]:
+    """Yield kind, reason, file and line of the graph breaks and recompiles since the last `reset_compiler`."""
     for each in getattr(_dynamo, "graph_break_reasons", ()):
-        frame = next((one for one in reversed(each.user_stack) if not _is_in_torch(one.filename)), None)
-        yield _event("graph break", _kind_of_break(each.reason), frame and (frame.filename, frame.lineno))
+        frames = [frame for frame in each.user_stack if not _is_in_torch(frame.filename)]
+        place = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
+        yield "graph break", _kind_of_break(each.reason), *place
     # After a break in a loop, say, or a suppressed error, Dynamo leaves a whole function alone: the innermost is last.
     for each in reversed(_dynamo.get_compilation_metrics()):
-        file = each.co_filename
-        if each.fail_type is not None and file is not None and not _is_in_torch(file):
+        if each.fail_type is not None and each.co_filename is not None and not _is_in_torch(each.co_filename):
+            reason = f"{_kind_of_break(each.fail_reason or '')}: all of `{each.co_name}` runs eagerly"
             failed = each.fail_user_frame_filename
             is_users = failed and not _is_in_torch(failed)
-            reason = f"{_kind_of_break(each.fail_reason or '')}: all of `{each.co_name}` runs eagerly"
-            at = (failed, each.fail_user_frame_lineno) if is_users else (file, each.co_firstlineno)
-            yield _event("graph break", reason, at)
+            place = (failed, each.fail_user_frame_lineno) if is_users else (each.co_filename, each.co_firstlineno)
+            yield "graph break", reason, *place
     for code, failures in getattr(_dynamo, "guard_failures", {}).items():
         for text in map(str, failures):
             guard = text.partition("  ")[0].partition(": ")[2] or text.partition("\n")[0]
             reason = guard if "mismatch" in guard else f"{guard} no longer holds"
-            named = _FRAME.findall(text)  # else the function that was compiled again
-            yield _event("recompile", reason, named[-1][:2] if named else (code.co_filename, code.co_firstlineno))
-
-
-def _event(kind: Literal["graph break", "recompile"], reason: str, at: tuple[str, Any] | None) -> CompileEvent:
-    if at is None:
-        return CompileEvent(kind, reason)
-    line = source_line(at[0], int(at[1] or 0))
-    return CompileEvent(kind, reason, line.file, line.line, line.code)
+            frames = _frames(text)  # else the function that was compiled again
+            yield "recompile", reason, *(frames[-1][:2] if frames else (code.co_filename, code.co_firstlineno))
 
 
 def _kind_of_break(text: str) -> str:
@@ -131,10 +125,10 @@ def source_line(file: str, number: int) -> SourceLine:
 
 # -- what each generated kernel was made of ---------------------------------------------------------------------------
 
-_traced: dict[str, set[str]] = {}  # the stacks of each graph as this process traced it, by the id of its compilation
+_traced: dict[str, set[Stack]] = {}  # the stacks of each graph as this process traced it, by the id of its compilation
 # By the file that Inductor generated: each graph that runs it, as how many were traced then and the stacks of each kernel,
-# by the handle that stands above its call. None: not certain.
-_generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...] | None]]]] = {}
+# by the handle that stands above its call.
+_generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
 
 
 def stacks_at(file: str, line: int, since: int = 0) -> tuple[Stack, ...] | None:
@@ -144,9 +138,11 @@ def stacks_at(file: str, line: int, since: int = 0) -> tuple[Stack, ...] | None:
     """
     above = next((text for text in linecache.getlines(file)[: line - 1][::-1] if not _BETWEEN.match(text)), "")
     handle = _HANDLE.match(above)
-    graphs = _generated.get(file, ()) if handle else ()
-    own = [stacks for number, stacks in graphs if number > since] or [stacks for _, stacks in graphs]
-    answers = {stacks.get(handle[1]) for stacks in own} if handle else set()
+    if handle is None:
+        return None
+    graphs = _generated.get(file, [])
+    own = [kernels for number, kernels in graphs if number > since] or [kernels for _, kernels in graphs]
+    answers = {kernels.get(handle[1]) for kernels in own}
     return answers.pop() if len(answers) == 1 else None
 
 
@@ -193,7 +189,7 @@ def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *arg
     _wrap(wrappers, CompiledFxGraph, "post_compile", _keep_generated)
     stacks = _traced.setdefault(_compilation(), set())
     graphs = [one for each in graph.modules() if (one := getattr(each, "graph", None)) is not None]
-    stacks.update(text for one in graphs for node in one.nodes for text in _stacks_of(node))
+    stacks.update(_frames(text) for one in graphs for node in one.nodes for text in _stacks_of(node))
     return original(self, graph, *args, **kwargs)
 
 
@@ -216,35 +212,25 @@ def _give_to_seeds(original: Any, self: Any, *args: Any) -> Any:
 
 
 def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Keep the stacks of each kernel of a graph that was compiled, or found in Inductor's cache."""
-    kernels = json.loads(getattr(self, "inductor_provenance_stack_traces_str", None) or "{}")
-    file = getattr(getattr(self.current_callable, "__code__", None), "co_filename", "")
-    texts = {
-        handle: dict.fromkeys(one for each in stacks for one in each.split(_BETWEEN_STACKS) if one.strip())
-        for handle, stacks in kernels.items()
-    }
-    traced = _traced.get(_compilation(), set())
-    is_current = all(text in traced for each in texts.values() for text in each)
-    now = {_frames(text) for text in traced}
-    found = {
-        handle: tuple(map(_frames, each)) if is_current else _relocated(map(_frames, each), now)
-        for handle, each in texts.items()
-    }
-    _generated.setdefault(file, []).append((len(_traced), found))
-    return original(self, *args, **kwargs)
+    """Keep the stacks of each kernel of a graph that was compiled, or found in Inductor's cache.
 
-
-def _relocated(stacks: Iterable[Stack], traced: Iterable[Stack]) -> tuple[Stack, ...] | None:
-    """Return the stacks of a kernel of a cached graph as this process has traced them; None if not one is certain.
-
-    Inductor's cache finds a graph by what it computes. Its stacks may be those of an older file, of another folder, or of
-    another function with the same ops: a stack is looked up by its functions and its code, and must be found exactly once.
+    The cache finds a graph by what it computes. Its stacks may be those of an older file, of another folder, or of another
+    function with the same ops. Unless this process has traced all of them, each is looked up by its functions and its code,
+    and must be found exactly once.
     """
-    by_code: dict[object, list[Stack]] = {}
+    made_of = json.loads(getattr(self, "inductor_provenance_stack_traces_str", None) or "{}")
+    stacks = {handle: [_frames(one) for text in each for one in _apart(text)] for handle, each in made_of.items()}
+    traced = _traced.get(_compilation(), set())
+    key = tuple if traced.issuperset(chain.from_iterable(stacks.values())) else _code_of
+    alike: dict[object, list[Stack]] = {}
     for stack in traced:
-        by_code.setdefault(tuple(frame[2:] for frame in stack), []).append(stack)
-    found = (by_code.get(tuple(frame[2:] for frame in stack), []) for stack in stacks)
-    return tuple(alike[0] for alike in found if len(alike) == 1) or None
+        alike.setdefault(key(stack), []).append(stack)
+    found = {handle: [alike.get(key(stack), []) for stack in each] for handle, each in stacks.items()}
+    kernels = {handle: tuple(one[0] for one in each if len(one) == 1) for handle, each in found.items()}
+    code = getattr(getattr(self, "current_callable", None), "__code__", None)
+    if code is not None:
+        _generated.setdefault(code.co_filename, []).append((len(_traced), kernels))
+    return original(self, *args, **kwargs)
 
 
 def _compilation() -> str:
@@ -255,11 +241,20 @@ def _frames(text: str) -> Stack:
     return tuple((file, int(line), name, code.strip()) for file, line, name, code in _FRAME.findall(text))
 
 
+def _code_of(stack: Stack) -> tuple[tuple[str, ...], ...]:
+    return tuple(frame[2:] for frame in stack)
+
+
 def _stacks_of(node: Any) -> list[str]:
-    return [each for each in (node.meta.get("stack_trace") or "").split(_BETWEEN_STACKS) if each.strip()]
+    return _apart(node.meta.get("stack_trace") or "")
+
+
+def _apart(text: str) -> list[str]:
+    return [each for each in text.split(_BETWEEN_STACKS) if each.strip()]
 
 
 def _joined(nodes: Iterable[Any]) -> str:
+    """Return the stacks of several nodes as one, from which `_apart` takes them."""
     return _BETWEEN_STACKS.join(dict.fromkeys(text for node in nodes for text in _stacks_of(node)))
 
 
@@ -298,10 +293,7 @@ def _is_in_torch(file: str) -> bool:
 
 @contextmanager
 def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
-    """Set torch up for measuring, and restore what that changes for all of the process.
-
-    Inductor's C++ kernels show in the profiler, as its Triton kernels do. Random numbers and a logger are kept as they were.
-    Compiled code of the process is lost all the same (`reset_compiler`).
+    """Set torch up for measuring, and restore its settings and random numbers. Compiled code is lost (`reset_compiler`).
 
     `deterministic`: let Inductor choose launch configurations without timing them. Raises `KernelgaugeError` if this torch
     has no switch for that (it is older than 2.10).
@@ -315,24 +307,20 @@ def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
             expected="torch 2.10 or newer",
             next_command="kernelgauge calibrate   (so that the baseline knows every choice)",
         )
-    settings: dict[str, Any] = {"cpp.enable_kernel_profile": True} | ({"deterministic": True} if deterministic else {})
+    settings: dict[str, Any] = {"cpp.enable_kernel_profile": True}  # C++ kernels show as Triton's do
+    if deterministic:
+        settings["deterministic"] = True
     level = getattr(inductor.trace, "provenance_tracking_level", None)
     if level is not None:  # from the first compile on: a cached graph keeps what it was compiled with
         settings["trace.provenance_tracking_level"] = max(level, _BASIC_PROVENANCE)
     gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    was_disabled = _structured_trace.disabled
+    trace = logging.getLogger("torch.__trace")
+    was_disabled = trace.disabled
+    # It is at DEBUG in any case (torch/_logging/_internal.py), and pytest captures loggers that do not propagate too: one
+    # compile writes thousands of empty lines into every failure report.
+    trace.disabled = was_disabled or "TORCH_TRACE" not in os.environ
     try:
         with torch.random.fork_rng(gpus), inductor.patch(settings), _generated_code_kept():
             yield
     finally:
-        _structured_trace.disabled = was_disabled
-
-
-def silence_structured_trace() -> None:
-    """Keep torch's structured trace out of pytest's log capture, unless it was asked for.
-
-    Its logger is at DEBUG in any case (torch/_logging/_internal.py) and pytest captures loggers that do not propagate
-    too, so one compile writes thousands of empty lines into every failure report.
-    """
-    if "TORCH_TRACE" not in os.environ:
-        _structured_trace.disabled = True
+        trace.disabled = was_disabled

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,12 +16,11 @@ from torch import nn
 
 from ..errors import KernelgaugeError, WorkloadError, WorkloadUnavailable, shown_path
 from ..workload import Workload
-from .compiler import owner_of, silence_structured_trace
+from .compiler import owner_of
 from .device import Device
 
 __all__ = [
     "TORCH_DTYPES",
-    "Arguments",
     "Instance",
     "build",
     "call_duration_us",
@@ -30,6 +29,7 @@ __all__ = [
     "first_call",
     "grad_mode",
     "host_calls",
+    "inputs_of",
     "named_tensors",
     "reporting",
     "total_of",
@@ -48,54 +48,22 @@ _PLACES = 64  # then they come round again: 8 MB more for each would else fill t
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """What a workload is called with."""
-
-    positional: tuple[Any, ...]
-    keywords: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, returned: Any) -> Arguments:
-        """Read what `Workload.inputs` returned. Raises `TypeError` if it is no tuple: a tensor would fall apart into rows."""
-        if not isinstance(returned, (tuple, list)):
-            raise TypeError(f"inputs() returned {type(returned).__name__}, expected a tuple of arguments")
-        match tuple(returned):
-            case (tuple() as positional, dict() as keywords):
-                return cls(positional, keywords)
-            case positional:
-                return cls(positional)
-
-    def map(self, function: Callable[[Any], Any]) -> Arguments:
-        """Return the arguments with `function` applied to each value, in nested tuples, lists and dicts too."""
-        return Arguments(*torch.utils._pytree.tree_map(function, (self.positional, dict(self.keywords))))
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Return every tensor by its name: ``input 0``, ``input 1.0`` within a tuple, ``input mask`` of a keyword."""
-        named = (*named_tensors(self.positional), *named_tensors(self.keywords))
-        return {f"input {name}": tensor for name, tensor in named}
-
-    def call(self, function: Callable[..., Any]) -> Any:
-        return function(*self.positional, **self.keywords)
-
-
-@dataclass(frozen=True)
 class Instance:
     """One replicate of a workload.
 
     Attributes:
         call: runs the workload once; asynchronous on a GPU.
         prepare: what must happen before each call and is not part of it (clearing gradients).
-        module: what `Workload.build` returned, not compiled.
-        arguments: what it is called with, on the device.
-        outputs: runs the module once and returns its output, for numerics.
+        module: what `Workload.build` returned, not compiled; `function`: the same, compiled if it is to be.
+        arguments: what it is called with, on the device: positional and by keyword.
     """
 
     workload: Workload
     call: Callable[[], object]
     prepare: Callable[[], None]
     module: Any
-    arguments: Arguments
-    outputs: Callable[[], Any]
+    function: Callable[..., Any]
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _padding: torch.Tensor  # held so that the addresses stay as they are
 
     def grad_mode(self) -> AbstractContextManager[None]:
@@ -114,7 +82,6 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
     Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if building fails.
     """
     device.check(workload)
-    silence_structured_trace()
     target, dtype = device.torch_device, None if workload.dtype is None else TORCH_DTYPES[workload.dtype]
     with reporting(workload, "building"), _refusing_other_settings(workload):
         device.forget_peak()
@@ -123,15 +90,15 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         torch.manual_seed(seed)
         with target:
             module = workload.build()
-            arguments = Arguments.of(workload.inputs())
-        arguments = arguments.map(lambda value: cast(value, target, dtype))
+            arguments = _arguments(workload.inputs())
+        arguments = torch.utils._pytree.tree_map(lambda value: cast(value, target, dtype), arguments)
         if isinstance(module, nn.Module):
             module = module.to(target) if dtype is None else module.to(target, dtype)
         if not callable(module):
             raise TypeError(f"build() returned {type(module).__name__}, expected something to call")
         function = module if workload.compile is None else torch.compile(module, **workload.compile)
-    positional, keywords = arguments.positional, arguments.keywords
-    leaves = [tensor for tensor in arguments.tensors().values() if tensor.requires_grad]
+    positional, keywords = arguments
+    leaves = [tensor for tensor in inputs_of(arguments).values() if tensor.requires_grad]
 
     def forward_and_backward() -> None:
         torch.autograd.backward(total_of(function(*positional, **keywords)))
@@ -149,10 +116,26 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         call=(lambda: function(*positional, **keywords)) if is_forward else forward_and_backward,
         prepare=(lambda: None) if is_forward else clear_gradients,
         module=module,
+        function=function,
         arguments=arguments,
-        outputs=lambda: arguments.call(function),
         _padding=padding,
     )
+
+
+def _arguments(returned: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Read what `Workload.inputs` returned. Raises `TypeError` if it is no tuple: a tensor would fall apart into rows."""
+    if not isinstance(returned, (tuple, list)):
+        raise TypeError(f"inputs() returned {type(returned).__name__}, expected a tuple of arguments")
+    match tuple(returned):
+        case (tuple() as positional, dict() as keywords):
+            return positional, keywords
+        case positional:
+            return positional, {}
+
+
+def inputs_of(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Return every tensor by its name: ``input 0``, ``input 1.0`` within a tuple, ``input mask`` of a keyword."""
+    return {f"input {name}": tensor for each in arguments for name, tensor in named_tensors(each)}
 
 
 def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
@@ -164,27 +147,27 @@ def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     return value.detach().to(device=device, dtype=wanted).requires_grad_(value.requires_grad)
 
 
-_SETTINGS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
-    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "threads": (torch.get_num_threads, torch.set_num_threads),
-    "float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-}
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+)
 
 
 @contextmanager
 def _refusing_other_settings(workload: Workload) -> Iterator[None]:
     """Refuse a factory that changes a setting of the whole process, and undo it: the other workloads would run otherwise."""
-    before = {name: get() for name, (get, _) in _SETTINGS.items()}
+    before = [get() for get, _ in _SETTINGS]
     try:
         yield
     finally:
-        after = {name: get() for name, (get, _) in _SETTINGS.items()}
-        for name, (_, restore) in _SETTINGS.items():
-            restore(before[name])
+        after = [get() for get, _ in _SETTINGS]
+        for (_, restore), value in zip(_SETTINGS, before, strict=True):
+            restore(value)
     if after != before:
         raise WorkloadError(
             f"{workload.id}: its factory changes torch for all workloads",
-            got=", ".join(f"{name} {before[name]} -> {after[name]}" for name in after if before[name] != after[name]),
+            got=f"default dtype, threads, float32 matmul precision: {before} -> {after}",
             expected="such settings in the suite's conftest.py, for all workloads alike",
         )
 

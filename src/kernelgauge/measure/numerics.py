@@ -16,7 +16,7 @@ from ..errors import KernelgaugeError, WorkloadError
 from ..workload import Dtype, Workload
 from .compiler import reset_compiler, torch_set_up
 from .device import Device
-from .instance import TORCH_DTYPES, Arguments, Instance, build, cast, first_call, named_tensors, reporting, total_of
+from .instance import TORCH_DTYPES, Instance, build, cast, first_call, inputs_of, named_tensors, reporting, total_of
 
 __all__ = ["BOUNDS", "NotComparedError", "RelativeError", "compare_with_float64"]
 
@@ -60,14 +60,11 @@ def compare_with_float64(
     """Run the workload and its reference on the same fresh random input and parameters.
 
     Returns one error for each output tensor, and under a `train` pass for the gradient of each parameter and of each input
-    that asks for one.
-    A workload without a dtype has the bound of the coarsest dtype among its parameters, inputs and results. If the
-    reference fails in float64 (some kernels exist for other dtypes only), a workload in bf16 or fp16 is compared with
-    float32, without TF32.
+    that asks for one. A workload without a dtype has the bound of the coarsest dtype among its parameters, inputs and results.
+    One in 16 bits whose reference fails in float64 is compared with float32, without TF32: some kernels have no float64.
 
     Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its reference fails, and
-    `NotComparedError` if no bound is known, if the result is random or holds no floating-point tensor, if a function takes
-    nothing to compare it by, or if a copy of the module runs in no other dtype.
+    `NotComparedError` if nothing fit to compare it with is found.
     """
     with torch_set_up(deterministic=deterministic):
         reset_compiler()  # else a module of the ninth shape silently runs eager, and is compared with itself
@@ -77,7 +74,7 @@ def compare_with_float64(
 
 
 def _compare(instance: Instance, device: Device) -> list[RelativeError]:
-    workload, module, inputs = instance.workload, instance.module, instance.arguments.tensors()
+    workload, module, inputs = instance.workload, instance.module, inputs_of(instance.arguments)
     takes_floats = any(tensor.is_floating_point() for tensor in inputs.values())
     if workload.reference is None and not isinstance(module, nn.Module) and not takes_floats:
         raise NotComparedError(
@@ -90,7 +87,7 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
         instance.prepare()
         with reporting(workload, "running"):
             _restore(inputs, originals)
-            return _results(module, instance.arguments, instance.outputs, workload)
+            return _results(workload, module, instance.function, instance.arguments)
 
     first_call(instance)
     with _reporting_reference(workload, "building"):
@@ -143,7 +140,7 @@ def _bound(instance: Instance, results: Mapping[str, torch.Tensor]) -> float:
     if workload.dtype is not None:
         return BOUNDS[workload.dtype]
     parameters = module.parameters() if isinstance(module, nn.Module) else ()
-    tensors = (*parameters, *instance.arguments.tensors().values(), *results.values())
+    tensors = (*parameters, *inputs_of(instance.arguments).values(), *results.values())
     dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()} - {torch.float64}
     bounds = {TORCH_DTYPES[name]: bound for name, bound in BOUNDS.items()}
     unknown = sorted(str(dtype) for dtype in dtypes if dtype not in bounds)
@@ -210,12 +207,12 @@ def _results_in(dtype: torch.dtype, instance: Instance, reference: Any) -> dict[
         # Floating-point tensors alone: `Module.to` would cast complex ones as well, and lose their imaginary part.
         reference = reference.double() if dtype == torch.float64 else reference.float()
         reference.zero_grad()
-    arguments = instance.arguments.map(own)
-    return _results(reference, arguments, lambda: arguments.call(reference), instance.workload)
+    return _results(instance.workload, reference, reference, torch.utils._pytree.tree_map(own, instance.arguments))
 
 
-def _results(module: Any, arguments: Arguments, run: Callable[[], Any], workload: Workload) -> dict[str, torch.Tensor]:
-    output = run()
+def _results(workload: Workload, module: Any, function: Callable[..., Any], arguments: Any) -> dict[str, torch.Tensor]:
+    positional, keywords = arguments
+    output = function(*positional, **keywords)
     tensors = [tensor for _, tensor in named_tensors(output)]
     # Copies, because the next call may write to the same memory: a CUDA graph does, and a kernel that works in place.
     results = {
@@ -224,7 +221,7 @@ def _results(module: Any, arguments: Arguments, run: Callable[[], Any], workload
     if workload.pass_ == "train":
         torch.autograd.backward(total_of(output))
         parameters = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
-        for name, leaf in {**parameters, **arguments.tensors()}.items():
+        for name, leaf in {**parameters, **inputs_of(arguments)}.items():
             if leaf.grad is not None:
                 results[f"{_GRADIENT}{name}"] = leaf.grad.detach()
     return results

@@ -16,10 +16,10 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import compress, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,7 @@ from .profile import ProfilerSession
 
 __all__ = ["Modules", "Origins", "origins_of"]
 
-_RESUMED = re.compile(
-    r"^torch_dynamo_resume_in_(\w+)_at_\d+$"
-)  # what Dynamo calls the rest of a function after a break
+_RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
 _STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _MOST_LINES = 8  # of a fusion: more are not read
 
@@ -115,17 +113,19 @@ def _profile(
 def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int | None] | None:
     """Return for each launch of the structure the id of its op in this call; None if the call launches something else.
 
-    A replayed CUDA graph holds what this call launches. The copies of its inputs come before it, and have no op here. Name,
-    grid and block are what a launch has of its identity in a graph too.
+    A replayed CUDA graph holds what this call launches. The copies of its inputs come before it, and have no op here.
     """
     there, launches = structure.executions[-1], structure.windows[-1].launches
     is_here = [not structure.replays_graphs or launches[place].call.is_graph_launch for place in range(len(there))]
-    expected, found = (
-        [(each.identity.name, each.identity.grid, each.identity.block) for each in executions]
-        for executions in ([each for each, is_in in zip(there, is_here, strict=True) if is_in], here)
-    )
+    if list(map(_looks, compress(there, is_here))) != list(map(_looks, here)):
+        return None
     ids = iter([each.external_id for each in here])
-    return [next(ids) if is_in else None for is_in in is_here] if expected == found else None
+    return [next(ids) if is_in else None for is_in in is_here]
+
+
+def _looks(execution: Execution) -> object:
+    """Return what a launch has of its identity in a CUDA graph too."""
+    return execution.identity.name, execution.identity.grid, execution.identity.block
 
 
 # -- the tree of events: where each op was called ------------------------------------------------------------------------
@@ -220,8 +220,7 @@ class _Places:
         if owner == "kernelgauge":  # the frames around it are those of the tests
             return _Place(library=source_line(file, number))
         if owner == "user":  # an operator in it has no frame, and its line is not the caller's
-            name = _RESUMED.sub(r"\1", callsite.function_name)
-            at = SourceLine(shown_path(file), number, f"in {name}")
+            at = SourceLine(shown_path(file), number, _RESUMED.sub(r"in \1", f"in {callsite.function_name}"))
             return replace(place, at=at, generated=None, function=(file, number))
         return place
 
@@ -294,20 +293,21 @@ class Modules:
     def __init__(self, module: Any, since: int = 0) -> None:
         self.since = since
         parts = _parts(module)
-        owner = parts.get("")
-        self.root = type(getattr(owner, "_orig_mod", owner)).__name__ if owner is not None else ""
-        self.names: dict[int, str] = {}
-        modules: dict[int, nn.Module] = {}
-        for name, each in _named_modules(parts):
-            known = self.names.get(id(each))  # a module that is used twice has both names
-            self.names[id(each)] = name if known in (None, name) else f"{known} = {name}"
-            modules[id(each)] = each
+        whole = parts.get("")
+        self.root = type(getattr(whole, "_orig_mod", whole)).__name__ if whole is not None else ""
+        found: dict[nn.Module, list[str]] = {}
+        for prefix, part in parts.items():
+            for path, each in part.named_modules(prefix=prefix, remove_duplicate=False):
+                # Without the parts that torch.compile adds.
+                found.setdefault(each, []).append(".".join(name for name in path.split(".") if name != "_orig_mod"))
+        # A module that is used twice has both names.
+        self.names = {id(each): " = ".join(dict.fromkeys(paths)) for each, paths in found.items()}
         self._forwards: list[tuple[str, range, str]] = []  # file, lines, path
-        for key, each in modules.items():
+        for each in found:
             code = getattr(inspect.unwrap(type(each).forward), "__code__", None)
             if code is not None:
                 last = max((line for *_, line in code.co_lines() if line is not None), default=code.co_firstlineno)
-                self._forwards.append((code.co_filename, range(code.co_firstlineno, last + 1), self.names[key]))
+                self._forwards.append((code.co_filename, range(code.co_firstlineno, last + 1), self.names[id(each)]))
 
     def around(self, stacks: Iterable[Stack]) -> str:
         """Return the path of the innermost module around all of these, by its ``forward``; empty if there is none.
@@ -317,7 +317,8 @@ class Modules:
         found: list[list[str]] = []
         for stack in stacks:
             # A line that calls a module of torch belongs to the module around: which of its layers it calls is not known.
-            for file, line, *_ in sorted(stack, key=lambda frame: owner_of(frame[0]) != "module of torch")[::-1]:
+            frames = [frame for frame in stack if owner_of(frame[0]) != "module of torch"] or stack
+            for file, line, *_ in reversed(frames):
                 paths = [path for of, lines, path in self._forwards if line in lines and file in (of, shown_path(of))]
                 if paths:
                     found.append(common_path(paths).split("."))
@@ -328,30 +329,21 @@ class Modules:
     def located(self, events: Iterable[CompileEvent]) -> tuple[CompileEvent, ...]:
         """Return events of the compiler with the module that their line belongs to."""
         return tuple(
-            msgspec.structs.replace(each, module=self.around([((each.file, each.line, "", each.code),)]))
-            if each.file
-            else each
+            msgspec.structs.replace(each, module=self.around([((each.file or "", each.line, "", each.code),)]))
             for each in events
         )
 
 
-def _parts(owner: Any) -> dict[str, Any]:
-    """Return what may hold the modules of a workload, by name; of a lambda that is the variables around it."""
+def _parts(owner: Any) -> dict[str, nn.Module]:
+    """Return the modules of a workload by name: itself, or those of its object; of a lambda those among the variables around it."""
     if isinstance(owner, nn.Module):
         return {"": owner}
     if isinstance(owner, functools.partial):
         return _parts(owner.func)
     if inspect.ismethod(owner):
         return _parts(owner.__self__)
+    parts = getattr(owner, "__dict__", {})
     if inspect.isfunction(owner):
         with suppress(ValueError):  # a variable that is not set yet
-            return dict(inspect.getclosurevars(owner).nonlocals)
-    return getattr(owner, "__dict__", {})
-
-
-def _named_modules(parts: dict[str, Any]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield each module with each of its paths, without the parts that torch.compile adds to them."""
-    for prefix, part in parts.items():
-        if isinstance(part, nn.Module):
-            for path, each in part.named_modules(prefix=prefix, remove_duplicate=False):
-                yield ".".join(name for name in path.split(".") if name != "_orig_mod"), each
+            parts = inspect.getclosurevars(owner).nonlocals
+    return {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
