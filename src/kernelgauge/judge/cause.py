@@ -167,7 +167,7 @@ def kernel_causes(
             _group_of(other, stretch).add(stretch.before, stretch.after)
     changed, rest = _changed_pairs(paired, sum(abs(group.delta_us) for group in other), is_timed=is_timed)
     causes = [Cause(_other_launches(group), group.origins, code, group.delta_us) for group in other]
-    causes += [Cause(text, group.origins, delta_us=group.delta_us) for text, group in changed.items()]
+    causes += [Cause(text, group.origins, code, group.delta_us) for text, group in changed.items()]
     if not is_timed:
         causes = [replace(cause, delta_us=None) for cause in causes]
     return causes, _rest(rest)
@@ -208,8 +208,8 @@ def _other_launches(group: _Group) -> str:
         sorted({dtype for each in side if (dtype := each.identity.decoded.dtype)})
         for side in (group.before, group.after)
     ]
-    if len(dtypes[0]) == len(dtypes[1]) == 1 and dtypes[0] != dtypes[1]:
-        head += f", in {dtypes[1][0]} instead of {dtypes[0][0]}"
+    if all(dtypes) and dtypes[0] != dtypes[1]:
+        head += f", in {' and '.join(dtypes[1])} instead of {' and '.join(dtypes[0])}"
     named = group.after or group.before
     first = _names(named, _HEAD_WIDTH - len(f"{head}: "))
     is_cut = (
@@ -261,6 +261,8 @@ def _what_changed(change: KernelChange[_Launch], *, is_timed: bool) -> str:
     assert change.after is not None
     before, after = change.before.identity, change.after.identity
     configuration, source = configuration_change(before, after), _other_source(before, after)
+    if is_timed and source and _is_dynamic(change.after) and not _is_dynamic(change.before):
+        return f"Inductor compiled for dynamic shapes\n{after.shown}: other source ({source})"
     if is_timed and was_autotuned(before, after):
         return f"Inductor's autotuner chose another launch configuration\n{after.shown}: {configuration}"
     if configuration and (is_timed or not after.is_inductors):
@@ -268,6 +270,10 @@ def _what_changed(change: KernelChange[_Launch], *, is_timed: bool) -> str:
     if is_timed and source:
         return _headed("the same name, other source: ", change.after, source)
     return ""
+
+
+def _is_dynamic(launch: _Launch) -> bool:
+    return launch.origin is not None and launch.origin.is_dynamic
 
 
 def _other_source(before: KernelIdentity, after: KernelIdentity) -> str:

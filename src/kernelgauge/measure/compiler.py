@@ -44,6 +44,7 @@ _BETWEEN = re.compile(r"\s*(#(?! \[Prov)|stream|\w+numel = )")  # what Inductor 
 # Of a stack as torch.compile writes it; of what `exec` was given there is no code.
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
 _dynamo: Any = torch._dynamo.utils  # where it keeps what it compiled
+_compile_id = torch._guards.CompileContext.current_compile_id
 Stack = tuple[tuple[str, int, str, str], ...]  # file, line, function and code of each frame, outermost first
 
 
@@ -125,7 +126,9 @@ def source_line(file: str, number: int) -> SourceLine:
 
 # -- what each generated kernel was made of ---------------------------------------------------------------------------
 
-_traced: dict[str, set[Stack]] = {}  # the stacks of each graph as this process traced it, by the id of its compilation
+_traced: dict[
+    object, set[Stack]
+] = {}  # the stacks of each graph as this process traced it, by the id of its compilation
 # By the file that Inductor generated: each graph that runs it, as how many were traced then and the stacks of each kernel,
 # by the handle that stands above its call.
 _generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
@@ -187,9 +190,11 @@ def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *arg
     _wrap(wrappers, ReplacementPatternEntry, "replace_with_graph", _keep_replaced)
     _wrap(wrappers, GraphLowering, "run", _give_to_seeds)
     _wrap(wrappers, CompiledFxGraph, "post_compile", _keep_generated)
-    stacks = _traced.setdefault(_compilation(), set())
+    stacks = _traced.setdefault(_compile_id(), set())
     graphs = [one for each in graph.modules() if (one := getattr(each, "graph", None)) is not None]
-    stacks.update(_frames(text) for one in graphs for node in one.nodes for text in _stacks_of(node))
+    stacks.update(
+        _frames(text) for one in graphs for node in one.nodes for text in _apart(node.meta.get("stack_trace"))
+    )
     return original(self, graph, *args, **kwargs)
 
 
@@ -206,7 +211,7 @@ def _keep_replaced(original: Any, match: Any, graph: Any, *args: Any, **kwargs: 
 def _give_to_seeds(original: Any, self: Any, *args: Any) -> Any:
     """Give the seeds of random numbers the stacks of their users, for which Inductor adds them."""
     for node in reversed(self.module.graph.nodes):
-        if not _stacks_of(node) and not node.all_input_nodes:
+        if not _apart(node.meta.get("stack_trace")) and not node.all_input_nodes:
             node.meta["stack_trace"] = _joined(sorted(node.users))
     return original(self, *args)
 
@@ -220,8 +225,12 @@ def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """
     made_of = json.loads(getattr(self, "inductor_provenance_stack_traces_str", None) or "{}")
     stacks = {handle: [_frames(one) for text in each for one in _apart(text)] for handle, each in made_of.items()}
-    traced = _traced.get(_compilation(), set())
-    key = tuple if traced.issuperset(chain.from_iterable(stacks.values())) else _code_of
+    traced = _traced.get(_compile_id(), set())
+    first = 0 if traced.issuperset(chain.from_iterable(stacks.values())) else 2
+
+    def key(stack: Stack) -> object:
+        return tuple(frame[first:] for frame in stack)
+
     alike: dict[object, list[Stack]] = {}
     for stack in traced:
         alike.setdefault(key(stack), []).append(stack)
@@ -233,29 +242,17 @@ def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     return original(self, *args, **kwargs)
 
 
-def _compilation() -> str:
-    return str(torch._guards.CompileContext.current_compile_id())
-
-
 def _frames(text: str) -> Stack:
     return tuple((file, int(line), name, code.strip()) for file, line, name, code in _FRAME.findall(text))
 
 
-def _code_of(stack: Stack) -> tuple[tuple[str, ...], ...]:
-    return tuple(frame[2:] for frame in stack)
-
-
-def _stacks_of(node: Any) -> list[str]:
-    return _apart(node.meta.get("stack_trace") or "")
-
-
-def _apart(text: str) -> list[str]:
-    return [each for each in text.split(_BETWEEN_STACKS) if each.strip()]
+def _apart(text: str | None) -> list[str]:
+    return [each for each in (text or "").split(_BETWEEN_STACKS) if each.strip()]
 
 
 def _joined(nodes: Iterable[Any]) -> str:
     """Return the stacks of several nodes as one, from which `_apart` takes them."""
-    return _BETWEEN_STACKS.join(dict.fromkeys(text for node in nodes for text in _stacks_of(node)))
+    return _BETWEEN_STACKS.join(dict.fromkeys(text for node in nodes for text in _apart(node.meta.get("stack_trace"))))
 
 
 # -- whose code a file is ---------------------------------------------------------------------------------------------------

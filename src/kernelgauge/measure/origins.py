@@ -194,7 +194,9 @@ class _Places:
                 return None
             lines = dict.fromkeys(line for stack in stacks if (line := _innermost(stack)) is not None)
             if lines:  # else it is a function of torch that is compiled: its caller asked for it
-                return Origin(self._modules.around(stacks), tuple(lines)[:_MOST_LINES], place.node is not None)
+                is_dynamic = "numel" in linecache.getline(*place.generated)  # by name, instead of a number
+                module = self._modules.around(stacks)
+                return Origin(module, tuple(lines)[:_MOST_LINES], place.node is not None, is_dynamic)
         asked = self._forward.get(place.node, _Place())
         line = place.at or asked.at or place.library or asked.library
         # Checkpointing calls a function again, for a node of whatever comes after it: its module is that of the first time.
