@@ -108,8 +108,8 @@ def _events() -> Iterator[tuple[Literal["graph break", "recompile"], str, str | 
         for text in map(str, failures):
             guard = text.partition("  ")[0].partition(": ")[2] or text.partition("\n")[0]
             reason = guard if "mismatch" in guard else f"{guard} no longer holds"
-            frames = _frames(text)  # else the function that was compiled again
-            yield "recompile", reason, *(frames[-1][:2] if frames else (code.co_filename, code.co_firstlineno))
+            named = _frames(text)  # else the function that was compiled again
+            yield "recompile", reason, *(named[-1][:2] if named else (code.co_filename, code.co_firstlineno))
 
 
 def _kind_of_break(text: str) -> str:
@@ -310,7 +310,8 @@ def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
     level = getattr(inductor.trace, "provenance_tracking_level", None)
     if level is not None:  # from the first compile on: a cached graph keeps what it was compiled with
         settings["trace.provenance_tracking_level"] = max(level, _BASIC_PROVENANCE)
-    gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    cuda: Any = torch.cuda
+    gpus = [cuda.current_device()] if cuda.is_initialized() else []
     trace = logging.getLogger("torch.__trace")
     was_disabled = trace.disabled
     # It is at DEBUG in any case (torch/_logging/_internal.py), and pytest captures loggers that do not propagate too: one

@@ -286,8 +286,8 @@ def call_duration_us(device: Device, instance: Instance) -> float:
 def host_calls(device: Device, instance: Instance, iterations: int) -> tuple[list[float], list[float]]:
     """Every dispatch and every control, in microseconds.
 
-    Waits first while the control says that the host is slow, as long as there is patience. After each call comes the
-    control: the host changes speed within milliseconds, and only what is interleaved sees the same host.
+    Waits first while the host is slow (`HostSpeed.wait_until_fast`). After each call comes the control: the host changes its
+    speed within milliseconds.
     """
     device.host.wait_until_fast()
     dispatches: list[float] = []

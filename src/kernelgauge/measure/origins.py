@@ -1,8 +1,7 @@
 """Where kernels come from: the module and the lines of the user's code, for each launch of one call.
 
-One more call is profiled, with Python's stack, and its times are not used. A device record leads to its op by an id; the op
-stands below the Python frames that called it; a frame tells the line. What leads nowhere has no origin: a wrong line is
-worse than none.
+One more call is profiled, untimed, with Python's stack. A device record leads to its op by an id, and the op stands below the
+Python frames that called it. What leads nowhere has no origin: a wrong line is worse than none.
 
 Private names of torch, checked on 2.11 and 2.13: `experimental_event_tree`, `_prefix_regex`, `triton.force_cudagraphs_warmup`.
 """
@@ -54,11 +53,7 @@ class Origins:
 
 
 def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession, device: Device) -> Origins:
-    """Profile one more call and return where its launches come from.
-
-    Args:
-        structure: what a call launches. If this one launches anything else, nothing is known.
-    """
+    """Profile one more call and return where its launches come from: nothing if it launches other ones than `structure`."""
     if sys.version_info >= (3, 13) and tuple(map(int, torch.__version__.split(".")[:2])) < _STACKS_ON_PYTHON_3_13:
         return Origins()
     there = structure.windows[-1]
@@ -68,9 +63,8 @@ def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession,
         session, window = _profile(instance, device, mode, replays_graphs=structure.replays_graphs)
         ids = _matched(structure, device.executions(window))
         if ids is not None:
-            with suppress(
-                AttributeError, ImportError, TypeError
-            ):  # private names of torch: another version may lack them
+            # Private names of torch: another version may lack them.
+            with suppress(AttributeError, ImportError, TypeError):
                 places = _Places(session, modules)
                 return Origins(
                     kernels=tuple(places.origin(places.ops.get(each)) for each in ids),
@@ -124,8 +118,8 @@ def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int 
 
 
 def _looks(execution: Execution) -> object:
-    """Return what a launch has of its identity in a CUDA graph too."""
-    return execution.identity.name, execution.identity.grid, execution.identity.block
+    identity = execution.identity  # in a CUDA graph, a launch has no more of it
+    return identity.name, identity.grid, identity.block
 
 
 # -- the tree of events: where each op was called ------------------------------------------------------------------------
@@ -314,7 +308,7 @@ class Modules:
     def around(self, stacks: Iterable[Stack]) -> str:
         """Return the path of the innermost module around all of these, by its ``forward``; empty if there is none.
 
-        Of layers that share the code it is not known which one: ``layers.*.mlp``.
+        Layers that share the code have one path: ``layers.*.mlp``.
         """
         found: list[list[str]] = []
         for stack in stacks:
