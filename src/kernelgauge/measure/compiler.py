@@ -27,6 +27,7 @@ from ..run import CompileEvent, SourceLine
 
 __all__ = [
     "CompileCounts",
+    "Owner",
     "Stack",
     "compile_counts",
     "owner_of",

@@ -16,7 +16,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import compress, takewhile
 from pathlib import Path
@@ -31,7 +31,7 @@ from torch.profiler import profile, record_function
 from ..errors import shown_path
 from ..run import CompileEvent, Origin, SourceLine, common_path
 from ..trace import REGION, Window, parse
-from .compiler import Stack, owner_of, source_line, stacks_at
+from .compiler import Owner, Stack, owner_of, source_line, stacks_at
 from .device import Device, Execution
 from .instance import Instance
 from .profile import ProfilerSession
@@ -41,6 +41,7 @@ __all__ = ["Modules", "Origins", "origins_of"]
 _RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
 _STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _MOST_LINES = 8  # of a fusion: more are not read
+_Calls = Sequence[tuple[str, "int | None"]]  # what each is, and the id of its op
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession,
     # The mode that tells the line of an operator (``a * b``, which is no call in Python) would have Dynamo compile again.
     is_compiled = instance.workload.compile is not None or structure.runs_compiled_code
     for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
-        session, window = _profile(instance, device, mode, replays_graphs=structure.replays_graphs)
+        session, window = _profile(instance, structure, device, mode)
         ids = _matched(structure, device.executions(window))
         if ids is not None:
             # Private names of torch: another version may lack them.
@@ -81,14 +82,12 @@ class _Forwarding(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _profile(
-    instance: Instance, device: Device, mode: AbstractContextManager[Any], *, replays_graphs: bool
-) -> tuple[Any, Window]:
+def _profile(instance: Instance, structure: ProfilerSession, device: Device, mode: Any) -> tuple[Any, Window]:
     """Profile one call; return the profiler's session and the window of the call."""
     import torch._inductor.config as inductor
 
     with ExitStack() as stack:
-        if replays_graphs:  # a replay has no ops: run what the graph was recorded of
+        if structure.replays_graphs:  # a replay has no ops: run what the graph was recorded of
             stack.enter_context(inductor.patch({"triton.force_cudagraphs_warmup": True}))
         instance.prepare()
         device.synchronize()
@@ -166,12 +165,7 @@ class _Places:
                 place = self._dispatched(event, extra, place)
             waiting += [(child, place) for child in reversed(event.children)]
 
-    def of_calls(
-        self,
-        here: Sequence[tuple[str, int | None]],
-        there: Sequence[tuple[str, int | None]],
-        waits: Sequence[_Place] = (),
-    ) -> tuple[Origin | None, ...]:
+    def of_calls(self, here: _Calls, there: _Calls, waits: Sequence[_Place] = ()) -> tuple[Origin | None, ...]:
         """Return the origins of calls on the host; `waits`: of those that no op makes, if they are as many."""
         if [text for text, _ in here] != [text for text, _ in there]:
             return (None,) * len(there)
@@ -209,10 +203,9 @@ class _Places:
         if extra.module is not None:
             module = self._modules.names.get(extra.module.self_ptr, place.module)
             place = replace(place, module=module, function=None)
-        file, number = self._files.full(callsite.file_name), callsite.line_number
-        if file is None or callsite.function_name == _Forwarding.__torch_function__.__name__:
+        if callsite.function_name == _Forwarding.__torch_function__.__name__:
             return place
-        owner = owner_of(file)
+        (file, owner), number = self._files[callsite.file_name], callsite.line_number
         if owner == "kernelgauge":  # the frames around it are those of the tests
             return _Place(library=source_line(file, number))
         if owner == "user":  # an operator in it has no frame, and its line is not the caller's
@@ -221,14 +214,13 @@ class _Places:
         return place
 
     def _at(self, place: _Place, name: str, number: int) -> _Place:
-        file = self._files.full(name)
-        owner = owner_of(file) if file is not None else "other"
-        if file is None or owner in ("kernelgauge", "other"):
-            return place
+        file, owner = self._files[name]
         if owner == "generated":
             return replace(place, generated=(file, number))
-        line = source_line(file, number)
-        return replace(place, at=line, generated=None) if owner == "user" else replace(place, library=line)
+        if owner == "user":
+            return replace(place, at=source_line(file, number), generated=None)
+        is_named = owner in ("library", "module of torch")
+        return replace(place, library=source_line(file, number)) if is_named else place
 
     def _dispatched(self, event: Any, extra: Any, place: _Place) -> _Place:
         number = extra.sequence_number
@@ -255,26 +247,25 @@ def _innermost(stack: Stack) -> SourceLine | None:
     return None
 
 
-class _Files:
-    """Files by the names that the profiler gives them, which lack the folders of `sys.path`."""
+class _Files(dict[str, tuple[str, Owner]]):
+    """Paths and owners of files by the names that the profiler gives them, which lack the folders of `sys.path`."""
 
     def __init__(self) -> None:
         from torch.profiler.python_tracer import _prefix_regex
 
-        self._prefixes = _prefix_regex()
-        self._full: dict[str, str | None] = {}
+        self._prefixes = ("", *_prefix_regex())
+        self._loaded: dict[str, set[str]] = {}
         for file in {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}:
-            short = next((file.removeprefix(prefix) for prefix in self._prefixes if file.startswith(prefix)), file)
-            self._full[short] = None if short in self._full else file
+            short = next((file.removeprefix(prefix) for prefix in self._prefixes[1:] if file.startswith(prefix)), file)
+            self._loaded.setdefault(short, set()).add(file)
 
-    def full(self, name: str) -> str | None:
-        """Return the path of a file, or the name of a notebook's cell; None if there is none, or several of that name."""
-        if name not in self._full:
-            found = {path for prefix in ("", *self._prefixes) if os.path.isfile(path := f"{prefix}{name}")}
-            if name.startswith("<") or name in linecache.cache:  # IPython puts its cells there
-                found.add(name)
-            self._full[name] = found.pop() if len(found) == 1 else None
-        return self._full[name]
+    def __missing__(self, name: str) -> tuple[str, Owner]:
+        found = self._loaded.get(name) or {each + name for each in self._prefixes if os.path.isfile(each + name)}
+        if not found and (name.startswith("<") or name in linecache.cache):  # IPython puts its cells there
+            found = {name}
+        file = next(iter(found)) if len(found) == 1 else None  # several have that name
+        self[name] = ("", "other") if file is None else (file, owner_of(file))
+        return self[name]
 
 
 # -- modules ---------------------------------------------------------------------------------------------------------------
