@@ -123,7 +123,7 @@ def test_cuda_error_in_mid_suite_makes_the_rest_invalid(tmp_path: Path) -> None:
 def read_us(device: CudaDevice, read: Callable[[], object], *, prepare: Callable[[], object], flush: bool) -> float:
     """The median time of a kernel that reads memory, as a session of kernelgauge times it."""
     workload = Workload("read", "probe", lambda: None, tuple, dtype="fp16")
-    instance = Instance(workload, read, lambda: (prepare(), None)[1], None, (), read, torch.empty(0))
+    instance = Instance(workload, read, lambda: (prepare(), None)[1], None, read, ((), {}), torch.empty(0))
     with patch.object(device, "flush_cache", device.flush_cache if flush else lambda: None):
         session = profile_session(device, instance, iterations=10, warmup=10)
     return median(sum(each.duration_us for each in executions) for executions in session.executions)

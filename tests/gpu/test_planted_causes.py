@@ -59,6 +59,7 @@ def test_kernels_of_dynamic_shapes_have_lines(ran: tuple[str, Results]) -> None:
     assert run is not None
     assert run.origins
     assert None not in run.origins
+    assert any(each.is_dynamic for each in run.origins if each is not None)
 
 
 def test_failures_are_short(ran: tuple[str, Results]) -> None:

@@ -108,7 +108,8 @@ def test_code_of_forward_and_backward_is_one_line() -> None:
     assert reasons(verdict, "code") == ["mlp (forward and backward)  model.py:7  h * s"]
 
 
-def test_of_a_fusion_the_lines_that_are_new_are_shown() -> None:
+@pytest.mark.parametrize("name", ["triton_poi_fused_clone_mul_0", "triton_poi_fused_mul_0"])
+def test_of_a_fusion_the_lines_that_are_new_are_shown(name: str) -> None:
     old = Origin("mlp", (SourceLine("model.py", 8, "silu(g) * u"), SourceLine("model.py", 6, "g = gate(x)")))
     # Lines move, and that is no change: the code tells.
     new = Origin(
@@ -120,11 +121,31 @@ def test_of_a_fusion_the_lines_that_are_new_are_shown() -> None:
     )
     verdict = judged(
         [launched("triton_poi_fused_mul_0", 9.0)],
-        [launched("triton_poi_fused_clone_mul_0", 12.0)],
+        [launched(name, 12.0)],
         [old],
         origins=(new,),
     )
     assert reasons(verdict, "code") == ["mlp  model.py:7  u.contiguous()"]
+
+
+def test_dynamic_shapes_are_the_cause_of_another_configuration() -> None:
+    old = origin(8, "gelu(g) * u")
+    new = Origin(old.module, old.lines, is_dynamic=True)
+    after = fused(55.4, xblock=512, source=OTHER_SOURCE)
+    causes = [reasons(judged([fused(38.1)], [after], [each], origins=(new,)), "cause")[0] for each in (old, new)]
+    assert causes[0] == f"Inductor compiled for dynamic shapes (+17.3 us)\n{FUSED}: other source ({SOURCES})"
+    assert causes[1].startswith("another launch configuration")  # they were dynamic before
+
+
+def test_cast_has_the_dtypes_of_both_sides() -> None:
+    norm = launched("void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, true>(int)", 5.0)
+    pointwise = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 2ul> >(int)"
+    parts = [
+        launched(pointwise.format(function), 4.0)
+        for function in ("rsqrt_kernel_cuda(int)::{lambda(float)#1}", "CUDAFunctor_add<c10::BFloat16>")
+    ]
+    cause = reasons(judged([GATE, norm], [GATE, *parts]), "cause")[0].replace("\n", " ")
+    assert cause.startswith("2 kernels instead of 1, in bf16 and fp32 instead of bf16 (+3.0 us)")
 
 
 def test_code_of_a_kernel_that_is_gone_is_that_of_the_baseline() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config as inductor
 
 from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CpuDevice
@@ -21,24 +20,16 @@ from tests.measure.conftest import QUICK, measured, tiny
 LOGGER = logging.getLogger("torch.__trace")
 
 
-@pytest.fixture
-def config(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Return an Inductor configuration, in place of torch's own."""
-    fake = SimpleNamespace(cpp=SimpleNamespace(enable_kernel_profile=False), deterministic=False)
-    monkeypatch.setattr(torch._inductor, "config", fake)
-    monkeypatch.setitem(sys.modules, "torch._inductor.config", fake)
-    return fake
-
-
 @pytest.mark.parametrize("initialized", [True, False])
 def test_torch_set_up_restores_numbers_of_the_gpu(monkeypatch: pytest.MonkeyPatch, initialized: bool) -> None:
-    restored: list[str] = []
+    restored: list[object] = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialized)
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: "state")
-    monkeypatch.setattr(torch.cuda, "set_rng_state", restored.append)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda gpu: f"state of {gpu}")
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, gpu: restored.append((state, gpu)))
     with pytest.raises(ZeroDivisionError), torch_set_up():
         raise ZeroDivisionError
-    assert restored == (["state"] if initialized else [])
+    assert restored == ([("state of 1", 1)] if initialized else [])
 
 
 def measure(device: CpuDevice, workload: Any) -> None:
@@ -54,14 +45,12 @@ def compare(device: CpuDevice, workload: Any) -> None:
 
 
 @pytest.mark.parametrize("do", [measure, time_latency, compare])
-def test_everything_measures_in_torch_set_up(
-    cpu: CpuDevice, config: SimpleNamespace, do: Callable[[CpuDevice, Any], None]
-) -> None:
+def test_everything_measures_in_torch_set_up(cpu: CpuDevice, do: Callable[[CpuDevice, Any], None]) -> None:
     seen: set[tuple[bool, bool]] = set()
 
     def build() -> Any:
         def run(x: torch.Tensor) -> torch.Tensor:
-            seen.add((config.deterministic, config.cpp.enable_kernel_profile))
+            seen.add((inductor.deterministic, inductor.cpp.enable_kernel_profile))
             return x * 2
 
         return run
@@ -70,7 +59,7 @@ def test_everything_measures_in_torch_set_up(
     do(cpu, tiny(build=build))
     assert seen == {(True, True)}
     assert torch.equal(torch.get_rng_state(), numbers)
-    assert (config.deterministic, config.cpp.enable_kernel_profile) == (False, False)
+    assert (inductor.deterministic, inductor.cpp.enable_kernel_profile) == (False, False)
 
 
 @pytest.mark.parametrize(("asked", "is_silent"), [(None, True), ("folder", False)])

@@ -22,10 +22,10 @@ from torch.overrides import _get_current_function_mode
 from torch.utils.checkpoint import checkpoint
 
 from kernelgauge.errors import shown_path
-from kernelgauge.measure.compiler import compile_counts, owner_of, torch_set_up
+from kernelgauge.measure.compiler import _generated, compile_counts, owner_of, stacks_at, torch_set_up
 from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.instance import build
-from kernelgauge.measure.origins import Modules, _Generated, _handle_above, _Places
+from kernelgauge.measure.origins import Modules, _Places
 from kernelgauge.measure.subject import prepare
 from kernelgauge.run import Origin, Run, SourceLine, common_path
 from tests.measure.conftest import measured, tiny
@@ -126,7 +126,11 @@ def no_cache() -> Iterator[None]:
 @pytest.mark.usefixtures("no_cache")
 @pytest.mark.parametrize("pass_", ["forward", "train"])
 def test_compiled_kernel_has_the_lines_that_were_fused(cpu: CpuDevice, pass_: str) -> None:
-    found = places(ran(cpu, Net, compile={}, pass_=pass_))
+    run = ran(cpu, Net, compile={}, pass_=pass_)
+    marked = [origin.is_backward for origin in run.origins if origin is not None]
+    assert marked == sorted(marked)
+    assert marked.count(True) > (4 if pass_ == "train" else -1)
+    found = places(run)
     fused = [each for each in found if "silu" in each[0] and "backward" not in each[0]]
     assert fused
     for _, module, code in fused:
@@ -310,14 +314,6 @@ def test_what_checkpointing_runs_again_has_its_module(cpu: CpuDevice) -> None:
     assert [(origin.module, origin.is_backward) for origin in again] == [("0", False), ("0", True)]
 
 
-@pytest.mark.usefixtures("no_cache")
-def test_compiled_backward_pass_is_marked(cpu: CpuDevice) -> None:
-    run = ran(cpu, Gated, compile={}, pass_="train")
-    marked = [origin.is_backward for origin in run.origins if origin is not None]
-    assert marked == sorted(marked)
-    assert marked.count(True) > 4
-
-
 def test_number_of_a_node_belongs_to_its_thread() -> None:
     """Checkpointing runs forward ops in the thread of the backward pass, which counts from zero."""
 
@@ -342,7 +338,7 @@ def test_number_of_a_node_belongs_to_its_thread() -> None:
     ]
     session = SimpleNamespace(experimental_event_tree=lambda: tree, events=lambda: threads)
     places = _Places(session, Modules(None))
-    assert [origin.lines[0].line for id_ in (31, 41) if (origin := places.origin(id_))] == [1, 3]
+    assert [origin.lines[0].line for id_ in (31, 41) if (origin := places.origin(places.ops[id_]))] == [1, 3]
 
 
 def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: CpuDevice) -> None:
@@ -473,21 +469,6 @@ def test_gradient_of_a_gradient_has_the_line_of_the_forward_op(cpu: CpuDevice) -
     assert negations == ["y = x.sin()"]
 
 
-@pytest.mark.usefixtures("no_cache")
-def test_lines_of_all_graphs_are_kept(cpu: CpuDevice) -> None:
-    """torch keeps what it knows of the last 64 compilations."""
-
-    class Broken(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = x.sin()
-            torch._dynamo.graph_break()
-            return y.cos()
-
-    torch._dynamo.utils.set_compilation_metrics_limit(1)
-    run = ran(cpu, Broken, compile={}, graph_breaks=1)
-    assert [each and each.lines[0].code for each in run.origins] == ["y = x.sin()", "return y.cos()"]
-
-
 @pytest.mark.parametrize(
     ("build", "path"),
     [
@@ -571,14 +552,15 @@ def test_file_is_shown_without_folders_of_the_machine(
 
 
 @pytest.mark.parametrize("between", ["", "stream0 = get_raw_stream(0)\n", "triton_poi_fused_gelu_0_xnumel = 10*s0\n"])
-def test_handle_of_a_generated_call(tmp_path: Path, between: str) -> None:
+def test_handle_of_a_generated_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str) -> None:
+    stacks = ((("model.py", 1, "forward", "return F.gelu(x)"),),)
     path = tmp_path / "generated.py"
-    path.write_text(
-        f"# [Provenance debug handles] triton_poi_fused_gelu_0:1\n{between}triton_poi_fused_gelu_0.run(buf0)\n"
-    )
-    assert _handle_above(_Generated(str(path), 2 + bool(between))) == "triton_poi_fused_gelu_0:1"
-    path.write_text(
-        f"# [Provenance debug handles] extern_kernels.mm:1\nextern_kernels.mm(buf0)\n{between}other.run(buf1)\n"
-    )
-    linecache.clearcache()
-    assert _handle_above(_Generated(str(path), 3 + bool(between))) is None
+    monkeypatch.setitem(_generated, str(path), [(1, {"triton_poi_fused_gelu_0:1": stacks})])
+    handle = "# [Provenance debug handles] triton_poi_fused_gelu_0:1"
+    path.write_text(f"{handle}\n{between}triton_poi_fused_gelu_0.run(buf0)\n{between}other.run(buf1)\n")
+    lines = path.read_text().splitlines()
+    found = [
+        stacks_at(str(path), 1 + lines.index(f"{call})"))
+        for call in ("triton_poi_fused_gelu_0.run(buf0", "other.run(buf1")
+    ]
+    assert found == [stacks, None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -123,11 +122,6 @@ def test_gradients_and_dtype_are_those_declared(cpu: CpuDevice, pass_: Any, dtyp
             "building failed",
             "TypeError: inputs() returned Tensor, expected a tuple of arguments",
         ),
-        (
-            {"build": raising(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB"))},
-            "out of device memory while building",
-            "CUDA out of memory",
-        ),
         ({"build": lambda: nn.Linear(5, 3)}, "running failed", None),
         (
             {"build": lambda: torch.argmax, "pass_": "train"},
@@ -145,8 +139,6 @@ def test_failure_names_the_workload(cpu: CpuDevice, fields: Any, what: str, got:
     assert got is None or raised.value.got == got
     if "compiling" in what:
         assert "no code" in (raised.value.got or "")
-    if "memory" in what:
-        assert "nvidia-smi" in (raised.value.next_command or "")
 
 
 def test_workload_for_gpus_is_unavailable_before_its_build(cpu: CpuDevice) -> None:
@@ -240,10 +232,7 @@ def test_failure_names_the_lines_of_the_user(cpu: CpuDevice) -> None:
     assert raised.value.where == f"{place} in build: return nn.Linear(-1, 3)"
 
 
-def test_failure_without_lines_names_the_file(cpu: CpuDevice) -> None:
-    with pytest.raises(WorkloadError) as raised:
-        measured(cpu, tiny(build=functools.partial(Doubles), inputs=functools.partial(torch.zeros, -1)))
-    assert raised.value.where == __file__
+def test_keyboard_interrupt_is_no_failure(cpu: CpuDevice) -> None:
     with pytest.raises(KeyboardInterrupt):
         measured(cpu, tiny(build=raising(KeyboardInterrupt())))
 

@@ -229,9 +229,12 @@ def _other_launches(group: _Group) -> Cause:
     else:
         text = f"{_count(new, 'kernel')} instead of {old}"
     text += f", in {group.places} places" if group.places > 1 else ""
-    dtypes = [{each.identity.decoded.dtype for each in side} - {None, ""} for side in (group.before, group.after)]
-    if len(dtypes[0]) == len(dtypes[1]) == 1 and dtypes[0] != dtypes[1]:
-        text += f", in {dtypes[1].pop()} instead of {dtypes[0].pop()}"
+    old_types, new_types = (
+        " and ".join(sorted({dtype for each in side if (dtype := each.identity.decoded.dtype)}))
+        for side in (group.before, group.after)
+    )
+    if old_types and new_types and old_types != new_types:
+        text += f", in {new_types} instead of {old_types}"
     was = [_cut(f"was {_names(group.before)}")] if old and new else []
     return group.cause(text, _names(group.after or group.before), *was)
 
@@ -251,6 +254,11 @@ def _changes_of_identity(group: _Group, *, is_timed: bool) -> list[Cause]:
     text = "another launch configuration" if configuration else "the same name, other source"
     if configuration and is_timed and was_autotuned(before, after):
         text = "Inductor's autotuner chose another launch configuration"
+    was_dynamic, is_dynamic = (
+        each.origin is not None and each.origin.is_dynamic for each in (group.before[0], group.after[0])
+    )
+    if source and is_dynamic and not was_dynamic:
+        text = "Inductor compiled for dynamic shapes"
     return [group.cause(text, "", f"{after.shown}: {', '.join(filter(None, (configuration, source)))}")]
 
 

@@ -1,8 +1,12 @@
-"""What torch.compile did: graphs, graph breaks, recompiles."""
+"""What torch.compile did: graphs, graph breaks, recompiles, and the lines that each generated kernel was made of.
+
+Private names of torch, checked on 2.11 and 2.13: those that `_generated_code_kept` wraps, and what `_events` reads.
+"""
 
 from __future__ import annotations
 
 import json
+import linecache
 import logging
 import os
 import re
@@ -10,32 +14,39 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
+from itertools import chain
 from pathlib import Path
-from traceback import FrameSummary
-from types import CodeType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
+import torch._dynamo.utils
 
 from ..errors import KernelgaugeError, shown_path
-from ..run import CompileEvent
+from ..run import CompileEvent, SourceLine
 
 __all__ = [
     "CompileCounts",
+    "Owner",
+    "Stack",
     "compile_counts",
-    "compiled_graphs",
     "owner_of",
     "reset_compiler",
-    "silence_structured_trace",
+    "source_line",
+    "stacks_at",
     "torch_set_up",
 ]
-
 
 _BASIC_PROVENANCE = 2  # level: the lines of each kernel, without what costs time to compile (torch/_inductor/config.py)
 _MOST_COMPILATIONS = 100_000  # whose metrics are kept: 64 are fewer than one workload may have
 _BETWEEN_STACKS = "\n\n"
-_structured_trace = logging.getLogger("torch.__trace")
+_HANDLE = re.compile(r"\s*# \[Provenance debug handles\] (\S+)")
+_BETWEEN = re.compile(r"\s*(#(?! \[Prov)|stream|\w+numel = )")  # what Inductor writes between a handle and its call
+# Of a stack as torch.compile writes it; of what `exec` was given there is no code.
+_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
+_dynamo: Any = torch._dynamo.utils  # where it keeps what it compiled
+_compile_id = torch._guards.CompileContext.current_compile_id
+Stack = tuple[tuple[str, int, str, str], ...]  # file, line, function and code of each frame, outermost first
 
 
 @dataclass(frozen=True)
@@ -60,102 +71,99 @@ class CompileCounts:
 def reset_compiler() -> None:
     """Forget every compiled graph: each workload starts at region 0/0, as in a process of its own."""
     torch.compiler.reset()
-    _counters().clear()
-    _compilations().clear_compilation_metrics()
+    _dynamo.counters.clear()
+    _dynamo.clear_compilation_metrics()
     _traced.clear()
+    _generated.clear()
 
 
 def compile_counts() -> CompileCounts:
     """Read Dynamo's counters (torch/_dynamo/utils.py)."""
-    counters = _counters()
+    events: dict[object, CompileEvent] = {}
+    for kind, reason, file, number in _events():
+        line = source_line(file, number or 0) if file else None
+        event = CompileEvent(kind, reason, line.file, line.line, line.code) if line else CompileEvent(kind, reason)
+        events.setdefault((kind, event.file or reason, event.line), event)
     # The counter lacks branches that depend on data. Their places are known; one may have been met several times.
-    events = _compile_events()
-    places = sum(event.kind == "graph break" for event in events)
-    breaks = max(sum(counters["graph_break"].values()), places)
-    return CompileCounts(int(counters["stats"].get("unique_graphs", 0)), breaks, events, len(_traced))
+    places = sum(event.kind == "graph break" for event in events.values())
+    breaks = max(sum(_dynamo.counters["graph_break"].values()), places)
+    graphs = int(_dynamo.counters["stats"].get("unique_graphs", 0))
+    return CompileCounts(graphs, breaks, tuple(events.values()), len(_traced))
 
 
-class CompiledGraph(NamedTuple):
-    """What Inductor made of a graph.
+def _events() -> Iterator[tuple[Literal["graph break", "recompile"], str, str | None, int | None]]:
+    """Yield kind, reason, file and line of the graph breaks and recompiles since the last `reset_compiler`."""
+    for each in getattr(_dynamo, "graph_break_reasons", ()):
+        frames = [frame for frame in each.user_stack if not _is_in_torch(frame.filename)]
+        place = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
+        yield "graph break", _kind_of_break(each.reason), *place
+    # After a break in a loop, say, or a suppressed error, Dynamo leaves a whole function alone: the innermost is last.
+    for each in reversed(_dynamo.get_compilation_metrics()):
+        if each.fail_type is not None and each.co_filename is not None and not _is_in_torch(each.co_filename):
+            reason = f"{_kind_of_break(each.fail_reason or '')}: all of `{each.co_name}` runs eagerly"
+            failed = each.fail_user_frame_filename
+            is_users = failed and not _is_in_torch(failed)
+            place = (failed, each.fail_user_frame_lineno) if is_users else (each.co_filename, each.co_firstlineno)
+            yield "graph break", reason, *place
+    for code, failures in getattr(_dynamo, "guard_failures", {}).items():
+        for text in map(str, failures):
+            guard = text.partition("  ")[0].partition(": ")[2] or text.partition("\n")[0]
+            reason = guard if "mismatch" in guard else f"{guard} no longer holds"
+            named = _frames(text)  # else the function that was compiled again
+            yield "recompile", reason, *(named[-1][:2] if named else (code.co_filename, code.co_firstlineno))
 
-    Attributes:
-        kernels: the stacks of each kernel, by the handle that stands in the generated code (torch/_inductor/debug.py). A cached
-            graph has the stacks of the code that it was compiled of: an older file, or another one of the same ops.
-        traced: the stacks of the graph as this process traced it.
+
+def _kind_of_break(text: str) -> str:
+    """Return the first line of a reason, which names the kind of break."""
+    first = text.strip().partition("\n")[0]
+    return "a branch that depends on data" if first.startswith("generic_jump") else first
+
+
+def source_line(file: str, number: int) -> SourceLine:
+    """Return a line; for the first one of a function, which is all that compiled code tells, ``in forward``."""
+    code = linecache.getline(file, number).strip()
+    return SourceLine(shown_path(file), number, re.sub(r"^(?:async )?def (\w+).*", r"in \1", code))
+
+
+# -- what each generated kernel was made of ---------------------------------------------------------------------------
+
+_traced: dict[
+    object, set[Stack]
+] = {}  # the stacks of each graph as this process traced it, by the id of its compilation
+# By the file that Inductor generated: each graph that runs it, as how many were traced then and the stacks of each kernel,
+# by the handle that stands above its call.
+_generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
+
+
+def stacks_at(file: str, line: int, since: int = 0) -> tuple[Stack, ...] | None:
+    """Return the stacks of what a line of generated code computes; None if not known, or if several graphs disagree.
+
+    `since`: of the graphs that run this code, those of before (`CompileCounts.traced`) count only if there is no other.
     """
-
-    kernels: dict[str, list[str]]
-    traced: frozenset[str]
-
-
-def compiled_graphs(since: int = 0) -> list[CompiledGraph]:
-    """Return the graphs compiled since the last `reset_compiler`, without the first ones. A torch before 2.10 has none."""
-    traced = dict(list(_traced.items())[since:])
-    return [
-        CompiledGraph(
-            {
-                handle: list(dict.fromkeys(one for each in stacks for one in _apart(each)))
-                for handle, stacks in json.loads(text).items()
-            },
-            frozenset(traced[each.compile_id]),
-        )
-        for each in _compilations().get_compilation_metrics()
-        for text in getattr(each, "inductor_provenance", None) or ()
-        if each.compile_id in traced
-    ]
-
-
-_traced: dict[str, set[str]] = {}  # the stacks of each graph, by the id of its compilation
+    above = next((text for text in linecache.getlines(file)[: line - 1][::-1] if not _BETWEEN.match(text)), "")
+    handle = _HANDLE.match(above)
+    if handle is None:
+        return None
+    graphs = _generated.get(file, [])
+    own = [kernels for number, kernels in graphs if number > since] or [kernels for _, kernels in graphs]
+    answers = {kernels.get(handle[1]) for kernels in own}
+    return answers.pop() if len(answers) == 1 else None
 
 
 @contextmanager
-def _stacks_kept() -> Iterator[None]:
-    """Keep the stacks of each graph that Dynamo hands to Inductor, and have both keep those that they would drop."""
-    import torch._dynamo.utils as dynamo
+def _generated_code_kept() -> Iterator[None]:
+    """Keep the stacks of each graph and of its kernels, and have Dynamo and Inductor keep those that they would drop."""
     from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
-    def compile_graph(original: Any, self: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
-        _keep_stacks_in_inductor(wrappers)
-        stacks = _traced.setdefault(str(torch._guards.CompileContext.current_compile_id()), set())
-        graphs = [one for each in graph.modules() if (one := getattr(each, "graph", None)) is not None]
-        stacks.update(text for one in graphs for node in one.nodes if (text := _stack(node)))
-        return original(self, graph, *args, **kwargs)
-
-    set_limit = getattr(dynamo, "set_compilation_metrics_limit", lambda _: None)
+    set_limit = getattr(_dynamo, "set_compilation_metrics_limit", lambda _: None)
     with ExitStack() as wrappers:
-        _wrap(wrappers, OutputGraph, "call_user_compiler", compile_graph)
+        _wrap(wrappers, OutputGraph, "call_user_compiler", partial(_keep_traced, wrappers))
         # Dynamo leaves out the frames of torch's own modules: a graph of one of them alone would have no line.
         _wrap(wrappers, InstructionTranslatorBase, "is_co_filename_from_nn_modules", lambda *_: False)
         set_limit(_MOST_COMPILATIONS)
-        wrappers.callback(set_limit, getattr(dynamo, "DEFAULT_COMPILATION_METRICS_LIMIT", 64))
+        wrappers.callback(set_limit, getattr(_dynamo, "DEFAULT_COMPILATION_METRICS_LIMIT", 64))
         yield
-
-
-def _keep_stacks_in_inductor(wrappers: ExitStack) -> None:
-    """Give the nodes that Inductor adds to a graph the stacks of those that they stand for. To import it takes seconds."""
-    from torch._inductor.graph import GraphLowering
-    from torch._inductor.pattern_matcher import ReplacementPatternEntry
-
-    def replace(original: Any, match: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
-        stacks = _joined(sorted(match.nodes))  # `mm` and `add`, say, which become one `addmm`
-        before = set(graph.nodes)
-        result = original(match, graph, *args, **kwargs)
-        for node in graph.nodes:
-            if node not in before and stacks:
-                node.meta["stack_trace"] = stacks
-        return result
-
-    def lower(original: Any, self: Any, *args: Any) -> Any:
-        for node in reversed(self.module.graph.nodes):
-            if (
-                not _stack(node) and not node.all_input_nodes
-            ):  # the seeds of random numbers: they are there for their users
-                node.meta["stack_trace"] = _joined(sorted(node.users))
-        return original(self, *args)
-
-    _wrap(wrappers, ReplacementPatternEntry, "replace_with_graph", replace)
-    _wrap(wrappers, GraphLowering, "run", lower)
 
 
 def _wrap(wrappers: ExitStack, owner: Any, name: str, function: Any) -> None:
@@ -174,71 +182,78 @@ def _wrap(wrappers: ExitStack, owner: Any, name: str, function: Any) -> None:
     wrappers.callback(setattr, owner, name, was)
 
 
-def _stack(node: Any) -> str:
-    return node.meta.get("stack_trace") or ""
+def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keep the stacks of a graph that Dynamo hands to the compiler."""
+    from torch._inductor.graph import GraphLowering  # takes seconds: not where nothing is compiled
+    from torch._inductor.output_code import CompiledFxGraph
+    from torch._inductor.pattern_matcher import ReplacementPatternEntry
+
+    _wrap(wrappers, ReplacementPatternEntry, "replace_with_graph", _keep_replaced)
+    _wrap(wrappers, GraphLowering, "run", _give_to_seeds)
+    _wrap(wrappers, CompiledFxGraph, "post_compile", _keep_generated)
+    stacks = _traced.setdefault(_compile_id(), set())
+    graphs = [one for each in graph.modules() if (one := getattr(each, "graph", None)) is not None]
+    stacks.update(
+        _frames(text) for one in graphs for node in one.nodes for text in _apart(node.meta.get("stack_trace"))
+    )
+    return original(self, graph, *args, **kwargs)
+
+
+def _keep_replaced(original: Any, match: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+    """Give the nodes of a pattern's replacement the stacks of those replaced: `mm` and `add`, say, become one `addmm`."""
+    stacks, before = _joined(sorted(match.nodes)), set(graph.nodes)
+    result = original(match, graph, *args, **kwargs)
+    for node in graph.nodes:
+        if node not in before and stacks:
+            node.meta["stack_trace"] = stacks
+    return result
+
+
+def _give_to_seeds(original: Any, self: Any, *args: Any) -> Any:
+    """Give the seeds of random numbers the stacks of their users, for which Inductor adds them."""
+    for node in reversed(self.module.graph.nodes):
+        if not _apart(node.meta.get("stack_trace")) and not node.all_input_nodes:
+            node.meta["stack_trace"] = _joined(sorted(node.users))
+    return original(self, *args)
+
+
+def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keep the stacks of each kernel of a graph that was compiled, or found in Inductor's cache.
+
+    The cache finds a graph by what it computes. Its stacks may be those of an older file, of another folder, or of another
+    function with the same ops. Unless this process has traced all of them, each is looked up by its functions and its code,
+    and must be found exactly once.
+    """
+    made_of = json.loads(getattr(self, "inductor_provenance_stack_traces_str", None) or "{}")
+    stacks = {handle: [_frames(one) for text in each for one in _apart(text)] for handle, each in made_of.items()}
+    traced = _traced.get(_compile_id(), set())
+    first = 0 if traced.issuperset(chain.from_iterable(stacks.values())) else 2
+
+    def key(stack: Stack) -> object:
+        return tuple(frame[first:] for frame in stack)
+
+    alike: dict[object, list[Stack]] = {}
+    for stack in traced:
+        alike.setdefault(key(stack), []).append(stack)
+    found = {handle: [alike.get(key(stack), []) for stack in each] for handle, each in stacks.items()}
+    kernels = {handle: tuple(one[0] for one in each if len(one) == 1) for handle, each in found.items()}
+    code = getattr(getattr(self, "current_callable", None), "__code__", None)
+    if code is not None:
+        _generated.setdefault(code.co_filename, []).append((len(_traced), kernels))
+    return original(self, *args, **kwargs)
+
+
+def _frames(text: str) -> Stack:
+    return tuple((file, int(line), name, code.strip()) for file, line, name, code in _FRAME.findall(text))
+
+
+def _apart(text: str | None) -> list[str]:
+    return [each for each in (text or "").split(_BETWEEN_STACKS) if each.strip()]
 
 
 def _joined(nodes: Iterable[Any]) -> str:
     """Return the stacks of several nodes as one, from which `_apart` takes them."""
-    return _BETWEEN_STACKS.join(dict.fromkeys(text for node in nodes for text in _apart(_stack(node))))
-
-
-def _apart(text: str) -> list[str]:
-    return [each for each in text.split(_BETWEEN_STACKS) if each.strip()]
-
-
-def _compile_events() -> tuple[CompileEvent, ...]:
-    """Read the graph breaks and recompiles since the last `reset_compiler`, each place once.
-
-    A torch without these lists (torch/_dynamo/utils.py) gives none: the counts are there all the same.
-    """
-    import torch._dynamo.utils as dynamo
-
-    found: dict[object, CompileEvent] = {}
-    reasons = getattr(dynamo, "graph_break_reasons", ())
-    for each in (one for one in reasons if getattr(one, "graph_break", True)):
-        frame = next((one for one in reversed(each.user_stack) if not Path(one.filename).is_relative_to(_TORCH)), None)
-        _add(found, "graph break", _graph_break_reason(each.reason), frame)
-    # After a break in a loop, say, or an error that is suppressed, Dynamo leaves a whole function alone: the innermost is last.
-    for each in reversed(dynamo.get_compilation_metrics()):
-        if (
-            getattr(each, "fail_type", None) is None
-            or each.co_filename is None
-            or Path(each.co_filename).is_relative_to(_TORCH)
-        ):
-            continue
-        frame = FrameSummary(each.fail_user_frame_filename or "", each.fail_user_frame_lineno or 0, str(each.co_name))
-        if not frame.filename or Path(frame.filename).is_relative_to(_TORCH):  # it has no line of the user's
-            frame = FrameSummary(each.co_filename, each.co_firstlineno, str(each.co_name), line=f"in {each.co_name}")
-        reason = f"{_graph_break_reason(each.fail_reason or '')}: all of `{each.co_name}` runs eagerly"
-        _add(found, "graph break", reason, frame)
-    for code, failures in getattr(dynamo, "guard_failures", {}).items():
-        for text in failures:
-            guard = str(text).partition("  ")[0].partition(": ")[2] or str(text).partition("\n")[0]
-            reason = guard if "mismatch" in guard else f"{guard} no longer holds"
-            _add(found, "recompile", reason, _frame_of(str(text), code))
-    return tuple(found.values())
-
-
-def _add(found: dict[object, CompileEvent], kind: Any, reason: str, frame: FrameSummary | None) -> None:
-    if frame is None:
-        found.setdefault((kind, reason), CompileEvent(kind, reason))
-        return
-    file, line = shown_path(frame.filename), frame.lineno or 0
-    found.setdefault((kind, file, line), CompileEvent(kind, reason, file, line, frame.line or ""))
-
-
-def _graph_break_reason(text: str) -> str:
-    """Return the first line, which names the kind of break."""
-    first = text.strip().partition("\n")[0]
-    return "a branch that depends on data" if first.startswith("generic_jump") else first
-
-
-def _frame_of(text: str, code: CodeType) -> FrameSummary:
-    """Return the line that a failed guard names; else the start of the function that was compiled again."""
-    named = re.findall(r'File "(.+?)", line (\d+), in (\S+)\n\s*(.*)', text)
-    file, line, name, source = named[-1] if named else (code.co_filename, code.co_firstlineno, code.co_name, None)
-    return FrameSummary(file, int(line), name, line=source)
+    return _BETWEEN_STACKS.join(dict.fromkeys(text for node in nodes for text in _apart(node.meta.get("stack_trace"))))
 
 
 # -- whose code a file is ---------------------------------------------------------------------------------------------------
@@ -258,7 +273,7 @@ def owner_of(file: str) -> Owner:
         return "generated"
     if path.is_relative_to(_OURS):
         return "kernelgauge"
-    if path.is_relative_to(_TORCH):  # a workload that is a module of torch has no other code
+    if _is_in_torch(file):  # a workload that is a module of torch has no other code
         is_module = path.parent == _TORCH / "nn" / "modules" and path.name != "module.py"
         return "module of torch" if is_module else "other"
     if not {"site-packages", "dist-packages"}.isdisjoint(path.parts):  # of this Python, of the system, or of the user
@@ -267,68 +282,44 @@ def owner_of(file: str) -> Owner:
     return "other" if is_python and not _EXECUTED.fullmatch(file) else "user"
 
 
+def _is_in_torch(file: str) -> bool:
+    return Path(file).is_relative_to(_TORCH)
+
+
+# -- torch's settings -------------------------------------------------------------------------------------------------
+
+
 @contextmanager
 def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
-    """Set torch up for measuring, and restore what that changes for all of the process.
-
-    Inductor's C++ kernels show in the profiler, as its Triton kernels do. Random numbers and a logger are kept as they were.
-    Compiled code of the process is lost all the same (`reset_compiler`).
+    """Set torch up for measuring, and restore its settings and random numbers. Compiled code is lost (`reset_compiler`).
 
     `deterministic`: let Inductor choose launch configurations without timing them. Raises `KernelgaugeError` if this torch
     has no switch for that (it is older than 2.10).
     """
     import torch._inductor.config as inductor
 
-    has_switch = hasattr(inductor, "deterministic")
-    if deterministic and not has_switch:
+    if deterministic and not hasattr(inductor, "deterministic"):
         raise KernelgaugeError(
             "kernelgauge_deterministic: this torch cannot choose without timing",
             got=f"torch {torch.__version__}, without torch._inductor.config.deterministic",
             expected="torch 2.10 or newer",
             next_command="kernelgauge calibrate   (so that the baseline knows every choice)",
         )
-    cuda: Any = torch.cuda
-    numbers = torch.get_rng_state()
-    gpu_numbers = cuda.get_rng_state() if cuda.is_initialized() else None
-    was_profiled, was_deterministic = inductor.cpp.enable_kernel_profile, has_switch and inductor.deterministic
-    was_traced = getattr(getattr(inductor, "trace", None), "provenance_tracking_level", None)
-    was_disabled = _structured_trace.disabled
-    inductor.cpp.enable_kernel_profile = True
-    if was_traced is not None:  # from the first compile on: a cached graph keeps what it was compiled with
-        inductor.trace.provenance_tracking_level = max(was_traced, _BASIC_PROVENANCE)
+    settings: dict[str, Any] = {"cpp.enable_kernel_profile": True}  # C++ kernels show as Triton's do
     if deterministic:
-        inductor.deterministic = True
+        settings["deterministic"] = True
+    level = getattr(inductor.trace, "provenance_tracking_level", None)
+    if level is not None:  # from the first compile on: a cached graph keeps what it was compiled with
+        settings["trace.provenance_tracking_level"] = max(level, _BASIC_PROVENANCE)
+    cuda: Any = torch.cuda
+    gpus = [cuda.current_device()] if cuda.is_initialized() else []
+    trace = logging.getLogger("torch.__trace")
+    was_disabled = trace.disabled
+    # It is at DEBUG in any case (torch/_logging/_internal.py), and pytest captures loggers that do not propagate too: one
+    # compile writes thousands of empty lines into every failure report.
+    trace.disabled = was_disabled or "TORCH_TRACE" not in os.environ
     try:
-        with _stacks_kept():
+        with torch.random.fork_rng(gpus), inductor.patch(settings), _generated_code_kept():
             yield
     finally:
-        torch.set_rng_state(numbers)
-        if gpu_numbers is not None:
-            cuda.set_rng_state(gpu_numbers)
-        inductor.cpp.enable_kernel_profile = was_profiled
-        if was_traced is not None:
-            inductor.trace.provenance_tracking_level = was_traced
-        if deterministic:
-            inductor.deterministic = was_deterministic
-        _structured_trace.disabled = was_disabled
-
-
-def silence_structured_trace() -> None:
-    """Keep torch's structured trace out of pytest's log capture, unless it was asked for.
-
-    Its logger is at DEBUG in any case (torch/_logging/_internal.py) and pytest captures loggers that do not propagate
-    too, so one compile writes thousands of empty lines into every failure report.
-    """
-    if "TORCH_TRACE" not in os.environ:
-        _structured_trace.disabled = True
-
-
-def _counters() -> Any:  # Dynamo's own type is a private alias
-    return _compilations().counters
-
-
-def _compilations() -> Any:
-    """Return the module in which Dynamo keeps what it compiled."""
-    import torch._dynamo.utils
-
-    return torch._dynamo.utils
+        trace.disabled = was_disabled

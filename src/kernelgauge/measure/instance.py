@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import gc
-import inspect
 import time
 import traceback
-import unittest
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,19 +16,20 @@ from torch import nn
 
 from ..errors import KernelgaugeError, WorkloadError, WorkloadUnavailable, shown_path
 from ..workload import Workload
-from .compiler import owner_of, silence_structured_trace
+from .compiler import owner_of
 from .device import Device
 
 __all__ = [
     "TORCH_DTYPES",
-    "Arguments",
     "Instance",
     "build",
     "call_duration_us",
+    "cast",
     "collector_paused",
     "first_call",
     "grad_mode",
     "host_calls",
+    "inputs_of",
     "named_tensors",
     "reporting",
     "total_of",
@@ -50,54 +48,22 @@ _PLACES = 64  # then they come round again: 8 MB more for each would else fill t
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """What a workload is called with."""
-
-    positional: tuple[Any, ...]
-    keywords: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, returned: Any) -> Arguments:
-        """Read what `Workload.inputs` returned. Raises `TypeError` if it is no tuple: a tensor would fall apart into rows."""
-        if not isinstance(returned, (tuple, list)):
-            raise TypeError(f"inputs() returned {type(returned).__name__}, expected a tuple of arguments")
-        match tuple(returned):
-            case (tuple() as positional, dict() as keywords):
-                return cls(positional, keywords)
-            case positional:
-                return cls(positional)
-
-    def map(self, function: Callable[[Any], Any]) -> Arguments:
-        """Return the arguments with `function` applied to each value, in nested tuples, lists and dicts too."""
-        return Arguments(*torch.utils._pytree.tree_map(function, (self.positional, dict(self.keywords))))
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Return every tensor by its name: ``input 0``, ``input 1.0`` within a tuple, ``input mask`` of a keyword."""
-        named = (*named_tensors(self.positional), *named_tensors(self.keywords))
-        return {f"input {name}": tensor for name, tensor in named}
-
-    def call(self, function: Callable[..., Any]) -> Any:
-        return function(*self.positional, **self.keywords)
-
-
-@dataclass(frozen=True)
 class Instance:
     """One replicate of a workload.
 
     Attributes:
         call: runs the workload once; asynchronous on a GPU.
         prepare: what must happen before each call and is not part of it (clearing gradients).
-        module: what `Workload.build` returned, not compiled.
-        arguments: what it is called with, on the device.
-        outputs: runs the module once and returns its output, for numerics.
+        module: what `Workload.build` returned, not compiled; `function`: the same, compiled if it is to be.
+        arguments: what it is called with, on the device: positional and by keyword.
     """
 
     workload: Workload
     call: Callable[[], object]
     prepare: Callable[[], None]
     module: Any
-    arguments: Arguments
-    outputs: Callable[[], Any]
+    function: Callable[..., Any]
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _padding: torch.Tensor  # held so that the addresses stay as they are
 
     def grad_mode(self) -> AbstractContextManager[None]:
@@ -116,7 +82,6 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
     Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if building fails.
     """
     device.check(workload)
-    silence_structured_trace()
     target, dtype = device.torch_device, None if workload.dtype is None else TORCH_DTYPES[workload.dtype]
     with reporting(workload, "building"), _refusing_other_settings(workload):
         device.forget_peak()
@@ -125,103 +90,94 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         torch.manual_seed(seed)
         with target:
             module = workload.build()
-            arguments = Arguments.of(workload.inputs())
-        arguments = arguments.map(lambda value: _cast(value, target, dtype))
+            arguments = _arguments(workload.inputs())
+        arguments = torch.utils._pytree.tree_map(lambda value: cast(value, target, dtype), arguments)
         if isinstance(module, nn.Module):
             module = module.to(target) if dtype is None else module.to(target, dtype)
         if not callable(module):
             raise TypeError(f"build() returned {type(module).__name__}, expected something to call")
         function = module if workload.compile is None else torch.compile(module, **workload.compile)
+    positional, keywords = arguments
+    leaves = [tensor for tensor in inputs_of(arguments).values() if tensor.requires_grad]
+
+    def forward_and_backward() -> None:
+        torch.autograd.backward(total_of(function(*positional, **keywords)))
+
+    def clear_gradients() -> None:
+        """Else the second call would add to the first one's: other kernels than in a training step."""
+        if isinstance(module, nn.Module):
+            module.zero_grad(set_to_none=True)
+        for leaf in leaves:
+            leaf.grad = None
+
+    is_forward = workload.pass_ == "forward"
     return Instance(
         workload=workload,
-        call=_call(workload, function, arguments),
-        prepare=_prepare(workload, module, arguments),
+        call=(lambda: function(*positional, **keywords)) if is_forward else forward_and_backward,
+        prepare=(lambda: None) if is_forward else clear_gradients,
         module=module,
+        function=function,
         arguments=arguments,
-        outputs=lambda: arguments.call(function),
         _padding=padding,
     )
 
 
-_SETTINGS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
-    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "threads": (torch.get_num_threads, torch.set_num_threads),
-    "float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-}
+def _arguments(returned: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Read what `Workload.inputs` returned. Raises `TypeError` if it is no tuple: a tensor would fall apart into rows."""
+    if not isinstance(returned, (tuple, list)):
+        raise TypeError(f"inputs() returned {type(returned).__name__}, expected a tuple of arguments")
+    match tuple(returned):
+        case (tuple() as positional, dict() as keywords):
+            return positional, keywords
+        case positional:
+            return positional, {}
+
+
+def inputs_of(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Return every tensor by its name: ``input 0``, ``input 1.0`` within a tuple, ``input mask`` of a keyword."""
+    return {f"input {name}": tensor for each in arguments for name, tensor in named_tensors(each)}
+
+
+def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+    """Return a tensor as a leaf there, in the dtype if it is floating-point; anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    # A leaf: what is computed of a caller's tensor by casting it would keep its gradient to itself.
+    wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
+    return value.detach().to(device=device, dtype=wanted).requires_grad_(value.requires_grad)
+
+
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+)
 
 
 @contextmanager
 def _refusing_other_settings(workload: Workload) -> Iterator[None]:
     """Refuse a factory that changes a setting of the whole process, and undo it: the other workloads would run otherwise."""
-    before = {name: get() for name, (get, _) in _SETTINGS.items()}
+    before = [get() for get, _ in _SETTINGS]
     try:
         yield
     finally:
-        after = {name: get() for name, (get, _) in _SETTINGS.items()}
-        for name, (_, restore) in _SETTINGS.items():
-            restore(before[name])
-    changed = [f"{name} {before[name]} -> {after[name]}" for name in _SETTINGS if before[name] != after[name]]
-    if changed:
+        after = [get() for get, _ in _SETTINGS]
+        for (_, restore), value in zip(_SETTINGS, before, strict=True):
+            restore(value)
+    if after != before:
         raise WorkloadError(
             f"{workload.id}: its factory changes torch for all workloads",
-            where=_source_of(workload),
-            got=", ".join(changed),
+            got=f"default dtype, threads, float32 matmul precision: {before} -> {after}",
             expected="such settings in the suite's conftest.py, for all workloads alike",
         )
 
 
-def first_call(instance: Instance) -> None:
-    """Call once: compiles what is to be compiled. Raises `WorkloadError` if it fails."""
-    with reporting(instance.workload, "running" if instance.workload.compile is None else "compiling or running"):
-        instance.prepare()
-        instance.call()
-
-
-@contextmanager
-def reporting(workload: Workload, doing: str) -> Iterator[None]:
-    """Turn whatever a workload's own code raises into a `WorkloadError` that names it; our own errors pass.
-
-    What skips a test makes a workload unavailable: `pytest.importorskip` in `build`, say. `sys.exit` ends no session.
-    """
-    try:
-        yield
-    except KernelgaugeError:
-        raise
-    except BaseException as error:
-        kind = type(error).__name__  # pytest's own are no `Exception`, and only the plugin imports pytest
-        if kind == "Skipped" or isinstance(error, unittest.SkipTest):
-            raise WorkloadUnavailable(f"{workload.id}: {_message(error)}") from error
-        if isinstance(error, (Exception, SystemExit)) or kind == "Failed":
-            raise _failed(workload, doing, error) from error
-        raise
-
-
-def _cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    # A leaf: what is computed of a caller's tensor by casting it would keep its gradient to itself.
-    wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
-    cast = value.detach().to(device=device, dtype=wanted)
-    return cast.requires_grad_(value.requires_grad)
-
-
-def _call(workload: Workload, function: Callable[..., Any], arguments: Arguments) -> Callable[[], object]:
-    positional, keywords = arguments.positional, arguments.keywords
-    if workload.pass_ == "forward":
-        return lambda: function(*positional, **keywords)
-
-    def forward_and_backward() -> None:
-        torch.autograd.backward(total_of(function(*positional, **keywords)))
-
-    return forward_and_backward
-
-
 def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each tensor in tuples, lists, mappings and dataclasses with its path: ``0``, ``loss``, ``cache.1``."""
-    parts: Any
     if isinstance(value, torch.Tensor):
         yield name, value
         return
+    parts: Any
     if isinstance(value, Mapping):
         parts = value.items()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -245,54 +201,34 @@ def total_of(output: Any) -> torch.Tensor:
     return sum((tensor.sum() for tensor in tensors[1:]), start=tensors[0].sum())
 
 
-def _prepare(workload: Workload, module: Any, arguments: Arguments) -> Callable[[], None]:
-    if workload.pass_ != "train":
-        return lambda: None
-    asking = [tensor for tensor in arguments.tensors().values() if tensor.requires_grad]
-
-    def clear_gradients() -> None:
-        """Else the second call would add to the first one's: other kernels than in a training step."""
-        if isinstance(module, nn.Module):
-            module.zero_grad(set_to_none=True)
-        for value in asking:
-            value.grad = None
-
-    return clear_gradients
+# -- errors of a workload's own code ----------------------------------------------------------------------------------
 
 
-def _failed(workload: Workload, doing: str, error: BaseException) -> WorkloadError:
-    if isinstance(error, torch.cuda.OutOfMemoryError):
-        return WorkloadError(
-            f"{workload.id}: out of device memory while {doing}",
-            got=str(error).split(". ")[0],
-            expected="enough free memory: nothing else should run on a GPU that is being measured",
-            next_command="nvidia-smi   (who holds it?)",
-        )
-    return WorkloadError(
-        f"{workload.id}: {doing} failed",
-        where=_lines_of(error) or _source_of(workload),
-        got=f"{type(error).__name__}: {_message(error)}",
-    )
+@contextmanager
+def reporting(workload: Workload, doing: str) -> Iterator[None]:
+    """Turn whatever a workload's own code raises into a `WorkloadError` with its lines; our own errors pass.
 
-
-def _lines_of(error: BaseException) -> str:
-    """Return the innermost lines of the user's own code, outermost first; empty if there is none in the traceback."""
-    found = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in found if owner_of(frame.filename) == "user"]
-    return "\n".join(
-        f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}"
-        for frame in frames[-_SHOWN_FRAMES:]
-    )
-
-
-def _source_of(workload: Workload) -> str | None:
-    build = workload.build
-    while isinstance(build, functools.partial):
-        build = build.func
+    What skips a test makes a workload unavailable: `pytest.importorskip` in `build`, say. `sys.exit` ends no session.
+    """
     try:
-        return inspect.getsourcefile(build)
-    except TypeError:  # a builtin, or an object with __call__
-        return None
+        yield
+    except KernelgaugeError:
+        raise
+    except BaseException as error:
+        kind = type(error).__name__  # pytest's own are no `Exception`, and only the plugin imports pytest
+        if kind in ("Skipped", "SkipTest"):
+            raise WorkloadUnavailable(f"{workload.id}: {_message(error)}") from error
+        if not isinstance(error, (Exception, SystemExit)) and kind != "Failed":
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [
+            f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}"
+            for frame in frames
+            if owner_of(frame.filename) == "user"
+        ]
+        raise WorkloadError(
+            f"{workload.id}: {doing} failed", where="\n".join(lines[-_SHOWN_FRAMES:]), got=f"{kind}: {_message(error)}"
+        ) from error
 
 
 def _message(error: BaseException) -> str:
@@ -304,6 +240,13 @@ def _message(error: BaseException) -> str:
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------
+
+
+def first_call(instance: Instance) -> None:
+    """Call once: compiles what is to be compiled. Raises `WorkloadError` if it fails."""
+    with reporting(instance.workload, "running" if instance.workload.compile is None else "compiling or running"):
+        instance.prepare()
+        instance.call()
 
 
 @contextmanager
@@ -343,8 +286,8 @@ def call_duration_us(device: Device, instance: Instance) -> float:
 def host_calls(device: Device, instance: Instance, iterations: int) -> tuple[list[float], list[float]]:
     """Every dispatch and every control, in microseconds.
 
-    Waits first while the control says that the host is slow, as long as there is patience. After each call comes the
-    control: the host changes speed within milliseconds, and only what is interleaved sees the same host.
+    Waits first while the host is slow (`HostSpeed.wait_until_fast`). After each call comes the control: the host changes its
+    speed within milliseconds.
     """
     device.host.wait_until_fast()
     dispatches: list[float] = []

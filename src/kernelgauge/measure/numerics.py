@@ -16,9 +16,9 @@ from ..errors import KernelgaugeError, WorkloadError
 from ..workload import Dtype, Workload
 from .compiler import reset_compiler, torch_set_up
 from .device import Device
-from .instance import TORCH_DTYPES, Arguments, Instance, build, first_call, named_tensors, reporting, total_of
+from .instance import TORCH_DTYPES, Instance, build, cast, first_call, inputs_of, named_tensors, reporting, total_of
 
-__all__ = ["BOUNDS", "NotComparedError", "RelativeError", "UnknownBoundError", "compare_with_float64"]
+__all__ = ["BOUNDS", "NotComparedError", "RelativeError", "compare_with_float64"]
 
 # ||out - ref|| / ||ref||. The unit roundoffs are 2^-9, 2^-12 and 2^-24 for bf16, fp16 and fp32; intermediates are
 # rounded a few times on the way and sums run over thousands of terms in fp32, so the bounds are a few roundoffs
@@ -32,10 +32,6 @@ _ROUNDING = 1e4
 
 class NotComparedError(KernelgaugeError):
     """The result has nothing to be compared with. That is no fault of the workload."""
-
-
-class UnknownBoundError(NotComparedError):
-    """A workload without a dtype has tensors of a dtype that no bound is known for, such as fp8."""
 
 
 @dataclass(frozen=True)
@@ -64,114 +60,65 @@ def compare_with_float64(
     """Run the workload and its reference on the same fresh random input and parameters.
 
     Returns one error for each output tensor, and under a `train` pass for the gradient of each parameter and of each input
-    that asks for one.
-    A workload without a dtype has the bound of the coarsest dtype among its parameters, inputs and results. If the
-    reference fails in float64 (some kernels exist for other dtypes only), a workload in bf16 or fp16 is compared with
-    float32; both run without TF32 then.
+    that asks for one. A workload without a dtype has the bound of the coarsest dtype among its parameters, inputs and results.
+    One in 16 bits whose reference fails in float64 is compared with float32, without TF32: some kernels have no float64.
 
     Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its reference fails, and
-    `NotComparedError` if no bound is known, if the result is random or holds no floating-point tensor, if a function takes
-    nothing to compare it by, or if a copy of the module runs in no other dtype.
+    `NotComparedError` if nothing fit to compare it with is found.
     """
     with torch_set_up(deterministic=deterministic):
-        try:
-            return _compare(workload, device, seed, torch.float64)
-        except _ReferenceFailed as failed:
-            if not failed.is_16_bit:  # float32 is no reference for itself
-                raise failed.shown() from None
-        with _without_tf32():
-            try:
-                return _compare(workload, device, seed, torch.float32)
-            except _ReferenceFailed as failed:
-                raise failed.shown() from None
+        reset_compiler()  # else a module of the ninth shape silently runs eager, and is compared with itself
+        instance = build(workload, device, seed=seed)
+        with instance.grad_mode():
+            return _compare(instance, device)
 
 
-class _ReferenceFailed(Exception):
-    """`is_16_bit`: whether the workload is, so that float32 would do. `is_copy`: whether the reference is the module itself."""
-
-    def __init__(self, error: WorkloadError, *, is_16_bit: bool, is_copy: bool) -> None:
-        super().__init__(error)
-        self.error, self.is_16_bit, self.is_copy = error, is_16_bit, is_copy
-
-    def shown(self) -> KernelgaugeError:
-        """Return the error to raise. That a module does not run in another dtype is no fault of it."""
-        if not self.is_copy:
-            return self.error
-        return NotComparedError(
-            "a copy of it in float64 does not run", got=self.error.got, expected="a reference=... that does"
-        )
-
-
-@contextmanager
-def _without_tf32() -> Iterator[None]:
-    before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-        torch.backends.cudnn.allow_tf32 = cudnn
-
-
-@contextmanager
-def _reporting_reference(instance: Instance, doing: str) -> Iterator[None]:
-    try:
-        with reporting(instance.workload, f"{doing} its reference"):
-            yield
-    except WorkloadError as error:
-        is_16_bit = _bound(instance, {}) > BOUNDS["fp32"]
-        raise _ReferenceFailed(error, is_16_bit=is_16_bit, is_copy=instance.workload.reference is None) from None
-
-
-def _compare(workload: Workload, device: Device, seed: int, dtype: torch.dtype) -> list[RelativeError]:
-    reset_compiler()  # else a module of the ninth shape silently runs eager, and is compared with itself
-    instance = build(workload, device, seed=seed)
-    _require_reference(instance)
-    # Copies, because a module may write to its input.
-    originals = {name: tensor.detach().clone() for name, tensor in instance.arguments.tensors().items()}
-    arguments = instance.arguments.map(lambda value: _cast(value, dtype))
-
-    def results() -> dict[str, torch.Tensor]:
-        instance.prepare()
-        with reporting(workload, "running"):
-            _restore(instance.arguments, originals)
-            return _results(instance.module, instance.arguments, instance.outputs, workload)
-
-    with instance.grad_mode():
-        first_call(instance)
-        with _reporting_reference(instance, "building"):
-            reference = _reference(instance, device, dtype)
-        generators = _generators(device)
-        got = results()
-        draws_numbers = not all(map(torch.equal, generators, _generators(device)))
-        with _reporting_reference(instance, "running"):
-            expected = _results(reference, arguments, lambda: arguments.call(reference), workload)
-        if got.keys() != expected.keys():
-            raise WorkloadError(
-                f"{workload.id}: the reference returns other tensors", got=", ".join(got), expected=", ".join(expected)
-            )
-        if not expected:
-            raise NotComparedError("its result holds no floating-point tensor")
-        bound, reference_name = _bound(instance, got), str(dtype).removeprefix("torch.")
-        zero = _zero_gradients(expected, dtype)
-        errors = [
-            RelativeError(name, _relative_error(got[name], expected[name], zero.get(name)), bound, reference_name)
-            for name in expected
-        ]
-        if draws_numbers and not all(error.within_bound for error in errors):
-            _refuse_random(workload, got, results(), bound)
-    return errors
-
-
-def _require_reference(instance: Instance) -> None:
-    """Refuse to compare a function with itself where it takes no tensor: it would compute the same in its own dtype."""
-    is_function = instance.workload.reference is None and not isinstance(instance.module, nn.Module)
-    if is_function and not any(tensor.is_floating_point() for tensor in instance.arguments.tensors().values()):
+def _compare(instance: Instance, device: Device) -> list[RelativeError]:
+    workload, module, inputs = instance.workload, instance.module, inputs_of(instance.arguments)
+    takes_floats = any(tensor.is_floating_point() for tensor in inputs.values())
+    if workload.reference is None and not isinstance(module, nn.Module) and not takes_floats:
         raise NotComparedError(
             "a function without floating-point inputs has nothing to be compared with",
             expected="a reference, or the tensors among its inputs",
         )
+    originals = {name: tensor.detach().clone() for name, tensor in inputs.items()}
+
+    def results() -> dict[str, torch.Tensor]:
+        instance.prepare()
+        with reporting(workload, "running"):
+            _restore(inputs, originals)
+            return _results(workload, module, instance.function, instance.arguments)
+
+    first_call(instance)
+    with _reporting_reference(workload, "building"):
+        reference = _reference(instance, device)
+    generators = _generators(device)
+    got = results()
+    draws_numbers = not all(map(torch.equal, generators, _generators(device)))
+    _restore(inputs, originals)
+    bound = _bound(instance, got)
+    expected, dtype = _expected(instance, reference, is_16_bit=bound > BOUNDS["fp32"])
+    if got.keys() != expected.keys():
+        raise WorkloadError(
+            f"{workload.id}: the reference returns other tensors", got=", ".join(got), expected=", ".join(expected)
+        )
+    if not expected:
+        raise NotComparedError("its result holds no floating-point tensor")
+    zero, name = _zero_gradients(expected, dtype), str(dtype).removeprefix("torch.")
+    errors = [
+        RelativeError(each, _relative_error(got[each], expected[each], zero.get(each)), bound, name)
+        for each in expected
+    ]
+    if draws_numbers and not all(error.within_bound for error in errors):
+        again = results()
+        changed = [each for each in again if _relative_error(again[each], got[each]) > bound]
+        if changed:
+            raise NotComparedError(
+                "its result is random",
+                got=f"{workload.id}: two calls with the same input differ in {', '.join(changed[:_SHOWN_TENSORS])}",
+                expected="a module in eval() mode, or dropout with p=0",
+            )
+    return errors
 
 
 def _generators(device: Device) -> list[torch.Tensor]:
@@ -180,23 +127,10 @@ def _generators(device: Device) -> list[torch.Tensor]:
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device.torch_device)] if on_gpu else [])]
 
 
-def _refuse_random(
-    workload: Workload, got: Mapping[str, torch.Tensor], again: Mapping[str, torch.Tensor], bound: float
-) -> None:
-    """Refuse a result that the next call does not repeat, of a module that draws random numbers."""
-    changed = [name for name, tensor in again.items() if _relative_error(tensor, got[name]) > bound]
-    if changed:
-        raise NotComparedError(
-            "its result is random",
-            got=f"{workload.id}: two calls with the same input differ in {', '.join(changed[:_SHOWN_TENSORS])}",
-            expected="a module in eval() mode, or dropout with p=0",
-        )
-
-
-def _restore(arguments: Arguments, originals: Mapping[str, torch.Tensor]) -> None:
+def _restore(inputs: Mapping[str, torch.Tensor], originals: Mapping[str, torch.Tensor]) -> None:
     """Write the first values into the inputs again: a module may have written to them."""
     with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
-        for name, tensor in arguments.tensors().items():
+        for name, tensor in inputs.items():
             if 0 not in tensor.stride():  # an expanded tensor: nothing can write to it
                 tensor.copy_(originals[name])
 
@@ -206,35 +140,79 @@ def _bound(instance: Instance, results: Mapping[str, torch.Tensor]) -> float:
     if workload.dtype is not None:
         return BOUNDS[workload.dtype]
     parameters = module.parameters() if isinstance(module, nn.Module) else ()
-    tensors = (*parameters, *instance.arguments.tensors().values(), *results.values())
+    tensors = (*parameters, *inputs_of(instance.arguments).values(), *results.values())
     dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()} - {torch.float64}
     bounds = {TORCH_DTYPES[name]: bound for name, bound in BOUNDS.items()}
     unknown = sorted(str(dtype) for dtype in dtypes if dtype not in bounds)
     if unknown:
-        raise UnknownBoundError(f"no bound is known for the error of {', '.join(unknown)}")
+        raise NotComparedError(f"no bound is known for the error of {', '.join(unknown)}")
     return max((bounds[dtype] for dtype in dtypes), default=BOUNDS["fp32"])
 
 
-def _reference(instance: Instance, device: Device, dtype: torch.dtype) -> Any:
-    workload, module = instance.workload, instance.module
-    if workload.reference is None:
-        return _in_dtype(copy.deepcopy(module), dtype) if isinstance(module, nn.Module) else module
+# -- the reference ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _reporting_reference(workload: Workload, doing: str) -> Iterator[None]:
+    """Report what the reference raises. That a module does not run in another dtype is no fault of it."""
+    try:
+        with reporting(workload, f"{doing} its reference"):
+            yield
+    except WorkloadError as error:
+        if workload.reference is not None:
+            raise
+        raise NotComparedError(
+            "a copy of it in float64 does not run", got=error.got, expected="a reference=... that does"
+        ) from None
+
+
+def _reference(instance: Instance, device: Device) -> Any:
+    module = instance.module
+    if instance.workload.reference is None:
+        return copy.deepcopy(module) if isinstance(module, nn.Module) else module
     with device.torch_device:
-        reference = workload.reference()
+        reference = instance.workload.reference()
     if isinstance(reference, nn.Module):
         if isinstance(module, nn.Module):
             reference.load_state_dict(module.state_dict())
-        reference = _in_dtype(reference.to(device.torch_device), dtype)
+        reference.to(device.torch_device)
     return reference
 
 
-def _in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Cast floating-point tensors; `Module.to` would cast complex ones as well, and lose their imaginary part."""
-    return module.double() if dtype == torch.float64 else module.float()
+def _expected(instance: Instance, reference: Any, *, is_16_bit: bool) -> tuple[dict[str, torch.Tensor], torch.dtype]:
+    """Return the results of the reference and their dtype: float64, or float32 if it fails there and that is finer."""
+    workload = instance.workload
+    try:
+        with _reporting_reference(workload, "running"):
+            return _results_in(torch.float64, instance, reference), torch.float64
+    except KernelgaugeError:
+        if not is_16_bit:
+            raise
+    precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        with _reporting_reference(workload, "running"):
+            return _results_in(torch.float32, instance, reference), torch.float32
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = cudnn
 
 
-def _results(module: Any, arguments: Arguments, run: Callable[[], Any], workload: Workload) -> dict[str, torch.Tensor]:
-    output = run()
+def _results_in(dtype: torch.dtype, instance: Instance, reference: Any) -> dict[str, torch.Tensor]:
+    def own(value: Any) -> Any:
+        return cast(value.clone(), value.device, dtype) if isinstance(value, torch.Tensor) else value
+
+    if isinstance(reference, nn.Module):
+        # Floating-point tensors alone: `Module.to` would cast complex ones as well, and lose their imaginary part.
+        reference = reference.double() if dtype == torch.float64 else reference.float()
+        reference.zero_grad()
+    return _results(instance.workload, reference, reference, torch.utils._pytree.tree_map(own, instance.arguments))
+
+
+def _results(workload: Workload, module: Any, function: Callable[..., Any], arguments: Any) -> dict[str, torch.Tensor]:
+    positional, keywords = arguments
+    output = function(*positional, **keywords)
     tensors = [tensor for _, tensor in named_tensors(output)]
     # Copies, because the next call may write to the same memory: a CUDA graph does, and a kernel that works in place.
     results = {
@@ -243,17 +221,13 @@ def _results(module: Any, arguments: Arguments, run: Callable[[], Any], workload
     if workload.pass_ == "train":
         torch.autograd.backward(total_of(output))
         parameters = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
-        for name, leaf in {**parameters, **arguments.tensors()}.items():
+        for name, leaf in {**parameters, **inputs_of(arguments)}.items():
             if leaf.grad is not None:
                 results[f"{_GRADIENT}{name}"] = leaf.grad.detach()
     return results
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    copied = value.detach().clone()
-    return copied.to(dtype).requires_grad_(value.requires_grad) if value.is_floating_point() else copied
+# -- errors -----------------------------------------------------------------------------------------------------------
 
 
 def _zero_gradients(expected: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, float]:
