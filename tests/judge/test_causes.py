@@ -133,7 +133,7 @@ def test_dynamic_shapes_are_the_cause_of_another_configuration() -> None:
     new = Origin(old.module, old.lines, is_dynamic=True)
     after = fused(55.4, xblock=512, source=OTHER_SOURCE)
     causes = [reasons(judged([fused(38.1)], [after], [each], origins=(new,)), "cause")[0] for each in (old, new)]
-    assert causes[0] == f"Inductor compiled for dynamic shapes (+17.3 us)\n{FUSED}: other source ({SOURCES})"
+    assert causes[0] == f"Inductor compiled for dynamic shapes (+17.3 us)\n{FUSED}: source {SOURCES}"
     assert causes[1].startswith("another launch configuration")  # they were dynamic before
 
 
@@ -145,7 +145,7 @@ def test_cast_has_the_dtypes_of_both_sides() -> None:
         for function in ("rsqrt_kernel_cuda(int)::{lambda(float)#1}", "CUDAFunctor_add<c10::BFloat16>")
     ]
     cause = reasons(judged([GATE, norm], [GATE, *parts]), "cause")[0].replace("\n", " ")
-    assert cause.startswith("2 kernels instead of 1, in bf16 and fp32 instead of bf16 (+3.0 us)")
+    assert cause.startswith("2 kernels instead of 1, now also in fp32")
 
 
 def test_code_of_a_kernel_that_is_gone_is_that_of_the_baseline() -> None:

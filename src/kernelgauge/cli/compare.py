@@ -24,7 +24,7 @@ from ..results.files import write_atomically
 from ..run import Run, Timer
 from . import Exit, note, revisions, say, terminal
 
-__all__ = ["compare"]
+__all__ = ["compare_revisions"]
 
 _REPORTS = Path("reports", "compare")
 _SHOWN = 5  # undecided workloads, after each look
@@ -67,7 +67,7 @@ class _Side:
         return [each.run for each in found if each.run is not None]
 
 
-def compare(options: argparse.Namespace) -> Exit:
+def compare_revisions(options: argparse.Namespace) -> Exit:
     """Measure both sides in turns until every workload is decided. Print the table, and leave the pages."""
     selected = ["-k", options.expression] if options.expression else []
     arguments = [options.suite, *selected, *options.pytest_arguments]

@@ -74,9 +74,9 @@ def add_commands(commands: Commands) -> None:
 
 
 def _compare(options: argparse.Namespace) -> Exit:
-    from .compare import compare
+    from .compare import compare_revisions
 
-    return compare(options)
+    return compare_revisions(options)
 
 
 def _bisect(options: argparse.Namespace) -> Exit:

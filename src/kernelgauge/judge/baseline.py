@@ -19,6 +19,7 @@ from .timing import ProcessTime
 
 __all__ = [
     "SCHEMA_VERSION",
+    "SOFTWARE_FIELDS",
     "Baseline",
     "Comparison",
     "Entry",
@@ -53,7 +54,7 @@ _FOREIGN_FIELDS = ("device", "arch", "sm_count", "power_limit_watts", "mig")
 # Software: times stay comparable, and the change is named in every verdict. `memory_bytes` is in neither: it moves with the
 # driver by a few MiB on one and the same device.
 _ADDED_FIELDS = ("cudnn", "fp32_matmul", "cudnn_tf32", "deterministic")  # unknown in an older baseline: then no change
-_SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python", *_ADDED_FIELDS)
+SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python", *_ADDED_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def compare(before: Fingerprint, after: Fingerprint) -> Comparison:
             if old != new and not (old is None and field in _ADDED_FIELDS)
         )
 
-    return Comparison(changes(_FOREIGN_FIELDS), changes(_SOFTWARE_FIELDS))
+    return Comparison(changes(_FOREIGN_FIELDS), changes(SOFTWARE_FIELDS))
 
 
 # -- the kernels ------------------------------------------------------------------------------------------------------

@@ -123,6 +123,10 @@ class _Launch:
     def lines(self) -> tuple[SourceLine, ...]:
         return self.origin.lines if self.origin is not None else ()
 
+    @property
+    def is_dynamic(self) -> bool:
+        return self.origin is not None and self.origin.is_dynamic
+
 
 def _launches(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> list[_Launch]:
     known = origins if len(origins) == len(kernels) else [None] * len(kernels)
@@ -230,11 +234,12 @@ def _other_launches(group: _Group) -> Cause:
         text = f"{_count(new, 'kernel')} instead of {old}"
     text += f", in {group.places} places" if group.places > 1 else ""
     old_types, new_types = (
-        " and ".join(sorted({dtype for each in side if (dtype := each.identity.decoded.dtype)}))
-        for side in (group.before, group.after)
+        {dtype for each in side if (dtype := each.identity.decoded.dtype)} for side in (group.before, group.after)
     )
-    if old_types and new_types and old_types != new_types:
-        text += f", in {new_types} instead of {old_types}"
+    if old_types and old_types < new_types:
+        text += f", now also in {' and '.join(sorted(new_types - old_types))}"
+    elif old_types and new_types and old_types != new_types:
+        text += f", in {' and '.join(sorted(new_types))} instead of {' and '.join(sorted(old_types))}"
     was = [_cut(f"was {_names(group.before)}")] if old and new else []
     return group.cause(text, _names(group.after or group.before), *was)
 
@@ -245,7 +250,8 @@ def _names(kernels: Iterable[_Launch]) -> str:
 
 def _changes_of_identity(group: _Group, *, is_timed: bool) -> list[Cause]:
     """Return what differs between launches of one kernel besides their times."""
-    before, after = group.before[0].identity, group.after[0].identity
+    (old, *_), (new, *_) = group.before, group.after
+    before, after = old.identity, new.identity
     configuration = configuration_change(before, after) if is_timed or not after.is_inductors else ""
     hashes = [str(each.source_hash)[:8] for each in (before, after) if is_timed and each.source_hash is not None]
     source = f"source {' -> '.join(hashes)}" if len(set(hashes)) > 1 else ""
@@ -254,11 +260,8 @@ def _changes_of_identity(group: _Group, *, is_timed: bool) -> list[Cause]:
     text = "another launch configuration" if configuration else "the same name, other source"
     if configuration and is_timed and was_autotuned(before, after):
         text = "Inductor's autotuner chose another launch configuration"
-    was_dynamic, is_dynamic = (
-        each.origin is not None and each.origin.is_dynamic for each in (group.before[0], group.after[0])
-    )
-    if source and is_dynamic and not was_dynamic:
-        text = "Inductor compiled for dynamic shapes"
+    if source and new.is_dynamic and not old.is_dynamic:
+        text, configuration = "Inductor compiled for dynamic shapes", ""
     return [group.cause(text, "", f"{after.shown}: {', '.join(filter(None, (configuration, source)))}")]
 
 
