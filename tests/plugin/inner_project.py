@@ -249,7 +249,7 @@ def table_verdict(result: pytest.RunResult, workload: str) -> str | None:
     if not rows:
         return None
     ((status, subjects),) = (
-        found.groups() for row in rows if (found := re.search(r" ([A-Z][A-Z_]{3,}(?: \(.*\))?|-$)(?: +(\S.*))?$", row))
+        found.groups() for row in rows if (found := re.search(r" (NO VERDICT|[A-Z][A-Z_]{3,})(?: +(\S.*))?$", row))
     )
     about = [line.partition(": ")[2] for line in after_title if line.startswith(f"{status}  {workload}: ")]
     return f"{status} {(about or [subjects or ''])[0]}".rstrip()

@@ -78,7 +78,7 @@ def test_disabled_benchmark_skips_or_fails_if_strict(timed: Project) -> None:
         case = timed.case("test_end_to_end_latency")
         assert (case.outcome, case.properties.get(VERDICT)) == (outcome, None)
         assert case.properties["kernelgauge_not_run"] == "pytest-benchmark is disabled, so nothing was timed"
-        assert table_verdict(result, ID) == "-"
+        assert table_verdict(result, ID) == "NO VERDICT"
 
 
 @pytest.mark.parametrize(("hot", "verdict"), [(1, "IMPROVED"), (2, "INVALID")])

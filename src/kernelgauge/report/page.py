@@ -71,9 +71,8 @@ def render(content: Table | Text, *, width: int, color: bool) -> str:
 def _wrapped(line: str, width: int) -> str:
     words = line.lstrip(" ")
     indent = line[: len(line) - len(words)]
-    wrapper = textwrap.TextWrapper(max(width, 20), indent, f"{indent}    ", break_long_words=False)
-    wrapper.break_on_hyphens = False
-    return wrapper.fill(words)
+    wrap = textwrap.TextWrapper(max(width, 20), indent, f"{indent}    ", break_on_hyphens=False, break_long_words=False)
+    return wrap.fill(words)
 
 
 def markdown(sections: Sequence[Section]) -> str:
