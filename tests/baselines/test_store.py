@@ -103,22 +103,14 @@ def test_stored_ignores_files_of_others(store: BaselineStore) -> None:
     assert set(store.stored(DEVICE)) == {"a-x-bf16-1"}
 
 
-@pytest.mark.parametrize("what", ["a file", "a loop", "forbidden"])
-def test_folder_that_cannot_be_listed_is_not_empty(
-    store: BaselineStore, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+@pytest.mark.parametrize("what", ["a file", "a loop"])
+def test_folder_that_cannot_be_listed_is_not_empty(store: BaselineStore, what: str) -> None:
     folder = store.path(DEVICE, WORKLOAD).parent
     store.root.mkdir()
     if what == "a file":
         folder.write_bytes(b"")
-    elif what == "a loop":
+    else:
         folder.symlink_to(folder)
-    else:  # root may list whatever there is
-
-        def refuses(path: object) -> None:
-            raise PermissionError(13, "Permission denied")
-
-        monkeypatch.setattr("kernelgauge.baselines.os.listdir", refuses)
     with pytest.raises(BaselineError, match="cannot be listed") as caught:
         store.stored(DEVICE)
     assert caught.value.where == str(folder)
@@ -159,29 +151,25 @@ def test_apply_interrupted_replaces_no_file(
     monkeypatch.setattr(os, moment, interrupted)
     plan = [PlannedChange(Action.UPDATE, name, baseline(workload=name, device=(300.0, 301.0))) for name in NAMES]
     with pytest.raises((StorageError, KeyboardInterrupt, SystemExit)) as caught:
-        store.apply({DEVICE: [*plan, PlannedChange(Action.TRIM, NAMES[0], None)]})
+        store.apply({DEVICE: [*plan[:2], PlannedChange(Action.TRIM, NAMES[0], None)], "another": plan[2:]})
     monkeypatch.undo()
     assert {path: path.read_bytes() for path in store.root.glob("*/*")} == before
     if interruption is FULL:
         assert isinstance(caught.value, StorageError)
-        assert caught.value.where == str(store.path(DEVICE, NAMES[2 if call == 3 else 0]))
+        assert caught.value.where == str(store.path(*(("another", NAMES[2]) if call == 3 else (DEVICE, NAMES[0]))))
         assert "No space left" in str(caught.value.got)
     else:
         assert caught.value is interruption  # Ctrl-C stays Ctrl-C
 
 
-@pytest.mark.parametrize("what", ["a file for the folder", "a folder for the file", "no permission"])
+@pytest.mark.parametrize("what", ["a file for the folder", "a folder for the file"])
 def test_apply_where_nothing_can_be_written_says_where(store: BaselineStore, what: str) -> None:
     path = store.path(DEVICE, WORKLOAD)
     store.root.mkdir()
     if what == "a file for the folder":
         path.parent.write_text("not a folder")
-    elif what == "a folder for the file":
-        path.mkdir(parents=True)
-    elif os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
     else:
-        store.root.chmod(0o500)
+        path.mkdir(parents=True)
     before = files(store.root)
     with pytest.raises(StorageError, match="cannot write") as caught:
         store.apply({DEVICE: [create(WORKLOAD)]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -106,9 +105,7 @@ def test_review_of_twins_in_markdown_counts_them_once(command: Command) -> None:
     ("before", "after", "said"),
     [
         (None, b"", "No such file"),
-        (b"", b"", "an empty file"),
         (b"", b"{}", "schema_version"),
-        (b"", b'{"schema_version": 99}', "Invalid enum value 99"),
         (b"204.9", b"1e50", "durations are positive and finite, 0.001 to 1e+12 us"),
     ],
 )
@@ -194,9 +191,8 @@ def test_accept_names_the_refused_and_stores_the_others(command: Command) -> Non
         (("-k", "mlp and"), 2, "-k: invalid expression"),
         (("-k", "mlp(x=1)"), 2, "-k: invalid expression"),
         (("-k", "(" * 5_000 + "mlp" + ")" * 5_000), 2, "-k: invalid expression"),
-        (("-k", "not " * 20_000 + "mlp"), 2, "-k: invalid expression"),
         (("--group", "not-measured"), 2, "invalid choice"),
-        *(((option,), 2, "unrecognized arguments") for option in ("--unknown", "--all", "--yes", "--workload")),
+        (("--all",), 2, "unrecognized arguments"),
         *((("-k", "mpl", *more), 1, "matches -k 'mpl'\n") for more in ([], ["--dry-run"], ["--group", "new"])),
     ],
 )
@@ -210,29 +206,17 @@ def test_accept_of_wrong_arguments_writes_nothing(
     assert stored() == set()
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong", "said"),
-    [
-        (
-            EAGER,
-            b'{"schema_version": 3}',
-            f"the baseline cannot be read; git checkout -- baselines/nvidia-h200/{EAGER}",
-        ),
-    ],
-)
-def test_accept_names_a_wrong_baseline_and_stores_the_rest(
-    command: Command, name: str, wrong: bytes, said: str
-) -> None:
+def test_accept_names_a_wrong_baseline_and_stores_the_rest(command: Command) -> None:
     recorded(command)
-    path = Path("baselines/nvidia-h200", f"{name}.json")
-    path.write_bytes(wrong)
+    path = Path("baselines/nvidia-h200", f"{EAGER}.json")
+    path.write_bytes(b'{"schema_version": 3}')
     left(upgraded())
     for arguments in ("review", "accept"):
         code, out, err = command(arguments)
         assert (code, err) == (1, "")
-        assert said in " ".join(out.split())
+        assert f"the baseline cannot be read; git checkout -- {path}" in " ".join(out.split())
     assert NEW in stored()
-    assert path.read_bytes() == wrong
+    assert path.read_bytes() == b'{"schema_version": 3}'
 
 
 @pytest.mark.parametrize("arguments", [("review",), ("accept", "--force")])
@@ -292,16 +276,11 @@ def test_commands_in_a_subfolder_find_the_project(
 
 
 def test_commands_use_the_baselines_of_the_run(command: Command) -> None:
-    file = left(told(of(EAGER), baselines="perf/known")) / "results.json"
+    left(told(of(EAGER), baselines="perf/known"))
     assert command("accept")[0] == 0
     assert Path("perf/known/nvidia-h200", f"{EAGER}.json").exists()
     assert command("review")[0] == 0
-    saved = json.loads(file.read_bytes())
-    del saved["baselines"]
-    file.write_text(json.dumps(saved))
     assert not Path("baselines").exists()
-    assert command("accept")[0] == 0
-    assert stored() == {EAGER}
 
 
 @pytest.mark.parametrize("where", ["/somewhere/else", "../elsewhere", "a/../../b", "a\0b"])
@@ -355,12 +334,6 @@ def test_accept_add_joins_processes_once(
     before = content()
     code, out, _ = command("accept", "--add", *folders, *arguments)
     assert (code, "0 written to baselines" in out, content() == before) == (0, True, True)
-
-
-def test_accept_add_creates_a_missing_baseline(command: Command) -> None:
-    left(on_another_gpu())
-    assert command("accept", "--add")[0] == 0
-    assert known_gpus(EAGER) == [ELSEWHERE]
 
 
 THROTTLED = {"device": tuple(1.1 * us for us in (204.9, 205.0, 205.2, 205.3)), "controls": pair(copy=33.0, gemm=165.0)}

@@ -11,7 +11,7 @@ from kernelgauge.report.opportunities import Opportunity, opportunities
 from kernelgauge.results import WorkloadResult
 from kernelgauge.run import Origin, Roof, Run, SourceLine
 from kernelgauge.trace.work import Work
-from tests.builders import FUSED, fingerprint, mlp_kernels, run
+from tests.builders import FUSED, calibrated, fingerprint, mlp_kernels, run
 from tests.test_results import results, workload
 
 ROOF = Roof(memory_gb_per_s=4000.0, gemm_tflop_per_s=800.0)
@@ -72,3 +72,11 @@ def test_kernel_that_is_furthest_from_its_limit_is_named_with_its_line() -> None
     assert (limit.saves_us, limit.is_bound) == (pytest.approx(20.0), True)
     short = mlp_kernels(us=9.0)
     assert found(msgspec.structs.replace(one, run=msgspec.structs.replace(one.run, kernels=short))) == []
+
+
+def test_slower_choice_of_the_autotuner_has_its_cost() -> None:
+    slow, fast = mlp_kernels(us=55.4, xblock=512), mlp_kernels()
+    stored = calibrated([run(kernels=slow), run(kernels=fast)])
+    for kernels, costs in ((slow, [pytest.approx(17.3)]), (fast, [])):
+        one = msgspec.structs.replace(ran("compiled", 205.0, 300.0, kernels=kernels), baseline=stored)
+        assert [each.saves_us for each in found(one)] == costs

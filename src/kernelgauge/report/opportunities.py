@@ -43,8 +43,22 @@ class Opportunity(NamedTuple):
 def opportunities(results: Results) -> list[Opportunity]:
     """Return what could be faster, the largest share first. Without a GPU there is none: its times are not what they are about."""
     on_gpu = [each for each in results.workloads if each.run is not None and each.run.fingerprint.arch != "cpu"]
-    found = [*_between_variants(on_gpu), *(one for each in on_gpu for one in _of_kernels(each))]
+    alone = (one for each in on_gpu for one in (*_of_the_autotuner(each), *_of_kernels(each)))
+    found = [*_between_variants(on_gpu), *alone]
     return sorted((one for one in found if one.share >= _LEAST_SHARE), key=lambda one: -one.share)
+
+
+def _of_the_autotuner(workload: WorkloadResult) -> Iterator[Opportunity]:
+    """Yield what its choice of a launch configuration costs, where the baseline knows a faster one."""
+    run, baseline = workload.run, workload.baseline
+    if run is None or baseline is None:
+        return
+    entry, likeness = baseline.entry_like(run.kernels)
+    saves_us = entry.device_time_us - min(each.device_time_us for each in baseline.entries)
+    if likeness.same_configuration and saves_us > 0:
+        text = f"Inductor's autotuner chose the slower of {len(baseline.entries)} launch configurations"
+        command = 'torch.compile(..., options={"inplace_buffers": False})   (lets the autotuner time the kernel alone)'
+        yield Opportunity(workload.id, text, command, saves_us, entry.device_time_us)
 
 
 def _between_variants(workloads: Sequence[WorkloadResult]) -> Iterator[Opportunity]:
