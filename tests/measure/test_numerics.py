@@ -313,17 +313,24 @@ def test_wrong_result_of_a_module_that_draws_numbers_is_an_error(cpu: CpuDevice)
     assert not errors_of(cpu, change)["output 0"].within_bound
 
 
-def test_result_without_floating_point_tensor_is_not_compared(cpu: CpuDevice) -> None:
-    with pytest.raises(NotComparedError, match="holds no floating-point tensor"):
-        errors_of(cpu, build=lambda: lambda x: x.argmax(-1), reference=None)
+SQUARE = torch.ones(2, 2)
+CLOSURE: Any = {"build": lambda: lambda: SQUARE @ SQUARE, "inputs": tuple}
 
 
-def test_function_of_nothing_is_not_compared_with_itself(cpu: CpuDevice) -> None:
-    square = torch.ones(2, 2)
-    closure: Any = {"build": lambda: lambda: square @ square, "inputs": tuple}
-    with pytest.raises(NotComparedError, match="nothing to be compared with"):
-        errors_of(cpu, **closure, reference=None)
-    assert errors_of(cpu, **closure, reference=lambda: lambda: 2 * square)["output 0"].error == 0
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"build": lambda: lambda x: x.argmax(-1)}, "holds no floating-point tensor"),
+        (CLOSURE, "nothing to be compared with"),
+    ],
+)
+def test_result_that_says_nothing_is_not_compared(cpu: CpuDevice, fields: Any, reason: str) -> None:
+    with pytest.raises(NotComparedError, match=reason):
+        errors_of(cpu, **fields, reference=None)
+
+
+def test_function_of_nothing_is_compared_with_its_reference(cpu: CpuDevice) -> None:
+    assert errors_of(cpu, **CLOSURE, reference=lambda: lambda: 2 * SQUARE)["output 0"].error == 0
 
 
 def test_function_in_bf16_without_dtype_has_float32_for_reference(cpu: CpuDevice) -> None:

@@ -1,6 +1,6 @@
 """What torch.compile did: graphs, graph breaks, recompiles, and the lines that each generated kernel was made of.
 
-Private names of torch, checked on 2.11 and 2.13: those that `_generated_code_kept` wraps, and what `_events` reads.
+Private names of torch, checked on 2.11 and 2.13: those that `_keep_stacks` wraps, and what `_events` reads.
 """
 
 from __future__ import annotations
@@ -150,20 +150,14 @@ def stacks_at(file: str, line: int, since: int = 0) -> tuple[Stack, ...] | None:
     return answers.pop() if len(answers) == 1 else None
 
 
-@contextmanager
-def _generated_code_kept() -> Iterator[None]:
+def _keep_stacks(wrappers: ExitStack) -> None:
     """Keep the stacks of each graph and of its kernels, and have Dynamo and Inductor keep those that they would drop."""
     from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
-    set_limit = getattr(_dynamo, "set_compilation_metrics_limit", lambda _: None)
-    with ExitStack() as wrappers:
-        _wrap(wrappers, OutputGraph, "call_user_compiler", partial(_keep_traced, wrappers))
-        # Dynamo leaves out the frames of torch's own modules: a graph of one of them alone would have no line.
-        _wrap(wrappers, InstructionTranslatorBase, "is_co_filename_from_nn_modules", lambda *_: False)
-        set_limit(_MOST_COMPILATIONS)
-        wrappers.callback(set_limit, getattr(_dynamo, "DEFAULT_COMPILATION_METRICS_LIMIT", 64))
-        yield
+    _wrap(wrappers, OutputGraph, "call_user_compiler", partial(_keep_traced, wrappers))
+    # Dynamo leaves out the frames of torch's own modules: a graph of one of them alone would have no line.
+    _wrap(wrappers, InstructionTranslatorBase, "is_co_filename_from_nn_modules", lambda *_: False)
 
 
 def _wrap(wrappers: ExitStack, owner: Any, name: str, function: Any) -> None:
@@ -314,12 +308,12 @@ def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
     cuda: Any = torch.cuda
     gpus = [cuda.current_device()] if cuda.is_initialized() else []
     trace = logging.getLogger("torch.__trace")
-    was_disabled = trace.disabled
     # It is at DEBUG in any case (torch/_logging/_internal.py), and pytest captures loggers that do not propagate too: one
     # compile writes thousands of empty lines into every failure report.
-    trace.disabled = was_disabled or "TORCH_TRACE" not in os.environ
-    try:
-        with torch.random.fork_rng(gpus), inductor.patch(settings), _generated_code_kept():
-            yield
-    finally:
-        trace.disabled = was_disabled
+    with ExitStack() as stack, torch.random.fork_rng(gpus), inductor.patch(settings):
+        stack.callback(setattr, trace, "disabled", trace.disabled)
+        trace.disabled = trace.disabled or "TORCH_TRACE" not in os.environ
+        stack.callback(_dynamo.set_compilation_metrics_limit, _dynamo.DEFAULT_COMPILATION_METRICS_LIMIT)
+        _dynamo.set_compilation_metrics_limit(_MOST_COMPILATIONS)
+        _keep_stacks(stack)
+        yield

@@ -232,11 +232,9 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
 
 
 def _message(error: BaseException) -> str:
-    """Return the first line, and the next one too where the first only announces it ("backend='inductor' raised:")."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].endswith(":"):
-        return f"{lines[0]} {lines[1]}"
-    return lines[0] if lines else repr(error)
+    """Return the first line, with the next one where it only announces that ("backend='inductor' raised:")."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from ..errors import KernelgaugeError, WorkloadError
 from ..workload import Dtype, Workload
@@ -81,12 +83,16 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
             "a function without floating-point inputs has nothing to be compared with",
             expected="a reference, or the tensors among its inputs",
         )
-    originals = {name: tensor.detach().clone() for name, tensor in inputs.items()}
+    originals = tree_map(_copied, instance.arguments)
+    first = inputs_of(originals)
 
     def results() -> dict[str, torch.Tensor]:
         instance.prepare()
+        with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
+            for name, tensor in inputs.items():
+                if 0 not in tensor.stride():  # an expanded tensor: no module can write to it
+                    tensor.copy_(first[name])
         with reporting(workload, "running"):
-            _restore(inputs, originals)
             return _results(workload, module, instance.function, instance.arguments)
 
     first_call(instance)
@@ -95,9 +101,8 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
     generators = _generators(device)
     got = results()
     draws_numbers = not all(map(torch.equal, generators, _generators(device)))
-    _restore(inputs, originals)
     bound = _bound(instance, got)
-    expected, dtype = _expected(instance, reference, is_16_bit=bound > BOUNDS["fp32"])
+    expected, dtype = _expected(workload, reference, originals, is_16_bit=bound > BOUNDS["fp32"])
     if got.keys() != expected.keys():
         raise WorkloadError(
             f"{workload.id}: the reference returns other tensors", got=", ".join(got), expected=", ".join(expected)
@@ -127,12 +132,9 @@ def _generators(device: Device) -> list[torch.Tensor]:
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device.torch_device)] if on_gpu else [])]
 
 
-def _restore(inputs: Mapping[str, torch.Tensor], originals: Mapping[str, torch.Tensor]) -> None:
-    """Write the first values into the inputs again: a module may have written to them."""
-    with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
-        for name, tensor in inputs.items():
-            if 0 not in tensor.stride():  # an expanded tensor: nothing can write to it
-                tensor.copy_(originals[name])
+def _copied(value: Any, dtype: torch.dtype | None = None) -> Any:
+    """Return a copy of a tensor, because a module may write to its inputs; anything else as it is."""
+    return cast(value.clone(), value.device, dtype) if isinstance(value, torch.Tensor) else value
 
 
 def _bound(instance: Instance, results: Mapping[str, torch.Tensor]) -> float:
@@ -179,12 +181,13 @@ def _reference(instance: Instance, device: Device) -> Any:
     return reference
 
 
-def _expected(instance: Instance, reference: Any, *, is_16_bit: bool) -> tuple[dict[str, torch.Tensor], torch.dtype]:
+def _expected(
+    workload: Workload, reference: Any, arguments: Any, *, is_16_bit: bool
+) -> tuple[dict[str, torch.Tensor], torch.dtype]:
     """Return the results of the reference and their dtype: float64, or float32 if it fails there and that is finer."""
-    workload = instance.workload
     try:
         with _reporting_reference(workload, "running"):
-            return _results_in(torch.float64, instance, reference), torch.float64
+            return _results_in(torch.float64, workload, reference, arguments), torch.float64
     except KernelgaugeError:
         if not is_16_bit:
             raise
@@ -193,21 +196,18 @@ def _expected(instance: Instance, reference: Any, *, is_16_bit: bool) -> tuple[d
     torch.backends.cudnn.allow_tf32 = False
     try:
         with _reporting_reference(workload, "running"):
-            return _results_in(torch.float32, instance, reference), torch.float32
+            return _results_in(torch.float32, workload, reference, arguments), torch.float32
     finally:
         torch.set_float32_matmul_precision(precision)
         torch.backends.cudnn.allow_tf32 = cudnn
 
 
-def _results_in(dtype: torch.dtype, instance: Instance, reference: Any) -> dict[str, torch.Tensor]:
-    def own(value: Any) -> Any:
-        return cast(value.clone(), value.device, dtype) if isinstance(value, torch.Tensor) else value
-
+def _results_in(dtype: torch.dtype, workload: Workload, reference: Any, arguments: Any) -> dict[str, torch.Tensor]:
     if isinstance(reference, nn.Module):
         # Floating-point tensors alone: `Module.to` would cast complex ones as well, and lose their imaginary part.
         reference = reference.double() if dtype == torch.float64 else reference.float()
         reference.zero_grad()
-    return _results(instance.workload, reference, reference, torch.utils._pytree.tree_map(own, instance.arguments))
+    return _results(workload, reference, reference, tree_map(partial(_copied, dtype=dtype), arguments))
 
 
 def _results(workload: Workload, module: Any, function: Callable[..., Any], arguments: Any) -> dict[str, torch.Tensor]:

@@ -110,15 +110,14 @@ def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int 
     """
     there, launches = structure.executions[-1], structure.windows[-1].launches
     is_here = [not structure.replays_graphs or launches[place].call.is_graph_launch for place in range(len(there))]
-    if list(map(_looks, compress(there, is_here))) != list(map(_looks, here)):
+    old, new = (
+        [(each.identity.name, each.identity.grid, each.identity.block) for each in side]  # all that a graph tells
+        for side in (compress(there, is_here), here)
+    )
+    if old != new:
         return None
     ids = iter([each.external_id for each in here])
     return [next(ids) if is_in else None for is_in in is_here]
-
-
-def _looks(execution: Execution) -> object:
-    identity = execution.identity  # in a CUDA graph, a launch has no more of it
-    return identity.name, identity.grid, identity.block
 
 
 # -- the tree of events: where each op was called ------------------------------------------------------------------------
