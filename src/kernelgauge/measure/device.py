@@ -289,7 +289,10 @@ class CudaDevice(Device):
         return msgspec.structs.replace(
             super().fingerprint(),
             device=properties.name,
-            arch=f"sm_{properties.major}{properties.minor}",
+            # A MI250X has compute capability 9.0 on ROCm, as a H100 has.
+            arch=str(properties.gcnArchName).partition(":")[0]
+            if torch.version.hip
+            else f"sm_{properties.major}{properties.minor}",
             sm_count=properties.multi_processor_count,
             memory_bytes=properties.total_memory,
             power_limit_watts=self.monitor.power_limit_watts,
