@@ -177,7 +177,7 @@ def test_foreign_files_are_named_then_counted(history: History) -> None:
         (history.root / name).write_text("{}")
     code, out, _ = history.show()
     assert (code, out.splitlines()[0]) == (1, "no workload to show")
-    assert not_shown(out)[0] == "00\\x1b.json: not a file of a history of schema 2"
+    assert not_shown(out)[0] == "00\\x1b.json: not a file of a history of schema 1 or 2"
     assert out.splitlines()[-1] == "and 3 more"
     for path in history.root.glob("*.json"):
         path.unlink()
@@ -259,3 +259,20 @@ def test_query_of_the_documentation_reads_files(history: History, monkeypatch: p
     with duckdb.connect() as connection:
         found = connection.execute(f"SELECT gpu, workload, us FROM ({query})").fetchall()
     assert found == [(HERE, "a", 205.0), (HERE, "b", 206.0)]
+
+
+def test_schema_1_is_read_and_newer_schema_counts(history: History) -> None:
+    key = history.add(night(0, timed(name="a")))[1].removeprefix("added: ").strip()
+    told = history.entries()[key]
+    for name in ("kernels", "configuration", "gemm_us", "gemm_kernel", "copy_us", "copy_kernel"):
+        del told["rows"][name]
+    for timer in ("device_time", "end_to_end", "host_dispatch"):
+        for name in ("low", "high", "host_us"):
+            del told["rows"][timer][name]
+    told["rows"]["device_time"]["mean_us"] = [204.0]
+    content = json.dumps(told | {"schema_version": 1}).encode()
+    stamp, gpu, _ = Path(key).name.split("-")
+    (history.root / f"{stamp}-{gpu}-{sha256(content).hexdigest()[:16]}.v1.json").write_bytes(content)
+    assert rows(history.show()[1]) == [("205.0", "a")]
+    (history.root / key).unlink()
+    assert rows(history.show()[1]) == [("204.0", "a")]

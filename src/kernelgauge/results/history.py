@@ -28,7 +28,7 @@ from .files import write_atomically
 __all__ = ["Night", "add_to_history", "open_history", "read_nights"]
 
 _SCHEMA_VERSION = 2
-_NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[a-z0-9]{1,40}-([0-9a-f]{16})\.v2\.json")  # start, GPU, digest
+_NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[a-z0-9]{1,40}-([0-9a-f]{16})\.v[12]\.json")  # start, GPU, digest, schema
 _LONGEST_HEADLINE = 300  # characters
 
 
@@ -200,10 +200,10 @@ class _Rows(msgspec.Struct):
     """The columns of a file that a trend is made of."""
 
     workload: list[str]
-    kernels: list[str | None]
     device_time: _Times
     end_to_end: _Times
     host_dispatch: _Times
+    kernels: list[str | None] = []  # schema 1 has none
 
 
 class _File(msgspec.Struct):
@@ -260,7 +260,9 @@ def read_nights(
         contents = store.cat(paths, on_error="return")  # a bucket gets all requests at once
     nights: dict[tuple[Any, ...], Night] = {}  # files that have the same run of a workload count once
     not_shown: list[str] = []
-    for path, content in contents.items():
+    for path, content in sorted(
+        contents.items(), key=lambda item: item[0].rpartition(".v")[2]
+    ):  # the newer schema counts
         try:
             file = _decoded(path.rpartition("/")[2], content)
             nights |= {(*night[:4], file.host): night for night in _nights(file, timer, patterns)}
@@ -274,7 +276,7 @@ def _decoded(name: str, content: bytes | Exception) -> _File:
         raise OSError(str(content)) from content
     known = _NAME.fullmatch(name)
     if known is None:
-        raise ValueError("not a file of a history of schema 2")
+        raise ValueError("not a file of a history of schema 1 or 2")
     if not sha256(content).hexdigest().startswith(known[1]):
         raise ValueError("its content changed: its digest differs from the one in its name")
     return msgspec.json.decode(content, type=_File)
@@ -292,7 +294,8 @@ def _nights(file: _File, timer: Timer, patterns: Sequence[str]) -> Iterator[Nigh
     software = {name.replace("_", "-"): str(getattr(device, name) or "(none)") for name in SOFTWARE_FIELDS}
     environment = software | {"kernelgauge": file.kernelgauge, "host": file.host}
     times: _Times = getattr(file.rows, timer.value)
-    columns = (times.mean_us, times.status, times.said, file.rows.kernels, times.baseline_us)
+    kernels = file.rows.kernels or [None] * len(file.rows.workload)
+    columns = (times.mean_us, times.status, times.said, kernels, times.baseline_us)
     for workload, us, status, *others in zip(file.rows.workload, *columns, strict=True):
         is_asked = not patterns or any(fnmatchcase(workload, f"*{each}*") for each in patterns)
         if is_asked and us is not None and is_duration(us) and status is not Status.INVALID:
