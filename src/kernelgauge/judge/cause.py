@@ -273,7 +273,7 @@ def _what_changed(change: KernelChange[_Launch], *, is_timed: bool) -> str:
 
 
 def _is_dynamic(launch: _Launch) -> bool:
-    return launch.origin is not None and launch.origin.is_dynamic
+    return launch.origin is not None and bool(launch.origin.is_dynamic)
 
 
 def _other_source(before: KernelIdentity, after: KernelIdentity) -> str:
