@@ -235,20 +235,20 @@ class SourceLine(msgspec.Struct, frozen=True):
         return f"{self.file}:{self.line}" + (f"  {self.code}" if self.code else "")
 
 
-class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
+class Origin(msgspec.Struct, frozen=True):
     """Where a launch comes from. It is no part of what the launch is: a line that moved is no change.
 
     Attributes:
         module: path in the model (``layers.0.mlp``; ``layers.*.mlp`` where compiled layers share the code), or the model's class.
         lines: of the code that asked for it; those of each op that a compiler fused.
         is_backward: whether autograd launched it for these lines.
-        is_dynamic: whether Inductor generated it for dynamic shapes.
+        is_dynamic: whether Inductor generated it for dynamic shapes. Files have it only if so.
     """
 
     module: str
     lines: tuple[SourceLine, ...]
     is_backward: bool = False
-    is_dynamic: bool = False
+    is_dynamic: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 def common_path(paths: Sequence[str]) -> str:

@@ -49,9 +49,9 @@ def spun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_slowed_workload_computes_the_same(spun: list[int]) -> None:
     assert injected.slowed(LINEAR, Injection()) is LINEAR
-    both = build(injected.slowed(LINEAR, Injection(turns=120, loops=20)), CpuDevice())
-    alone = build(LINEAR, CpuDevice())
-    assert torch.equal(*(each.function(*each.arguments[0]) for each in (both, alone)))
+    workloads = injected.slowed(LINEAR, Injection(turns=120, loops=20)), LINEAR
+    both, plain = (build(workload, CpuDevice()) for workload in workloads)
+    assert torch.equal(both.function(*both.arguments[0]), plain.function(*plain.arguments[0]))
     assert spun == [120]
 
 

@@ -208,8 +208,7 @@ def test_factory_that_changes_torch_for_all_is_refused(gpu: FakeGpu) -> None:
     threads = torch.get_num_threads()
     odd = results_of(gpu, gpu.workload("odd", on_build=change))["odd"]
     assert isinstance(odd, WorkloadError)
-    assert "torch.float32" in (odd.got or "")
-    assert "torch.float64" in (odd.got or "")
+    assert f"[torch.float32, {threads}, 'highest'] -> [torch.float64, {threads + 1}, 'highest']" in (odd.got or "")
     assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float32, threads)
 
 

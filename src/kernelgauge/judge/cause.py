@@ -125,7 +125,7 @@ class _Launch:
 
     @property
     def is_dynamic(self) -> bool:
-        return self.origin is not None and self.origin.is_dynamic
+        return self.origin is not None and bool(self.origin.is_dynamic)
 
 
 def _launches(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> list[_Launch]:

@@ -181,7 +181,8 @@ class _Places:
                 return None
             lines = dict.fromkeys(line for stack in stacks if (line := _innermost(stack)) is not None)
             if lines:  # else it is a function of torch that is compiled: its caller asked for it
-                is_dynamic = "numel" in linecache.getline(*place.generated)  # by name, instead of a number
+                # A size by its name, instead of a number.
+                is_dynamic = "numel" in linecache.getline(*place.generated) or msgspec.UNSET
                 module = self._modules.around(stacks)
                 return Origin(module, tuple(lines)[:_MOST_LINES], place.node is not None, is_dynamic)
         asked = self._forward.get(place.node, _Place())
