@@ -311,7 +311,7 @@ def _kept_lines_release() -> Callable[[], object]:
     made the next workload on the same addresses faster by 3 to 12 % (docs/design/measuring.md).
     """
     try:
-        return ctypes.CDLL("libcuda.so.1").cuCtxResetPersistingL2Cache  # type: ignore[no-any-return]
+        return ctypes.CDLL("libcuda.so.1").cuCtxResetPersistingL2Cache
     except (OSError, AttributeError):  # ROCm, or a driver before CUDA 11
         return lambda: None
 
