@@ -111,10 +111,6 @@ def test_no_two_public_things_share_a_name() -> None:
             homes.setdefault(name, set()).add(str(path.relative_to(PACKAGE)))
     shared = {name: sorted(files) for name, files in homes.items() if len(files) > 1}
     assert shared.pop("add_commands")  # of each family of commands
-    assert shared.pop("workload") == [
-        "plugin/__init__.py",
-        "plugin/fixtures.py",
-    ]  # the fixture, before there is a suite
     assert shared == {}
 
 

@@ -57,8 +57,8 @@ from kernelgauge.standard import test_kernels_and_graphs_are_as_declared, test_s
 @pytest.mark.timing
 def test_end_to_end_latency(workload, run, kernelgauge_test):
     session = kernelgauge_test.session
-    session.set_latency(workload, Sample((200.0, 201.0, 202.0, 200.5), 40, (20.0,) * 4))
-    kernelgauge_test.conclude(session.judge_time(workload, Timer.END_TO_END))
+    session.latencies[workload.id] = Sample((200.0, 201.0, 202.0, 200.5), 40, (20.0,) * 4)
+    kernelgauge_test.judge(session.judge_time, Timer.END_TO_END)
 """
 
 

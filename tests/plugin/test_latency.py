@@ -28,7 +28,7 @@ from kernelgauge.run import Sample
 def test_latency(workload, run, kernelgauge_test):
     session = kernelgauge_test.session
     first = Sample((9e6, 9e6, 9e6), 3, (20.0,) * 3)
-    session.set_latency(workload, first)
+    session.latencies[workload.id] = first
     for _ in range(2):
         verdict = session.judge_time(workload, Timer.END_TO_END)
         sample = session.run(workload).samples[Timer.END_TO_END]
@@ -62,7 +62,6 @@ def test_latency_of_pytest_benchmark_is_judged(timed: Project) -> None:
     assert table_verdict(result, ID) == "REGRESSED end to end"
     result.stdout.fnmatch_lines(["*latency looks slower: measuring again"])
     (benchmark,) = json.loads((timed.root / "benchmark.json").read_text())["benchmarks"]
-    assert benchmark["extra_info"]["kernelgauge_verdict"] == "REGRESSED"
     assert benchmark["stats"]["rounds"] == 12
     set_stored(timed, 1e9)
     assert timed.run("-k", "end_to_end").ret == pytest.ExitCode.OK

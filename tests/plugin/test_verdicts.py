@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from kernelgauge.judge import SCHEMA_VERSION
+from kernelgauge.judge import SCHEMA_VERSION, Reason, Status, Verdict
+from kernelgauge.plugin.options import Options
+from kernelgauge.plugin.session import Session
 from kernelgauge.run import Timer
 from tests.plugin.inner_project import ID, REASON, VERDICT, Project, table_verdict, told
 
@@ -65,7 +68,7 @@ FAULTS = {
         {"kinds": ("gemm",)}, {"declared": "REGRESSED"}, "declared structure", ("*kernel kinds: got 2, expected 1",)
     ),
     "breaks": Fault(
-        {"counts": {"graph_breaks": 2}}, every("REGRESSED", ALL[3:]), "*", ("*graph breaks: got 2, expected 0",)
+        {"counts": {"graph_breaks": 2}}, every("REGRESSED", ALL[3:]), "*", ("*graph breaks: got 2, expected 0; *",)
     ),
     "recompiles": Fault(
         {"counts": {"recompiles": 1}}, every("REGRESSED", ALL[3:]), "*", ("*recompiles: got 1, expected 0*",)
@@ -162,6 +165,15 @@ def test_verdict_ends_its_test_as_documented(project: Project, strict: tuple[str
     result.stdout.fnmatch_lines([f"*{command}"])
     (absent,) = [each for each in project.results().workloads if each.module == "absent"]
     assert (absent.unavailable, absent.run, absent.verdicts) == ("the told error; tell another", None, ())
+
+
+def test_cause_is_told_once_however_its_lines_break(tmp_path: Path) -> None:
+    session = Session(Options(root=tmp_path, baselines=tmp_path, reports=tmp_path))
+    texts = ["1 new kernel: a name of\nmany words", "1 new kernel: a (+1.5 us)\nname of many words", "another one"]
+    told = [Verdict(Status.REGRESSED, ID, "any", "slower", (Reason("cause", text),)) for text in texts]
+    said = [session.failure(verdict, f"test_{place}") for place, verdict in enumerate(told)]
+    assert ["see test_0" in text for text in said] == [False, True, False]
+    assert "many words" in session.failure(told[0], "test_0")  # a rerun
 
 
 HARMLESS = ("faster", "noisy", "new", "throttled", "absent")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.judge import Status
 from kernelgauge.measure.device import CpuDevice
 from kernelgauge.plugin.options import Options
 from kernelgauge.plugin.session import Session
@@ -204,16 +204,15 @@ def test_group_that_kills_a_worker_is_not_tried_again(project: Project) -> None:
     assert said(result).count("replacing crashed worker") == 1
     result.stdout.fnmatch_lines(["*worker gw? died in the tests of linear-bf16-4x8: they are not run again"])
     found = project.results()
-    assert [(each.id, each.run is not None) for each in found.workloads] == [(name, name in IDS[:2]) for name in IDS]
-    assert {each.status for each in found.workloads[2:]} == {Status.INVALID}
+    assert [each.id for each in found.workloads if each.run] == IDS[:2]
     (died,) = [test for test in found.tests if test.outcome == "failed"]
     assert died.node == f"perf/test_perf.py::test_device_time[{died.workload}]"
     assert "crashed" in died.said
-    assert len(found.tests) == len({test.node for test in found.tests}) == 20
+    assert len(found.tests) == 11
     assert sorted(project.stored()) == sorted(IDS[:2])
 
 
-def test_sigterm_reports_what_was_measured(project: Project) -> None:
+def test_interrupted_run_reports_what_was_measured(project: Project) -> None:
     project.tell(*two_modules())
     project.add_to_conftest(HANG_IN_ONE_TEST)
     command = [sys.executable, "-m", "pytest", "perf", "-n", "1"]
@@ -222,11 +221,10 @@ def test_sigterm_reports_what_was_measured(project: Project) -> None:
     )
     while process.poll() is None and not (project.root / "perf" / "hangs").exists():
         time.sleep(0.1)
-    process.terminate()
+    process.send_signal(signal.SIGINT)
     output, _ = process.communicate()
     assert process.returncode == pytest.ExitCode.INTERRUPTED
     assert "cannot send" not in output
-    assert "SIGTERM" in output
     assert all(any(line.startswith(name) for line in output.splitlines()) for name in IDS[:3])
     assert [each.id for each in project.results().workloads] == IDS[:3]
     assert any("was in the tests of linear-bf16-4x8 when" in warning for warning in project.results().warnings)
@@ -235,9 +233,10 @@ def test_sigterm_reports_what_was_measured(project: Project) -> None:
 def test_lost_part_fails_the_run(project: Project) -> None:
     project.tell(*two_modules())
     project.add_to_conftest(CUT_A_PART)
-    assert run(project, "-n", "2").ret == pytest.ExitCode.TESTS_FAILED
-    assert "gw0: the results cannot be read" in "".join(project.results().warnings)
-    assert len(project.results().workloads) == 2
+    result = run(project, "-n", "2")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["the results cannot be read", "*where*workers/gw0/results.json"])
+    assert not (project.latest / "results.json").exists()
 
 
 def test_gpus_of_two_models_are_no_one_run(project: Project) -> None:

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from ..workload import Share, Workload
+    from ..workload import Workload
 
-__all__ = ["SESSION_KEY", "workload"]
+__all__ = ["SESSION_KEY", "WORKER_ERROR", "workload"]
 
 SESSION_KEY = pytest.StashKey[pytest.Session]()
-_HOOKS, _CONTROLLER = "kernelgauge-hooks", "kernelgauge-controller"
-_WORKLOADS = (
-    "workloads(**fields): run the test for each workload of the suite whose fields have these values "
-    "(a tuple: one of them, or all of it, as a shape is); several marks add up"
-)
+WORKER_ERROR = "kernelgauge_error"  # in what a worker of pytest-xdist tells its controller at the end
+_HOOKS = "kernelgauge-hooks"
 _MARKS = (
-    _WORKLOADS,
+    "workloads(**fields): run the test for each workload whose fields have these values (a tuple: one of them); they add up",
     "structure: needs no clock: kernels, launches and counts (kernelgauge)",
     "timing: judges or reads times; without such a test nothing is timed (kernelgauge)",
     "numerics: compares results with float64 (kernelgauge)",
@@ -51,12 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager) -> None:
     """Load the rest with the first `conftest.py` or plugin that declares workloads, at the latest while collecting."""
-    if any(caller.name == "pytest_kernelgauge_workloads" for caller in manager.get_hookcallers(plugin) or ()):
-        _load(manager)
-
-
-def _load(manager: pytest.PytestPluginManager) -> None:
-    if manager.has_plugin(_HOOKS):
+    declares = any(caller.name == "pytest_kernelgauge_workloads" for caller in manager.get_hookcallers(plugin) or ())
+    if not declares or manager.has_plugin(_HOOKS):
         return
     try:
         # Not `from . import hooks`: that may find the module of an earlier session in this process.
@@ -72,59 +65,40 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Report what went wrong in a worker of pytest-xdist that found a suite of which this process did not know."""
-    manager = node.config.pluginmanager
-    if not manager.has_plugin(_HOOKS) and any(
-        key.startswith("kernelgauge") for key in getattr(node, "workeroutput", {})
-    ):
-        _load(manager)
-        manager.get_plugin(_CONTROLLER).pytest_testnodedown(node)
+    """End the run with the error of a worker of pytest-xdist. It may have found a suite of which this process knows nothing."""
+    if error := getattr(node, "workeroutput", {}).get(WORKER_ERROR):
+        raise pytest.UsageError(error)
 
 
 @pytest.fixture(scope="session")
-def workload() -> NoReturn:
+def workload(request: pytest.FixtureRequest) -> Workload:
     """One workload of the suite of this folder. Ask for it, and the test runs once for each."""
-    pytest.fail("no pytest_kernelgauge_workloads in a conftest.py of this folder or above it", pytrace=False)
+    if not hasattr(request, "param"):
+        pytest.fail("no pytest_kernelgauge_workloads in a conftest.py of this folder or above it", pytrace=False)
+    return request.param  # type: ignore[no-any-return]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kernelgauge", "GPU performance regressions")
-    group.addoption(
+    add = group.addoption
+    add(
         "--perf-matrix",
         choices=("default", "full"),
         default="default",
-        help="workloads to run: the default ones, or all of them",
+        help="workloads to run: the default ones, or all",
     )
-    group.addoption(
-        "--perf-device",
-        choices=("auto", "cuda", "cpu"),
-        help="auto: a GPU if there is one, else the CPU (default: kernelgauge_device of the ini file)",
-    )
-    group.addoption(
-        "--perf-update",
-        nargs="?",
-        const="yes",
-        choices=("yes", "force"),
-        help="store the measurements as the baselines of this machine; under CI only with =force",
-    )
-    group.addoption(
-        "--perf-strict",
-        action="store_true",
-        help="for nightly jobs: no baseline, an inconclusive time or a skipped variant is a failure",
-    )
-    group.addoption(
-        "--perf-shard",
-        type=_share,
-        metavar="I/N",
-        help="run part I of N of the suite, on one of N machines; kernelgauge merge joins their results",
-    )
-    group.addoption(
-        "--perf-history",
-        metavar="DIR",
-        help="add the results to a history: a folder, or a URL that fsspec knows (s3://...)",
-    )
-    group.addoption("--perf-seed", type=int, metavar="N", help="seed of the random input that numerics are compared on")
-    group.addoption("--perf-calibrate", metavar="DIR", help="a process of kernelgauge calibrate: measure into DIR only")
+    device = "auto: a GPU if there is one, else the CPU (default: kernelgauge_device of the ini file)"
+    add("--perf-device", choices=("auto", "cuda", "cpu"), help=device)
+    update = "store the measurements as the baselines of this machine; under CI only with =force"
+    add("--perf-update", nargs="?", const="yes", choices=("yes", "force"), help=update)
+    strict = "for nightly jobs: no baseline, an inconclusive time or a skipped variant is a failure"
+    add("--perf-strict", action="store_true", help=strict)
+    shard = "run part I of N of the suite, on one of N machines; kernelgauge merge joins their results"
+    add("--perf-shard", metavar="I/N", help=shard)
+    history = "add the results to a history: a folder, or a URL that fsspec knows (s3://...)"
+    add("--perf-history", metavar="DIR", help=history)
+    add("--perf-seed", type=int, metavar="N", help="seed of the random input that numerics are compared on")
+    add("--perf-calibrate", metavar="DIR", help="a process of kernelgauge calibrate: measure into DIR only")
     for name, kind, default, what in (
         ("baselines", "string", "baselines", "folder of the baselines, from the root of the project"),
         ("reports", "string", "reports", "folder of the reports, from the root of the project"),
@@ -136,9 +110,3 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         ("sensitivity", "linelist", [], "the slowdown that a PASS may miss, a line for each timer: device_time = 2 %"),
     ):
         parser.addini(f"kernelgauge_{name}", type=kind, default=default, help=what)  # type: ignore[arg-type]
-
-
-def _share(text: str) -> Share:
-    from .options import share
-
-    return share(text)

@@ -24,9 +24,7 @@ __all__ = [
     "kernelgauge_test",
     "run",
     "sibling",
-    "skip_or_fail",
     "trace_file",
-    "workload",
 ]
 
 SESSION = pytest.StashKey[Session]()
@@ -40,14 +38,6 @@ class Sibling(Protocol):
     def __call__(self, **fields: object) -> Run: ...
 
 
-@pytest.fixture(scope="session")
-def workload(request: pytest.FixtureRequest) -> Workload:
-    """One workload of the suite of this folder. Ask for it, and the test runs once for each."""
-    if not hasattr(request, "param"):
-        pytest.fail("no pytest_kernelgauge_workloads in a conftest.py of this folder or above it", pytrace=False)
-    return request.param  # type: ignore[no-any-return]
-
-
 @pytest.fixture
 def run(kernelgauge_test: WorkloadTest) -> Run:
     """Return the measurements of the workload. All workloads are built, profiled and timed at first demand, once a session."""
@@ -58,11 +48,9 @@ def run(kernelgauge_test: WorkloadTest) -> Run:
 def sibling(kernelgauge_test: WorkloadTest) -> Sibling:
     """Return the run of another workload of the suite, which differs in the given fields only: ``sibling(variant="eager")``."""
     session, workload = kernelgauge_test.session, kernelgauge_test.workload
+    name = kernelgauge_test.item.name.partition("[")[0]  # its failure is no verdict on this workload's own run
 
     def sibling_run(**fields: object) -> Run:
-        name = kernelgauge_test.item.name.partition("[")[
-            0
-        ]  # if it fails, that is no verdict on this workload's own run
         return kernelgauge_test.ask(lambda: session.run(session.suites.sibling(workload, **fields)), subject=name)
 
     return sibling_run
@@ -78,6 +66,8 @@ def trace_file(run: Run, kernelgauge_test: WorkloadTest) -> Path:
 @pytest.fixture
 def kernelgauge_test(request: pytest.FixtureRequest, workload: Workload) -> WorkloadTest:
     """Private: what the standard tests are made of."""
+    if not isinstance(workload, Workload):
+        pytest.fail("another fixture called `workload` hides that of kernelgauge: rename it", pytrace=False)
     return WorkloadTest(request.node, request.config.stash[SESSION], workload)
 
 
@@ -107,19 +97,31 @@ class WorkloadTest:
             error = raised
         # Outside of the handler: within it pytest would print the error and then its own failure, both in full.
         if isinstance(error, WorkloadUnavailable):
-            skip_or_fail(self.item, self.session, error.one_line, detail=str(error))
+            self.skip_or_fail(error.one_line, detail=str(error))
         self._end(self.session.conclude_error(self.workload, subject, error))
         first = self.session.errors_shown.setdefault(str(error), self.item.name)
         pytest.fail(str(error) if first == self.item.name else f"{error.what}: see {first}", pytrace=False)
 
+    def judge(self, function: Callable[..., Verdict], *arguments: Any, subject: str = MEASUREMENT) -> None:
+        """End the test with the verdict of a function on its workload."""
+        self.conclude(self.ask(function, self.workload, *arguments, subject=subject))
+
     def conclude(self, verdict: Verdict) -> None:
-        """End the test with a verdict: passed, failed or skipped."""
-        self._end(verdict)
-        self.item.user_properties += [("kernelgauge_reason", verdict.headline), *_times(verdict)]
-        accepts = self.session.options.accepts
+        """Keep a verdict, and end the test with it: passed, failed or skipped."""
+        self._end(self.session.conclude(verdict))
+        change = verdict.change
+        for name, value in (  # of a time: pytest's --junitxml has them
+            ("us", verdict.after_us),
+            ("baseline_us", verdict.before_us),
+            ("change_percent", change and 100 * change.estimate),
+            ("sensitivity_percent", change and change.sensitivity and 100 * change.sensitivity),
+        ):
+            if value is not None:
+                self.item.user_properties.append((f"kernelgauge_{name}", f"{value:.6g}"))
         if self.session.fails(verdict):
             in_full = self.item.config.get_verbosity() > 0
-            pytest.fail(self.session.failure(verdict, self.item.name, in_full=in_full), pytrace=False)
+            pytest.fail(str(verdict) if in_full else self.session.failure(verdict, self.item.name), pytrace=False)
+        accepts = self.session.options.accepts
         if verdict.status is Status.NO_BASELINE and not accepts:
             pytest.skip(self.session.how_to_record())  # the same words for each test: pytest folds them into one line
         if verdict.status is Status.NOT_JUDGED or (not verdict.status.decided and not accepts):
@@ -128,23 +130,11 @@ class WorkloadTest:
     def _end(self, verdict: Verdict) -> None:
         self.item.stash[SUBJECT] = verdict.subject
         self.item.user_properties.append(("kernelgauge_verdict", verdict.status.value))
+        self.item.user_properties.append(("kernelgauge_reason", verdict.headline))
 
-
-def skip_or_fail(item: pytest.Item, session: Session, reason: str, *, detail: str | None = None) -> NoReturn:
-    """Skip a test of what cannot be done here; with --perf-strict, fail it. Neither is a verdict."""
-    item.user_properties.append(("kernelgauge_not_run", reason))
-    if session.options.strict:
-        pytest.fail(detail or reason, pytrace=False)
-    pytest.skip(reason)
-
-
-def _times(verdict: Verdict) -> list[tuple[str, str]]:
-    """Return what a time's verdict adds to the test's properties, and so to pytest's --junitxml."""
-    change = verdict.change
-    values = {
-        "us": verdict.after_us,
-        "baseline_us": verdict.before_us,
-        "change_percent": change and 100 * change.estimate,
-        "sensitivity_percent": change and change.sensitivity and 100 * change.sensitivity,
-    }
-    return [(f"kernelgauge_{name}", f"{value:.6g}") for name, value in values.items() if value is not None]
+    def skip_or_fail(self, reason: str, *, detail: str | None = None) -> NoReturn:
+        """Skip a test of what cannot be done here; with --perf-strict, fail it. Neither is a verdict."""
+        self.item.user_properties.append(("kernelgauge_not_run", reason))
+        if self.session.options.strict:
+            pytest.fail(detail or reason, pytrace=False)
+        pytest.skip(reason)

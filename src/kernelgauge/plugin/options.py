@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -21,23 +20,10 @@ from ..workload import Share
 if TYPE_CHECKING:
     from ..measure.device import DeviceChoice
 
-__all__ = ["Options", "WorkerPlace", "options_of"]
+__all__ = ["Options", "options_of"]
 
 _INI = "kernelgauge_"
-_DEVICES = ("auto", "cuda", "cpu")
-_FEWEST_REPLICATES = 2  # of one replicate no noise is known
-
-
-@dataclass(frozen=True)
-class WorkerPlace:
-    """One of the processes that measure a suite together.
-
-    `has_suite`: whether the process that started it knew of a suite. `others`: how many processes there are beside it.
-    """
-
-    id: str
-    has_suite: bool
-    others: int
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -53,7 +39,7 @@ class Options:
         arguments: all of pytest's, as they were given.
         measuring_arguments: those that a proposed command must repeat to measure the same.
         share: of the suite, for this run; None: all of it.
-        worker: of pytest-xdist; None: the only process.
+        worker: of pytest-xdist; empty: the only process. `neighbours`: how many workers there are beside it.
     """
 
     root: Path
@@ -73,7 +59,8 @@ class Options:
     arguments: tuple[str, ...] = ()
     measuring_arguments: tuple[str, ...] = ()
     share: Share | None = None
-    worker: WorkerPlace | None = None
+    worker: str = ""
+    neighbours: int = 0
 
     @cached_property
     def is_on_cpu(self) -> bool:
@@ -90,35 +77,10 @@ class Options:
         return self.update or self.calibrating
 
 
-def options_of(config: pytest.Config, *, arguments: tuple[str, ...], worker: WorkerPlace | None) -> Options:
+def options_of(config: pytest.Config) -> Options:
     """Read the options. Raises `pytest.UsageError` for a wrong one, and for what does not go together."""
-    root, here = config.rootpath, config.invocation_params.dir
-    calibration = config.getoption("--perf-calibrate")
-    update = config.getoption("--perf-update")
-    _require_one_purpose(config, update, calibration)
-    return Options(
-        root=root,
-        baselines=root / config.getini(f"{_INI}baselines"),
-        reports=here / calibration if calibration else root / config.getini(f"{_INI}reports"),
-        device=config.getoption("--perf-device") or _ini(config, "device", _device),
-        update=update is not None,
-        calibrating=calibration is not None,
-        history=_history(config),
-        strict=config.getoption("--perf-strict") or config.getini(f"{_INI}strict"),
-        deterministic=config.getini(f"{_INI}deterministic"),
-        replicates=_ini(config, "replicates", _replicates),
-        seed=config.getoption("--perf-seed"),
-        limits=Limits(gate=_fractions(config, "gate"), sensitivity=_fractions(config, "sensitivity")),
-        full_matrix=config.getoption("--perf-matrix") == "full",
-        invoked_from=here,
-        arguments=arguments,
-        measuring_arguments=_measuring_arguments(config),
-        share=config.getoption("--perf-shard"),
-        worker=worker,
-    )
-
-
-def _require_one_purpose(config: pytest.Config, update: str | None, calibration: str | None) -> None:
+    root, here, ask = config.rootpath, config.invocation_params.dir, config.getoption
+    calibration, update = ask("--perf-calibrate"), ask("--perf-update")
     if update == "yes" and os.environ.get("CI"):
         refused = UpdateRefused(
             "--perf-update is refused under CI: a job that accepts its own result gates nothing",
@@ -126,48 +88,65 @@ def _require_one_purpose(config: pytest.Config, update: str | None, calibration:
             next_command="pytest perf --perf-update=force   (in a job whose purpose is to record)",
         )
         raise pytest.UsageError(str(refused))
-    if calibration and (getattr(config.option, "numprocesses", None) or getattr(config.option, "dist", "no") != "no"):
-        raise pytest.UsageError("each process of a calibration measures alone: run it without -n and --dist")
+    worker: dict[str, Any] = getattr(config, "workerinput", {})
+    device, shard, replicates = ask("--perf-device"), ask("--perf-shard"), config.getini(f"{_INI}replicates")
+    full_matrix = ask("--perf-matrix") == "full"
+    overridden = [
+        each for each in ask("override_ini") or () if each.startswith(_INI) and not each.startswith(f"{_INI}reports")
+    ]
+    return Options(
+        root=root,
+        baselines=root / config.getini(f"{_INI}baselines"),
+        reports=here / calibration if calibration else root / config.getini(f"{_INI}reports"),
+        device=device or config.getini(f"{_INI}device"),
+        update=update is not None,
+        calibrating=calibration is not None,
+        history=_history(config),
+        strict=ask("--perf-strict") or config.getini(f"{_INI}strict"),
+        deterministic=config.getini(f"{_INI}deterministic"),
+        replicates=_parsed(f"{_INI}replicates", replicates, _replicates, "2 or more") if replicates else None,
+        seed=ask("--perf-seed"),
+        limits=Limits(gate=_fractions(config, "gate"), sensitivity=_fractions(config, "sensitivity")),
+        full_matrix=full_matrix,
+        invoked_from=here,
+        # A worker's own are made up by pytest-xdist.
+        arguments=tuple(worker.get(_INI + "arguments") or map(str, config.invocation_params.args)),
+        measuring_arguments=(
+            *(("--perf-matrix", "full") if full_matrix else ()),
+            *(("--perf-device", device) if device else ()),
+            *(part for each in overridden for part in ("-o", each)),
+        ),
+        share=_parsed("--perf-shard", shard, Share.parse, "I/N, for example 2/4") if shard else None,
+        worker=worker.get("workerid", ""),
+        neighbours=worker.get("workercount", 1) - 1,
+    )
 
 
-def _ini(config: pytest.Config, name: str, parse: Callable[[str], Any]) -> Any:
-    text = config.getini(_INI + name)
+def _parsed(name: str, text: str, parse: Callable[[str], _T], expected: str) -> _T:
     try:
         return parse(text)
-    except ValueError as error:
-        raise pytest.UsageError(f"{_INI}{name}: expected {error}, got {text!r}") from error
+    except ValueError:
+        raise pytest.UsageError(f"{name}: got {text!r}, expected {expected}") from None
 
 
-def _device(text: str) -> str:
-    if text not in _DEVICES:
-        raise ValueError("auto, cuda or cpu")
-    return text
-
-
-def _replicates(text: str) -> int | None:
-    if not text:
-        return None
-    if not text.isdecimal() or int(text) < _FEWEST_REPLICATES:
-        raise ValueError(f"a whole number from {_FEWEST_REPLICATES}: of one replicate no noise is known")
+def _replicates(text: str) -> int:
+    if int(text) < 2:
+        raise ValueError("of one replicate no noise is known")
     return int(text)
 
 
+def _fraction(line: str) -> tuple[Timer, float]:
+    """Parse ``device_time = 2 %``."""
+    timer, _, percent = line.partition("=")
+    value = float(percent.strip().removesuffix("%")) / 100
+    if not 0 < value < math.inf:
+        raise ValueError("a positive number")
+    return Timer(timer.strip()), value
+
+
 def _fractions(config: pytest.Config, name: str) -> dict[Timer, float]:
-    """Parse lines such as ``device_time = 2 %``."""
-    found: dict[Timer, float] = {}
-    for line in config.getini(_INI + name):
-        timer, _, percent = line.partition("=")
-        try:
-            value = float(percent.strip().removesuffix("%")) / 100
-            if not 0 < value < math.inf:
-                raise ValueError
-            found[Timer(timer.strip())] = value
-        except ValueError:
-            names = ", ".join(each.value for each in Timer)
-            raise pytest.UsageError(
-                f"{_INI}{name}: got {line!r}, expected a line such as 'device_time = 2 %' ({names})"
-            ) from None
-    return found
+    expected = f"a line such as 'device_time = 2 %' ({', '.join(each.value for each in Timer)})"
+    return dict(_parsed(_INI + name, line, _fraction, expected) for line in config.getini(_INI + name))
 
 
 def _history(config: pytest.Config) -> str | None:
@@ -182,22 +161,3 @@ def _history(config: pytest.Config) -> str | None:
     except KernelgaugeError as error:
         raise pytest.UsageError(f"--perf-history: {error}") from error
     return location if "://" in location else str(config.invocation_params.dir / location)
-
-
-def _measuring_arguments(config: pytest.Config) -> tuple[str, ...]:
-    device = config.getoption("--perf-device")
-    overridden: Sequence[str] = config.getoption("override_ini") or ()
-    ours = [each for each in overridden if each.startswith(_INI) and not each.startswith(f"{_INI}reports")]
-    return (
-        *(("--perf-matrix", "full") if config.getoption("--perf-matrix") == "full" else ()),
-        *(("--perf-device", device) if device else ()),
-        *(part for each in ours for part in ("-o", each)),
-    )
-
-
-def share(text: str) -> Share:
-    """Parse ``I/N``, for argparse."""
-    try:
-        return Share.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

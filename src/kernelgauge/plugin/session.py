@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import platform
 import re
+import secrets
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -19,15 +21,13 @@ import msgspec
 
 from .. import __version__
 from ..baselines import BaselineStore
-from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, StorageError, WorkloadUnavailable
+from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, WorkloadUnavailable
 from ..judge import (
     DECLARED,
     MEASUREMENT,
     NUMERICS,
     REASON_WIDTH,
     STRUCTURE,
-    Baseline,
-    Comparison,
     Limits,
     Reason,
     Status,
@@ -48,7 +48,7 @@ from ..results.files import FolderLock, GpuLock
 from ..run import Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from .options import Options
-from .suites import Suites
+from .suites import Suites, group_of
 
 if TYPE_CHECKING:
     from ..measure.device import Device, DeviceChoice
@@ -57,23 +57,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-_COST = re.compile(r" \([+-][\d.]+ us\)")  # of a cause: another test may have timed it
+# A cause is the same if another test has timed it too: its cost may be known, and break its lines elsewhere.
+_COST_OR_SPACE = re.compile(r"\([+-][\d.]+ us\)|\s")
 
 
 class Session:
-    """What one run of pytest measured and concluded.
-
-    Args:
-        progress: shows what is measured now.
-        waiting: shows what is waited for.
-
-    Attributes:
-        selected: the workloads that this process has tests for.
-        is_timed: whether one of these tests judges or reads times.
-        planned: how many workloads the suites have, selected or not: `-k` changes no verdict.
-        pytest: pytest's own session, for its exit status.
-        errors_shown: texts of errors that were shown in full, with the name of that test.
-    """
+    """What one run of pytest measured and concluded. `progress` and `waiting` show what it measures, and waits for."""
 
     def __init__(
         self,
@@ -88,26 +77,21 @@ class Session:
         self.suites = Suites(options)
         self.store = BaselineStore(options.baselines)
         self.artifacts = Artifacts(options.reports / "latest")
-        if options.worker is not None:
-            self.artifacts = self.artifacts.of_worker(options.worker.id)
-        self.selected: list[Workload] = []
-        self.is_timed = False
-        self.planned = 0
-        self.pytest: Any = None
-        self.started = datetime.now(timezone.utc)
-        self.warnings: list[str] = []
-        self.errors_shown: dict[str, str] = {}
+        if options.worker:
+            self.artifacts = self.artifacts.of_worker(options.worker)
+        self.selected: list[Workload] = []  # this process has tests for them
+        self.is_timed = False  # whether one of these tests judges or reads times
+        self.tests: dict[str, list[TestResult]] = {}  # by pytest's id; two of one that failed after its call too
+        self.errors_shown: dict[str, str] = {}  # by text: the first test that showed it
+        self.latencies: dict[str, Sample | OtherKernelsError] = {}  # or why a latency was not kept
+        self._started = datetime.now(timezone.utc)
+        self._commit: str | None = None
         self._gpu_lock = GpuLock()
-        self._folder_lock = FolderLock(options.reports) if options.worker is None else None
+        self._folder_lock = FolderLock(options.reports)
         self._measured: dict[str, Result] = {}
-        self._latencies: dict[str, Sample | OtherKernelsError] = {}  # or why a latency was not kept
         self._confirmed: dict[str, KernelgaugeError | None] = {}  # latencies: why one could not be; None: it was
-        self._unavailable: dict[str, str] = {}  # why a workload cannot run here
         self._verdicts: dict[tuple[str, str], Verdict] = {}  # by workload and subject
-        self._causes_shown: dict[
-            str, tuple[str, set[str]]
-        ] = {}  # by workload: the first test that named some, and which
-        self._tests: dict[str, list[TestResult]] = {}  # by pytest's id: of a test, its last attempt
+        self._causes_shown: dict[tuple[str, str], str] = {}  # by workload and cause: the first test that named it
 
     # -- what imports torch: when something is measured. A test puts stand-ins in their place -----------------------
 
@@ -126,12 +110,10 @@ class Session:
     @cached_property
     def device(self) -> Device:
         """The device. Nobody else of ours uses it until the run ends: what compiles disturbs what is timed."""
-        if self.options.device != "cpu":
-            # Before CUDA starts: a process that waits on the GPU would be a stranger to the one that times there.
-            first = next(iter(visible_gpus()), None)
-            gpu = digest_of(first) if first is not None else None
-            if gpu is not None:
-                self._gpu_lock.hold(gpu, self.waiting)
+        names = visible_gpus() if self.options.device != "cpu" else ()
+        # Before CUDA starts: a process that waits on the GPU would be a stranger to the one that times there.
+        if names and (gpu := digest_of(names[0])) is not None:
+            self._gpu_lock.hold(gpu, self.waiting)
         device = self.choose_device(self.options.device)
         if device.gpu is None:  # a torch without CUDA beside a driver
             self._gpu_lock.release()
@@ -143,49 +125,36 @@ class Session:
     def fingerprint(self) -> Fingerprint:
         return msgspec.structs.replace(self.device.fingerprint(), deterministic=self.options.deterministic)
 
-    @cached_property
-    def commit(self) -> str | None:
-        """The commit that is measured; None: not known."""
-        return revision(self.options.root)
-
     def prepare(self) -> None:
         """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
-        if self._folder_lock is not None:
+        if not self.options.worker:
             self._folder_lock.hold(self.waiting)
         self.artifacts.prepare()
-        _ = self.commit  # that of now: it may move while the suite runs
+        self._commit = revision(self.options.root)  # that of now: it may move while the suite runs
         if self.options.update:
             with self.store.locked():
                 pass
 
-    def release_gpu(self) -> None:
+    def release(self) -> None:
+        """Let other runs use the GPU and the folder."""
         self._gpu_lock.release()
-
-    def release_folder(self) -> None:
-        if self._folder_lock is not None:
-            self._folder_lock.release()
+        self._folder_lock.release()
 
     # -- measure --------------------------------------------------------------------------------------------------
 
     def run(self, workload: Workload) -> Run:
         """Return what was measured of a workload so far, its latency included.
 
-        All selected workloads are measured together, once. Raises the error that ended this one's measurement.
+        All selected workloads are measured together, once; a worker measures the variants of one group.
+        Raises the error that ended this one's measurement.
         """
         return self._with_latency(self._result(workload).run)
-
-    def runs(self) -> list[Run]:
-        """Return every run so far, in the order in which the workloads are declared."""
-        runs = {
-            name: self._with_latency(result.run)
-            for name, result in self._measured.items()
-            if not isinstance(result, KernelgaugeError)
-        }
-        return [runs[workload.id] for workload in self.suites.in_order(map(self.suites.workload, runs))]
 
     def _result(self, workload: Workload) -> Measured:
         if workload.id not in self._measured:
             together = [each for each in self.selected if each.id not in self._measured]
+            if self.options.worker:
+                together = [each for each in together if group_of(each) == group_of(workload)]
             # Another one to compare with, which this run has no tests for, is measured alone.
             self._measure(together if workload in together else [workload])
         result = self._measured[workload.id]
@@ -204,45 +173,30 @@ class Session:
             deterministic=self.options.deterministic,
         )
         for group in groups:
-            group.confirm(
-                name
-                for name, result in group.results.items()
-                if not isinstance(result, KernelgaugeError) and self._looks_slower(result.run)
-            )
+            if not self.options.accepts:
+                group.confirm([name for name, result in group.results.items() if self._looks_slower(result)])
+            self._measured |= group.results
             for name, result in group.results.items():
-                self._measured[name] = result
-                self._keep(self.suites.workload(name), result)
+                if not isinstance(result, KernelgaugeError):
+                    self.artifacts.write(self.suites.workloads[name], result.trace_json, result.table)
+                elif not isinstance(result, WorkloadUnavailable):
+                    self.conclude_error(self.suites.workloads[name], MEASUREMENT, result)
 
-    def _keep(self, workload: Workload, result: Result) -> None:
-        if isinstance(result, WorkloadUnavailable):
-            self._unavailable[workload.id] = result.one_line
-        elif isinstance(result, KernelgaugeError):
-            self.conclude_error(workload, MEASUREMENT, result)
-        else:
-            try:
-                self.artifacts.write(workload, result.trace_json, result.table)
-            except StorageError as error:
-                self.warnings.append(str(error))  # the measurement itself is sound, and is judged
-
-    def _looks_slower(self, run: Run) -> bool:
-        """Whether a time of a selected workload looks slower, so that it is measured further before it fails."""
-        if self.options.accepts or not any(each.id == run.workload for each in self.selected):
-            return False
-        return any(
-            self._time_verdict(run, timer).status is Status.REGRESSED
+    def _looks_slower(self, result: Result) -> bool:
+        """Whether a time looks slower, so that it is measured further before it fails."""
+        return not isinstance(result, KernelgaugeError) and any(
+            self._against_baseline(result.run, timer).status is Status.REGRESSED
             for timer in (Timer.DEVICE, Timer.HOST)
-            if run.sample(timer) is not None
+            if result.run.sample(timer) is not None
         )
 
     def _with_latency(self, run: Run) -> Run:
-        worker, latency = self.options.worker, self._latencies.get(run.workload)
-        samples = {**run.samples, Timer.END_TO_END: latency} if isinstance(latency, Sample) else run.samples
-        lost = latency.what if isinstance(latency, OtherKernelsError) else None
+        latency = self.latencies.get(run.workload)
         return msgspec.structs.replace(
             run,
-            samples=samples,
-            incomplete=run.incomplete or lost,
-            neighbours=worker.others if worker else 0,
+            samples={**run.samples, Timer.END_TO_END: latency} if isinstance(latency, Sample) else run.samples,
+            incomplete=run.incomplete or (latency.what if isinstance(latency, OtherKernelsError) else None),
+            neighbours=self.options.neighbours,
         )
 
     # -- latency, which the test itself times ------------------------------------------------------------------------
@@ -263,11 +217,6 @@ class Session:
             deterministic=self.options.deterministic,
         )
 
-    def time_latency(self, workload: Workload) -> None:
-        """Time the rounds here, where pytest-benchmark does not. Raises what `keep_latency` raises."""
-        rounds = self.rounds(workload)
-        self.keep_latency(workload, rounds, rounds.durations_s())
-
     def keep_latency(self, workload: Workload, rounds: Rounds, durations_s: Sequence[float]) -> None:
         """Keep the durations of the rounds in place of earlier ones; if the machine spoilt them, time others.
 
@@ -275,36 +224,28 @@ class Session:
         too, and what else `Rounds.require_profiled_kernels` raises.
         """
         sample = rounds.sample(durations_s)
-        self._latencies.pop(workload.id, None)
+        for earlier in (self.latencies, self._confirmed):
+            earlier.pop(workload.id, None)
         try:
             if rounds.disturbed_by():
                 self.progress(f"{workload.id}: the machine was disturbed: timing the latency again")
                 sample = self.rounds(workload, first=len(sample.replicates_us)).time()
             else:
                 rounds.require_profiled_kernels()
-            self.set_latency(workload, sample)
+            self.latencies[workload.id] = sample
         except OtherKernelsError as error:
-            self.set_latency(workload, error)
+            self.latencies[workload.id] = error
 
-    def set_latency(self, workload: Workload, latency: Sample | OtherKernelsError) -> None:
-        """Keep a latency, or why it could not be kept, in place of an earlier one."""
-        self._latencies[workload.id] = latency
-        self._confirmed.pop(workload.id, None)
-
-    def _confirm_latency(self, workload: Workload) -> None:
+    def _confirm_latency(self, workload: Workload, before: Sample) -> None:
         """Measure a latency that looks slower further, once: what was measured before counts as well."""
-        before = self._latencies.get(workload.id)
-        if workload.id in self._confirmed or not isinstance(before, Sample):
-            return
         self._confirmed[workload.id] = None
         self.progress(f"{workload.id}: latency looks slower: measuring again")
         count = len(before.replicates_us)
         try:
             again = self.rounds(workload, first=count, replicates=2 * count).time()
+            self.latencies[workload.id] = before.joined(again)
         except KernelgaugeError as error:
             self._confirmed[workload.id] = error
-        else:
-            self._latencies[workload.id] = before.joined(again)
 
     # -- judge ----------------------------------------------------------------------------------------------------
 
@@ -317,161 +258,123 @@ class Session:
             if expectation.holds_for(run.fingerprint)
             for line in mismatches(expectation, run)
         ]
-        declare = ["another Expectation"] if wrong else []
-        if run.counts.graph_breaks != workload.graph_breaks:
-            wrong.append(f"graph breaks: got {run.counts.graph_breaks}, expected {workload.graph_breaks}")
-            declare.append(f"Workload(..., graph_breaks={run.counts.graph_breaks})")
+        breaks = run.counts.graph_breaks
+        if breaks != workload.graph_breaks:
+            accepts = f"Workload(..., graph_breaks={breaks}) accepts them"
+            wrong.append(f"graph breaks: got {breaks}, expected {workload.graph_breaks}; {accepts}")
         if run.counts.recompiles:
             wrong.append(f"recompiles: got {run.counts.recompiles}, expected 0 on fresh allocations of one shape")
         if not wrong:
-            return self.conclude(Verdict(Status.PASS, workload.id, DECLARED, "as declared"))
-        # Beside the results, as they name it: a path of this machine says nothing to who reads them elsewhere.
-        trace = self.artifacts.trace(workload).relative_to(self.artifacts.folder).as_posix()
+            return Verdict(Status.PASS, workload.id, DECLARED, "as declared")
         declared = msgspec.structs.replace(run.counts, graph_breaks=workload.graph_breaks, recompiles=0)
         reasons = (
             *cause_reasons(count_causes(run, declared)),
             *(Reason("why", line) for line in wrong),
-            Reason("trace", trace),
-            *([Reason("next", f"if you want this, declare it: {', '.join(declare)}")] if declare else []),
+            Reason("trace", self._trace(workload)),
         )
-        return self.conclude(
-            Verdict(Status.REGRESSED, workload.id, DECLARED, "differs from what the workload declares", reasons)
-        )
+        headline = "differs from what the workload declares"
+        return Verdict(Status.REGRESSED, workload.id, DECLARED, headline, reasons)
 
-    def judge_numerics(self, workload: Workload, *, seed: int) -> Verdict:
-        """Compare the workload with its reference in float64, on random input of this seed.
-
-        Raises what `measure.numerics.compare_with_float64` raises.
-        """
+    def judge_numerics(self, workload: Workload) -> Verdict:
+        """Compare the workload with its reference in float64, on random input."""
         from ..measure.numerics import NotComparedError, compare_with_float64
 
+        seed = secrets.randbits(32) if self.options.seed is None else self.options.seed
         try:
             errors = compare_with_float64(workload, self.device, seed=seed, deterministic=self.options.deterministic)
-        except WorkloadUnavailable as error:
-            self._unavailable[workload.id] = error.one_line
-            raise
         except NotComparedError as error:
-            reasons = tuple(Reason(label, text) for label, text in error.details)
-            return self.conclude(
-                Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, f"not judged: {error.what}", reasons)
-            )
+            headline = f"not judged: {error.what}"
+            return Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, headline, _reasons(error))
         wrong = [error for error in errors if not error.within_bound]  # NaN is within no bound
         reference = errors[0].reference
         if not wrong:
-            return self.conclude(Verdict(Status.PASS, workload.id, NUMERICS, f"within bounds of {reference}"))
+            return Verdict(Status.PASS, workload.id, NUMERICS, f"within bounds of {reference}")
         headline = f"result differs from the {reference} reference"
         reasons = (*(Reason("why", str(error)) for error in wrong), Reason("seed", f"--perf-seed {seed}"))
-        return self.conclude(Verdict(Status.REGRESSED, workload.id, NUMERICS, headline, reasons))
+        return Verdict(Status.REGRESSED, workload.id, NUMERICS, headline, reasons)
 
     def judge_ratio(self, workload: Workload) -> Verdict:
-        """Judge the GPU time of a workload against that of the variant that it says it is faster than.
-
-        Raises `KernelgaugeError` if no suite declares that variant, and the error that ended a measurement.
-        """
+        """Judge the GPU time of a workload against that of the variant that it says it is faster than."""
         assert workload.faster_than is not None
         other = self.suites.sibling(workload, variant=workload.faster_than)
         run, beside = self.run(workload), self.run(other)
         verdict = judge_ratio(run, beside, other.variant, by=workload.by, comparisons=self._comparisons)
         if verdict.status is Status.PASS:
-            return self.conclude(verdict)
-        traces = (_shown(self.artifacts.trace(each), self.options.root) for each in (other, workload))
-        return self.conclude(verdict.because(Reason("next", shlex.join(["kernelgauge", "diff", *traces]))))
+            return verdict
+        traces = (self._shown(self.artifacts.trace(each)) for each in (other, workload))
+        return verdict.because(Reason("next", shlex.join(["kernelgauge", "diff", *traces])))
 
     def judge_structure(self, workload: Workload) -> Verdict:
         """Judge kernels and counts against the baseline."""
-        return self.conclude(self._against_baseline(self.run(workload), STRUCTURE, judge_structure))
+        return self._against_baseline(self.run(workload))
 
     def judge_time(self, workload: Workload, timer: Timer) -> Verdict:
         """Judge one time against the baseline. A latency that looks slower is measured further first."""
         run = self.run(workload)
-        latency = self._latencies.get(workload.id)
-        if timer is Timer.END_TO_END and isinstance(latency, OtherKernelsError):
-            return self.conclude(_not_judged(run, timer, "not compared", latency))
+        latency = self.latencies.get(workload.id) if timer is Timer.END_TO_END else None
+        if isinstance(latency, OtherKernelsError):
+            return _not_judged(run, timer, "not compared", latency)
         if run.incomplete is not None and run.sample(timer) is None:  # with a baseline or without one
-            return self.conclude(not_measured(timer, run))
-        verdict = self._time_verdict(run, timer)
+            return not_measured(timer, run)
+        verdict = self._against_baseline(run, timer)
         if verdict.status is Status.REGRESSED and not self.options.accepts:
-            if timer is Timer.END_TO_END:
-                self._confirm_latency(workload)
-                error = self._confirmed.get(workload.id)
-            else:
-                error = self._result(workload).not_confirmed
-            verdict = (
-                self._time_verdict(self.run(workload), timer)
-                if error is None
-                else _not_judged(run, timer, "not confirmed", error)
-            )
-        return self.conclude(verdict)
+            if latency is not None and workload.id not in self._confirmed:
+                self._confirm_latency(workload, latency)
+                verdict = self._against_baseline(self.run(workload), timer)
+            error = self._confirmed[workload.id] if latency is not None else self._result(workload).not_confirmed
+            if error is not None:
+                return _not_judged(run, timer, "not confirmed", error)
+        return verdict
 
-    def _time_verdict(self, run: Run, timer: Timer) -> Verdict:
-        def judge(run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
-            limits = self._limits(self.suites.workload(run.workload))
-            return judge_time(timer, run, baseline, comparison, comparisons=self._comparisons, limits=limits)
-
-        return self._against_baseline(run, run.label(timer), judge)
-
-    def _against_baseline(
-        self, run: Run, subject: str, judge: Callable[[Run, Baseline, Comparison], Verdict]
-    ) -> Verdict:
-        """Judge a run, and say where its baseline is and what to do next.
+    def _against_baseline(self, run: Run, timer: Timer | None = None) -> Verdict:
+        """Judge a time of a run, or its structure, and say where its baseline is and what to do next.
 
         A baseline that cannot be used is INVALID, one that is missing NO_BASELINE.
         """
-        root, workload = self.options.root, self.suites.workload(run.workload)
+        workload, subject = self.suites.workloads[run.workload], STRUCTURE if timer is None else run.label(timer)
         try:
             baseline = self.store.load(run.fingerprint.device, run.workload)
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.accepts else Status.INVALID
-            details = (
-                Reason(label, _shown(Path(text), root) if label == "where" else text) for label, text in error.details
-            )
-            return Verdict(status, run.workload, subject, error.what, tuple(details))
-        path = _shown(self.store.path(run.fingerprint.device, run.workload), root)
+            where = self._shown(Path(error.where or ""))
+            reasons = [Reason("where", where) if each.label == "where" else each for each in _reasons(error)]
+            return Verdict(status, run.workload, subject, error.what, tuple(reasons))
+        path = self._shown(self.store.path(run.fingerprint.device, run.workload))
         if baseline is None:
-            reasons = (Reason("expected", path), Reason("record", self.suites.command(workload)))
             headline = f"no baseline for {subject} on this machine"
-            return Verdict(Status.NO_BASELINE, run.workload, subject, headline, reasons)
+            missing = (Reason("expected", path), Reason("record", self.suites.command(workload)))
+            return Verdict(Status.NO_BASELINE, run.workload, subject, headline, missing)
         comparison = compare(baseline.fingerprint, run.fingerprint)
-        verdict = judge(run, baseline, comparison)
+        if timer is None:
+            verdict = judge_structure(run, baseline, comparison)
+        else:
+            limits = self._limits(workload)
+            verdict = judge_time(timer, run, baseline, comparison, comparisons=self._comparisons, limits=limits)
         if verdict.status in (Status.PASS, Status.NOT_JUDGED):
             return verdict
         between = "   " if len(f"{path}   environment: {comparison}") <= REASON_WIDTH else "\n"
         verdict = verdict.because(Reason("baseline", f"{path}{between}environment: {comparison}"))
         if verdict.status not in (Status.UNDECIDED, Status.INVALID):
-            accept = self.how_to_accept("-k", self.suites.selector(workload))
-            if not self.is_timed:
-                accept = f"{self.suites.command(workload, update=False)}   (measures its times too)\n{accept}"
-            return verdict.because(Reason("accept", accept))
+            return verdict.because(Reason("accept", self.how_to_accept("-k", self.suites.selector(workload))))
         if any(reason.label == "next" for reason in verdict.reasons):
             return verdict
         return verdict.because(Reason("next", "run it again on a quiet machine"))
 
     def conclude(self, verdict: Verdict) -> Verdict:
         """Keep a verdict, in place of an earlier one on the same subject."""
-        about = verdict.workload, verdict.subject
-        self._verdicts.pop(about, None)
-        self._verdicts[about] = verdict
+        self._verdicts[verdict.workload, verdict.subject] = verdict
         return verdict
 
     def conclude_error(self, workload: Workload, subject: str, error: KernelgaugeError) -> Verdict:
         """Keep the verdict that something could not be measured."""
-        reasons = tuple(Reason(label, text) for label, text in error.details)
-        return self.conclude(Verdict(Status.INVALID, workload.id, subject, error.what, reasons))
+        return self.conclude(Verdict(Status.INVALID, workload.id, subject, error.what, _reasons(error)))
 
-    def failure(self, verdict: Verdict, test: str, *, in_full: bool) -> str:
-        """Return how a failing test ends: in a few lines, and the causes only where no test of the workload has named them yet.
-
-        `in_full`: every line. The results have them in any case.
-        """
-        if in_full:
-            return str(verdict)
-        causes = {_COST.sub("", reason.text) for reason in verdict.reasons if reason.label == "cause"}
-        first = self._causes_shown.setdefault(verdict.workload, (test, set()))
-        if first[0] != test and causes and causes <= first[1]:
-            return verdict.brief(see=first[0])
-        first[1].update(causes)
-        return verdict.brief()
+    def failure(self, verdict: Verdict, test: str) -> str:
+        """Return how a failing test ends: in a few lines, and the causes only where no test of the workload has named them yet."""
+        causes = [_COST_OR_SPACE.sub("", each.text) for each in verdict.reasons if each.label == "cause"]
+        named_in = [self._causes_shown.setdefault((verdict.workload, cause), test) for cause in causes]
+        return verdict.brief(see="" if test in named_in else next(iter(named_in), ""))
 
     def fails(self, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, with the strictness that is asked for."""
@@ -481,94 +384,70 @@ class Session:
 
     @property
     def _comparisons(self) -> int:
-        """How many times the suites of this run have, selected or not, and how many ratios of times."""
-        return max(1, self.planned) * len(self.device.timers) + self.suites.count_ratios()
+        return self.suites.comparisons(len(self.device.timers))
 
     def _limits(self, workload: Workload) -> Limits:
         """Return the workload's limits, and the project's where it has none."""
-        asked = self.options.limits
-
-        def merged(of_project: dict[Timer, float], of_workload: Any) -> dict[Timer, float]:
-            return {**of_project, **{Timer(name): value for name, value in of_workload.items()}}
-
-        return Limits(merged(asked.gate, workload.gate), merged(asked.sensitivity, workload.sensitivity))
+        project = self.options.limits
+        return Limits(
+            gate={**project.gate, **{Timer(name): value for name, value in workload.gate.items()}},
+            sensitivity={**project.sensitivity, **{Timer(name): value for name, value in workload.sensitivity.items()}},
+        )
 
     # -- record ---------------------------------------------------------------------------------------------------
 
-    def add_test(self, result: TestResult) -> None:
-        """Keep the end of a test: once or more, since a test may fail after its call too."""
-        self._tests.setdefault(result.node, []).append(result)
-
-    def forget_test(self, node: str) -> None:
-        """Drop what is known of a test that runs again."""
-        self._tests.pop(node, None)
-
-    @property
-    def tests(self) -> list[TestResult]:
-        return [each for results in self._tests.values() for each in results]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to record. A part of a suite says that it is there, even if it is empty."""
-        a_part = self.options.share is not None and self.suites
-        return not (self._verdicts or self._unavailable or a_part or self.runs())
-
-    def results(self) -> Results:
-        """Return what was measured and concluded so far."""
-        runs = {run.workload: run for run in self.runs()}
-        names = dict.fromkeys([*runs, *(workload for workload, _ in self._verdicts), *self._unavailable])
+    def results(self, exit_status: int) -> Results:
+        """Return what was measured and concluded so far. `exit_status`: pytest's."""
+        names = {*self._measured, *(name for name, _ in self._verdicts)}
+        workloads = [self._workload_result(name) for name in self.suites.workloads if name in names]
+        runs = [each.run for each in workloads if each.run is not None]
         monitor = self.device.monitor if runs else None
-        watched = monitor is None or monitor.available or self.fingerprint.arch == "cpu"
+        is_watched = monitor is None or monitor.available or self.fingerprint.arch == "cpu"
         return Results(
             schema_version=SCHEMA_VERSION,
             kernelgauge=__version__,
-            started_at=self.started.isoformat(timespec="seconds"),
-            seconds=(datetime.now(timezone.utc) - self.started).total_seconds(),
+            started_at=self._started.isoformat(timespec="seconds"),
+            seconds=(datetime.now(timezone.utc) - self._started).total_seconds(),
             arguments=self.options.arguments,
             fingerprint=self.fingerprint if runs else None,
-            gpu=next((run.gpu for run in runs.values()), None),
-            not_watched="" if monitor is None or watched else monitor.why_not,
-            workloads=tuple(self._workload_result(name, runs.get(name)) for name in names),
-            tests=tuple(self.tests),
-            warnings=tuple(self.warnings),
-            exit_status=int(self.pytest.exitstatus),
+            gpu=runs[0].gpu if runs else None,
+            not_watched="" if monitor is None or is_watched else monitor.why_not,
+            workloads=tuple(workloads),
+            tests=tuple(each for results in self.tests.values() for each in results),
+            exit_status=exit_status,
             host=platform.node(),
-            commit=self.commit,
+            commit=self._commit,
             timers=tuple(self.device.timers) if runs else (),
             comparisons=self._comparisons if runs else 0,
             declared=self.suites.declared(),
             # The process that calibrates knows no root; nobody else reads its results.
-            baselines=(
-                self.options.baselines
-                if self.options.calibrating
-                else Path(_shown(self.options.baselines, self.options.root))
-            ).as_posix(),
+            baselines=str(self.options.baselines) if self.options.calibrating else self._shown(self.options.baselines),
         )
 
-    def _workload_result(self, name: str, run: Run | None) -> WorkloadResult:
-        workload = self.suites.workload(name)
-        trace = self.artifacts.trace(workload)
+    def _workload_result(self, name: str) -> WorkloadResult:
+        workload, result, baseline = self.suites.workloads[name], self._measured.get(name), None
+        run = self._with_latency(result.run) if result and not isinstance(result, KernelgaugeError) else None
+        with suppress(BaselineError):  # the verdicts say what is wrong with it
+            baseline = self.store.load(run.fingerprint.device, name) if run is not None else None
         return WorkloadResult(
             id=name,
-            suite=self.suites.suite_of(name),
+            suite=self.suites.suite_of[name],
             module=workload.module,
             variant=workload.variant,
             dtype=workload.dtype or "",
             pass_=workload.pass_,
             shape=workload.shape,
             run=run,
-            baseline=self._baseline(run) if run else None,
+            baseline=baseline,
             verdicts=tuple(verdict for (of, _), verdict in self._verdicts.items() if of == name),
-            unavailable=self._unavailable.get(name),
-            trace=trace.relative_to(self.artifacts.folder).as_posix() if run and trace.exists() else None,
+            unavailable=result.one_line if isinstance(result, WorkloadUnavailable) else None,
+            trace=self._trace(workload) if run and self.artifacts.trace(workload).exists() else None,
             limits=self._limits(workload),
         )
 
-    def _baseline(self, run: Run) -> Baseline | None:
-        try:
-            return self.store.load(run.fingerprint.device, run.workload)
-        except BaselineError:
-            return None  # the verdicts say what is wrong with it
+    def _trace(self, workload: Workload) -> str:
+        """Return the path beside the results: one of this machine says nothing to who reads them elsewhere."""
+        return self.artifacts.trace(workload).relative_to(self.artifacts.folder).as_posix()
 
     def how_to_record(self, results: Results | None = None) -> str:
         """Return which folder has no baseline, and the command that records one.
@@ -576,9 +455,8 @@ class Session:
         `results`: of the workers of pytest-xdist, where this process itself has measured nothing.
         """
         fingerprint = results.fingerprint if results and results.fingerprint else self.fingerprint
-        folder = _shown(self.store.path(fingerprint.device, "x").parent, self.options.root)
-        command = self.suites.command(suites=results.declared) if results else self.suites.command()
-        return f"no baseline in {folder}/; record one with: {command}"
+        folder = self._shown(self.store.path(fingerprint.device, "x").parent)
+        return f"no baseline in {folder}/; record one with: {self.suites.command(suites=results.declared if results else ())}"
 
     def how_to_accept(self, *arguments: str) -> str:
         """Return the command that stores this run as the baselines, without measuring again."""
@@ -590,16 +468,20 @@ class Session:
             places += ["--baselines", str(options.baselines)]
         return shlex.join(["kernelgauge", "accept", *arguments, *places])
 
+    def _shown(self, path: Path) -> str:
+        """Return a path as messages say it: from the root of the project where it lies in it."""
+        root = self.options.root
+        return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
-def _shown(path: Path, root: Path) -> str:
-    """Return a path as messages say it: from the root of the project where it lies in it."""
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+def _reasons(error: KernelgaugeError) -> tuple[Reason, ...]:
+    return tuple(Reason(label, text) for label, text in error.details)
 
 
 def _not_judged(run: Run, timer: Timer, what: str, error: KernelgaugeError) -> Verdict:
     """Return the verdict on a time that cannot be compared with the baseline."""
     # What a compiler chose anew is no fault of the code, nor of the machine: the time that was asked for is not known.
     status = Status.UNDECIDED if isinstance(error, OtherKernelsError) else Status.INVALID
-    reasons = tuple(Reason(label, text) for label, text in error.details)
     why = error.what.removeprefix(f"{run.workload}: ")  # the verdict says it
-    return Verdict(status, run.workload, run.label(timer), f"{run.label(timer)} {what}: {why}", reasons)
+    headline = f"{run.label(timer)} {what}: {why}"
+    return Verdict(status, run.workload, run.label(timer), headline, _reasons(error))
