@@ -189,6 +189,19 @@ def test_proposed_command_works_where_pytest_was_started(project: Project, monke
     assert project.run_command(accept_command(failed)).ret == pytest.ExitCode.OK
 
 
+def test_failure_without_times_proposes_to_measure_them_first(project: Project) -> None:
+    project.record()
+    project.tell(told(counts={"synchronizations": 1}))
+    failed = project.run("-m", "structure")
+    assert failed.ret == pytest.ExitCode.TESTS_FAILED
+    measure, accept = f"pytest perf -k {ID}", f"kernelgauge accept -k {ID}"
+    failed.stdout.fnmatch_lines([f"  accept   {measure}   (measures its times too)", f"  {'':8} {accept}"])
+    assert f"{measure}; {accept}" in (project.latest / "report.md").read_text()
+    project.run_command(measure)
+    assert project.run_command(accept).ret == pytest.ExitCode.OK
+    assert project.run().ret == pytest.ExitCode.OK
+
+
 def test_failed_declaration_says_what_to_declare(project: Project) -> None:
     project.tell(
         told(counts={"graph_breaks": 2}), told("other", kinds=("gemm",)), told("third", counts={"recompiles": 1})

@@ -356,7 +356,9 @@ class Session:
         between = "   " if len(f"{path}   environment: {comparison}") <= REASON_WIDTH else "\n"
         verdict = verdict.because(Reason("baseline", f"{path}{between}environment: {comparison}"))
         if verdict.status not in (Status.UNDECIDED, Status.INVALID):
-            return verdict.because(Reason("accept", self.how_to_accept("-k", self.suites.selector(workload))))
+            accept = self.how_to_accept("-k", self.suites.selector(workload))
+            measure = f"{self.suites.command(workload, update=False)}   (measures its times too)\n"
+            return verdict.because(Reason("accept", accept if self.is_timed else measure + accept))
         if any(reason.label == "next" for reason in verdict.reasons):
             return verdict
         return verdict.because(Reason("next", "run it again on a quiet machine"))

@@ -142,15 +142,16 @@ class Suites:
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
-    def command(self, workload: Workload | None = None, *, suites: Iterable[str] = ()) -> str:
+    def command(self, workload: Workload | None = None, *, suites: Iterable[str] = (), update: bool = True) -> str:
         """Return the command that records a workload, or all that is declared, from where pytest was started.
 
-        `suites`: their names, where other processes have collected them.
+        `suites`: their names, where other processes have collected them. `update`: else it measures only.
         """
         names = [self.suite_of[workload.id]] if workload else list(suites) or list(self.declared())
         folders = sorted(os.path.relpath(self.options.root / name, self.options.invoked_from) for name in names)
         chosen = ("-k", self.selector(workload)) if workload else ()
-        return shlex.join(["pytest", *folders, *chosen, *self.options.measuring_arguments, "--perf-update"])
+        action = ("--perf-update",) if update else ()
+        return shlex.join(["pytest", *folders, *chosen, *self.options.measuring_arguments, *action])
 
     def selector(self, workload: Workload) -> str:
         """Return what `-k` must say to select this workload and no other."""

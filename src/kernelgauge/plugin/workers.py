@@ -20,7 +20,7 @@ from xdist.scheduler import (  # type: ignore[import-untyped]
     LoadScopeScheduling,
 )
 
-from ..errors import KernelgaugeError, ResultsError
+from ..errors import KernelgaugeError
 from ..measure.nvml import VISIBLE, visible_gpus
 from ..results import NAME, Results, TestResult, read_results
 from ..results.files import write_atomically
