@@ -19,6 +19,13 @@ ROWS = [
     *(call(3, 60), kernel(3, 70, name="gemm"), call(4, 80), kernel(4, 90, name="gelu", duration=4)),
     *(call(5, 95, name="cudaMemcpyAsync"), kernel(5, 97, name="Memcpy HtoD", duration=1, category="gpu_memcpy")),
 ]
+OLD = {
+    "cpu_op": "Operator",
+    "user_annotation": "Operator",
+    "cuda_runtime": "Runtime",
+    "kernel": "Kernel",
+    "gpu_memcpy": "Memcpy",
+}
 PATH, LINE = "C:\\Users\\new", "two\nlines"
 
 
@@ -44,6 +51,7 @@ ODDITIES: dict[str, tuple[bytes, tuple[int, float, int], dict[str, int]]] = {
     "a copy call with text bytes": (written(changed(11, args={"bytes": "1", "kind": "2"})), ALL, {}),
     "a call with text correlation": (written(changed(3, args={"correlation": "1"})), ALL, {}),
     "a call with another correlation": (written(changed(3, args={"correlation": "one"})), ALL, {"cuda_runtime": 1}),
+    "names of torch 1.8": (written([row | {"cat": OLD[row["cat"]]} for row in ROWS]), ALL, {}),
     "a kernel with text numbers": (written(changed(4, dur="5", ts="12.0")), ALL, {}),
     "a kernel with a text place": (written(changed(4, args={"stream": "7"})), (3, 13.0, 1), {"kernel": 1}),
     "a call without correlation": (written([*ROWS, call(None, 99)]), ALL, {}),

@@ -48,6 +48,7 @@ class Recorder:
         except KernelgaugeError as error:  # nothing is stored of what cannot be one result
             self._fail(str(error))
             return
+        status = self._pytest.exitstatus = results.exit_status  # a worker's part may be lost
         # A part of a suite says that it is there, even if it is empty.
         has_results = bool(results.workloads or (self._options.share and results.declared))
         is_unused = status == pytest.ExitCode.USAGE_ERROR or not (results.declared or controller)

@@ -20,7 +20,7 @@ from xdist.scheduler import (  # type: ignore[import-untyped]
     LoadScopeScheduling,
 )
 
-from ..errors import KernelgaugeError
+from ..errors import KernelgaugeError, ResultsError
 from ..measure.nvml import VISIBLE, visible_gpus
 from ..results import NAME, Results, TestResult, read_results
 from ..results.files import write_atomically
@@ -111,12 +111,18 @@ class Controller:
         """Return what all workers measured and judged as one. What a worker that died has left counts as far as it goes.
 
         The workers' parts stay: until what was made of them is written, they are all that there is.
-        Raises `ResultsError` if a part cannot be read, or if the workers measured on GPUs of several models, and
-        `StorageError` if a trace cannot be copied.
+        A part that cannot be read fails the run. Raises `ResultsError` if the workers measured on GPUs of several models,
+        and `StorageError` if a trace cannot be copied.
         """
         own, folder = self._session.results(exit_status), self._session.artifacts.workers
-        folders = sorted(path.parent for path in folder.glob(f"*/{NAME}"))
-        parts = [with_traces_in(read_results(path / NAME), str(path)) for path in folders]
+        parts: list[Results] = []
+        warnings = list(self._scheduler.warnings()) if self._scheduler is not None else []
+        for file in sorted(folder.glob(f"*/{NAME}")):
+            try:
+                parts.append(with_traces_in(read_results(file), str(file.parent)))
+            except ResultsError as error:
+                warnings.append(f"{file.parent.name}: {error.one_line}")
+                exit_status = exit_status or int(pytest.ExitCode.TESTS_FAILED)
         if not parts:
             return own
         results = copy_traces(join(parts), self._session.artifacts.folder)
@@ -127,10 +133,7 @@ class Controller:
             arguments=own.arguments,
             exit_status=exit_status,
             tests=(*(test for test in results.tests if test.node not in self._session.tests), *own.tests),
-            warnings=(
-                *results.warnings,
-                *(self._scheduler.warnings() if self._scheduler is not None else ()),
-            ),
+            warnings=(*results.warnings, *warnings),
         )
 
 

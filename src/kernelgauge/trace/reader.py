@@ -22,7 +22,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from ..errors import TraceError
-from .model import DEVICE_CATEGORIES, MODULE_PREFIX, ApiCall, DeviceRecord, Op, Trace
+from .model import DEVICE_CATEGORIES, MODULE_PREFIX, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
 # Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
 BLOCK_BYTES = 1 << 18
@@ -33,6 +33,10 @@ LONGEST_BYTES = 16 << 20
 _HOST_LANES = ("cpu_op", "user_annotation", "python_function")
 _API_CATEGORIES = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"}
 _CATEGORIES = frozenset({*_HOST_LANES, *_API_CATEGORIES, *DEVICE_CATEGORIES})
+# The same before torch 1.11. A profiler step was an `Operator`, too.
+_OLD_CATEGORIES = {
+    "Operator": "cpu_op", "Runtime": "cuda_runtime", "Kernel": "kernel", "Memset": "gpu_memset", "Memcpy": "gpu_memcpy",
+}  # fmt: skip
 _NOT_READ = (
     "mtia_",
     "hpu_",
@@ -285,6 +289,9 @@ class _Rows:
         first, self.events = self.events, self.events + len(events)
         for index, event in enumerate(events, start=first):
             category = event.cat
+            if category in _OLD_CATEGORIES:
+                is_step = event.name.startswith(STEP_PREFIX)
+                category = "user_annotation" if is_step else _OLD_CATEGORIES[category]
             if event.ph != "X" or category not in _CATEGORIES:
                 if event.ph == _ODD and category in _CATEGORIES:
                     self._add_malformed(category, f"traceEvents[{index}]: {event.name}")
