@@ -98,7 +98,7 @@ def options_of(config: pytest.Config) -> Options:
         root=root,
         baselines=root / config.getini(f"{_INI}baselines"),
         reports=here / calibration if calibration else root / config.getini(f"{_INI}reports"),
-        device=device or config.getini(f"{_INI}device"),
+        device=device or _parsed(f"{_INI}device", config.getini(f"{_INI}device"), _device, "auto, cuda or cpu"),
         update=update is not None,
         calibrating=calibration is not None,
         history=_history(config),
@@ -120,6 +120,12 @@ def options_of(config: pytest.Config) -> Options:
         worker=worker.get("workerid", ""),
         neighbours=worker.get("workercount", 1) - 1,
     )
+
+
+def _device(text: str) -> Any:
+    if text not in ("auto", "cuda", "cpu"):
+        raise ValueError(text)
+    return text
 
 
 def _parsed(name: str, text: str, parse: Callable[[str], _T], expected: str) -> _T:
