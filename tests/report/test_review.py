@@ -77,9 +77,9 @@ same kernels, other launch configuration: 1   (--group configuration)
 
 other kernels, or other counts: 1   (--group kernels)
   d-kernels
+    counts   launches 4 -> 3
     cause    1 kernel less: nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coo…
              nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT
-    counts   launches 4 -> 3
     time     GPU time 205.1 us -0.0 %, end to end 301.5 us -0.0 %, host dispatch
              50.7 us -0.0 %
 

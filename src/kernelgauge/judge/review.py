@@ -188,7 +188,8 @@ def _evidence(
         elif verdict is not structure:
             yield Reason("time", verdict.headline)
         left_out = ("kernels", "next", *(("cause", "code") if verdict not in explained[:1] else ()))
-        yield from (reason for reason in verdict.reasons if reason.label not in left_out)
+        reasons = sorted(verdict.reasons, key=lambda reason: reason.label != "counts")  # the counts first
+        yield from (reason for reason in reasons if reason.label not in left_out)
     if same:
         yield Reason("time", ", ".join(same))
     if planned is None:
