@@ -160,6 +160,11 @@ def test_equal_times_of_one_run_are_one_night(history: History) -> None:
     assert ("1 run," in out, not_shown(out)) == (True, [])
 
 
+def test_runs_of_two_containers_on_one_gpu_are_two_nights(history: History) -> None:
+    history.add(*(night(0, timed(), host=host) for host in ("one", "other")))
+    assert "2 runs," in history.show("mlp")[1]
+
+
 def test_invalid_times_are_not_shown(history: History) -> None:
     spoiled = workload(verdict(Status.INVALID, headline="throttled"), run=run(device=(999.0,)))
     nothing = results(workload(verdict(Status.INVALID), run=None), fingerprint=None, gpu=None)

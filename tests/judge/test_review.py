@@ -9,7 +9,7 @@ import pytest
 from kernelgauge.errors import BaselineError, NewerBaselineError
 from kernelgauge.judge import Action, Baseline, Group, Limits, Recorded, Reviewed, from_run, review_run
 from kernelgauge.run import Timer
-from tests.builders import OTHER_SOURCE, counts, fingerprint, mlp_kernels, run
+from tests.builders import ELSEWHERE, OTHER_SOURCE, calibrated, counts, fingerprint, mlp_kernels, run
 
 STEADY, SLOWER = (200.0,) * 4, (220.0,) * 4
 NOISY = (150.0, 250.0, 200.0, 260.0)
@@ -88,6 +88,13 @@ def test_review_refuses_for_these_reasons(old: Any, changes: Any, doubt: str, ca
 def test_run_that_has_just_ended_overrules_the_file(old: Any, changes: Any) -> None:
     found = reviewed(old, is_fresh=True, **changes)
     assert (found.doubts, found.change is not None) == ((), True)
+
+
+def test_slow_host_is_compared_with_its_own_past() -> None:
+    """A GPU of another, slower host in the baseline says nothing of this one."""
+    stored = calibrated([run(device=STEADY), run(device=STEADY, gpu=ELSEWHERE, host_control_us=100.0)])
+    found = reviewed(stored, of={"host_control_us": 60.0})
+    assert found.doubts == ("this host was 4 times as slow as in the baseline (reference 14.0 -> 60.0 us)",)
 
 
 def test_review_of_the_stored_run_is_settled() -> None:

@@ -175,3 +175,14 @@ def test_joined_of_a_change_is_refused_and_named(new: dict[str, Any], said: str)
 )
 def test_joined_takes_noise_of_machines(new: dict[str, Any], draws: list[int]) -> None:
     assert [entry.draws for entry in joined_with(**new).entries] == draws
+
+
+def test_joined_kernel_times_are_means_over_processes() -> None:
+    """An entry that an update has replaced has kept its draws, and has one process."""
+    stored = calibrated(processes()[:1])
+    (entry,) = stored.entries
+    stored = msgspec.structs.replace(stored, entries=(msgspec.structs.replace(entry, draws=9),))
+    added = processes(place=1, kernels=mlp_kernels(gate=60.0))
+    (joined,) = with_runs(stored, added, suite="perf", recorded=None, comparisons=3).entries
+    assert (joined.draws, len(joined.processes)) == (12, 4)
+    assert joined.kernels[0].device_time_us == 59.0  # 56 in one of them

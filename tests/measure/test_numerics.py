@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -311,6 +312,12 @@ def test_wrong_result_of_a_module_that_draws_numbers_is_an_error(cpu: CpuDevice)
         return y - module.bias
 
     assert not errors_of(cpu, change)["output 0"].within_bound
+
+
+def test_wrong_result_that_changes_by_itself_is_an_error(cpu: CpuDevice) -> None:
+    """No numbers were drawn: a race, or memory that is read before it is written."""
+    number = count()
+    assert not errors_of(cpu, lambda y, _: y + next(number))["output 0"].within_bound
 
 
 SQUARE = torch.ones(2, 2)

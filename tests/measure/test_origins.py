@@ -337,6 +337,18 @@ def test_number_of_a_node_belongs_to_its_thread() -> None:
     assert [origin.lines[0].line for id_ in (31, 41) if (origin := places.origin(places.ops[id_]))] == [1, 3]
 
 
+def test_calls_that_wait_have_lines_if_there_are_as_many() -> None:
+    caller = SimpleNamespace(file_name=__file__, line_number=1)
+    typed = (SimpleNamespace(name="PyCCall"), SimpleNamespace(caller=caller))
+    wait = SimpleNamespace(typed=typed, name="<built-in function _cuda_synchronize>", children=())
+    session = SimpleNamespace(experimental_event_tree=lambda: [wait], events=tuple)
+    places = _Places(session, Modules(None))
+    for number, is_known in ((1, True), (2, False)):  # which of the two it is, nobody knows
+        calls = [("cudaDeviceSynchronize", None)] * number
+        origins = places.of_calls(calls, calls, places.waits)
+        assert [origin is not None for origin in origins] == [is_known] * number
+
+
 def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: CpuDevice) -> None:
     """Nor is it by the second workload that calls it. A function of torch has no line of the user's but its caller's."""
     activated = torch.compile(F.silu)

@@ -61,6 +61,15 @@ def test_disturbed_replicates_are_repeated_as_often_as_kept(
     assert found["a"].counts.launches == 1  # the structure is sound in any case
 
 
+@pytest.mark.parametrize(("disturbed", "kept"), [(0, 5), (2, 3)])
+def test_disturbed_replicates_use_up_the_budget(gpu: FakeGpu, disturbed: int, kept: int) -> None:
+    """Else a machine that is disturbed now and then would be measured for ever."""
+    gpu.hot["a"] = set(range(1, disturbed + 1))
+    slow = gpu.workload("a", WILD, on_build=lambda _: gpu.clock.advance(1e6))
+    result = measured(gpu, slow, settings=replace(SETTINGS, budget_seconds=5.5))
+    assert len(times(result)) == kept
+
+
 @pytest.mark.parametrize(("reasons", "kept"), [(0, False), (0x4, True)], ids=["unexplained", "power cap"])
 def test_low_clock_spoils_unless_the_power_cap_explains_it(
     gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, reasons: int, kept: bool

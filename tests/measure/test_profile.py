@@ -122,6 +122,17 @@ def test_hold_of_the_next_replicate(gpu: FakeGpu, dispatch_us: list[float], how:
     assert hold_of(gpu, *dispatch_us, **how) == expected
 
 
+def test_hold_is_that_of_nearly_all_calls(gpu: FakeGpu) -> None:
+    """One slow call of ten does not make every later session long."""
+    gpu.dispatch_us = 1000.0
+    gpu.damages = [
+        lambda _: setattr(gpu, "dispatch_us", 100.0),
+        lambda events: last(events, REGION).update(dur=1500.0),
+    ]
+    results_of(gpu, gpu.workload(kernels=("gemm", "gelu")), settings=settings(2))
+    assert holds(gpu) == [3000.0, 300.0]
+
+
 def diary_of(gpu: FakeGpu, **how: Any) -> list[str]:
     instance = build(gpu.workload(), gpu)
     gpu.diary.clear()
