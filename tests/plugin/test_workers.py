@@ -217,7 +217,14 @@ def test_interrupted_run_reports_what_was_measured(project: Project) -> None:
     project.add_to_conftest(HANG_IN_ONE_TEST)
     command = [sys.executable, "-m", "pytest", "perf", "-n", "1"]
     process = subprocess.Popen(
-        command, cwd=project.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ)
+        command,
+        cwd=project.root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=dict(os.environ),
+        # A shell without job control starts its background jobs with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while process.poll() is None and not (project.root / "perf" / "hangs").exists():
         time.sleep(0.1)
