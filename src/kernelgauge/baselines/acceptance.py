@@ -55,7 +55,7 @@ def select(
 
 
 def plan_update(several: Sequence[Results], store: BaselineStore, mode: Mode) -> tuple[Plans, list[Reviewed]]:
-    """Select what was tested in runs that have just ended, and what is no longer declared."""
+    """Select the tested workloads of runs that have just ended, and the workloads that no suite declares any more."""
     tested = {test.workload for results in several for test in results.tests}
 
     def is_wanted(each: Reviewed) -> bool:

@@ -87,7 +87,7 @@ def _add(commands: Commands, name: str, short: str, description: str) -> argpars
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
-    """Add what is shown of a trace. Return the group of its forms."""
+    """Add the options that choose what a table shows. Return the group of output forms."""
     parser.add_argument(
         "--top", type=int, default=_TOP, metavar="N", help=f"rows of each table; 0 for all (default: {_TOP})"
     )

@@ -308,7 +308,7 @@ def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
 
 
 def by_configuration(items: Iterable[_Launched]) -> list[list[_Launched]]:
-    """Return what ran the same launch configuration together, in order."""
+    """Group items by launch configuration, in order of the first of each."""
     groups: list[list[_Launched]] = []
     for item in items:
         for group in groups:
