@@ -2,6 +2,9 @@
 
     python benchmarks/bisection.py --simulate                        1,000 simulated repositories for each size of change, no torch
     python benchmarks/bisection.py --kind all --repeat 3             real repositories and real measurements, on the GPU
+    python benchmarks/bisection.py --kind device --kind host --repeat 20 --replay benchmarks/data/bisection/h200-b.jsonl.xz
+                                                                     real repositories, recorded measurements; no GPU
+    python benchmarks/bisection.py --record FILE.jsonl.xz            record processes of each state on the GPU, in turns
     python benchmarks/bisection.py --kind break --commits 8          a CPU will do, where kernels or counts change
     python benchmarks/bisection.py --summary reports/bisection.jsonl the table of docs/bisect.md
 
@@ -11,6 +14,9 @@ A repository has one commit that changes the model for real:
     break    a graph break
     device   +1 % of GPU time in one kernel, with the same launch (needs a GPU)
     host     +10 % of host dispatch time, by a loop of Python around each call (needs a GPU)
+
+In a replay, each process of a bisection is a recorded one of the same state of the code, drawn at random. Each is drawn
+once, until a search needs more of a state than were recorded.
 
 Each result is a line of `--out`, so that runs on several days add up: repository N of a kind is the same everywhere, and
 each run goes on behind those that the file has.
@@ -23,7 +29,9 @@ Structure has no noise: there both are right, and the number of processes is wha
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import lzma
 import math
 import os
 import random
@@ -32,12 +40,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
+from unittest.mock import patch
 
+import msgspec
+
+from kernelgauge import cli
+from kernelgauge.baselines import calibration
 from kernelgauge.judge.changepoint import FIRST, next_state, suspects
+from kernelgauge.results import Results, WorkloadResult
 
 _SHIFTS = (5.0, 3.0, 2.0)  # standard deviations of one process
 _SIMULATED = 1000
@@ -45,6 +61,8 @@ _MOST = 200  # processes
 _GIT_PROBES = (1, 5)  # processes of each
 _TIMERS = {"device": "device_time", "host": "host_dispatch"}
 _SIZE_ON_GPU, _SIZE_ON_CPU = 1024, 64  # of the model
+# Of a recorded process, as `kernelgauge bisect` has them.
+_PYTEST_ARGUMENTS = ["perf", "-o", "kernelgauge_deterministic=true", "-k", "model-it", "-p", "kernelgauge.plugin"]
 
 
 def main() -> None:
@@ -55,6 +73,8 @@ def main() -> None:
         "--kind", action="append", choices=("all", *_KINDS), help="what the commit changes; several times"
     )
     asked.add_argument("--summary", nargs="+", type=Path, metavar="FILE", help="print the table of these results")
+    asked.add_argument("--record", type=Path, metavar="FILE", help="record processes of each state on the GPU")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="answer with recorded processes; measure nothing")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="repositories of each kind (default: 1)")
     parser.add_argument("--commits", type=int, default=64, metavar="N", help="of each (default: 64)")
     parser.add_argument("--seconds", type=float, default=math.inf, metavar="S", help="begin no repository after this")
@@ -67,6 +87,8 @@ def main() -> None:
         )
     elif options.simulate:
         simulate(options)
+    elif options.record:
+        record(options)
     else:
         measure(options)
 
@@ -180,50 +202,59 @@ _KINDS: dict[str, tuple[str, str, bool]] = {
 
 def measure(options: argparse.Namespace) -> None:
     """Make repositories, bisect them, and append one line each to the file of results."""
-    import torch
-
-    has_gpu = torch.cuda.is_available()
+    recorded = _read_records(options.replay) if options.replay else {}
     kinds = list(_KINDS) if "all" in options.kind else options.kind
-    for kind in kinds if not has_gpu else ():
+    machine, size = _machine(recorded)
+    for kind in kinds if size == _SIZE_ON_CPU else ():
         if kind in _TIMERS:
             sys.exit(f"--kind {kind} changes a time of a GPU, and there is none")
-    machine = {"device": torch.cuda.get_device_name() if has_gpu else "CPU", "torch": torch.__version__}
     print(", ".join(machine.values()), flush=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    known = [(each["kind"], each["commits"]) for each in results]
+    numbers = Counter((each["kind"], each["commits"]) for each in results if each["device"] == machine["device"])
     started = time.monotonic()
     for _ in range(options.repeat):
         for kind in kinds:
             if time.monotonic() - started > options.seconds:
                 break
-            number = known.count((kind, options.commits))
-            known.append((kind, options.commits))
-            found = _measure_one(kind, number, options, _SIZE_ON_GPU if has_gpu else _SIZE_ON_CPU)
-            results.append(machine | found)
+            number = numbers[kind, options.commits]
+            numbers[kind, options.commits] += 1
+            found = machine | _measure_one(kind, number, options, size, recorded)
+            results.append(found)
             with options.out.open("a") as file:
-                file.write(json.dumps(results[-1]) + "\n")
+                file.write(json.dumps(found) + "\n")
             answer = "right" if found["right"] else f"WRONG {found['answer']}"
-            size = (
-                ""
-                if found["shift"] is None
-                else f", {found['percent']:+.2f} %, {found['shift']:.1f} standard deviations"
-            )
+            shift = "" if found["shift"] is None else f", {found['shift']:.1f} standard deviations"
+            size_text = "" if found["percent"] is None else f", {found['percent']:+.2f} %{shift}"
             print(
                 f"{kind} {number}: commit {found['first']} of {options.commits}, {answer}, exit code {found['exit_code']}, "
-                f"{found['processes']} processes, {found['seconds']:.0f} s{size}",
+                f"{found['processes']} processes, {found['seconds']:.0f} s{size_text}",
                 flush=True,
             )
     summarize(results, options.seed)
 
 
-def _measure_one(kind: str, number: int, options: argparse.Namespace, size: int) -> dict[str, Any]:
-    first = random.Random(f"{options.seed}/{kind}/{number}").randint(1, options.commits)
+def _machine(recorded: dict[str, list[WorkloadResult]]) -> tuple[dict[str, str], int]:
+    """Return the device and torch that measure, or that have measured, and the size of the model there."""
+    import torch
+
+    for run in (each.run for states in recorded.values() for each in states if each.run is not None):
+        return {"device": f"{run.fingerprint.device} (replayed)", "torch": run.fingerprint.torch}, _SIZE_ON_GPU
+    has_gpu = torch.cuda.is_available()
+    device = torch.cuda.get_device_name() if has_gpu else "CPU"
+    return {"device": device, "torch": str(torch.__version__)}, _SIZE_ON_GPU if has_gpu else _SIZE_ON_CPU
+
+
+def _measure_one(
+    kind: str, number: int, options: argparse.Namespace, size: int, recorded: dict[str, list[WorkloadResult]]
+) -> dict[str, Any]:
+    rng = random.Random(f"{options.seed}/{kind}/{number}")
+    first = rng.randint(1, options.commits)
     with tempfile.TemporaryDirectory(prefix="kernelgauge-benchmark-") as name:
         folder = Path(name)
         commits = _make_repository(folder, kind, options.commits, first, size)
         started = time.monotonic()
-        done = _bisect(folder, commits)
+        done = _replayed(folder, commits, kind, first, rng, recorded) if recorded else _bisect(folder, commits)
         seconds = time.monotonic() - started
         state = folder / "state.jsonl"
         processes = [json.loads(line) for line in state.read_text().splitlines()[1:]] if state.exists() else []
@@ -312,18 +343,87 @@ def _git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def _ends(commits: Sequence[str]) -> list[str]:
+    return ["--good", commits[0], "--bad", commits[-1], "-k", "model-it", "--state", "state.jsonl"]
+
+
 def _bisect(folder: Path, commits: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kernelgauge", "bisect", "--good", commits[0], "--bad", commits[-1]]
     paths = [str(Path(__file__).resolve().parents[1] / "src"), os.environ.get("PYTHONPATH", "")]  # of a checkout too
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return subprocess.run(
-        [*command, "-k", "model-it", "--state", "state.jsonl", "--", "-p", "kernelgauge.plugin"],
+        [sys.executable, "-m", "kernelgauge", "bisect", *_ends(commits), "--", "-p", "kernelgauge.plugin"],
         cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+# -- recorded processes -----------------------------------------------------------------------------------------------------
+
+
+def record(options: argparse.Namespace) -> None:
+    """Measure processes of each state in turns until `--seconds` are over, and write them all, a line each."""
+    kinds = {name: kind for kind in _KINDS for name in (f"{kind}-good", f"{kind}-bad") if name != "break-good"}
+    lines: list[bytes] = []
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kernelgauge-benchmark-") as name:
+        for state, kind in kinds.items():
+            folder = Path(name) / state
+            folder.mkdir()
+            _make_repository(folder, kind, 0, int(state.endswith("good")), _SIZE_ON_GPU)
+        for number in range(_MOST):
+            for state in kinds if number % 2 == 0 else reversed(kinds):
+                if time.monotonic() - started < options.seconds:
+                    results = calibration.run_process(_PYTEST_ARGUMENTS, folder=Path(name) / state, may_fail=True)
+                    lines.append(msgspec.json.encode({"state": state, "workload": _trimmed(results.workloads[0])}))
+                    print(f"{state}: {len(lines)}", flush=True)
+    options.record.write_bytes(lzma.compress(b"\n".join([*lines, b""])))
+
+
+def _trimmed(workload: WorkloadResult) -> WorkloadResult:
+    """Return a result without what no bisection reads."""
+    run = workload.run and msgspec.structs.replace(workload.run, ops=(), work=())
+    return msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None)
+
+
+def _read_records(path: Path) -> dict[str, list[WorkloadResult]]:
+    found: dict[str, list[WorkloadResult]] = {}
+    for line in lzma.decompress(path.read_bytes()).splitlines():
+        each = json.loads(line)
+        found.setdefault(each["state"], []).append(msgspec.convert(each["workload"], WorkloadResult))
+    return found
+
+
+def _replayed(
+    folder: Path,
+    commits: Sequence[str],
+    kind: str,
+    first: int,
+    rng: random.Random,
+    recorded: dict[str, list[WorkloadResult]],
+) -> subprocess.CompletedProcess[str]:
+    """Bisect with recorded processes: each is drawn once, until more of its state are needed than were recorded."""
+    drawn: dict[str, list[WorkloadResult]] = {}
+
+    def run_process(_: Sequence[str], *, folder: Path, **__: Any) -> Results:
+        number = int((folder / "model.py").read_text().rpartition("# commit ")[2])
+        state = f"{kind}-{'bad' if number >= first else 'good'}".replace("break-good", "fusion-good")  # the same code
+        if not drawn.get(state):
+            drawn[state] = rng.sample(recorded[state], len(recorded[state]))
+        workload = drawn[state].pop()
+        assert workload.run is not None
+        return Results(2, "", "", 0.0, (), workload.run.fingerprint, workload.run.gpu, "", (workload,))
+
+    out, errors, before = io.StringIO(), io.StringIO(), Path.cwd()
+    os.chdir(folder)
+    try:
+        with patch.object(calibration, "run_process", run_process), redirect_stdout(out), redirect_stderr(errors):
+            code = cli.main(["bisect", *_ends(commits)])
+    finally:
+        os.chdir(before)
+    return subprocess.CompletedProcess([], code, out.getvalue(), errors.getvalue())
 
 
 if __name__ == "__main__":
