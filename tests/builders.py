@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelgauge.cli.traces import read_trace
-from kernelgauge.judge import Baseline, Recorded, Verdict, combined, from_run
+from kernelgauge.judge.baseline import Baseline, Recorded, combined, from_run
+from kernelgauge.judge.verdict import Verdict
 from kernelgauge.run import ControlTime, Counts, Fingerprint, Run, Sample, Timer
 from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse
 

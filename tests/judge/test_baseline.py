@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernelgauge.judge import Baseline, Recorded, decode_baseline, encode_baseline
+from kernelgauge.judge.baseline import Baseline, Recorded, decode_baseline, encode_baseline
 from kernelgauge.trace import KernelIdentity, KernelRecord
 from tests.builders import (
     baseline,

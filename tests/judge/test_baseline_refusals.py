@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.errors import BaselineError, NewerBaselineError
-from kernelgauge.judge import SCHEMA_VERSION, decode_baseline, encode_baseline
+from kernelgauge.judge.baseline import SCHEMA_VERSION, decode_baseline, encode_baseline
 from tests.builders import WORKLOAD, baseline
 
 WHERE = f"baselines/nvidia-h200/{WORKLOAD}.json"

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.judge import Verdict, compare, judge_time
+from kernelgauge.judge.baseline import compare
+from kernelgauge.judge.time_verdict import judge_time
+from kernelgauge.judge.verdict import Verdict
 from kernelgauge.run import Origin, SourceLine, Timer
 from kernelgauge.trace import KernelRecord
 from tests.builders import (

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from kernelgauge.errors import BaselineError, NewerBaselineError
-from kernelgauge.judge import Action, Baseline, Group, Limits, Recorded, Reviewed, from_run, review_run
+from kernelgauge.judge.baseline import Baseline, Recorded, from_run
+from kernelgauge.judge.review import Action, Group, Reviewed, review_run
+from kernelgauge.judge.timing import Limits
 from kernelgauge.run import Timer
 from tests.builders import ELSEWHERE, OTHER_SOURCE, calibrated, counts, fingerprint, mlp_kernels, run
 

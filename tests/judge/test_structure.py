@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.judge import Status, Verdict, compare, judge_structure
+from kernelgauge.judge.baseline import compare
+from kernelgauge.judge.structure import judge_structure
+from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.run import CompileEvent, Origin, SourceLine
 from tests.builders import (
     DOWN,

@@ -11,7 +11,10 @@ import msgspec
 import pytest
 
 from kernelgauge.errors import OTHER_KERNELS
-from kernelgauge.judge import Baseline, Limits, RelativeChange, Status, Verdict, compare, judge_time, not_measured
+from kernelgauge.judge.baseline import Baseline, compare
+from kernelgauge.judge.time_verdict import judge_time, not_measured
+from kernelgauge.judge.timing import Limits
+from kernelgauge.judge.verdict import RelativeChange, Status, Verdict
 from kernelgauge.run import CompileEvent, Run, Sample, Timer
 from tests.builders import ELSEWHERE, HERE, calibrated, counts, fingerprint, mlp_kernels, pair, reasons, run
 

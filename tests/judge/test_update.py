@@ -7,7 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernelgauge.judge import Action, Baseline, PlannedChange, Status, compare, judge_time, review_run, with_runs
+from kernelgauge.judge.baseline import Baseline, compare
+from kernelgauge.judge.review import Action, PlannedChange, review_run, with_runs
+from kernelgauge.judge.time_verdict import judge_time
+from kernelgauge.judge.verdict import Status
 from kernelgauge.run import Run, Timer
 from tests.builders import (
     CONTROL_US,

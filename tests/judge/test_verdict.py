@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from kernelgauge.judge import Reason, Status, Verdict, compare, worst
+from kernelgauge.judge.baseline import compare
+from kernelgauge.judge.verdict import Reason, Status, Verdict, worst
 from tests.builders import H200, fingerprint
 
 WORST_TO_BEST = "INVALID REGRESSED UNDECIDED INCOMPARABLE NO_BASELINE IMPROVED PASS NOT_JUDGED"

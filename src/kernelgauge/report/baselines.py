@@ -13,19 +13,9 @@ from typing import Any
 from rich.text import Text
 
 from ..errors import printable
-from ..judge import (
-    Action,
-    Baseline,
-    Group,
-    PlannedChange,
-    ProcessTime,
-    Reviewed,
-    decide,
-    gemm_kernel,
-    on_same_host,
-    prior_for,
-    variance_between_processes,
-)
+from ..judge.baseline import Baseline, gemm_kernel
+from ..judge.review import Action, Group, PlannedChange, Reviewed
+from ..judge.timing import ProcessTime, decide, on_same_host, prior_for, variance_between_processes
 from ..run import Timer
 from ..trace.kernel import configuration_text
 from .page import Column, render, table_text

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from rich.text import Text
 
 from ..errors import printable
-from ..judge import Status, compare
+from ..judge.baseline import compare
+from ..judge.verdict import Status
 from ..results import Results
 from ..run import Timer
 from .findings import verdicts

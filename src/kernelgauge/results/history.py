@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import KernelgaugeError, ResultsError, StorageError, printable, printable_url
-from ..judge import Status, Verdict, observe
 from ..judge.baseline import SOFTWARE_FIELDS
-from ..run import Fingerprint, Timer, is_duration
+from ..judge.verdict import Status, Verdict
+from ..run import Fingerprint, Timer, is_duration, observe
 from . import Results, WorkloadResult, started
 from .files import write_atomically
 
