@@ -22,7 +22,7 @@ def paired(before: list[str], after: list[str]) -> tuple[int, int]:
     assert [each.before.identity.name for each in changes if each.before] == before
     assert [each.after.identity.name for each in changes if each.after] == after
     is_pair = [each.before is not None and each.after is not None for each in changes]
-    assert all(each.same_identity for each in compress(changes, is_pair))
+    assert all(each.before.identity == each.after.identity for each in compress(changes, is_pair))
     return sum(is_pair), sum(is_pair[:1]) + sum(not one and other for one, other in pairwise(is_pair))
 
 
