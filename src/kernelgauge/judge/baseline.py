@@ -17,27 +17,6 @@ from ..run import ControlTime, Counts, Fingerprint, Observation, Origin, Run, Ti
 from ..trace.kernel import KernelRecord, was_autotuned, with_current_kind
 from .timing import ProcessTime
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "SOFTWARE_FIELDS",
-    "Baseline",
-    "Comparison",
-    "Entry",
-    "Likeness",
-    "Process",
-    "Recorded",
-    "by_configuration",
-    "combined",
-    "compare",
-    "decode_baseline",
-    "encode_baseline",
-    "from_run",
-    "gemm_kernel",
-    "likeness",
-    "merge_entries",
-    "references_us",
-]
-
 SCHEMA_VERSION = 4
 _OLDEST_VERSION = 2  # that is read: it has no `recorded`, and 3 no `host` in its processes
 # Nanoseconds: finer than the profiler's own resolution (32 ns on an H200), so nothing is lost, and a re-record

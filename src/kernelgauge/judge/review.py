@@ -26,8 +26,6 @@ from .time_verdict import judge_time
 from .timing import Limits
 from .verdict import Reason, Status, Verdict
 
-__all__ = ["Action", "Group", "PlannedChange", "Reviewed", "review_run", "with_runs"]
-
 # A host that is slower than this was disturbed. Hosts of H200s changed their speed by factors of 1.6
 # (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_calibration.py).
 _DISTURBED_HOST_FACTOR = 3.0

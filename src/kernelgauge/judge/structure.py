@@ -15,8 +15,6 @@ from .baseline import Baseline, Comparison
 from .cause import cause_reasons, count_causes, kernel_causes
 from .verdict import STRUCTURE, Reason, Status, Verdict
 
-__all__ = ["Expectation", "judge_structure", "kernel_changes", "mismatches"]
-
 # -- what a workload declares -----------------------------------------------------------------------------------------
 
 

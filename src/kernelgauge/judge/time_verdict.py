@@ -17,9 +17,6 @@ from .structure import kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, mean_of, prior_for, reference_moves
 from .verdict import RATIO, Reason, Status, Verdict
 
-__all__ = ["judge_ratio", "judge_time", "not_measured"]
-
-
 # What is known of other machines, beside two sets of processes that show their own spread. Simulated (tests/judge/test_two_sets.py):
 # with noise of ten times what is expected, three processes of each side raise no more false alarms than they may.
 _DOF_BESIDE_TWO_SETS = 2.0

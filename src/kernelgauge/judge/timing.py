@@ -13,22 +13,6 @@ import msgspec
 from ..run import Fingerprint, Observation, Timer
 from .verdict import RelativeChange, Status
 
-__all__ = [
-    "FALSE_ALARMS_PER_RUN",
-    "Decision",
-    "Limits",
-    "Prior",
-    "ProcessTime",
-    "decide",
-    "decide_ratio",
-    "mean_of",
-    "on_same_host",
-    "prior_for",
-    "reference_moves",
-    "uncertainty",
-    "variance_between_processes",
-]
-
 # -- what is assumed of a time before a baseline has shown it ---------------------------------------------------------
 
 # `python benchmarks/unchanged.py --spread` prints the spreads and degrees of freedom; docs/design/times.md has the sources.

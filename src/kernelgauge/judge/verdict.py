@@ -9,21 +9,6 @@ from enum import Enum
 from ..errors import printable
 from ..run import Timer
 
-__all__ = [
-    "DECLARED",
-    "MEASUREMENT",
-    "NUMERICS",
-    "RATIO",
-    "REASON_WIDTH",
-    "STRUCTURE",
-    "WORST_FIRST",
-    "Reason",
-    "RelativeChange",
-    "Status",
-    "Verdict",
-    "worst",
-]
-
 # Subjects of verdicts, beside the labels of the timers.
 DECLARED = "declared structure"  # what the workload declares: without this verdict, nothing may be stored
 STRUCTURE = "structure"  # against the baseline
