@@ -19,10 +19,10 @@ LAYER = "qkv rope attention out add norm up gelu down add norm copy".split()
 def paired(before: list[str], after: list[str]) -> tuple[int, int]:
     """Return how many launches `align` pairs, and how many blocks they stand in. It must pair in order, by name."""
     changes = align([launched(name, 1.0) for name in before], [launched(name, 1.0) for name in after])
-    assert [each.before.identity.name for each in changes if each.before] == before
-    assert [each.after.identity.name for each in changes if each.after] == after
-    is_pair = [each.before is not None and each.after is not None for each in changes]
-    assert all(each.before.identity == each.after.identity for each in compress(changes, is_pair))
+    assert [old.identity.name for old, _ in changes if old] == before
+    assert [new.identity.name for _, new in changes if new] == after
+    is_pair = [None not in pair for pair in changes]
+    assert all(old == new for old, new in compress(changes, is_pair))
     return sum(is_pair), sum(is_pair[:1]) + sum(not one and other for one, other in pairwise(is_pair))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
@@ -351,8 +351,7 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
                 next_command="pip install --upgrade kernelgauge",
             )
         baseline = msgspec.json.decode(content, type=Baseline)
-        for wrong in _contradictions(baseline, workload):
-            raise ValueError(wrong)
+        _refuse_contradictions(baseline, workload)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise BaselineError(
             "the baseline holds an unresolved merge conflict" if conflict else "the baseline cannot be read",
@@ -362,25 +361,25 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             next_command=f"git checkout {'--theirs ' if conflict else ''}-- {where}   "
             "(or delete it and record again with --perf-update)",
         ) from error
-    entries = tuple(
-        msgspec.structs.replace(
-            entry,
-            kernels=tuple(
-                KernelRecord(with_current_kind(each.identity), each.device_time_us) for each in entry.kernels
-            ),
-        )
-        for entry in baseline.entries
-    )
+    entries = tuple(map(_with_current_kinds, baseline.entries))
     return msgspec.structs.replace(baseline, schema_version=SCHEMA_VERSION, entries=entries)
 
 
-def _contradictions(baseline: Baseline, workload: str) -> Iterator[str]:
-    """Yield what the types allow and no measurement shows, such as what is left of a merge by hand."""
+def _with_current_kinds(entry: Entry) -> Entry:
+    kernels = (KernelRecord(with_current_kind(each.identity), each.device_time_us) for each in entry.kernels)
+    return msgspec.structs.replace(entry, kernels=tuple(kernels))
+
+
+def _refuse_contradictions(baseline: Baseline, workload: str) -> None:
+    """Raise `ValueError` for what the types allow and no measurement shows, such as what is left of a merge by hand."""
     if baseline.workload != workload:
-        yield f"it belongs to another workload, {baseline.workload}"
-    names = [[kernel.identity.name for kernel in entry.kernels] for entry in baseline.entries]
+        raise ValueError(f"it belongs to another workload, {baseline.workload}")
+    launches, names = (
+        baseline.counts.launches,
+        [[each.identity.name for each in entry.kernels] for entry in baseline.entries],
+    )
     for index, kernels in enumerate(names):
         if kernels != names[0]:
-            yield f"kernels differ from those of the first entry - at `$.entries[{index}].kernels`"
-        if baseline.counts.launches != len(kernels):
-            yield f"{baseline.counts.launches} launches, but there are {len(kernels)} kernels - at `$.entries[{index}]`"
+            raise ValueError(f"kernels differ from those of the first entry - at `$.entries[{index}].kernels`")
+        if launches != len(kernels):
+            raise ValueError(f"{launches} launches, but there are {len(kernels)} kernels - at `$.entries[{index}]`")

@@ -129,10 +129,10 @@ def kernel_changes(
     `of_inductor`: whether the configurations of Inductor's kernels count.
     """
     lines: list[str] = []
-    for change in align(before, after):
-        old, new = (kernel.identity if kernel is not None else None for kernel in (change.before, change.after))
+    for old, new in align(before, after):
         if old is None or new is None:
-            lines += [f"- {old.shown}"] if old else [f"+ {new.shown}"] if new else []
-        elif (of_inductor or not new.is_inductors) and (configuration := configuration_change(old, new)):
-            lines.append(f"{new.shown}: {configuration}")
+            lines += [f"- {old.identity.shown}"] if old else [f"+ {new.identity.shown}"] if new else []
+        elif of_inductor or not new.identity.is_inductors:
+            configuration = configuration_change(old.identity, new.identity)
+            lines += [f"{new.identity.shown}: {configuration}"] if configuration else []
     return lines

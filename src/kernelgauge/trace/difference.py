@@ -134,18 +134,6 @@ class LaunchDifference(Generic[Kernel]):
 Difference = LaunchDifference[LaneKernel]
 
 
-@dataclass(frozen=True)
-class KernelChange(Generic[Kernel]):
-    """One launch before and after. None: it is not there on that side."""
-
-    before: Kernel | None
-    after: Kernel | None
-
-    @property
-    def delta_us(self) -> float:
-        return (self.after.device_time_us if self.after else 0.0) - (self.before.device_time_us if self.before else 0.0)
-
-
 def launch_differences(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[LaunchDifference[Kernel]]:
     """Return each pair of launches of one name with what differs, and all launches between two pairs as REPLACED."""
     found: list[LaunchDifference[Kernel]] = []
@@ -159,16 +147,15 @@ def launch_differences(before: Sequence[Kernel], after: Sequence[Kernel]) -> lis
     return found
 
 
-def align(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[KernelChange[Kernel]]:
-    """Pair two launch sequences by name, in order; what has no partner stands alone. Deltas sum to the total's."""
-    changes: list[KernelChange[Kernel]] = []
+def align(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[tuple[Kernel | None, Kernel | None]]:
+    """Pair two launch sequences by name, in order; what has no partner stands beside None."""
+    pairs: list[tuple[Kernel | None, Kernel | None]] = []
     for each in launch_differences(before, after):
         if each.what is What.REPLACED:
-            changes += [KernelChange(kernel, None) for kernel in each.before]
-            changes += [KernelChange(None, kernel) for kernel in each.after]
+            pairs += [*((kernel, None) for kernel in each.before), *((None, kernel) for kernel in each.after)]
         else:
-            changes += map(KernelChange, each.before, each.after)
-    return changes
+            pairs += zip(each.before, each.after, strict=True)
+    return pairs
 
 
 def join(group: Sequence[LaunchDifference[Kernel]]) -> LaunchDifference[Kernel]:
