@@ -45,14 +45,17 @@ def test_decode_of_encoded_baseline_is_equal(changes: dict[str, Any]) -> None:
     assert json.loads(content) == json.loads(msgspec.json.encode(stored))
 
 
-@pytest.mark.parametrize("version", [3, 4])
-def test_decode_ignores_ancestors_and_conditions(version: int) -> None:
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_decode_of_older_schema_returns_this_one(version: int) -> None:
+    """Older files have conditions and ancestors, and no hosts."""
     recorded: dict[str, Any] = {"at": "2026-11-20T19:10:12+00:00", "commit": None, "kernelgauge": "0.1.0"}
     stored = json.loads(encode_baseline(baseline())) | {
         "schema_version": version,
         "recorded": {**recorded, "conditions": {"max_temperature_c": 58}},
         "ancestors": [{"at": None, "torch": "2.11.0", "launches": 4, "times_us": {"device_time": 205.1}}],
     }
+    if version < 4:
+        del stored["entries"][0]["processes"][0]["host"]
     read = decode_baseline(json.dumps(stored).encode(), where="x.json", workload=baseline().workload)
     assert read == msgspec.structs.replace(baseline(), recorded=Recorded(**recorded))
     assert not {b"ancestors", b"conditions"} & set(encode_baseline(read).split(b'"'))

@@ -97,19 +97,6 @@ def test_decode_of_newer_schema_is_refused() -> None:
         assert "pip install --upgrade kernelgauge" in str(error.next_command)
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_decode_of_older_schema_returns_this_one(version: int) -> None:
-    def older(stored: dict[str, Any]) -> None:
-        stored["schema_version"] = version
-        del process(stored)["host"]
-
-    assert decode_baseline(changed(older), where=WHERE, workload=WORKLOAD) == baseline()
-
-
-def test_decode_of_two_configurations_has_two_entries() -> None:
-    assert len(decode_baseline(changed(second_entry), where=WHERE, workload=WORKLOAD).entries) == 2
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [

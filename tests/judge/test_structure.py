@@ -62,22 +62,6 @@ def test_structure_of_kernels_gives_status(changes: Any, status: str, headline: 
     assert reasons(verdict, "kernels") == kernels
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        ("ac", "abc", "+ b"),
-        ("abc", "ac", "- b"),
-        ("abc", "axc", "- b\n+ x"),
-        ("aa", "aaa", "+ a"),
-        # difflib's "autojunk" would drop names that fill more than 1 % of 200 and more.
-        ("ab" * 150, "ab" * 75 + "x" + "ab" * 75, "+ x"),
-    ],
-)
-def test_structure_pairs_launches_around_insertions(before: str, after: str, expected: str) -> None:
-    one, other = (tuple(launched(name, 10.0) for name in names) for names in (before, after))
-    assert "\n".join(reasons(judged(stored=one, ran=other), "kernels")) == expected
-
-
 COUNTS = [
     ("launches", 4, 5),
     ("kernels", 3, 4),

@@ -168,21 +168,22 @@ def test_gpus_of_one_host_count_as_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "host", "status"), [(2.0, "there", "NOT_JUDGED"), (2.0, "here", "REGRESSED"), (1.2, "here", "PASS")]
+    ("device", "host", "status", "said"),
+    [
+        (times(2.0), "there", "NOT_JUDGED", "does not know this machine"),
+        (times(2.0), "here", "REGRESSED", ""),
+        (times(1.2), "here", "PASS", ""),
+        ((120.0, 400.0, 90.0, 350.0), "here", "NOT_JUDGED", "scatter too much on this CPU"),
+    ],
 )
-def test_cpu_time_is_judged_on_its_host_only(factor: float, host: str, status: str) -> None:
+def test_cpu_time_is_judged_on_its_quiet_host_only(
+    device: tuple[float, ...], host: str, status: str, said: str
+) -> None:
     cpu: dict[str, Any] = {"machine": CPU, "gpu": None, "controls": {}}
-    stored = calibrated([on_host("here", device=times(), **cpu)], suite="perf")
-    observed = on_host(host, device=times(factor), **cpu)
-    assert verdict_on(DEVICE, observed, stored).status is Status(status)
-
-
-def test_cpu_time_of_a_disturbed_run_is_not_judged() -> None:
-    cpu: dict[str, Any] = {"machine": CPU, "gpu": None, "controls": {}}
-    stored = calibrated([on_host("here", device=times(), **cpu)], suite="perf")
-    verdict = verdict_on(DEVICE, on_host("here", device=(120.0, 400.0, 90.0, 350.0), **cpu), stored)
-    assert verdict.status is Status.NOT_JUDGED
-    assert verdict.headline.endswith("scatter too much on this CPU")
+    stored = calibrated([on_host("here", device=times(), **cpu)])
+    verdict = verdict_on(DEVICE, on_host(host, device=device, **cpu), stored)
+    assert verdict.status is Status(status)
+    assert said in verdict.headline
 
 
 def chosen(xblock: int, us: float) -> Run:
