@@ -14,7 +14,7 @@ from ..run import Run, Timer, observe
 from .baseline import Baseline, Comparison, Entry, Likeness, gemm_kernel, references_us
 from .cause import cause_reasons, count_causes, kernel_causes
 from .structure import kernel_changes
-from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, mean_of, prior_for, reference_moves
+from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, mean_of, prior_for
 from .verdict import RATIO, Reason, Status, Verdict
 
 # What is known of other machines, beside two sets of processes that show their own spread. Simulated (tests/judge/test_two_sets.py):
@@ -209,14 +209,12 @@ class _ComparedTime:
 
     def _machine(self) -> list[Reason]:
         """Say whether the reference kernels, which no change of the code can touch, moved as well."""
-        decision, run = self.decision, self.run
+        decision = self.decision
         if decision.status not in (Status.REGRESSED, Status.IMPROVED) and not decision.machine:
             return []
-        same = [each for each in decision.before if each.place == run.place]
-        moves = reference_moves(same, references_us(run.controls, gemm_kernel(run.controls)))
-        shown = ", ".join(f"{name} {round(100 * math.expm1(move), 1) + 0.0:+.1f} %" for name, move in moves.items())
-        if decision.machine:
-            return [Reason("machine", f"the GPU itself changed its speed (reference {shown})")]
-        if moves:
-            return [Reason("machine", f"unchanged (reference {shown})")]
-        return [] if same else [Reason("machine", "this GPU is not in the baseline")]
+        if decision.moves is None:
+            return [Reason("machine", "this GPU is not in the baseline")]
+        moves = decision.moves.items()
+        shown = ", ".join(f"{name} {round(100 * math.expm1(move), 1) + 0.0:+.1f} %" for name, move in moves)
+        said = "the GPU itself changed its speed" if decision.machine else "unchanged"
+        return [Reason("machine", f"{said} (reference {shown})")] if moves else []
