@@ -358,7 +358,7 @@ def is_slower(workload: str, timer: str, baseline_processes: Sequence[Measured],
     """
     decision = decide(
         [_time(workload, timer, process) for process in baseline_processes],
-        _time(workload, timer, test_process),
+        [_time(workload, timer, test_process)],
         prior_for(TIMERS[timer], _fingerprint(test_process.process)),
         comparisons=len(test_process.process.workloads) * len(Timer),
     )

@@ -360,7 +360,7 @@ class _Search:
             for run in self._runs(index):
                 recompiles = int(with_recompiles and run.counts.recompiles > 0)
                 one = msgspec.structs.replace(run, counts=msgspec.structs.replace(run.counts, recompiles=recompiles))
-                alike = (place for place, each in enumerate(known) if _structure(each, one).status.passes)
+                alike = (place for place, each in enumerate(known) if _structure(each, one).status is Status.PASS)
                 kind = next(alike, len(known))
                 known[kind:] = known[kind:] or [one]
                 if kinds.setdefault(index, kind) != kind:

@@ -49,10 +49,6 @@ class Comparison:
     moved: tuple[str, ...]
 
     @property
-    def comparable(self) -> bool:
-        return not self.foreign
-
-    @property
     def identical(self) -> bool:
         """The same kind of machine with the same software."""
         return not self.foreign and not self.moved
@@ -86,10 +82,6 @@ class Likeness(IntEnum):
     OTHER_CHOICE = 2  # nothing but what Inductor's autotuner chose differs
     SAME_CONFIGURATION = 3  # from another source: another version of Inductor, say
     IDENTICAL = 4
-
-    @property
-    def same_configuration(self) -> bool:
-        return self >= Likeness.SAME_CONFIGURATION
 
 
 def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Likeness:
@@ -290,12 +282,10 @@ def by_configuration(items: Iterable[_Launched]) -> list[list[_Launched]]:
     """Group items by launch configuration, in order of the first of each."""
     groups: list[list[_Launched]] = []
     for item in items:
-        for group in groups:
-            if likeness(group[0].kernels, item.kernels).same_configuration:
-                group.append(item)
-                break
-        else:
-            groups.append([item])
+        alike = (each for each in groups if likeness(each[0].kernels, item.kernels) >= Likeness.SAME_CONFIGURATION)
+        if (group := next(alike, None)) is None:
+            groups.append(group := [])
+        group.append(item)
     return groups
 
 

@@ -91,7 +91,7 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
     REGRESSED until they are accepted, fewer or not. Where torch is another version than in the baseline, dispatcher ops
     and the peak of memory are shown and not judged.
     """
-    if not comparison.comparable:
+    if comparison.foreign:
         return Verdict(Status.INCOMPARABLE, run.workload, STRUCTURE, f"structure not compared: {comparison}")
     entry, _ = baseline.entry_like(run.kernels)
     kernels = kernel_changes(entry.kernels, run.kernels, of_inductor=False)
@@ -108,13 +108,13 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
             # What could be counted on one side only is not known to be less: it is not let pass.
             (more if before is None or after is None or after > before else less).append(line)
     status, headline = Status.PASS, "same kernels, same counts"
-    if kernels or more or less:
-        status, headline = Status.REGRESSED if kernels or more else Status.IMPROVED, "other counts"
+    if more or less:
+        status, headline = Status.REGRESSED if more else Status.IMPROVED, "other counts"
+    causes = count_causes(run, baseline.counts) if more else []
     if kernels:
         is_other = any(line.startswith(("+ ", "- ")) for line in kernels)
         headline = f"{'kernels' if is_other else 'launch configurations'} differ from the baseline"
-    causes = count_causes(run, baseline.counts) if more else []
-    if kernels:
+        status = Status.REGRESSED
         causes += kernel_causes(entry.kernels, run.kernels, run.origins, baseline.origins, is_timed=False)[0]
     counts = [Reason("counts", line) for line in (*shown, *more, *less)]
     reasons = (*cause_reasons(causes), *counts, *(Reason("kernels", line) for line in kernels))

@@ -14,7 +14,7 @@ from ..run import Run, Timer, observe
 from .baseline import Baseline, Comparison, Entry, Likeness, gemm_kernel, references_us
 from .cause import cause_reasons, count_causes, kernel_causes
 from .structure import kernel_changes
-from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, mean_of, prior_for
+from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
 from .verdict import RATIO, Reason, Status, Verdict
 
 # What is known of other machines, beside two sets of processes that show their own spread. Simulated (tests/judge/test_two_sets.py):
@@ -46,7 +46,7 @@ def judge_time(
         limits: gates and sensitivity that the suite asks for; None: the defaults.
     """
     label = run.label(timer)
-    if not comparison.comparable:
+    if comparison.foreign:
         return Verdict(Status.INCOMPARABLE, run.workload, label, f"{label} not compared: {comparison}")
     if run.sample(timer) is None:
         return not_measured(timer, run)
@@ -69,25 +69,19 @@ def judge_time(
         for each in (run, *more)
         if timer in each.samples
     ]
-    after = mean_of(afters)
-    after_us = after.observation.mean_us
-    if is_other_choice and timer is Timer.END_TO_END:
-        headline = f"{label} {after_us:.1f} us, not judged: the autotuner's choice is not in the baseline"
-        return Verdict(Status.NOT_JUDGED, run.workload, label, headline, after_us=after_us)
     prior = prior_for(timer, run.fingerprint, limits)
     if more:
         prior = replace(prior, dof=min(prior.dof, _DOF_BESIDE_TWO_SETS))
-    processes = afters if more else ()
-    decision = decide(before, after, prior, comparisons=comparisons, kernels=len(run.kernels), processes=processes)
-    if (
-        is_other_choice and decision.status is Status.IMPROVED
-    ):  # another choice than the slowest is no change of the code
+    decision = decide(before, afters, prior, comparisons=comparisons, kernels=len(run.kernels))
+    after_us = decision.after.observation.mean_us
+    if is_other_choice and timer is Timer.END_TO_END:
+        headline = f"{label} {after_us:.1f} us, not judged: the autotuner's choice is not in the baseline"
+        return Verdict(Status.NOT_JUDGED, run.workload, label, headline, after_us=after_us)
+    if is_other_choice and decision.status is Status.IMPROVED:  # it is compared with the slowest of the known ones
         decision = replace(decision, status=Status.PASS)
-    compared = _ComparedTime(timer, run, baseline, entry, decision, is_other_choice)
-    headline, reasons = compared.headline(after), tuple(compared.reasons())
-    return Verdict(
-        decision.status, run.workload, label, headline, reasons, decision.before_us, after_us, decision.change
-    )
+    said = _ComparedTime(timer, run, baseline, entry, decision, is_other_choice)
+    times = (decision.before_us, after_us, decision.change)
+    return Verdict(decision.status, run.workload, label, said.headline(), tuple(said.reasons()), *times)
 
 
 def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: int = 1) -> Verdict:
@@ -139,8 +133,8 @@ class _ComparedTime:
     decision: Decision
     is_other_choice: bool  # the autotuner's choice, which no entry has
 
-    def headline(self, after: ProcessTime) -> str:
-        decision = self.decision
+    def headline(self) -> str:
+        decision, after = self.decision, self.decision.after
         times = f"{self.run.label(self.timer)} {decision.before_us:.1f} -> {after.observation.mean_us:.1f} us"
         if decision.status is Status.NOT_JUDGED:
             return f"{times}, not judged: {decision.reason}"

@@ -134,6 +134,7 @@ class Decision:
 
     Attributes:
         change: as measured, with its interval at the level of the suite and the sensitivity.
+        after: the time that was judged.
         before_us: the time that the change is relative to, in microseconds.
         moves: how far each reference kernel moved on the same GPU (a logarithm). None: the baseline does not know this GPU.
         machine: how much of that is no change of the code (a logarithm).
@@ -143,6 +144,7 @@ class Decision:
 
     status: Status
     change: RelativeChange
+    after: ProcessTime
     before_us: float
     moves: Mapping[str, float] | None = None
     machine: float = 0.0
@@ -159,33 +161,33 @@ class Variance(NamedTuple):
 
 def decide(
     before: Sequence[ProcessTime],
-    after: ProcessTime,
+    afters: Sequence[ProcessTime],
     prior: Prior,
     *,
     comparisons: int = 1,
     kernels: int = 1,
-    processes: Sequence[ProcessTime] = (),
 ) -> Decision:
     """Compare a run with the processes of its baseline.
 
     Args:
         before: at least one.
-        processes: what `after` is the mean of (`mean_of`), if it is of several.
+        afters: of the processes of the run, on one machine: their mean is judged.
         prior: the noise to expect, the gate, and the sensitivity that is asked for.
         comparisons: how many times the suite has: false alarms are controlled over all of them (Bonferroni).
         kernels: launches in a call.
     """
+    after = _mean_of(afters)
     same = [each for each in before if each.place == after.place]
     if after.is_host_clock:
         if not on_same_host(same, after):
             reason = _why_unknown_host(same, after)
             before_us = geometric_mean(each.observation.mean_us for each in before)
             change = _relative_change(math.log(after.observation.mean_us / before_us), -math.inf, math.inf, 1)
-            return Decision(Status.NOT_JUDGED, change, before_us, reason=reason)
+            return Decision(Status.NOT_JUDGED, change, after, before_us, reason=reason)
         same, before = on_same_host(same, after), on_same_host(before, after)
-    process = variance_between_processes(before, prior, kernels, processes)
+    process = variance_between_processes(before, prior, kernels, afters)
     # A process is never steadier than its replicates.
-    run = max(process.value / max(1, len(processes)), after.own_variance)
+    run = max(process.value / len(afters), after.own_variance)
     if same:
         expected = fmean(each.logarithm for each in same)
         variances = [Variance(process.value / len(same) + run, process.dof)]
@@ -216,7 +218,7 @@ def decide(
         reason = f"{noise} hides +{100 * prior.sensitivity:g} %" if math.isfinite(margin) else _NO_SPREAD
         if scattered and after.is_host_clock and after.place == after.host:  # no GPU: another job on the CPU
             status, reason = Status.NOT_JUDGED, "this run's replicates scatter too much on this CPU"
-    return Decision(status, change, before_us, moves, machine, scattered, reason)
+    return Decision(status, change, after, before_us, moves, machine, scattered, reason)
 
 
 _NO_SPREAD = "one replicate shows no spread"
@@ -246,7 +248,7 @@ def decide_ratio(
         status, reason = Status.REGRESSED, ""
     elif math.isinf(margin):
         reason = _NO_SPREAD
-    return Decision(status, change, other.observation.mean_us, reason=reason)
+    return Decision(status, change, this, other.observation.mean_us, reason=reason)
 
 
 def _relative_change(
@@ -276,7 +278,7 @@ def _margin(variances: Sequence[Variance], probability: float) -> float:
     return float(stdtrit(dof, probability)) * math.sqrt(total)
 
 
-def mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
+def _mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
     """Return one time for several processes of one machine: their geometric mean, with all their replicates."""
     seen = [each.observation for each in processes]
     spreads = [one.spread for one in seen if one.spread is not None]

@@ -39,10 +39,6 @@ class Status(str, Enum):
         return self in (Status.REGRESSED, Status.INVALID)
 
     @property
-    def passes(self) -> bool:
-        return self is Status.PASS
-
-    @property
     def decided(self) -> bool:
         """Whether nothing is left to decide. The rest is skipped, and under --perf-strict it fails."""
         return self not in (Status.UNDECIDED, Status.NO_BASELINE, Status.INCOMPARABLE)

@@ -104,7 +104,7 @@ def _numbers(baseline: Baseline, timer: Timer, comparisons: int) -> tuple[str, .
     prior = prior_for(timer, baseline.fingerprint)
 
     def sensitivity(after: ProcessTime) -> float | None:
-        return decide(times, after, prior, comparisons=comparisons, kernels=kernels).change.sensitivity
+        return decide(times, [after], prior, comparisons=comparisons, kernels=kernels).change.sensitivity
 
     def spread(after: ProcessTime) -> float:
         alike = on_same_host(times, after) if after.is_host_clock else times
