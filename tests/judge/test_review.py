@@ -50,6 +50,7 @@ def reviewed(old: Baseline | BaselineError | None, *, of: dict[str, Any] | None 
     ("changes", "group"),
     [
         ({}, Group.SAME_SPEED),
+        ({"samples": {}}, Group.SAME_SPEED),
         ({"machine": DRIVER}, Group.SAME_SPEED),
         ({"kernels": mlp_kernels(source=OTHER_SOURCE)}, Group.SAME_SPEED),
         ({"device": SLOWER}, Group.SPEED),
@@ -64,12 +65,7 @@ def reviewed(old: Baseline | BaselineError | None, *, of: dict[str, Any] | None 
 def test_review_group_is_what_moved_most(changes: dict[str, Any], group: Group) -> None:
     found = reviewed(measured(), of=changes)
     assert (found.group, found.doubts) == (group, ())
-    assert found.change.action is (Action.UPDATE if changes else Action.KEEP)
-
-
-def test_run_without_times_is_not_slower() -> None:
-    found = reviewed(measured(), of={"samples": {}})
-    assert (found.group, found.change.action) == (Group.SAME_SPEED, Action.KEEP)
+    assert found.change.action is (Action.KEEP if changes in ({}, {"samples": {}}) else Action.UPDATE)
 
 
 INCONCLUSIVE = "GPU time 200.0 -> 210.1 us  "
@@ -78,35 +74,26 @@ ASKED = Limits(sensitivity={Timer.DEVICE: 9.0})
 
 
 @pytest.mark.parametrize(
-    ("old", "changes", "doubt", "can_be_forced"),
+    ("old", "changes", "doubt", "can_be_forced", "counts_where_it_has_just_ended"),
     [
-        (None, {"doubts": ("a test failed",)}, "a test failed", True),
-        (CONFLICT, {}, "it holds a merge conflict; git checkout", True),
-        (NewerBaselineError("written by a newer version"), {}, "written by a newer version", False),
-        (measured(), {"of": {"device": NOISY}}, INCONCLUSIVE, True),
-        (measured(), {"of": {"device": NOISY}, "limits": ASKED}, "", True),
+        (None, {"doubts": ("a test failed",)}, "a test failed", True, True),
+        (CONFLICT, {}, "it holds a merge conflict; git checkout", True, False),
+        (NewerBaselineError("written by a newer version"), {}, "written by a newer version", False, True),
+        (measured(), {"of": {"device": NOISY}}, INCONCLUSIVE, True, False),
+        (measured(), {"of": {"device": NOISY}, "limits": ASKED}, "", True, False),
         # Another time of other kernels is no surprise.
-        (measured(), {"of": {"device": NOISY, "counts": counts(launches=5)}}, "", True),
-        (measured(), {"recorded": Recorded("before", "4e3642b", "0.1.0")}, "older than the baseline", True),
+        (measured(), {"of": {"device": NOISY, "counts": counts(launches=5)}}, "", True, False),
+        (measured(), {"recorded": Recorded("before", "4e3642b", "0.1.0")}, "older than the baseline", True, False),
     ],
 )
-def test_review_refuses_for_these_reasons(old: Any, changes: Any, doubt: str, can_be_forced: bool) -> None:
-    found = reviewed(old, **changes)
+def test_review_refuses_for_these_reasons(
+    old: Any, changes: Any, doubt: str, can_be_forced: bool, counts_where_it_has_just_ended: bool
+) -> None:
+    found, fresh = (reviewed(old, is_fresh=is_fresh, **changes) for is_fresh in (False, True))
     assert "; ".join(found.doubts).startswith(doubt)
-    assert (len(found.doubts), found.change is not None) == (bool(doubt), can_be_forced)
-
-
-@pytest.mark.parametrize(
-    ("old", "changes"),
-    [
-        (CONFLICT, {}),
-        (measured(), {"of": {"device": NOISY}}),
-        (measured(), {"recorded": Recorded("before", "4e3642b", "0.1.0")}),
-    ],
-)
-def test_run_that_has_just_ended_overrules_the_file(old: Any, changes: Any) -> None:
-    found = reviewed(old, is_fresh=True, **changes)
-    assert (found.doubts, found.change is not None) == ((), True)
+    assert len(found.doubts) == bool(doubt)
+    assert bool(fresh.doubts) == counts_where_it_has_just_ended
+    assert (found.change is not None) == (fresh.change is not None) == can_be_forced
 
 
 def test_slow_host_is_compared_with_its_own_past() -> None:

@@ -34,7 +34,7 @@ def on_host(name: str, **changes: Any) -> Run:
 
 def known(factors: Sequence[float] = (1.0,), *, timer: Timer = DEVICE, **changes: Any) -> Baseline:
     """A baseline of a process for each factor."""
-    return calibrated([run(**{FIELDS[timer]: times(each)} | changes) for each in factors], suite="perf")
+    return calibrated([run(**{FIELDS[timer]: times(each)} | changes) for each in factors])
 
 
 def verdict_on(timer: Timer, observed: Run, stored: Baseline, **rule: Any) -> Verdict:
@@ -149,7 +149,7 @@ def fleet(gpus: int, *, hosts: int, slope: float = 0.0) -> Baseline:
         speed = chance.gauss(0, 0.01)
         at = {"device": times(math.exp(slope * speed)), "controls": pair(gemm=150 * math.exp(speed))}
         runs.append(on_host(f"host{number % hosts}", gpu=f"gpu{number}", **at))
-    return calibrated(runs, suite="perf")
+    return calibrated(runs)
 
 
 def test_unknown_gpu_is_predicted_by_the_reference_gemm() -> None:
@@ -200,7 +200,7 @@ def chosen(xblock: int, us: float) -> Run:
 def test_autotuners_choice_is_named_with_its_cost(
     known_choices: list[tuple[int, float]], choice: tuple[int, float], status: str, said: str
 ) -> None:
-    verdict = verdict_on(DEVICE, chosen(*choice), calibrated([chosen(*each) for each in known_choices], suite="perf"))
+    verdict = verdict_on(DEVICE, chosen(*choice), calibrated([chosen(*each) for each in known_choices]))
     (tuning,) = reasons(verdict, "tuning")
     assert verdict.status is Status(status)
     assert said in tuning
@@ -208,7 +208,7 @@ def test_autotuners_choice_is_named_with_its_cost(
 
 
 def test_latency_of_unknown_choice_is_not_judged() -> None:
-    verdict = verdict_on(LATENCY, chosen(512, 55.0), calibrated([chosen(1024, 38.1)], suite="perf"))
+    verdict = verdict_on(LATENCY, chosen(512, 55.0), calibrated([chosen(1024, 38.1)]))
     assert verdict.status is Status.NOT_JUDGED
 
 
@@ -225,7 +225,7 @@ def test_false_alarms_stay_below_the_level(spread: float, device: str, processes
 
     alarms = 0
     for _ in range(suites):
-        stored = calibrated([unchanged() for _ in range(processes)], suite="perf")
+        stored = calibrated([unchanged() for _ in range(processes)])
         alarms += verdict_on(DEVICE, unchanged(), stored).status is not Status.PASS
     assert alarms <= 0.04 * suites  # one comparison at 1 % one-sided, with IMPROVED at 1 % too
 
