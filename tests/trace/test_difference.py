@@ -82,6 +82,10 @@ def counts(found: tuple[Difference, ...]) -> list[tuple[What, int, int]]:
         pytest.param([ADD, PLAIN], [BIASED], [(What.FOLDED, 2, 1)], id="an addition before the product"),
         pytest.param([one(GEMM, op="aten::mm"), ADD], [one(GEMM, op="aten::addmm")], [(What.FOLDED, 2, 1)], id="into addmm"),
         pytest.param(
+            *([ADD, one(GEMM, op="aten::mm"), ADD], [one(GEMM, op="aten::addmm")], [(What.FOLDED, 2, 1), (What.VANISHED, 1, 0)]),
+            id="one of two additions",
+        ),
+        pytest.param(
             *([one(GEMM, op="aten::mm"), ADD], [one(GEMM, op="aten::mm")], [(What.SAME, 1, 1), (What.VANISHED, 1, 0)]),
             id="an addition that is gone",
         ),

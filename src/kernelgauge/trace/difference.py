@@ -345,14 +345,13 @@ def _do_the_work_of(few: Sequence[LaneKernel], many: Sequence[LaneKernel]) -> bo
 def _folded(found: Sequence[Difference]) -> list[Difference]:
     """Join an addition that vanished with the product beside it that got an addend: it is the epilogue now."""
     result: list[Difference | None] = list(found)
-    for index, difference in enumerate(found):
-        if difference.what is not What.VANISHED or "add" not in difference.before[0].identity.decoded.ops:
+    for index, vanished in enumerate(found):
+        if vanished.what is not What.VANISHED or "add" not in vanished.before[0].identity.decoded.ops:
             continue
         for near in (index - 1, index + 1):
-            if 0 <= near < len(found) and _gained_an_addend(found[near]):
-                gemm = found[near]
-                result[near] = Difference(What.FOLDED, gemm.before + difference.before, gemm.after, gemm.details)
-                result[index] = None
+            gemm = result[near] if 0 <= near < len(found) else None
+            if gemm is not None and _gained_an_addend(gemm):
+                result[near], result[index] = replace(join([gemm, vanished]), what=What.FOLDED), None
                 break
     return [difference for difference in result if difference is not None]
 
