@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 PRELUDE = """
 import sys
 from pathlib import Path
-from kernelgauge.judge import Action, PlannedChange
+from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.baselines import BaselineStore
 from tests.builders import baseline, counts, launched
 

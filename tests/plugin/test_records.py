@@ -76,7 +76,7 @@ def test_results_record_the_folder_of_their_baselines(
 
 OWN_TESTS = """
 import pytest
-from kernelgauge.judge import Status, Verdict
+from kernelgauge.judge.verdict import Status, Verdict
 
 attempts = []
 
