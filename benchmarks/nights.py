@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from runs_file import RunsFile, write_runs
 
 from kernelgauge.baselines.calibration import compile_caches
-from kernelgauge.judge import Status
+from kernelgauge.judge.verdict import Status
 from kernelgauge.results import Results, decode_results
 from kernelgauge.run import Timer
 

@@ -16,9 +16,8 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from runs_file import read_bytes, read_runs
 
-from kernelgauge.judge import Baseline, Entry, Observation, Process, decode_baseline, from_run
-from kernelgauge.judge.baseline import merge_entries
-from kernelgauge.run import Run, Sample, Timer
+from kernelgauge.judge.baseline import Baseline, Entry, Process, decode_baseline, from_run, merge_entries
+from kernelgauge.run import Observation, Run, Sample, Timer
 
 __all__ = [
     "DATA",

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kernelgauge.cli.traces import read_trace
-from kernelgauge.judge import Baseline, Recorded, Verdict, combined, from_run
+from kernelgauge.judge.baseline import Baseline, Recorded, combined, from_run
+from kernelgauge.judge.verdict import Verdict
 from kernelgauge.run import ControlTime, Counts, Fingerprint, Run, Sample, Timer
 from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse
 
@@ -159,8 +162,7 @@ def counts(**changes: Any) -> Counts:
 
 
 def fingerprint(**changes: Any) -> Fingerprint:
-    fields = {name: getattr(H200, name) for name in H200.__struct_fields__}
-    return Fingerprint(**(fields | changes))
+    return msgspec.structs.replace(H200, **changes)
 
 
 HERE, ELSEWHERE = "0f1e2d3c", "a1b2c3d4"  # two GPUs of one kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernelgauge.judge import RelativeChange, Status
+from kernelgauge.judge.verdict import RelativeChange, Status
 from kernelgauge.results import Results, TestResult, WorkloadResult
 from kernelgauge.run import ControlTime
 from tests.builders import FUSED, HERE, fingerprint, pair, run

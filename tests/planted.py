@@ -110,8 +110,6 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(hidden, dim, bias=False)
         if fault == "hook":
             self.up.register_forward_hook(scale_output)
-        if fault == "tf32":
-            torch.set_float32_matmul_precision("high")
 
     @torch.compiler.disable
     def eagerly(self, u):
@@ -167,11 +165,8 @@ class Block(nn.Module):
         self.attention = Attention(dim, heads, fault)
         self.norm2 = RMSNorm(dim, fault)
         self.mlp = SwiGLU(dim, hidden, fault)
-        self.fault = fault
 
     def forward(self, x):
-        if self.fault == "mutated":
-            x.clamp_(max=9.0)
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 """

@@ -10,17 +10,10 @@ import pytest
 
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.baselines.acceptance import Mode, plan_update, review, select
-from kernelgauge.judge import (
-    DECLARED,
-    Action,
-    Baseline,
-    Limits,
-    PlannedChange,
-    Reviewed,
-    Status,
-    Verdict,
-    encode_baseline,
-)
+from kernelgauge.judge.baseline import Baseline, encode_baseline
+from kernelgauge.judge.review import Action, PlannedChange, Reviewed
+from kernelgauge.judge.timing import Limits
+from kernelgauge.judge.verdict import DECLARED, Status, Verdict
 from kernelgauge.results import Results, TestResult, WorkloadResult
 from kernelgauge.run import Timer
 from tests.builders import CONTROL_US, ELSEWHERE, WORKLOAD, baseline, fingerprint, run

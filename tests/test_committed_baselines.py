@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.judge import decode_baseline, encode_baseline
+from kernelgauge.judge.baseline import decode_baseline, encode_baseline
 from kernelgauge.results.files import slug
 
 ROOT = Path(__file__).parents[1]

@@ -140,7 +140,10 @@ def test_public_names_exist() -> None:
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
-        ("kernelgauge.trace, kernelgauge.judge", {"torch", "pytest", "triton", "rich", "numpy", "scipy", "pynvml"}),
+        (
+            "kernelgauge.trace, kernelgauge.judge.review",
+            {"torch", "pytest", "triton", "rich", "numpy", "scipy", "pynvml"},
+        ),
         ("kernelgauge.report, kernelgauge.baselines", {"torch", "pytest", "triton", "pynvml"}),
         ("kernelgauge", {"torch", "pytest", "triton", "rich"}),
         ("kernelgauge.plugin", {"torch", "triton", "msgspec"}),  # a session without a suite does not wait for it

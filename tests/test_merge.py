@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelgauge.errors import ResultsError
-from kernelgauge.judge import Status
+from kernelgauge.judge.verdict import Status
 from kernelgauge.results import Results, TestResult, WorkloadResult, decode_results, encode_results
 from kernelgauge.results.merge import join
 from kernelgauge.run import Timer

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kernelgauge.errors import ResultsError
-from kernelgauge.judge import Reason, RelativeChange, Status, Verdict
+from kernelgauge.judge.verdict import Reason, RelativeChange, Status, Verdict
 from kernelgauge.results import (
     SCHEMA_VERSION,
     Results,

@@ -19,8 +19,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from scipy.stats import mannwhitneyu
 
-from kernelgauge.judge import ProcessTime, Status, decide, observe, prior_for
-from kernelgauge.run import Fingerprint, Sample, Timer, summarize
+from kernelgauge.judge.timing import ProcessTime, decide, prior_for
+from kernelgauge.judge.verdict import Status
+from kernelgauge.run import Fingerprint, Sample, Timer, observe, summarize
 
 from .data import NONE, OURS, TIMERS, Level, Measured, Process, Values, by_gpu, dispatch_in_controls, replicate_times_us
 
@@ -357,7 +358,7 @@ def is_slower(workload: str, timer: str, baseline_processes: Sequence[Measured],
     """
     decision = decide(
         [_time(workload, timer, process) for process in baseline_processes],
-        _time(workload, timer, test_process),
+        [_time(workload, timer, test_process)],
         prior_for(TIMERS[timer], _fingerprint(test_process.process)),
         comparisons=len(test_process.process.workloads) * len(Timer),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernelgauge.judge import Action, PlannedChange
+from kernelgauge.judge.review import Action, PlannedChange
 from tests.builders import baseline
 
 DEVICE = "NVIDIA H200"

@@ -17,7 +17,7 @@ import pytest
 from kernelgauge import baselines
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import StorageError
-from kernelgauge.judge import Baseline
+from kernelgauge.judge.baseline import Baseline
 from tests.baselines.changes import DEVICE, create, files
 from tests.builders import baseline
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 PRELUDE = """
 import sys
 from pathlib import Path
-from kernelgauge.judge import Action, PlannedChange
+from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.baselines import BaselineStore
 from tests.builders import baseline, counts, launched
 

@@ -10,7 +10,8 @@ import pytest
 
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import BaselineError, NewerBaselineError, StorageError
-from kernelgauge.judge import Action, PlannedChange, encode_baseline
+from kernelgauge.judge.baseline import encode_baseline
+from kernelgauge.judge.review import Action, PlannedChange
 from tests.baselines.changes import DEVICE, create, files
 from tests.builders import WORKLOAD, baseline
 

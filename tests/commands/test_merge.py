@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernelgauge.judge import Status
+from kernelgauge.judge.verdict import Status
 from kernelgauge.results import Results, encode_results, read_results
 from tests.commands.conftest import Command, imported_modules
 from tests.parts import ended, ids, machine, measured, part

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.judge import Status
+from kernelgauge.judge.verdict import Status
 from kernelgauge.results import Results, encode_results
 from tests.builders import run
 from tests.commands.conftest import Command, imported_modules, shell

@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from kernelgauge.baselines import BaselineStore
-from kernelgauge.judge import Status
+from kernelgauge.judge.verdict import Status
 from kernelgauge.results import Results, encode_results
 from tests.builders import ELSEWHERE, HERE, counts, fingerprint, mlp_kernels, pair, run
 from tests.commands.conftest import Command, git, imported_modules

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from kernelgauge.judge import Status
+from kernelgauge.judge.verdict import Status
 from kernelgauge.results import Results, WorkloadResult
 from tests.builders import ELSEWHERE, H200, HERE, WORKLOAD, fingerprint, run
 from tests.test_results import results, verdict, workload

@@ -13,7 +13,7 @@ import fsspec
 import msgspec
 import pytest
 
-from kernelgauge.judge import RelativeChange, Status
+from kernelgauge.judge.verdict import RelativeChange, Status
 from kernelgauge.results import Results
 from tests.builders import CONTROL_US, ELSEWHERE, HERE, OTHER_SOURCE, WORKLOAD, mlp_kernels, run
 from tests.history.conftest import History

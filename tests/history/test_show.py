@@ -12,7 +12,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from kernelgauge.judge import Status
+from kernelgauge.judge.verdict import Status
 from kernelgauge.results import encode_results
 from tests.builders import ELSEWHERE, H200, HERE, fingerprint, mlp_kernels, run
 from tests.history.conftest import History

@@ -1,24 +1,20 @@
-"""A baseline as bytes and back."""
+"""A baseline as bytes and back. Every file that is not a baseline is refused, and what is wrong with it is named."""
 
 from __future__ import annotations
 
+import copy
 import json
+import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from kernelgauge.judge import Baseline, Recorded, decode_baseline, encode_baseline
+from kernelgauge.errors import BaselineError, NewerBaselineError
+from kernelgauge.judge.baseline import SCHEMA_VERSION, Baseline, Recorded, decode_baseline, encode_baseline
 from kernelgauge.trace import KernelIdentity, KernelRecord
-from tests.builders import (
-    baseline,
-    calibrated,
-    counts,
-    fingerprint,
-    launched,
-    mlp_kernels,
-    run,
-)
+from tests.builders import WORKLOAD, baseline, calibrated, counts, fingerprint, launched, mlp_kernels, run
 
 
 def decoded(stored: Baseline) -> Baseline:
@@ -45,14 +41,17 @@ def test_decode_of_encoded_baseline_is_equal(changes: dict[str, Any]) -> None:
     assert json.loads(content) == json.loads(msgspec.json.encode(stored))
 
 
-@pytest.mark.parametrize("version", [3, 4])
-def test_decode_ignores_ancestors_and_conditions(version: int) -> None:
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_decode_of_older_schema_returns_this_one(version: int) -> None:
+    """Older files have conditions and ancestors, and no hosts."""
     recorded: dict[str, Any] = {"at": "2026-11-20T19:10:12+00:00", "commit": None, "kernelgauge": "0.1.0"}
     stored = json.loads(encode_baseline(baseline())) | {
         "schema_version": version,
         "recorded": {**recorded, "conditions": {"max_temperature_c": 58}},
         "ancestors": [{"at": None, "torch": "2.11.0", "launches": 4, "times_us": {"device_time": 205.1}}],
     }
+    if version < 4:
+        del stored["entries"][0]["processes"][0]["host"]
     read = decode_baseline(json.dumps(stored).encode(), where="x.json", workload=baseline().workload)
     assert read == msgspec.structs.replace(baseline(), recorded=Recorded(**recorded))
     assert not {b"ancestors", b"conditions"} & set(encode_baseline(read).split(b'"'))
@@ -69,7 +68,7 @@ def test_decode_ignores_ancestors_and_conditions(version: int) -> None:
 def test_calibrated_of_exact_difference_is_refused(changes: dict[str, Any], said: str) -> None:
     for runs in ([run(**changes), run()], [run(), run(), run(**changes)]):
         with pytest.raises(ValueError, match=said):
-            calibrated(runs, suite="perf")
+            calibrated(runs)
 
 
 def test_stored_kernel_gets_the_kind_that_a_rule_knows_now() -> None:
@@ -77,3 +76,134 @@ def test_stored_kernel_gets_the_kind_that_a_rule_knows_now() -> None:
     old = baseline(kernels=kernels, counts=counts(launches=1, kernels=1))
     read = decode_baseline(encode_baseline(old), where="x.json", workload=old.workload)
     assert [kernel.identity.kind for kernel in read.entries[0].kernels] == ["gemm"]
+
+
+# -- refusals -----------------------------------------------------------------------------------------------------------------
+
+WHERE = f"baselines/nvidia-h200/{WORKLOAD}.json"
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
+    """The file of a sound baseline with one thing changed."""
+    stored = json.loads(encode_baseline(baseline()))
+    change(stored)
+    return json.dumps(stored).encode()
+
+
+def refusal(content: bytes) -> BaselineError:
+    with pytest.raises(BaselineError) as caught:
+        decode_baseline(content, where=WHERE, workload=WORKLOAD)
+    error = caught.value
+    assert WHERE in str(error.where)
+    assert error.got
+    assert error.expected
+    assert error.next_command
+    return error
+
+
+def second_entry(stored: dict[str, Any]) -> Any:
+    """The same kernels in another configuration, as the autotuner may choose it."""
+    stored["entries"].append(copy.deepcopy(stored["entries"][0]))
+    stored["entries"][1]["kernels"][2]["identity"].update(kernel_kwargs="XBLOCK=512", num_warps=8)
+    return stored["entries"][1]
+
+
+def process(stored: dict[str, Any]) -> Any:
+    return stored["entries"][0]["processes"][0]
+
+
+def device(stored: dict[str, Any]) -> Any:
+    return process(stored)["timers"]["device_time"]
+
+
+def first_kernel(stored: dict[str, Any]) -> Any:
+    return stored["entries"][0]["kernels"][0]
+
+
+WHOLE = encode_baseline(baseline())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(WHOLE[: len(WHOLE) // 2], id="truncated"),
+        pytest.param(WHOLE + WHOLE, id="twice"),
+        pytest.param(b"\xff\xfe\x00{", id="no UTF-8"),
+        pytest.param(b"[]", id="a list"),
+        pytest.param(b'{"schema_version": 2}', id="only a version"),
+        pytest.param(b'{"schema_version": "2"}', id="version as text"),
+        pytest.param(b'{"schema_version": 2, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", id="nested too deeply"),
+    ],
+)
+def test_decode_of_something_else_is_refused(content: bytes) -> None:
+    error = refusal(content)
+    assert (error.what, error.where) == ("the baseline cannot be read", WHERE)
+    assert error.expected == f"a kernelgauge baseline, schema_version {SCHEMA_VERSION}"
+    assert f"git checkout -- {WHERE}" in str(error.next_command)
+
+
+def test_decode_of_empty_file_or_conflict_says_so() -> None:
+    for content in (b"", b"  \n\t"):
+        assert refusal(content).got == "an empty file"
+    conflict = refusal(b"<<<<<<< HEAD\n" + WHOLE)
+    assert conflict.what == "the baseline holds an unresolved merge conflict"
+    assert f"git checkout --theirs -- {WHERE}" in str(conflict.next_command)  # git refuses an unmerged path without it
+
+
+def test_decode_of_newer_schema_is_refused() -> None:
+    version = SCHEMA_VERSION + 1
+    for content in (
+        changed(lambda stored: stored.update(schema_version=version)),
+        json.dumps({"schema_version": version, "kernels": [1]}).encode(),
+    ):
+        error = refusal(content)
+        assert isinstance(error, NewerBaselineError)
+        assert error.what == "the baseline was written by a newer version of kernelgauge"
+        assert (error.where, error.got) == (f"{WHERE}, field schema_version", str(version))
+        assert "pip install --upgrade kernelgauge" in str(error.next_command)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        # of another type, missing, or unknown
+        (lambda s: device(s).update(median_us=1.0), "median_us"),
+        (lambda s: s.pop("suite"), "suite"),
+        (lambda s: s["counts"].pop("launches"), "launches"),
+        (lambda s: s["counts"].update(launches="4"), "$.counts.launches"),
+        (lambda s: s["fingerprint"].update(torch=None), "$.fingerprint.torch"),
+        (lambda s: s.update(entries={}), "$.entries"),
+        (lambda s: first_kernel(s)["identity"].update(grid=[1, 2]), "kernels[0].identity.grid"),
+        (lambda s: device(s).update(mean_us=None), "mean_us"),
+        (lambda s: process(s).pop("gpu"), "gpu"),
+        (lambda s: s["fingerprint"].update(nvlink=True), "nvlink"),
+        (lambda s: s["entries"][0].update(note="x"), "note"),
+        (lambda s: process(s).update(note="x"), "note"),
+        (lambda s: first_kernel(s).update(note="x"), "note"),
+        (lambda s: process(s)["timers"].update(device_tiem=1), "device_tiem"),
+        # contradictions
+        (lambda s: s.update(schema_version=1), "`int` >= 2 - at `$.schema_version`"),
+        (lambda s: s.update(workload="mlp-eager"), "belongs to another workload, mlp-eager"),
+        (lambda s: s.update(entries=[]), "length >= 1 - at `$.entries`"),
+        (lambda s: second_entry(s)["kernels"].reverse(), "kernels differ from those of the first entry"),
+        (lambda s: s["entries"][0].update(processes=[]), "`$.entries[0].processes`"),
+        (lambda s: s["counts"].update(launches=7), "7 launches, but there are 4 kernels"),
+        # values that no measurement shows
+        (lambda s: s["entries"][0].update(draws=0), "`int` >= 1 - at `$.entries[0].draws`"),
+        (lambda s: device(s).update(mean_us=5e-324), "`float` >= 0.001 - at `$.entries[0].processes[0].timers[...].mean_us`"),
+        (lambda s: device(s).update(control_us=0.0), "`float` >= 0.001"),
+        (lambda s: process(s)["controls"]["copy"].update(device_time_us=1.1e12), "`float` <= 1000000000000.0"),
+    ],
+)  # fmt: skip
+def test_decode_of_wrong_field_is_refused_and_named(change: Callable[[dict[str, Any]], object], named: str) -> None:
+    error = refusal(changed(change))
+    assert error.what == "the baseline cannot be read"
+    assert named in str(error.got)
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"-Infinity", b"1e999"])
+@pytest.mark.parametrize("field", [b'"mean_us"', b'"spread"'])
+def test_decode_of_number_that_is_not_finite_is_refused(field: bytes, number: bytes) -> None:
+    content, replaced = re.subn(field + rb": [\d.]+", field + b": " + number, WHOLE, count=1)
+    assert replaced == 1
+    assert refusal(content).what == "the baseline cannot be read"

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.judge import Verdict, compare, judge_time
+from kernelgauge.judge.baseline import compare
+from kernelgauge.judge.time_verdict import judge_time
+from kernelgauge.judge.verdict import Verdict
 from kernelgauge.run import Origin, SourceLine, Timer
 from kernelgauge.trace import KernelRecord
 from tests.builders import (
@@ -43,7 +45,7 @@ def judged(before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored
     """The verdict on the time of a slower run of these kernels; `stored`: the origins of those before."""
     known = run(kernels=tuple(before), device=(200.0,) * 4, origins=tuple(stored))
     now = run(kernels=tuple(after), device=(300.0,) * 4, **changes)
-    return judge_time(Timer.DEVICE, now, calibrated([known], suite="perf"), compare(H200, H200))
+    return judge_time(Timer.DEVICE, now, calibrated([known]), compare(H200, H200))
 
 
 @pytest.mark.parametrize(
@@ -115,19 +117,10 @@ def test_code_of_forward_and_backward_is_one_line() -> None:
 def test_of_a_fusion_the_lines_that_are_new_are_shown(name: str) -> None:
     old = Origin("mlp", (SourceLine("model.py", 8, "silu(g) * u"), SourceLine("model.py", 6, "g = gate(x)")))
     # Lines move, and that is no change: the code tells.
-    new = Origin(
-        "mlp",
-        (
-            *(SourceLine("model.py", each.line + 1, each.code) for each in old.lines),
-            SourceLine("model.py", 7, "u.contiguous()"),
-        ),
-    )
-    verdict = judged(
-        [launched("triton_poi_fused_mul_0", 9.0)],
-        [launched(name, 12.0)],
-        [old],
-        origins=(new,),
-    )
+    moved = (SourceLine("model.py", each.line + 1, each.code) for each in old.lines)
+    new = Origin("mlp", (*moved, SourceLine("model.py", 7, "u.contiguous()")))
+    before, after = launched("triton_poi_fused_mul_0", 9.0), launched(name, 12.0)
+    verdict = judged([before], [after], [old], origins=(new,))
     assert reasons(verdict, "code") == ["mlp  model.py:7  u.contiguous()"]
 
 
@@ -206,7 +199,7 @@ def test_names_that_do_not_fit_are_whole_below(before: list[str], after: list[st
 
 def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:
     known = run(kernels=tuple(launched(f"kernel_{place}", 50.0) for place in range(4)), device=(200.0,) * 4)
-    stored = calibrated([known], suite="perf")
+    stored = calibrated([known])
     times = (51.0, 51.0, 51.0, 61.0)  # the GPU is slower by 2 %, and one kernel by 20 %
     kernels = tuple(launched(f"kernel_{place}", us) for place, us in enumerate(times))
     now = run(kernels=kernels, device=(sum(times),) * 4, controls=pair(gemm=150 * 1.02))

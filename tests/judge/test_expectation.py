@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.judge import Expectation, mismatches
+from kernelgauge.judge.structure import Expectation, mismatches
 from tests.builders import DOWN, FUSED, GEMM, counts, fingerprint, launched, run
 
 A100 = fingerprint(device="NVIDIA A100-SXM4-80GB", arch="sm_80", sm_count=108, cuda="12.4")

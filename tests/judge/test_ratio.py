@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from kernelgauge.judge import Status, Verdict, judge_ratio
+from kernelgauge.judge.time_verdict import judge_ratio
+from kernelgauge.judge.verdict import Status, Verdict
 from tests.builders import fingerprint, reasons, run
 
 OTHER = "mlp-eager-bf16-64x128x768x3072"

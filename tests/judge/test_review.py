@@ -1,15 +1,34 @@
-"""What a review makes of a run beside its stored baseline: the group, the evidence, and reasons against accepting."""
+"""A run beside its stored baseline: the review, the plan of what is written, and processes that join a baseline."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from kernelgauge.errors import BaselineError, NewerBaselineError
-from kernelgauge.judge import Action, Baseline, Group, Limits, Recorded, Reviewed, from_run, review_run
-from kernelgauge.run import Timer
-from tests.builders import ELSEWHERE, OTHER_SOURCE, calibrated, counts, fingerprint, mlp_kernels, run
+from kernelgauge.judge.baseline import Baseline, Recorded, compare, from_run
+from kernelgauge.judge.review import Action, Group, PlannedChange, Reviewed, review_run, with_runs
+from kernelgauge.judge.time_verdict import judge_time
+from kernelgauge.judge.timing import Limits
+from kernelgauge.judge.verdict import Status
+from kernelgauge.run import Run, Timer
+from tests.builders import (
+    CONTROL_US,
+    ELSEWHERE,
+    H200,
+    HERE,
+    OTHER_SOURCE,
+    baseline,
+    calibrated,
+    counts,
+    drawn,
+    fingerprint,
+    mlp_kernels,
+    pair,
+    run,
+)
 
 STEADY, SLOWER = (200.0,) * 4, (220.0,) * 4
 NOISY = (150.0, 250.0, 200.0, 260.0)
@@ -31,6 +50,7 @@ def reviewed(old: Baseline | BaselineError | None, *, of: dict[str, Any] | None 
     ("changes", "group"),
     [
         ({}, Group.SAME_SPEED),
+        ({"samples": {}}, Group.SAME_SPEED),
         ({"machine": DRIVER}, Group.SAME_SPEED),
         ({"kernels": mlp_kernels(source=OTHER_SOURCE)}, Group.SAME_SPEED),
         ({"device": SLOWER}, Group.SPEED),
@@ -45,12 +65,7 @@ def reviewed(old: Baseline | BaselineError | None, *, of: dict[str, Any] | None 
 def test_review_group_is_what_moved_most(changes: dict[str, Any], group: Group) -> None:
     found = reviewed(measured(), of=changes)
     assert (found.group, found.doubts) == (group, ())
-    assert found.change.action is (Action.UPDATE if changes else Action.KEEP)
-
-
-def test_run_without_times_is_not_slower() -> None:
-    found = reviewed(measured(), of={"samples": {}})
-    assert (found.group, found.change.action) == (Group.SAME_SPEED, Action.KEEP)
+    assert found.change.action is (Action.KEEP if changes in ({}, {"samples": {}}) else Action.UPDATE)
 
 
 INCONCLUSIVE = "GPU time 200.0 -> 210.1 us  "
@@ -59,35 +74,26 @@ ASKED = Limits(sensitivity={Timer.DEVICE: 9.0})
 
 
 @pytest.mark.parametrize(
-    ("old", "changes", "doubt", "can_be_forced"),
+    ("old", "changes", "doubt", "can_be_forced", "counts_where_it_has_just_ended"),
     [
-        (None, {"doubts": ("a test failed",)}, "a test failed", True),
-        (CONFLICT, {}, "it holds a merge conflict; git checkout", True),
-        (NewerBaselineError("written by a newer version"), {}, "written by a newer version", False),
-        (measured(), {"of": {"device": NOISY}}, INCONCLUSIVE, True),
-        (measured(), {"of": {"device": NOISY}, "limits": ASKED}, "", True),
+        (None, {"doubts": ("a test failed",)}, "a test failed", True, True),
+        (CONFLICT, {}, "it holds a merge conflict; git checkout", True, False),
+        (NewerBaselineError("written by a newer version"), {}, "written by a newer version", False, True),
+        (measured(), {"of": {"device": NOISY}}, INCONCLUSIVE, True, False),
+        (measured(), {"of": {"device": NOISY}, "limits": ASKED}, "", True, False),
         # Another time of other kernels is no surprise.
-        (measured(), {"of": {"device": NOISY, "counts": counts(launches=5)}}, "", True),
-        (measured(), {"recorded": Recorded("before", "4e3642b", "0.1.0")}, "older than the baseline", True),
+        (measured(), {"of": {"device": NOISY, "counts": counts(launches=5)}}, "", True, False),
+        (measured(), {"recorded": Recorded("before", "4e3642b", "0.1.0")}, "older than the baseline", True, False),
     ],
 )
-def test_review_refuses_for_these_reasons(old: Any, changes: Any, doubt: str, can_be_forced: bool) -> None:
-    found = reviewed(old, **changes)
+def test_review_refuses_for_these_reasons(
+    old: Any, changes: Any, doubt: str, can_be_forced: bool, counts_where_it_has_just_ended: bool
+) -> None:
+    found, fresh = (reviewed(old, is_fresh=is_fresh, **changes) for is_fresh in (False, True))
     assert "; ".join(found.doubts).startswith(doubt)
-    assert (len(found.doubts), found.change is not None) == (bool(doubt), can_be_forced)
-
-
-@pytest.mark.parametrize(
-    ("old", "changes"),
-    [
-        (CONFLICT, {}),
-        (measured(), {"of": {"device": NOISY}}),
-        (measured(), {"recorded": Recorded("before", "4e3642b", "0.1.0")}),
-    ],
-)
-def test_run_that_has_just_ended_overrules_the_file(old: Any, changes: Any) -> None:
-    found = reviewed(old, is_fresh=True, **changes)
-    assert (found.doubts, found.change is not None) == ((), True)
+    assert len(found.doubts) == bool(doubt)
+    assert bool(fresh.doubts) == counts_where_it_has_just_ended
+    assert (found.change is not None) == (fresh.change is not None) == can_be_forced
 
 
 def test_slow_host_is_compared_with_its_own_past() -> None:
@@ -105,9 +111,163 @@ def test_review_of_the_stored_run_is_settled() -> None:
     assert (again.group, len(again.doubts)) == (Group.SPEED, 1)  # what is not known is not as fast
 
 
-def test_review_of_a_change_names_its_cause_and_code() -> None:
-    found = reviewed(measured(), of={"device": SLOWER, "kernels": mlp_kernels(us=58.1)})
-    labels = [reason.label for reason in found.evidence]
-    assert labels[:2] == ["time", "cause"]
-    assert found.change.details[0].startswith("GPU time 200.0 -> 220.0 us  +10.00 %")
-    assert found.change.details == tuple(reason.text for reason in found.evidence)
+# -- the plan, and processes that join ---------------------------------------------------------------------------------------
+
+KEEP, UPDATE = Action.KEEP, Action.UPDATE
+
+
+def steady(factor: float = 1.0) -> tuple[float, ...]:
+    return (200.0 * factor,) * 4
+
+
+def plan_one(old: Baseline, new: Run, *, suite: str = "perf", comparisons: int = 3) -> PlannedChange:
+    change = review_run(new, old, suite=suite, recorded=None, comparisons=comparisons).change
+    assert change is not None
+    return change
+
+
+def host_only(us: float, control_us: float = CONTROL_US) -> dict[str, Any]:
+    return {"host": (us,) * 4, "end_to_end": None, "host_control_us": control_us}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "action"),
+    [
+        (drawn({1024: 10}), {}, KEEP),
+        (baseline(), {"kernels": mlp_kernels(gate=56.4)}, KEEP),  # kernel times within the noise
+        (drawn({1024: 3, 512: 2}), {"kernels": mlp_kernels(xblock=512)}, KEEP),
+        (baseline(device=(200.0,)), {"device": (210.0,)}, KEEP),  # one replicate
+        (baseline(device=steady()), {"device": NOISY}, KEEP),
+        (baseline(host=steady()), {"host": steady(2), "host_control_us": None}, KEEP),
+        (baseline(host=steady(), host_control_us=None), {"host": steady(2)}, KEEP),
+        *((baseline(**host_only(50.0)), host_only(50 * us / 14, us), KEEP) for us in (9.0, 16.0, 25.0)),
+        (baseline(device=steady()), {"gpu": ELSEWHERE, "device": steady(), "host": steady(2), "end_to_end": steady(3)}, KEEP),
+        # All is slower by 1.5 %, and so is the copy of our own: that is no change of the workload.
+        (baseline(device=steady()), {"device": steady(1.015)}, UPDATE),
+        (baseline(device=steady()), {"device": steady(1.015), "controls": pair(copy=30.45)}, KEEP),
+    ],
+)  # fmt: skip
+def test_plan_keeps_what_did_not_move(old: Baseline, new: dict[str, Any], action: Action) -> None:
+    change = plan_one(old, run(**new))
+    assert (change.action, change.baseline) == (action, None if action is KEEP else baseline(**new))
+
+
+@pytest.mark.parametrize("comparisons", [3, 600])
+def test_plan_moves_what_a_test_would_call_slower(comparisons: int) -> None:
+    """A level of its own would move files that the tests call unchanged."""
+    old = baseline(device=steady())
+    moved = 0
+    for step in range(10, 150, 4):
+        observed = run(device=steady(1 + step / 10_000))
+        judged = judge_time(Timer.DEVICE, observed, old, compare(H200, H200), comparisons=comparisons).status
+        expected = UPDATE if judged is Status.REGRESSED else KEEP
+        assert plan_one(old, observed, comparisons=comparisons).action is expected, step
+        moved += judged is Status.REGRESSED
+    assert 0 < moved < 35
+
+
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        ({"counts": counts(memsets=3)}, "memsets 2 -> 3"),
+        ({"counts": counts(peak_allocated_bytes=None)}, "peak allocated bytes 1048576 -> None"),
+        ({"kernels": mlp_kernels()[:3]}, "1 kernel less: nvjet_"),
+        ({"machine": fingerprint(driver="590.1")}, "driver 580.159.04 -> 590.1"),
+        ({"machine": fingerprint(mig=True)}, "mig False -> True"),
+        ({"suite": "perf/nightly"}, "suite perf -> perf/nightly"),
+    ],
+)
+def test_plan_replaces_all_where_something_exact_differs(changes: dict[str, Any], detail: str) -> None:
+    suite = changes.pop("suite", "perf")
+    change = plan_one(drawn({1024: 3, 512: 2}), run(**changes), suite=suite)
+    assert (change.action, change.baseline) == (UPDATE, baseline(suite=suite, **changes))
+    assert any(each.startswith(detail) for each in change.details)
+    assert change.details[-1] == "processes that it knows 5 -> 1 (kernelgauge calibrate records more)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "detail", "replaced"),
+    [
+        ({"kernels": mlp_kernels(xblock=256)}, "the autotuner chose a launch configuration that is not in", None),
+        ({"device": steady(1.1), "kernels": mlp_kernels(xblock=512)}, "GPU time 200.0 -> 220.0 us  +10.00 %", 1),
+        ({"device": steady(), "kernels": mlp_kernels(source=OTHER_SOURCE)}, "processes that it knows 5 -> 3", 0),
+    ],
+)
+def test_plan_replaces_only_the_entry_that_moved(changes: Any, detail: str, replaced: int | None) -> None:
+    old, new = drawn({1024: 3, 512: 2}, device=steady()), baseline(**changes)
+    change = plan_one(old, run(**changes))
+    assert change.action is UPDATE
+    assert any(each.startswith(detail) for each in change.details)
+    expected, (fresh,) = list(old.entries), new.entries
+    if replaced is None:
+        expected.append(fresh)
+    else:
+        expected[replaced] = msgspec.structs.replace(fresh, draws=old.entries[replaced].draws)
+    assert list(change.baseline.entries) == expected
+
+
+def around(us: float) -> tuple[float, ...]:
+    return tuple(us * factor for factor in (0.9995, 1.0, 1.0005, 1.0)) * 4
+
+
+def processes(gpu: str = HERE, device: float = 205.0, host: float = 50.0, place: int = 0, **changes: Any) -> list[Run]:
+    """Runs of three processes, a nanosecond apart: no two are equal."""
+    runs = []
+    for number in range(3):
+        us = device + 0.001 * (3 * place + number)
+        times = {"device": around(us), "host": around(host), "end_to_end": around(us + 20)}
+        runs.append(run(gpu=gpu, **(times | changes)))
+    return runs
+
+
+def joined_with(**changes: Any) -> Baseline:
+    stored = calibrated(processes())
+    return with_runs(stored, processes(**{"place": 1} | changes), suite="perf", recorded=None, comparisons=3)
+
+
+SLOW_CHOICE = {"kernels": mlp_kernels(us=56.0, xblock=512)}
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ({"counts": counts(memsets=3)}, r"^memsets 2 -> 3$"),
+        ({"machine": fingerprint(driver="590.1")}, r"^driver \S+ -> 590\.1$"),
+        ({"machine": fingerprint(power_limit_watts=500.0)}, r"^power_limit_watts 700\.0 -> 500\.0$"),
+        ({"kernels": mlp_kernels(source=OTHER_SOURCE)}, r"^generated source of its kernels"),
+        *(
+            ({"gpu": gpu, "device": us}, rf"^GPU time 205\.\d -> {us:.1f} us  [+-]")
+            for gpu, us in ((HERE, 215.0), (HERE, 195.0), (ELSEWHERE, 225.0))
+        ),
+        ({"host": 80.0}, r"^host dispatch 50\.0 -> 80\.0 us"),
+        ({"host": 80.0, **SLOW_CHOICE}, r"host dispatch 50\.0 -> 80\.0 us"),
+        ({"device": 225.5, "controls": pair(33.0, 165.0)}, "the GPU itself changed its speed"),
+    ],
+)
+def test_joined_of_a_change_is_refused_and_named(new: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        joined_with(**new)
+
+
+@pytest.mark.parametrize(
+    ("new", "draws"),
+    [
+        ({"gpu": ELSEWHERE, "host": 80.0}, [6]),
+        ({"gpu": ELSEWHERE, "device": 206.0, "controls": pair(copy=30.5)}, [6]),
+        ({"gpu": ELSEWHERE, "machine": fingerprint(memory_bytes=150_100_000_000)}, [6]),
+        ({"device": 224.0, **SLOW_CHOICE}, [3, 3]),  # another choice takes another time
+    ],
+)
+def test_joined_takes_noise_of_machines(new: dict[str, Any], draws: list[int]) -> None:
+    assert [entry.draws for entry in joined_with(**new).entries] == draws
+
+
+def test_joined_kernel_times_are_means_over_processes() -> None:
+    """An entry that an update has replaced has kept its draws, and has one process."""
+    stored = calibrated(processes()[:1])
+    (entry,) = stored.entries
+    stored = msgspec.structs.replace(stored, entries=(msgspec.structs.replace(entry, draws=9),))
+    added = processes(place=1, kernels=mlp_kernels(gate=60.0))
+    (joined,) = with_runs(stored, added, suite="perf", recorded=None, comparisons=3).entries
+    assert (joined.draws, len(joined.processes)) == (12, 4)
+    assert joined.kernels[0].device_time_us == 59.0  # 56 in one of them

@@ -11,7 +11,10 @@ import msgspec
 import pytest
 
 from kernelgauge.errors import OTHER_KERNELS
-from kernelgauge.judge import Baseline, Limits, RelativeChange, Status, Verdict, compare, judge_time, not_measured
+from kernelgauge.judge.baseline import Baseline, compare
+from kernelgauge.judge.time_verdict import judge_time, not_measured
+from kernelgauge.judge.timing import Limits
+from kernelgauge.judge.verdict import RelativeChange, Status, Verdict
 from kernelgauge.run import CompileEvent, Run, Sample, Timer
 from tests.builders import ELSEWHERE, HERE, calibrated, counts, fingerprint, mlp_kernels, pair, reasons, run
 
@@ -31,7 +34,7 @@ def on_host(name: str, **changes: Any) -> Run:
 
 def known(factors: Sequence[float] = (1.0,), *, timer: Timer = DEVICE, **changes: Any) -> Baseline:
     """A baseline of a process for each factor."""
-    return calibrated([run(**{FIELDS[timer]: times(each)} | changes) for each in factors], suite="perf")
+    return calibrated([run(**{FIELDS[timer]: times(each)} | changes) for each in factors])
 
 
 def verdict_on(timer: Timer, observed: Run, stored: Baseline, **rule: Any) -> Verdict:
@@ -146,7 +149,7 @@ def fleet(gpus: int, *, hosts: int, slope: float = 0.0) -> Baseline:
         speed = chance.gauss(0, 0.01)
         at = {"device": times(math.exp(slope * speed)), "controls": pair(gemm=150 * math.exp(speed))}
         runs.append(on_host(f"host{number % hosts}", gpu=f"gpu{number}", **at))
-    return calibrated(runs, suite="perf")
+    return calibrated(runs)
 
 
 def test_unknown_gpu_is_predicted_by_the_reference_gemm() -> None:
@@ -165,21 +168,22 @@ def test_gpus_of_one_host_count_as_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "host", "status"), [(2.0, "there", "NOT_JUDGED"), (2.0, "here", "REGRESSED"), (1.2, "here", "PASS")]
+    ("device", "host", "status", "said"),
+    [
+        (times(2.0), "there", "NOT_JUDGED", "does not know this machine"),
+        (times(2.0), "here", "REGRESSED", ""),
+        (times(1.2), "here", "PASS", ""),
+        ((120.0, 400.0, 90.0, 350.0), "here", "NOT_JUDGED", "scatter too much on this CPU"),
+    ],
 )
-def test_cpu_time_is_judged_on_its_host_only(factor: float, host: str, status: str) -> None:
+def test_cpu_time_is_judged_on_its_quiet_host_only(
+    device: tuple[float, ...], host: str, status: str, said: str
+) -> None:
     cpu: dict[str, Any] = {"machine": CPU, "gpu": None, "controls": {}}
-    stored = calibrated([on_host("here", device=times(), **cpu)], suite="perf")
-    observed = on_host(host, device=times(factor), **cpu)
-    assert verdict_on(DEVICE, observed, stored).status is Status(status)
-
-
-def test_cpu_time_of_a_disturbed_run_is_not_judged() -> None:
-    cpu: dict[str, Any] = {"machine": CPU, "gpu": None, "controls": {}}
-    stored = calibrated([on_host("here", device=times(), **cpu)], suite="perf")
-    verdict = verdict_on(DEVICE, on_host("here", device=(120.0, 400.0, 90.0, 350.0), **cpu), stored)
-    assert verdict.status is Status.NOT_JUDGED
-    assert verdict.headline.endswith("scatter too much on this CPU")
+    stored = calibrated([on_host("here", device=times(), **cpu)])
+    verdict = verdict_on(DEVICE, on_host(host, device=device, **cpu), stored)
+    assert verdict.status is Status(status)
+    assert said in verdict.headline
 
 
 def chosen(xblock: int, us: float) -> Run:
@@ -196,7 +200,7 @@ def chosen(xblock: int, us: float) -> Run:
 def test_autotuners_choice_is_named_with_its_cost(
     known_choices: list[tuple[int, float]], choice: tuple[int, float], status: str, said: str
 ) -> None:
-    verdict = verdict_on(DEVICE, chosen(*choice), calibrated([chosen(*each) for each in known_choices], suite="perf"))
+    verdict = verdict_on(DEVICE, chosen(*choice), calibrated([chosen(*each) for each in known_choices]))
     (tuning,) = reasons(verdict, "tuning")
     assert verdict.status is Status(status)
     assert said in tuning
@@ -204,7 +208,7 @@ def test_autotuners_choice_is_named_with_its_cost(
 
 
 def test_latency_of_unknown_choice_is_not_judged() -> None:
-    verdict = verdict_on(LATENCY, chosen(512, 55.0), calibrated([chosen(1024, 38.1)], suite="perf"))
+    verdict = verdict_on(LATENCY, chosen(512, 55.0), calibrated([chosen(1024, 38.1)]))
     assert verdict.status is Status.NOT_JUDGED
 
 
@@ -221,7 +225,7 @@ def test_false_alarms_stay_below_the_level(spread: float, device: str, processes
 
     alarms = 0
     for _ in range(suites):
-        stored = calibrated([unchanged() for _ in range(processes)], suite="perf")
+        stored = calibrated([unchanged() for _ in range(processes)])
         alarms += verdict_on(DEVICE, unchanged(), stored).status is not Status.PASS
     assert alarms <= 0.04 * suites  # one comparison at 1 % one-sided, with IMPROVED at 1 % too
 

@@ -6,8 +6,11 @@ import random
 
 import pytest
 
-from kernelgauge.judge import JudgedSet, Limits, Status, compare, judge_sets, judge_time
-from kernelgauge.judge.two_sets import looks
+from kernelgauge.judge.baseline import compare
+from kernelgauge.judge.time_verdict import judge_time
+from kernelgauge.judge.timing import Limits
+from kernelgauge.judge.two_sets import JudgedSet, judge_sets, looks
+from kernelgauge.judge.verdict import Status
 from kernelgauge.run import Run, Timer
 from tests.builders import H200, calibrated, run
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.cli import main
-from kernelgauge.judge import Status
+from kernelgauge.judge.verdict import Status
 from kernelgauge.report.markdown import summary_markdown
 from tests.plugin.inner_project import ID, Project, told
 
@@ -76,7 +76,7 @@ def test_results_record_the_folder_of_their_baselines(
 
 OWN_TESTS = """
 import pytest
-from kernelgauge.judge import Status, Verdict
+from kernelgauge.judge.verdict import Status, Verdict
 
 attempts = []
 

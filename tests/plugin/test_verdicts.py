@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kernelgauge.judge import SCHEMA_VERSION, Reason, Status, Verdict
+from kernelgauge.judge.baseline import SCHEMA_VERSION
+from kernelgauge.judge.verdict import Reason, Status, Verdict
 from kernelgauge.plugin.options import Options
 from kernelgauge.plugin.session import Session
 from kernelgauge.run import Timer

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kernelgauge.judge import DECLARED, Baseline, Status, Verdict, decode_baseline
+from kernelgauge.judge.baseline import Baseline, decode_baseline
+from kernelgauge.judge.verdict import DECLARED, Status, Verdict
 from kernelgauge.results import SCHEMA_VERSION, Results, TestResult, WorkloadResult, encode_results
 from kernelgauge.run import Run
 from tests.builders import run

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from kernelgauge.judge import Reason, RelativeChange, Status, Verdict
+from kernelgauge.judge.verdict import Reason, RelativeChange, Status, Verdict
 from kernelgauge.results import Results, TestResult, WorkloadResult, decode_results, encode_results
 from kernelgauge.run import Origin, Run, SourceLine
 from tests import test_results as builders

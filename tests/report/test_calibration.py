@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from kernelgauge.judge import Baseline
+from kernelgauge.judge.baseline import Baseline
 from kernelgauge.report.baselines import calibration_text, choices_text
 from tests.builders import FUSED, calibrated, drawn, fingerprint, run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelgauge.judge import Status
+from kernelgauge.judge.verdict import Status
 from kernelgauge.report.findings import baseline_commits, findings, next_step, verdicts
 from tests.test_results import one_test, results, verdict, workload
 

@@ -13,7 +13,7 @@ from functools import cache
 import msgspec
 import pytest
 
-from kernelgauge.judge import Status, Verdict
+from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.html import html
 from kernelgauge.results import Results, TestResult
 from kernelgauge.run import Roof

@@ -9,7 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from kernelgauge.errors import printable
-from kernelgauge.judge import Status
+from kernelgauge.judge.verdict import Status
 from kernelgauge.report.markdown import summary_markdown
 from kernelgauge.results import Results, WorkloadResult
 from tests.builders import FUSED, WORKLOAD

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.judge import Action, Baseline, Group, PlannedChange, Reason, Recorded, Reviewed, from_run, review_run
+from kernelgauge.judge.baseline import Baseline, Recorded, from_run
+from kernelgauge.judge.review import Action, Group, PlannedChange, Reviewed, review_run
+from kernelgauge.judge.verdict import Reason
 from kernelgauge.report.baselines import fenced, review_text
 from tests.builders import H200, counts, fingerprint, mlp_kernels, run
 

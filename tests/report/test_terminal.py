@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from kernelgauge.judge import Action, PlannedChange, RelativeChange, Status, compare, judge_time
+from kernelgauge.judge.baseline import compare
+from kernelgauge.judge.review import Action, PlannedChange
+from kernelgauge.judge.time_verdict import judge_time
+from kernelgauge.judge.verdict import RelativeChange, Status
 from kernelgauge.report.baselines import plan_text
 from kernelgauge.report.html import html
 from kernelgauge.report.markdown import summary_markdown

@@ -8,20 +8,9 @@ from enum import Enum
 from typing import Any
 
 from ..errors import BaselineError, NewerBaselineError
-from ..judge import (
-    DECLARED,
-    Action,
-    Baseline,
-    Group,
-    PlannedChange,
-    Reason,
-    Recorded,
-    Reviewed,
-    Status,
-    Verdict,
-    review_run,
-    with_runs,
-)
+from ..judge.baseline import Baseline, Recorded
+from ..judge.review import Action, Group, PlannedChange, Reviewed, review_run, with_runs
+from ..judge.verdict import DECLARED, Reason, Status, Verdict
 from ..results import Results, WorkloadResult
 from ..run import Run, Timer
 from . import BaselineStore

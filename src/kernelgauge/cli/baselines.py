@@ -16,7 +16,7 @@ from . import Commands, Exit, note, say, terminal
 if TYPE_CHECKING:
     from ..baselines import BaselineStore
     from ..baselines.acceptance import Plans
-    from ..judge import Reviewed
+    from ..judge.review import Reviewed
     from ..results import Results
 
 __all__ = ["add_commands"]
@@ -179,7 +179,7 @@ def _accept(options: argparse.Namespace) -> Exit:
 
 
 def _store(plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool) -> Exit:
-    from ..judge import Action
+    from ..judge.review import Action
 
     for each in refused:
         say(printable(f"refused: {each.workload}: {'; '.join(each.doubts)}"))

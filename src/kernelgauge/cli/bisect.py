@@ -23,23 +23,14 @@ import msgspec
 
 from ..baselines import calibration
 from ..errors import KernelgaugeError, MeasurementError
-from ..judge import (
-    MEASUREMENT,
-    STRUCTURE,
-    JudgedSet,
-    ProcessTime,
-    Status,
-    Verdict,
-    compare,
-    from_run,
-    judge_sets,
-    judge_structure,
-    observe,
-)
+from ..judge.baseline import compare, from_run
 from ..judge.changepoint import SURE, Suspect, boundaries, level, middle, next_state, suspects
-from ..judge.two_sets import FEWEST, LOOKS, looks, with_name
+from ..judge.structure import judge_structure
+from ..judge.timing import ProcessTime
+from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks, with_name
+from ..judge.verdict import MEASUREMENT, STRUCTURE, Status, Verdict
 from ..results import WorkloadResult
-from ..run import Run, Timer
+from ..run import Run, Timer, observe
 from . import Exit, note, revisions, say
 
 __all__ = ["bisect"]
@@ -369,7 +360,7 @@ class _Search:
             for run in self._runs(index):
                 recompiles = int(with_recompiles and run.counts.recompiles > 0)
                 one = msgspec.structs.replace(run, counts=msgspec.structs.replace(run.counts, recompiles=recompiles))
-                alike = (place for place, each in enumerate(known) if _structure(each, one).status.passes)
+                alike = (place for place, each in enumerate(known) if _structure(each, one).status is Status.PASS)
                 kind = next(alike, len(known))
                 known[kind:] = known[kind:] or [one]
                 if kinds.setdefault(index, kind) != kind:

@@ -14,8 +14,7 @@ from pathlib import Path
 import msgspec
 
 from ..baselines import calibration
-from ..judge import judge_sets
-from ..judge.two_sets import LOOKS, looks
+from ..judge.two_sets import LOOKS, judge_sets, looks
 from ..report.html import html
 from ..report.markdown import summary_markdown
 from ..report.terminal import summary

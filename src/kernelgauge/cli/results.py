@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import ResultsError, StorageError, printable
-from ..judge import Status
+from ..judge.verdict import Status
 from ..results import NAME, Results, find_results, read_results
 from ..run import Timer
 from . import Commands, Exit, note, say, terminal

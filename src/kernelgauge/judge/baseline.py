@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
@@ -16,27 +16,6 @@ from ..errors import BaselineError, NewerBaselineError
 from ..run import ControlTime, Counts, Fingerprint, Observation, Origin, Run, Timer, observe
 from ..trace.kernel import KernelRecord, was_autotuned, with_current_kind
 from .timing import ProcessTime
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "SOFTWARE_FIELDS",
-    "Baseline",
-    "Comparison",
-    "Entry",
-    "Likeness",
-    "Process",
-    "Recorded",
-    "by_configuration",
-    "combined",
-    "compare",
-    "decode_baseline",
-    "encode_baseline",
-    "from_run",
-    "gemm_kernel",
-    "likeness",
-    "merge_entries",
-    "references_us",
-]
 
 SCHEMA_VERSION = 4
 _OLDEST_VERSION = 2  # that is read: it has no `recorded`, and 3 no `host` in its processes
@@ -68,10 +47,6 @@ class Comparison:
 
     foreign: tuple[str, ...]
     moved: tuple[str, ...]
-
-    @property
-    def comparable(self) -> bool:
-        return not self.foreign
 
     @property
     def identical(self) -> bool:
@@ -107,10 +82,6 @@ class Likeness(IntEnum):
     OTHER_CHOICE = 2  # nothing but what Inductor's autotuner chose differs
     SAME_CONFIGURATION = 3  # from another source: another version of Inductor, say
     IDENTICAL = 4
-
-    @property
-    def same_configuration(self) -> bool:
-        return self >= Likeness.SAME_CONFIGURATION
 
 
 def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Likeness:
@@ -311,12 +282,10 @@ def by_configuration(items: Iterable[_Launched]) -> list[list[_Launched]]:
     """Group items by launch configuration, in order of the first of each."""
     groups: list[list[_Launched]] = []
     for item in items:
-        for group in groups:
-            if likeness(group[0].kernels, item.kernels).same_configuration:
-                group.append(item)
-                break
-        else:
-            groups.append([item])
+        alike = (each for each in groups if likeness(each[0].kernels, item.kernels) >= Likeness.SAME_CONFIGURATION)
+        if (group := next(alike, None)) is None:
+            groups.append(group := [])
+        group.append(item)
     return groups
 
 
@@ -372,8 +341,7 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
                 next_command="pip install --upgrade kernelgauge",
             )
         baseline = msgspec.json.decode(content, type=Baseline)
-        for wrong in _contradictions(baseline, workload):
-            raise ValueError(wrong)
+        _refuse_contradictions(baseline, workload)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise BaselineError(
             "the baseline holds an unresolved merge conflict" if conflict else "the baseline cannot be read",
@@ -383,25 +351,25 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             next_command=f"git checkout {'--theirs ' if conflict else ''}-- {where}   "
             "(or delete it and record again with --perf-update)",
         ) from error
-    entries = tuple(
-        msgspec.structs.replace(
-            entry,
-            kernels=tuple(
-                KernelRecord(with_current_kind(each.identity), each.device_time_us) for each in entry.kernels
-            ),
-        )
-        for entry in baseline.entries
-    )
+    entries = tuple(map(_with_current_kinds, baseline.entries))
     return msgspec.structs.replace(baseline, schema_version=SCHEMA_VERSION, entries=entries)
 
 
-def _contradictions(baseline: Baseline, workload: str) -> Iterator[str]:
-    """Yield what the types allow and no measurement shows, such as what is left of a merge by hand."""
+def _with_current_kinds(entry: Entry) -> Entry:
+    kernels = (KernelRecord(with_current_kind(each.identity), each.device_time_us) for each in entry.kernels)
+    return msgspec.structs.replace(entry, kernels=tuple(kernels))
+
+
+def _refuse_contradictions(baseline: Baseline, workload: str) -> None:
+    """Raise `ValueError` for what the types allow and no measurement shows, such as what is left of a merge by hand."""
     if baseline.workload != workload:
-        yield f"it belongs to another workload, {baseline.workload}"
-    names = [[kernel.identity.name for kernel in entry.kernels] for entry in baseline.entries]
+        raise ValueError(f"it belongs to another workload, {baseline.workload}")
+    launches, names = (
+        baseline.counts.launches,
+        [[each.identity.name for each in entry.kernels] for entry in baseline.entries],
+    )
     for index, kernels in enumerate(names):
         if kernels != names[0]:
-            yield f"kernels differ from those of the first entry - at `$.entries[{index}].kernels`"
-        if baseline.counts.launches != len(kernels):
-            yield f"{baseline.counts.launches} launches, but there are {len(kernels)} kernels - at `$.entries[{index}]`"
+            raise ValueError(f"kernels differ from those of the first entry - at `$.entries[{index}].kernels`")
+        if launches != len(kernels):
+            raise ValueError(f"{launches} launches, but there are {len(kernels)} kernels - at `$.entries[{index}]`")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from itertools import repeat
 
 from ..run import CompileEvent, Counts, Origin, Run, SourceLine, common_path
-from ..trace.difference import Stretch, stretches
-from ..trace.kernel import KernelIdentity, KernelRecord, configuration_change, was_autotuned
+from ..trace.difference import LaunchDifference, What, join, launch_differences
+from ..trace.kernel import KernelIdentity, KernelRecord
 from .verdict import REASON_WIDTH, Reason
-
-__all__ = ["Cause", "cause_reasons", "count_causes", "kernel_causes"]
 
 # A kernel that is only slower is a cause if it carries this share of the total change; if none does, the first ones are.
 _NAMED_SHARE = 0.10
@@ -32,18 +31,16 @@ class Cause:
     Attributes:
         text: what happened.
         names: what it happened to. In the same line, and below if it does not fit.
-        details: lines below.
-        origins: of what is new, gone or slower.
-        known_code: lines that the baseline's kernels come from: what is not among them is shown first.
+        details: a line below.
+        code: a line for each line of code that it comes from.
         delta_us: what it adds to a call, in microseconds; None: not known.
         is_first: whether other causes follow from it: a graph break changes kernels too.
     """
 
     text: str
     names: str = ""
-    details: tuple[str, ...] = ()
-    origins: tuple[Origin, ...] = ()
-    known_code: frozenset[str] = frozenset()
+    details: str = ""
+    code: str = ""
     delta_us: float | None = None
     is_first: bool = False
 
@@ -54,8 +51,7 @@ def cause_reasons(causes: Sequence[Cause]) -> list[Reason]:
     ordered = sorted(causes, key=lambda cause: (not cause.is_first, -abs(cause.delta_us or 0.0)))
     for cause in ordered[:_MOST_CAUSES]:
         reasons.append(Reason("cause", "\n".join(_lines(cause))))
-        code = "\n".join(_code_lines(cause))
-        reasons += [Reason("code", code)] if code else []
+        reasons += [Reason("code", cause.code)] if cause.code else []
     left = ordered[_MOST_CAUSES:]
     if left:
         reasons.append(Reason("cause", f"{len(left)} more{_cost(left)}"))
@@ -74,23 +70,23 @@ def _lines(cause: Cause) -> list[str]:
         whole = f"{first}: {cause.names}"
         first = _cut(whole, _HEAD_WIDTH)
         more = [_cut(cause.names)] if first != whole else []
-    return [first + cost, *more, *cause.details]
+    return [first + cost, *more, *filter(None, [cause.details])]
 
 
 def _cut(text: str, width: int = REASON_WIDTH) -> str:
     return text if len(text) <= width else f"{text[: width - 1].rstrip(' ,._')}…"
 
 
-def _code_lines(cause: Cause) -> list[str]:
-    """Return a line for each line of code; of known and new ones the new ones."""
-    origins: dict[SourceLine, list[Origin]] = {}
-    for origin in cause.origins:
+def _code(origins: Iterable[Origin | None], known: AbstractSet[str] = frozenset()) -> str:
+    """Return the lines of code that launches come from; of `known` code and other the other."""
+    found: dict[SourceLine, list[Origin]] = {}
+    for origin in filter(None, origins):
         for line in origin.lines:
-            origins.setdefault(line, []).append(origin)
-    lines = [line for line in origins if line.code not in cause.known_code] or list(origins)
+            found.setdefault(line, []).append(origin)
+    lines = [line for line in found if line.code not in known] or list(found)
     left = len(lines[_MOST_LINES:])
-    shown = [_code_line(line, origins[line]) for line in lines[:_MOST_LINES]]
-    return [*shown, f"and {_count(left, 'more line')}"] if left else shown
+    shown = [_code_line(line, found[line]) for line in lines[:_MOST_LINES]]
+    return "\n".join([*shown, f"and {_count(left, 'more line')}"] if left else shown)
 
 
 def _code_line(line: SourceLine, origins: Sequence[Origin]) -> str:
@@ -123,44 +119,14 @@ class _Launch:
     def lines(self) -> tuple[SourceLine, ...]:
         return self.origin.lines if self.origin is not None else ()
 
-    @property
-    def is_dynamic(self) -> bool:
-        return self.origin is not None and bool(self.origin.is_dynamic)
+
+_Difference = LaunchDifference[_Launch]
+_Said = tuple[str, str, str]  # text, names and details of a cause
 
 
 def _launches(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> list[_Launch]:
     known = origins if len(origins) == len(kernels) else [None] * len(kernels)
-    return [
-        _Launch(kernel.identity, kernel.device_time_us, origin) for kernel, origin in zip(kernels, known, strict=True)
-    ]
-
-
-@dataclass(eq=False)
-class _Group:
-    """Launches that changed together, and in how many places they did."""
-
-    before: list[_Launch] = field(default_factory=list)
-    after: list[_Launch] = field(default_factory=list)
-    places: int = 0
-
-    def add(self, before: Iterable[_Launch], after: Iterable[_Launch]) -> None:
-        self.before += before
-        self.after += after
-        self.places += 1
-
-    @property
-    def times_us(self) -> tuple[float, float]:
-        """What they took together, before and after."""
-        return sum(each.device_time_us for each in self.before), sum(each.device_time_us for each in self.after)
-
-    @property
-    def delta_us(self) -> float:
-        before, after = self.times_us
-        return after - before
-
-    def cause(self, text: str, names: str = "", *details: str) -> Cause:
-        origins = _known(each.origin for each in self.after or self.before)
-        return Cause(text, names, details, origins, delta_us=self.delta_us)
+    return [_Launch(each.identity, each.device_time_us, origin) for each, origin in zip(kernels, known, strict=True)]
 
 
 def kernel_causes(
@@ -173,57 +139,64 @@ def kernel_causes(
 ) -> tuple[list[Cause], str]:
     """Return what changed between two launch sequences, and one line about what did not.
 
-    Launches are aligned by what they are: Inductor's number of a kernel is no part of that. Other launches in one place, or for
-    the same lines of code, are one cause, and so are those of one kernel for the same lines.
+    Other launches in one place, or for the same lines of code, are one cause, and so are those of one kernel for the same lines.
 
     Args:
         origins, old_origins: of each launch after and before; empty if none is known.
         is_timed: whether times count. Else a kernel that is only slower is no cause, nor what the autotuner chose.
     """
-    others: list[_Group] = []
-    pairs: dict[object, _Group] = {}
-    for stretch in stretches(_launches(before, old_origins), _launches(after, origins)):
-        if stretch.same_names:
-            for old, new in zip(stretch.before, stretch.after, strict=True):
-                pairs.setdefault((old.identity, new.identity, new.lines), _Group()).add([old], [new])
-        elif stretch.before or stretch.after:
-            _group_of(others, stretch).add(stretch.before, stretch.after)
-    causes = [_other_launches(group) for group in others]
-    alike: list[_Group] = []
-    for group in pairs.values():
-        changes = _changes_of_identity(group, is_timed=is_timed)
-        causes += changes
-        alike += [] if changes else [group]
+    others: list[list[_Difference]] = []
+    pairs: dict[object, list[_Difference]] = {}
+    for each in launch_differences(_launches(before, old_origins), _launches(after, origins)):
+        if each.what is What.REPLACED:
+            _group_of(others, each).append(each)
+        else:
+            (old,), (new,) = each.before, each.after
+            pairs.setdefault((old.identity, new.identity, new.lines), []).append(each)
+    found = [(join(group), _other_launches(group)) for group in others]
+    alike: list[_Difference] = []
+    for each in map(join, pairs.values()):
+        if said := _other_identity(each, is_timed=is_timed):
+            found.append((each, said))
+        else:
+            alike.append(each)
     if is_timed:
-        total = sum(abs(group.delta_us) for group in (*others, *pairs.values()))
-        slower = [group for group in alike if total and abs(group.delta_us) >= _NAMED_SHARE * total]
-        if total and not slower and not causes:  # spread evenly over many kernels
-            slower = sorted(alike, key=lambda group: -abs(group.delta_us))[:_NAMED_AT_LEAST]
-        causes += map(_slower, slower)
-        alike = [group for group in alike if group not in slower]
-    code = frozenset(line.code for origin in _known(old_origins) for line in origin.lines)
-    causes = [replace(each, known_code=code, delta_us=each.delta_us if is_timed else None) for each in causes]
+        total = sum(abs(each.delta_us) for each in (*alike, *(each for each, _ in found)))
+        slower = [each for each in alike if total and abs(each.delta_us) >= _NAMED_SHARE * total]
+        if total and not slower and not found:  # spread evenly over many kernels
+            slower = sorted(alike, key=lambda each: -abs(each.delta_us))[:_NAMED_AT_LEAST]
+        found += [(each, _slower(each)) for each in slower]
+        alike = [each for each in alike if each not in slower]
+    known = {line.code for origin in filter(None, old_origins) for line in origin.lines}
+    causes = [
+        Cause(
+            *said,
+            _code((launch.origin for launch in each.after or each.before), known),
+            each.delta_us if is_timed else None,
+        )
+        for each, said in found
+    ]
     return causes, _rest(alike)
 
 
-def _group_of(groups: list[_Group], stretch: Stretch[_Launch]) -> _Group:
-    """Return the group that a stretch belongs to: one with a line in common, or one that lost the same kernels."""
+def _group_of(groups: list[list[_Difference]], other: _Difference) -> list[_Difference]:
+    """Return the group that other launches belong to: one with a line in common, or one that lost the same kernels."""
 
-    def marks(before: Sequence[_Launch], after: Sequence[_Launch]) -> set[object]:
-        lines = {line for launch in after or before for line in launch.lines}
-        return {*lines} or {frozenset(launch.identity.unnumbered for launch in before)}
+    def marks(difference: _Difference) -> set[object]:
+        lines = {line for launch in difference.after or difference.before for line in launch.lines}
+        return {*lines} or {frozenset(launch.identity.unnumbered for launch in difference.before)}
 
-    own = marks(stretch.before, stretch.after)
     for group in groups:
-        if own & marks(group.before, group.after):
+        if marks(other) & marks(join(group)):
             return group
-    groups.append(_Group())
+    groups.append([])
     return groups[-1]
 
 
-def _other_launches(group: _Group) -> Cause:
+def _other_launches(places: Sequence[_Difference]) -> _Said:
     """Return ``1 new kernel: NAME``, or ``9 kernels instead of 1`` and the names below."""
-    old, new = len(group.before), len(group.after)
+    before, after = join(places).before, join(places).after
+    old, new = len(before), len(after)
     if not old:
         text = _count(new, "new kernel")
     elif not new:
@@ -232,54 +205,55 @@ def _other_launches(group: _Group) -> Cause:
         text = "another kernel" if new == 1 else f"{new} other kernels"
     else:
         text = f"{_count(new, 'kernel')} instead of {old}"
-    text += f", in {group.places} places" if group.places > 1 else ""
+    text += f", in {len(places)} places" if len(places) > 1 else ""
     old_types, new_types = (
-        {dtype for each in side if (dtype := each.identity.decoded.dtype)} for side in (group.before, group.after)
+        {dtype for each in side if (dtype := each.identity.decoded.dtype)} for side in (before, after)
     )
     if old_types and old_types < new_types:
         text += f", now also in {' and '.join(sorted(new_types - old_types))}"
     elif old_types and new_types and old_types != new_types:
         text += f", in {' and '.join(sorted(new_types))} instead of {' and '.join(sorted(old_types))}"
-    was = [_cut(f"was {_names(group.before)}")] if old and new else []
-    return group.cause(text, _names(group.after or group.before), *was)
+    return text, _names(after or before), _cut(f"was {_names(before)}") if old and new else ""
 
 
 def _names(kernels: Iterable[_Launch]) -> str:
     return ", ".join(dict.fromkeys(kernel.identity.shown for kernel in kernels))
 
 
-def _changes_of_identity(group: _Group, *, is_timed: bool) -> list[Cause]:
+def _other_identity(pair: _Difference, *, is_timed: bool) -> _Said | None:
     """Return what differs between launches of one kernel besides their times."""
-    (old, *_), (new, *_) = group.before, group.after
-    before, after = old.identity, new.identity
-    configuration = configuration_change(before, after) if is_timed or not after.is_inductors else ""
-    hashes = [str(each.source_hash)[:8] for each in (before, after) if is_timed and each.source_hash is not None]
-    source = f"source {' -> '.join(hashes)}" if len(set(hashes)) > 1 else ""
+    (old, *_), (new, *_) = pair.before, pair.after
+    configuration = pair.details if is_timed or not new.identity.is_inductors else ""
+    source = ""
+    if is_timed and pair.what is What.SOURCE:
+        source = f"source {str(old.identity.source_hash)[:8]} -> {str(new.identity.source_hash)[:8]}"
     if not configuration and not source:
-        return []
+        return None
     text = "another launch configuration" if configuration else "the same name, other source"
-    if configuration and is_timed and was_autotuned(before, after):
+    if is_timed and pair.was_autotuned:
         text = "Inductor's autotuner chose another launch configuration"
-    if source and new.is_dynamic and not old.is_dynamic:
+    if source and new.origin and new.origin.is_dynamic and not (old.origin and old.origin.is_dynamic):
         text, configuration = "Inductor compiled for dynamic shapes", ""
-    return [group.cause(text, "", f"{after.shown}: {', '.join(filter(None, (configuration, source)))}")]
+    return text, "", f"{new.identity.shown}: {', '.join(filter(None, (configuration, source)))}"
 
 
-def _slower(group: _Group) -> Cause:
-    before, after = group.times_us
-    often = f" x{len(group.after)}" if len(group.after) > 1 else ""
-    text = f"the same kernel, {'slower' if after > before else 'faster'}"
-    return group.cause(text, f"{_names(group.after)}{often}  {before:.1f} -> {after:.1f} us")
+def _slower(same: _Difference) -> _Said:
+    often = f" x{len(same.after)}" if len(same.after) > 1 else ""
+    times = f"{same.before_us:.1f} -> {same.after_us:.1f} us"
+    return (
+        f"the same kernel, {'slower' if same.delta_us > 0 else 'faster'}",
+        f"{_names(same.after)}{often}  {times}",
+        "",
+    )
 
 
-def _rest(groups: Sequence[_Group]) -> str:
-    if not groups:
+def _rest(same: Sequence[_Difference]) -> str:
+    if not same:
         return ""
-    before, after = (sum(times) for times in zip(*(group.times_us for group in groups), strict=True))
-    count = _count(sum(len(group.after) for group in groups), "kernel")
-    share = after / before - 1 if before else 0.0
+    all_of_them = join(same)
+    share = all_of_them.after_us / all_of_them.before_us - 1 if all_of_them.before_us else 0.0
     word = "unchanged" if abs(share) < _UNCHANGED else "of the same identity"
-    return f"{count} {word} ({100 * share:+.1f} %, {after - before:+.2f} us)"
+    return f"{_count(len(all_of_them.after), 'kernel')} {word} ({100 * share:+.1f} %, {all_of_them.delta_us:+.2f} us)"
 
 
 # -- what is counted ------------------------------------------------------------------------------------------------------
@@ -300,14 +274,10 @@ def count_causes(run: Run, usual: Counts) -> list[Cause]:
             for text, origin in causes:
                 found.setdefault(text, []).append(origin)
     return [
-        Cause(f"{text}, {len(origins)} times" if len(origins) > 1 else text, origins=_known(origins), is_first=True)
+        Cause(f"{text}, {len(origins)} times" if len(origins) > 1 else text, code=_code(origins), is_first=True)
         for text, origins in found.items()
     ]
 
 
 def _origin_of(event: CompileEvent) -> Origin | None:
     return Origin(event.module, (SourceLine(event.file, event.line, event.code),)) if event.file else None
-
-
-def _known(origins: Iterable[Origin | None]) -> tuple[Origin, ...]:
-    return tuple(origin for origin in origins if origin is not None)

@@ -10,23 +10,11 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Run, Timer
-from .baseline import (
-    Baseline,
-    Comparison,
-    Likeness,
-    Process,
-    Recorded,
-    combined,
-    compare,
-    from_run,
-    merge_entries,
-)
+from .baseline import Baseline, Comparison, Likeness, Process, Recorded, combined, compare, from_run, merge_entries
 from .structure import judge_structure
 from .time_verdict import judge_time
 from .timing import Limits
 from .verdict import Reason, Status, Verdict
-
-__all__ = ["Action", "Group", "PlannedChange", "Reviewed", "review_run", "with_runs"]
 
 # A host that is slower than this was disturbed. Hosts of H200s changed their speed by factors of 1.6
 # (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_calibration.py).
@@ -134,7 +122,7 @@ def review_run(
 
 def _time_verdicts(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> list[Verdict]:
     comparison = compare(old.fingerprint, run.fingerprint)
-    timers = [timer for timer in Timer if timer in run.samples] if comparison.comparable else []
+    timers = [timer for timer in Timer if timer in run.samples] if not comparison.foreign else []
     return [judge_time(timer, run, old, comparison, comparisons=comparisons, limits=limits) for timer in timers]
 
 
@@ -155,7 +143,7 @@ def _planned(old: Baseline, new: Baseline, comparison: Comparison, times: Sequen
     is_same = comparison.identical and (old.suite, old.counts) == (new.suite, new.counts)
     if not is_same or likeness is Likeness.OTHER_KERNELS:
         return new
-    if not likeness.same_configuration:
+    if likeness < Likeness.SAME_CONFIGURATION:
         return msgspec.structs.replace(new, entries=(*old.entries, fresh))
     has_moved = any(each.status in (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE) for each in times)
     if likeness is Likeness.IDENTICAL and not has_moved:
@@ -166,11 +154,11 @@ def _planned(old: Baseline, new: Baseline, comparison: Comparison, times: Sequen
 
 def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence[Verdict]) -> Group:
     _, likeness = old.entry_like(new.entries[0].kernels)
-    if not comparison.comparable:
+    if comparison.foreign:
         return Group.NEW
     if likeness is Likeness.OTHER_KERNELS or old.counts != new.counts:
         return Group.KERNELS
-    if not likeness.same_configuration:
+    if likeness < Likeness.SAME_CONFIGURATION:
         return Group.CONFIGURATION
     is_same = all(each.status in (Status.PASS, Status.NOT_JUDGED) for each in times)
     return Group.SAME_SPEED if is_same else Group.SPEED  # an inconclusive time is not known to be as fast
@@ -261,7 +249,7 @@ def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | Non
     """Yield what of a run is no noise. The times of another launch configuration may differ, the host's work may not."""
     comparison = compare(old.fingerprint, run.fingerprint)
     yield from (*comparison.foreign, *comparison.moved)
-    if not comparison.comparable:
+    if comparison.foreign:
         return
     structure = judge_structure(run, old, comparison)
     if structure.status is not Status.PASS:

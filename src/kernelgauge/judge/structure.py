@@ -15,8 +15,6 @@ from .baseline import Baseline, Comparison
 from .cause import cause_reasons, count_causes, kernel_causes
 from .verdict import STRUCTURE, Reason, Status, Verdict
 
-__all__ = ["Expectation", "judge_structure", "kernel_changes", "mismatches"]
-
 # -- what a workload declares -----------------------------------------------------------------------------------------
 
 
@@ -93,7 +91,7 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
     REGRESSED until they are accepted, fewer or not. Where torch is another version than in the baseline, dispatcher ops
     and the peak of memory are shown and not judged.
     """
-    if not comparison.comparable:
+    if comparison.foreign:
         return Verdict(Status.INCOMPARABLE, run.workload, STRUCTURE, f"structure not compared: {comparison}")
     entry, _ = baseline.entry_like(run.kernels)
     kernels = kernel_changes(entry.kernels, run.kernels, of_inductor=False)
@@ -110,13 +108,13 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
             # What could be counted on one side only is not known to be less: it is not let pass.
             (more if before is None or after is None or after > before else less).append(line)
     status, headline = Status.PASS, "same kernels, same counts"
-    if kernels or more or less:
-        status, headline = Status.REGRESSED if kernels or more else Status.IMPROVED, "other counts"
+    if more or less:
+        status, headline = Status.REGRESSED if more else Status.IMPROVED, "other counts"
+    causes = count_causes(run, baseline.counts) if more else []
     if kernels:
         is_other = any(line.startswith(("+ ", "- ")) for line in kernels)
         headline = f"{'kernels' if is_other else 'launch configurations'} differ from the baseline"
-    causes = count_causes(run, baseline.counts) if more else []
-    if kernels:
+        status = Status.REGRESSED
         causes += kernel_causes(entry.kernels, run.kernels, run.origins, baseline.origins, is_timed=False)[0]
     counts = [Reason("counts", line) for line in (*shown, *more, *less)]
     reasons = (*cause_reasons(causes), *counts, *(Reason("kernels", line) for line in kernels))
@@ -131,10 +129,10 @@ def kernel_changes(
     `of_inductor`: whether the configurations of Inductor's kernels count.
     """
     lines: list[str] = []
-    for change in align(before, after):
-        old, new = (kernel.identity if kernel is not None else None for kernel in (change.before, change.after))
+    for old, new in align(before, after):
         if old is None or new is None:
-            lines += [f"- {old.shown}"] if old else [f"+ {new.shown}"] if new else []
-        elif (of_inductor or not new.is_inductors) and (configuration := configuration_change(old, new)):
-            lines.append(f"{new.shown}: {configuration}")
+            lines += [f"- {old.identity.shown}"] if old else [f"+ {new.identity.shown}"] if new else []
+        elif of_inductor or not new.identity.is_inductors:
+            configuration = configuration_change(old.identity, new.identity)
+            lines += [f"{new.identity.shown}: {configuration}"] if configuration else []
     return lines

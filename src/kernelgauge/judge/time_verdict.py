@@ -14,11 +14,8 @@ from ..run import Run, Timer, observe
 from .baseline import Baseline, Comparison, Entry, Likeness, gemm_kernel, references_us
 from .cause import cause_reasons, count_causes, kernel_causes
 from .structure import kernel_changes
-from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, mean_of, prior_for, reference_moves
+from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
 from .verdict import RATIO, Reason, Status, Verdict
-
-__all__ = ["judge_ratio", "judge_time", "not_measured"]
-
 
 # What is known of other machines, beside two sets of processes that show their own spread. Simulated (tests/judge/test_two_sets.py):
 # with noise of ten times what is expected, three processes of each side raise no more false alarms than they may.
@@ -49,7 +46,7 @@ def judge_time(
         limits: gates and sensitivity that the suite asks for; None: the defaults.
     """
     label = run.label(timer)
-    if not comparison.comparable:
+    if comparison.foreign:
         return Verdict(Status.INCOMPARABLE, run.workload, label, f"{label} not compared: {comparison}")
     if run.sample(timer) is None:
         return not_measured(timer, run)
@@ -72,25 +69,19 @@ def judge_time(
         for each in (run, *more)
         if timer in each.samples
     ]
-    after = mean_of(afters)
-    after_us = after.observation.mean_us
-    if is_other_choice and timer is Timer.END_TO_END:
-        headline = f"{label} {after_us:.1f} us, not judged: the autotuner's choice is not in the baseline"
-        return Verdict(Status.NOT_JUDGED, run.workload, label, headline, after_us=after_us)
     prior = prior_for(timer, run.fingerprint, limits)
     if more:
         prior = replace(prior, dof=min(prior.dof, _DOF_BESIDE_TWO_SETS))
-    processes = afters if more else ()
-    decision = decide(before, after, prior, comparisons=comparisons, kernels=len(run.kernels), processes=processes)
-    if (
-        is_other_choice and decision.status is Status.IMPROVED
-    ):  # another choice than the slowest is no change of the code
+    decision = decide(before, afters, prior, comparisons=comparisons, kernels=len(run.kernels))
+    after_us = decision.after.observation.mean_us
+    if is_other_choice and timer is Timer.END_TO_END:
+        headline = f"{label} {after_us:.1f} us, not judged: the autotuner's choice is not in the baseline"
+        return Verdict(Status.NOT_JUDGED, run.workload, label, headline, after_us=after_us)
+    if is_other_choice and decision.status is Status.IMPROVED:  # it is compared with the slowest of the known ones
         decision = replace(decision, status=Status.PASS)
-    compared = _ComparedTime(timer, run, baseline, entry, decision, is_other_choice)
-    headline, reasons = compared.headline(after), tuple(compared.reasons())
-    return Verdict(
-        decision.status, run.workload, label, headline, reasons, decision.before_us, after_us, decision.change
-    )
+    said = _ComparedTime(timer, run, baseline, entry, decision, is_other_choice)
+    times = (decision.before_us, after_us, decision.change)
+    return Verdict(decision.status, run.workload, label, said.headline(), tuple(said.reasons()), *times)
 
 
 def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: int = 1) -> Verdict:
@@ -142,8 +133,8 @@ class _ComparedTime:
     decision: Decision
     is_other_choice: bool  # the autotuner's choice, which no entry has
 
-    def headline(self, after: ProcessTime) -> str:
-        decision = self.decision
+    def headline(self) -> str:
+        decision, after = self.decision, self.decision.after
         times = f"{self.run.label(self.timer)} {decision.before_us:.1f} -> {after.observation.mean_us:.1f} us"
         if decision.status is Status.NOT_JUDGED:
             return f"{times}, not judged: {decision.reason}"
@@ -212,14 +203,12 @@ class _ComparedTime:
 
     def _machine(self) -> list[Reason]:
         """Say whether the reference kernels, which no change of the code can touch, moved as well."""
-        decision, run = self.decision, self.run
+        decision = self.decision
         if decision.status not in (Status.REGRESSED, Status.IMPROVED) and not decision.machine:
             return []
-        same = [each for each in decision.before if each.place == run.place]
-        moves = reference_moves(same, references_us(run.controls, gemm_kernel(run.controls)))
-        shown = ", ".join(f"{name} {round(100 * math.expm1(move), 1) + 0.0:+.1f} %" for name, move in moves.items())
-        if decision.machine:
-            return [Reason("machine", f"the GPU itself changed its speed (reference {shown})")]
-        if moves:
-            return [Reason("machine", f"unchanged (reference {shown})")]
-        return [] if same else [Reason("machine", "this GPU is not in the baseline")]
+        if decision.moves is None:
+            return [Reason("machine", "this GPU is not in the baseline")]
+        moves = decision.moves.items()
+        shown = ", ".join(f"{name} {round(100 * math.expm1(move), 1) + 0.0:+.1f} %" for name, move in moves)
+        said = "the GPU itself changed its speed" if decision.machine else "unchanged"
+        return [Reason("machine", f"{said} (reference {shown})")] if moves else []

@@ -13,22 +13,6 @@ import msgspec
 from ..run import Fingerprint, Observation, Timer
 from .verdict import RelativeChange, Status
 
-__all__ = [
-    "FALSE_ALARMS_PER_RUN",
-    "Decision",
-    "Limits",
-    "Prior",
-    "ProcessTime",
-    "decide",
-    "decide_ratio",
-    "mean_of",
-    "on_same_host",
-    "prior_for",
-    "reference_moves",
-    "uncertainty",
-    "variance_between_processes",
-]
-
 # -- what is assumed of a time before a baseline has shown it ---------------------------------------------------------
 
 # `python benchmarks/unchanged.py --spread` prints the spreads and degrees of freedom; docs/design/times.md has the sources.
@@ -150,17 +134,19 @@ class Decision:
 
     Attributes:
         change: as measured, with its interval at the level of the suite and the sensitivity.
-        before: the processes that the run was compared with.
+        after: the time that was judged.
         before_us: the time that the change is relative to, in microseconds.
-        machine: how far the reference kernels moved on the same GPU (a logarithm): no change of the code.
+        moves: how far each reference kernel moved on the same GPU (a logarithm). None: the baseline does not know this GPU.
+        machine: how much of that is no change of the code (a logarithm).
         scattered: whether most of the noise is that of this run's own replicates: the machine was disturbed.
         reason: why it is NOT_JUDGED or UNDECIDED; else empty.
     """
 
     status: Status
     change: RelativeChange
-    before: Sequence[ProcessTime]
+    after: ProcessTime
     before_us: float
+    moves: Mapping[str, float] | None = None
     machine: float = 0.0
     scattered: bool = False
     reason: str = ""
@@ -175,40 +161,41 @@ class Variance(NamedTuple):
 
 def decide(
     before: Sequence[ProcessTime],
-    after: ProcessTime,
+    afters: Sequence[ProcessTime],
     prior: Prior,
     *,
     comparisons: int = 1,
     kernels: int = 1,
-    processes: Sequence[ProcessTime] = (),
 ) -> Decision:
     """Compare a run with the processes of its baseline.
 
     Args:
         before: at least one.
-        processes: what `after` is the mean of (`mean_of`), if it is of several.
+        afters: of the processes of the run, on one machine: their mean is judged.
         prior: the noise to expect, the gate, and the sensitivity that is asked for.
         comparisons: how many times the suite has: false alarms are controlled over all of them (Bonferroni).
         kernels: launches in a call.
     """
+    after = _mean_of(afters)
     same = [each for each in before if each.place == after.place]
     if after.is_host_clock:
         if not on_same_host(same, after):
             reason = _why_unknown_host(same, after)
             before_us = geometric_mean(each.observation.mean_us for each in before)
             change = _relative_change(math.log(after.observation.mean_us / before_us), -math.inf, math.inf, 1)
-            return Decision(Status.NOT_JUDGED, change, before, before_us, reason=reason)
+            return Decision(Status.NOT_JUDGED, change, after, before_us, reason=reason)
         same, before = on_same_host(same, after), on_same_host(before, after)
-    process = variance_between_processes(before, prior, kernels, processes)
+    process = variance_between_processes(before, prior, kernels, afters)
     # A process is never steadier than its replicates.
-    run = max(process.value / max(1, len(processes)), after.own_variance)
+    run = max(process.value / len(afters), after.own_variance)
     if same:
         expected = fmean(each.logarithm for each in same)
         variances = [Variance(process.value / len(same) + run, process.dof)]
     else:
         expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels)
         variances = [Variance(run, process.dof), unknown]
-    machine = _machine_shift(same, after, prior.gate) if same and not after.is_host_clock else 0.0
+    moves = _reference_moves(same, after) if same else None
+    machine = _machine_shift(moves, prior.gate) if moves and not after.is_host_clock else 0.0
     delta = after.logarithm - expected
     before_us = after.observation.mean_us / math.exp(delta)
     if after.is_by_host:  # compared at equal host speed, and shown as measured
@@ -231,7 +218,7 @@ def decide(
         reason = f"{noise} hides +{100 * prior.sensitivity:g} %" if math.isfinite(margin) else _NO_SPREAD
         if scattered and after.is_host_clock and after.place == after.host:  # no GPU: another job on the CPU
             status, reason = Status.NOT_JUDGED, "this run's replicates scatter too much on this CPU"
-    return Decision(status, change, same or before, before_us, machine, scattered, reason)
+    return Decision(status, change, after, before_us, moves, machine, scattered, reason)
 
 
 _NO_SPREAD = "one replicate shows no spread"
@@ -261,7 +248,7 @@ def decide_ratio(
         status, reason = Status.REGRESSED, ""
     elif math.isinf(margin):
         reason = _NO_SPREAD
-    return Decision(status, change, [other], other.observation.mean_us, reason=reason)
+    return Decision(status, change, this, other.observation.mean_us, reason=reason)
 
 
 def _relative_change(
@@ -291,12 +278,12 @@ def _margin(variances: Sequence[Variance], probability: float) -> float:
     return float(stdtrit(dof, probability)) * math.sqrt(total)
 
 
-def mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
+def _mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
     """Return one time for several processes of one machine: their geometric mean, with all their replicates."""
     seen = [each.observation for each in processes]
     spreads = [one.spread for one in seen if one.spread is not None]
     controls = [one.control_us for one in seen if one.control_us is not None]
-    names = set.intersection(*(set(each.references_us) for each in processes))
+    names = [name for name in processes[0].references_us if all(name in each.references_us for each in processes)]
     whole = msgspec.structs.replace(
         seen[0],
         mean_us=geometric_mean(one.mean_us for one in seen),
@@ -362,18 +349,18 @@ def _by_place(processes: Sequence[ProcessTime]) -> list[list[ProcessTime]]:
     return list(groups.values())
 
 
-def reference_moves(before: Sequence[ProcessTime], after_us: Mapping[str, float]) -> dict[str, float]:
+def _reference_moves(before: Sequence[ProcessTime], after: ProcessTime) -> dict[str, float]:
     """Return how far each reference kernel moved, as a logarithm, by name: those that all of the processes have."""
     return {
         name: math.log(time_us) - fmean(math.log(each.references_us[name]) for each in before)
-        for name, time_us in after_us.items()
-        if before and all(name in each.references_us for each in before)
+        for name, time_us in after.references_us.items()
+        if all(name in each.references_us for each in before)
     }
 
 
-def _machine_shift(same: Sequence[ProcessTime], after: ProcessTime, gate: float) -> float:
+def _machine_shift(moves: Mapping[str, float], gate: float) -> float:
     """Return the larger move of the reference kernels: none within the gate, all of it from twice the gate on."""
-    largest = max(reference_moves(same, after.references_us).values(), key=abs, default=0.0)
+    largest = max(moves.values(), key=abs)
     return math.copysign(max(0.0, min(abs(largest), 2 * (abs(largest) - gate))), largest)
 
 

@@ -93,7 +93,7 @@ def judge_sets(
         samples[timer] = reduce(Sample.joined, (run.samples[timer] for run in alike if timer in run.samples))
         verdict = judge_time(timer, first, baseline, comparison, comparisons=comparisons, limits=limits, more=more)
         times.append(with_name(verdict, names[0]))
-        if structure.status.passes and not _is_decided(verdict, limits.gate[timer], first):
+        if structure.status is Status.PASS and not _is_decided(verdict, limits.gate[timer], first):
             undecided.append(first.label(timer))
     run = msgspec.structs.replace(first, samples=samples)
     return JudgedSet((structure, *times), tuple(undecided), run, baseline)

@@ -9,21 +9,6 @@ from enum import Enum
 from ..errors import printable
 from ..run import Timer
 
-__all__ = [
-    "DECLARED",
-    "MEASUREMENT",
-    "NUMERICS",
-    "RATIO",
-    "REASON_WIDTH",
-    "STRUCTURE",
-    "WORST_FIRST",
-    "Reason",
-    "RelativeChange",
-    "Status",
-    "Verdict",
-    "worst",
-]
-
 # Subjects of verdicts, beside the labels of the timers.
 DECLARED = "declared structure"  # what the workload declares: without this verdict, nothing may be stored
 STRUCTURE = "structure"  # against the baseline
@@ -52,10 +37,6 @@ class Status(str, Enum):
     @property
     def fails(self) -> bool:
         return self in (Status.REGRESSED, Status.INVALID)
-
-    @property
-    def passes(self) -> bool:
-        return self is Status.PASS
 
     @property
     def decided(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import pytest
 
 from ..errors import KernelgaugeError, WorkloadUnavailable
-from ..judge import MEASUREMENT, Status, Verdict
+from ..judge.verdict import MEASUREMENT, Status, Verdict
 from ..run import Run
 from ..workload import Workload
 from .session import Session

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from ..errors import KernelgaugeError, UpdateRefused
-from ..judge import Limits
+from ..judge.timing import Limits
 from ..run import Timer
 from ..workload import Share
 

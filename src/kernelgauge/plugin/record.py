@@ -13,7 +13,8 @@ import pytest
 
 from ..baselines.acceptance import Mode, plan_update
 from ..errors import BaselineError, KernelgaugeError, UpdateRefused, printable
-from ..judge import Action, Status
+from ..judge.review import Action
+from ..judge.verdict import Status
 from ..report.baselines import plan_text
 from ..report.markdown import summary_markdown
 from ..report.terminal import summary, unknown_machines

@@ -22,25 +22,12 @@ import msgspec
 from .. import __version__
 from ..baselines import BaselineStore
 from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, WorkloadUnavailable
-from ..judge import (
-    DECLARED,
-    MEASUREMENT,
-    NUMERICS,
-    REASON_WIDTH,
-    STRUCTURE,
-    Limits,
-    Reason,
-    Status,
-    Verdict,
-    cause_reasons,
-    compare,
-    count_causes,
-    judge_ratio,
-    judge_structure,
-    judge_time,
-    mismatches,
-    not_measured,
-)
+from ..judge.baseline import compare
+from ..judge.cause import cause_reasons, count_causes
+from ..judge.structure import judge_structure, mismatches
+from ..judge.time_verdict import judge_ratio, judge_time, not_measured
+from ..judge.timing import Limits
+from ..judge.verdict import DECLARED, MEASUREMENT, NUMERICS, REASON_WIDTH, STRUCTURE, Reason, Status, Verdict
 from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, revision

@@ -13,19 +13,9 @@ from typing import Any
 from rich.text import Text
 
 from ..errors import printable
-from ..judge import (
-    Action,
-    Baseline,
-    Group,
-    PlannedChange,
-    ProcessTime,
-    Reviewed,
-    decide,
-    gemm_kernel,
-    on_same_host,
-    prior_for,
-    variance_between_processes,
-)
+from ..judge.baseline import Baseline, gemm_kernel
+from ..judge.review import Action, Group, PlannedChange, Reviewed
+from ..judge.timing import ProcessTime, decide, on_same_host, prior_for, variance_between_processes
 from ..run import Timer
 from ..trace.kernel import configuration_text
 from .page import Column, render, table_text
@@ -114,7 +104,7 @@ def _numbers(baseline: Baseline, timer: Timer, comparisons: int) -> tuple[str, .
     prior = prior_for(timer, baseline.fingerprint)
 
     def sensitivity(after: ProcessTime) -> float | None:
-        return decide(times, after, prior, comparisons=comparisons, kernels=kernels).change.sensitivity
+        return decide(times, [after], prior, comparisons=comparisons, kernels=kernels).change.sensitivity
 
     def spread(after: ProcessTime) -> float:
         alike = on_same_host(times, after) if after.is_host_clock else times

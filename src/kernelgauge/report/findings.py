@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, zip_longest
 
-from ..judge import WORST_FIRST, Status, Verdict
+from ..judge.verdict import WORST_FIRST, Status, Verdict
 from ..results import Results, TestResult
 from .wording import change_text, short_commit
 

@@ -21,11 +21,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..errors import printable
-from ..judge import WORST_FIRST, compare
+from ..judge.baseline import compare
+from ..judge.verdict import WORST_FIRST
 from ..results import Results, TestResult
 from ..results.files import slug
 from ..run import Origin, Timer
-from ..trace.difference import KernelChange, align
+from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
 from .findings import baseline_commits, findings, next_step, verdicts
 from .opportunities import limit_shares, opportunities
@@ -159,10 +160,14 @@ class _Launch(NamedTuple):
 
     before: KernelRecord | None
     after: KernelRecord | None
-    delta_us: float
     mark: str  # how the two differ; empty if they do not
     limit: str  # how near it came to what this GPU's reference kernels reached
     origin: Origin | None  # of the kernel of this run, else of the baseline's
+
+    @property
+    def delta_us(self) -> float:
+        before, after = (each.device_time_us if each else 0.0 for each in (self.before, self.after))
+        return after - before
 
 
 @dataclass(frozen=True)
@@ -194,11 +199,11 @@ class _Workload(Row):
         before, after = iter(old), iter(run.origins)
         limits = iter(limit_shares(run, self.result.dtype))
         found: list[_Launch] = []
-        for change in align(stored, run.kernels):
-            origin, limit = next(before, None) if change.before is not None else None, ""
-            if change.after is not None:
-                origin, limit = next(after, None), limit_text(change.after.identity, next(limits))
-            found.append(_Launch(change.before, change.after, change.delta_us, _mark(change), limit, origin))
+        for old_kernel, kernel in align(stored, run.kernels):
+            origin, limit = next(before, None) if old_kernel is not None else None, ""
+            if kernel is not None:
+                origin, limit = next(after, None), limit_text(kernel.identity, next(limits))
+            found.append(_Launch(old_kernel, kernel, _mark(old_kernel, kernel), limit, origin))
         return found
 
 
@@ -213,9 +218,7 @@ def _workloads(shown: Sequence[Results]) -> list[_Workload]:
     return sorted(found, key=lambda each: places[each.result.status])
 
 
-def _mark(change: KernelChange[KernelRecord]) -> str:
-    if change.before is None:
-        return "new"
-    if change.after is None:
-        return "gone"
-    return "other configuration" if configuration_change(change.before.identity, change.after.identity) else ""
+def _mark(before: KernelRecord | None, after: KernelRecord | None) -> str:
+    if before is None or after is None:
+        return "new" if before is None else "gone"
+    return "other configuration" if configuration_change(before.identity, after.identity) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from ..judge import Status
+from ..judge.verdict import Status
 from ..results import Results
 from .baselines import fenced
 from .findings import Finding, baseline_commits, findings, next_step, verdicts

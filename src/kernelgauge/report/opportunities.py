@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import printable
+from ..judge.baseline import Likeness
 from ..results import Results, WorkloadResult
 from ..run import Run, Timer
 from ..trace.work import DeviceLimits, LimitShare, share_of_limit
@@ -55,7 +56,7 @@ def _of_the_autotuner(workload: WorkloadResult) -> Iterator[Opportunity]:
         return
     entry, likeness = baseline.entry_like(run.kernels)
     saves_us = entry.device_time_us - min(each.device_time_us for each in baseline.entries)
-    if likeness.same_configuration and saves_us > 0:
+    if likeness >= Likeness.SAME_CONFIGURATION and saves_us > 0:
         text = f"Inductor's autotuner chose the slower of {len(baseline.entries)} launch configurations"
         command = 'torch.compile(..., options={"inplace_buffers": False})   (lets the autotuner time the kernel alone)'
         yield Opportunity(workload.id, text, command, saves_us, entry.device_time_us)

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from rich.text import Text
 
 from ..errors import printable
-from ..judge import Status, compare
+from ..judge.baseline import compare
+from ..judge.verdict import Status
 from ..results import Results
 from ..run import Timer
 from .findings import verdicts
@@ -72,7 +73,7 @@ def _table(rows: Sequence[Row], recorded: Collection[str], *, device: str, width
 def _remarks(results: Results) -> Iterator[str]:
     """Yield what the table has no room for: verdicts that fail no test, and facts about the machine."""
     yield from (verdict.brief() for verdict in verdicts(results, failing=False))
-    passing = [verdict for verdict in results.verdicts if verdict.status.passes]
+    passing = [verdict for verdict in results.verdicts if verdict.status is Status.PASS]
     choices = [verdict.only("tuning") for verdict in passing if verdict.subject in Timer.DEVICE.labels]
     yield from (str(verdict) for verdict in choices if verdict.reasons)
     hosts = (*Timer.HOST.labels, *Timer.END_TO_END.labels)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from ..judge import Status, worst
+from ..judge.verdict import Status, worst
 from ..results.history import Night
 from .html import render_page
 from .page import Column, Grid, Section, text

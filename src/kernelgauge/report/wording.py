@@ -10,9 +10,9 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..errors import printable
-from ..judge import WORST_FIRST, Status, Verdict, observe, worst
+from ..judge.verdict import WORST_FIRST, Status, Verdict, worst
 from ..results import Results, WorkloadResult
-from ..run import Fingerprint, Run, Sample, Timer
+from ..run import Fingerprint, Run, Sample, Timer, observe
 
 __all__ = [
     "Row",

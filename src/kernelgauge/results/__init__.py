@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from ..errors import ResultsError, StorageError, printable
-from ..judge import Baseline, Limits, Status, Verdict, worst
+from ..judge.baseline import Baseline
+from ..judge.timing import Limits
+from ..judge.verdict import Status, Verdict, worst
 from ..run import Fingerprint, Run, Timer
 from .files import write_atomically
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import KernelgaugeError, ResultsError, StorageError, printable, printable_url
-from ..judge import Status, Verdict, observe
 from ..judge.baseline import SOFTWARE_FIELDS
-from ..run import Fingerprint, Timer, is_duration
+from ..judge.verdict import Status, Verdict
+from ..run import Fingerprint, Timer, is_duration, observe
 from . import Results, WorkloadResult, started
 from .files import write_atomically
 
@@ -175,7 +175,7 @@ def _rounded(value: float | None) -> float | None:
 
 def _headline(verdict: Verdict | None) -> str:
     """Return the headline and the cause of a verdict that does not pass."""
-    if verdict is None or verdict.status.passes:
+    if verdict is None or verdict.status is Status.PASS:
         return ""
     cause = next((reason.text for reason in verdict.reasons if reason.label in ("cause", "why")), "")
     return _clipped(f"{verdict.headline}; {cause}" if cause else verdict.headline)

@@ -11,7 +11,8 @@ from typing import TypeVar
 import msgspec
 
 from ..errors import ResultsError
-from ..judge import WORST_FIRST, compare
+from ..judge.baseline import compare
+from ..judge.verdict import WORST_FIRST
 from . import Results, WorkloadResult, started
 from .files import is_file_name, write_atomically
 

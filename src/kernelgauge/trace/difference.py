@@ -37,57 +37,15 @@ class _Timed(Protocol):
 Kernel = TypeVar("Kernel", bound=_Timed)
 
 
-@dataclass(frozen=True)
-class KernelChange(Generic[Kernel]):
-    """One launch before and after. None: it is not there on that side."""
-
-    before: Kernel | None
-    after: Kernel | None
-
-    @property
-    def delta_us(self) -> float:
-        return (self.after.device_time_us if self.after else 0.0) - (self.before.device_time_us if self.before else 0.0)
-
-    @property
-    def same_identity(self) -> bool:
-        return bool(self.before and self.after and self.before.identity == self.after.identity)
-
-
-@dataclass(frozen=True)
-class Stretch(Generic[Kernel]):
-    """A stretch of both sequences: the same names on both sides, or names of one side that the other lacks."""
-
-    before: Sequence[Kernel]
-    after: Sequence[Kernel]
-    same_names: bool
-
-
-def align(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[KernelChange[Kernel]]:
-    """Pair two launch sequences by name, in order; what has no partner stands alone. Deltas sum to the total's."""
-    changes: list[KernelChange[Kernel]] = []
-    for block in stretches(before, after):
-        if block.same_names:
-            changes += map(KernelChange, block.before, block.after)
-        else:
-            changes += [KernelChange(kernel, None) for kernel in block.before]
-            changes += [KernelChange(None, kernel) for kernel in block.after]
-    return changes
-
-
-def stretches(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[Stretch[Kernel]]:
-    """Yield the two sequences, cut where they begin and cease to be alike, in order."""
-    old, new = ([kernel.identity.unnumbered for kernel in side] for side in (before, after))
+def _pairs(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield the places of the same names, in order: what the two begin with, what they have in common, what they end with."""
     head = _common(old, new)
     tail = _common(old[head:][::-1], new[head:][::-1])
     ends = (len(old) - tail, len(new) - tail)
-    pairs = [
-        (head + place, head + other, 1) for place, other in _longest_common(old[head : ends[0]], new[head : ends[1]])
-    ]
-    at = until = 0
-    for first, other, length in ((0, 0, head), *pairs, (*ends, tail)):
-        yield Stretch(before[at:first], after[until:other], same_names=False)
-        at, until = first + length, other + length
-        yield Stretch(before[first:at], after[other:until], same_names=True)
+    yield from zip(range(head), range(head), strict=True)
+    for place, other in _longest_common(old[head : ends[0]], new[head : ends[1]]):
+        yield head + place, head + other
+    yield from zip(range(ends[0], len(old)), range(ends[1], len(new)), strict=True)
 
 
 def _common(old: Sequence[str], new: Sequence[str]) -> int:
@@ -120,14 +78,6 @@ def _longest_common(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[in
             other += 1
 
 
-def _grouped(kernels: Iterable[Kernel], key: Callable[[Kernel], object]) -> dict[object, deque[Kernel]]:
-    """Return the launches that have something in common, in order."""
-    found: dict[object, deque[Kernel]] = {}
-    for kernel in kernels:
-        found.setdefault(key(kernel), deque()).append(kernel)
-    return found
-
-
 # --- what happened to the launches, and on the host ------------------------------------------------------------------
 
 
@@ -155,12 +105,12 @@ class What(str, Enum):
 
 
 @dataclass(frozen=True)
-class Difference:
+class LaunchDifference(Generic[Kernel]):
     """Launches, those that took their place, and what happened to them."""
 
     what: What
-    before: tuple[LaneKernel, ...]
-    after: tuple[LaneKernel, ...]
+    before: tuple[Kernel, ...]
+    after: tuple[Kernel, ...]
     details: str = ""  # what differs between the two of one name, or of one job
 
     @property
@@ -179,6 +129,40 @@ class Difference:
     @property
     def delta_us(self) -> float:
         return self.after_us - self.before_us
+
+
+Difference = LaunchDifference[LaneKernel]
+
+
+def launch_differences(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[LaunchDifference[Kernel]]:
+    """Return each pair of launches of one name with what differs, and all launches between two pairs as REPLACED."""
+    found: list[LaunchDifference[Kernel]] = []
+    old, new = ([kernel.identity.unnumbered for kernel in side] for side in (before, after))
+    at = until = 0
+    for place, other in (*_pairs(old, new), (len(old), len(new))):
+        if at < place or until < other:
+            found.append(LaunchDifference(What.REPLACED, tuple(before[at:place]), tuple(after[until:other])))
+        found += map(_same_name, before[place : place + 1], after[other : other + 1])
+        at, until = place + 1, other + 1
+    return found
+
+
+def align(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[tuple[Kernel | None, Kernel | None]]:
+    """Pair two launch sequences by name, in order; what has no partner stands beside None."""
+    pairs: list[tuple[Kernel | None, Kernel | None]] = []
+    for each in launch_differences(before, after):
+        if each.what is What.REPLACED:
+            pairs += [*((kernel, None) for kernel in each.before), *((None, kernel) for kernel in each.after)]
+        else:
+            pairs += zip(each.before, each.after, strict=True)
+    return pairs
+
+
+def join(group: Sequence[LaunchDifference[Kernel]]) -> LaunchDifference[Kernel]:
+    """Return one difference of the launches of several, of the first one's kind."""
+    old = tuple(kernel for each in group for kernel in each.before)
+    new = tuple(kernel for each in group for kernel in each.after)
+    return LaunchDifference(group[0].what, old, new, group[0].details)
 
 
 @dataclass(frozen=True)
@@ -226,16 +210,16 @@ def host_difference(before: HostLane, after: HostLane) -> HostDifference:
 
 def differences(before: Sequence[LaneKernel], after: Sequence[LaneKernel]) -> tuple[Difference, ...]:
     """Return what became of each launch: every launch of both sides is in exactly one difference."""
-    cut = list(stretches(before, after))
-    moved = _moved([block for block in cut if not block.same_names])
+    cut = launch_differences(before, after)
+    moved = _moved([each for each in cut if each.what is What.REPLACED])
     elsewhere = {id(kernel) for difference in moved for kernel in (*difference.before, *difference.after)}
     found: list[Difference] = []
-    for block in cut:
-        if block.same_names:
-            found += map(_same_name, block.before, block.after)
-        else:
-            sides = (block.before, block.after)
+    for each in cut:
+        if each.what is What.REPLACED:
+            sides = (each.before, each.after)
             found += _other_names(*([kernel for kernel in side if id(kernel) not in elsewhere] for side in sides))
+        else:
+            found.append(each)
     return tuple(_joined((*_folded(found), *moved)))
 
 
@@ -246,13 +230,19 @@ def _joined(found: Iterable[Difference]) -> Iterator[Difference]:
         names = tuple(tuple(kernel.identity.unnumbered for kernel in side) for side in (each.before, each.after))
         what_differs = (each.details, *(configuration_text(kernel.identity) for kernel in each.after[:1]))
         groups.setdefault((*names, each.what, *(() if each.what is What.SAME else what_differs)), []).append(each)
-    for group in groups.values():
-        old = tuple(kernel for each in group for kernel in each.before)
-        new = tuple(kernel for each in group for kernel in each.after)
-        if group[0].what is What.SAME:
-            yield from _timed(old, new)
+    for each in map(join, groups.values()):
+        if each.what is What.SAME:
+            yield from _timed(each.before, each.after)
         else:
-            yield Difference(group[0].what, old, new, group[0].details)
+            yield each
+
+
+def _grouped(kernels: Iterable[LaneKernel], key: Callable[[LaneKernel], object]) -> dict[object, deque[LaneKernel]]:
+    """Return the launches that have something in common, in order."""
+    found: dict[object, deque[LaneKernel]] = {}
+    for kernel in kernels:
+        found.setdefault(key(kernel), deque()).append(kernel)
+    return found
 
 
 def _timed(old: tuple[LaneKernel, ...], new: tuple[LaneKernel, ...]) -> Iterator[Difference]:
@@ -282,14 +272,14 @@ def _timing(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> What:
     if abs(change) <= max(_SEEN_US * len(old), (_SEEN_OF_ONE_STEP if is_single else _SEEN) * fmean(befores)):
         return What.SAME
     if is_single and len(old) > 1:
-        deltas = [KernelChange(*pair).delta_us for pair in zip(old, new, strict=True)]
+        deltas = [after.device_time_us - before.device_time_us for before, after in zip(old, new, strict=True)]
         is_seen = abs(change) > _SEEN_ERRORS * stdev(deltas) * len(deltas) ** 0.5
     else:
         is_seen = min(afters) > max(befores) or max(afters) < min(befores)
     return What.SAME if not is_seen else What.SLOWER if change > 0 else What.FASTER
 
 
-def _same_name(old: LaneKernel, new: LaneKernel) -> Difference:
+def _same_name(old: Kernel, new: Kernel) -> LaunchDifference[Kernel]:
     # Without what one of them lacks: a kernel in a CUDA graph, say, has no op to tell how it was tuned.
     names = ("grid", "block", "kernel_kwargs", "num_warps", "num_stages", "source_hash")
     unknown = {name: None for name in names if None in (getattr(old.identity, name), getattr(new.identity, name))}
@@ -297,10 +287,10 @@ def _same_name(old: LaneKernel, new: LaneKernel) -> Difference:
     details = configuration_change(before, after)
     is_other_source = before.source_hash != after.source_hash
     what = What.SOURCE if is_other_source else What.CONFIGURATION if details else What.SAME
-    return Difference(what, (old,), (new,), details)
+    return LaunchDifference(what, (old,), (new,), details)
 
 
-def _moved(cut: Sequence[Stretch[LaneKernel]]) -> list[Difference]:
+def _moved(cut: Sequence[Difference]) -> list[Difference]:
     """Pair what is missing in one place and additional in another: it ran in another order."""
     additional = _grouped((kernel for block in cut for kernel in block.after), lambda one: one.identity.unnumbered)
     pairs = [
@@ -355,14 +345,13 @@ def _do_the_work_of(few: Sequence[LaneKernel], many: Sequence[LaneKernel]) -> bo
 def _folded(found: Sequence[Difference]) -> list[Difference]:
     """Join an addition that vanished with the product beside it that got an addend: it is the epilogue now."""
     result: list[Difference | None] = list(found)
-    for index, difference in enumerate(found):
-        if difference.what is not What.VANISHED or "add" not in difference.before[0].identity.decoded.ops:
+    for index, vanished in enumerate(found):
+        if vanished.what is not What.VANISHED or "add" not in vanished.before[0].identity.decoded.ops:
             continue
         for near in (index - 1, index + 1):
-            if 0 <= near < len(found) and _gained_an_addend(found[near]):
-                gemm = found[near]
-                result[near] = Difference(What.FOLDED, gemm.before + difference.before, gemm.after, gemm.details)
-                result[index] = None
+            gemm = result[near] if 0 <= near < len(found) else None
+            if gemm is not None and _gained_an_addend(gemm):
+                result[near], result[index] = replace(join([gemm, vanished]), what=What.FOLDED), None
                 break
     return [difference for difference in result if difference is not None]
 
