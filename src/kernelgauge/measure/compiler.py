@@ -25,18 +25,6 @@ import torch._dynamo.utils
 from ..errors import KernelgaugeError, shown_path
 from ..run import CompileEvent, SourceLine
 
-__all__ = [
-    "CompileCounts",
-    "Owner",
-    "Stack",
-    "compile_counts",
-    "owner_of",
-    "reset_compiler",
-    "source_line",
-    "stacks_at",
-    "torch_set_up",
-]
-
 _BASIC_PROVENANCE = 2  # level: the lines of each kernel, without what costs time to compile (torch/_inductor/config.py)
 _MOST_COMPILATIONS = 100_000  # whose metrics are kept: 64 are fewer than one workload may have
 _BETWEEN_STACKS = "\n\n"

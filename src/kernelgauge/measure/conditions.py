@@ -11,8 +11,6 @@ import msgspec
 
 from ..run import Conditions
 
-__all__ = ["CAUSES", "Reading", "conditions_of", "disturbances", "highest_clock_mhz"]
-
 _IDLE, _POWER_CAP = "idle", "power cap"
 
 

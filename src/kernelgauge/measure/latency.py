@@ -17,8 +17,6 @@ from .device import Device
 from .instance import Instance, build, collector_paused, grad_mode, reporting, warm_up
 from .profile import listed, profile_session, without
 
-__all__ = ["Rounds"]
-
 _WARM_UP_SECONDS = 0.02
 _OWN_CACHE = "run it again, with a compile cache that no other process fills at the same time (TORCHINDUCTOR_CACHE_DIR)"
 

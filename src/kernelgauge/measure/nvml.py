@@ -15,8 +15,6 @@ from typing import Any, final
 
 from .conditions import CAUSES, Reading
 
-__all__ = ["VISIBLE", "Monitor", "digest", "digest_of", "visible_gpus"]
-
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Of nvml.h, and part of its binary interface, as the counters are.
 _SM_CLOCK, _GPU_SENSOR = 1, 0

@@ -36,8 +36,6 @@ from .device import Device, Execution
 from .instance import Instance
 from .profile import ProfilerSession
 
-__all__ = ["Modules", "Origins", "origins_of"]
-
 _RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
 _STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _MOST_LINES = 8  # of a fusion: more are not read

@@ -18,8 +18,6 @@ from ..trace.kernel import configuration_text
 from .device import Device, Execution
 from .instance import Instance
 
-__all__ = ["ProfilerSession", "listed", "profile_session", "told_apart", "without"]
-
 _WAIT = 1
 _LOOKUP = "TorchDynamo Cache Lookup"  # the op of a call of compiled code
 # A session whose records do not pair is measured again. A profiler that loses records three times running does not

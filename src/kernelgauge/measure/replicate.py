@@ -14,8 +14,6 @@ from .instance import Instance, build, host_calls, reporting, warm_up
 from .profile import ProfilerSession, listed, profile_session, told_apart, without
 from .settings import Settings
 
-__all__ = ["Pace", "Replicate", "held_session", "replicate"]
-
 # Dispatch under the profiler varies with the host's speed; a hold that is too short is found out and doubled.
 _HOLD_FACTOR = 1.5
 _HOLD_LEAST_US = 50.0

@@ -27,8 +27,6 @@ from .replicate import Replicate, replicate
 from .settings import Settings
 from .subject import DeviceLost, Subject, prepare, prepare_together, told
 
-__all__ = ["Measured", "MeasuredGroup", "Result", "measure_groups"]
-
 Progress = Callable[[str], None]
 
 _CONTROL_ITERATIONS = 12  # enough for 0.1 %: a control has one kernel, and its replicates are as many as the passes

@@ -20,8 +20,6 @@ from .profile import ProfilerSession, profile_session
 from .replicate import Pace, Replicate
 from .settings import Settings
 
-__all__ = ["DeviceLost", "Subject", "prepare", "prepare_together", "told"]
-
 
 @dataclass(eq=False)
 class Subject:
