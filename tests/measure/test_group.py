@@ -11,8 +11,9 @@ import pytest
 from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError
 from kernelgauge.measure.device import CpuDevice
-from kernelgauge.measure.runner import Measured, MeasuredGroup, measure_groups
+from kernelgauge.measure.runner import MeasuredGroup, measure_groups
 from kernelgauge.measure.settings import Settings
+from kernelgauge.measure.subject import Measured
 from tests.measure.conftest import QUICK, Alive, FakeGpu, raising, times, tiny
 
 SETTINGS = replace(Settings.of(3), most_replicates=6, budget_seconds=1.5, warm_up_seconds=0)

@@ -14,8 +14,8 @@ from kernelgauge.errors import MeasurementError, WorkloadError, WorkloadUnavaila
 from kernelgauge.measure import device
 from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device import CpuDevice, CudaDevice, control_pair, roof
-from kernelgauge.measure.runner import Measured
 from kernelgauge.measure.settings import Settings
+from kernelgauge.measure.subject import Measured
 from kernelgauge.run import ControlTime, Timer
 from tests.measure.conftest import WILD, Alive, FakeGpu, measured, raising, results_of, times, tiny
 
