@@ -34,7 +34,9 @@ _BETWEEN = re.compile(r"\s*(#(?! \[Prov)|stream|\w+numel = )")  # what Inductor 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
 _dynamo: Any = torch._dynamo.utils  # where it keeps what it compiled
 _compile_id = torch._guards.CompileContext.current_compile_id
-Stack = tuple[tuple[str, int, str, str], ...]  # file, line, function and code of each frame, outermost first
+_Kind = Literal["graph break", "recompile"]
+Frame = tuple[str, int, str, str]  # file, line, function and code
+Stack = tuple[Frame, ...]  # outermost first
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,15 @@ class CompileCounts:
     events: tuple[CompileEvent, ...] = ()
     traced: int = 0  # graphs that Inductor was given, or found in its cache
 
-    def events_since(self, before: CompileCounts) -> tuple[CompileEvent, ...]:
-        """Return the events that `before` does not have."""
-        return tuple(event for event in self.events if event not in before.events)
+    def since(self, before: CompileCounts) -> CompileCounts:
+        """Return what came after `before`."""
+        events = tuple(event for event in self.events if event not in before.events)
+        return CompileCounts(self.graphs - before.graphs, self.graph_breaks - before.graph_breaks, events)
 
-    def recompiles_since(self, before: CompileCounts) -> int:
-        """Return how often code was compiled again; beyond Dynamo's limit it runs eagerly, and no graph comes of it."""
-        events = sum(event.kind == "recompile" for event in self.events_since(before))
-        return max(self.graphs - before.graphs, events)
+    @property
+    def recompiles(self) -> int:
+        """How often code that had been called was compiled; beyond Dynamo's limit it runs eagerly, and no graph comes of it."""
+        return max(self.graphs, sum(event.kind == "recompile" for event in self.events))
 
 
 def reset_compiler() -> None:
@@ -68,10 +71,8 @@ def reset_compiler() -> None:
 def compile_counts() -> CompileCounts:
     """Read Dynamo's counters (torch/_dynamo/utils.py)."""
     events: dict[object, CompileEvent] = {}
-    for kind, reason, file, number in _events():
-        line = source_line(file, number or 0) if file else None
-        event = CompileEvent(kind, reason, line.file, line.line, line.code) if line else CompileEvent(kind, reason)
-        events.setdefault((kind, event.file or reason, event.line), event)
+    for event in _events():
+        events.setdefault((event.kind, event.file or event.reason, event.line), event)
     # The counter lacks branches that depend on data. Their places are known; one may have been met several times.
     places = sum(event.kind == "graph break" for event in events.values())
     breaks = max(sum(_dynamo.counters["graph_break"].values()), places)
@@ -79,12 +80,12 @@ def compile_counts() -> CompileCounts:
     return CompileCounts(graphs, breaks, tuple(events.values()), len(_traced))
 
 
-def _events() -> Iterator[tuple[Literal["graph break", "recompile"], str, str | None, int | None]]:
-    """Yield kind, reason, file and line of the graph breaks and recompiles since the last `reset_compiler`."""
+def _events() -> Iterator[CompileEvent]:
+    """Yield the graph breaks and recompiles since the last `reset_compiler`."""
     for each in getattr(_dynamo, "graph_break_reasons", ()):
         frames = [frame for frame in each.user_stack if not _is_in_torch(frame.filename)]
-        place = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
-        yield "graph break", _kind_of_break(each.reason), *place
+        place = (frames[-1].filename, frames[-1].lineno) if frames else ()
+        yield _event("graph break", _kind_of_break(each.reason), *place)
     # After a break in a loop, say, or a suppressed error, Dynamo leaves a whole function alone: the innermost is last.
     for each in reversed(_dynamo.get_compilation_metrics()):
         if each.fail_type is not None and each.co_filename is not None and not _is_in_torch(each.co_filename):
@@ -92,18 +93,24 @@ def _events() -> Iterator[tuple[Literal["graph break", "recompile"], str, str | 
             failed = each.fail_user_frame_filename
             is_users = failed and not _is_in_torch(failed)
             place = (failed, each.fail_user_frame_lineno) if is_users else (each.co_filename, each.co_firstlineno)
-            yield "graph break", reason, *place
+            yield _event("graph break", reason, *place)
     for code, failures in getattr(_dynamo, "guard_failures", {}).items():
         for text in map(str, failures):
             guard = text.partition("  ")[0].partition(": ")[2] or text.partition("\n")[0]
             reason = guard if "mismatch" in guard else f"{guard} no longer holds"
             named = _frames(text)  # else the function that was compiled again
-            yield "recompile", reason, *(named[-1][:2] if named else (code.co_filename, code.co_firstlineno))
+            yield _event("recompile", reason, *(named[-1][:2] if named else (code.co_filename, code.co_firstlineno)))
+
+
+def _event(kind: _Kind, reason: str, file: str = "", number: int | None = None) -> CompileEvent:
+    if not file:
+        return CompileEvent(kind, reason)
+    line = source_line(file, number or 0)
+    return CompileEvent(kind, reason, line.file, line.line, line.code)
 
 
 def _kind_of_break(text: str) -> str:
-    """Return the first line of a reason, which names the kind of break."""
-    first = text.strip().partition("\n")[0]
+    first = text.strip().partition("\n")[0]  # it names the kind
     return "a branch that depends on data" if first.startswith("generic_jump") else first
 
 
@@ -115,9 +122,8 @@ def source_line(file: str, number: int) -> SourceLine:
 
 # -- what each generated kernel was made of ---------------------------------------------------------------------------
 
-_traced: dict[
-    object, set[Stack]
-] = {}  # the stacks of each graph as this process traced it, by the id of its compilation
+# The stacks of each graph as this process traced it, by the id of its compilation.
+_traced: dict[object, set[Stack]] = {}
 # By the file that Inductor generated: each graph that runs it, as how many were traced then and the stacks of each kernel,
 # by the handle that stands above its call.
 _generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
@@ -206,23 +212,24 @@ def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     function with the same ops. Unless this process has traced all of them, each is looked up by its functions and its code,
     and must be found exactly once.
     """
-    made_of = json.loads(getattr(self, "inductor_provenance_stack_traces_str", None) or "{}")
-    stacks = {handle: [_frames(one) for text in each for one in _apart(text)] for handle, each in made_of.items()}
     traced = _traced.get(_compile_id(), set())
-    first = 0 if traced.issuperset(chain.from_iterable(stacks.values())) else 2
-
-    def key(stack: Stack) -> object:
-        return tuple(frame[first:] for frame in stack)
-
-    alike: dict[object, list[Stack]] = {}
-    for stack in traced:
-        alike.setdefault(key(stack), []).append(stack)
-    found = {handle: [alike.get(key(stack), []) for stack in each] for handle, each in stacks.items()}
-    kernels = {handle: tuple(one[0] for one in each if len(one) == 1) for handle, each in found.items()}
+    made_of = json.loads(getattr(self, "inductor_provenance_stack_traces_str", None) or "{}")
+    kernels = {handle: tuple(_frames(one) for text in each for one in _apart(text)) for handle, each in made_of.items()}
+    if not traced.issuperset(chain.from_iterable(kernels.values())):
+        kernels = {
+            handle: tuple(now for stack in stacks for now in _as_traced(stack, traced))
+            for handle, stacks in kernels.items()
+        }
     code = getattr(getattr(self, "current_callable", None), "__code__", None)
     if code is not None:
         _generated.setdefault(code.co_filename, []).append((len(_traced), kernels))
     return original(self, *args, **kwargs)
+
+
+def _as_traced(stack: Stack, traced: Iterable[Stack]) -> list[Stack]:
+    """Return the stack of the same functions and code that was traced; none if there are several."""
+    alike = [each for each in traced if [frame[2:] for frame in each] == [frame[2:] for frame in stack]]
+    return alike if len(alike) == 1 else []
 
 
 def _frames(text: str) -> Stack:

@@ -166,9 +166,9 @@ class Subject:
             self._end(told(error, self.device))
             return ()
         finally:  # other kernels than were profiled may come of a recompile
-            after = compile_counts()
-            self.recompiles += after.recompiles_since(before)
-            self.compile_events += self.modules.located(after.events_since(before))
+            compiled = compile_counts().since(before)
+            self.recompiles += compiled.recompiles
+            self.compile_events += self.modules.located(compiled.events)
         if not measured.disturbed_by or self.is_control:
             self.replicates.append(measured)
             return measured.readings
@@ -367,7 +367,7 @@ def prepare(
         prepared = compile_counts()
         peak = device.peak_allocated_bytes(instance.call)
         modules = Modules(instance.module, before.traced)
-        breaks, events = after.graph_breaks - before.graph_breaks, modules.located(prepared.events_since(before))
+        breaks, events = after.since(before).graph_breaks, modules.located(prepared.since(before).events)
         if workload.compile is not None and not events and not session.runs_compiled_code:
             breaks, events = breaks + 1, (*events, _NOTHING_COMPILED)
         return Subject(
@@ -377,7 +377,7 @@ def prepare(
             structure=session,
             pace=Pace.of(call_us, session),
             graph_breaks=breaks,
-            recompiles=prepared.recompiles_since(after),
+            recompiles=prepared.since(after).recompiles,
             compile_events=events,
             peak=peak,
             modules=modules,
