@@ -26,7 +26,7 @@ from kernelgauge.measure.conditions import conditions_of
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.settings import Settings
-from kernelgauge.measure.subject import Replicate, Subject, prepare
+from kernelgauge.measure.subject import Replicate, Subject
 from workloads import WORKLOADS
 
 _HEAVY = "mlp-eager-bf16-1x2048x4096x14336"
@@ -50,7 +50,7 @@ _WAYS = (Calls(0, 0), Calls(12, 30), Calls(12, 3), Calls(4, 6))
 
 
 def ready(workload: Workload, device: Device) -> Subject:
-    return prepare(workload, build(workload, device), device, Settings())
+    return Subject(workload, build(workload, device), device, Settings())
 
 
 def measured(subject: Subject, index: int, calls: Calls) -> Replicate:

@@ -22,7 +22,7 @@ from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.settings import Settings
-from kernelgauge.measure.subject import prepare
+from kernelgauge.measure.subject import Subject
 from workloads import WORKLOADS
 
 _MODULES = ("linear", "matmul_add", "mlp", "rms_norm", "rope", "block", "attention")
@@ -57,7 +57,7 @@ def main() -> None:
     ]
     times: dict[tuple[str, str], list[float]] = {}
     with torch_set_up(deterministic=False):
-        subjects = [prepare(each, build(each, device), device, Settings()) for each in chosen]
+        subjects = [Subject(each, build(each, device), device, Settings()) for each in chosen]
         started, rounds = time.monotonic(), 0
         while rounds < _FEWEST or time.monotonic() - started < seconds:
             for way, on in ways.items():

@@ -170,7 +170,7 @@ def test_another_choice_that_is_in_the_compile_cache_by_then_is_noticed(
     from kernelgauge.measure.instance import build
     from kernelgauge.measure.latency import Rounds
     from kernelgauge.measure.settings import Settings
-    from kernelgauge.measure.subject import prepare
+    from kernelgauge.measure.subject import Subject
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))  # else it becomes a folder of the first
@@ -183,7 +183,7 @@ def test_another_choice_that_is_in_the_compile_cache_by_then_is_noticed(
         compile={},
     )
     with torch_set_up():  # as the pass and the rounds do: it is part of the compile cache's key
-        profiled = prepare(workload, build(workload, device), device, Settings()).structure.kernels
+        profiled = Subject(workload, build(workload, device), device, Settings()).structure.kernels
 
     def look() -> None:
         rounds = Rounds(workload, device, replicates=1, iterations=4, profiled=profiled)

@@ -26,7 +26,7 @@ from kernelgauge.measure.compiler import _generated, compile_counts, owner_of, s
 from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.origins import Modules, _Places
-from kernelgauge.measure.subject import prepare
+from kernelgauge.measure.subject import Subject
 from kernelgauge.run import Origin, Run, SourceLine, common_path
 from tests.measure.conftest import QUICK, measured, tiny
 
@@ -363,7 +363,7 @@ def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: CpuDevice) -
     with torch_set_up():
         for name in ("one", "two"):
             workload = tiny(build=Calls, inputs=inputs, module=name)
-            subject = prepare(workload, build(workload, cpu), cpu, QUICK)
+            subject = Subject(workload, build(workload, cpu), cpu, QUICK)
             codes = [each.lines[0].code for each in subject.origins.kernels if each is not None]
             assert codes == ["y = activated(x)", "return y.cos()"]
             before[name] = compile_counts().graphs

@@ -14,12 +14,10 @@ import linecache
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import compress, takewhile
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,7 +32,7 @@ from ..trace import REGION, Window, parse
 from .compiler import Frame, Owner, Stack, owner_of, source_line, stacks_at
 from .device import Device, Execution
 from .instance import Instance
-from .profile import ProfilerSession
+from .profile import ProfilerSession, exported
 
 _RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
 _STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
@@ -94,12 +92,8 @@ def _profile(instance: Instance, structure: ProfilerSession, device: Device, mod
         with record_function(REGION), mode:
             instance.call()
         device.synchronize()
-    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        window = parse(path.read_bytes()).regions(REGION)[-1]
     results: Any = profiler.profiler
-    return results.kineto_results, window
+    return results.kineto_results, parse(exported(profiler)).regions(REGION)[-1]
 
 
 def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int | None] | None:

@@ -135,29 +135,36 @@ def _record(
     device: Device, call: Callable[[int], None], calls: int, iterations: int, *, is_structure: bool
 ) -> tuple[bytes, str]:
     """Make the calls, the last `iterations` of them recorded. Return the trace, and the profiler's table if wanted."""
-    tables: list[str] = []
+    exports: list[tuple[bytes, str]] = []
+
+    def export(profiler: profile) -> None:
+        trace_json, table = exported(profiler), ""
+        if is_structure:
+            averages = profiler.key_averages()
+            table = averages.table(sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100)
+        exports.append((trace_json, table))
+
+    profiler = profile(
+        activities=device.activities,
+        schedule=schedule(wait=_WAIT, warmup=calls - iterations - _WAIT, active=iterations, repeat=1),
+        on_trace_ready=export,
+        record_shapes=is_structure,
+    )
+    with warnings.catch_warnings(), profiler:
+        # Each cycle is exported as it ends, so nothing is lost when the next one clears it.
+        warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
+        for index in range(calls):
+            call(index)
+            profiler.step()
+    return exports[0]
+
+
+def exported(profiler: profile) -> bytes:
+    """Return a trace as the profiler writes it."""
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
         path = Path(folder) / "trace.json"
-
-        def export(profiler: profile) -> None:
-            profiler.export_chrome_trace(str(path))
-            if is_structure:
-                averages = profiler.key_averages()
-                tables.append(averages.table(sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100))
-
-        profiler = profile(
-            activities=device.activities,
-            schedule=schedule(wait=_WAIT, warmup=calls - iterations - _WAIT, active=iterations, repeat=1),
-            on_trace_ready=export,
-            record_shapes=is_structure,
-        )
-        with warnings.catch_warnings(), profiler:
-            # Each cycle is exported as it ends, so nothing is lost when the next one clears it.
-            warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
-            for index in range(calls):
-                call(index)
-                profiler.step()
-        return path.read_bytes(), "".join(tables)
+        profiler.export_chrome_trace(str(path))
+        return path.read_bytes()
 
 
 def _problems(session: ProfilerSession, iterations: int) -> list[str]:

@@ -22,7 +22,7 @@ from .conditions import highest_clock_mhz
 from .device import Device
 from .instance import Instance, build
 from .settings import Settings
-from .subject import DeviceLost, Measured, Subject, prepare, told
+from .subject import DeviceLost, Measured, Subject, told
 
 Result = Measured | KernelgaugeError
 Progress = Callable[[str], None]
@@ -88,7 +88,7 @@ class MeasuredGroup:
             try:
                 for workload in self.device.controls:
                     instance = build(workload, self.device)
-                    self._controls.append(prepare(workload, instance, self.device, self.settings, is_control=True))
+                    self._controls.append(Subject(workload, instance, self.device, self.settings, is_control=True))
             except KernelgaugeError as error:
                 ending = told(error, self.device)
                 for subject in self.subjects:
@@ -133,7 +133,7 @@ class MeasuredGroup:
                 if root is not None:
                     roots.add(root)  # before it runs: one that fails may have compiled as well
                 self.progress(f"{workload.id}: {'profiling' if root is None else 'compiling and profiling'}")
-                self.subjects.append(prepare(workload, instance, self.device, self.settings))
+                self.subjects.append(Subject(workload, instance, self.device, self.settings))
             except KernelgaugeError as error:
                 failed[workload.id] = told(error, self.device)
         return deferred

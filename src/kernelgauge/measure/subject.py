@@ -6,7 +6,7 @@ import math
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
 
@@ -31,8 +31,8 @@ from .conditions import Reading, conditions_of, disturbances, highest_clock_mhz
 from .device import Device, roof
 from .instance import Instance, build, call_duration_us, first_call, host_calls, reporting, warm_up
 from .nvml import digest
-from .origins import Modules, Origins, origins_of
-from .profile import Pace, ProfilerSession, listed, profile_session, without
+from .origins import Modules, origins_of
+from .profile import Pace, listed, profile_session, without
 from .settings import Settings
 
 _NOTHING_COMPILED = CompileEvent("graph break", "torch.compile is switched off: all of it runs eagerly")
@@ -104,13 +104,11 @@ class Replicate:
         return sum(self.kernel_us)
 
 
-@dataclass(eq=False)
 class Subject:
     """One workload while it is measured, on code that is compiled once.
 
     Attributes:
         structure: the session that its kernels and counts are of.
-        is_control: whether it is a workload of our own, which the machine is measured by.
         replicates: those that count.
         spoilt: on a disturbed machine.
         wanted: how many are to count, by a confirmation; None: as many as pin it down.
@@ -118,23 +116,40 @@ class Subject:
         error: why it is measured no more.
     """
 
-    workload: Workload
-    device: Device
-    settings: Settings
-    structure: ProfilerSession
-    pace: Pace
-    graph_breaks: int
-    recompiles: int
-    compile_events: tuple[CompileEvent, ...]
-    peak: int | None
-    modules: Modules
-    origins: Origins
-    only_instance: Instance | None
-    is_control: bool = False
-    replicates: list[Replicate] = field(default_factory=list)
-    spoilt: list[Replicate] = field(default_factory=list)
-    wanted: int | None = None
-    error: KernelgaugeError | None = None
+    def __init__(
+        self, workload: Workload, instance: Instance, device: Device, settings: Settings, *, is_control: bool = False
+    ) -> None:
+        """Compile, call and profile it. `is_control`: a workload of our own, which the machine is measured by."""
+        self.workload, self.device, self.is_control = workload, device, is_control
+        self.settings = replace(settings, iterations=_CONTROL_ITERATIONS) if is_control else settings
+        self.replicates: list[Replicate] = []
+        self.spoilt: list[Replicate] = []
+        self.wanted: int | None = None
+        self.error: KernelgaugeError | None = None
+        with reporting(workload, "measuring"), instance.grad_mode():
+            before = compile_counts()
+            first_call(instance)
+            after = compile_counts()
+            warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
+            call_us = call_duration_us(device, instance)
+            self.structure = profile_session(device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True)
+            if not self.structure.kernels:
+                raise WorkloadError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
+            instance.prepare()
+            prepared = compile_counts()
+            self.peak_bytes = device.peak_allocated_bytes(instance.call)
+            self.modules = Modules(instance.module, before.traced)
+            self.recompiles = prepared.since(after).recompiles
+            self.graph_breaks = after.since(before).graph_breaks
+            self.compile_events = self.modules.located(prepared.since(before).events)
+            if workload.compile is not None and not self.compile_events and not self.structure.runs_compiled_code:
+                self.graph_breaks += 1
+                self.compile_events = (_NOTHING_COMPILED,)
+            self.pace = Pace.of(call_us, self.structure)
+            self.origins = origins_of(instance, self.modules, self.structure, device)
+            # Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call looks for its own
+            # among them, so that its dispatch would take longer with each (docs/measuring.md).
+            self.only_instance = instance if self.structure.replays_graphs else None
 
     @property
     def is_done(self) -> bool:
@@ -275,7 +290,7 @@ class Subject:
                 dispatcher_ops=len(dispatcher_ops(window)),
                 graph_breaks=self.graph_breaks,
                 recompiles=self.recompiles,
-                peak_allocated_bytes=self.peak,
+                peak_allocated_bytes=self.peak_bytes,
             ),
             samples=samples,
             incomplete=incomplete,
@@ -348,42 +363,3 @@ class Subject:
 def _choices(kernels: Sequence[KernelIdentity]) -> list[tuple[object, ...]]:
     """Of each kernel the name; of one that Inductor tunes, with what its choice shows in: another one is another kernel."""
     return [(each.name, each.grid, each.block) if each.is_inductors else (each.name,) for each in kernels]
-
-
-def prepare(
-    workload: Workload, instance: Instance, device: Device, settings: Settings, *, is_control: bool = False
-) -> Subject:
-    """Compile, call and profile a workload, before anything is timed."""
-    with reporting(workload, "measuring"), instance.grad_mode():
-        before = compile_counts()
-        first_call(instance)
-        after = compile_counts()
-        warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
-        call_us = call_duration_us(device, instance)
-        session = profile_session(device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True)
-        if not session.kernels:
-            raise WorkloadError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
-        instance.prepare()
-        prepared = compile_counts()
-        peak = device.peak_allocated_bytes(instance.call)
-        modules = Modules(instance.module, before.traced)
-        breaks, events = after.since(before).graph_breaks, modules.located(prepared.since(before).events)
-        if workload.compile is not None and not events and not session.runs_compiled_code:
-            breaks, events = breaks + 1, (*events, _NOTHING_COMPILED)
-        return Subject(
-            workload=workload,
-            device=device,
-            settings=replace(settings, iterations=_CONTROL_ITERATIONS) if is_control else settings,
-            structure=session,
-            pace=Pace.of(call_us, session),
-            graph_breaks=breaks,
-            recompiles=prepared.since(after).recompiles,
-            compile_events=events,
-            peak=peak,
-            modules=modules,
-            origins=origins_of(instance, modules, session, device),
-            # Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call looks for its own
-            # among them, so that its dispatch would take longer with each (docs/measuring.md).
-            only_instance=instance if session.replays_graphs else None,
-            is_control=is_control,
-        )
