@@ -49,7 +49,6 @@ from detection.data import (
 )
 from detection.injected import LEAST_TURNS, Injection, SpinTime, slowed
 from kernelgauge import Timer, Workload
-from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import (
     Instance,
@@ -60,6 +59,7 @@ from kernelgauge.measure.instance import (
     host_calls,
     warm_up,
 )
+from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.profile import Pace, profile_session
 from kernelgauge.measure.settings import Settings
 

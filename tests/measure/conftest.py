@@ -21,8 +21,8 @@ from kernelgauge import Timer, Workload
 from kernelgauge.measure import device, instance, latency, profile, runner, subject
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
-from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device import CpuDevice, Execution, HostSpeed
+from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.origins import Origins
 from kernelgauge.measure.runner import Result, measure_groups
 from kernelgauge.measure.settings import Settings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.measure.conditions import CAUSES, Reading, conditions_of, disturbances
+from kernelgauge.measure.nvml import CAUSES, Reading, conditions_of, disturbances
 from kernelgauge.run import Conditions
 
 IDLE, _, CAP, SLOWDOWN, BOOST, _, HEAT, _ = (1 << bit for bit in range(8))

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.measure.conditions import Reading
-from kernelgauge.measure.nvml import VISIBLE, Monitor, digest, digest_of, visible_gpus
+from kernelgauge.measure.nvml import VISIBLE, Monitor, Reading, digest, digest_of, visible_gpus
 from tests.measure.conftest import Clock
 
 UUID = "8d2c2c9a-0000-1111-2222-333344445555"

@@ -12,8 +12,8 @@ import torch
 
 from kernelgauge.errors import MeasurementError, WorkloadError, WorkloadUnavailable
 from kernelgauge.measure import device
-from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device import CpuDevice, CudaDevice, control_pair, roof
+from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.settings import Settings
 from kernelgauge.measure.subject import Measured
 from kernelgauge.run import ControlTime, Timer

@@ -12,9 +12,9 @@ from ..run import Sample, Timer, summarize
 from ..trace import KernelIdentity
 from ..workload import Workload
 from .compiler import reset_compiler, torch_set_up
-from .conditions import Reading, disturbances
 from .device import Device
 from .instance import Instance, build, collector_paused, grad_mode, reporting, warm_up
+from .nvml import Reading, disturbances
 from .profile import listed, profile_session, without
 
 _WARM_UP_SECONDS = 0.02

@@ -15,9 +15,9 @@ from torch.profiler import profile, record_function, schedule
 from ..errors import MeasurementError
 from ..trace import REGION, KernelIdentity, Trace, Window, parse
 from ..trace.kernel import configuration_text
-from .conditions import Reading
 from .device import Device, Execution
 from .instance import Instance
+from .nvml import Reading
 from .settings import Settings
 
 _WAIT = 1

@@ -27,10 +27,9 @@ from ..trace import KernelIdentity, KernelRecord, dispatcher_ops, metadata_ops_t
 from ..trace.summary import kernel_work, summarize_trace
 from ..workload import Workload
 from .compiler import compile_counts
-from .conditions import Reading, conditions_of, disturbances, highest_clock_mhz
 from .device import Device, roof
 from .instance import Instance, build, call_duration_us, first_call, host_calls, reporting, warm_up
-from .nvml import digest
+from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
 from .profile import Pace, listed, profile_session, without
 from .settings import Settings
