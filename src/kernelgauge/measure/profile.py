@@ -6,7 +6,7 @@ import math
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,23 +98,40 @@ def profile_session(
     calls = _WAIT + warmup + iterations
     looks = range(_LOOK_EVERY - 1, calls, _LOOK_EVERY) or range(calls - 1, calls)
     readings: list[Reading] = []
-
-    def call(index: int) -> None:
-        instance.prepare()
-        device.flush_cache()
-        if hold_us:
-            device.hold(hold_us)
-        else:
-            device.synchronize()
-        with record_function(REGION):
-            instance.call()
-        if hold_us and index in looks:
-            readings.append(device.monitor.read())
-        device.synchronize()
-
+    exports: list[tuple[bytes, str]] = []
     problems: list[str] = []
+
+    def export(profiler: profile) -> None:
+        trace_json, table = exported(profiler), ""
+        if is_structure:
+            averages = profiler.key_averages()
+            table = averages.table(sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100)
+        exports.append((trace_json, table))
+
     for _ in range(_ATTEMPTS):
-        trace_json, table = _record(device, call, calls, iterations, is_structure=is_structure)
+        profiler = profile(
+            activities=device.activities,
+            schedule=schedule(wait=_WAIT, warmup=warmup, active=iterations, repeat=1),
+            on_trace_ready=export,
+            record_shapes=is_structure,
+        )
+        with warnings.catch_warnings(), profiler:
+            # Each cycle is exported as it ends, so nothing is lost when the next one clears it.
+            warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
+            for index in range(calls):
+                instance.prepare()
+                device.flush_cache()
+                if hold_us:
+                    device.hold(hold_us)
+                else:
+                    device.synchronize()
+                with record_function(REGION):
+                    instance.call()
+                if hold_us and index in looks:
+                    readings.append(device.monitor.read())
+                device.synchronize()
+                profiler.step()
+        trace_json, table = exports.pop()
         trace = parse(trace_json)
         windows = tuple(trace.regions(REGION))
         executions = tuple(tuple(device.executions(window)) for window in windows)
@@ -129,34 +146,6 @@ def profile_session(
         expected="one device record for each launch, and the same launches in every iteration",
         next_command="run again in a fresh process; no other profiler (CUPTI has one subscriber) may be attached",
     )
-
-
-def _record(
-    device: Device, call: Callable[[int], None], calls: int, iterations: int, *, is_structure: bool
-) -> tuple[bytes, str]:
-    """Make the calls, the last `iterations` of them recorded. Return the trace, and the profiler's table if wanted."""
-    exports: list[tuple[bytes, str]] = []
-
-    def export(profiler: profile) -> None:
-        trace_json, table = exported(profiler), ""
-        if is_structure:
-            averages = profiler.key_averages()
-            table = averages.table(sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100)
-        exports.append((trace_json, table))
-
-    profiler = profile(
-        activities=device.activities,
-        schedule=schedule(wait=_WAIT, warmup=calls - iterations - _WAIT, active=iterations, repeat=1),
-        on_trace_ready=export,
-        record_shapes=is_structure,
-    )
-    with warnings.catch_warnings(), profiler:
-        # Each cycle is exported as it ends, so nothing is lost when the next one clears it.
-        warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
-        for index in range(calls):
-            call(index)
-            profiler.step()
-    return exports[0]
 
 
 def exported(profiler: profile) -> bytes:
