@@ -172,12 +172,10 @@ def _wrap(wrappers: ExitStack, owner: Any, name: str, function: Any) -> None:
 
 def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
     """Keep the stacks of a graph that Dynamo hands to the compiler."""
-    from torch._inductor.graph import GraphLowering  # takes seconds: not where nothing is compiled
-    from torch._inductor.output_code import CompiledFxGraph
+    from torch._inductor.output_code import CompiledFxGraph  # takes seconds: not where nothing is compiled
     from torch._inductor.pattern_matcher import ReplacementPatternEntry
 
     _wrap(wrappers, ReplacementPatternEntry, "replace_with_graph", _keep_replaced)
-    _wrap(wrappers, GraphLowering, "run", _give_to_seeds)
     _wrap(wrappers, CompiledFxGraph, "post_compile", _keep_generated)
     stacks = _traced.setdefault(_compile_id(), set())
     graphs = [one for each in graph.modules() if (one := getattr(each, "graph", None)) is not None]
@@ -189,20 +187,13 @@ def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *arg
 
 def _keep_replaced(original: Any, match: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
     """Give the nodes of a pattern's replacement the stacks of those replaced: `mm` and `add`, say, become one `addmm`."""
-    stacks, before = _joined(sorted(match.nodes)), set(graph.nodes)
+    texts = (text for node in sorted(match.nodes) for text in _apart(node.meta.get("stack_trace")))
+    stacks, before = _BETWEEN_STACKS.join(dict.fromkeys(texts)), set(graph.nodes)
     result = original(match, graph, *args, **kwargs)
     for node in graph.nodes:
         if node not in before and stacks:
             node.meta["stack_trace"] = stacks
     return result
-
-
-def _give_to_seeds(original: Any, self: Any, *args: Any) -> Any:
-    """Give the seeds of random numbers the stacks of their users, for which Inductor adds them."""
-    for node in reversed(self.module.graph.nodes):
-        if not _apart(node.meta.get("stack_trace")) and not node.all_input_nodes:
-            node.meta["stack_trace"] = _joined(sorted(node.users))
-    return original(self, *args)
 
 
 def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -238,11 +229,6 @@ def _frames(text: str) -> Stack:
 
 def _apart(text: str | None) -> list[str]:
     return [each for each in (text or "").split(_BETWEEN_STACKS) if each.strip()]
-
-
-def _joined(nodes: Iterable[Any]) -> str:
-    """Return the stacks of several nodes as one, from which `_apart` takes them."""
-    return _BETWEEN_STACKS.join(dict.fromkeys(text for node in nodes for text in _apart(node.meta.get("stack_trace"))))
 
 
 # -- whose code a file is ---------------------------------------------------------------------------------------------------
