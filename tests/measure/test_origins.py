@@ -552,7 +552,7 @@ def test_file_is_shown_without_folders_of_the_machine(
 def test_handle_of_a_generated_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str) -> None:
     stacks = ((("model.py", 1, "forward", "return F.gelu(x)"),),)
     path = tmp_path / "generated.py"
-    monkeypatch.setitem(_generated, str(path), [(1, {"triton_poi_fused_gelu_0:1": stacks})])
+    monkeypatch.setitem(_generated, str(path), [{"triton_poi_fused_gelu_0:1": stacks}])
     handle = "# [Provenance debug handles] triton_poi_fused_gelu_0:1"
     path.write_text(f"{handle}\n{between}triton_poi_fused_gelu_0.run(buf0)\n{between}other.run(buf1)\n")
     lines = path.read_text().splitlines()
