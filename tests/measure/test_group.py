@@ -138,3 +138,11 @@ def test_groups_of_graphs_free_the_group_before(gpu: FakeGpu, alive: Alive, plai
     groups: list[MeasuredGroup] = list(measure_groups(workloads, gpu, gpu.fingerprint(), SETTINGS))
     assert len(groups) == 2
     assert seen == [0, 1, 0]  # the second is put off until the first is measured
+
+
+def test_reference_kernels_hold_no_memory(gpu: FakeGpu, alive: Alive) -> None:
+    seen: list[int] = []
+    look = lambda _: seen.append(len(alive))  # noqa: E731
+    gpu.controls = tuple(alive.kept(gpu.workload(name, on_build=look)) for name in ("copy", "gemm"))
+    list(measure_groups([gpu.workload("a", on_build=look)], gpu, gpu.fingerprint(), SETTINGS))
+    assert set(seen) == {0}

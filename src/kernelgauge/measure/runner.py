@@ -86,9 +86,10 @@ class MeasuredGroup:
         deferred = self._prepare(workloads, failed)
         if self.subjects and timed:
             try:
-                for workload in self.device.controls:
-                    instance = build(workload, self.device)
-                    self._controls.append(Subject(workload, instance, self.device, self.settings, is_control=True))
+                for workload in self.device.controls:  # each instance is gone before the next one is built
+                    self._controls.append(
+                        Subject(workload, build(workload, self.device), self.device, self.settings, is_control=True)
+                    )
             except KernelgaugeError as error:
                 ending = told(error, self.device)
                 for subject in self.subjects:
