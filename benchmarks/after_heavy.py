@@ -22,12 +22,11 @@ from statistics import fmean, stdev
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("src", "perf")]
 
 from kernelgauge import Workload
-from kernelgauge.measure.conditions import conditions_of
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import build
-from kernelgauge.measure.replicate import Replicate, replicate
+from kernelgauge.measure.nvml import conditions_of
 from kernelgauge.measure.settings import Settings
-from kernelgauge.measure.subject import Subject, prepare
+from kernelgauge.measure.subject import Replicate, Subject
 from workloads import WORKLOADS
 
 _HEAVY = "mlp-eager-bf16-1x2048x4096x14336"
@@ -51,21 +50,12 @@ _WAYS = (Calls(0, 0), Calls(12, 30), Calls(12, 3), Calls(4, 6))
 
 
 def ready(workload: Workload, device: Device) -> Subject:
-    return prepare(workload, build(workload, device), device)
+    return Subject(workload, build(workload, device), device, Settings())
 
 
-def measured(subject: Subject, device: Device, index: int, calls: Calls) -> Replicate:
-    settings = replace(Settings(), iterations=calls.session, host_iterations=calls.host)
-    return replicate(
-        subject.workload,
-        device,
-        settings,
-        index=index,
-        structure=subject.structure,
-        pace=subject.pace,
-        usual_clock_mhz=None,
-        only_instance=subject.only_instance,
-    )
+def measured(subject: Subject, index: int, calls: Calls) -> Replicate:
+    subject.settings = replace(Settings(), iterations=calls.session, host_iterations=calls.host)
+    return subject.replicate(index)
 
 
 def capped_ms(one: Replicate) -> float:
@@ -96,9 +86,9 @@ def main() -> None:
             time.sleep(_REST_S)
             index += 1
             if calls.session:
-                measured(heavy, device, index, calls)
+                measured(heavy, index, calls)
             time.sleep(pause)
-            found.setdefault((calls, pause), []).append(measured(follower, device, index, Calls(12, 0)))
+            found.setdefault((calls, pause), []).append(measured(follower, index, Calls(12, 0)))
     usual_us = fmean(one.device_us for pause in _PAUSES_S for one in found[Calls(0, 0), pause])
     print(f"{_FOLLOWER}: {usual_us:.2f} us; after {arguments.workload}:")
     print(f"{'calls':<10}{'pause':>8}{'takes longer by':>17}{'capped':>9}{'times':>9}")

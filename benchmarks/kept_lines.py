@@ -21,9 +21,8 @@ from gallery import WORKLOADS as GALLERY
 from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice
 from kernelgauge.measure.instance import build
-from kernelgauge.measure.replicate import replicate
 from kernelgauge.measure.settings import Settings
-from kernelgauge.measure.subject import prepare
+from kernelgauge.measure.subject import Subject
 from workloads import WORKLOADS
 
 _MODULES = ("linear", "matmul_add", "mlp", "rms_norm", "rope", "block", "attention")
@@ -58,22 +57,13 @@ def main() -> None:
     ]
     times: dict[tuple[str, str], list[float]] = {}
     with torch_set_up(deterministic=False):
-        subjects = [prepare(each, build(each, device), device) for each in chosen]
+        subjects = [Subject(each, build(each, device), device, Settings()) for each in chosen]
         started, rounds = time.monotonic(), 0
         while rounds < _FEWEST or time.monotonic() - started < seconds:
             for way, on in ways.items():
                 for each in subjects:
-                    one = replicate(
-                        each.workload,
-                        on,
-                        Settings(),
-                        index=rounds,
-                        structure=each.structure,
-                        pace=each.pace,
-                        usual_clock_mhz=None,
-                        only_instance=each.only_instance,
-                    )
-                    times.setdefault((each.workload.id, way), []).append(one.device_us)
+                    each.device = on
+                    times.setdefault((each.workload.id, way), []).append(each.replicate(rounds).device_us)
             rounds += 1
     print(f"{torch.cuda.get_device_name()}, {rounds} rounds, mean of the replicates in us and its standard error")
     print(f"{'':40}" + "".join(f"{way:>26}" for way in ways))

@@ -49,7 +49,6 @@ from detection.data import (
 )
 from detection.injected import LEAST_TURNS, Injection, SpinTime, slowed
 from kernelgauge import Timer, Workload
-from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import (
     Instance,
@@ -60,8 +59,8 @@ from kernelgauge.measure.instance import (
     host_calls,
     warm_up,
 )
-from kernelgauge.measure.profile import profile_session
-from kernelgauge.measure.replicate import Pace, held_session
+from kernelgauge.measure.nvml import Reading
+from kernelgauge.measure.profile import Pace, profile_session
 from kernelgauge.measure.settings import Settings
 
 Call = Callable[[], object]
@@ -352,7 +351,7 @@ class Replicates:
         self._pace: Pace | None = None
         self._device_us: list[list[float]] = []
         self._host_us: list[list[tuple[float, float]]] = []
-        self._readings: list[list[Reading]] = []
+        self._readings: list[Sequence[Reading]] = []
 
     def take(self) -> None:
         """One more. The first also makes the session that tells how long to hold the device."""
@@ -363,10 +362,9 @@ class Replicates:
             self._pace = Pace.of(call_duration_us(device, instance), profile_session(device, instance, iterations=3))
         instance = self._build(len(self._device_us))
         warm_up(device, instance, calls=device.warm_up_calls, seconds=settings.warm_up_seconds)
-        during: list[Reading] = []
-        session = held_session(device, instance, settings, self._pace, during)
+        session = self._pace.held_session(device, instance, settings)
         self._device_us.append([sum(each.duration_us for each in executions) for executions in session.executions])
-        self._readings.append(during)
+        self._readings.append(session.readings)
         calls = host_calls(device, instance, settings.iterations_for(self._pace.call_us, Timer.HOST))
         self._host_us.append(list(zip(*calls, strict=True)))
 

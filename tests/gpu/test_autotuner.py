@@ -26,7 +26,8 @@ class Looks(nn.Module):
 
 def test_peak_of_memory_does_not_depend_on_what_ran_before() -> None:
     from kernelgauge.measure.device import CudaDevice
-    from kernelgauge.measure.subject import prepare_together
+    from kernelgauge.measure.runner import measure_groups
+    from kernelgauge.measure.settings import Settings
 
     device = CudaDevice()
     torch.empty(2 * GIB, dtype=torch.int8, device=device.torch_device)
@@ -37,7 +38,7 @@ def test_peak_of_memory_does_not_depend_on_what_ran_before() -> None:
         return modules[-1]
 
     workload = Workload(module="looks", variant="eager", build=build, inputs=lambda: (torch.randn(1024),))
-    prepare_together([workload], device, {}, lambda _: None)
+    list(measure_groups([workload], device, device.fingerprint(), Settings(), timed=False))
     (module,) = modules
     assert module.spare is not None
     assert module.spare <= GIB // 64

@@ -15,8 +15,9 @@ def test_one_graph_is_recorded_however_many_replicates_are_made() -> None:
     from torch._inductor.cudagraph_trees import get_manager
 
     from kernelgauge.measure.device import CudaDevice
-    from kernelgauge.measure.runner import Measured, measure_groups
+    from kernelgauge.measure.runner import measure_groups
     from kernelgauge.measure.settings import Settings
+    from kernelgauge.measure.subject import Measured
 
     device = CudaDevice()
     workload = Workload(

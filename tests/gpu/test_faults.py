@@ -169,7 +169,8 @@ def test_another_choice_that_is_in_the_compile_cache_by_then_is_noticed(
     from kernelgauge.measure.device import CudaDevice
     from kernelgauge.measure.instance import build
     from kernelgauge.measure.latency import Rounds
-    from kernelgauge.measure.subject import prepare
+    from kernelgauge.measure.settings import Settings
+    from kernelgauge.measure.subject import Subject
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))  # else it becomes a folder of the first
@@ -182,8 +183,7 @@ def test_another_choice_that_is_in_the_compile_cache_by_then_is_noticed(
         compile={},
     )
     with torch_set_up():  # as the pass and the rounds do: it is part of the compile cache's key
-        session = prepare(workload, build(workload, device), device).structure
-    profiled = [execution.identity for execution in session.executions[0]]
+        profiled = Subject(workload, build(workload, device), device, Settings()).structure.kernels
 
     def look() -> None:
         rounds = Rounds(workload, device, replicates=1, iterations=4, profiled=profiled)

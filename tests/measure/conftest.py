@@ -18,14 +18,15 @@ import torch
 from torch import nn
 
 from kernelgauge import Timer, Workload
-from kernelgauge.measure import device, instance, latency, profile, replicate, runner, subject
+from kernelgauge.measure import device, instance, latency, profile, runner, subject
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
-from kernelgauge.measure.conditions import Reading
 from kernelgauge.measure.device import CpuDevice, Execution, HostSpeed
+from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.origins import Origins
-from kernelgauge.measure.runner import Measured, Result, measure_groups
+from kernelgauge.measure.runner import Result, measure_groups
 from kernelgauge.measure.settings import Settings
+from kernelgauge.measure.subject import Measured
 from kernelgauge.trace import REGION, Window, identity_of
 from tests.builders import Event, call, event, region, step
 
@@ -67,7 +68,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
     # Of kernelgauge alone: by this clock torch's locks on its compile cache would time out at once.
-    for module in (device, instance, latency, nvml_client, replicate, runner):
+    for module in (device, instance, latency, nvml_client, runner, subject):
         monkeypatch.setattr(module, "time", fake)
     return fake
 

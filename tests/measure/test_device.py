@@ -10,7 +10,7 @@ import torch
 from kernelgauge.errors import KernelgaugeError, WorkloadUnavailable
 from kernelgauge.measure.device import CpuDevice, CudaDevice, cpu_name
 from kernelgauge.measure.device import choose_device as choose
-from kernelgauge.trace import KernelIdentity
+from kernelgauge.trace import KernelIdentity, Trace
 from tests.builders import FUSED, recorded, recorded_events, trace_of
 from tests.measure.conftest import tiny
 
@@ -21,21 +21,18 @@ def recorded_gpu() -> CudaDevice:
     return object.__new__(CudaDevice)
 
 
-def identities(gpu: CudaDevice, name: str) -> list[KernelIdentity]:
-    return [each.identity for each in gpu.executions(recorded(name).steps()[-1])]
-
-
-def one(found: list[KernelIdentity], name: str = FUSED) -> KernelIdentity:
-    (identity,) = (each for each in found if each.name == name)
+def one(gpu: CudaDevice, trace: Trace, name: str = FUSED) -> KernelIdentity:
+    """Return the only kernel of that name in the last step."""
+    (identity,) = (each.identity for each in gpu.executions(trace.steps()[-1]) if each.identity.name == name)
     return identity
 
 
 def test_triton_kernel_has_configuration_and_source(recorded_gpu: CudaDevice) -> None:
-    fused = one(identities(recorded_gpu, "mlp-compiled"))
+    fused = one(recorded_gpu, recorded("mlp-compiled"))
     assert (fused.kind, fused.grid, fused.block) == ("pointwise", (24576, 1, 1), (128, 1, 1))
     assert (fused.num_warps, fused.num_stages) == (4, 1)
     assert "XBLOCK=1024" in (fused.kernel_kwargs or "")
-    other = one(identities(recorded_gpu, "mlp-compiled-other-autotune"))
+    other = one(recorded_gpu, recorded("mlp-compiled-other-autotune"))
     assert fused != other
     assert (other.num_warps, other.grid) != (fused.num_warps, fused.grid)
 
@@ -45,8 +42,7 @@ def test_triton_keys_need_an_op_of_the_same_name(recorded_gpu: CudaDevice) -> No
     for event in events:
         if event.get("cat") == "kernel" and event["name"] == FUSED:
             event["name"] = "a_library_call"  # launched under the Triton op, as a memset or a GEMM may be
-    window = trace_of(*events).steps()[-1]
-    stranger = one([each.identity for each in recorded_gpu.executions(window)], "a_library_call")
+    stranger = one(recorded_gpu, trace_of(*events), "a_library_call")
     assert (stranger.num_warps, stranger.kernel_kwargs, stranger.source_hash) == (None, None, None)
     assert stranger.grid == (24576, 1, 1)
 

@@ -11,8 +11,9 @@ import pytest
 from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError
 from kernelgauge.measure.device import CpuDevice
-from kernelgauge.measure.runner import Measured, MeasuredGroup, measure_groups
+from kernelgauge.measure.runner import MeasuredGroup, measure_groups
 from kernelgauge.measure.settings import Settings
+from kernelgauge.measure.subject import Measured
 from tests.measure.conftest import QUICK, Alive, FakeGpu, raising, times, tiny
 
 SETTINGS = replace(Settings.of(3), most_replicates=6, budget_seconds=1.5, warm_up_seconds=0)
@@ -137,3 +138,11 @@ def test_groups_of_graphs_free_the_group_before(gpu: FakeGpu, alive: Alive, plai
     groups: list[MeasuredGroup] = list(measure_groups(workloads, gpu, gpu.fingerprint(), SETTINGS))
     assert len(groups) == 2
     assert seen == [0, 1, 0]  # the second is put off until the first is measured
+
+
+def test_reference_kernels_hold_no_memory(gpu: FakeGpu, alive: Alive) -> None:
+    seen: list[int] = []
+    look = lambda _: seen.append(len(alive))  # noqa: E731
+    gpu.controls = tuple(alive.kept(gpu.workload(name, on_build=look)) for name in ("copy", "gemm"))
+    list(measure_groups([gpu.workload("a", on_build=look)], gpu, gpu.fingerprint(), SETTINGS))
+    assert set(seen) == {0}

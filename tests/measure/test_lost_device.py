@@ -10,8 +10,9 @@ import torch
 
 from kernelgauge.errors import MeasurementError
 from kernelgauge.measure.device import CudaDevice
-from kernelgauge.measure.runner import Measured, Result
+from kernelgauge.measure.runner import Result
 from kernelgauge.measure.settings import Settings
+from kernelgauge.measure.subject import Measured
 from tests.measure.conftest import WILD, FakeGpu, raising, results_of, times
 
 LOST = "the GPU no longer answers"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from kernelgauge.errors import MeasurementError
 from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.profile import profile_session
-from kernelgauge.measure.runner import Measured
 from kernelgauge.measure.settings import Settings
+from kernelgauge.measure.subject import Measured
 from kernelgauge.trace import REGION, parse
 from tests.builders import Event, call
 from tests.measure.conftest import QUICK, FakeGpu, measured, results_of, tiny
@@ -147,9 +148,12 @@ def test_session_holds_flushes_calls_and_waits(gpu: FakeGpu) -> None:
 @pytest.mark.parametrize(("iterations", "warmup", "looks"), [(14, 2, [8, 16]), (3, 1, [5])])
 def test_session_looks_while_the_device_works(gpu: FakeGpu, iterations: int, warmup: int, looks: list[int]) -> None:
     seen: list[tuple[int, str]] = []
-    look = lambda: seen.append((gpu.diary.count("call"), gpu.diary[-1]))  # noqa: E731
-    diary_of(gpu, iterations=iterations, warmup=warmup, hold_us=1.0, look=look)
+    read = lambda: seen.append((gpu.diary.count("call"), gpu.diary[-1]))  # noqa: E731
+    gpu.monitor = SimpleNamespace(read=read)  # type: ignore[assignment]
+    diary_of(gpu, iterations=iterations, warmup=warmup, hold_us=1.0)
     assert seen == [(calls, "call") for calls in looks]
+    diary_of(gpu, iterations=iterations, warmup=warmup)
+    assert len(seen) == len(looks)  # where nothing is timed, nobody looks
 
 
 @pytest.mark.parametrize("is_structure", [True, False])

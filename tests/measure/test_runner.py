@@ -14,11 +14,10 @@ from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError, WorkloadUnavailable
-from kernelgauge.measure import runner
 from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.numerics import BOUNDS
-from kernelgauge.measure.replicate import Replicate, replicate
 from kernelgauge.measure.runner import measure_groups
+from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import CompileEvent, Sample, Timer
 from kernelgauge.trace import parse
 from tests.measure.conftest import QUICK, FakeGpu, measured, raising, results_of, tiny
@@ -211,12 +210,13 @@ def test_recompiles_on_fresh_allocations_are_counted(cpu: CpuDevice, changes_in:
 
 
 def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    def disturbed(*arguments: Any, index: int, **named: Any) -> Replicate:
-        taken = replicate(*arguments, index=index, **named)
+    def disturbed(subject: Subject, index: int, usual_clock_mhz: int | None) -> Replicate:
         slow = 100.0 if index == 0 else 1.0
+        taken = replicate(subject, index, usual_clock_mhz)
         return dataclasses.replace(taken, kernel_us=(slow * 5.0,), host_us=slow * 14.0)
 
-    monkeypatch.setattr(runner, "replicate", disturbed)
+    replicate = Subject.replicate
+    monkeypatch.setattr(Subject, "replicate", disturbed)
     run = measured(cpu, tiny(), settings=dataclasses.replace(QUICK, replicates=3, most_replicates=3)).run
     assert run.samples[Timer.DEVICE].replicates_us == (500.0, 5.0, 5.0)
     assert [kernel.device_time_us for kernel in run.kernels] == [5.0]
@@ -238,16 +238,12 @@ def test_keyboard_interrupt_is_no_failure(cpu: CpuDevice) -> None:
 
 
 class Undecided(nn.Module):
-    """Breaks its graph at a branch that depends on data, and is compiled again whenever `factor` changes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = 1
+    """Breaks its graph at a branch that depends on data."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.sum() > 0:
             x = x * 2
-        return x * self.factor
+        return x * 3
 
 
 def line_of(text: str) -> int:
@@ -263,19 +259,3 @@ def test_graph_break_has_line_and_reason(cpu: CpuDevice) -> None:
     code = "if x.sum() > 0:"
     place = ("tests/measure/test_runner.py", line_of(code), code, "Undecided")
     assert event == CompileEvent("graph break", "a branch that depends on data", *place)
-
-
-def test_recompile_has_line_and_guard(cpu: CpuDevice) -> None:
-    factors = count(1)
-
-    def build() -> nn.Module:
-        module = Undecided()
-        module.factor = next(factors)
-        return module
-
-    events = measured(cpu, tiny(build=build, compile=CAPTURED)).run.compile_events
-    (recompile,) = (event for event in events if event.kind == "recompile")
-    assert recompile.file == "tests/measure/test_runner.py"
-    assert recompile.line == line_of("return x * self.factor")
-    assert "factor ==" in recompile.reason
-    assert recompile.reason.endswith("no longer holds")

@@ -10,7 +10,7 @@ import pytest
 
 from kernelgauge import Expectation, Run, Timer, Workload
 from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
-from kernelgauge.measure.conditions import Reading
+from kernelgauge.measure.nvml import Reading
 from kernelgauge.plugin.fixtures import SESSION
 from kernelgauge.run import Counts, Fingerprint, Sample
 from kernelgauge.trace import KernelIdentity, KernelRecord

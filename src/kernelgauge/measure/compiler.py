@@ -25,18 +25,6 @@ import torch._dynamo.utils
 from ..errors import KernelgaugeError, shown_path
 from ..run import CompileEvent, SourceLine
 
-__all__ = [
-    "CompileCounts",
-    "Owner",
-    "Stack",
-    "compile_counts",
-    "owner_of",
-    "reset_compiler",
-    "source_line",
-    "stacks_at",
-    "torch_set_up",
-]
-
 _BASIC_PROVENANCE = 2  # level: the lines of each kernel, without what costs time to compile (torch/_inductor/config.py)
 _MOST_COMPILATIONS = 100_000  # whose metrics are kept: 64 are fewer than one workload may have
 _BETWEEN_STACKS = "\n\n"
@@ -46,7 +34,9 @@ _BETWEEN = re.compile(r"\s*(#(?! \[Prov)|stream|\w+numel = )")  # what Inductor 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
 _dynamo: Any = torch._dynamo.utils  # where it keeps what it compiled
 _compile_id = torch._guards.CompileContext.current_compile_id
-Stack = tuple[tuple[str, int, str, str], ...]  # file, line, function and code of each frame, outermost first
+_Kind = Literal["graph break", "recompile"]
+Frame = tuple[str, int, str, str]  # file, line, function and code
+Stack = tuple[Frame, ...]  # outermost first
 
 
 @dataclass(frozen=True)
@@ -56,16 +46,16 @@ class CompileCounts:
     graphs: int
     graph_breaks: int
     events: tuple[CompileEvent, ...] = ()
-    traced: int = 0  # graphs that Inductor was given, or found in its cache
 
-    def events_since(self, before: CompileCounts) -> tuple[CompileEvent, ...]:
-        """Return the events that `before` does not have."""
-        return tuple(event for event in self.events if event not in before.events)
+    def since(self, before: CompileCounts) -> CompileCounts:
+        """Return what came after `before`."""
+        events = tuple(event for event in self.events if event not in before.events)
+        return CompileCounts(self.graphs - before.graphs, self.graph_breaks - before.graph_breaks, events)
 
-    def recompiles_since(self, before: CompileCounts) -> int:
-        """Return how often code was compiled again; beyond Dynamo's limit it runs eagerly, and no graph comes of it."""
-        events = sum(event.kind == "recompile" for event in self.events_since(before))
-        return max(self.graphs - before.graphs, events)
+    @property
+    def recompiles(self) -> int:
+        """How often code that had been called was compiled; beyond Dynamo's limit it runs eagerly, and no graph comes of it."""
+        return max(self.graphs, sum(event.kind == "recompile" for event in self.events))
 
 
 def reset_compiler() -> None:
@@ -80,23 +70,21 @@ def reset_compiler() -> None:
 def compile_counts() -> CompileCounts:
     """Read Dynamo's counters (torch/_dynamo/utils.py)."""
     events: dict[object, CompileEvent] = {}
-    for kind, reason, file, number in _events():
-        line = source_line(file, number or 0) if file else None
-        event = CompileEvent(kind, reason, line.file, line.line, line.code) if line else CompileEvent(kind, reason)
-        events.setdefault((kind, event.file or reason, event.line), event)
+    for event in _events():
+        events.setdefault((event.kind, event.file or event.reason, event.line), event)
     # The counter lacks branches that depend on data. Their places are known; one may have been met several times.
     places = sum(event.kind == "graph break" for event in events.values())
     breaks = max(sum(_dynamo.counters["graph_break"].values()), places)
     graphs = int(_dynamo.counters["stats"].get("unique_graphs", 0))
-    return CompileCounts(graphs, breaks, tuple(events.values()), len(_traced))
+    return CompileCounts(graphs, breaks, tuple(events.values()))
 
 
-def _events() -> Iterator[tuple[Literal["graph break", "recompile"], str, str | None, int | None]]:
-    """Yield kind, reason, file and line of the graph breaks and recompiles since the last `reset_compiler`."""
+def _events() -> Iterator[CompileEvent]:
+    """Yield the graph breaks and recompiles since the last `reset_compiler`."""
     for each in getattr(_dynamo, "graph_break_reasons", ()):
         frames = [frame for frame in each.user_stack if not _is_in_torch(frame.filename)]
-        place = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
-        yield "graph break", _kind_of_break(each.reason), *place
+        place = (frames[-1].filename, frames[-1].lineno) if frames else ()
+        yield _event("graph break", _kind_of_break(each.reason), *place)
     # After a break in a loop, say, or a suppressed error, Dynamo leaves a whole function alone: the innermost is last.
     for each in reversed(_dynamo.get_compilation_metrics()):
         if each.fail_type is not None and each.co_filename is not None and not _is_in_torch(each.co_filename):
@@ -104,18 +92,24 @@ def _events() -> Iterator[tuple[Literal["graph break", "recompile"], str, str | 
             failed = each.fail_user_frame_filename
             is_users = failed and not _is_in_torch(failed)
             place = (failed, each.fail_user_frame_lineno) if is_users else (each.co_filename, each.co_firstlineno)
-            yield "graph break", reason, *place
+            yield _event("graph break", reason, *place)
     for code, failures in getattr(_dynamo, "guard_failures", {}).items():
         for text in map(str, failures):
             guard = text.partition("  ")[0].partition(": ")[2] or text.partition("\n")[0]
             reason = guard if "mismatch" in guard else f"{guard} no longer holds"
             named = _frames(text)  # else the function that was compiled again
-            yield "recompile", reason, *(named[-1][:2] if named else (code.co_filename, code.co_firstlineno))
+            yield _event("recompile", reason, *(named[-1][:2] if named else (code.co_filename, code.co_firstlineno)))
+
+
+def _event(kind: _Kind, reason: str, file: str = "", number: int | None = None) -> CompileEvent:
+    if not file:
+        return CompileEvent(kind, reason)
+    line = source_line(file, number or 0)
+    return CompileEvent(kind, reason, line.file, line.line, line.code)
 
 
 def _kind_of_break(text: str) -> str:
-    """Return the first line of a reason, which names the kind of break."""
-    first = text.strip().partition("\n")[0]
+    first = text.strip().partition("\n")[0]  # it names the kind
     return "a branch that depends on data" if first.startswith("generic_jump") else first
 
 
@@ -127,26 +121,19 @@ def source_line(file: str, number: int) -> SourceLine:
 
 # -- what each generated kernel was made of ---------------------------------------------------------------------------
 
-_traced: dict[
-    object, set[Stack]
-] = {}  # the stacks of each graph as this process traced it, by the id of its compilation
-# By the file that Inductor generated: each graph that runs it, as how many were traced then and the stacks of each kernel,
-# by the handle that stands above its call.
-_generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
+# The stacks of each graph as this process traced it, by the id of its compilation.
+_traced: dict[object, set[Stack]] = {}
+# By the file that Inductor generated: of each graph that runs it the stacks of each kernel, by the handle above its call.
+_generated: dict[str, list[dict[str, tuple[Stack, ...]]]] = {}
 
 
-def stacks_at(file: str, line: int, since: int = 0) -> tuple[Stack, ...] | None:
-    """Return the stacks of what a line of generated code computes; None if not known, or if several graphs disagree.
-
-    `since`: of the graphs that run this code, those of before (`CompileCounts.traced`) count only if there is no other.
-    """
+def stacks_at(file: str, line: int) -> tuple[Stack, ...] | None:
+    """Return the stacks of what a line of generated code computes; None if not known, or if several graphs disagree."""
     above = next((text for text in linecache.getlines(file)[: line - 1][::-1] if not _BETWEEN.match(text)), "")
     handle = _HANDLE.match(above)
     if handle is None:
         return None
-    graphs = _generated.get(file, [])
-    own = [kernels for number, kernels in graphs if number > since] or [kernels for _, kernels in graphs]
-    answers = {kernels.get(handle[1]) for kernels in own}
+    answers = {kernels.get(handle[1]) for kernels in _generated.get(file, ())}
     return answers.pop() if len(answers) == 1 else None
 
 
@@ -178,12 +165,10 @@ def _wrap(wrappers: ExitStack, owner: Any, name: str, function: Any) -> None:
 
 def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
     """Keep the stacks of a graph that Dynamo hands to the compiler."""
-    from torch._inductor.graph import GraphLowering  # takes seconds: not where nothing is compiled
-    from torch._inductor.output_code import CompiledFxGraph
+    from torch._inductor.output_code import CompiledFxGraph  # takes seconds: not where nothing is compiled
     from torch._inductor.pattern_matcher import ReplacementPatternEntry
 
     _wrap(wrappers, ReplacementPatternEntry, "replace_with_graph", _keep_replaced)
-    _wrap(wrappers, GraphLowering, "run", _give_to_seeds)
     _wrap(wrappers, CompiledFxGraph, "post_compile", _keep_generated)
     stacks = _traced.setdefault(_compile_id(), set())
     graphs = [one for each in graph.modules() if (one := getattr(each, "graph", None)) is not None]
@@ -195,20 +180,13 @@ def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *arg
 
 def _keep_replaced(original: Any, match: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
     """Give the nodes of a pattern's replacement the stacks of those replaced: `mm` and `add`, say, become one `addmm`."""
-    stacks, before = _joined(sorted(match.nodes)), set(graph.nodes)
+    texts = (text for node in sorted(match.nodes) for text in _apart(node.meta.get("stack_trace")))
+    stacks, before = _BETWEEN_STACKS.join(dict.fromkeys(texts)), set(graph.nodes)
     result = original(match, graph, *args, **kwargs)
     for node in graph.nodes:
         if node not in before and stacks:
             node.meta["stack_trace"] = stacks
     return result
-
-
-def _give_to_seeds(original: Any, self: Any, *args: Any) -> Any:
-    """Give the seeds of random numbers the stacks of their users, for which Inductor adds them."""
-    for node in reversed(self.module.graph.nodes):
-        if not _apart(node.meta.get("stack_trace")) and not node.all_input_nodes:
-            node.meta["stack_trace"] = _joined(sorted(node.users))
-    return original(self, *args)
 
 
 def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -218,23 +196,24 @@ def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     function with the same ops. Unless this process has traced all of them, each is looked up by its functions and its code,
     and must be found exactly once.
     """
-    made_of = json.loads(getattr(self, "inductor_provenance_stack_traces_str", None) or "{}")
-    stacks = {handle: [_frames(one) for text in each for one in _apart(text)] for handle, each in made_of.items()}
     traced = _traced.get(_compile_id(), set())
-    first = 0 if traced.issuperset(chain.from_iterable(stacks.values())) else 2
-
-    def key(stack: Stack) -> object:
-        return tuple(frame[first:] for frame in stack)
-
-    alike: dict[object, list[Stack]] = {}
-    for stack in traced:
-        alike.setdefault(key(stack), []).append(stack)
-    found = {handle: [alike.get(key(stack), []) for stack in each] for handle, each in stacks.items()}
-    kernels = {handle: tuple(one[0] for one in each if len(one) == 1) for handle, each in found.items()}
+    made_of = json.loads(getattr(self, "inductor_provenance_stack_traces_str", None) or "{}")
+    kernels = {handle: tuple(_frames(one) for text in each for one in _apart(text)) for handle, each in made_of.items()}
+    if not traced.issuperset(chain.from_iterable(kernels.values())):
+        kernels = {
+            handle: tuple(now for stack in stacks for now in _as_traced(stack, traced))
+            for handle, stacks in kernels.items()
+        }
     code = getattr(getattr(self, "current_callable", None), "__code__", None)
     if code is not None:
-        _generated.setdefault(code.co_filename, []).append((len(_traced), kernels))
+        _generated.setdefault(code.co_filename, []).append(kernels)
     return original(self, *args, **kwargs)
+
+
+def _as_traced(stack: Stack, traced: Iterable[Stack]) -> list[Stack]:
+    """Return the stack of the same functions and code that was traced; none if there are several."""
+    alike = [each for each in traced if [frame[2:] for frame in each] == [frame[2:] for frame in stack]]
+    return alike if len(alike) == 1 else []
 
 
 def _frames(text: str) -> Stack:
@@ -243,11 +222,6 @@ def _frames(text: str) -> Stack:
 
 def _apart(text: str | None) -> list[str]:
     return [each for each in (text or "").split(_BETWEEN_STACKS) if each.strip()]
-
-
-def _joined(nodes: Iterable[Any]) -> str:
-    """Return the stacks of several nodes as one, from which `_apart` takes them."""
-    return _BETWEEN_STACKS.join(dict.fromkeys(text for node in nodes for text in _apart(node.meta.get("stack_trace"))))
 
 
 # -- whose code a file is ---------------------------------------------------------------------------------------------------

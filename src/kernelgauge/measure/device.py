@@ -30,8 +30,6 @@ from ..trace import KernelIdentity, Window, computing_ops, identity_of, identity
 from ..workload import Workload
 from .nvml import Monitor, digest
 
-__all__ = ["CpuDevice", "CudaDevice", "Device", "DeviceChoice", "Execution", "HostSpeed", "choose_device", "roof"]
-
 DeviceChoice = Literal["auto", "cuda", "cpu"]
 
 

@@ -19,23 +19,6 @@ from ..workload import Workload
 from .compiler import owner_of
 from .device import Device
 
-__all__ = [
-    "TORCH_DTYPES",
-    "Instance",
-    "build",
-    "call_duration_us",
-    "cast",
-    "collector_paused",
-    "first_call",
-    "grad_mode",
-    "host_calls",
-    "inputs_of",
-    "named_tensors",
-    "reporting",
-    "total_of",
-    "warm_up",
-]
-
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 # Values change GPU time (zeros draw less power than noise), so every replicate has the same ones.

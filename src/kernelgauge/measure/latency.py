@@ -12,12 +12,10 @@ from ..run import Sample, Timer, summarize
 from ..trace import KernelIdentity
 from ..workload import Workload
 from .compiler import reset_compiler, torch_set_up
-from .conditions import Reading, disturbances
 from .device import Device
 from .instance import Instance, build, collector_paused, grad_mode, reporting, warm_up
+from .nvml import Reading, disturbances
 from .profile import listed, profile_session, without
-
-__all__ = ["Rounds"]
 
 _WARM_UP_SECONDS = 0.02
 _OWN_CACHE = "run it again, with a compile cache that no other process fills at the same time (TORCHINDUCTOR_CACHE_DIR)"
@@ -94,7 +92,7 @@ class Rounds:
         assert self._instance is not None  # a round comes first
         with reporting(self.workload, "profiling"), grad_mode(self.workload):
             session = profile_session(self.device, self._instance, iterations=1, is_structure=True)
-        timed = [execution.identity for execution in session.executions[0]]
+        timed = session.kernels
         if [each.without_source for each in timed] == [each.without_source for each in self.profiled]:
             return
         got, expected = without(timed, self.profiled), without(self.profiled, timed)

@@ -20,8 +20,6 @@ from .compiler import reset_compiler, torch_set_up
 from .device import Device
 from .instance import TORCH_DTYPES, Instance, build, cast, first_call, inputs_of, named_tensors, reporting, total_of
 
-__all__ = ["BOUNDS", "NotComparedError", "RelativeError", "compare_with_float64"]
-
 # ||out - ref|| / ||ref||. The unit roundoffs are 2^-9, 2^-12 and 2^-24 for bf16, fp16 and fp32; intermediates are
 # rounded a few times on the way and sums run over thousands of terms in fp32, so the bounds are a few roundoffs
 # (docs/measuring.md has the errors that were seen). A dropped term, a wrong bias or tf32 (3e-4) lies far beyond.

@@ -14,12 +14,10 @@ import linecache
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import compress, takewhile
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,16 +29,15 @@ from torch.profiler import profile, record_function
 from ..errors import shown_path
 from ..run import CompileEvent, Origin, SourceLine, common_path
 from ..trace import REGION, Window, parse
-from .compiler import Owner, Stack, owner_of, source_line, stacks_at
+from .compiler import Frame, Owner, Stack, owner_of, source_line, stacks_at
 from .device import Device, Execution
 from .instance import Instance
-from .profile import ProfilerSession
-
-__all__ = ["Modules", "Origins", "origins_of"]
+from .profile import ProfilerSession, exported
 
 _RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
 _STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _MOST_LINES = 8  # of a fusion: more are not read
+_NAMED = ("user", "library", "module of torch", "generated")  # whose frames are kept
 _Calls = Sequence[tuple[str, "int | None"]]  # what each is, and the id of its op
 
 
@@ -95,12 +92,8 @@ def _profile(instance: Instance, structure: ProfilerSession, device: Device, mod
         with record_function(REGION), mode:
             instance.call()
         device.synchronize()
-    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        window = parse(path.read_bytes()).regions(REGION)[-1]
     results: Any = profiler.profiler
-    return results.kineto_results, window
+    return results.kineto_results, parse(exported(profiler)).regions(REGION)[-1]
 
 
 def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int | None] | None:
@@ -128,17 +121,13 @@ class _Place:
     """Where an op was called.
 
     Attributes:
-        at: the innermost line of the user's.
-        library: the innermost line of neither torch nor the user.
-        generated: the file and line of Inductor's that is further in than these.
+        frames: those around it, without torch's own: the line of each call, and the first of each function that it enters.
         node: what autograd ran: the op of this thread with this number asked for it. Each thread counts for itself.
-        function: the user's function that `at` is in, by its file and first line.
+        function: the innermost function of the user's, by its file and first line.
     """
 
     module: str = ""
-    at: SourceLine | None = None
-    library: SourceLine | None = None
-    generated: tuple[str, int] | None = None
+    frames: Stack = ()
     node: tuple[int, int] | None = None
     function: tuple[str, int] | None = None
 
@@ -147,10 +136,14 @@ class _Places:
     """The place of each op of one session, by its id; `waits`: of calls that wait and that no op makes, in order."""
 
     def __init__(self, session: Any, modules: Modules) -> None:
+        from torch.profiler.python_tracer import _prefix_regex
+
         self.ops: dict[int | None, _Place] = {}
         self.waits: list[_Place] = []
         self._modules = modules
-        self._files = _Files()
+        self._prefixes = ("", *_prefix_regex())
+        self._loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+        self._files: dict[str, tuple[str, Owner]] = {}
         self._forward: dict[tuple[int, int] | None, _Place] = {}  # of the last op that has the number
         self._callers: dict[tuple[str, int] | None, list[str]] = {}  # modules whose forward ops a function has
         self._threads = {each.correlation_id(): each.fwd_thread_id() for each in session.events()}
@@ -175,52 +168,48 @@ class _Places:
     def origin(self, place: _Place | None) -> Origin | None:
         if place is None:
             return None
-        if place.generated is not None:
-            stacks = stacks_at(*place.generated, since=self._modules.since)
+        is_backward = place.node is not None
+        file, number, *_ = _innermost(place.frames, "generated", "user") or ("", 0)
+        if owner_of(file) == "generated":
+            stacks = stacks_at(file, number)
             if stacks is None:
                 return None
-            lines = dict.fromkeys(line for stack in stacks if (line := _innermost(stack)) is not None)
+            lines = dict.fromkeys(line for stack in stacks if (line := _line_of(stack)) is not None)
             if lines:  # else it is a function of torch that is compiled: its caller asked for it
                 # A size by its name, instead of a number.
-                is_dynamic = "numel" in linecache.getline(*place.generated) or msgspec.UNSET
-                module = self._modules.around(stacks)
-                return Origin(module, tuple(lines)[:_MOST_LINES], place.node is not None, is_dynamic)
+                is_dynamic = "numel" in linecache.getline(file, number) or msgspec.UNSET
+                return Origin(self._modules.around(stacks), tuple(lines)[:_MOST_LINES], is_backward, is_dynamic)
         asked = self._forward.get(place.node, _Place())
-        line = place.at or asked.at or place.library or asked.library
+        line = _line_of((*asked.frames, *place.frames))
         # Checkpointing calls a function again, for a node of whatever comes after it: its module is that of the first time.
-        again = self._callers.get(place.function) if place.node is not None else None
+        again = self._callers.get(place.function) if is_backward else None
         module = place.module or (common_path(again) if again else asked.module)
-        return None if line is None else Origin(module or self._modules.root, (line,), place.node is not None)
+        return None if line is None else Origin(module or self._modules.root, (line,), is_backward)
 
     def _called(self, event: Any, extra: Any, place: _Place) -> _Place:
         """Return the place within a Python function, of which the line is not known yet, by the line that called it."""
-        place = self._at(place, extra.caller.file_name, extra.caller.line_number)
+        file, owner = self._file(extra.caller.file_name)
+        if owner in _NAMED:
+            line = source_line(file, extra.caller.line_number)
+            place = replace(place, frames=(*place.frames, (file, line.line, "", line.code)))
         callsite = getattr(extra, "callsite", None)
         if callsite is None:  # a function in C
-            if "synchronize" in event.name and place.at is not None:
+            if "synchronize" in event.name and _innermost(place.frames, "user"):
                 self.waits.append(place)
             return place
         if extra.module is not None:
             module = self._modules.names.get(extra.module.self_ptr, place.module)
             place = replace(place, module=module, function=None)
-        if callsite.function_name == _Forwarding.__torch_function__.__name__:
+        name, number = callsite.function_name, callsite.line_number
+        file, owner = self._file(callsite.file_name)
+        frame = (file, number, name, _RESUMED.sub(r"in \1", f"in {name}"))
+        if name == _Forwarding.__torch_function__.__name__:
             return place
-        (file, owner), number = self._files[callsite.file_name], callsite.line_number
         if owner == "kernelgauge":  # the frames around it are those of the tests
-            return _Place(library=source_line(file, number))
+            return _Place(frames=(frame,))
         if owner == "user":  # an operator in it has no frame, and its line is not the caller's
-            at = SourceLine(shown_path(file), number, _RESUMED.sub(r"in \1", f"in {callsite.function_name}"))
-            return replace(place, at=at, generated=None, function=(file, number))
+            return replace(place, frames=(*place.frames, frame), function=(file, number))
         return place
-
-    def _at(self, place: _Place, name: str, number: int) -> _Place:
-        file, owner = self._files[name]
-        if owner == "generated":
-            return replace(place, generated=(file, number))
-        if owner == "user":
-            return replace(place, at=source_line(file, number), generated=None)
-        is_named = owner in ("library", "module of torch")
-        return replace(place, library=source_line(file, number)) if is_named else place
 
     def _dispatched(self, event: Any, extra: Any, place: _Place) -> _Place:
         number = extra.sequence_number
@@ -230,55 +219,43 @@ class _Places:
         elif number >= 0:
             # An op without a gradient has the number of the next node too. One of a backward pass, whose gradient is taken
             # again, was asked for where its own node was.
-            asked = place if place.at is not None else self._forward.get(place.node, place)
-            self._forward[event.start_tid, number] = asked
+            is_users = _innermost(place.frames, "user") is not None
+            self._forward[event.start_tid, number] = place if is_users else self._forward.get(place.node, place)
         if place.node is None and place.function is not None:
             self._callers.setdefault(place.function, []).append(place.module)
         self.ops.setdefault(event.correlation_id, place)
         return place
 
+    def _file(self, name: str) -> tuple[str, Owner]:
+        """Return path and owner of a file by the name that the profiler gives it, which lacks the folder of `sys.path`."""
+        if name not in self._files:
+            there = {each + name for each in self._prefixes if os.path.isfile(each + name)}
+            if not there and (name.startswith("<") or name in linecache.cache):  # IPython puts its cells there
+                there = {name}
+            found = there & self._loaded or there
+            # Several may have that name.
+            self._files[name] = (file := found.pop(), owner_of(file)) if len(found) == 1 else ("", "other")
+        return self._files[name]
 
-def _innermost(stack: Stack) -> SourceLine | None:
-    """Return the innermost line of the user's; else of a library, or of a module of torch."""
-    for owner in ("user", "library", "module of torch"):
-        for file, line, _, code in reversed(stack):
-            if owner_of(file) == owner:
-                return SourceLine(shown_path(file), line, code)
-    return None
+
+def _line_of(stack: Stack) -> SourceLine | None:
+    """Return the innermost line of the user's; else of a library, of a module of torch, or of ours."""
+    frames = (_innermost(stack, owner) for owner in ("user", "library", "module of torch", "kernelgauge"))
+    file, line, _, code = next(filter(None, frames), ("", 0, "", ""))
+    return SourceLine(shown_path(file), line, code) if file else None
 
 
-class _Files(dict[str, tuple[str, Owner]]):
-    """Paths and owners of files by the names that the profiler gives them, which lack the folders of `sys.path`."""
-
-    def __init__(self) -> None:
-        from torch.profiler.python_tracer import _prefix_regex
-
-        self._prefixes = ("", *_prefix_regex())
-        self._loaded: dict[str, set[str]] = {}
-        for file in {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}:
-            short = next((file.removeprefix(prefix) for prefix in self._prefixes[1:] if file.startswith(prefix)), file)
-            self._loaded.setdefault(short, set()).add(file)
-
-    def __missing__(self, name: str) -> tuple[str, Owner]:
-        found = self._loaded.get(name) or {each + name for each in self._prefixes if os.path.isfile(each + name)}
-        if not found and (name.startswith("<") or name in linecache.cache):  # IPython puts its cells there
-            found = {name}
-        file = next(iter(found)) if len(found) == 1 else None  # several have that name
-        self[name] = ("", "other") if file is None else (file, owner_of(file))
-        return self[name]
+def _innermost(stack: Stack, *owners: Owner) -> Frame | None:
+    return next((frame for frame in reversed(stack) if owner_of(frame[0]) in owners), None)
 
 
 # -- modules ---------------------------------------------------------------------------------------------------------------
 
 
 class Modules:
-    """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them.
+    """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them."""
 
-    `since`: graphs that were compiled before this workload (`CompileCounts.traced`).
-    """
-
-    def __init__(self, module: Any, since: int = 0) -> None:
-        self.since = since
+    def __init__(self, module: Any) -> None:
         parts = _parts(module)
         whole = parts.get("")
         self.root = type(getattr(whole, "_orig_mod", whole)).__name__ if whole is not None else ""

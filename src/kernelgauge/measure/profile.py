@@ -6,7 +6,7 @@ import math
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from ..trace import REGION, KernelIdentity, Trace, Window, parse
 from ..trace.kernel import configuration_text
 from .device import Device, Execution
 from .instance import Instance
-
-__all__ = ["ProfilerSession", "listed", "profile_session", "told_apart", "without"]
+from .nvml import Reading
+from .settings import Settings
 
 _WAIT = 1
 _LOOKUP = "TorchDynamo Cache Lookup"  # the op of a call of compiled code
@@ -39,6 +39,7 @@ class ProfilerSession:
     executions: tuple[tuple[Execution, ...], ...]  # of each window, in launch order
     trace_json: bytes  # Perfetto opens it
     table: str  # the profiler's own; empty where it is not kept
+    readings: Sequence[Reading]  # of the GPU's state, while it was held
 
     @property
     def dispatch_us(self) -> float:
@@ -50,6 +51,11 @@ class ProfilerSession:
         """The same of nearly all calls: the slowest are left out, as many as need not be held."""
         ordered = sorted(window.duration_us for window in self.windows)
         return ordered[math.ceil(_HELD_SHARE * len(ordered)) - 1]
+
+    @property
+    def kernels(self) -> list[KernelIdentity]:
+        """The kernels of each call, in launch order."""
+        return [execution.identity for execution in self.executions[0]]
 
     @property
     def replays_graphs(self) -> bool:
@@ -76,7 +82,6 @@ def profile_session(
     iterations: int,
     warmup: int = 1,
     hold_us: float = 0.0,
-    look: Callable[[], None] = lambda: None,
     is_structure: bool = False,
 ) -> ProfilerSession:
     """Profile `iterations` calls (schedule wait=1, warmup, active=iterations), each on a cold cache.
@@ -84,7 +89,7 @@ def profile_session(
     Times need more `warmup` than structure: starting the profiler leaves the device idle, and its clock falls. They need
     `hold_us` too: the device is kept busy for that long while the call is dispatched, so that its kernels follow each
     other as they do in a full queue. Without it a slow host puts gaps between them, and a GEMM after a gap is 1 to 2 %
-    faster: the host's speed would show in the device time. `look` is called a few times while the device is busy.
+    faster: the host's speed would show in the device time. NVML is read a few times while the device is held.
     `is_structure`: record shapes, and keep the profiler's table.
 
     Raises `MeasurementError` if, three times running, launches and device records do not pair or the iterations
@@ -92,27 +97,45 @@ def profile_session(
     """
     calls = _WAIT + warmup + iterations
     looks = range(_LOOK_EVERY - 1, calls, _LOOK_EVERY) or range(calls - 1, calls)
-
-    def call(index: int) -> None:
-        instance.prepare()
-        device.flush_cache()
-        if hold_us:
-            device.hold(hold_us)
-        else:
-            device.synchronize()
-        with record_function(REGION):
-            instance.call()
-        if index in looks:
-            look()
-        device.synchronize()
-
+    readings: list[Reading] = []
+    exports: list[tuple[bytes, str]] = []
     problems: list[str] = []
+
+    def export(profiler: profile) -> None:
+        trace_json, table = exported(profiler), ""
+        if is_structure:
+            averages = profiler.key_averages()
+            table = averages.table(sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100)
+        exports.append((trace_json, table))
+
     for _ in range(_ATTEMPTS):
-        trace_json, table = _record(device, call, calls, iterations, is_structure=is_structure)
+        profiler = profile(
+            activities=device.activities,
+            schedule=schedule(wait=_WAIT, warmup=warmup, active=iterations, repeat=1),
+            on_trace_ready=export,
+            record_shapes=is_structure,
+        )
+        with warnings.catch_warnings(), profiler:
+            # Each cycle is exported as it ends, so nothing is lost when the next one clears it.
+            warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
+            for index in range(calls):
+                instance.prepare()
+                device.flush_cache()
+                if hold_us:
+                    device.hold(hold_us)
+                else:
+                    device.synchronize()
+                with record_function(REGION):
+                    instance.call()
+                if hold_us and index in looks:
+                    readings.append(device.monitor.read())
+                device.synchronize()
+                profiler.step()
+        trace_json, table = exports.pop()
         trace = parse(trace_json)
         windows = tuple(trace.regions(REGION))
         executions = tuple(tuple(device.executions(window)) for window in windows)
-        session = ProfilerSession(trace, windows, executions, trace_json, table)
+        session = ProfilerSession(trace, windows, executions, trace_json, table, readings)
         problems = _problems(session, iterations)
         if not problems:
             return session
@@ -125,33 +148,12 @@ def profile_session(
     )
 
 
-def _record(
-    device: Device, call: Callable[[int], None], calls: int, iterations: int, *, is_structure: bool
-) -> tuple[bytes, str]:
-    """Make the calls, the last `iterations` of them recorded. Return the trace, and the profiler's table if wanted."""
-    tables: list[str] = []
+def exported(profiler: profile) -> bytes:
+    """Return a trace as the profiler writes it."""
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
         path = Path(folder) / "trace.json"
-
-        def export(profiler: profile) -> None:
-            profiler.export_chrome_trace(str(path))
-            if is_structure:
-                averages = profiler.key_averages()
-                tables.append(averages.table(sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100))
-
-        profiler = profile(
-            activities=device.activities,
-            schedule=schedule(wait=_WAIT, warmup=calls - iterations - _WAIT, active=iterations, repeat=1),
-            on_trace_ready=export,
-            record_shapes=is_structure,
-        )
-        with warnings.catch_warnings(), profiler:
-            # Each cycle is exported as it ends, so nothing is lost when the next one clears it.
-            warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
-            for index in range(calls):
-                call(index)
-                profiler.step()
-        return path.read_bytes(), "".join(tables)
+        profiler.export_chrome_trace(str(path))
+        return path.read_bytes()
 
 
 def _problems(session: ProfilerSession, iterations: int) -> list[str]:
@@ -176,12 +178,49 @@ def _problems(session: ProfilerSession, iterations: int) -> list[str]:
     return problems
 
 
-# -- which kernels ran, as far as it takes to notice that a compiler chose others ------------------------------------------
+# -- sessions whose calls are held ----------------------------------------------------------------------------------------
+
+# Dispatch under the profiler varies with the host's speed; a hold that is too short is found out and doubled.
+_HOLD_FACTOR = 1.5
+_HOLD_LEAST_US = 50.0
+# Longer than this, a call has more launches than a queue holds (1024), and no hold makes it follow without a gap.
+_HOLD_MOST_US = 20_000.0
 
 
-def told_apart(identities: Iterable[KernelIdentity]) -> list[tuple[object, ...]]:
-    """Of each kernel the name; of one that Inductor tunes, with what its choice shows in: another one is another kernel."""
-    return [(each.name, each.grid, each.block) if each.is_inductors else (each.name,) for each in identities]
+@dataclass
+class Pace:
+    """How one workload is called: learnt from its first sessions, corrected by later ones."""
+
+    call_us: float
+    hold_us: float
+    is_settled: bool = False
+
+    @classmethod
+    def of(cls, call_us: float, structure: ProfilerSession) -> Pace:
+        return cls(call_us, min(_HOLD_MOST_US, max(_HOLD_LEAST_US, _HOLD_FACTOR * structure.dispatch_us)))
+
+    def held_session(self, device: Device, instance: Instance, settings: Settings) -> ProfilerSession:
+        """Make a session in whose calls the device had all launches before it began."""
+        while True:
+            session = profile_session(
+                device,
+                instance,
+                iterations=settings.iterations_for(self.call_us),
+                warmup=settings.warm_up_calls_for(self.call_us),
+                hold_us=self.hold_us,
+            )
+            if any(window.synchronizations for window in session.windows):
+                return session  # a call that waits for the device itself cannot be dispatched ahead of it
+            if session.was_held and not self.is_settled:
+                # No longer than needed: the first session's slowest call is often several times slower than the rest.
+                self.hold_us = min(self.hold_us, max(_HOLD_LEAST_US, _HOLD_FACTOR * session.usual_dispatch_us))
+            self.is_settled = True
+            if session.was_held or self.hold_us >= _HOLD_MOST_US:
+                return session
+            self.hold_us = min(_HOLD_MOST_US, 2 * self.hold_us)
+
+
+# -- which kernels ran: a compiler may have chosen others ----------------------------------------------------------------
 
 
 def without(one: Sequence[KernelIdentity], other: Sequence[KernelIdentity]) -> list[KernelIdentity]:

@@ -9,8 +9,6 @@ from statistics import fmean, stdev
 
 from ..run import Timer
 
-__all__ = ["Settings"]
-
 # No GPU workload takes a second; a GEMM in bf16 on a processor that has none takes several.
 _SLOW_CALL_US = 1e6
 _SLOW_REPLICATES = 2  # the fewest that show a spread

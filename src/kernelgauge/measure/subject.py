@@ -1,82 +1,43 @@
-"""One workload while it is measured: prepared, with its replicates, and the errors that end it."""
+"""One workload while it is measured: prepared, timed in replicates, and the run that comes of them, or the error."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean, median
 
-from torch import nn
-
-from ..errors import KernelgaugeError, MeasurementError, WorkloadError
-from ..run import CompileEvent
+from ..errors import OTHER_KERNELS, DisturbedError, KernelgaugeError, MeasurementError, TimesError, WorkloadError
+from ..run import (
+    CompileEvent,
+    ControlTime,
+    Counts,
+    Fingerprint,
+    OpRecord,
+    Run,
+    Sample,
+    Timer,
+    on_the_fastest_host,
+    summarize,
+)
+from ..trace import KernelIdentity, KernelRecord, dispatcher_ops, metadata_ops_that_launched
+from ..trace.summary import kernel_work, summarize_trace
 from ..workload import Workload
-from .compiler import compile_counts, reset_compiler
-from .device import Device
-from .instance import Instance, build, call_duration_us, first_call, reporting, warm_up
-from .origins import Modules, Origins, origins_of
-from .profile import ProfilerSession, profile_session
-from .replicate import Pace, Replicate
+from .compiler import compile_counts
+from .device import Device, roof
+from .instance import Instance, build, call_duration_us, first_call, host_calls, reporting, warm_up
+from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
+from .origins import Modules, origins_of
+from .profile import Pace, listed, profile_session, without
 from .settings import Settings
 
-__all__ = ["DeviceLost", "Subject", "prepare", "prepare_together", "told"]
-
-
-@dataclass(eq=False)
-class Subject:
-    """One workload while it is measured. Owned by the pass that measures it.
-
-    Attributes:
-        replicates: those that count.
-        spoilt: on a disturbed machine.
-        wanted: how many are to count, by a confirmation; None: as many as pin it down.
-        only_instance: what all replicates are made on; None: each on one of its own.
-    """
-
-    workload: Workload
-    structure: ProfilerSession
-    pace: Pace
-    graph_breaks: int
-    peak: int | None
-    modules: Modules
-    origins: Origins = field(default_factory=Origins)
-    is_control: bool = False
-    recompiles: int = 0
-    compile_events: tuple[CompileEvent, ...] = ()
-    replicates: list[Replicate] = field(default_factory=list)
-    spoilt: list[Replicate] = field(default_factory=list)
-    wanted: int | None = None
-    only_instance: Instance | None = None
-    error: KernelgaugeError | None = None
-
-    def own(self, settings: Settings) -> Settings:
-        """How long to measure this one."""
-        own = settings.for_call(self.pace.call_us)
-        if self.wanted is None:
-            return own
-        return replace(own, replicates=self.wanted, most_replicates=self.wanted, budget_seconds=math.inf)
-
-    def is_done(self, settings: Settings) -> bool:
-        own = self.own(settings)
-        if self.error is not None:
-            return True
-        times = [each.device_us for each in self.replicates]
-        seconds = math.fsum(each.seconds for each in (*self.replicates, *self.spoilt))
-        return own.is_enough(times, seconds)
-
-    def end(self, error: KernelgaugeError) -> None:
-        """Measure it no more. The memory of its instance is for the others."""
-        self.error = error
-        self.only_instance = None
-
-
-def told(error: KernelgaugeError, device: Device) -> KernelgaugeError:
-    """Return the error as it is reported: without the frames, which hold a workload's memory while others are measured."""
-    if device.lost():
-        return DeviceLost(error)
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
+_NOTHING_COMPILED = CompileEvent("graph break", "torch.compile is switched off: all of it runs eagerly")
+_STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/claims.md, C24): wait=1, warmup=1, active=3
+_CONTROL_ITERATIONS = 12  # enough for 0.1 %: a control has one kernel, and its replicates are as many as the passes
+_SHOWN_KERNELS = 2  # of those that differ, in an error
 
 
 class DeviceLost(MeasurementError):
@@ -91,83 +52,313 @@ class DeviceLost(MeasurementError):
         )
 
 
-# -- before anything is timed: compile, call and profile ------------------------------------------------------------------
+def told(error: KernelgaugeError, device: Device) -> KernelgaugeError:
+    """Return the error as it is reported: without the frames, which hold a workload's memory while others are measured."""
+    if device.lost():
+        return DeviceLost(error)
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
-_NOTHING_COMPILED = CompileEvent("graph break", "torch.compile is switched off: all of it runs eagerly")
-_STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/claims.md, C24): wait=1, warmup=1, active=3
 
+@dataclass(frozen=True)
+class Measured:
+    """A run and its artifacts.
 
-def prepare_together(
-    waiting: Sequence[Workload],
-    device: Device,
-    failed: dict[str, KernelgaugeError],
-    progress: Callable[[str], None],
-) -> tuple[list[Subject], list[Workload]]:
-    """Compile and profile as many workloads as can share a process's compiled code; (those, the others).
-
-    Those that fail are put into `failed`, by id.
+    `latency_replicates`, `latency_iterations`: of what is timed later, and calls in each. `one_instance`: whether all
+    replicates are made on one (`Subject.only_instance`). `not_confirmed`: why a time that looks slower could not be measured again.
     """
-    reset_compiler()
-    subjects: list[Subject] = []
-    deferred: list[Workload] = []
-    roots: set[object] = set()
-    for workload in waiting:
-        instance: Instance | None = None  # gone before the next one is built
-        try:
-            instance = build(workload, device)
-            root = None if workload.compile is None else _compiled_root(instance.module)
-            # After a graph break functions are compiled on their own that the next workload may call too.
-            if root is not None and (root in roots or compile_counts().graph_breaks):
-                deferred.append(workload)
-                continue
-            if root is not None:
-                roots.add(root)  # before it runs: one that fails may have compiled as well
-            progress(f"{workload.id}: {'profiling' if root is None else 'compiling and profiling'}")
-            subjects.append(prepare(workload, instance, device))
-        except KernelgaugeError as error:
-            failed[workload.id] = told(error, device)
-    return subjects, deferred
+
+    run: Run
+    latency_replicates: int
+    latency_iterations: int
+    trace_json: bytes
+    table: str
+    one_instance: bool = False
+    not_confirmed: KernelgaugeError | None = None
 
 
-def _compiled_root(module: Any) -> object:
-    """Return what Dynamo keeps the compiled code under. Two workloads of one root would see each other's: another shape of the
-    same code compiles for dynamic shapes, with other kernels."""
-    if isinstance(module, nn.Module):
-        # A module of torch itself is compiled through a wrapper that all of them share (torch/_dynamo/eval_frame.py).
-        if type(module).__module__.startswith("torch.nn."):
-            return "torch.nn"
-        return getattr(getattr(type(module), "forward", None), "__code__", type(module))
-    return getattr(module, "__code__", type(module))
+@dataclass(frozen=True)
+class Replicate:
+    """What one replicate gave.
+
+    Attributes:
+        kernel_us: interquartile mean over the calls of each kernel, in launch order.
+        readings: of the GPU's state, before, during and after.
+        disturbed_by: reasons not to count it; empty if there are none.
+        seconds: what it took.
+        dispatch_us: lower decile of the host dispatch time; None where that has no meaning.
+        host_us: the host reference beside it, likewise.
+    """
+
+    kernel_us: tuple[float, ...]
+    readings: tuple[Reading, ...]
+    disturbed_by: tuple[str, ...]
+    seconds: float
+    dispatch_us: float | None
+    host_us: float | None
+
+    @property
+    def device_us(self) -> float:
+        """Sum over the kernels, so that what each of them gained or lost adds up to the change of the whole."""
+        return sum(self.kernel_us)
 
 
-def prepare(workload: Workload, instance: Instance, device: Device) -> Subject:
-    with reporting(workload, "measuring"), instance.grad_mode():
-        before = compile_counts()
-        first_call(instance)
-        after = compile_counts()
-        warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
-        call_us = call_duration_us(device, instance)
-        session = profile_session(device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True)
-        if not session.executions[0]:
-            raise WorkloadError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
-        instance.prepare()
-        prepared = compile_counts()
-        peak = device.peak_allocated_bytes(instance.call)
-        modules = Modules(instance.module, before.traced)
-        breaks, events = after.graph_breaks - before.graph_breaks, modules.located(prepared.events_since(before))
-        if workload.compile is not None and not events and not session.runs_compiled_code:
-            breaks, events = breaks + 1, (*events, _NOTHING_COMPILED)
-        return Subject(
-            workload=workload,
-            structure=session,
-            pace=Pace.of(call_us, session),
-            graph_breaks=breaks,
-            recompiles=prepared.recompiles_since(after),
-            compile_events=events,
-            peak=peak,
-            modules=modules,
-            origins=origins_of(instance, modules, session, device),
+class Subject:
+    """One workload while it is measured, on code that is compiled once.
+
+    Attributes:
+        structure: the session that its kernels and counts are of.
+        replicates: those that count.
+        spoilt: on a disturbed machine.
+        wanted: how many are to count, by a confirmation; None: as many as pin it down.
+        only_instance: what all replicates are made on; None: each on one of its own.
+        error: why it is measured no more.
+    """
+
+    def __init__(
+        self, workload: Workload, instance: Instance, device: Device, settings: Settings, *, is_control: bool = False
+    ) -> None:
+        """Compile, call and profile it. `is_control`: a workload of our own, which the machine is measured by."""
+        self.workload, self.device, self.is_control = workload, device, is_control
+        self.settings = replace(settings, iterations=_CONTROL_ITERATIONS) if is_control else settings
+        self.replicates: list[Replicate] = []
+        self.spoilt: list[Replicate] = []
+        self.wanted: int | None = None
+        self.error: KernelgaugeError | None = None
+        with reporting(workload, "measuring"), instance.grad_mode():
+            before = compile_counts()
+            first_call(instance)
+            after = compile_counts()
+            warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
+            call_us = call_duration_us(device, instance)
+            self.structure = profile_session(device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True)
+            if not self.structure.kernels:
+                raise WorkloadError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
+            instance.prepare()
+            prepared = compile_counts()
+            self.peak_bytes = device.peak_allocated_bytes(instance.call)
+            self.modules = Modules(instance.module)
+            self.recompiles = prepared.since(after).recompiles
+            self.graph_breaks = after.since(before).graph_breaks
+            self.compile_events = self.modules.located(prepared.since(before).events)
+            if workload.compile is not None and not self.compile_events and not self.structure.runs_compiled_code:
+                self.graph_breaks += 1
+                self.compile_events = (_NOTHING_COMPILED,)
+            self.pace = Pace.of(call_us, self.structure)
+            self.origins = origins_of(instance, self.modules, self.structure, device)
             # Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call looks for its own
             # among them, so that its dispatch would take longer with each (docs/measuring.md).
-            only_instance=instance if session.replays_graphs else None,
+            self.only_instance = instance if self.structure.replays_graphs else None
+
+    @property
+    def is_done(self) -> bool:
+        if self.error is not None:
+            return True
+        seconds = math.fsum(each.seconds for each in (*self.replicates, *self.spoilt))
+        return self._own_settings.is_enough(self.device_us, seconds)
+
+    @property
+    def device_us(self) -> tuple[float, ...]:
+        """The device time of each replicate."""
+        return tuple(each.device_us for each in self.replicates)
+
+    @property
+    def _own_settings(self) -> Settings:
+        own = self.settings.for_call(self.pace.call_us)
+        if self.wanted is None:
+            return own
+        return replace(own, replicates=self.wanted, most_replicates=self.wanted, budget_seconds=math.inf)
+
+    # -- timing ---------------------------------------------------------------------------------------------------
+
+    def measure_once(self, index: int, usual_clock_mhz: int | None) -> Sequence[Reading]:
+        """Measure one replicate more. Return its readings; none if it failed, or was disturbed and does not count."""
+        before = compile_counts()
+        try:
+            measured = self.replicate(index, usual_clock_mhz)
+        except KernelgaugeError as error:
+            self._end(told(error, self.device))
+            return ()
+        finally:  # other kernels than were profiled may come of a recompile
+            compiled = compile_counts().since(before)
+            self.recompiles += compiled.recompiles
+            self.compile_events += self.modules.located(compiled.events)
+        if not measured.disturbed_by or self.is_control:
+            self.replicates.append(measured)
+            return measured.readings
+        self.spoilt.append(measured)
+        if len(self.spoilt) > max(self.settings.replicates, self.wanted or 0):  # repeated as often as are kept at least
+            self._end(
+                DisturbedError(
+                    self.workload.id,
+                    (reason for each in self.spoilt for reason in each.disturbed_by),
+                    expected="a GPU of its own at its usual clock: each such replicate was repeated, "
+                    f"{len(self.spoilt)} times in all",
+                )
+            )
+        return ()
+
+    def replicate(self, index: int, usual_clock_mhz: int | None = None) -> Replicate:
+        """Measure one replicate, on fresh allocations (`index` tells their addresses) or on the only instance.
+
+        A control's dispatch time is not measured, nor who else computes on the GPU: each such reading takes 2 to 3 ms.
+
+        Raises `WorkloadError` if it fails, `TimesError` if it runs other kernels than `structure`, `MeasurementError` if the
+        profiler cannot be trusted.
+        """
+        device, settings = self.device, self.settings
+        started = time.perf_counter()
+        instance = self.only_instance or build(self.workload, device, replicate=index)
+        before = device.monitor.read(processes=not self.is_control)
+        with reporting(self.workload, "measuring"), instance.grad_mode():
+            warm_up(device, instance, calls=device.warm_up_calls, seconds=settings.warm_up_seconds)
+            session = self.pace.held_session(device, instance, settings)
+            self._require_same_kernels(session.kernels)
+            after = device.monitor.read(processes=not self.is_control)
+            dispatch_us = host_us = None
+            if Timer.HOST not in device.timers:
+                host_us = device.host.control_us()
+            elif not self.is_control:  # after the session: a hot loop heats the device, and its clock falls for a while
+                calls = host_calls(device, instance, settings.iterations_for(self.pace.call_us, Timer.HOST))
+                dispatch_us, host_us = (summarize(each, Timer.HOST.statistic) for each in calls)
+        durations = [[execution.duration_us for execution in executions] for executions in session.executions]
+        seconds = time.perf_counter() - started
+        readings = (before, *session.readings, after)
+        usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(session.readings))), default=None)
+        return Replicate(
+            kernel_us=tuple(summarize(column, Timer.DEVICE.statistic) for column in zip(*durations, strict=True)),
+            readings=readings,
+            disturbed_by=disturbances(readings, usual_clock_mhz=usual, tolerated_drift=device.tolerated_drift),
+            seconds=seconds,
+            dispatch_us=dispatch_us,
+            host_us=host_us,
         )
+
+    def _require_same_kernels(self, got: Sequence[KernelIdentity]) -> None:
+        expected = self.structure.kernels
+        if _choices(got) != _choices(expected):
+            raise TimesError(
+                f"{self.workload.id}: {OTHER_KERNELS}",
+                got=listed(without(got, expected)[:_SHOWN_KERNELS]),
+                expected=listed(without(expected, got)[:_SHOWN_KERNELS]),
+            )
+
+    def _end(self, error: KernelgaugeError) -> None:
+        """Measure it no more. The memory of its instance is for the others."""
+        self.error = error
+        self.only_instance = None
+
+    # -- what came of it ------------------------------------------------------------------------------------------
+
+    @property
+    def drift(self) -> float:
+        """How far it moved from its first replicates to its last, as a fraction."""
+        third = len(self.replicates) // 3
+        return median(self.device_us[-third:]) / median(self.device_us[:third]) - 1 if third else 0.0
+
+    @property
+    def control_time(self) -> ControlTime:
+        # A GEMM may split K: two kernels.
+        return ControlTime(" + ".join(kernel.name for kernel in self.structure.kernels), median(self.device_us))
+
+    def result(self, fingerprint: Fingerprint, controls: dict[str, ControlTime]) -> Measured | KernelgaugeError:
+        """Return what was observed, or why there is nothing."""
+        if self.error is not None and not isinstance(self.error, (DeviceLost, TimesError)):
+            return self.error
+        incomplete = self._incomplete()
+        try:
+            samples = {} if incomplete else self._samples()
+        except ValueError as error:  # of a `Sample`: a clock or a profiler that gives zero
+            return MeasurementError(
+                f"{self.workload.id}: a time that no call takes",
+                got=str(error),
+                expected="kernels and calls that take at least a nanosecond",
+                next_command="run again in a fresh process; no other profiler (CUPTI has one subscriber) may be attached",
+            )
+        session, window = self.structure, self.structure.windows[-1]
+        run = Run(
+            workload=self.workload.id,
+            fingerprint=fingerprint,
+            kernels=self._kernels(),
+            counts=Counts(
+                launches=len(session.kernels),
+                kernels=len({kernel.name for kernel in session.kernels}),
+                memsets=len(window.memsets),
+                copies=len(window.copies),
+                synchronizations=window.synchronizations,
+                dispatcher_ops=len(dispatcher_ops(window)),
+                graph_breaks=self.graph_breaks,
+                recompiles=self.recompiles,
+                peak_allocated_bytes=self.peak_bytes,
+            ),
+            samples=samples,
+            incomplete=incomplete,
+            gpu=self.device.gpu,
+            host=digest(platform.node()) if platform.node() else None,
+            controls=controls,
+            conditions=conditions_of([each.readings for each in self.replicates]),
+            ops=tuple(OpRecord(op.name, op.input_shapes) for op in window.ops),
+            launch_apis=tuple(launch.call.name for launch in window.launches),
+            occupancy_queries=window.occupancy_queries,
+            metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
+            steps=len(session.trace.steps()),
+            transfers_us=fmean(
+                sum(record.time_us for record in (*each.copies, *each.memsets)) for each in session.windows
+            ),
+            synchronizing_ops=tuple(text for text, _ in window.synchronizing_ops),
+            copying_ops=tuple(text for text, _ in window.copying_ops),
+            origins=self.origins.kernels,
+            synchronization_origins=self.origins.synchronizations,
+            copy_origins=self.origins.copies,
+            compile_events=self.compile_events,
+            work=tuple(kernel_work(kernel) for kernel in summarize_trace(session.trace, [window]).kernels),
+            roof=roof(controls),
+        )
+        own = self._own_settings
+        return Measured(
+            run,
+            latency_replicates=own.latency_replicates,
+            latency_iterations=own.iterations_for(self.pace.call_us, Timer.END_TO_END),
+            trace_json=session.trace_json,
+            table=session.table,
+            one_instance=session.replays_graphs,
+        )
+
+    def _incomplete(self) -> str | None:
+        """Return why times are missing, without the workload's name. The structure is sound, whatever disturbed the times."""
+        error = self.error
+        if isinstance(error, DeviceLost) and len(self.replicates) >= self._own_settings.replicates:
+            return None  # it fell off when there were enough
+        if error is not None:
+            what = error.what.removeprefix(f"{self.workload.id}: ")
+            return f"{what}: {error.got}" if isinstance(error, TimesError) else what
+        return None if self.replicates else "no test of a time was selected"
+
+    @property
+    def _controls_us(self) -> tuple[float, ...]:
+        """The host reference beside each device time: on a CPU, where the host does the work."""
+        return tuple(each.host_us for each in self.replicates if each.host_us is not None and each.dispatch_us is None)
+
+    def _samples(self) -> dict[Timer, Sample]:
+        iterations_for = partial(self.settings.iterations_for, self.pace.call_us)
+        samples = {Timer.DEVICE: Sample(self.device_us, iterations_for(Timer.DEVICE), self._controls_us)}
+        host = [(each.dispatch_us, each.host_us) for each in self.replicates if each.dispatch_us is not None]
+        if host:
+            dispatches_us, hosts_us = zip(*host, strict=True)
+            samples[Timer.HOST] = Sample(dispatches_us, iterations_for(Timer.HOST), hosts_us)
+        return samples
+
+    def _kernels(self) -> tuple[KernelRecord, ...]:
+        timed = [tuple(execution.duration_us for execution in executions) for executions in self.structure.executions]
+        if self.replicates:  # those that the time of the whole is a mean of
+            kept = on_the_fastest_host(len(self.replicates), self._controls_us)
+            timed = [self.replicates[place].kernel_us for place in kept]
+        return tuple(
+            KernelRecord(kernel, fmean(times[place] for times in timed))
+            for place, kernel in enumerate(self.structure.kernels)
+        )
+
+
+def _choices(kernels: Sequence[KernelIdentity]) -> list[tuple[object, ...]]:
+    """Of each kernel the name; of one that Inductor tunes, with what its choice shows in: another one is another kernel."""
+    return [(each.name, each.grid, each.block) if each.is_inductors else (each.name,) for each in kernels]

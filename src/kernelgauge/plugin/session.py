@@ -40,7 +40,8 @@ from .suites import Suites, group_of
 if TYPE_CHECKING:
     from ..measure.device import Device, DeviceChoice
     from ..measure.latency import Rounds
-    from ..measure.runner import Measured, MeasuredGroup, Result
+    from ..measure.runner import MeasuredGroup, Result
+    from ..measure.subject import Measured
 
 __all__ = ["Session"]
 
