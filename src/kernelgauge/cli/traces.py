@@ -123,10 +123,10 @@ def _show(options: argparse.Namespace) -> Exit:
 
 
 def _diff(options: argparse.Namespace) -> Exit:
-    from ..report.traces import compare_data, compare_page, compare_traces, json_text
+    from ..report.traces import TraceComparison, compare_data, compare_page, json_text
 
     sides = [_summary(path, options) for path in (options.before, options.after)]
-    comparison = compare_traces(*sides)
+    comparison = TraceComparison(*sides)
     if options.json:
         say(json_text(compare_data(comparison, names=(printable(options.before), printable(options.after)))))
     else:

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from .kernel import KernelIdentity, identity_of_op, identity_of_record, kind_of_launch
+from .kernel import KernelIdentity, identity_of, identity_of_op, kind_of_launch
 from .model import (
     DEVICE_CATEGORIES,
     MODULE_PREFIX,
@@ -131,7 +131,7 @@ def _executions(window: Window, *, on_cpu: bool) -> list[tuple[KernelIdentity, f
         return [(identity_of_op(op), max(0.0, op.duration_us), op) for op in computing_ops(window)]
     ran: list[tuple[DeviceRecord, Op | None]] = [(launch.record, launch.op) for launch in window.launches]
     ran += [(record, None) for record in window.orphans if record.category == "kernel"]
-    return [(identity_of_record(record, op), record.time_us, op) for record, op in ran]
+    return [(identity_of(record, op), record.time_us, op) for record, op in ran]
 
 
 def _kernels(
@@ -226,7 +226,11 @@ def _step_times(lane: Summary, trace: Trace) -> list[StepTime]:
                 if record.start_us > until["all"]:
                     _add_causes(parts, until["all"], record, trace.launch_of(record), waits)
                 is_kernel = record.category == "kernel"
-                for kind in ("all", *["kernels"] * is_kernel, *["computing"] * (is_kernel and record.name not in talking)):
+                for kind in (
+                    "all",
+                    *["kernels"] * is_kernel,
+                    *["computing"] * (is_kernel and record.name not in talking),
+                ):
                     last = min(record.end_us, end)
                     parts[kind] += max(0.0, last - max(until[kind], record.start_us))
                     until[kind] = max(until[kind], last)
@@ -301,10 +305,9 @@ def _input_waits(lane: Summary, trace: Trace) -> list[_Span]:
             launched = asking[-1].end_us
     apart: list[_Span] = []
     for start, end in sorted(waits):
-        if apart and start <= apart[-1][1]:
-            start, previous = apart.pop()
-            end = max(end, previous)
-        apart.append((start, end))
+        overlaps = apart and start <= apart[-1][1]
+        before, until = apart.pop() if overlaps else (start, end)
+        apart.append((before, max(end, until)))
     return apart
 
 

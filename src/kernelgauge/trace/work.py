@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .names import Kind
+from .names import Kind, kind_of_words
 
 Shape = tuple[int, ...]
 
@@ -196,16 +196,18 @@ def _attention_work(op: str, inputs: Sequence[_Input], *, is_backward: bool) -> 
     return _moving(moved, scores * (size + value_size))
 
 
-def kind_of_op(op: str) -> Kind | None:
-    """Return what a memory-bound op does (`gelu`, `add_`); None for another op."""
+def kind_of_op(op: str) -> Kind:
+    """Return what an op of ATen does (`gelu`, `add_`): by the tables, else by the words of its name."""
     plain = op.removesuffix("_")
+    if op in ("copy_", "clone", "contiguous", "cat"):
+        return Kind.COPY
     if plain in _POINTWISE:
         return Kind.POINTWISE
     if op in _OVERWRITING:
         return Kind.FILL
     if plain in _REDUCTIONS or op.endswith("softmax"):
         return Kind.REDUCTION
-    return Kind.NORM if op in _TABLES.like_first and op != "copy_" else None
+    return Kind.NORM if op in _TABLES.like_first else kind_of_words(op)
 
 
 def _memory_work(op: str, inputs: Sequence[_Input]) -> Work | None:
