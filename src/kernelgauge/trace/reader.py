@@ -11,12 +11,11 @@ parser refuses it. If all guesses are wrong, the piece grows.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import compress, count, islice
-from operator import attrgetter, eq
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -77,6 +76,7 @@ _STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]+|\\.)*"?|-?\b(?:NaN|Infinity|nan|in
 _NOT_IN_A_STRING = re.compile(rb'[\0-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<wrong>))')
 # Python's integers have no bound, but their hashes have: keys of a dict that are chosen to collide would stop it.
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Shape = tuple[_Int, ...]  # of a tensor; of a list of tensors there is a tuple of them
 _Result = TypeVar("_Result")
 
 
@@ -86,8 +86,8 @@ class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "olde
 
     external_id: _Int | None = None
     older_id: _Int | None = None  # before torch 2.0
-    input_dims: msgspec.Raw = msgspec.Raw()
-    input_types: msgspec.Raw = msgspec.Raw()
+    input_dims: tuple[tuple[_Int | _Shape, ...], ...] | None = None
+    input_types: tuple[str, ...] | None = None
     correlation: _Int | None = None
     # On rows of the host texts: ROCm writes the stream as an address and bytes as a text, torch 2.6 the grid as Triton's
     # source has it.
@@ -118,7 +118,7 @@ _ODD = "?"  # phase of a row with a field of another type; its name is the error
 
 
 class _Loose(msgspec.Struct):
-    """An event of which only what says whether it is read has been decoded."""
+    """Of an event, what says whether it is read."""
 
     ph: Any = None
     cat: Any = None
@@ -147,8 +147,8 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
         if len(buffer) < wanted:
             continue
         piece = _before_last(buffer, 2)
-        if piece is None:
-            piece = _before_last(_mended(buffer) if len(buffer) <= _MOST_MENDED else buffer, _MOST_GUESSES)
+        if piece is None and len(buffer) <= _MOST_MENDED:
+            piece = _before_last(_mended(buffer), _MOST_GUESSES)
         if piece is not None:
             events, buffer = piece
             rows.add(events)
@@ -184,9 +184,8 @@ def _head(blocks: Iterator[bytes]) -> tuple[_File, bytes]:
     head = b""
     for block in blocks:
         head = (head + block).lstrip(_SPACE)
-        for match in islice(_EVENTS.finditer(head), _MOST_GUESSES):
-            with suppress(msgspec.DecodeError):  # one that does not end like this is a part of something else
-                return _lenient(_decode_file, head[: match.end()] + b"]}"), head[match.end() :]
+        if match := _EVENTS.search(head):
+            return _lenient(_decode_file, head[: match.end()] + b"]}"), head[match.end() :]
         if len(head) > LONGEST_BYTES:
             raise msgspec.DecodeError(f"no list `traceEvents` in the first {LONGEST_BYTES} bytes")
         if head and head[:1] != b"{":
@@ -247,24 +246,9 @@ def _mended(text: bytes) -> bytes:
 
 _NO_ARGS = Args()
 _START = attrgetter("start_us")
+_LENGTH = attrgetter("duration_us")
 _PLACE = attrgetter("device", "stream", "grid", "block", "bytes")
 _Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
-_Shape = tuple[_Int, ...]  # of a tensor; of a list of tensors there is a tuple of them
-
-
-class _Lists(dict[bytes, Any]):
-    """Lists of arguments by their JSON, each decoded once: there are few of them."""
-
-    def __init__(self, field: str, content: Any) -> None:
-        super().__init__({b"": (), b"null": ()})
-        self._field, self._decode = field, msgspec.json.Decoder(content).decode
-
-    def __missing__(self, raw: bytes) -> Any:
-        try:
-            found = self[raw] = self._decode(_in_utf8(raw))
-        except msgspec.DecodeError as error:
-            raise msgspec.DecodeError(f"{self._field}: {error}") from error
-        return found
 
 
 class _Rows:
@@ -278,14 +262,11 @@ class _Rows:
         self._malformed: Counter[str] = Counter()
         self._first_malformed = ""
         self._others: Counter[str] = Counter()  # rows of other categories
-        self._names: dict[str, str] = {}
-        self._threads: dict[int | str, int | str] = {}
-        self._shapes = _Lists("Input Dims", tuple[tuple[_Int | _Shape, ...], ...])
-        self._types = _Lists("Input type", tuple[str, ...])
+        self._kept: dict[Any, Any] = {}  # names, threads, shapes and types
 
     def add(self, events: list[Event]) -> None:
         """Add events, in the order of the file. Its loop takes a third of the time of reading: it calls little."""
-        names, threads, shapes, types, lanes = self._names, self._threads, self._shapes, self._types, self._ops
+        keep, lanes = self._kept.setdefault, self._ops
         first, self.events = self.events, self.events + len(events)
         for index, event in enumerate(events, start=first):
             category = event.cat
@@ -298,7 +279,7 @@ class _Rows:
                 else:
                     self._others[category] += 1
                 continue
-            name = names.setdefault(event.name, event.name)
+            name = keep(event.name, event.name)
             args = event.args or _NO_ARGS
             external_id = args.older_id if args.external_id is None else args.external_id
             try:
@@ -309,10 +290,10 @@ class _Rows:
                         name,
                         event.ts,
                         event.dur,
-                        threads.setdefault(event.tid, event.tid),
+                        keep(event.tid, event.tid),
                         external_id,
-                        shapes[bytes(args.input_dims)],
-                        types[bytes(args.input_types)],
+                        keep(args.input_dims, args.input_dims or ()),
+                        keep(args.input_types, args.input_types or ()),
                         args.kernel_kwargs,
                         args.num_warps,
                         args.num_stages,
@@ -352,10 +333,7 @@ class _Rows:
 def _by_start(rows: list[_Timed]) -> tuple[_Timed, ...]:
     """Sort by start, the longest first at equal starts, so that a parent precedes its child."""
     rows.sort(key=_START)
-    starts = list(map(_START, rows))
-    end = 0
-    for place in compress(count(1), map(eq, starts, islice(starts, 1, None))):  # each that starts with the one before
-        if place > end:
-            end = bisect_right(starts, starts[place])
-            rows[place - 1 : end] = sorted(rows[place - 1 : end], key=lambda row: -row.duration_us)
-    return tuple(rows)
+    together = (list(each) for _, each in groupby(rows, _START))
+    return tuple(
+        row for each in together for row in (sorted(each, key=_LENGTH, reverse=True) if len(each) > 1 else each)
+    )
