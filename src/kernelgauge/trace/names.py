@@ -256,8 +256,9 @@ def _inductor(_: _Parsed, match: _Match) -> _Fields:
 
 
 _SPLIT_WORD = re.compile(r"[_<>()\s,:]+")
-_TILE = re.compile(r"(?:tilesize)?(?P<mn>\d{1,5}x\d{1,5})(?:x(?P<k>\d{1,5}))?", re.ASCII)
-_STAGE_COUNT = re.compile(r"_stage(\d{1,3})_|_\d+x\d+x\d+_(\d{1,3})_[tn]{3}_", re.ASCII)
+_TILE = re.compile(r"(?:\b|_|tilesize)(?P<mn>\d{1,5}x\d{1,5})(?:x(?P<k>\d{1,5}))?(?=\b|_)", re.ASCII)
+_STAGES = re.compile(r"_(?:stages|\d{1,5}x\d{1,5})_(\d{1,5}x\d{1,5})(?=\b|_)", re.ASCII)
+_STAGE_COUNT = re.compile(r"_stage(\d{1,3})_|_\d+x\d+x\d+_(\d{1,3})_[tn]{3}_", re.ASCII)  # the depth is the tile's
 _LAYOUT = re.compile(r"[tn]{2,3}|[NT]{3}")
 _SPLIT_K = re.compile(r"split_?k(?!reduce)", re.IGNORECASE)
 _CONVOLUTION = re.compile(r"fprop|dgrad|wgrad|cudnn|convolve")
@@ -270,20 +271,13 @@ def _tokens(name: _Parsed, match: _Match) -> _Fields:
     """Read a name of cuBLAS, cuDNN or CUTLASS, word by word; a group `name` of the pattern is the part that counts."""
     text = match.groupdict().get("name") or name.text
     tokens = _SPLIT_WORD.split(text)
-    shapes = [_TILE.fullmatch(token) for token in (*tokens, "")]
-    at = next((at for at, shape in enumerate(shapes) if shape), -1)
-    tile, following = shapes[at], shapes[at + 1]
-    count = _STAGE_COUNT.search(text) if tile and tile["k"] else None
-    stages = following[0] if following and not following["k"] else None
-    if "stages" in tokens and (said := shapes[tokens.index("stages") + 1]):
-        stages = said[0]
-    elif tile and count:
-        stages = f"{tile['k']}x{count[1] or count[2]}"
+    tile, stages, count = _TILE.search(text), _STAGES.search(text), _STAGE_COUNT.search(text)
+    counted = f"{tile['k']}x{count[1] or count[2]}" if tile and tile["k"] and count else None
     return {
         "short": text,
         "dtype": _token_type(tokens),
         "tile": tile["mn"] if tile else None,
-        "stages": stages,
+        "stages": stages[1] if stages else counted,
         "layout": next(filter(_LAYOUT.fullmatch, tokens), None),
         "split_k": bool(_SPLIT_K.search(text)),
         "bias_epilogue": "bias" in tokens,
