@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +10,6 @@ from kernelgauge.trace import METADATA_OPS, Op, identity_of_op, parse
 from kernelgauge.trace.summary import Summary, summarize_trace
 from tests.builders import (
     BACKWARD_THREAD,
-    RECORDED,
     Event,
     call,
     chrome,
@@ -24,7 +21,6 @@ from tests.builders import (
     step,
     trace_of,
 )
-from tests.trace.reading import plain_step_time
 
 
 @cache
@@ -332,22 +328,12 @@ def test_time_of_a_region_has_no_input() -> None:
     assert parts(summarize_trace(trace, trace.regions("forward"))) == expected
 
 
-@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.json.gz")), ids=lambda path: path.name)
-def test_step_time_agrees_with_plain_calculation(path: Path) -> None:
-    content = gzip.decompress(path.read_bytes())
-    found = summarize_trace(parse(content))
-    time = parts(found)
-    wall, busy = plain_step_time(content)
-    assert time["wall"] == pytest.approx(wall, abs=0.01)
-    assert found.times[0].busy_us == pytest.approx(busy, abs=0.01)
-
-
 GROUPED = [
     *launches(1, "mm", "add", "add", us=7),
-    event("python_function", "nn.Module: Mlp_0", 1095, 20, 404),
-    event("python_function", "nn.Module: Linear_0", 1099, 4, 404),
-    event("python_function", "mlp.py(7): forward", 1098, 16, 404),
-    event("python_function", "nn.Module: Other_0", 1099, 90, 9),
+    event("python_function", "nn.Module: Mlp_0", 1012, 20, 404),
+    event("python_function", "nn.Module: Linear_0", 1016, 4, 404),
+    event("python_function", "mlp.py(7): forward", 1015, 16, 404),
+    event("python_function", "nn.Module: Other_0", 1016, 90, 9),
 ]
 
 
@@ -362,8 +348,7 @@ GROUPED = [
     ],
 )
 def test_groups_are_by_what_was_asked(by: str, expected: list[tuple[str, int]]) -> None:
-    rows = [row | {"ts": row["ts"] - 1095 + 1012} if row["cat"] == "python_function" else row for row in GROUPED]
-    groups = summary_of(*rows).groups(by)
+    groups = summary_of(*GROUPED).groups(by)
     assert [(group.title, group.launches) for group in groups] == expected
 
 
