@@ -219,53 +219,34 @@ def parts(found: Summary) -> dict[str, float]:
     return {"wall": time.wall_us, **{name: value for name, value in all_parts.items() if value}}
 
 
-OPS = [op("aten::mm", 0, 5), *(call(1, 0), call(2, 2))]
-COPY = call(2, 30, name="cudaMemcpyAsync")
+MM = op("aten::mm", 0, 5)
+OPS = [MM, call(1, 0), call(2, 2)]
+COPY = [call(2, 30, name="cudaMemcpyAsync"), kernel(2, 40, category="gpu_memcpy")]
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+RING = [op("c10d::allreduce_", 1, 9, external_id=3), call(7, 2, external_id=3)]
+FETCH = op("enumerate(DataLoader)#__next__", 20, 60)
 
 
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        pytest.param([*OPS, kernel(1, 10), kernel(2, 15)], {"compute": 10, "input": 80}, id="one after the other"),
-        pytest.param([*OPS, kernel(1, 10), kernel(2, 35)], {"compute": 10, "unknown": 9 + 20}, id="a gap"),
-        pytest.param([*OPS, kernel(1, 10, duration=20), kernel(2, 15)], {"compute": 20}, id="one in the other"),
-        pytest.param([*OPS, kernel(1, 10), kernel(2, 15, duration=-5)], {"compute": 5}, id="a negative duration"),
-        pytest.param([*OPS, kernel(1, 10), kernel(2, 12, name=NCCL)], {"communication": 2}, id="communication"),
-        pytest.param([*OPS, kernel(1, 10), kernel(2, 12, category="gpu_memset")], {"copy": 2}, id="a memset"),
-        pytest.param(
-            [
-                op("c10d::allreduce_", 1, 9, external_id=3),
-                call(7, 2, external_id=3),
-                kernel(7, 20, name="ring", external_id=3),
-            ],
-            {"communication": 5, "compute": 0},
-            id="a kernel of a communicating op",
-        ),
+        ([*OPS, kernel(1, 10), kernel(2, 15)], {"compute": 10, "input": 80}),
+        ([*OPS, kernel(1, 10), kernel(2, 35)], {"compute": 10, "unknown": 9 + 20}),  # a gap
+        ([*OPS, kernel(1, 10, duration=20), kernel(2, 15)], {"compute": 20}),  # one in the other
+        ([*OPS, kernel(1, 10), kernel(2, 15, duration=-5)], {"compute": 5}),
+        ([*OPS, kernel(1, 10), kernel(2, 12, name=NCCL)], {"communication": 2}),
+        ([*OPS, kernel(1, 10), kernel(2, 12, category="gpu_memset")], {"copy": 2}),
+        # A kernel of a communicating op.
+        ([*RING, kernel(7, 20, name="ring", external_id=3)], {"communication": 5, "compute": 0}),
         # The second's launch returns at 31, and it starts at 35.
-        pytest.param(
-            [op("aten::mm", 0, 5), call(1, 0), call(2, 30), kernel(1, 10), kernel(2, 35)],
-            {"launch": 17, "unknown": 13, "input": 60},
-            id="a wait for the launch",
+        ([MM, call(1, 0), call(2, 30), kernel(1, 10), kernel(2, 35)], {"launch": 17, "unknown": 13, "input": 60}),
+        ([MM, call(1, 0), kernel(1, 10), *COPY], {"copy_wait": 10, "launch": 16}),
+        # A batch before the first op, and one in the middle.
+        (
+            [FETCH, op("aten::empty", 30, 5), op("aten::mm", 85, 9), call(1, 86), kernel(1, 90, duration=10)],
+            {"input": 85, "launch": 2, "unknown": 3, "compute": 10},
         ),
-        pytest.param(
-            [op("aten::mm", 0, 5), call(1, 0), COPY, kernel(1, 10), kernel(2, 40, category="gpu_memcpy")],
-            {"copy_wait": 10, "launch": 16},
-            id="a wait for a copy",
-        ),
-        pytest.param(
-            [
-                *(op("enumerate(DataLoader)#__next__", 0, 60), op("aten::empty", 20, 5)),
-                *(op("aten::mm", 65, 9), call(1, 66), kernel(1, 70, duration=30)),
-            ],
-            {"input": 65, "launch": 2, "unknown": 3, "compute": 30},
-            id="a wait for a batch",
-        ),
-        pytest.param(
-            [*OPS, kernel(1, 10), op("enumerate(DataLoader)#__next__", 20, 60), call(3, 88), kernel(3, 90)],
-            {"input": 60 + 5, "launch": 15},
-            id="a batch in the middle",
-        ),
+        ([*OPS, kernel(1, 10), FETCH, call(3, 88), kernel(3, 90)], {"input": 60 + 5, "launch": 15}),
     ],
 )
 def test_step_time_adds_up(rows: list[Event], expected: dict[str, float]) -> None:
