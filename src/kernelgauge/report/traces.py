@@ -17,17 +17,7 @@ from ..trace.names import decode
 from ..trace.summary import KernelGroup, LaneKernel, StepTime, Summary
 from ..trace.work import LimitShare
 from .page import Column, Grid, Section
-from .wording import (
-    bytes_text,
-    counted,
-    cut,
-    kinds_text,
-    percent,
-    relative_change,
-    shapes_text,
-    time_change,
-    time_text,
-)  # fmt: skip
+from .wording import bytes_text, counted, cut, kinds_text, percent, relative_change, shapes_text, time_change, time_text
 
 _SCHEMA = 3  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
 _MOST_NAMES = 8  # of one change or group, and problems

@@ -58,8 +58,23 @@ class KernelName:
     bias_epilogue: bool = False
 
 
+class _Rule(msgspec.Struct, array_like=True):
+    """One row of the table. The details that the name itself gives replace `backend`, `kind` and `op`."""
+
+    backend: str
+    kind: Kind
+    scope: str  # of `_Parsed`: `text` and `head` are searched, `base` and `bare` match as a whole, in linear time
+    pattern: str
+    details: str = "cpp"
+    op: str = ""
+
+
+class _Rules(msgspec.Struct):
+    rows: list[_Rule]
+
+
 class _Table(msgspec.Struct):
-    rules: list[dict[str, Any]]  # "rows": library, kind, scope, pattern; then the reader of details ("cpp") and the op
+    rules: list[_Rules]
     words: list[tuple[Kind, str]]
     cpp_types: dict[str, str | None]
     token_types: dict[str, str]
@@ -78,31 +93,16 @@ class _Table(msgspec.Struct):
 _TABLE = msgspec.json.decode(get_data(__package__, "names.json") or b"", type=_Table)
 
 
-class _Rule(NamedTuple):
-    """One row of the table. The details that the name itself gives replace `backend`, `kind` and `op`."""
-
-    backend: str
-    kind: Kind
-    scope: str  # of `_Parsed`: `text` and `head` are searched, `base` and `bare` match as a whole, in linear time
-    pattern: re.Pattern[str]
-    details: str = "cpp"
-    op: str = ""
-
-
-_RULES = [
-    _Rule(backend, Kind(kind), scope, re.compile(pattern, re.ASCII), *more)
-    for group in _TABLE.rules
-    for backend, kind, scope, pattern, *more in group["rows"]
-]
+_RULES = [(rule, re.compile(rule.pattern, re.ASCII)) for group in _TABLE.rules for rule in group.rows]
 
 
 @lru_cache(maxsize=4096)
 def decode(raw: str) -> KernelName:
     """Decode a kernel's name. Never raises; a name that no rule knows is `Kind.OTHER` of backend "other"."""
     name = _parse_name(raw)
-    for rule in _RULES:
+    for rule, pattern in _RULES:
         text = getattr(name, rule.scope)
-        match = rule.pattern.search(text) if rule.scope in ("text", "head") else rule.pattern.fullmatch(text)
+        match = pattern.search(text) if rule.scope in ("text", "head") else pattern.fullmatch(text)
         if match:
             fields: dict[str, Any] = {"kind": rule.kind, "backend": rule.backend, "short": name.text}
             fields |= {"ops": (rule.op,)} if rule.op else {}

@@ -21,17 +21,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from .kernel import KernelIdentity, identity_of, identity_of_op, kind_of_launch
-from .model import (
-    DEVICE_CATEGORIES,
-    MODULE_PREFIX,
-    REGION,
-    WHOLE,
-    ApiCall,
-    DeviceRecord,
-    Op,
-    Trace,
-    Window,
-)  # fmt: skip
+from .model import DEVICE_CATEGORIES, MODULE_PREFIX, REGION, WHOLE, ApiCall, DeviceRecord, Op, Trace, Window
 from .names import Kind, decode
 from .work import (
     ALLOCATION_OPS,
