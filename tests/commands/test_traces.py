@@ -199,12 +199,6 @@ def test_malformed_rows_are_told_once(command: Command, tmp_path: Path) -> None:
     assert "Before: 3 problems of launches and records. `kernelgauge show`" in command("diff", path, path)[1]
 
 
-def test_long_names_keep_their_indentation(command: Command, tmp_path: Path) -> None:
-    name = f"triton_poi_fused_{'x' * 120}"
-    out = command("show", written(tmp_path / "long.json", *launches(("aten::mul", name, 5.0))))[1]
-    assert f"\n    {name}\n      pointwise by aten::mul\n" in out
-
-
 def test_show_by_module_is_cut(command: Command, tmp_path: Path) -> None:
     kernels = [(f"aten::op{at}", f"kernel_{at}", 5.0) for at in range(30)]
     path = written(tmp_path / "module.json", *launches(*kernels, module="Net_0"))

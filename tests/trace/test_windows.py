@@ -116,9 +116,7 @@ def test_launch_apis_of_every_runtime_are_known(category: str, names: str) -> No
         ("cuCtxSynchronize", 1, 0),
         ("cudaEventRecord", 0, 0),
         ("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 0, 1),
-        ("cudaStreamIsCapturing", 0, 0),
         ("cudaLaunchHostFunc", 0, 0),
-        ("cuLaunchHostFunc", 0, 0),
         ("hipLaunchHostFunc", 0, 0),
     ],
 )

@@ -171,18 +171,10 @@ SQUARE = 2 * (2.0 * 2 * 8 * 128 * 128 * 64)  # FLOPs of two products
         ("eq_", "4x8:bf16 number", None, 32 * (2 + 2)),
         ("mul", "4x8:bf16 :fp64", None, 32 * (2 + 2) + 8),  # a Python number
         ("mul", "4x8:int :long", None, None),
-        ("mul", "4x8:half number", None, 32 * (2 + 2)),
         ("where", "4x8:bool 4x8:int 4x8:i8", None, None),
-        ("where", "4x8:bool number number", None, None),
-        ("abs", "4x8:c64", None, None),
-        ("div", "4x8:int 4x8:int", None, None),
         ("mul", "4x8:int number", None, None),  # a number by value may be of any type
-        ("mul", "4x8:int :fp64", None, None),
-        ("add", ":fp32 :fp64", None, None),
-        ("mul", "4x8:fp8 4x8:fp32", None, None),
         ("exp", "4x8:int", None, None),  # the default floating type
         ("rms_norm", "4x8:bf16 numbers 8:fp32 none", None, None),
-        ("relu", "4x8:q32", None, None),
         ("add", "tensors 8:bf16", None, None),
     ],
 )
@@ -254,11 +246,8 @@ def test_limits_of_a_similar_name_are_unknown(name: str) -> None:
     assert limits_of(name) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "known"), [("A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"), (" NVIDIA H200\n", "NVIDIA H200")]
-)
-def test_limits_of_old_or_padded_name_are_known(name: str, known: str) -> None:
-    assert limits_of(name) == limits_of(known) is not None
+def test_limits_of_a_padded_name_are_known() -> None:
+    assert limits_of(" NVIDIA H200\n") == limits_of("NVIDIA H200") is not None
 
 
 @pytest.mark.parametrize(

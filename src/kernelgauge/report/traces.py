@@ -446,7 +446,11 @@ def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str
                 _identity(kernel.identity) | {field: getattr(kernel, field) for field in _OF_A_LAUNCH}
                 for kernel in summary.kernels
             ],
-            "groups": [_group_data(group) for group in summary.groups(by or "config")],
+            "groups": [
+                (_identity(group.identities[0]) if len(group.identities) == 1 else {})
+                | {key: value for key, value in vars(group).items() if key != "identities"}
+                for group in summary.groups(by or "config")
+            ],
             "memsets": summary.transfers("gpu_memset"),
             "copies": summary.transfers("gpu_memcpy"),
             "host": summary.host,
@@ -468,12 +472,6 @@ def _step_data(summary: Summary) -> dict[str, Any]:
     """Return the time of a step, and its parts on each device."""
     parts = [asdict(time) | {"busy_us": time.busy_us, "idle_us": time.idle_us} for time in summary.times]
     return {"device_time_us": summary.device_time_us, "wall_us": summary.wall_us, "times": parts}
-
-
-def _group_data(group: KernelGroup) -> dict[str, Any]:
-    identity, *others = group.identities
-    fields = {key: value for key, value in vars(group).items() if key != "identities"}
-    return fields if others else _identity(identity) | fields
 
 
 def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict[str, Any]:

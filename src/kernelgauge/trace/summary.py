@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
@@ -59,19 +59,25 @@ def dispatcher_ops(window: Window) -> list[Op]:
 def computing_ops(window: Window) -> list[Op]:
     """Return the outermost ops that compute, in order: what takes the place of kernels on a machine without a GPU."""
     found: list[Op] = []
-    # Of each thread, the ops that are open: when they end, and whether what is inside is hidden, because an op is
-    # counted already or computes nothing.
-    stacks: dict[int | str, list[tuple[float, bool]]] = {}
-    for op in window.ops:
-        stack = stacks.setdefault(op.thread, [])
-        while stack and op.start_us >= stack[-1][0]:
-            stack.pop()
-        is_hidden = bool(stack) and stack[-1][1]
-        only_wraps = not is_hidden and _only_wraps(op.name)
-        if not (is_hidden or only_wraps or op.name in METADATA_OPS or op.name in ALLOCATION_OPS):
-            found.append(op)
-        stack.append((op.end_us, not only_wraps))
+    hiding: set[int] = set()  # ids of ops in which nothing counts: they are counted already, or compute nothing
+    for op, around in _nested(window.ops):
+        is_hidden = bool(around) and id(around[-1]) in hiding
+        if is_hidden or not _only_wraps(op.name):
+            hiding.add(id(op))
+            if not (is_hidden or op.name in METADATA_OPS or op.name in ALLOCATION_OPS):
+                found.append(op)
     return found
+
+
+def _nested(rows: Iterable[Op]) -> Iterator[tuple[Op, list[Op]]]:
+    """Yield each row with those that are open around it on its thread, the outermost first. `rows`: parents first."""
+    stacks = defaultdict[int | str, list[Op]](list)
+    for row in rows:
+        stack = stacks[row.thread]
+        while stack and stack[-1].end_us <= row.start_us:
+            stack.pop()
+        yield row, stack
+        stack.append(row)
 
 
 def _only_wraps(name: str) -> bool:
@@ -154,17 +160,13 @@ def _kernels(
 
 def _module_paths(modules: Iterable[Op], ops: Iterable[Op]) -> dict[int, str]:
     """Return by id of an op the modules that were open on its thread."""
-    stacks: dict[int | str, list[Op]] = {}
-    paths = {}
-    for row in sorted((*modules, *ops), key=lambda row: (row.start_us, -row.duration_us)):
-        stack = stacks.setdefault(row.thread, [])
-        while stack and stack[-1].end_us <= row.start_us:
-            stack.pop()
-        if row.name.startswith(MODULE_PREFIX):
-            stack.append(row)
-        elif stack:
-            paths[id(row)] = ".".join(each.name.removeprefix(MODULE_PREFIX) for each in stack)
-    return paths
+    rows = sorted((*modules, *ops), key=lambda row: (row.start_us, -row.duration_us))
+    names = {
+        id(row): [each.name.removeprefix(MODULE_PREFIX) for each in around if each.name.startswith(MODULE_PREFIX)]
+        for row, around in _nested(rows)
+        if not row.name.startswith(MODULE_PREFIX)
+    }
+    return {op: ".".join(path) for op, path in names.items() if path}
 
 
 # --- where the time of a step went -----------------------------------------------------------------------------------

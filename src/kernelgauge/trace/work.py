@@ -219,9 +219,8 @@ def _memory_work(op: str, inputs: Sequence[_Input]) -> Work | None:
         return None
     if op in _OVERWRITING:
         return _moving([first.bytes])
-    if (
-        op in _REDUCTIONS
-    ):  # the result is a part of the input whose size the shapes do not say, unless there is an `out`
+    # The result is a part of the input whose size the shapes do not say, unless there is an `out`.
+    if op in _REDUCTIONS:
         return _moving([given.bytes for given in inputs if given.is_tensor])
     if op not in _TABLES.like_first:
         return None
@@ -262,10 +261,9 @@ def limits_of(device_name: str) -> DeviceLimits | None:
     """Return the peaks of a device by the name in a trace's `deviceProperties`; None for one that is not known.
 
     Only whole names are known: "NVIDIA H100 PCIe" is another GPU than "NVIDIA H100 80GB HBM3", and "NVIDIA A100-SXM4-40GB
-    MIG 1g.5gb" is a part of one. Old drivers leave out "NVIDIA ".
+    MIG 1g.5gb" is a part of one.
     """
-    names = (device_name.strip(), f"NVIDIA {device_name.strip()}")
-    return next((limits for limits in _TABLES.devices if limits.name in names), None)
+    return next((limits for limits in _TABLES.devices if limits.name == device_name.strip()), None)
 
 
 def share_of_limit(work: Work, device_time_us: float, dtype: str | None, limits: DeviceLimits) -> LimitShare | None:
