@@ -91,7 +91,6 @@ def test_memsets_and_copies_are_no_launches() -> None:
         *(call(3, 3), kernel(3, 12, duration=7)),
     )
     assert (len(window.memsets), len(window.copies), len(window.launches)) == (1, 1, 1)
-    assert window.device_time_us == 7
 
 
 @pytest.mark.parametrize(

@@ -166,14 +166,13 @@ class Window:
     @property
     def copying_ops(self) -> list[tuple[str, int | None]]:
         """Return the op behind each copy, with its direction and bytes; and the id that leads to the op."""
-        copies = [each for each in self.executed if each.record.category == "gpu_memcpy"]
-        return [
-            (
-                f"{self._op_around(call)}{record.name}" + ("" if record.bytes is None else f", {record.bytes} bytes"),
-                call.external_id,
-            )
-            for record, call in ((each.record, each.call) for each in copies)
-        ]
+        found = []
+        for launch in self.executed:
+            record, call = launch.record, launch.call
+            if record.category == "gpu_memcpy":
+                size = "" if record.bytes is None else f", {record.bytes} bytes"
+                found.append((f"{self._op_around(call)}{record.name}{size}", call.external_id))
+        return found
 
     def _op_around(self, call: ApiCall) -> str:
         """Return the outermost dispatcher op that a call was made in, as a prefix; empty if there is none."""
@@ -184,11 +183,6 @@ class Window:
     @property
     def occupancy_queries(self) -> int:
         return sum("Occupancy" in call.name for call in self.calls)
-
-    @property
-    def device_time_us(self) -> float:
-        """Return the sum of kernel durations; memsets and copies are not in it."""
-        return sum(launch.record.time_us for launch in self.launches)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class _Input(NamedTuple):
     """One argument: a tensor, or `shape` () with the profiler's word for what it is instead."""
 
     shape: Shape
-    type: str
+    type: str  # "" if it is not known
 
     @property
     def is_tensor(self) -> bool:
@@ -90,7 +90,9 @@ class _Input(NamedTuple):
 
     @property
     def bytes(self) -> int | None:
-        return _tensor_bytes(self.shape, self.type)
+        """Return the bytes of the tensor; None if the size of its elements is not known."""
+        size = _TABLES.element_bytes.get(self.type)
+        return None if size is None else prod(self.shape) * size
 
 
 def work_of(name: str, input_shapes: tuple[Any, ...], input_types: tuple[str, ...]) -> Work | None:
@@ -123,12 +125,6 @@ def work_of(name: str, input_shapes: tuple[Any, ...], input_types: tuple[str, ..
 def _is_shape(shape: Sequence[Any]) -> bool:
     is_flat = all(isinstance(size, int) and size >= 0 for size in shape)
     return is_flat and prod(max(size, 1) for size in shape) <= _MOST_ELEMENTS
-
-
-def _tensor_bytes(shape: Shape, type_name: str | None) -> int | None:
-    """Return the bytes of a tensor; None if the size of its elements is not known."""
-    size = _TABLES.element_bytes.get(type_name or "")
-    return None if size is None else prod(shape) * size
 
 
 def _moving(parts: Sequence[int | None], flops: float | None = None) -> Work | None:
@@ -165,7 +161,7 @@ def _gemm_work(op: str, inputs: Sequence[_Input]) -> Work | None:
     result = out[0] if out else a.type if a.type == b.type and not has_type else None
     shape = (*a.shape[:-1], b.shape[-1])
     operands = [given.bytes for given in inputs[:count] if given.is_tensor]
-    return _moving([*operands, _tensor_bytes(shape, result)], 2.0 * prod(shape) * a.shape[-1])
+    return _moving([*operands, _Input(shape, result or "").bytes], 2.0 * prod(shape) * a.shape[-1])
 
 
 def _attention_work(op: str, inputs: Sequence[_Input], *, is_backward: bool) -> Work | None:
@@ -188,8 +184,8 @@ def _attention_work(op: str, inputs: Sequence[_Input], *, is_backward: bool) -> 
         for batch, heads, rows, size in (each.shape for each in tensors)
     )
     scores, size, value_size = 2.0 * prod(query[:3]) * key[2], query[3], value[3]
-    is_one_type = len({each.type for each in tensors}) == 1
-    output = _tensor_bytes((*query[:3], value_size), _widest(tensors) if is_one_type else None)
+    type_name = _widest(tensors) if len({each.type for each in tensors}) == 1 else None
+    output = _Input((*query[:3], value_size), type_name or "").bytes
     moved = [*(each.bytes for each in tensors), output]
     if is_backward:
         return _moving(2 * moved, scores * (3 * size + 2 * value_size))
@@ -241,7 +237,7 @@ def _pointwise_work(op: str, inputs: Sequence[_Input], *, in_place: bool) -> Wor
         out = [given.type for given in inputs[len(operands) :] if given.is_tensor]
         of_operands = "bool" if op in _OF_BOOL else _widest(operands[1:] if op == "where" else operands)
         type_name = out[0] if out else of_operands
-    return _moving([*(tensor.bytes for tensor in tensors), _tensor_bytes(shape, type_name)]) if tensors else None
+    return _moving([*(tensor.bytes for tensor in tensors), _Input(shape, type_name or "").bytes]) if tensors else None
 
 
 # --- what a GPU can do at most, as its vendor publishes it, and what share of that an op reached --------------------------
