@@ -282,37 +282,33 @@ class _Rows:
             name = keep(event.name, event.name)
             args = event.args or _NO_ARGS
             external_id = args.older_id if args.external_id is None else args.external_id
-            try:
-                if category in lanes:
-                    if category == "python_function" and not name.startswith(MODULE_PREFIX):
-                        continue
-                    op = Op(
-                        name,
-                        event.ts,
-                        event.dur,
-                        keep(event.tid, event.tid),
-                        external_id,
-                        keep(args.input_dims, args.input_dims or ()),
-                        keep(args.input_types, args.input_types or ()),
-                        args.kernel_kwargs,
-                        args.num_warps,
-                        args.num_stages,
-                        args.kernel_hash,
-                    )
-                    lanes[category].append(op)
-                elif category in DEVICE_CATEGORIES:
-                    place = _PLACE(args)
-                    if str in map(type, place):
-                        raise msgspec.ValidationError(
-                            "device, stream, grid, block or bytes of a device record: got `str`"
-                        )
-                    device, stream, *sizes = place
-                    ran = (name, event.ts, event.dur, category, device or 0, stream or 0, args.correlation)
-                    self._records.append(DeviceRecord(*ran, external_id, *sizes))
-                else:
-                    self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id))
-            except msgspec.DecodeError as error:
-                self._add_malformed(category, f"traceEvents[{index}].args: {error}")
+            if category == "python_function" and not name.startswith(MODULE_PREFIX):
+                continue
+            if category in lanes:
+                op = Op(
+                    name,
+                    event.ts,
+                    event.dur,
+                    keep(event.tid, event.tid),
+                    external_id,
+                    keep(args.input_dims, args.input_dims or ()),
+                    keep(args.input_types, args.input_types or ()),
+                    args.kernel_kwargs,
+                    args.num_warps,
+                    args.num_stages,
+                    args.kernel_hash,
+                )
+                lanes[category].append(op)
+            elif category not in DEVICE_CATEGORIES:
+                self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id))
+            elif str in map(type, place := _PLACE(args)):
+                self._add_malformed(
+                    category, f"traceEvents[{index}].args: device, stream, grid, block or bytes: got `str`"
+                )
+            else:
+                device, stream, *sizes = place
+                ran = (name, event.ts, event.dur, category, device or 0, stream or 0, args.correlation)
+                self._records.append(DeviceRecord(*ran, external_id, *sizes))
 
     def _add_malformed(self, category: str, error: str) -> None:
         self._malformed[category] += 1
