@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
@@ -77,7 +77,6 @@ _NOT_IN_A_STRING = re.compile(rb'[\0-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<
 # Python's integers have no bound, but their hashes have: keys of a dict that are chosen to collide would stop it.
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Shape = tuple[_Int, ...]  # of a tensor; of a list of tensors there is a tuple of them
-_Result = TypeVar("_Result")
 
 
 class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "older_id": "external id",
@@ -158,7 +157,7 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
         else:  # to look at each byte a few times, however long an event is
             wanted = min(4 * len(buffer), LONGEST_BYTES + 1)
     try:
-        events, devices = _lenient(_last, b"[" + buffer)
+        events, devices = _last(_in_utf8(_mended(b"[" + buffer)))
     except msgspec.DecodeError as error:
         raise msgspec.DecodeError(f"traceEvents[{rows.events}] or later: {error}") from error
     if rows.events and not events:
@@ -167,15 +166,8 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
     return devices or file.device_properties
 
 
-def _lenient(decode: Callable[[bytes], _Result], content: bytes) -> _Result:
-    """Decode JSON, or what Kineto writes and JSON forbids. What is not UTF-8 is replaced: it is no reason to refuse the rest."""
-    try:
-        return decode(_in_utf8(content))
-    except msgspec.DecodeError:
-        return decode(_in_utf8(_mended(content)))
-
-
 def _in_utf8(text: bytes) -> bytes:
+    """Replace what is not UTF-8: it is no reason to refuse the rest."""
     return text.decode(errors="replace").encode()
 
 
@@ -185,7 +177,7 @@ def _head(blocks: Iterator[bytes]) -> tuple[_File, bytes]:
     for block in blocks:
         head = (head + block).lstrip(_SPACE)
         if match := _EVENTS.search(head):
-            return _lenient(_decode_file, head[: match.end()] + b"]}"), head[match.end() :]
+            return _decode_file(_in_utf8(_mended(head[: match.end()] + b"]}"))), head[match.end() :]
         if len(head) > LONGEST_BYTES:
             raise msgspec.DecodeError(f"no list `traceEvents` in the first {LONGEST_BYTES} bytes")
         if head and head[:1] != b"{":
@@ -231,7 +223,7 @@ def _event(row: bytes) -> Event:
 
 
 def _mended(text: bytes) -> bytes:
-    """Make JSON of what Kineto writes. Of a number that is none it makes what no field that is read may hold."""
+    """Make JSON of what Kineto writes; JSON stays as it is. A number that is none becomes what no field that is read may hold."""
 
     def mend(match: re.Match[bytes]) -> bytes:
         return _NOT_IN_A_STRING.sub(mend_character, match[0]) if match[0][:1] == b'"' else b"[{}]"
