@@ -42,22 +42,18 @@ def test_differences_beyond_rounding_are_named(ours: list, theirs: list, found: 
     assert contest.differences(answer(*ours), answer(*theirs)) == found
 
 
-def run_contest(folder: Path, ours: str) -> subprocess.CompletedProcess[str]:
-    """Run it with a script as ours and an interpreter that has no peers."""
-    script, bare = folder / "ours.py", folder / "python"
-    script.write_text(ours, encoding="utf-8")
+def run_contest(folder: Path, script: Path, tool: str) -> subprocess.CompletedProcess[str]:
+    """Run it with a tool of a script as ours, and an interpreter that has no peers."""
+    bare = folder / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
     bare.chmod(0o755)
     command = [sys.executable, str(TRACE / "run.py"), "--out", str(folder / "out"), "--sizes", "0.3,0.9"]
-    command += ["--repeats", "2", "--python", str(bare), "--ours", f"{sys.executable} {script} json_loop"]
+    command += ["--repeats", "2", "--python", str(bare), "--ours", f"{sys.executable} {script} {tool}"]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-PEERS = (TRACE / "peers.py").read_text(encoding="utf-8")
-
-
 def test_run_of_equal_answers_succeeds_without_peers(tmp_path: Path) -> None:
-    ended = run_contest(tmp_path, PEERS)
+    ended = run_contest(tmp_path, TRACE / "peers.py", "ours")
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "out" / "table.md").read_text() == ended.stdout.rstrip("\n") + "\n"
     assert "HTA, parser alone: not available: No module named 'hta'" in ended.stdout
@@ -68,14 +64,8 @@ def test_run_of_equal_answers_succeeds_without_peers(tmp_path: Path) -> None:
 
 
 def test_run_of_another_answer_fails(tmp_path: Path) -> None:
-    ended = run_contest(tmp_path, PEERS.replace("sum(us)", "sum(us) * 1.001"))
+    script = tmp_path / "ours.py"
+    script.write_text((TRACE / "peers.py").read_text(encoding="utf-8").replace("sum(us)", "sum(us) * 1.001"))
+    ended = run_contest(tmp_path, script, "json_loop")
     assert ended.returncode == 1
     assert "kernelgauge show: WRONG with 0.2 MB: " in ended.stdout
-
-
-def test_ours_says_what_the_plain_loop_says(tmp_path: Path) -> None:
-    trace = tmp_path / "trace.json"
-    importlib.import_module("generate").generate(0.3, trace)
-    commands = [[sys.executable, str(TRACE / "peers.py"), tool, str(trace)] for tool in ("json_loop", "ours")]
-    loop, ours = (contest.read_answer(subprocess.check_output(command, text=True)) for command in commands)
-    assert contest.differences(loop, ours) == []

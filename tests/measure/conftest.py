@@ -189,7 +189,9 @@ class FakeGpu(CpuDevice):
         return self.is_lost
 
     def executions(self, window: Window) -> list[Execution]:
-        return [Execution(identity_of(launch), launch.record.duration_us) for launch in window.launches]
+        return [
+            Execution(identity_of(launch.record, launch.op), launch.record.duration_us) for launch in window.launches
+        ]
 
     def forget_peak(self) -> None:
         self.diary.append("forget peak")

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from kernelgauge.report.traces import TraceComparison, compare_page, compare_traces, conclusion
+from kernelgauge.report.traces import TraceComparison, compare_page, conclusion
 from kernelgauge.trace.summary import Summary, summarize_trace
 from tests.builders import call, kernel, recorded, step, trace_of
 
@@ -18,7 +18,7 @@ def summary(name: str) -> Summary:
 
 
 def compared(before: str, after: str) -> TraceComparison:
-    return compare_traces(summary(before), summary(after))
+    return TraceComparison(summary(before), summary(after))
 
 
 TUNED = "Inductor's autotuner chose another launch configuration for 1 kernel (+18.1 us)"
@@ -37,7 +37,7 @@ TUNED = "Inductor's autotuner chose another launch configuration for 1 kernel (+
     ],
 )  # fmt: skip
 def test_conclusion_of_recorded_traces(before: str, after: str, said: str, time: str) -> None:
-    text = conclusion(compared(before, after))
+    text = " ".join(conclusion(compared(before, after)))
     assert text.endswith(f". {said}.")
     assert f", kernels {time} us" in text
 
@@ -57,8 +57,10 @@ def test_conclusion_compares_time_of_steps() -> None:
         ]
         return summarize_trace(trace_of(*rows))
 
-    found = compare_traces(job(175_000), job(140_000))
-    assert conclusion(found).startswith("Step 175.0 -> 140.0 ms (-20.0 %), kernels 99.00 ms. Nothing on the GPU")
+    found = TraceComparison(job(175_000), job(140_000))
+    headline, findings = conclusion(found)
+    assert headline == "Step 175.0 -> 140.0 ms (-20.0 %), kernels 99.00 ms."
+    assert findings.startswith("Nothing on the GPU")
     page = compare_page(found, names=("a", "b"), top=5)
     assert any("between steps (input) 75.99 -> 40.99 ms" in line for section in page for line in section.lines)
 
@@ -69,7 +71,7 @@ def test_conclusion_same_kernels_slower_says_so() -> None:
         replace(kernel, durations_us=tuple(1.8 * us for us in kernel.durations_us)) for kernel in before.kernels
     )
     after = replace(before, kernels=kernels)
-    assert conclusion(compare_traces(before, after)) == (
-        "Step 347.0 us, kernels 205.1 -> 369.2 us (+80.0 %). The same kernels ran. 3 kernels became slower (+164.1 us). "
-        "The host ran the same ops."
+    assert conclusion(TraceComparison(before, after)) == (
+        "Step 347.0 us, kernels 205.1 -> 369.2 us (+80.0 %).",
+        "The same kernels ran. 3 kernels became slower (+164.1 us). The host ran the same ops.",
     )

@@ -77,8 +77,7 @@ NO_TRACES = [
     HEAD + OBJECTS + b"x" + OBJECTS + b"," + ROW + b"]}",
 ]
 ODD_TRACES = [
-    b'{"a":{"traceEvents":[{}]},"traceEvents" :\n[' + ROW + b"]}",
-    b'{"a":"\\"traceEvents\\":[","traceEvents":[' + ROW + b"]}",
+    b'{"a":{},"traceEvents" :\n[' + ROW + b"]}",
     b'{"traceEvents":null,"traceEvents":[' + ROW + b"]}",
     HEAD + ROW + b'],"a":{"traceEvents":[{}]},"b":[[],"]"]}',
     HEAD + OBJECTS + b"," + ROW + b"]}",

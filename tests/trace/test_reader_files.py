@@ -78,32 +78,18 @@ try:
 except TraceError as error:
     print(error.got)
 """
-LONG_EVENTS = [
-    pytest.param(b'{"traceEvents":[{"name":"', b"x", id="one name"),
-    pytest.param(b'{"traceEvents":[{"name":"', b"},{", id="one name that looks like events"),
-    pytest.param(b'{"traceEvents":[', b'{"args":', id="one event, nested"),
-    pytest.param(b'{"traceEvents":[{"args":[', b'{"a":{}},', id="one event of many objects"),
-]
-
-
-def refused_with_little_memory(path: Path, limit: int) -> str:
-    """Return what was got, in a process that may use `limit` bytes, its code included."""
-    environment = os.environ | {"PYTHONPATH": str(Path(kernelgauge.__file__).parents[1])}
-    command = [sys.executable, "-c", UNDER_A_LIMIT, str(path), str(limit)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.parametrize(
     ("start", "unit"),
     [
-        *LONG_EVENTS,
+        pytest.param(b'{"traceEvents":[{"name":"', b"},{", id="one name that looks like events"),
+        pytest.param(b'{"traceEvents":[', b'{"args":', id="one event, nested"),
+        pytest.param(b'{"traceEvents":[{"args":[', b'{"a":{}},', id="one event of many objects"),
         pytest.param(b"", b" ", id="spaces"),
         pytest.param(b'{"traceEvents":[', b" ", id="spaces for events"),
         pytest.param(b'{"traceEvents":[{}]', b" ", id="spaces behind the events"),
         pytest.param(b'{"a":"', b"x", id="a text before the events"),
-        pytest.param(b'{"a":{', b'"traceEvents":[],', id="lists that are not it"),
         pytest.param(b"[", b"1,", id="numbers"),
     ],
 )
@@ -111,4 +97,7 @@ def test_read_gzip_bomb_is_refused_in_little_memory(path: Path, start: bytes, un
     block = gzip.compress(unit * (MEBIBYTE // len(unit)))
     written(path, gzip.compress(start) + block * 400)
     assert path.stat().st_size < 4 * MEBIBYTE
-    assert refused_with_little_memory(path, 600 * MEBIBYTE)
+    environment = os.environ | {"PYTHONPATH": str(Path(kernelgauge.__file__).parents[1])}
+    command = [sys.executable, "-c", UNDER_A_LIMIT, str(path), str(600 * MEBIBYTE)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr

@@ -91,7 +91,6 @@ def test_memsets_and_copies_are_no_launches() -> None:
         *(call(3, 3), kernel(3, 12, duration=7)),
     )
     assert (len(window.memsets), len(window.copies), len(window.launches)) == (1, 1, 1)
-    assert window.device_time_us == 7
 
 
 @pytest.mark.parametrize(
@@ -116,9 +115,7 @@ def test_launch_apis_of_every_runtime_are_known(category: str, names: str) -> No
         ("cuCtxSynchronize", 1, 0),
         ("cudaEventRecord", 0, 0),
         ("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 0, 1),
-        ("cudaStreamIsCapturing", 0, 0),
         ("cudaLaunchHostFunc", 0, 0),
-        ("cuLaunchHostFunc", 0, 0),
         ("hipLaunchHostFunc", 0, 0),
     ],
 )

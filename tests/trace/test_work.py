@@ -171,18 +171,10 @@ SQUARE = 2 * (2.0 * 2 * 8 * 128 * 128 * 64)  # FLOPs of two products
         ("eq_", "4x8:bf16 number", None, 32 * (2 + 2)),
         ("mul", "4x8:bf16 :fp64", None, 32 * (2 + 2) + 8),  # a Python number
         ("mul", "4x8:int :long", None, None),
-        ("mul", "4x8:half number", None, 32 * (2 + 2)),
         ("where", "4x8:bool 4x8:int 4x8:i8", None, None),
-        ("where", "4x8:bool number number", None, None),
-        ("abs", "4x8:c64", None, None),
-        ("div", "4x8:int 4x8:int", None, None),
         ("mul", "4x8:int number", None, None),  # a number by value may be of any type
-        ("mul", "4x8:int :fp64", None, None),
-        ("add", ":fp32 :fp64", None, None),
-        ("mul", "4x8:fp8 4x8:fp32", None, None),
         ("exp", "4x8:int", None, None),  # the default floating type
         ("rms_norm", "4x8:bf16 numbers 8:fp32 none", None, None),
-        ("relu", "4x8:q32", None, None),
         ("add", "tensors 8:bf16", None, None),
     ],
 )
@@ -230,20 +222,13 @@ def test_work_of_any_row_is_finite_or_unknown(junk: float) -> None:
     names = "mm addmm bmm _scaled_mm _scaled_dot_product_cudnn_attention _flash_attention_backward add add_ where"
     names += " copy_ fill_ sum _softmax layer_norm clamp"
     ops = [*(f"aten::{name}" for name in names.split()), "triton_poi_fused_0", "aten::", "", "x"]
-
-    def one() -> Any:
-        return generator.choice(JUNK if generator.random() < junk else SHAPES)
-
     seen = 0
     for _ in range(20_000):
-        count = generator.randrange(8)
-        same = one()
-        shapes = tuple(same if generator.random() < 0.7 else one() for _ in range(count))
-        more = generator.random() < junk
-        types = tuple(
-            generator.choice([BF16, FP32] if generator.random() < 0.7 else WORDS) for _ in range(count + more)
-        )
-        found = work_of(generator.choice(ops), shapes, types)
+        count, more = generator.randrange(8), generator.random() < junk
+        sizes = generator.choices(SHAPES, k=2) + generator.choices(JUNK, k=1 if more else 0)
+        shapes = tuple(generator.choices(sizes, k=count))
+        words = [BF16, FP32] if generator.random() < 0.5 else WORDS
+        found = work_of(generator.choice(ops), shapes, tuple(generator.choices(words, k=count + more)))
         if found is not None:
             seen += 1
             assert all(value is None or (isfinite(value) and value >= 0) for value in (found.flops, found.bytes))
@@ -254,37 +239,15 @@ ROUND = DeviceLimits("round", 1000, {"bf16": 100.0, "fp32": 10.0, "tf32": 50.0},
 
 
 @pytest.mark.parametrize(
-    ("name", "gb_per_s", "bf16"),
-    [("NVIDIA H200", 4800, 989.5), ("NVIDIA B200", 8000, 2250), ("AMD Instinct MI300X", 5300, 1307.4)],
-)
-def test_limits_are_those_of_the_datasheet(name: str, gb_per_s: float, bf16: float) -> None:
-    limits = limits_of(name)
-    assert (limits.memory_gb_per_s, limits.tflop_per_s["bf16"]) == (gb_per_s, bf16)
-    assert limits.source.startswith(("NVIDIA ", "AMD "))
-    ladder = [
-        limits.tflop_per_s[dtype] for dtype in ("fp64", "fp32", "tf32", "fp16", "fp8") if dtype in limits.tflop_per_s
-    ]
-    assert ladder == sorted(ladder)  # a smaller type is no slower
-
-
-@pytest.mark.parametrize(
     "name",
-    [
-        "", "NVIDIA", "NVIDIA H100", "H100", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA H200 MIG 1g.18gb",
-        "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A10G", "NVIDIA L40", "NVIDIA L", "NVIDIA GB200", "NVIDIA T4",
-        "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D", "AMD Instinct MI250X/MI250", "nvidia h200",
-        "Tesla V100-SXM2-16GB-LS", "\x1b[31mNVIDIA H200",
-    ],
-)  # fmt: skip
+    ["", "NVIDIA", "H100", "NVIDIA H100", "NVIDIA H200 NVL", "NVIDIA H200 MIG 1g.18gb", "NVIDIA A10G", "nvidia h200"],
+)
 def test_limits_of_a_similar_name_are_unknown(name: str) -> None:
     assert limits_of(name) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "known"), [("A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"), (" NVIDIA H200\n", "NVIDIA H200")]
-)
-def test_limits_of_old_or_padded_name_are_known(name: str, known: str) -> None:
-    assert limits_of(name) == limits_of(known) is not None
+def test_limits_of_a_padded_name_are_known() -> None:
+    assert limits_of(" NVIDIA H200\n") == limits_of("NVIDIA H200") is not None
 
 
 @pytest.mark.parametrize(

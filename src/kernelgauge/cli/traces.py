@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..report.page import Section
     from ..trace.summary import Summary
 
-__all__ = ["add_commands", "read_trace"]
-
 _TOP = 20
 PERFETTO_UI = "https://ui.perfetto.dev"
 # The only address of this machine that the page's Content-Security-Policy lets it fetch from
@@ -88,9 +86,8 @@ def _add(commands: Commands, name: str, short: str, description: str) -> argpars
 
 def _add_selection(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
     """Add the options that choose what a table shows. Return the group of output forms."""
-    parser.add_argument(
-        "--top", type=int, default=_TOP, metavar="N", help=f"rows of each table; 0 for all (default: {_TOP})"
-    )
+    about = f"rows of each table; 0 for all (default: {_TOP})"
+    parser.add_argument("--top", type=int, default=_TOP, metavar="N", help=about)
     selection = parser.add_mutually_exclusive_group()
     selection.add_argument("--step", type=int, metavar="N", help="only ProfilerStep#N")
     selection.add_argument("--region", metavar="NAME", help="only record_function(NAME)")
@@ -123,23 +120,21 @@ def _show(options: argparse.Namespace) -> Exit:
 
 
 def _diff(options: argparse.Namespace) -> Exit:
-    from ..report.traces import compare_data, compare_page, compare_traces, json_text
+    from ..report.traces import TraceComparison, compare_data, compare_page, json_text
 
     sides = [_summary(path, options) for path in (options.before, options.after)]
-    comparison = compare_traces(*sides)
+    comparison = TraceComparison(*sides)
     if options.json:
         say(json_text(compare_data(comparison, names=(printable(options.before), printable(options.after)))))
     else:
         names = (Path(options.before).name, Path(options.after).name)
         names = names if names[0] != names[1] else (options.before, options.after)
         say(_formed(compare_page(comparison, names=names, top=_top(options)), options))
-    if not options.fail_on_change:
-        return Exit.YES
-    if comparison.gpu_changed:
+    if options.fail_on_change and comparison.gpu_changed:
         return Exit.NO
     # Fail closed: an incomplete trace cannot show that nothing changed.
     is_incomplete = any(side.problems_inside or side.not_read or not side.kernels for side in sides)
-    return Exit.TROUBLE if is_incomplete else Exit.YES
+    return Exit.TROUBLE if options.fail_on_change and is_incomplete else Exit.YES
 
 
 def _top(options: argparse.Namespace) -> int:
@@ -283,10 +278,11 @@ def _publish(options: argparse.Namespace) -> Exit:
 
 def _published_files(source: Path) -> dict[str, Path]:
     """Return the files to publish, by their path below the destination: no hidden ones, and no symbolic links."""
-    found = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*"))}
-    files = {key: path for key, path in found.items() if path.is_file() and not path.is_symlink()}
-    shown = {key: path for key, path in files.items() if "/." not in f"/{key}"}
-    return {source.name: source} if source.is_file() else shown
+    if source.is_file():
+        return {source.name: source}
+    files = (path for path in sorted(source.rglob("*")) if path.is_file() and not path.is_symlink())
+    found = {path.relative_to(source).as_posix(): path for path in files}
+    return {key: path for key, path in found.items() if "/." not in f"/{key}"}
 
 
 def _perfetto_link(url: str) -> str:

@@ -267,7 +267,11 @@ class CudaDevice(Device):
 
     def executions(self, window: Window) -> list[Execution]:
         return [
-            Execution(identity_of(launch), launch.record.duration_us, launch.op.external_id if launch.op else None)
+            Execution(
+                identity_of(launch.record, launch.op),
+                launch.record.duration_us,
+                launch.op.external_id if launch.op else None,
+            )
             for launch in window.launches
         ]
 

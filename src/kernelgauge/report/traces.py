@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -16,30 +17,7 @@ from ..trace.names import decode
 from ..trace.summary import KernelGroup, LaneKernel, StepTime, Summary
 from ..trace.work import LimitShare
 from .page import Column, Grid, Section
-from .wording import (
-    bytes_text,
-    counted,
-    cut,
-    kinds_text,
-    percent,
-    relative_change,
-    shapes_text,
-    time_change,
-    time_text,
-    times,
-)  # fmt: skip
-
-__all__ = [
-    "TraceComparison",
-    "compare_data",
-    "compare_page",
-    "compare_traces",
-    "conclusion",
-    "json_text",
-    "limit_text",
-    "show_data",
-    "show_page",
-]
+from .wording import bytes_text, counted, cut, kinds_text, percent, relative_change, shapes_text, time_change, time_text
 
 _SCHEMA = 3  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
 _MOST_NAMES = 8  # of one change or group, and problems
@@ -69,7 +47,7 @@ def show_page(summary: Summary, *, name: str, top: int, by: str | None = None) -
         sections.append(Section(f"beside the kernels{per}", transfers))
     if summary.problems:
         title = f"{len(summary.problems)} problems of launches and records, anywhere in the trace"
-        sections.append(Section(title, tuple(map(cut, _first(summary.problems, _MOST_NAMES)))))
+        sections.append(Section(title, tuple(map(cut, _first(summary.problems)))))
     host = summary.host
     lines = [f"{time_text(host.duration_us)}, {counted(sum(host.dispatcher_ops.values()), 'dispatcher op')}"]
     if host.metadata_ops_that_launched:
@@ -81,15 +59,19 @@ def show_page(summary: Summary, *, name: str, top: int, by: str | None = None) -
     return [*sections, Section(f"host{per}", tuple(lines))]
 
 
-def _first(texts: Sequence[str], most: int) -> list[str]:
+def _first(texts: Sequence[str], most: int = _MOST_NAMES) -> list[str]:
     """Return at most so many texts; the last one counts those that are left out."""
     left = len(texts) - most
     return list(texts) if left <= 0 else [*texts[: most - 1], f"and {left + 1} more"]
 
 
+def _first_of_each(names: Iterable[str], most: int = _MOST_NAMES) -> list[str]:
+    """Return each name once, with how often it is there: ``aten::t x3``. Of many names the first."""
+    return _first([f"{name} x{count}" if count > 1 else name for name, count in Counter(names).items()], most)
+
+
 def _ops_text(ops: Iterable[str]) -> str:
-    """Return ``aten::t x3, aten::view``; of many ops the first."""
-    return ", ".join(_first(times(Counter(ops)).split(", "), _MOST_OPS))
+    return ", ".join(_first_of_each(ops, _MOST_OPS))
 
 
 def _lane_text(summary: Summary) -> str:
@@ -180,7 +162,7 @@ def _group_lines(group: KernelGroup) -> Iterator[str]:
     identities, first = group.identities, group.identities[0]
     is_of_name = group.title == first.name
     yield _name(first) if is_of_name else cut(group.title)
-    by = ", ".join(_first([name for name in group.launched_by if name != group.title], _MOST_NAMES))
+    by = ", ".join(_first([name for name in group.launched_by if name != group.title]))
     shapes = counted(len(group.input_shapes), "shape") if group.input_shapes else ""
     if len(group.input_shapes) == 1:
         shapes = shapes_text(group.input_shapes[0])
@@ -189,7 +171,7 @@ def _group_lines(group: KernelGroup) -> Iterator[str]:
     said = (group.kind if is_of_name else "", f"by {by}" if by else "", shapes, ", ".join(work))
     yield "  " + " ".join(filter(None, said))
     if not is_of_name:
-        yield from (f"  {name}" for name in _first(list(dict.fromkeys(map(_name, identities))), _MOST_NAMES))
+        yield from (f"  {name}" for name in _first(list(dict.fromkeys(map(_name, identities)))))
     elif len(identities) > 1:
         yield f"  {len(identities)} launch configurations"
     else:
@@ -223,8 +205,14 @@ class TraceComparison:
 
     before: Summary
     after: Summary
-    differences: tuple[Difference, ...]
-    host: HostDifference
+
+    @cached_property
+    def differences(self) -> tuple[Difference, ...]:
+        return differences(self.before.kernels, self.after.kernels)
+
+    @cached_property
+    def host(self) -> HostDifference:
+        return host_difference(self.before.host, self.after.host)
 
     @property
     def sides(self) -> tuple[Summary, Summary]:
@@ -239,20 +227,12 @@ class TraceComparison:
         return [difference for difference in self.differences if difference.what is what]
 
 
-def compare_traces(before: Summary, after: Summary) -> TraceComparison:
-    found = differences(before.kernels, after.kernels)
-    return TraceComparison(before, after, found, host_difference(before.host, after.host))
-
-
-def conclusion(comparison: TraceComparison) -> str:
-    """Return sentences: what the change did to the time of a step, what happened on the GPU, and else on the host."""
-    return f"{_headline(comparison)} {' '.join(_findings(comparison))}"
-
-
-def _headline(comparison: TraceComparison) -> str:
+def conclusion(comparison: TraceComparison) -> tuple[str, str]:
+    """Return what the change did to the time of a step; and what happened on the GPU, and else on the host."""
     walls, kernels = zip(*((side.wall_us, side.device_time_us) for side in comparison.sides), strict=True)
     step = f"{comparison.after.noun.capitalize()} {time_change(*walls)}{relative_change(*walls)}"
-    return f"{step}, kernels {time_change(*kernels)}{relative_change(*kernels)}."
+    headline = f"{step}, kernels {time_change(*kernels)}{relative_change(*kernels)}."
+    return headline, " ".join(_findings(comparison))
 
 
 _SENTENCES = {
@@ -320,7 +300,7 @@ def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: in
         f"{label:<7} {name}  {_lane_text(side)}, {counted(len(side.kernels), 'kernel')}"
         for label, name, side in zip(("before", "after"), names, comparison.sides, strict=True)
     )
-    said = (_headline(comparison), " ".join(_findings(comparison)), *_time_changes(comparison), *_caveats(comparison))
+    said = (*conclusion(comparison), *_time_changes(comparison), *_caveats(comparison))
     return [
         Section(lines=tuple(heads)),
         Section(lines=said),
@@ -389,7 +369,9 @@ def _change_table(comparison: TraceComparison, *, top: int) -> Grid:
 
 
 def _change_lines(difference: Difference) -> list[str]:
-    old, new = _names(difference.before), _names(difference.after)
+    old, new = (
+        _first_of_each(_name(kernel.identity) for kernel in side) for side in (difference.before, difference.after)
+    )
     lines = old if old == new else [*old, *(f"-> {name}" for name in new)]
     below = difference.details
     if difference.what in (What.SLOWER, What.FASTER):
@@ -401,19 +383,13 @@ def _change_lines(difference: Difference) -> list[str]:
     return [*lines, *([f"   {below}"] if below else [])]
 
 
-def _names(kernels: Sequence[LaneKernel]) -> list[str]:
-    """Return one line for each name, with how often it is there; of many the first."""
-    counts = Counter(_name(kernel.identity) for kernel in kernels)
-    return _first([f"{name} x{count}" if count > 1 else name for name, count in counts.items()], _MOST_NAMES)
-
-
 def _modules(comparison: TraceComparison) -> list[tuple[str, float | None, float | None]]:
     """Return the time of each module before and after, the largest change first; nothing if no trace recorded them."""
     if not any(kernel.module for side in comparison.sides for kernel in side.kernels):
         return []
     old, new = ({each.title: each.device_time_us for each in side.groups("module")} for side in comparison.sides)
-    rows = [(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])]
-    return sorted(rows, key=lambda row: -abs((row[2] or 0.0) - (row[1] or 0.0)))
+    names = sorted(dict.fromkeys([*old, *new]), key=lambda name: -abs(new.get(name, 0.0) - old.get(name, 0.0)))
+    return [(name, old.get(name), new.get(name)) for name in names]
 
 
 def _module_table(comparison: TraceComparison, *, top: int) -> list[Section]:
@@ -470,7 +446,11 @@ def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str
                 _identity(kernel.identity) | {field: getattr(kernel, field) for field in _OF_A_LAUNCH}
                 for kernel in summary.kernels
             ],
-            "groups": [_group_data(group) for group in summary.groups(by or "config")],
+            "groups": [
+                (_identity(group.identities[0]) if len(group.identities) == 1 else {})
+                | {key: value for key, value in vars(group).items() if key != "identities"}
+                for group in summary.groups(by or "config")
+            ],
             "memsets": summary.transfers("gpu_memset"),
             "copies": summary.transfers("gpu_memcpy"),
             "host": summary.host,
@@ -494,12 +474,6 @@ def _step_data(summary: Summary) -> dict[str, Any]:
     return {"device_time_us": summary.device_time_us, "wall_us": summary.wall_us, "times": parts}
 
 
-def _group_data(group: KernelGroup) -> dict[str, Any]:
-    identity, *others = group.identities
-    fields = {key: value for key, value in vars(group).items() if key != "identities"}
-    return fields if others else _identity(identity) | fields
-
-
 def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict[str, Any]:
     """Return two traces as data. `differences` sum to the difference of the two device times, and refer to `kernels`."""
     kernels = dict.fromkeys(k.identity.name for each in comparison.differences for k in (*each.before, *each.after))
@@ -507,7 +481,7 @@ def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict
     sides = zip(("before", "after"), names, comparison.sides, strict=True)
     return {
         "schema": _SCHEMA,
-        "conclusion": conclusion(comparison),
+        "conclusion": " ".join(conclusion(comparison)),
         "changed": comparison.gpu_changed,
         **{label: _side_data(side, name) | _step_data(side) for label, name, side in sides},
         "kernels": [{key: value for key, value in _decoded(name).items() if value} for name in kernels],
@@ -520,16 +494,16 @@ def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict
                 "details": each.details,
             }
             # Times are judged by op and module.
-            | ({} if each.what.is_change else _launcher(each.before[0]))
+            | {
+                key: value
+                for key in ("op", "module")
+                if not each.what.is_change and (value := getattr(each.before[0], key))
+            }
             for each in comparison.differences
         ],
         "modules": [dict(zip(("module", "before_us", "after_us"), row, strict=True)) for row in _modules(comparison)],
         "host": comparison.host,
     }
-
-
-def _launcher(kernel: LaneKernel) -> dict[str, str]:
-    return {key: value for key, value in (("op", kernel.op), ("module", kernel.module)) if value}
 
 
 def _kernels_data(kernels: Sequence[LaneKernel], places: Mapping[str, int]) -> list[dict[str, Any]]:

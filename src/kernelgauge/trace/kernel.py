@@ -8,11 +8,10 @@ from typing import Any
 
 import msgspec
 
-from .model import DeviceRecord, Launch, Op
+from .model import DeviceRecord, Op
 from .names import KernelName, Kind, decode, kind_of_words
 from .work import kind_of_op
 
-_COPYING_OPS = frozenset({"aten::copy_", "aten::clone", "aten::contiguous", "aten::cat"})
 # Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
 _NUMBER = re.compile(r"_\d+$")  # of a kernel in its graph
 _GRAPH_NUMBER = re.compile(r"^graph_\d+_")
@@ -67,19 +66,12 @@ class KernelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device_time_us: float
 
 
-def identity_of(launch: Launch) -> KernelIdentity:
-    """Return the identity of what was launched: the autotuner's choice stands on the op, the rest on the record."""
-    return identity_of_record(launch.record, launch.op)
-
-
-def identity_of_record(record: DeviceRecord, op: Op | None) -> KernelIdentity:
-    """Return the identity of a record whose launch may not be in the trace."""
+def identity_of(record: DeviceRecord, op: Op | None) -> KernelIdentity:
+    """Return the identity of what ran: the autotuner's choice stands on the op that launched it, the rest on the record."""
     # The op's Triton keys belong to the kernel it is named after: a library call under the same id has none.
-    if op is None or op.name != record.name:
-        return _identity(record.name, record.grid, record.block)
-    return _identity(
-        record.name, record.grid, record.block, op.kernel_kwargs, op.num_warps, op.num_stages, op.kernel_hash
-    )
+    is_named = op is not None and op.name == record.name
+    chosen = (op.kernel_kwargs, op.num_warps, op.num_stages, op.kernel_hash) if op is not None and is_named else ()
+    return _identity(record.name, record.grid, record.block, *chosen)
 
 
 @lru_cache(maxsize=4096)  # a trace launches the same few kernels a hundred thousand times
@@ -87,35 +79,31 @@ def _identity(name: str, *fields: Any) -> KernelIdentity:
     return KernelIdentity(name, decode(name).kind.value, *fields)
 
 
-def with_current_kind(identity: KernelIdentity) -> KernelIdentity:
-    """Return an identity that an earlier version stored, with the kind of a name that no rule knew then."""
-    kind = _kind_of_op(identity.name) if identity.kind == Kind.OTHER.value else identity.kind
-    return identity if kind == identity.kind else msgspec.structs.replace(identity, kind=kind)
-
-
 def identity_of_op(op: Op) -> KernelIdentity:
     """Return the identity of an op that computes: without a GPU, it is the kernel."""
     name = _GRAPH_NUMBER.sub("", op.name)
-    return KernelIdentity(name=name, kind=_kind_of_op(name))
+    return KernelIdentity(name, _kind_of(name))
 
 
-def _kind_of_op(name: str) -> str:
-    if not name.startswith("aten::"):
-        return decode(name).kind.value
-    if name in _COPYING_OPS:
-        return Kind.COPY.value
-    op = name.removeprefix("aten::")
-    return (kind_of_op(op) or kind_of_words(op)).value
+def with_current_kind(identity: KernelIdentity) -> KernelIdentity:
+    """Return an identity that an earlier version stored, with the kind of a name that no rule knew then."""
+    kind = _kind_of(identity.name) if identity.kind == Kind.OTHER.value else identity.kind
+    return msgspec.structs.replace(identity, kind=kind)
+
+
+def _kind_of(name: str) -> str:
+    """Return the kind of an op of ATen, or of a kernel."""
+    return (kind_of_op(name.removeprefix("aten::")) if name.startswith("aten::") else decode(name).kind).value
 
 
 @lru_cache(maxsize=4096)
 def kind_of_launch(identity: KernelIdentity, op: str | None) -> str:
     """Return what a kernel does. Where no rule knows its name, the op that launched it says so, else the name's words."""
-    for text in (op or "", decode(identity.name).short) if identity.kind == Kind.OTHER.value else ():
-        for kind in (_kind_of_op(text), kind_of_words(text.rpartition("::")[2]).value):
-            if kind != Kind.OTHER.value:
-                return kind
-    return identity.kind
+    if identity.kind != Kind.OTHER.value:
+        return identity.kind
+    texts = (op or "", decode(identity.name).short)
+    kinds = [kind for text in texts for kind in (_kind_of(text), kind_of_words(text.rpartition("::")[2]).value)]
+    return next((kind for kind in kinds if kind != Kind.OTHER.value), identity.kind)
 
 
 # --- launch configurations: what differs between two, and whether the autotuner chose it -----------------------------

@@ -7,6 +7,7 @@ asynchronous device the time at which a kernel ran says nothing about who asked 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
@@ -25,26 +26,18 @@ DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
 # What `pytest perf` marks the call with, inside each profiler step: flushing and waiting stay outside of it.
 REGION = "kernelgauge.call"
 
-# Host calls that put work on the device, by prefix of their name (CUDA runtime, CUDA driver, HIP).
-_LAUNCH_PREFIXES = ("cudaLaunch", "cuLaunch", "hipLaunch", "hipModuleLaunch", "hipExtModuleLaunch", "hipExtLaunch")
-_GRAPH_LAUNCH_PREFIXES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
-_TRANSFER_PREFIXES = ("cudaMemset", "cudaMemcpy", "cuMemset", "cuMemcpy", "hipMemset", "hipMemcpy")
-_SYNCHRONIZE_NAMES = frozenset(
-    f"{api}{what}"
-    for api in ("cuda", "cu", "hip")
-    for what in ("DeviceSynchronize", "CtxSynchronize", "StreamSynchronize", "EventSynchronize")
-) | {"cudaMemcpy", "hipMemcpy"}  # the form without a stream blocks the host
+# Host calls (CUDA runtime, CUDA driver, HIP). A host function is queued on a stream like a kernel, but runs on the host and
+# leaves no device record.
+_GRAPH_LAUNCH = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
+_LAUNCH = re.compile(r"(?:cuda|cu|hip)(?:Graph|Module|ExtModule|Ext)?Launch(?!.*HostFunc)")
+_TRANSFER = re.compile(r"(?:cuda|cu|hip)Mem(?:set|cpy)")
+# A copy without a stream blocks the host.
+_SYNCHRONIZATION = re.compile(r"(?:cuda|cu|hip)(?:Device|Ctx|Stream|Event)Synchronize|(?:cuda|hip)Memcpy")
 
 
 @lru_cache(maxsize=1024)  # there are few names, and every call is asked
-def _is_launch(name: str) -> bool:
-    # A host function is queued on a stream like a kernel, but runs on the host and leaves no device record.
-    return name.startswith(_GRAPH_LAUNCH_PREFIXES) or (name.startswith(_LAUNCH_PREFIXES) and "HostFunc" not in name)
-
-
-@lru_cache(maxsize=1024)
 def _asks(name: str) -> bool:
-    return _is_launch(name) or name.startswith(_TRANSFER_PREFIXES)
+    return bool(_LAUNCH.match(name) or _TRANSFER.match(name))
 
 
 # Structs, and not tracked by the garbage collector: a trace of 500 MB has a million of them, and no cycle.
@@ -81,11 +74,11 @@ class ApiCall(_Row, frozen=True, gc=False):
 
     @property
     def is_graph_launch(self) -> bool:
-        return self.name.startswith(_GRAPH_LAUNCH_PREFIXES)
+        return bool(_GRAPH_LAUNCH.match(self.name))
 
     @property
     def is_launch(self) -> bool:
-        return _is_launch(self.name)
+        return bool(_LAUNCH.match(self.name))
 
     @property
     def asks(self) -> bool:
@@ -94,11 +87,7 @@ class ApiCall(_Row, frozen=True, gc=False):
 
     @property
     def is_synchronization(self) -> bool:
-        return self.name in _SYNCHRONIZE_NAMES
-
-    @property
-    def is_occupancy_query(self) -> bool:
-        return "Occupancy" in self.name
+        return bool(_SYNCHRONIZATION.fullmatch(self.name))
 
 
 class DeviceRecord(_Row, frozen=True, gc=False):
@@ -177,12 +166,13 @@ class Window:
     @property
     def copying_ops(self) -> list[tuple[str, int | None]]:
         """Return the op behind each copy, with its direction and bytes; and the id that leads to the op."""
-        copies = [(each.record, each.call) for each in self.executed if each.record.category == "gpu_memcpy"]
-        sizes = ["" if record.bytes is None else f", {record.bytes} bytes" for record, _ in copies]
-        return [
-            (f"{self._op_around(call)}{record.name}{size}", call.external_id)
-            for (record, call), size in zip(copies, sizes, strict=True)
-        ]
+        found = []
+        for launch in self.executed:
+            record, call = launch.record, launch.call
+            if record.category == "gpu_memcpy":
+                size = "" if record.bytes is None else f", {record.bytes} bytes"
+                found.append((f"{self._op_around(call)}{record.name}{size}", call.external_id))
+        return found
 
     def _op_around(self, call: ApiCall) -> str:
         """Return the outermost dispatcher op that a call was made in, as a prefix; empty if there is none."""
@@ -192,12 +182,7 @@ class Window:
 
     @property
     def occupancy_queries(self) -> int:
-        return sum(call.is_occupancy_query for call in self.calls)
-
-    @property
-    def device_time_us(self) -> float:
-        """Return the sum of kernel durations; memsets and copies are not in it."""
-        return sum(launch.record.time_us for launch in self.launches)
+        return sum("Occupancy" in call.name for call in self.calls)
 
 
 @dataclass(frozen=True)
@@ -266,28 +251,25 @@ class Trace:
 
     def steps(self) -> list[Window]:
         """Return one window for each `ProfilerStep#N` annotation, in order."""
-        return [self._window_in(mark) for mark in self.annotations if mark.name.startswith(STEP_PREFIX)]
+        return [self._window(mark) for mark in self.annotations if mark.name.startswith(STEP_PREFIX)]
 
     def regions(self, name: str) -> list[Window]:
         """Return one window for each `record_function(name)` annotation, in order."""
-        return [self._window_in(mark) for mark in self.annotations if mark.name == name]
+        return [self._window(mark) for mark in self.annotations if mark.name == name]
 
     def whole(self) -> Window:
         """Return one window of everything, records without a launch too."""
         lanes = (self.ops, self.annotations, self.calls, self.records)
         start = min((lane[0].start_us for lane in lanes if lane), default=0.0)
-        end = max((row.start_us + row.duration_us for lane in lanes for row in lane), default=start)
-        orphans = tuple(record for record in self.records if self.launch_of(record) is None)
-        return self._window(WHOLE, start, end - start, self.ops, self.calls, orphans)
+        end = max((row.end_us for lane in lanes for row in lane), default=start)
+        return self._window(_Row(WHOLE, start, end - start), is_whole=True)
 
-    def _window_in(self, mark: Op) -> Window:
-        ops, calls = _starting_in(mark, self.ops), _starting_in(mark, self.calls)
-        return self._window(mark.name, mark.start_us, mark.duration_us, ops, calls)
-
-    def _window(
-        self, name: str, start_us: float, duration_us: float, ops: tuple[Op, ...], calls: tuple[ApiCall, ...],
-        orphans: tuple[DeviceRecord, ...] = (),
-    ) -> Window:  # fmt: skip
+    def _window(self, mark: _Row, *, is_whole: bool = False) -> Window:
+        """Return what starts in a mark."""
+        ops, calls = (
+            (self.ops, self.calls) if is_whole else (_starting_in(mark, self.ops), _starting_in(mark, self.calls))
+        )
+        orphans = tuple(record for record in self.records if is_whole and self.launch_of(record) is None)
         asking, records, ops_by_id = self._asking_by_correlation, self._records_by_correlation, self._launching_ops
         executed = tuple(
             Launch(record, call, ops_by_id.get(record.external_id))
@@ -296,13 +278,13 @@ class Trace:
             for record in records.get(call.correlation, ())
         )
         lost = sum(call.correlation not in records and call.is_launch for call in calls)
-        return Window(name, start_us, duration_us, ops, calls, executed, orphans, lost)
+        return Window(mark.name, mark.start_us, mark.duration_us, ops, calls, executed, orphans, lost)
 
 
 _Started = TypeVar("_Started", Op, ApiCall)
 
 
-def _starting_in(mark: Op, rows: tuple[_Started, ...]) -> tuple[_Started, ...]:
+def _starting_in(mark: _Row, rows: tuple[_Started, ...]) -> tuple[_Started, ...]:
     """Return what starts in a window. Half open: what starts where one ends and the next begins belongs to the next."""
     first, last = (bisect_left(rows, at, key=attrgetter("start_us")) for at in (mark.start_us, mark.end_us))
     return rows[first:last]

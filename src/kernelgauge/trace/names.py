@@ -58,8 +58,23 @@ class KernelName:
     bias_epilogue: bool = False
 
 
+class _Rule(msgspec.Struct, array_like=True):
+    """One row of the table. The details that the name itself gives replace `backend`, `kind` and `op`."""
+
+    backend: str
+    kind: Kind
+    scope: str  # of `_Parsed`: `text` and `head` are searched, `base` and `bare` match as a whole, in linear time
+    pattern: str
+    details: str = "cpp"
+    op: str = ""
+
+
+class _Rules(msgspec.Struct):
+    rows: list[_Rule]
+
+
 class _Table(msgspec.Struct):
-    rules: list[dict[str, Any]]  # "rows": library, kind, scope, pattern; then the reader of details ("cpp") and the op
+    rules: list[_Rules]
     words: list[tuple[Kind, str]]
     cpp_types: dict[str, str | None]
     token_types: dict[str, str]
@@ -78,31 +93,16 @@ class _Table(msgspec.Struct):
 _TABLE = msgspec.json.decode(get_data(__package__, "names.json") or b"", type=_Table)
 
 
-class _Rule(NamedTuple):
-    """One row of the table. The details that the name itself gives replace `backend`, `kind` and `op`."""
-
-    backend: str
-    kind: Kind
-    scope: str  # of `_Parsed`: `text` and `head` are searched, `base` and `bare` match as a whole, in linear time
-    pattern: re.Pattern[str]
-    details: str = "cpp"
-    op: str = ""
-
-
-_RULES = [
-    _Rule(backend, Kind(kind), scope, re.compile(pattern, re.ASCII), *more)
-    for group in _TABLE.rules
-    for backend, kind, scope, pattern, *more in group["rows"]
-]
+_RULES = [(rule, re.compile(rule.pattern, re.ASCII)) for group in _TABLE.rules for rule in group.rows]
 
 
 @lru_cache(maxsize=4096)
 def decode(raw: str) -> KernelName:
     """Decode a kernel's name. Never raises; a name that no rule knows is `Kind.OTHER` of backend "other"."""
     name = _parse_name(raw)
-    for rule in _RULES:
+    for rule, pattern in _RULES:
         text = getattr(name, rule.scope)
-        match = rule.pattern.search(text) if rule.scope in ("text", "head") else rule.pattern.fullmatch(text)
+        match = pattern.search(text) if rule.scope in ("text", "head") else pattern.fullmatch(text)
         if match:
             fields: dict[str, Any] = {"kind": rule.kind, "backend": rule.backend, "short": name.text}
             fields |= {"ops": (rule.op,)} if rule.op else {}
@@ -256,8 +256,9 @@ def _inductor(_: _Parsed, match: _Match) -> _Fields:
 
 
 _SPLIT_WORD = re.compile(r"[_<>()\s,:]+")
-_TILE = re.compile(r"(?:tilesize)?(?P<mn>\d{1,5}x\d{1,5})(?:x(?P<k>\d{1,5}))?", re.ASCII)
-_STAGE_COUNT = re.compile(r"_stage(\d{1,3})_|_\d+x\d+x\d+_(\d{1,3})_[tn]{3}_", re.ASCII)
+_TILE = re.compile(r"(?:\b|_|tilesize)(?P<mn>\d{1,5}x\d{1,5})(?:x(?P<k>\d{1,5}))?(?=\b|_)", re.ASCII)
+_STAGES = re.compile(r"_(?:stages|\d{1,5}x\d{1,5})_(\d{1,5}x\d{1,5})(?=\b|_)", re.ASCII)
+_STAGE_COUNT = re.compile(r"_stage(\d{1,3})_|_\d+x\d+x\d+_(\d{1,3})_[tn]{3}_", re.ASCII)  # the depth is the tile's
 _LAYOUT = re.compile(r"[tn]{2,3}|[NT]{3}")
 _SPLIT_K = re.compile(r"split_?k(?!reduce)", re.IGNORECASE)
 _CONVOLUTION = re.compile(r"fprop|dgrad|wgrad|cudnn|convolve")
@@ -270,20 +271,13 @@ def _tokens(name: _Parsed, match: _Match) -> _Fields:
     """Read a name of cuBLAS, cuDNN or CUTLASS, word by word; a group `name` of the pattern is the part that counts."""
     text = match.groupdict().get("name") or name.text
     tokens = _SPLIT_WORD.split(text)
-    shapes = [_TILE.fullmatch(token) for token in (*tokens, "")]
-    at = next((at for at, shape in enumerate(shapes) if shape), -1)
-    tile, following = shapes[at], shapes[at + 1]
-    count = _STAGE_COUNT.search(text) if tile and tile["k"] else None
-    stages = following[0] if following and not following["k"] else None
-    if "stages" in tokens and (said := shapes[tokens.index("stages") + 1]):
-        stages = said[0]
-    elif tile and count:
-        stages = f"{tile['k']}x{count[1] or count[2]}"
+    tile, stages, count = _TILE.search(text), _STAGES.search(text), _STAGE_COUNT.search(text)
+    counted = f"{tile['k']}x{count[1] or count[2]}" if tile and tile["k"] and count else None
     return {
         "short": text,
         "dtype": _token_type(tokens),
         "tile": tile["mn"] if tile else None,
-        "stages": stages,
+        "stages": stages[1] if stages else counted,
         "layout": next(filter(_LAYOUT.fullmatch, tokens), None),
         "split_k": bool(_SPLIT_K.search(text)),
         "bias_epilogue": "bias" in tokens,

@@ -11,12 +11,11 @@ parser refuses it. If all guesses are wrong, the piece grows.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import compress, count, islice
-from operator import attrgetter, eq
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -77,7 +76,7 @@ _STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]+|\\.)*"?|-?\b(?:NaN|Infinity|nan|in
 _NOT_IN_A_STRING = re.compile(rb'[\0-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<wrong>))')
 # Python's integers have no bound, but their hashes have: keys of a dict that are chosen to collide would stop it.
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_Result = TypeVar("_Result")
+_Shape = tuple[_Int, ...]  # of a tensor; of a list of tensors there is a tuple of them
 
 
 class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "older_id": "external id",
@@ -86,8 +85,8 @@ class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "olde
 
     external_id: _Int | None = None
     older_id: _Int | None = None  # before torch 2.0
-    input_dims: msgspec.Raw = msgspec.Raw()
-    input_types: msgspec.Raw = msgspec.Raw()
+    input_dims: tuple[tuple[_Int | _Shape, ...], ...] | None = None
+    input_types: tuple[str, ...] | None = None
     correlation: _Int | None = None
     # On rows of the host texts: ROCm writes the stream as an address and bytes as a text, torch 2.6 the grid as Triton's
     # source has it.
@@ -118,7 +117,7 @@ _ODD = "?"  # phase of a row with a field of another type; its name is the error
 
 
 class _Loose(msgspec.Struct):
-    """An event of which only what says whether it is read has been decoded."""
+    """Of an event, what says whether it is read."""
 
     ph: Any = None
     cat: Any = None
@@ -147,8 +146,8 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
         if len(buffer) < wanted:
             continue
         piece = _before_last(buffer, 2)
-        if piece is None:
-            piece = _before_last(_mended(buffer) if len(buffer) <= _MOST_MENDED else buffer, _MOST_GUESSES)
+        if piece is None and len(buffer) <= _MOST_MENDED:
+            piece = _before_last(_mended(buffer), _MOST_GUESSES)
         if piece is not None:
             events, buffer = piece
             rows.add(events)
@@ -158,7 +157,7 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
         else:  # to look at each byte a few times, however long an event is
             wanted = min(4 * len(buffer), LONGEST_BYTES + 1)
     try:
-        events, devices = _lenient(_last, b"[" + buffer)
+        events, devices = _last(_in_utf8(_mended(b"[" + buffer)))
     except msgspec.DecodeError as error:
         raise msgspec.DecodeError(f"traceEvents[{rows.events}] or later: {error}") from error
     if rows.events and not events:
@@ -167,15 +166,8 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
     return devices or file.device_properties
 
 
-def _lenient(decode: Callable[[bytes], _Result], content: bytes) -> _Result:
-    """Decode JSON, or what Kineto writes and JSON forbids. What is not UTF-8 is replaced: it is no reason to refuse the rest."""
-    try:
-        return decode(_in_utf8(content))
-    except msgspec.DecodeError:
-        return decode(_in_utf8(_mended(content)))
-
-
 def _in_utf8(text: bytes) -> bytes:
+    """Replace what is not UTF-8: it is no reason to refuse the rest."""
     return text.decode(errors="replace").encode()
 
 
@@ -184,9 +176,8 @@ def _head(blocks: Iterator[bytes]) -> tuple[_File, bytes]:
     head = b""
     for block in blocks:
         head = (head + block).lstrip(_SPACE)
-        for match in islice(_EVENTS.finditer(head), _MOST_GUESSES):
-            with suppress(msgspec.DecodeError):  # one that does not end like this is a part of something else
-                return _lenient(_decode_file, head[: match.end()] + b"]}"), head[match.end() :]
+        if match := _EVENTS.search(head):
+            return _decode_file(_in_utf8(_mended(head[: match.end()] + b"]}"))), head[match.end() :]
         if len(head) > LONGEST_BYTES:
             raise msgspec.DecodeError(f"no list `traceEvents` in the first {LONGEST_BYTES} bytes")
         if head and head[:1] != b"{":
@@ -232,7 +223,7 @@ def _event(row: bytes) -> Event:
 
 
 def _mended(text: bytes) -> bytes:
-    """Make JSON of what Kineto writes. Of a number that is none it makes what no field that is read may hold."""
+    """Make JSON of what Kineto writes; JSON stays as it is. A number that is none becomes what no field that is read may hold."""
 
     def mend(match: re.Match[bytes]) -> bytes:
         return _NOT_IN_A_STRING.sub(mend_character, match[0]) if match[0][:1] == b'"' else b"[{}]"
@@ -247,24 +238,9 @@ def _mended(text: bytes) -> bytes:
 
 _NO_ARGS = Args()
 _START = attrgetter("start_us")
+_LENGTH = attrgetter("duration_us")
 _PLACE = attrgetter("device", "stream", "grid", "block", "bytes")
 _Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
-_Shape = tuple[_Int, ...]  # of a tensor; of a list of tensors there is a tuple of them
-
-
-class _Lists(dict[bytes, Any]):
-    """Lists of arguments by their JSON, each decoded once: there are few of them."""
-
-    def __init__(self, field: str, content: Any) -> None:
-        super().__init__({b"": (), b"null": ()})
-        self._field, self._decode = field, msgspec.json.Decoder(content).decode
-
-    def __missing__(self, raw: bytes) -> Any:
-        try:
-            found = self[raw] = self._decode(_in_utf8(raw))
-        except msgspec.DecodeError as error:
-            raise msgspec.DecodeError(f"{self._field}: {error}") from error
-        return found
 
 
 class _Rows:
@@ -278,14 +254,11 @@ class _Rows:
         self._malformed: Counter[str] = Counter()
         self._first_malformed = ""
         self._others: Counter[str] = Counter()  # rows of other categories
-        self._names: dict[str, str] = {}
-        self._threads: dict[int | str, int | str] = {}
-        self._shapes = _Lists("Input Dims", tuple[tuple[_Int | _Shape, ...], ...])
-        self._types = _Lists("Input type", tuple[str, ...])
+        self._kept: dict[Any, Any] = {}  # names, threads, shapes and types
 
     def add(self, events: list[Event]) -> None:
         """Add events, in the order of the file. Its loop takes a third of the time of reading: it calls little."""
-        names, threads, shapes, types, lanes = self._names, self._threads, self._shapes, self._types, self._ops
+        keep, lanes = self._kept.setdefault, self._ops
         first, self.events = self.events, self.events + len(events)
         for index, event in enumerate(events, start=first):
             category = event.cat
@@ -298,40 +271,36 @@ class _Rows:
                 else:
                     self._others[category] += 1
                 continue
-            name = names.setdefault(event.name, event.name)
+            name = keep(event.name, event.name)
             args = event.args or _NO_ARGS
             external_id = args.older_id if args.external_id is None else args.external_id
-            try:
-                if category in lanes:
-                    if category == "python_function" and not name.startswith(MODULE_PREFIX):
-                        continue
-                    op = Op(
-                        name,
-                        event.ts,
-                        event.dur,
-                        threads.setdefault(event.tid, event.tid),
-                        external_id,
-                        shapes[bytes(args.input_dims)],
-                        types[bytes(args.input_types)],
-                        args.kernel_kwargs,
-                        args.num_warps,
-                        args.num_stages,
-                        args.kernel_hash,
-                    )
-                    lanes[category].append(op)
-                elif category in DEVICE_CATEGORIES:
-                    place = _PLACE(args)
-                    if str in map(type, place):
-                        raise msgspec.ValidationError(
-                            "device, stream, grid, block or bytes of a device record: got `str`"
-                        )
-                    device, stream, *sizes = place
-                    ran = (name, event.ts, event.dur, category, device or 0, stream or 0, args.correlation)
-                    self._records.append(DeviceRecord(*ran, external_id, *sizes))
-                else:
-                    self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id))
-            except msgspec.DecodeError as error:
-                self._add_malformed(category, f"traceEvents[{index}].args: {error}")
+            if category == "python_function" and not name.startswith(MODULE_PREFIX):
+                continue
+            if category in lanes:
+                op = Op(
+                    name,
+                    event.ts,
+                    event.dur,
+                    keep(event.tid, event.tid),
+                    external_id,
+                    keep(args.input_dims, args.input_dims or ()),
+                    keep(args.input_types, args.input_types or ()),
+                    args.kernel_kwargs,
+                    args.num_warps,
+                    args.num_stages,
+                    args.kernel_hash,
+                )
+                lanes[category].append(op)
+            elif category not in DEVICE_CATEGORIES:
+                self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id))
+            elif str in map(type, place := _PLACE(args)):
+                self._add_malformed(
+                    category, f"traceEvents[{index}].args: device, stream, grid, block or bytes: got `str`"
+                )
+            else:
+                device, stream, *sizes = place
+                ran = (name, event.ts, event.dur, category, device or 0, stream or 0, args.correlation)
+                self._records.append(DeviceRecord(*ran, external_id, *sizes))
 
     def _add_malformed(self, category: str, error: str) -> None:
         self._malformed[category] += 1
@@ -352,10 +321,7 @@ class _Rows:
 def _by_start(rows: list[_Timed]) -> tuple[_Timed, ...]:
     """Sort by start, the longest first at equal starts, so that a parent precedes its child."""
     rows.sort(key=_START)
-    starts = list(map(_START, rows))
-    end = 0
-    for place in compress(count(1), map(eq, starts, islice(starts, 1, None))):  # each that starts with the one before
-        if place > end:
-            end = bisect_right(starts, starts[place])
-            rows[place - 1 : end] = sorted(rows[place - 1 : end], key=lambda row: -row.duration_us)
-    return tuple(rows)
+    together = (list(each) for _, each in groupby(rows, _START))
+    return tuple(
+        row for each in together for row in (sorted(each, key=_LENGTH, reverse=True) if len(each) > 1 else each)
+    )

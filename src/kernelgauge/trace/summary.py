@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
@@ -20,18 +20,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from .kernel import KernelIdentity, identity_of_op, identity_of_record, kind_of_launch
-from .model import (
-    DEVICE_CATEGORIES,
-    MODULE_PREFIX,
-    REGION,
-    WHOLE,
-    ApiCall,
-    DeviceRecord,
-    Op,
-    Trace,
-    Window,
-)  # fmt: skip
+from .kernel import KernelIdentity, identity_of, identity_of_op, kind_of_launch
+from .model import DEVICE_CATEGORIES, MODULE_PREFIX, REGION, WHOLE, ApiCall, DeviceRecord, Op, Trace, Window
 from .names import Kind, decode
 from .work import (
     ALLOCATION_OPS,
@@ -69,19 +59,25 @@ def dispatcher_ops(window: Window) -> list[Op]:
 def computing_ops(window: Window) -> list[Op]:
     """Return the outermost ops that compute, in order: what takes the place of kernels on a machine without a GPU."""
     found: list[Op] = []
-    # Of each thread, the ops that are open: when they end, and whether what is inside is hidden, because an op is
-    # counted already or computes nothing.
-    stacks: dict[int | str, list[tuple[float, bool]]] = {}
-    for op in window.ops:
-        stack = stacks.setdefault(op.thread, [])
-        while stack and op.start_us >= stack[-1][0]:
-            stack.pop()
-        is_hidden = bool(stack) and stack[-1][1]
-        only_wraps = not is_hidden and _only_wraps(op.name)
-        if not (is_hidden or only_wraps or op.name in METADATA_OPS or op.name in ALLOCATION_OPS):
-            found.append(op)
-        stack.append((op.end_us, not only_wraps))
+    hiding: set[int] = set()  # ids of ops in which nothing counts: they are counted already, or compute nothing
+    for op, around in _nested(window.ops):
+        is_hidden = bool(around) and id(around[-1]) in hiding
+        if is_hidden or not _only_wraps(op.name):
+            hiding.add(id(op))
+            if not (is_hidden or op.name in METADATA_OPS or op.name in ALLOCATION_OPS):
+                found.append(op)
     return found
+
+
+def _nested(rows: Iterable[Op]) -> Iterator[tuple[Op, list[Op]]]:
+    """Yield each row with those that are open around it on its thread, the outermost first. `rows`: parents first."""
+    stacks = defaultdict[int | str, list[Op]](list)
+    for row in rows:
+        stack = stacks[row.thread]
+        while stack and stack[-1].end_us <= row.start_us:
+            stack.pop()
+        yield row, stack
+        stack.append(row)
 
 
 def _only_wraps(name: str) -> bool:
@@ -131,7 +127,7 @@ def _executions(window: Window, *, on_cpu: bool) -> list[tuple[KernelIdentity, f
         return [(identity_of_op(op), max(0.0, op.duration_us), op) for op in computing_ops(window)]
     ran: list[tuple[DeviceRecord, Op | None]] = [(launch.record, launch.op) for launch in window.launches]
     ran += [(record, None) for record in window.orphans if record.category == "kernel"]
-    return [(identity_of_record(record, op), record.time_us, op) for record, op in ran]
+    return [(identity_of(record, op), record.time_us, op) for record, op in ran]
 
 
 def _kernels(
@@ -164,17 +160,13 @@ def _kernels(
 
 def _module_paths(modules: Iterable[Op], ops: Iterable[Op]) -> dict[int, str]:
     """Return by id of an op the modules that were open on its thread."""
-    stacks: dict[int | str, list[Op]] = {}
-    paths = {}
-    for row in sorted((*modules, *ops), key=lambda row: (row.start_us, -row.duration_us)):
-        stack = stacks.setdefault(row.thread, [])
-        while stack and stack[-1].end_us <= row.start_us:
-            stack.pop()
-        if row.name.startswith(MODULE_PREFIX):
-            stack.append(row)
-        elif stack:
-            paths[id(row)] = ".".join(each.name.removeprefix(MODULE_PREFIX) for each in stack)
-    return paths
+    rows = sorted((*modules, *ops), key=lambda row: (row.start_us, -row.duration_us))
+    names = {
+        id(row): [each.name.removeprefix(MODULE_PREFIX) for each in around if each.name.startswith(MODULE_PREFIX)]
+        for row, around in _nested(rows)
+        if not row.name.startswith(MODULE_PREFIX)
+    }
+    return {op: ".".join(path) for op, path in names.items() if path}
 
 
 # --- where the time of a step went -----------------------------------------------------------------------------------
@@ -218,25 +210,29 @@ def _step_times(lane: Summary, trace: Trace) -> list[StepTime]:
     found = []
     for device in sorted({record.device for window in lane.windows for record in window.records}):
         records = [record for record in trace.records if record.device == device and record.duration_us >= 0]
-        ran = [_running_between(*span, records) for span in spans]
-        parts: defaultdict[str, float] = defaultdict(float)
-        for (start, end), each in zip(spans, ran, strict=True):
+        parts, streams = defaultdict[str, float](float), set[int]()
+        for start, end in spans:
+            until = dict.fromkeys(("all", "kernels", "computing"), start)  # when the last of these ends
+            for record in _running_between(start, end, records):
+                streams.add(record.stream)
+                if record.start_us > until["all"]:
+                    _add_causes(parts, until["all"], record, trace.launch_of(record), waits)
+                is_kernel = record.category == "kernel"
+                for kind in (
+                    "all",
+                    *["kernels"] * is_kernel,
+                    *["computing"] * (is_kernel and record.name not in talking),
+                ):
+                    last = min(record.end_us, end)
+                    parts[kind] += max(0.0, last - max(until[kind], record.start_us))
+                    until[kind] = max(until[kind], last)
             parts["wall_us"] += end - start
-            kernels = [record for record in each if record.category == "kernel"]
-            computing = [record for record in kernels if record.name not in talking] if talking else kernels
-            compute, busy = _union_us(start, end, computing), _union_us(start, end, each)
-            all_kernels = _union_us(start, end, kernels) if talking else compute
-            parts["compute_us"] += compute
-            parts["communication_us"] += all_kernels - compute
-            parts["copy_us"] += busy - all_kernels
-            at = start
-            for record in each:
-                if record.start_us > at:
-                    _add_causes(parts, at, record, trace.launch_of(record), waits)
-                at = max(at, record.end_us)
-            parts["input_us" if lane.windows[0].is_step else "unknown_us"] += max(0.0, end - at)
+            parts["input_us" if lane.windows[0].is_step else "unknown_us"] += end - until["all"]
+        parts["compute_us"] = parts["computing"]
+        parts["communication_us"] = parts["kernels"] - parts["computing"]
+        parts["copy_us"] = parts["all"] - parts["kernels"]
         means = [parts[field.name] / len(lane.windows) for field in fields(StepTime)[2:]]
-        found.append(StepTime(device, len({record.stream for each in ran for record in each}), *means))
+        found.append(StepTime(device, len(streams), *means))
     return found
 
 
@@ -244,16 +240,16 @@ def _runs(lane: Summary) -> list[list[Window]]:
     """Return the windows of a lane: steps that follow one another together, other windows alone."""
     runs: list[list[Window]] = []
     chosen = set(map(id, lane.windows))
-    until = -inf  # when the step before ended, and the longest time after it that is no break
+    until = -inf  # the latest start of a step that follows the one before
     for window in lane.all_windows:
-        is_chosen = id(window) in chosen
-        if is_chosen and window.start_us <= until:
+        if id(window) not in chosen:
+            until = -inf
+            continue
+        if window.start_us <= until:
             runs[-1].append(window)
-        elif is_chosen:
+        else:
             runs.append([window])
-        until = (
-            window.end_us + _MOST_BETWEEN_STEPS * window.duration_us if is_chosen and lane.windows[0].is_step else -inf
-        )
+        until = window.end_us + _MOST_BETWEEN_STEPS * window.duration_us if window.is_step else -inf
     return runs
 
 
@@ -277,17 +273,6 @@ def _span(run: Sequence[Window], trace: Trace) -> _Span:
     return min(drained, start + behind) if run[0].is_step else drained, max(end, last)
 
 
-def _union_us(start: float, end: float, rows: Iterable[DeviceRecord]) -> float:
-    """Return how long at least one of them ran. `rows`: by start."""
-    total = 0.0
-    for row in rows:
-        until = min(row.end_us, end)
-        if until > start:
-            total += until - max(start, row.start_us)
-            start = until
-    return total
-
-
 def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRecord]) -> list[DeviceRecord]:
     """Return those that start there, and those that were launched before the window and still ran."""
     first, last = (bisect_left(records, at, key=_START) for at in (start_us, end_us))
@@ -297,45 +282,41 @@ def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRec
 
 def _input_waits(lane: Summary, trace: Trace) -> list[_Span]:
     """Return when the host fetched batches, or was between two steps: until the first op of a step behind the loader's rows."""
-    rows = (trace.ops, trace.annotations)
-    names = {name for name in set(map(attrgetter("name"), chain(*rows))) if name.startswith(_LOADER)}
-    loading = sorted((row for row in chain(*rows) if row.name in names), key=_START) if names else []
+    loading = [row for row in chain(trace.ops, trace.annotations) if row.name.startswith(_LOADER)]
+    loading.sort(key=_START)
     waits = [(row.start_us, row.end_us) for row in loading]
     launched = -inf  # the last one of the step before
     for window in lane.windows if lane.windows[0].is_step else ():
-        first = next((call for call in window.calls if call.asks), None)
-        if first is not None:
-            inside = [bisect_left(loading, at, key=_START) for at in (window.start_us, first.start_us)]
+        asking = [call for call in window.calls if call.asks]
+        if asking:
+            first_us = asking[0].start_us
+            inside = [bisect_left(loading, at, key=_START) for at in (window.start_us, first_us)]
             since = max((row.end_us for row in loading[slice(*inside)]), default=window.start_us)
             working = bisect_left(window.ops, since, key=_START)
-            waits.append((launched, min([first.start_us, *(op.start_us for op in window.ops[working : working + 1])])))
-            launched = next(call.end_us for call in reversed(window.calls) if call.asks)
+            waits.append((launched, min([first_us, *(op.start_us for op in window.ops[working : working + 1])])))
+            launched = asking[-1].end_us
     apart: list[_Span] = []
     for start, end in sorted(waits):
-        if apart and start <= apart[-1][1]:
-            apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
-        else:
-            apart.append((start, end))
+        overlaps = apart and start <= apart[-1][1]
+        before, until = apart.pop() if overlaps else (start, end)
+        apart.append((before, max(end, until)))
     return apart
 
 
 def _add_causes(
-    parts: defaultdict[str, float], start: float, record: DeviceRecord, call: ApiCall | None, waits: Sequence[_Span]
+    parts: dict[str, float], since: float, record: DeviceRecord, call: ApiCall | None, waits: Sequence[_Span]
 ) -> None:
-    """Add to `parts` for what a device waited from `start` until this record began."""
-    if call is None:
-        parts["unknown_us"] += record.start_us - start
-        return
-    is_copy = record.category == "gpu_memcpy"
-    launched = max(start, min(record.start_us, call.start_us if is_copy else call.end_us))
-    if launched > start:
-        at, fetching = max(0, bisect_left(waits, (start, start)) - 1), 0.0
-        while at < len(waits) and waits[at][0] < launched:
-            fetching += max(0.0, min(waits[at][1], launched) - max(waits[at][0], start))
-            at += 1
-        parts["input_us"] += fetching
-        parts["launch_us"] += launched - start - fetching
-    parts["copy_wait_us" if is_copy else "unknown_us"] += record.start_us - launched
+    """Add to `parts` for what a device waited from `since` until this record began."""
+    launched, rest = since, "unknown_us"
+    if call is not None:
+        is_copy = record.category == "gpu_memcpy"
+        launched = max(since, min(record.start_us, call.start_us if is_copy else call.end_us))
+        rest = "copy_wait_us" if is_copy else rest
+    near = waits[max(0, bisect_left(waits, (since, since)) - 1) : bisect_left(waits, (launched, -inf))]
+    fetching = sum(max(0.0, min(end, launched) - max(start, since)) for start, end in near)
+    parts["input_us"] += fetching
+    parts["launch_us"] += launched - since - fetching
+    parts[rest] += record.start_us - launched
 
 
 def host_time_us(window: Window) -> float:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .names import Kind
+from .names import Kind, kind_of_words
 
 Shape = tuple[int, ...]
 
@@ -82,7 +82,7 @@ class _Input(NamedTuple):
     """One argument: a tensor, or `shape` () with the profiler's word for what it is instead."""
 
     shape: Shape
-    type: str
+    type: str  # "" if it is not known
 
     @property
     def is_tensor(self) -> bool:
@@ -90,7 +90,9 @@ class _Input(NamedTuple):
 
     @property
     def bytes(self) -> int | None:
-        return _tensor_bytes(self.shape, self.type)
+        """Return the bytes of the tensor; None if the size of its elements is not known."""
+        size = _TABLES.element_bytes.get(self.type)
+        return None if size is None else prod(self.shape) * size
 
 
 def work_of(name: str, input_shapes: tuple[Any, ...], input_types: tuple[str, ...]) -> Work | None:
@@ -123,12 +125,6 @@ def work_of(name: str, input_shapes: tuple[Any, ...], input_types: tuple[str, ..
 def _is_shape(shape: Sequence[Any]) -> bool:
     is_flat = all(isinstance(size, int) and size >= 0 for size in shape)
     return is_flat and prod(max(size, 1) for size in shape) <= _MOST_ELEMENTS
-
-
-def _tensor_bytes(shape: Shape, type_name: str | None) -> int | None:
-    """Return the bytes of a tensor; None if the size of its elements is not known."""
-    size = _TABLES.element_bytes.get(type_name or "")
-    return None if size is None else prod(shape) * size
 
 
 def _moving(parts: Sequence[int | None], flops: float | None = None) -> Work | None:
@@ -165,7 +161,7 @@ def _gemm_work(op: str, inputs: Sequence[_Input]) -> Work | None:
     result = out[0] if out else a.type if a.type == b.type and not has_type else None
     shape = (*a.shape[:-1], b.shape[-1])
     operands = [given.bytes for given in inputs[:count] if given.is_tensor]
-    return _moving([*operands, _tensor_bytes(shape, result)], 2.0 * prod(shape) * a.shape[-1])
+    return _moving([*operands, _Input(shape, result or "").bytes], 2.0 * prod(shape) * a.shape[-1])
 
 
 def _attention_work(op: str, inputs: Sequence[_Input], *, is_backward: bool) -> Work | None:
@@ -188,24 +184,26 @@ def _attention_work(op: str, inputs: Sequence[_Input], *, is_backward: bool) -> 
         for batch, heads, rows, size in (each.shape for each in tensors)
     )
     scores, size, value_size = 2.0 * prod(query[:3]) * key[2], query[3], value[3]
-    is_one_type = len({each.type for each in tensors}) == 1
-    output = _tensor_bytes((*query[:3], value_size), _widest(tensors) if is_one_type else None)
+    type_name = _widest(tensors) if len({each.type for each in tensors}) == 1 else None
+    output = _Input((*query[:3], value_size), type_name or "").bytes
     moved = [*(each.bytes for each in tensors), output]
     if is_backward:
         return _moving(2 * moved, scores * (3 * size + 2 * value_size))
     return _moving(moved, scores * (size + value_size))
 
 
-def kind_of_op(op: str) -> Kind | None:
-    """Return what a memory-bound op does (`gelu`, `add_`); None for another op."""
+def kind_of_op(op: str) -> Kind:
+    """Return what an op of ATen does (`gelu`, `add_`): by the tables, else by the words of its name."""
     plain = op.removesuffix("_")
+    if op in ("copy_", "clone", "contiguous", "cat"):
+        return Kind.COPY
     if plain in _POINTWISE:
         return Kind.POINTWISE
     if op in _OVERWRITING:
         return Kind.FILL
     if plain in _REDUCTIONS or op.endswith("softmax"):
         return Kind.REDUCTION
-    return Kind.NORM if op in _TABLES.like_first and op != "copy_" else None
+    return Kind.NORM if op in _TABLES.like_first else kind_of_words(op)
 
 
 def _memory_work(op: str, inputs: Sequence[_Input]) -> Work | None:
@@ -217,9 +215,8 @@ def _memory_work(op: str, inputs: Sequence[_Input]) -> Work | None:
         return None
     if op in _OVERWRITING:
         return _moving([first.bytes])
-    if (
-        op in _REDUCTIONS
-    ):  # the result is a part of the input whose size the shapes do not say, unless there is an `out`
+    # The result is a part of the input whose size the shapes do not say, unless there is an `out`.
+    if op in _REDUCTIONS:
         return _moving([given.bytes for given in inputs if given.is_tensor])
     if op not in _TABLES.like_first:
         return None
@@ -240,7 +237,7 @@ def _pointwise_work(op: str, inputs: Sequence[_Input], *, in_place: bool) -> Wor
         out = [given.type for given in inputs[len(operands) :] if given.is_tensor]
         of_operands = "bool" if op in _OF_BOOL else _widest(operands[1:] if op == "where" else operands)
         type_name = out[0] if out else of_operands
-    return _moving([*(tensor.bytes for tensor in tensors), _tensor_bytes(shape, type_name)]) if tensors else None
+    return _moving([*(tensor.bytes for tensor in tensors), _Input(shape, type_name or "").bytes]) if tensors else None
 
 
 # --- what a GPU can do at most, as its vendor publishes it, and what share of that an op reached --------------------------
@@ -260,10 +257,9 @@ def limits_of(device_name: str) -> DeviceLimits | None:
     """Return the peaks of a device by the name in a trace's `deviceProperties`; None for one that is not known.
 
     Only whole names are known: "NVIDIA H100 PCIe" is another GPU than "NVIDIA H100 80GB HBM3", and "NVIDIA A100-SXM4-40GB
-    MIG 1g.5gb" is a part of one. Old drivers leave out "NVIDIA ".
+    MIG 1g.5gb" is a part of one.
     """
-    names = (device_name.strip(), f"NVIDIA {device_name.strip()}")
-    return next((limits for limits in _TABLES.devices if limits.name in names), None)
+    return next((limits for limits in _TABLES.devices if limits.name == device_name.strip()), None)
 
 
 def share_of_limit(work: Work, device_time_us: float, dtype: str | None, limits: DeviceLimits) -> LimitShare | None:
