@@ -240,8 +240,8 @@ class _Search:
         return judged.verdicts
 
     def _may_go_on(self) -> bool:
-        in_time: bool = time.monotonic() - self._started <= self._options.budget
-        return in_time and self._used < self._options.processes
+        is_late = time.monotonic() - self._started > self._options.budget
+        return not is_late and bool(self._used < self._options.processes)
 
     def _measure(self, state: _State, *selection: str, timer: Timer | None = None) -> None:
         """Measure a state. A failure counts only if the good end still works behind it: otherwise the machine is at fault.
@@ -310,9 +310,9 @@ class _Search:
             self._measure(self._states[min(left)[1]], self._options.workload, *marks)  # the one in the middle
         if len(changes) > 1:
             say(f"{len(changes)} changes: there are states with the structure of neither end")
-        for (low, high), verdict in changes.items():
-            self._answer(low, high, f"exact: kernels and counts\n{verdict.brief()}")
-        return bool(changes) and all(high - low == 1 for low, high in changes)
+        exact = "exact: kernels and counts\n"
+        found = [self._answer(*pair, f"{exact}{verdict.brief()}") for pair, verdict in changes.items()]
+        return bool(found) and all(found)
 
     # -- by a time
 
@@ -352,19 +352,20 @@ class _Search:
             factor = math.exp(half_width([value for of_state in values[side] for value in of_state or ()]))
             levels.append(f"{us:.2f} us ({us / factor:.2f} … {us * factor:.2f})")
         text = f"{_percent(best.probability)} of the posterior\n{first.label(timer)}  {' -> '.join(levels)}"
-        self._answer(best.low, best.high, f"{text}\n{ends.brief()}")
-        return best.high - best.low == 1
+        return self._answer(best.low, best.high, f"{text}\n{ends.brief()}")
 
     # -- answer
 
-    def _answer(self, low: int, high: int, text: str) -> None:
+    def _answer(self, low: int, high: int, text: str) -> bool:
+        """Print a change between two states. Return whether it is found: no state between them is left."""
         if high - low == 1:
             found = self._states[high]
             say(f"\nfound: {found.shown}\n{found.change}\n{text}")
-            return
+            return True
         say(f"\n{high - low} suspects are left   {text}")
         for state in self._states[low + 1 : high + 1]:
             say(f"  {state.shown}" + (f"   skipped: {state.failures[-1]}" if state.failures else ""))
+        return False
 
 
 def _structure(before: Run, after: Run) -> Verdict:

@@ -122,7 +122,8 @@ def copy_suite(source: Path, tree: Path, suite: str, *, owner: str) -> None:
         expected = "a path from the current folder to a part of it"
         raise KernelgaugeError("the suite is outside of the working tree", got=suite, expected=expected)
     if not source.exists():
-        raise KernelgaugeError(f"{owner} has no such suite", got=suite, expected="a path, which --suite names")
+        expected = "a folder or a file, which --suite names"
+        raise KernelgaugeError(f"{owner} has no such suite", got=str(source), expected=expected)
     shutil.rmtree(target, ignore_errors=True)
     if source.is_dir():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
@@ -136,18 +137,8 @@ def install(requirement: str, folder: Path, python: str = sys.executable) -> Pat
 
     Raises `KernelgaugeError` if pip fails.
     """
-    pip = (
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--no-deps",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--target",
-        str(folder),
-    )
-    _output(*pip, requirement, failure=f"{requirement} cannot be installed")
+    pip = "pip install --no-deps --quiet --disable-pip-version-check --target".split()
+    _output(python, "-m", *pip, str(folder), requirement, failure=f"{requirement} cannot be installed")
     return folder
 
 
