@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
+from kernelgauge.baselines import calibration
 from kernelgauge.cli import main
+from kernelgauge.errors import MeasurementError
+from kernelgauge.results import Results
+from tests.builders import H200, counts, fingerprint, mlp_kernels
+from tests.plugin.told_processes import measured, results_of
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -45,6 +53,63 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(f"{name}_EMAIL", "ann@example.org")
     git("init", "-q")
     return folder
+
+
+class Measured(NamedTuple):
+    """A process that ran: model and suite of its folder, and what it was called with."""
+
+    model: str
+    suite: str
+    folder: Path
+    arguments: list[str]
+    packages: list[str]
+
+
+class Process:
+    """Stands in for a process of pytest, which measures the model in its folder or in its packages.
+
+    A model says how long it takes ("205", in microseconds), and what is odd about it.
+    `after`: how many processes end well before the next one is interrupted.
+    """
+
+    def __init__(self, baselines: Path) -> None:
+        self.baselines = baselines
+        self.seen: list[Measured] = []
+        self.rng = random.Random(20261123)
+        self.noise = 0.0005
+        self.after: int | None = None
+        self.gpu, self.driver = "a", H200.driver
+        self.is_machine_lost = False
+
+    def __call__(
+        self, arguments: list[str], *, folder: Path | None = None, packages: Sequence[Path] = (), **_: Any
+    ) -> Results:
+        folder = folder or Path.cwd()
+        if self.after is not None and len(self.seen) >= self.after:
+            raise KeyboardInterrupt
+        modules = [path.read_text() for each in packages for path in each.iterdir() if path.is_file()]
+        model = " ".join(modules) if modules else (folder / "model.txt").read_text()
+        suite = (folder / "perf" / "suite.txt").read_text()
+        self.seen.append(Measured(model, suite, folder, list(arguments), modules))
+        if "broken" in model or self.is_machine_lost:
+            raise MeasurementError("a process that measures failed", got="ImportError: no module named gone")
+        number = next((float(word) for word in model.split() if re.fullmatch(r"[\d.]+", word)), 205.0)
+        changes: dict[str, Any] = {"counts": counts(graph_breaks=int("breaks" in model))}
+        if arguments[-1] == "structure":
+            changes |= {"device": None, "incomplete": "no test of a time was selected"}
+        elif "recompiles" in model:  # on fresh allocations, in the replicates of a time
+            changes |= {"device": None, "incomplete": "other kernels"}
+            changes["counts"] = counts(recompiles=4 + len(self.seen) % 2)
+        changes |= {"gpu": self.gpu, "machine": fingerprint(driver=self.driver)}
+        changes["kernels"] = mlp_kernels()[: 3 if "fewer" in model else 4]
+        return results_of((measured(center=number * (1 + self.rng.gauss(0, self.noise)), **changes),), self.baselines)
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
+    told = Process(tmp_path / "baselines")
+    monkeypatch.setattr(calibration, "run_process", told)
+    return told
 
 
 def shell(script: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -10,8 +9,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
@@ -22,10 +20,7 @@ import pytest
 
 from kernelgauge.baselines import calibration
 from kernelgauge.cli import revisions
-from kernelgauge.errors import MeasurementError
-from kernelgauge.results import Results
-from tests.builders import H200, counts, fingerprint, mlp_kernels
-from tests.commands.conftest import Command, git
+from tests.commands.conftest import Command, Process, git
 from tests.plugin.told_processes import FIRST, measured, results_of
 
 STATE = Path("reports", "bisect", "state.jsonl")
@@ -43,57 +38,6 @@ def commit(model: str, *, suite: str | None = "new") -> str:
     git("add", ".")
     git("commit", "-qm", f"Model {model}")
     return git("rev-parse", "HEAD").strip()
-
-
-class Process:
-    """Stands in for a process of pytest: it is as the model of its folder says.
-
-    `after`: how many processes end well before the next one is interrupted.
-    """
-
-    def __init__(self, baselines: Path) -> None:
-        self.baselines = baselines
-        self.seen: list[tuple[str, str, list[str], list[str]]] = []
-        self.rng = random.Random(20261123)
-        self.noise = 0.0005
-        self.after: int | None = None
-        self.gpu = "a"
-        self.driver = H200.driver
-        self.is_machine_lost = False
-
-    def __call__(
-        self, arguments: list[str], *, folder: Path | None = None, packages: Sequence[Path] = (), **_: Any
-    ) -> Results:
-        folder = folder or Path.cwd()
-        if self.after is not None and len(self.seen) >= self.after:
-            raise KeyboardInterrupt
-        modules = [path for each in packages for path in each.glob("*.py")]
-        model = " ".join(path.read_text() for path in modules) if modules else (folder / "model.txt").read_text()
-        self.seen.append((model, (folder / "perf" / "suite.txt").read_text(), list(arguments), [str(folder)]))
-        if "broken" in model or self.is_machine_lost:
-            raise MeasurementError("a process that measures failed", got="ImportError: no module named gone")
-        number = next((float(word) for word in model.split() if re.fullmatch(r"[\d.]+", word)), 205.0)
-        kernels = mlp_kernels()[: 3 if "fewer" in model else 2 if "fewest" in model else 4]
-        changes: dict[str, Any] = {"counts": counts(graph_breaks=int("breaks" in model))}
-        if arguments[-1] == "structure":
-            changes |= {"device": None, "incomplete": "no test of a time was selected"}
-        elif "recompiles" in model:  # on fresh allocations, in the replicates of a time
-            changes |= {"device": None, "incomplete": "other kernels"}
-            changes["counts"] = counts(recompiles=4 + len(self.seen) % 2)
-        changes |= {"gpu": self.gpu, "machine": fingerprint(driver=self.driver)}
-        run = measured(center=number * (1 + self.rng.gauss(0, self.noise)), kernels=kernels, **changes)
-        return results_of((run,), self.baselines)
-
-    @property
-    def models(self) -> Counter[str]:
-        return Counter(model for model, *_ in self.seen)
-
-
-@pytest.fixture
-def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
-    told = Process(tmp_path / "baselines")
-    monkeypatch.setattr(calibration, "run_process", told)
-    return told
 
 
 @pytest.fixture
@@ -126,10 +70,26 @@ def test_slower_commit_is_found_by_its_times(bisect: Command, process: Process) 
     assert f"{FIRST}: REGRESSED  GPU time" in out
     assert f"{len(process.seen)} processes" in out
     assert len(process.seen) < 20
-    first = [model for model, *_ in process.seen[:6]]
-    assert first == ["205", "207.5", "207.5", "205", "205", "207.5"]
-    assert all("kernelgauge_deterministic=true" in each[2] for each in process.seen)
-    assert process.seen[6][2][-1] == f"({FIRST}) and device_time"
+    assert [each.model for each in process.seen[:6]] == ["205", "207.5", "207.5", "205", "205", "207.5"]
+    assert all("kernelgauge_deterministic=true" in each.arguments for each in process.seen)
+    assert process.seen[6].arguments[-1] == f"({FIRST}) and device_time"
+
+
+@pytest.mark.parametrize(
+    ("models", "changed", "said"),
+    [
+        (["205"] * 5 + ["205 fewer"] * 6 + ["205 fewer breaks"] * 6, [5, 11], ["2 changes", "graph breaks 0 -> 1"]),
+        (["205"] * 7 + ["205 recompiles"] * 6, [7], ["recompiles 0 -> 1"]),  # which only times show
+        (["205"] * 4 + ["230 fewer"] * 5 + ["205"] * 4 + ["208"] * 4, [13], ["a third state"]),  # it was taken back
+        (["205"] * 8 + ["broken"] + ["205"] * 2 + ["208"] * 6, [11], ["Model 208"]),
+    ],
+)
+def test_changes_are_found(bisect: Command, models: list[str], changed: list[int], said: list[str]) -> None:
+    commits = history(models)
+    code, out, _ = bisect()
+    assert code == 0
+    assert re.findall(r"^commit   (\w+)$", out, re.MULTILINE) == [commits[index] for index in changed]
+    assert all(text in out for text in said)
 
 
 def test_other_kernels_are_found_with_one_process_a_state(bisect: Command, process: Process) -> None:
@@ -140,34 +100,7 @@ def test_other_kernels_are_found_with_one_process_a_state(bisect: Command, proce
     assert "exact" in out
     assert "1 kernel less" in out
     assert len(process.seen) == 6 + 5
-    assert process.seen[-1][2][-2:] == ["-m", "structure"]
-
-
-def test_two_changes_of_structure_are_both_found(bisect: Command, process: Process) -> None:
-    commits = history(["205"] * 5 + ["205 fewer"] * 6 + ["205 fewer breaks"] * 6)
-    code, out, _ = bisect()
-    assert code == 0
-    assert "2 changes" in out
-    assert f"commit   {commits[5]}" in out
-    assert f"commit   {commits[11]}" in out
-    assert "graph breaks 0 -> 1" in out
-
-
-def test_recompiles_are_found_although_only_times_show_them(bisect: Command) -> None:
-    commits = history(["205"] * 7 + ["205 recompiles"] * 6)
-    code, out, _ = bisect()
-    assert code == 0
-    assert f"commit   {commits[7]}" in out
-    assert re.search(r"recompiles 0 -> \d", out)
-
-
-def test_state_with_another_structure_has_no_part_in_the_times(bisect: Command) -> None:
-    """A change that was taken back, beside the one that is looked for."""
-    commits = history(["205"] * 4 + ["230 fewer"] * 5 + ["205"] * 4 + ["208"] * 4)
-    code, out, _ = bisect()
-    assert code == 0
-    assert f"commit   {commits[13]}" in out
-    assert "a third state" in out
+    assert process.seen[-1].arguments[-2:] == ["-m", "structure"]
 
 
 def test_ends_that_do_not_differ_are_nothing_to_bisect(bisect: Command, process: Process) -> None:
@@ -185,14 +118,7 @@ def test_commit_that_does_not_import_is_skipped(bisect: Command, process: Proces
     assert "2 suspects are left" in out
     assert f"{commits[8][:7]} Model 205 broken   skipped: ImportError: no module named gone" in out
     assert commits[9][:7] in out
-    assert process.models["205 broken"] == 2
-
-
-def test_skipped_commit_beside_the_cause_does_not_hide_it(bisect: Command) -> None:
-    commits = history(["205"] * 8 + ["broken"] + ["205"] * 2 + ["208"] * 6)
-    code, out, _ = bisect()
-    assert code == 0
-    assert f"commit   {commits[11]}" in out
+    assert [each.model for each in process.seen].count("205 broken") == 2
 
 
 def test_machine_that_is_lost_stops_and_nothing_of_it_counts(bisect: Command, process: Process) -> None:
@@ -215,7 +141,7 @@ def test_commit_without_a_suite_is_asked_that_of_the_bad_end(bisect: Command, pr
     code, out, _ = bisect()
     assert code == 0
     assert f"commit   {commits[3]}" in out
-    assert {suite for _, suite, *_ in process.seen} == {"new"}
+    assert {each.suite for each in process.seen} == {"new"}
 
 
 @pytest.mark.parametrize("after", [0, 3, 6, 8, 10])
@@ -230,7 +156,7 @@ def test_interrupted_search_goes_on_where_it_was(bisect: Command, process: Proce
         file.write('{"state": "torn')
     process.after = None
     code, out, _ = bisect()
-    assert [each[0] for each in process.seen] == [each[0] for each in whole]
+    assert [each.model for each in process.seen] == [each.model for each in whole]
     assert (code, out.replace(str(STATE), "whole.jsonl")) == answer[:2]
     seen = len(process.seen)
     assert bisect()[:2] == (code, out)  # the answer is in the file
@@ -266,12 +192,18 @@ def test_state_file_of_another_question_is_an_error(bisect: Command, process: Pr
     history(["205"] * 3)
     bisect()
     seen = len(process.seen)
-    code, _, err = bisect("--suite", "perf/suite.txt")
-    assert code == 2
-    assert "the state file is of another question" in err
-    assert "--state OTHER.jsonl" in err
-    STATE.write_text("nonsense\n")
-    assert "what cannot be read" in bisect()[2]
+    content = STATE.read_text()
+    for arguments, text, said in (
+        (["--suite", "perf/suite.txt"], content, "the state file is of another question"),
+        ([], "nonsense\n", "the state file is of another question"),
+        ([], content + "nonsense\n", "the state file is damaged"),
+    ):
+        STATE.write_text(text)
+        code, _, err = bisect(*arguments)
+        assert code == 2
+        assert said in err
+        assert "--state OTHER.jsonl" in err
+        assert STATE.read_text() == text
     assert len(process.seen) == seen
 
 
@@ -280,36 +212,15 @@ def test_working_tree_stays_as_it_is(bisect: Command, process: Process, reposito
     Path("model.txt").write_text("999")
     Path("perf", "suite.txt").write_text("unsaved")
     Path("untracked.txt").write_text("mine")
+    Path("reports").mkdir()
+    Path("reports", "mine.txt").write_text("mine")
     before = git("status", "--porcelain"), git("rev-parse", "HEAD"), git("branch")
-    code, _, _ = bisect()
-    assert code == 0
+    assert bisect()[0] == 0
     assert Path("model.txt").read_text() == "999"
-    assert (
-        git("status", "--porcelain").replace("?? reports/\n", ""),
-        git("rev-parse", "HEAD"),
-        git("branch"),
-    ) == before
-    assert {suite for _, suite, *_ in process.seen} == {"new"}
-    assert not any(str(repository) in folder for *_, [folder] in process.seen)
+    assert (git("status", "--porcelain"), git("rev-parse", "HEAD"), git("branch")) == before
+    assert {each.suite for each in process.seen} == {"new"}
+    assert not any(repository in (each.folder, *each.folder.parents) for each in process.seen)
     assert len(git("worktree", "list").splitlines()) == 1
-
-
-def test_side_branch_is_one_change_that_can_be_bisected(bisect: Command) -> None:
-    history(["205", "205"])
-    trunk = git("branch", "--show-current").strip()
-    git("checkout", "-qb", "side")
-    commit("205 fewer")
-    commit("205 fewer")
-    git("checkout", "-q", trunk)
-    Path("other.txt").write_text("x")
-    git("add", ".")
-    git("commit", "-qm", "other")
-    git("merge", "-q", "--no-ff", "-m", "Merge side", "side")
-    code, out, _ = bisect()
-    assert code == 0
-    assert "subject  Merge side" in out
-    [base, side] = re.findall(r"within it: --good (\w+) --bad (\w+)", out)[0]
-    assert "subject  Model 205 fewer" in bisect("--state", "other.jsonl", good=base, bad=side)[1]
 
 
 def test_good_end_on_a_side_branch_does_not_hide_its_merge(bisect: Command) -> None:
@@ -333,6 +244,7 @@ def test_good_end_on_a_side_branch_does_not_hide_its_merge(bisect: Command) -> N
     ("arguments", "said"),
     [
         (["--good", "HEAD"], "bisect needs two ends"),
+        (["--good", "HEAD~1", "--bad", "HEAD", "--packages", "a", "b"], "bisect needs two ends"),
         (["--good", "nowhere", "--bad", "HEAD"], "git rev-parse failed"),
         (["--good", "HEAD", "--bad", "HEAD~1"], "no commits to bisect"),
         (["--good", "HEAD~1", "--bad", "HEAD", "--suite", "absent"], "--bad HEAD has no such suite"),
@@ -390,46 +302,45 @@ def bisect_packages(repository: Path, process: Process, kernelgauge: Command) ->
     return partial(kernelgauge, "bisect", "-k", FIRST, "--packages")
 
 
-def install_texts(texts: dict[str, str]) -> Callable[..., Path]:
-    """Stand in for pip: a package is one module with this text, by requirement."""
-
-    def install(requirement: str, folder: Path, **_: Any) -> Path:
-        folder.mkdir()
-        (folder / "module.py").write_text(texts[requirement])
-        return folder
-
-    return install
-
-
 def test_package_is_found_and_installed_elsewhere(bisect_packages: Command, process: Process, tmp_path: Path) -> None:
     lines = {
         (name, version): wheel(tmp_path, name, str(version), text)
-        for name, version, text in (("aaa", 1, ""), ("aaa", 2, ""), ("bbb", 1, "205"), ("bbb", 2, "208"))
+        for name, version, text in (
+            ("aaa", 1, ""),
+            ("aaa", 2, ""),
+            ("bbb", 1, "205"),
+            ("bbb", 2, "208"),
+            ("ccc", 1, ""),
+        )
     }
-    good = freeze("good.txt", "# comment", "pytest==8.0", lines["aaa", 1], lines["bbb", 1])
-    bad = freeze("bad.txt", "pytest==8.0", lines["aaa", 2], lines["bbb", 2])
+    good = freeze("good.txt", "# comment", "-e /a/folder", "pytest==8.0", lines["aaa", 1], lines["bbb", 1])
+    bad = freeze("bad.txt", "pytest==8.0", lines["aaa", 2], lines["bbb", 2], lines["ccc", 1])
     code, out, err = bisect_packages(good, bad)
     assert code == 0
     assert f"package  {lines['bbb', 1]} -> {lines['bbb', 2]}" in out
-    assert err.count("installing") == 4
-    assert len({tuple(each[2]) for each in process.seen}) == 2  # the ends, and the states between
+    assert err.count("installing") == 5
+    assert "ccc is not in every list" in err
+    assert len({tuple(each.arguments) for each in process.seen}) == 2  # the ends, and the states between
     assert find_spec("aaa") is None
 
 
-def test_packages_are_changed_after_what_they_depend_on(
-    bisect_packages: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch needs sympy: without the newer one it does not import."""
-    texts = {"torch==1": "205", "torch==2": "205 fewer", "aaa==1": "", "aaa==2": "", "sympy==1": "", "sympy==2": ""}
+def test_packages_are_changed_after_what_they_need(bisect_packages: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch needs sympy by way of another package, and two packages need each other."""
+    needs = {"torch": ["Other>=1"], "other": ["sympy"], "sympy": ["aaa; extra == 'x'"], "aaa": ["bbb"], "bbb": ["aaa"]}
 
-    monkeypatch.setattr(revisions, "install", install_texts(texts))
-    names = ("torch", "aaa", "sympy")
+    def install(requirement: str, folder: Path, **_: Any) -> Path:
+        (folder / "module.py").write_text("205 fewer" if requirement == "torch==2" else "")
+        return folder
+
+    monkeypatch.setattr(metadata, "requires", needs.get)
+    monkeypatch.setattr(revisions, "install", install)
+    names = ("torch", "aaa", "sympy", "bbb")
     ends = [freeze(f"{version}.txt", *(f"{name}=={version}" for name in names)) for version in "12"]
-    code, out, _ = bisect_packages(*ends)
+    code, out, err = bisect_packages(*ends)
     assert code == 0
-    assert "package  torch==1 -> torch==2" in out
-    states = [json.loads(line)["state"] for line in STATE.read_text().splitlines()[1:]]
-    assert "2: sympy==2" in states[6:]
+    assert "found: 4: torch==2\npackage  torch==1 -> torch==2" in out
+    assert "process 7: 2: aaa==2" in err
+    assert "process 8: 3: bbb==2" in err
     assert "same packages" in bisect_packages(ends[0], ends[0])[2]
 
 
@@ -442,45 +353,12 @@ def test_version_is_found_over_several_lists(bisect_packages: Command, process: 
     assert len(process.seen) == 6 + 2
 
 
-def test_package_that_one_list_lacks_cannot_be_imported(
-    bisect_packages: Command, process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """iniconfig is installed here: pytest needs it."""
-
-    def run(*_: Any, packages: Sequence[Path], **__: Any) -> Results:
-        paths = os.pathsep.join(map(str, packages))
-        done = subprocess.run([sys.executable, "-c", "import iniconfig"], env={"PYTHONPATH": paths}, check=False)
-        kernels = mlp_kernels()[: 3 if done.returncode else 4]
-        return results_of((measured(kernels=kernels),), process.baselines)
-
-    monkeypatch.setattr(calibration, "run_process", run)
-    monkeypatch.setattr(revisions, "install", lambda _, folder: folder)
-    code, out, _ = bisect_packages(freeze("good.txt", "bbb==1"), freeze("bad.txt", "bbb==1", "iniconfig==2"))
-    assert code == 0
-    assert "found: 1: iniconfig==2" in out
-    assert "package  absent -> iniconfig==2" in out
-
-
 def test_freeze_list_that_is_no_text_is_an_error(bisect_packages: Command) -> None:
     Path("good.txt").write_text("aaa==1\n", encoding="utf-16")  # as PowerShell writes it
     code, _, err = bisect_packages("good.txt", freeze("bad.txt", "aaa==2"))
     assert code == 2
     assert "not a list of pip freeze" in err
     assert "UTF-8" in err
-
-
-def test_packages_that_need_each_other_are_changed_all_the_same(
-    bisect_packages: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metadata, "requires", {"aaa": ["bbb"], "bbb": ["aaa"]}.get)
-    monkeypatch.setattr(
-        revisions, "install", install_texts({"aaa==1": "", "aaa==2": "fewer", "bbb==1": "", "bbb==2": ""})
-    )
-    ends = [freeze(f"{version}.txt", f"aaa=={version}", f"bbb=={version}") for version in "12"]
-    code, out, err = bisect_packages(*ends)
-    assert code == 0
-    assert "package  aaa==1 -> aaa==2" in out
-    assert "packages that need each other" in err
 
 
 # -- for real ---------------------------------------------------------------------------------------------------------------

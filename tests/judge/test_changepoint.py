@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from kernelgauge.judge.changepoint import FIRST, SURE, boundaries, level, middle, next_state, suspects
+from kernelgauge.judge.changepoint import FIRST, SURE, half_width, next_state, suspects
 
 
 def by_brute_force(values: Sequence[Sequence[float] | None]) -> dict[int, float]:
@@ -99,14 +99,5 @@ def test_search_finds_the_change(shift: float, least: float, most_processes: flo
     assert used / trials <= most_processes
 
 
-def test_level_has_the_interval_of_student() -> None:
-    values = [1.0, 2.0, 3.0]
-    center, margin = level(values)
-    assert center == 2.0
-    assert margin == pytest.approx(4.302653 * 1.0 / math.sqrt(3), rel=1e-5)  # t of 2 degrees of freedom
-
-
-def test_boundaries_and_middle_of_known_kinds() -> None:
-    assert boundaries({0: "a", 8: "a", 9: "c", 16: "b"}) == [(8, 9), (9, 16)]
-    assert middle(9, 16, {12}) in (11, 13)
-    assert middle(9, 12, {10, 11}) is None
+def test_half_width_is_that_of_student() -> None:
+    assert half_width([1.0, 2.0, 3.0]) == pytest.approx(4.302653 / math.sqrt(3), rel=1e-5)  # t of 2 degrees of freedom

@@ -6,54 +6,56 @@ import random
 
 import pytest
 
-from kernelgauge.judge.baseline import compare
-from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.two_sets import JudgedSet, judge_sets, looks
 from kernelgauge.judge.verdict import Status
 from kernelgauge.run import Run, Timer
-from tests.builders import H200, calibrated, run
+from tests.builders import run
 
 COMPARISONS = 3 * 21  # three looks at a suite of seven workloads with three times
 
 
-def share_of(status: Status, *, noise: float, slower: float, processes: int, trials: int = 150) -> float:
-    """How often two sets of processes, whose means spread by `noise`, end with a status."""
+def process(center: float, *, noise: float, spread: float, rng: random.Random) -> Run:
+    """One process, whose mean is off by `noise`, and whose replicates by `spread`."""
+    mean = center * (1 + rng.gauss(0, noise))
+    device = [mean * (1 + spread * step) for step in (-1, 1) * 4]
+    return run(device=device, host=None, end_to_end=None)
+
+
+def judged(before: list[Run], after: list[Run]) -> JudgedSet:
+    return judge_sets("w", before, after, comparisons=COMPARISONS, names=("before", "after"))
+
+
+def share_of_regressed(*, noise: float, slower: float, processes: int, trials: int = 150) -> float:
+    """How often two sets of processes, whose means spread by `noise`, end as REGRESSED."""
     rng = random.Random(20261123)
-
-    def one(center: float) -> object:
-        mean = center * (1 + rng.gauss(0, noise))
-        return run(device=[mean * (1 + 0.0005 * rng.gauss(0, 1)) for _ in range(8)], host=None, end_to_end=None)
-
     found = 0
     for _ in range(trials):
-        before, after = ([one(center) for _ in range(processes)] for center in (205.0, 205.0 * (1 + slower)))
-        first, *more = after
-        verdict = judge_time(
-            Timer.DEVICE, first, calibrated(before), compare(H200, H200), comparisons=COMPARISONS, more=more
-        )  # type: ignore[arg-type]
-        found += verdict.status is status
+        before, after = (
+            [process(center, noise=noise, spread=0.0005, rng=rng) for _ in range(processes)]
+            for center in (205.0, 205.0 * (1 + slower))
+        )
+        found += judged(before, after).verdicts[1].status is Status.REGRESSED
     return found / trials
 
 
 @pytest.mark.parametrize("noise", [0.001, 0.003, 0.01])
 def test_unchanged_code_is_not_slower_however_noisy_the_processes(noise: float) -> None:
-    assert share_of(Status.REGRESSED, noise=noise, slower=0.0, processes=3) <= 0.01
+    assert share_of_regressed(noise=noise, slower=0.0, processes=3) <= 0.01
 
 
 @pytest.mark.parametrize(("processes", "slower", "least"), [(3, 0.01, 0.95), (12, 0.005, 0.95)])
 def test_slowdown_is_seen_at_the_noise_of_one_gpu(processes: int, slower: float, least: float) -> None:
-    assert share_of(Status.REGRESSED, noise=0.001, slower=slower, processes=processes) >= least
+    assert share_of_regressed(noise=0.001, slower=slower, processes=processes) >= least
 
 
 def test_one_side_that_scatters_is_not_slower() -> None:
     """The spread of both sides counts: three equal processes say nothing of the other three."""
-    after = [run(device=(us,) * 8, host=None, end_to_end=None) for us in (215.0, 205.0, 210.0)]
-    before = [run(device=(205.0 + place / 100,) * 8, host=None, end_to_end=None) for place in range(3)]
-    verdict = judge_time(
-        Timer.DEVICE, after[0], calibrated(before), compare(H200, H200), comparisons=COMPARISONS, more=after[1:]
+    before, after = (
+        [run(device=(us,) * 8, host=None, end_to_end=None) for us in side]
+        for side in ((205.0, 205.01, 205.02), (215.0, 205.0, 210.0))
     )
-    assert verdict.status is not Status.REGRESSED
+    assert judged(before, after).verdicts[1].status is not Status.REGRESSED
 
 
 def compared(*, noise: float, slower: float, rng: random.Random) -> tuple[int, JudgedSet]:
@@ -62,13 +64,9 @@ def compared(*, noise: float, slower: float, rng: random.Random) -> tuple[int, J
     after: list[Run] = []
     for done in range(1, 13):
         for side, center in ((before, 205.0), (after, 205.0 * (1 + slower))):
-            mean = center * (1 + rng.gauss(0, noise))
-            device = [mean * (1 + noise / 3 * step) for step in (-1, 1) * 4]
-            side.append(run(device=device, host=None, end_to_end=None))
-        if done in looks(12):
-            found = judge_sets("w", before, after, comparisons=COMPARISONS, names=("before", "after"))
-            if not found.undecided:
-                break
+            side.append(process(center, noise=noise, spread=noise / 3, rng=rng))
+        if done in looks(12) and not (found := judged(before, after)).undecided:
+            break
     return done, found
 
 

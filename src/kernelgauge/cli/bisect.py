@@ -8,36 +8,64 @@ import math
 import re
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache, partial
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
 
 import msgspec
 
 from ..baselines import calibration
 from ..errors import KernelgaugeError, MeasurementError
 from ..judge.baseline import compare, from_run
-from ..judge.changepoint import SURE, Suspect, boundaries, level, middle, next_state, suspects
+from ..judge.changepoint import SURE, half_width, next_state, suspects
 from ..judge.structure import judge_structure
 from ..judge.timing import ProcessTime
-from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks, with_name
-from ..judge.verdict import MEASUREMENT, STRUCTURE, Status, Verdict
-from ..results import WorkloadResult
+from ..judge.two_sets import FEWEST, LOOKS, judge_sets, looks, with_name
+from ..judge.verdict import STRUCTURE, Status, Verdict
+from ..results import Results, WorkloadResult
 from ..run import Run, Timer, observe
 from . import Exit, note, revisions, say
-
-__all__ = ["bisect"]
 
 _FAILURES = 2  # of a state, each with an end that still works behind it: then the state is skipped
 _SHOWN = 5  # likely changes, where none is sure
 _CLOCKS = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)  # the most exact one first
+_COMMIT = "%H%n%h %s%ncommit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s"
+
+
+class _Process(msgspec.Struct, frozen=True):
+    """A line of the state file: what one process measured of a state, or why it cannot be used."""
+
+    state: str
+    workload: WorkloadResult | None
+    failed: str = ""
+
+
+@dataclass(eq=False)
+class _State:
+    """A commit, or a set of packages, and what was measured of it."""
+
+    name: str  # its key in the state file
+    shown: str  # in one line
+    change: str  # what it changes, for the answer
+    run_process: Callable[[Sequence[str]], Results]  # of pytest, with these arguments
+    processes: list[_Process] = field(default_factory=list)
+
+    @property
+    def runs(self) -> list[Run]:
+        return [each.workload.run for each in self.processes if each.workload and each.workload.run]
+
+    @property
+    def failures(self) -> list[str]:
+        return [each.failed.splitlines()[-1] for each in self.processes if each.failed]
+
+    @property
+    def is_skipped(self) -> bool:
+        return len(self.failures) >= _FAILURES
 
 
 def bisect(options: argparse.Namespace) -> Exit:
@@ -45,195 +73,95 @@ def bisect(options: argparse.Namespace) -> Exit:
     has_ends = len(options.packages) > 1 if options.packages else bool(options.good and options.bad)
     if not has_ends or (options.packages and (options.good or options.bad)):
         raise KernelgaugeError("bisect needs two ends", expected="--good REF --bad REF, or --packages GOOD.txt BAD.txt")
-    with revisions.until_terminated(), tempfile.TemporaryDirectory(prefix="kernelgauge-bisect-") as folder:
-        line = _Packages(options, Path(folder)) if options.packages else _Commits(options, Path(folder))
-        question = {name: getattr(options, name) for name in ("workload", "suite", "pytest_arguments")}
-        return _Search(line, _Record(options.state, {**line.question, **question}), options).conclude()
+    with tempfile.TemporaryDirectory(prefix="kernelgauge-bisect-") as folder:
+        states = (_package_states if options.packages else _commit_states)(options, Path(folder))
+        return _Search(states, options).conclude()
 
 
-# -- the states of a line: commits, or sets of packages ---------------------------------------------------------------------
+# -- commits ----------------------------------------------------------------------------------------------------------------
 
 
-class _Commits:
-    """The first parents between two commits, in order: a merge is one change. `names` are keys of the record."""
+def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
+    """Return the first parents between two commits, in order: a merge is one change."""
+    good, bad = map(revisions.commit, (options.good, options.bad))
+    path = ("--first-parent", "--ancestry-path", f"{good}..{bad}")
+    later = revisions.git("log", "-z", "--reverse", f"--format={_COMMIT}", *path)
+    if not later:
+        got = f"{options.good}..{options.bad}"
+        raise KernelgaugeError("no commits to bisect", got=got, expected="--good to be an ancestor of --bad")
+    with revisions.worktree(bad) as tree:
+        revisions.copy_suite(tree / options.suite, folder, "suite", owner=f"--bad {options.bad}")
 
-    has_one_environment = True
+    def run(name: str, arguments: Sequence[str]) -> Results:
+        with revisions.worktree(name) as tree:
+            revisions.copy_suite(folder / "suite", tree, options.suite, owner="--bad")
+            return calibration.run_process(arguments, progress=note, may_fail=True, folder=tree)
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        good, bad = map(revisions.commit, (options.good, options.bad))
-        chain = revisions.git("rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{good}..{bad}").split()
-        if not chain:
-            got = f"{options.good}..{options.bad}"
-            raise KernelgaugeError("no commits to bisect", got=got, expected="--good to be an ancestor of --bad")
-        self.names = [good, *chain]
-        self.question = {"good": good, "bad": bad}
-        self._suite, self._saved = options.suite, folder / "suite"
-        with revisions.worktree(bad) as tree:
-            revisions.copy_suite(tree / options.suite, folder, "suite", owner=f"--bad {options.bad}")
-
-    @contextmanager
-    def code(self, index: int) -> Iterator[dict[str, Any]]:
-        """Yield the named arguments with which `run_process` measures a state."""
-        with revisions.worktree(self.names[index]) as tree:
-            revisions.copy_suite(self._saved, tree, self._suite, owner="--bad")
-            yield {"folder": tree}
-
-    def describe(self, index: int) -> str:
-        """Return a state in one line."""
-        return revisions.git("show", "--no-patch", "--format=%h %s", self.names[index])
-
-    def introduce(self, index: int) -> str:
-        """Return what a state adds, for the answer."""
-        name, form = self.names[index], "commit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s"
-        text = revisions.git("show", "--no-patch", f"--format={form}", name)
-        parents = revisions.git("rev-list", "--parents", "--max-count=1", name).split()[1:]
-        if len(parents) == 1:
-            return text
-        base = revisions.git("merge-base", *parents[:2])
-        return f"{text}\nmerge    of {parents[1]}; within it: --good {base[:12]} --bad {parents[1][:12]}"
+    commits = [revisions.git("show", "--no-patch", f"--format={_COMMIT}", good), *later.strip("\0").split("\0")]
+    parts = (each.split("\n", 2) for each in commits)
+    return [_State(name, shown, change, partial(run, name)) for name, shown, change in parts]
 
 
-class _Packages:
-    """The packages of freeze lists, changed one after the other from each list to the next."""
+# -- packages ---------------------------------------------------------------------------------------------------------------
 
-    has_one_environment = False
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        lists = [_frozen(path) for path in options.packages]
-        changed = {name for each in lists for name in each if len({other.get(name) for other in lists}) > 1}
-        if not changed:
-            raise KernelgaugeError("nothing to bisect: all lists have the same packages")
-        self.names, self._changes = ["good"], [""]
-        self._states = [{name: lists[0].get(name) for name in changed}]  # None: the package is absent
-        for before, after in pairwise(lists):
-            for name in _by_needs({name for name in changed if before.get(name) != after.get(name)}):
-                new = after.get(name) or f"{name} absent"
-                self.names.append(f"{len(self.names)}: {new}")
-                self._states.append({**self._states[-1], name: after.get(name)})
-                self._changes.append(f"{before.get(name) or 'absent'} -> {new}")
-        self.question = {"packages": [[each[name] for name in sorted(changed & set(each))] for each in lists]}
-        self._folder, self._installed = folder, dict[str, Path]()
+def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
+    """Return the packages of freeze lists, changed one after the other from each list to the next."""
+    lists = [_frozen(path) for path in options.packages]
+    differ = {name for each in lists for name in each if len({other.get(name) for other in lists}) > 1}
+    if not differ:
+        raise KernelgaugeError("nothing to bisect: all lists have the same packages")
+    for name in sorted(name for name in differ if not all(name in each for each in lists)):
+        note(f"{name} is not in every list: where it is absent, it stays as it is installed here")
 
-    @contextmanager
-    def code(self, index: int) -> Iterator[dict[str, Any]]:
-        state = self._states[index]
-        wanted = [requirement for requirement in state.values() if requirement is not None]
-        for requirement in wanted:
-            if requirement not in self._installed:
-                note(f"installing {requirement}")
-                self._installed[requirement] = revisions.install(requirement, self._folder / str(len(self._installed)))
-        absent = {name for name, requirement in state.items() if requirement is None}
-        hidden = [_hiding(absent, self._folder / f"without-{index}")] if absent else []
-        yield {"packages": [*hidden, *map(self._installed.__getitem__, wanted)]}
+    @cache
+    def installed(requirement: str) -> Path:
+        note(f"installing {requirement}")
+        return revisions.install(requirement, Path(tempfile.mkdtemp(dir=folder)))
 
-    def describe(self, index: int) -> str:
-        return self.names[index]
+    def run(wanted: Sequence[str], arguments: Sequence[str]) -> Results:
+        packages = [installed(each) for each in wanted]
+        return calibration.run_process(arguments, progress=note, may_fail=True, packages=packages)
 
-    def introduce(self, index: int) -> str:
-        return f"package  {self._changes[index]}"
+    def state(packages: Mapping[str, str | None], shown: str, change: str) -> _State:
+        wanted = [requirement for name in sorted(differ) if (requirement := packages.get(name))]
+        return _State(" ".join(wanted), shown, f"package  {change}", partial(run, wanted))
+
+    # A package comes behind those that it needs: it needs more than each of them.
+    order = sorted(differ, key=lambda name: (len(_needs(name, set()) & differ - {name}), name))
+    states = [state(lists[0], "good", "")]
+    for before, after in pairwise(lists):
+        packages: dict[str, str | None] = {**before}
+        for name in order:
+            if before.get(name) != after.get(name):
+                new = packages[name] = after.get(name)
+                shown = new or f"{name} absent"
+                states.append(state(packages, f"{len(states)}: {shown}", f"{before.get(name, 'absent')} -> {shown}"))
+    return states
 
 
 def _frozen(path: Path) -> dict[str, str]:
-    """Return the requirements of a freeze list by normalized name. A folder of this machine (``-e``) has no version."""
+    """Return the requirements of a freeze list by normalized name, without what is installed for editing (``-e``)."""
     try:
         lines = [line.partition(" #")[0].strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
         raise KernelgaugeError("not a list of pip freeze", where=str(path), got=str(error), expected="UTF-8") from error
-    found: dict[str, str] = {}
-    for line in lines:
-        requirement = line.removeprefix("-e ")
-        name = re.search(r"#egg=([\w.-]+)", line) or re.match(r"\w[\w.-]*", requirement)
-        if name is not None:
-            found[_normalized(name[name.re.groups])] = requirement
-        elif line and not line.startswith(("#", "-")):
-            raise KernelgaugeError("not a line of pip freeze", where=str(path), got=line)
-    return found
+    return {_normalized(name[0]): line for line in lines if (name := re.match(r"\w[\w.-]*", line))}
 
 
 def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _by_needs(changed: set[str]) -> list[str]:
-    """Return packages behind those that they need; in the order of the alphabet where two need each other."""
-
-    def needs(name: str) -> set[str]:
-        try:
-            found = [re.match(r"[\w.-]+", each) for each in metadata.requires(name) or () if "extra ==" not in each]
-        except metadata.PackageNotFoundError:
-            return set()
-        return {_normalized(each[0]) for each in found if each} & changed - {name}
-
-    try:
-        return list(TopologicalSorter({name: needs(name) for name in sorted(changed)}).static_order())
-    except CycleError as error:
-        note(f"packages that need each other are changed in the order of the alphabet: {', '.join(error.args[1])}")
-        return sorted(changed)
-
-
-def _hiding(absent: set[str], folder: Path) -> Path:
-    """Return a folder for PYTHONPATH. With it, the modules that only these packages install cannot be imported."""
-    owners = metadata.packages_distributions().items()
-    modules = [module for module, names in owners if set(map(_normalized, names)) <= absent]
-    folder.mkdir(exist_ok=True)
-    (folder / "sitecustomize.py").write_text(f"import sys\n\nsys.modules.update(dict.fromkeys({modules!r}))\n")
-    return folder
-
-
-# -- what was measured ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Process:
-    """What one process left of a state. `failed`: why it cannot be used; else empty."""
-
-    state: str
-    workload: WorkloadResult | None
-    failed: str = ""
-
-    @property
-    def run(self) -> Run | None:
-        return None if self.workload is None or self.failed else self.workload.run
-
-
-class _Record:
-    """The file of one question: a header, then one JSON line a process. Whoever reads it knows all that was measured.
-
-    Raises `KernelgaugeError` if the file is of another question, or cannot be read.
-    """
-
-    def __init__(self, path: Path, question: dict[str, Any]) -> None:
-        self.path = path
-        self.remedy = f"add --state OTHER.jsonl, or delete {path}"
-        self.processes: list[_Process] = []
-        content = path.read_bytes() if path.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1]  # a process that was killed leaves a part of a line
-        try:
-            known, *lines = [json.loads(line) for line in whole.splitlines()] or [question]
-            self.processes = msgspec.convert(lines, list[_Process])
-        except (ValueError, msgspec.ValidationError) as error:
-            known = f"what cannot be read: {error}"
-        if known != question:
-            raise KernelgaugeError(
-                "the state file is of another question",
-                where=str(path),
-                got=json.dumps(known),
-                expected=json.dumps(question),
-                next_command=self.remedy,
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if whole != content or not whole:
-            path.write_bytes(whole or json.dumps(question).encode() + b"\n")
-
-    def add(self, process: _Process) -> None:
-        """Append a process to the file."""
-        with self.path.open("ab") as file:
-            file.write(msgspec.json.encode(process) + b"\n")
-        self.processes.append(process)
-
-    def runs(self, state: str) -> list[Run]:
-        """Return what was measured of a state, in order."""
-        return [each.run for each in self.processes if each.state == state and each.run is not None]
+def _needs(name: str, found: set[str]) -> set[str]:
+    """Add what a package needs, and what that needs, to the names in `found`. Return them."""
+    with suppress(metadata.PackageNotFoundError):
+        for line in metadata.requires(name) or ():
+            need = _normalized(re.split(r"[^\w.-]", line, maxsplit=1)[0])
+            if "extra ==" not in line and need not in found:
+                found.add(need)
+                _needs(need, found)
+    return found
 
 
 # -- the search -------------------------------------------------------------------------------------------------------------
@@ -242,29 +170,58 @@ class _Record:
 class _Search:
     """Measures the ends, then states between them, until the change is found."""
 
-    def __init__(self, line: _Commits | _Packages, record: _Record, options: argparse.Namespace) -> None:
-        self._line, self._record, self._options = line, record, options
-        self._started, self._last = time.monotonic(), len(line.names) - 1
+    def __init__(self, states: list[_State], options: argparse.Namespace) -> None:
+        self._states, self._options, self._started = states, options, time.monotonic()
+        self._good, self._bad = states[0], states[-1]
+        self._remedy = f"add --state OTHER.jsonl, or delete {options.state}"
+        self._read_file(options.state)
+
+    def _read_file(self, path: Path) -> None:
+        """Read what was measured: a header, then one JSON line a process. Begin the file if there is none.
+
+        Raises `KernelgaugeError` if the file is of another question, or cannot be read.
+        """
+        question = {name: getattr(self._options, name) for name in ("workload", "suite", "pytest_arguments")}
+        header = json.dumps({"good": self._good.name, "bad": self._bad.name, **question}).encode()
+        content = path.read_bytes() if path.exists() else b""
+        # A process that was killed leaves a part of a line.
+        whole = content[: content.rfind(b"\n") + 1] or header + b"\n"
+        known, _, lines = whole.partition(b"\n")
+        if known != header:
+            what, got = "the state file is of another question", known.decode(errors="replace")
+            raise KernelgaugeError(what, got=got, expected=header.decode(), next_command=self._remedy)
+        try:
+            processes = msgspec.json.Decoder(_Process).decode_lines(lines)
+        except msgspec.DecodeError as error:
+            raise KernelgaugeError("the state file is damaged", got=str(error), next_command=self._remedy) from error
+        for state in self._states:
+            state.processes += [each for each in processes if each.state == state.name]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(whole)
+
+    @property
+    def _used(self) -> int:
+        return sum(len(state.processes) for state in self._states)
 
     def conclude(self) -> Exit:
         """Search, and print the answer."""
         verdicts = self._judged_ends()
         say("\n".join(f"{each.subject}: {each.status.value}  {each.headline}" for each in verdicts))
-        changed = {each.subject for each in verdicts if each.status in (Status.REGRESSED, Status.IMPROVED)}
+        changed = {each.subject: each for each in verdicts if each.status in (Status.REGRESSED, Status.IMPROVED)}
         invalid = [str(each) for each in verdicts if each.status is Status.INVALID]
         if STRUCTURE in changed:  # exact, also where a time could not be measured
-            found = self._by_structure()
+            is_found = self._by_structure()
         elif invalid:
             raise KernelgaugeError("the ends cannot be compared", got="\n".join(invalid))
         elif changed:
-            found = self._by_time(next(each for each in _CLOCKS if changed.intersection(each.labels)))
+            times = ((timer, changed[label]) for timer in _CLOCKS for label in timer.labels if label in changed)
+            is_found = self._by_time(*next(times))
         else:
             say("nothing to bisect: the ends do not differ")
-            found = []
-        names = self._line.names
-        ends = sum(each.state in (names[0], names[-1]) for each in self._record.processes)
-        say(f"{len(self._record.processes)} processes, {ends} of them of the ends   state: {self._record.path}")
-        return Exit.YES if found and all(high - low == 1 for low, high in found) else Exit.NO
+            is_found = False
+        ends = len(self._good.processes) + len(self._bad.processes)
+        say(f"{self._used} processes, {ends} of them of the ends   state: {self._options.state}")
+        return Exit.YES if is_found else Exit.NO
 
     # -- measure
 
@@ -273,194 +230,147 @@ class _Search:
         most = 2 ** (LOOKS - 1) * FEWEST
         for done in range(1, most + 1):
             # A B B A: what drifts meanwhile meets both alike.
-            for index in (0, self._last) if done % 2 else (self._last, 0):
-                if len(self._runs(index)) < done:
-                    self._measure(index, "-k", self._options.workload)
+            for end in (self._good, self._bad) if done % 2 else (self._bad, self._good):
+                if len(end.runs) < done:
+                    self._measure(end, self._options.workload)
             if done in looks(most):
-                judged = self._judged(self._runs(0)[:done], self._runs(self._last)[:done])
+                good, bad = self._good.runs[:done], self._bad.runs[:done]
+                limits = next(each.workload.limits for each in self._good.processes if each.workload)
+                comparisons, names = LOOKS * max(1, len(good[0].samples)), ("the good end", "the bad end")
+                judged = judge_sets(good[0].workload, good, bad, comparisons=comparisons, limits=limits, names=names)
                 if not judged.undecided or not self._may_go_on():
                     break
         return judged.verdicts
 
-    def _judged(self, good: Sequence[Run], bad: Sequence[Run]) -> JudgedSet:
-        limits = next(each.workload.limits for each in self._record.processes if each.workload is not None)
-        comparisons = LOOKS * max(1, len(good[0].samples))
-        names = ("the good end", "the bad end")
-        return judge_sets(good[0].workload, good, bad, comparisons=comparisons, limits=limits, names=names)
-
     def _may_go_on(self) -> bool:
-        in_time: bool = time.monotonic() - self._started <= self._options.budget
-        return in_time and len(self._record.processes) < self._options.processes
+        is_late = time.monotonic() - self._started > self._options.budget
+        return not is_late and bool(self._used < self._options.processes)
 
-    def _measure(self, index: int, *selection: str, timer: Timer | None = None) -> None:
-        """Measure one state. A failure counts only if an end still works behind it: otherwise the machine is at fault.
+    def _measure(self, state: _State, *selection: str, timer: Timer | None = None) -> None:
+        """Measure a state. A failure counts only if the good end still works behind it: otherwise the machine is at fault.
 
-        `timer`: the time that must have been measured.
+        `selection`: for ``-k``, and further arguments. `timer`: the time that must have been measured.
         """
-        process = self._process(index, selection)
-        run = process.run
-        if timer and run and timer not in run.samples:
-            process = _Process(process.state, process.workload, f"no {run.label(timer)}: {run.incomplete}")
-        if process.failed:
-            if index in (0, self._last):
-                raise KernelgaugeError(
-                    f"an end cannot be measured: {self._line.describe(index)}",
-                    got=process.failed,
-                    expected="both ends to build and run, on a machine that nobody else uses",
-                )
+        note(f"process {self._used + 1}: {state.shown}")
+        try:
+            process = _Process(state.name, self._measured(state, selection, timer))
+        except MeasurementError as error:
+            process = _Process(state.name, None, error.got or error.what)
+            if state in (self._good, self._bad):
+                what = f"an end cannot be measured: {state.shown}"
+                expected = "both ends to build and run, on a machine that nobody else uses"
+                raise KernelgaugeError(what, got=process.failed, expected=expected) from error
             note(f"  it fails: {process.failed.splitlines()[-1]}")
-            self._measure(0, *selection, timer=timer)
-        self._record.add(process)
+            self._measure(self._good, *selection, timer=timer)
+        with self._options.state.open("ab") as file:
+            file.write(msgspec.json.encode(process) + b"\n")
+        state.processes.append(process)
 
-    def _process(self, index: int, selection: Sequence[str]) -> _Process:
-        """Run one process. Raises `KernelgaugeError` if it is on another machine than the earlier ones."""
-        options, name = self._options, self._line.names[index]
-        note(f"process {len(self._record.processes) + 1}: {self._line.describe(index)}")
+    def _measured(self, state: _State, selection: Sequence[str], timer: Timer | None) -> WorkloadResult:
+        """Run one process. Raises `MeasurementError` if it fails, and `KernelgaugeError` if no other one would do better."""
+        wanted = self._options.workload
         pinned = ["-o", "kernelgauge_deterministic=true"]  # or the autotuner's choice could be what changed
-        arguments = [options.suite, *pinned, *selection, *options.pytest_arguments]
-        with self._line.code(index) as code:
-            try:
-                results = calibration.run_process(arguments, progress=note, may_fail=True, **code)
-            except MeasurementError as error:
-                return _Process(name, None, error.got or error.what)
-        workload = _chosen(results.workloads, options.workload)
-        if workload is None or workload.run is None:
-            said = [each.headline for each in workload.verdicts] if workload else [f"no workload {options.workload}"]
-            return _Process(name, None, "; ".join(said) or f"{workload and workload.unavailable}")
-        run = workload.run
-        earlier = next((each.run for each in self._record.processes if each.run), run)
+        arguments = [self._options.suite, *pinned, "-k", *selection, *self._options.pytest_arguments]
+        workloads = state.run_process(arguments).workloads
+        matching = [each for each in workloads if each.id == wanted] or workloads
+        if len(matching) > 1:
+            what, got = f"-k {wanted} selects {len(matching)} workloads", ", ".join(each.id for each in matching)
+            raise KernelgaugeError(what, got=got, expected="one: a bisection asks about one workload")
+        if not matching:
+            raise MeasurementError(f"no workload {wanted}")
+        workload, run = matching[0], matching[0].run
+        if run is None:
+            raise MeasurementError("; ".join(each.headline for each in workload.verdicts) or f"{workload.unavailable}")
+        if timer and timer not in run.samples:
+            raise MeasurementError(f"no {run.label(timer)}: {run.incomplete}")
+        earlier = self._good.runs[0] if self._good.runs else run
         environment = compare(earlier.fingerprint, run.fingerprint)
-        if earlier.place != run.place or (self._line.has_one_environment and not environment.identical):
-            raise KernelgaugeError(
-                "the state file is of another machine or environment",
-                got=f"{run.place}; {environment}",
-                expected=str(earlier.place),
-                next_command=self._record.remedy,
-            )
-        run = msgspec.structs.replace(run, ops=(), work=())  # nobody reads them here
-        return _Process(name, msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None))
-
-    # -- know
-
-    def _runs(self, index: int) -> list[Run]:
-        return self._record.runs(self._line.names[index])
-
-    def _skipped(self) -> set[int]:
-        failures = Counter(each.state for each in self._record.processes if each.failed)
-        return {index for index, name in enumerate(self._line.names) if failures[name] >= _FAILURES}
-
-    def _kinds(self, *, with_recompiles: bool = True) -> dict[int, int]:
-        """Return the structure of each known state: a number, the same for the same kernels and counts.
-
-        How often something recompiles depends on how long it was measured: whether it does is what counts.
-        """
-        known: list[Run] = []
-        kinds: dict[int, int] = {}
-        for index in range(self._last + 1):
-            for run in self._runs(index):
-                recompiles = int(with_recompiles and run.counts.recompiles > 0)
-                one = msgspec.structs.replace(run, counts=msgspec.structs.replace(run.counts, recompiles=recompiles))
-                alike = (place for place, each in enumerate(known) if _structure(each, one).status is Status.PASS)
-                kind = next(alike, len(known))
-                known[kind:] = known[kind:] or [one]
-                if kinds.setdefault(index, kind) != kind:
-                    raise KernelgaugeError(
-                        f"processes of one state differ in kernels or counts: {self._line.describe(index)}",
-                        expected="the same kernels and counts in each process",
-                    )
-        return kinds
+        if earlier.place != run.place or not (environment.identical or self._options.packages):
+            what, got = "the state file is of another machine or environment", f"{run.place}; {environment}"
+            raise KernelgaugeError(what, got=got, expected=earlier.place, next_command=self._remedy)
+        # How often something recompiles depends on how long it was measured: whether it does is what counts.
+        counts = msgspec.structs.replace(run.counts, recompiles=min(1, run.counts.recompiles))
+        run = msgspec.structs.replace(run, counts=counts, ops=(), work=())  # which nobody reads here
+        if state.runs and _structure(state.runs[0], run).status is not Status.PASS:
+            raise KernelgaugeError(f"processes of one state differ in kernels or counts: {state.shown}")
+        return msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None)
 
     # -- by what is exact
 
-    def _by_structure(self) -> list[tuple[int, int]]:
-        """Measure until every change of structure lies between neighbours. Print them, and return them."""
-        kinds = self._kinds(with_recompiles=False)
+    def _by_structure(self) -> bool:
+        """Measure until every change of structure lies between neighbours. Print them. Return whether all are found."""
         # What recompiles on fresh allocations does so in the replicates of a time.
-        is_recompile = kinds[0] == kinds[self._last]
-        marks = () if is_recompile else ("-m", "structure")
+        recompiles = any(run.counts.recompiles for run in (*self._good.runs, *self._bad.runs))
+        marks = () if recompiles else ("-m", "structure")
         while True:
-            found, skipped = boundaries(self._kinds(with_recompiles=is_recompile)), self._skipped()
-            left = (middle(low, high, skipped) for low, high in found)
-            index = next((each for each in left if each is not None), None)
-            if index is None or not self._may_go_on():
+            known = [index for index, state in enumerate(self._states) if state.runs]
+            verdicts = {pair: _structure(*(self._states[index].runs[0] for index in pair)) for pair in pairwise(known)}
+            changes = {pair: verdict for pair, verdict in verdicts.items() if verdict.status is not Status.PASS}
+            inner = ((abs(low + high - 2 * index), index) for low, high in changes for index in range(low + 1, high))
+            left = [each for each in inner if not self._states[each[1]].is_skipped]
+            if not left or not self._may_go_on():
                 break
-            self._measure(index, "-k", self._options.workload, *marks)
-        if len(found) > 1:
-            say(f"{len(found)} changes: there are states with the structure of neither end")
-        for low, high in found:
-            why = _structure(self._runs(low)[-1], self._runs(high)[-1]).brief()
-            self._answer(low, high, f"exact: kernels and counts\n{why}")
-        return found
+            self._measure(self._states[min(left)[1]], self._options.workload, *marks)  # the one in the middle
+        if len(changes) > 1:
+            say(f"{len(changes)} changes: there are states with the structure of neither end")
+        exact = "exact: kernels and counts\n"
+        found = [self._answer(*pair, f"{exact}{verdict.brief()}") for pair, verdict in changes.items()]
+        return bool(found) and all(found)
 
     # -- by a time
 
-    def _by_time(self, timer: Timer) -> list[tuple[int, int]]:
-        """Measure until one change has 95 % of the posterior. Print it, and return it; empty if there is none."""
+    def _by_time(self, timer: Timer, ends: Verdict) -> bool:
+        """Measure until one change has 95 % of the posterior. Print it, or the likely ones. Return whether it is found."""
+        first = next(run for run in self._good.runs if timer in run.samples)
+        is_by_host = from_run(first, suite="").entries[0].is_by_host(timer)
+
+        def logarithm(run: Run) -> float:
+            """Return a time; where the host alone fills it, in units of the host reference beside it."""
+            return ProcessTime(observe(run.samples[timer], is_by_host=is_by_host), is_by_host=is_by_host).logarithm
+
         while True:
-            values = [None if each is None else [value for _, value in each] for each in self._times(timer)]
+            third = [
+                each for each in self._states if each.runs and _structure(first, each.runs[0]).status is not Status.PASS
+            ]
+            runs = [
+                None if state.is_skipped or state in third else [run for run in state.runs if timer in run.samples]
+                for state in self._states
+            ]
+            values = [None if of_state is None else [logarithm(run) for run in of_state] for of_state in runs]
             found = suspects(values)
             best = max(found, key=lambda each: each.probability)
             index = next_state(values)
             if index is None or not self._may_go_on():
                 break
-            note(f"  {_percent(best.probability)} that it is {self._line.describe(best.high)}")
-            self._measure(index, "-k", f"({self._options.workload}) and {timer.value}", timer=timer)
-        kinds = self._kinds()
-        for index in (each for each in kinds if kinds[each] != kinds[0]):
-            say(f"a third state, with the structure of neither end: {self._line.describe(index)}")
+            note(f"  {_percent(best.probability)} that it is {self._states[best.high].shown}")
+            self._measure(self._states[index], f"({self._options.workload}) and {timer.value}", timer=timer)
+        for state in third:
+            say(f"a third state, with the structure of neither end: {state.shown}")
         if best.probability < SURE:
             likely = sorted(found, key=lambda each: -each.probability)[:_SHOWN]
-            lines = [f"  {_percent(each.probability)}  {self._line.describe(each.high)}" for each in likely]
+            lines = [f"  {_percent(each.probability)}  {self._states[each.high].shown}" for each in likely]
             say("\n".join(["undecided: no change has 95 % of the posterior yet", *lines]))
-            return []
-        self._answer(*best[:2], f"{_percent(best.probability)} of the posterior\n{self._time_brief(timer, best)}")
-        return [best[:2]]
-
-    def _times(self, timer: Timer) -> list[list[tuple[Run, float]] | None]:
-        """Return runs and their logarithms by state; None for a state without times that can be compared.
-
-        A clock of the host counts in units of the host reference beside it.
-        """
-        kinds, skipped = self._kinds(), self._skipped()
-        timed = next(run for run in self._runs(0) if timer in run.samples)
-        is_by_host = from_run(timed, suite="").entries[0].is_by_host(timer)
-
-        def logarithm(run: Run) -> float:
-            return ProcessTime(observe(run.samples[timer], is_by_host=is_by_host), is_by_host=is_by_host).logarithm
-
-        return [
-            [(run, logarithm(run)) for run in self._runs(index) if timer in run.samples]
-            if index not in skipped and kinds.get(index, kinds[0]) == kinds[0]
-            else None
-            for index in range(self._last + 1)
-        ]
-
-    def _time_brief(self, timer: Timer, found: Suspect) -> str:
-        """Return both levels with their intervals, and the verdict of all processes behind the change by all before it."""
-        times = self._times(timer)
-        # Another version of a package is what is looked for, and no reason to compare nothing.
-        common = {"fingerprint": self._runs(0)[0].fingerprint, "incomplete": None}
-        sides, levels = [], []
-        for part in (times[: found.low + 1], times[found.high :]):
-            runs, values = zip(*(each for state in part for each in state or ()), strict=True)
-            us, margin = geometric_mean(run.time_us(timer) for run in runs), level(values)[1]
-            levels.append(f"{us:.2f} us ({us * math.exp(-margin):.2f} … {us * math.exp(margin):.2f})")
-            sides.append([msgspec.structs.replace(run, samples={timer: run.samples[timer]}, **common) for run in runs])
-        subjects = (*timer.labels, MEASUREMENT)
-        briefs = [each.brief() for each in self._judged(*sides).verdicts if each.subject in subjects]
-        return "\n".join([f"{runs[0].label(timer)}  {' -> '.join(levels)}", *briefs])
+            return False
+        levels = []
+        for side in (slice(best.low + 1), slice(best.high, None)):
+            us = geometric_mean(run.time_us(timer) for of_state in runs[side] for run in of_state or ())
+            factor = math.exp(half_width([value for of_state in values[side] for value in of_state or ()]))
+            levels.append(f"{us:.2f} us ({us / factor:.2f} … {us * factor:.2f})")
+        text = f"{_percent(best.probability)} of the posterior\n{first.label(timer)}  {' -> '.join(levels)}"
+        return self._answer(best.low, best.high, f"{text}\n{ends.brief()}")
 
     # -- answer
 
-    def _answer(self, low: int, high: int, text: str) -> None:
+    def _answer(self, low: int, high: int, text: str) -> bool:
+        """Print a change between two states. Return whether it is found: no state between them is left."""
         if high - low == 1:
-            say(f"\nfound: {self._line.describe(high)}\n{self._line.introduce(high)}\n{text}")
-            return
+            found = self._states[high]
+            say(f"\nfound: {found.shown}\n{found.change}\n{text}")
+            return True
         say(f"\n{high - low} suspects are left   {text}")
-        failures = {each.state: each.failed.splitlines()[-1] for each in self._record.processes if each.failed}
-        for index in range(low + 1, high + 1):
-            failed = failures.get(self._line.names[index])
-            say(f"  {self._line.describe(index)}" + (f"   skipped: {failed}" if failed else ""))
+        for state in self._states[low + 1 : high + 1]:
+            say(f"  {state.shown}" + (f"   skipped: {state.failures[-1]}" if state.failures else ""))
+        return False
 
 
 def _structure(before: Run, after: Run) -> Verdict:
@@ -470,15 +380,3 @@ def _structure(before: Run, after: Run) -> Verdict:
 
 def _percent(probability: float) -> str:
     return f"{100 * min(probability, 0.999):.1f} %"
-
-
-def _chosen(workloads: Sequence[WorkloadResult], wanted: str) -> WorkloadResult | None:
-    """Return the workload that is asked about. Raises `KernelgaugeError` if several match."""
-    matching = [each for each in workloads if each.id == wanted] or list(workloads)
-    if len(matching) > 1:
-        raise KernelgaugeError(
-            f"-k {wanted} selects {len(matching)} workloads",
-            got=", ".join(each.id for each in matching),
-            expected="one: a bisection asks about one workload",
-        )
-    return matching[0] if matching else None

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import KernelgaugeError, printable
 from . import Commands, Exit
-
-__all__ = ["add_commands", "commit", "copy_suite", "git", "install", "until_terminated", "worktree"]
 
 _STATE = Path("reports", "bisect", "state.jsonl")
 _SHOWN_LINES = 15  # of a program that failed
@@ -35,17 +32,9 @@ def add_commands(commands: Commands) -> None:
     add("base", metavar="BASE", help="a revision of git, for example main or HEAD~1")
     add("head", metavar="HEAD", nargs="?", help="another one (default: the working tree as it is)")
     add("-k", dest="expression", metavar="EXPRESSION", help="as in pytest, for example 'mlp and not eager'")
-    _add_shared_options(comparing, fewest=3, most=12, processes="of each side")
     add("--base-python", default=sys.executable, metavar="PATH", help="the interpreter for BASE")
-    add(
-        "--with",
-        dest="packages",
-        action="append",
-        default=[],
-        metavar="PACKAGE==VERSION",
-        help="install this package for BASE alone, without what it depends on; several times for several packages",
-    )
-    comparing.set_defaults(command=_compare)
+    packages = "install this package for BASE alone, without what it depends on; several times for several packages"
+    add("--with", dest="packages", action="append", default=[], metavar="PACKAGE==VERSION", help=packages)
 
     bisecting = commands.add_parser(
         "bisect",
@@ -59,70 +48,35 @@ def add_commands(commands: Commands) -> None:
     add = bisecting.add_argument
     add("--good", metavar="REF", help="a revision of git before the change")
     add("--bad", metavar="REF", help="a later one with the change")
-    add(
-        "--packages",
-        nargs="+",
-        type=Path,
-        metavar="LIST",
-        help="outputs of 'pip freeze' instead of revisions, from good to bad: one package after the other is installed "
-        "as in the next list",
-    )
+    lists = "outputs of 'pip freeze' instead of revisions, from good to bad: one package after the other is installed as in "
+    add("--packages", nargs="+", default=[], type=Path, metavar="LIST", help=lists + "the next list")
     add("-k", dest="workload", required=True, metavar="WORKLOAD", help="its id, or as in pytest")
-    _add_shared_options(bisecting, fewest=6, most=100, processes="in all")
     add("--state", type=Path, default=_STATE, metavar="FILE", help=f"what was measured so far (default: {_STATE})")
-    bisecting.set_defaults(command=_bisect)
+
+    for parser, command, most, counted in (
+        (comparing, _compare, 12, "of each side"),
+        (bisecting, _bisect, 100, "in all"),
+    ):
+        parser.set_defaults(command=command)
+        add = parser.add_argument
+        add("--suite", default="perf", metavar="PATH", help="of the suite, from the current folder (default: perf)")
+        add("--processes", type=int, default=most, metavar="N", help=f"{counted}, at most (default: {most})")
+        budget = "begin no further processes after this"
+        add("--budget", type=float, default=float("inf"), metavar="SECONDS", help=budget)
 
 
 def _compare(options: argparse.Namespace) -> Exit:
     from .compare import compare_revisions
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as after Ctrl-C, worktrees and the child go away
     return compare_revisions(options)
 
 
 def _bisect(options: argparse.Namespace) -> Exit:
     from .bisect import bisect
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as above
     return bisect(options)
-
-
-def _add_shared_options(parser: argparse.ArgumentParser, *, fewest: int, most: int, processes: str) -> None:
-    """Add what both commands take. `processes`: which ones `--processes` counts."""
-    parser.add_argument(
-        "--suite",
-        type=_path_below,
-        default="perf",
-        metavar="DIR",
-        help="folder or file of the suite, below the current folder (default: perf)",
-    )
-    parser.add_argument(
-        "--processes",
-        type=_whole_number(fewest),
-        default=most,
-        metavar="N",
-        help=f"{processes}, at most (default: {most})",
-    )
-    parser.add_argument(
-        "--budget", type=float, default=float("inf"), metavar="SECONDS", help="begin no further processes after this"
-    )
-
-
-def _path_below(text: str) -> str:
-    """Return a path from the current folder: a suite is replaced in other working trees, and never in this one."""
-    path = os.path.relpath(text)
-    if path.split(os.sep)[0] in (os.curdir, os.pardir):
-        raise argparse.ArgumentTypeError(f"a path below the current folder, got {text!r}")
-    return path
-
-
-def _whole_number(least: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers, for argparse."""
-
-    def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"a whole number from {least}, got {text!r}")
-        return int(text)
-
-    return parse
 
 
 # -- code -------------------------------------------------------------------------------------------------------------------
@@ -131,8 +85,7 @@ def _whole_number(least: int) -> Callable[[str], int]:
 def git(*arguments: str) -> str:
     """Return what git prints. Raises `KernelgaugeError` if it fails."""
     # In a hook, git names the index of the commit that is being made: that of a worktree would replace it.
-    environment = {name: value for name, value in os.environ.items() if name != "GIT_INDEX_FILE"}
-    return _output(["git", *arguments], f"git {arguments[0]} failed", environment)
+    return _output("env", "-u", "GIT_INDEX_FILE", "git", *arguments, failure=f"git {arguments[0]} failed")
 
 
 def commit(revision: str) -> str:
@@ -166,46 +119,32 @@ def copy_suite(source: Path, tree: Path, suite: str, *, owner: str) -> None:
     """
     target = tree / suite
     if tree.resolve() not in target.resolve().parents:
-        raise KernelgaugeError("the suite is outside of the working tree", got=str(target.resolve()))
+        expected = "a path from the current folder to a part of it"
+        raise KernelgaugeError("the suite is outside of the working tree", got=suite, expected=expected)
     if not source.exists():
-        raise KernelgaugeError(
-            f"{owner} has no such suite", got=str(source), expected="a folder or a file, which --suite names"
-        )
+        expected = "a folder or a file, which --suite names"
+        raise KernelgaugeError(f"{owner} has no such suite", got=str(source), expected=expected)
+    shutil.rmtree(target, ignore_errors=True)
     if source.is_dir():
-        shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
 
 
-def install(requirement: str, folder: Path, *, python: str = sys.executable) -> Path:
+def install(requirement: str, folder: Path, python: str = sys.executable) -> Path:
     """Install one package, without what it depends on, into a folder that modules can be imported from. Return the folder.
 
     Raises `KernelgaugeError` if pip fails.
     """
-    where = ["--target", str(folder), "--no-deps", "--quiet", "--disable-pip-version-check"]
-    _output([python, "-m", "pip", "install", *where, requirement], f"{requirement} cannot be installed")
+    pip = "pip install --no-deps --quiet --disable-pip-version-check --target".split()
+    _output(python, "-m", *pip, str(folder), requirement, failure=f"{requirement} cannot be installed")
     return folder
 
 
-def _output(command: Sequence[str], failure: str, environment: Mapping[str, str] | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environment)
+def _output(*command: str, failure: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines()[-_SHOWN_LINES:]
         raise KernelgaugeError(failure, got="\n".join(map(printable, lines)))
     return done.stdout.strip()
-
-
-@contextmanager
-def until_terminated() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that what it made is removed."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

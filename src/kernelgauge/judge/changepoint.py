@@ -9,12 +9,10 @@ old as new is probabilistic bisection: Waeber, Frazier and Henderson, "Bisection
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
-
-__all__ = ["FIRST", "SURE", "Suspect", "boundaries", "level", "middle", "next_state", "suspects"]
 
 FIRST = 3  # processes of each end, before any other state, and of both states beside an answer: one may be an outlier
 SURE = 0.95  # of the posterior: an answer
@@ -73,28 +71,14 @@ def next_state(values: Values) -> int | None:
     return min(between, key=preference)
 
 
-def level(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of the logarithms of one level, and the half width of its 95 % interval."""
+def half_width(values: Sequence[float]) -> float:
+    """Return the half width of the 95 % interval around the mean of one level."""
     from scipy.special import stdtrit  # here, because importing scipy costs more than all of kernelgauge.judge
 
     dof = len(values) - 1
-    return fmean(values), float(stdtrit(dof, 0.975)) * math.sqrt(_squares(values) / dof / len(values))
+    return float(stdtrit(dof, 0.975)) * math.sqrt(_squares(values) / dof / len(values))
 
 
 def _squares(values: Sequence[float]) -> float:
     mean = fmean(values)
     return math.fsum((value - mean) ** 2 for value in values)
-
-
-# -- what one process tells exactly: the kind of a state --------------------------------------------------------------------
-
-
-def boundaries(kinds: Mapping[int, Hashable]) -> list[tuple[int, int]]:
-    """Return the neighbours among the known states whose kinds differ, in order: a change lies between each pair."""
-    return [(low, high) for low, high in pairwise(sorted(kinds)) if kinds[low] != kinds[high]]
-
-
-def middle(low: int, high: int, skipped: Collection[int]) -> int | None:
-    """Return the state nearest to the middle of two others that is not skipped; None if there is none."""
-    between = [place for place in range(low + 1, high) if place not in skipped]
-    return min(between, key=lambda place: abs(2 * place - low - high), default=None)

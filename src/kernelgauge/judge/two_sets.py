@@ -16,8 +16,6 @@ from .time_verdict import judge_time, not_measured
 from .timing import Limits
 from .verdict import MEASUREMENT, Status, Verdict
 
-__all__ = ["FEWEST", "LOOKS", "JudgedSet", "judge_sets", "looks", "with_name"]
-
 FEWEST = 3  # processes of each side: from then on their own spread says more than what is known of other machines
 LOOKS = 3  # the rule is applied at most so often; each look has its share of the false alarms (Bonferroni)
 # Smaller changes are no finding, as fractions. Processes of the same minutes agree better than those of different nights.
@@ -58,7 +56,6 @@ def judge_sets(
     after: Sequence[Run],
     *,
     comparisons: int,
-    suite: str = "",
     limits: Limits | None = None,
     names: tuple[str, str],
 ) -> JudgedSet:
@@ -73,30 +70,31 @@ def judge_sets(
     def invalid(headline: str) -> JudgedSet:
         return JudgedSet((Verdict(Status.INVALID, workload, MEASUREMENT, headline),))
 
-    if not _timed(before) or not after:
-        return invalid(f"{names[1] if _timed(before) else names[0]} could not be measured")
+    timed_before, timed_after = ([run for run in runs if run.incomplete is None] for runs in (before, after))
+    if not timed_before or not after:
+        return invalid(f"{names[1] if timed_before else names[0]} could not be measured")
     try:
-        baseline = combined([from_run(run, suite=suite) for run in _timed(before)])
+        baseline = combined([from_run(run, suite="") for run in timed_before])
     except ValueError as error:
         return invalid(f"the processes of {names[0]} differ: {error}")
     comparison = compare(baseline.fingerprint, after[-1].fingerprint)
     structure = with_name(judge_structure(after[-1], baseline, comparison), names[0])
-    if not _timed(after):  # the structure is sound: it may say why
+    if not timed_after:  # the structure is sound: it may say why
         return JudgedSet((structure, not_measured(Timer.DEVICE, after[-1])), (), after[-1], baseline)
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
-    first, *more = alike = max(by_configuration(_timed(after)), key=len)
+    first, *more = alike = max(by_configuration(timed_after), key=len)
     limits = Limits({**_GATES, **limits.gate}, limits.sensitivity) if limits else Limits(_GATES)
-    samples: dict[Timer, Sample] = {}
-    times: list[Verdict] = []
-    undecided: list[str] = []
+    verdicts, undecided = [structure], []
     for timer in first.samples:  # the first process measured all; later ones may leave out a latency
-        samples[timer] = reduce(Sample.joined, (run.samples[timer] for run in alike if timer in run.samples))
         verdict = judge_time(timer, first, baseline, comparison, comparisons=comparisons, limits=limits, more=more)
-        times.append(with_name(verdict, names[0]))
+        verdicts.append(with_name(verdict, names[0]))
         if structure.status is Status.PASS and not _is_decided(verdict, limits.gate[timer], first):
             undecided.append(first.label(timer))
-    run = msgspec.structs.replace(first, samples=samples)
-    return JudgedSet((structure, *times), tuple(undecided), run, baseline)
+    several = {timer: [run.samples[timer] for run in alike if timer in run.samples] for timer in first.samples}
+    run = msgspec.structs.replace(
+        first, samples={timer: reduce(Sample.joined, each) for timer, each in several.items()}
+    )
+    return JudgedSet(tuple(verdicts), tuple(undecided), run, baseline)
 
 
 def with_name(verdict: Verdict, before: str) -> Verdict:
@@ -126,8 +124,3 @@ def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:
     margin = (math.log1p(change.high) - math.log1p(change.low)) / 2
     short_by = _OF_ONE_LOOK * (math.log1p(change.sensitivity) - max(margin, math.log1p(gate)))
     return abs(math.log1p(change.estimate)) + short_by <= math.log1p(max(wanted, gate))
-
-
-def _timed(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs whose times were measured in full."""
-    return [run for run in runs if run.incomplete is None]
