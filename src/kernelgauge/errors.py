@@ -9,26 +9,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = [
-    "OTHER_KERNELS",
-    "BaselineError",
-    "DisturbedError",
-    "KernelgaugeError",
-    "MeasurementError",
-    "NewerBaselineError",
-    "OtherKernelsError",
-    "ResultsError",
-    "StorageError",
-    "TimesError",
-    "TraceError",
-    "UpdateRefused",
-    "WorkloadError",
-    "WorkloadUnavailable",
-    "printable",
-    "printable_url",
-    "shown_path",
-]
-
 
 class KernelgaugeError(Exception):
     """Base of all errors that kernelgauge raises on purpose.

@@ -18,8 +18,6 @@ from .errors import WorkloadError
 from .judge.structure import Expectation
 from .run import Timer
 
-__all__ = ["Dtype", "Matrix", "Pass", "Share", "Workload", "to_name"]
-
 Dtype = Literal["bf16", "fp16", "fp32"]
 Pass = Literal["forward", "train"]
 Matrix = Literal["default", "full"]

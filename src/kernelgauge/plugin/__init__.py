@@ -14,8 +14,6 @@ import pytest
 if TYPE_CHECKING:
     from ..workload import Workload
 
-__all__ = ["SESSION_KEY", "WORKER_ERROR", "workload"]
-
 SESSION_KEY = pytest.StashKey[pytest.Session]()
 WORKER_ERROR = "kernelgauge_error"  # in what a worker of pytest-xdist tells its controller at the end
 _HOOKS = "kernelgauge-hooks"

@@ -20,8 +20,6 @@ from ..workload import Share
 if TYPE_CHECKING:
     from ..measure.device import DeviceChoice
 
-__all__ = ["Options", "options_of"]
-
 _INI = "kernelgauge_"
 _T = TypeVar("_T")
 

@@ -25,8 +25,6 @@ from .session import Session
 if TYPE_CHECKING:
     from .workers import Controller
 
-__all__ = ["Recorder", "keep_part", "refusing"]
-
 _STEP_SUMMARY_BYTES = 1 << 20  # GitHub refuses the whole summary of a step that is larger
 
 

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from ..measure.latency import Rounds
     from ..measure.runner import Measured, MeasuredGroup, Result
 
-__all__ = ["Session"]
-
 # A cause is the same if another test has timed it too: its cost may be known, and break its lines elsewhere.
 _COST_OR_SPACE = re.compile(r"\([+-][\d.]+ us\)|\s")
 

@@ -15,8 +15,6 @@ from ..errors import KernelgaugeError
 from ..workload import Workload
 from .options import Options
 
-__all__ = ["Suites", "group_of", "is_of_ratios", "is_timed", "workload_of", "workloads_of"]
-
 
 @dataclass
 class Suites:

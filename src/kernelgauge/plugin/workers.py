@@ -29,8 +29,6 @@ from .record import refusing
 from .session import Session
 from .suites import group_of, workload_of
 
-__all__ = ["Controller", "count_workers", "prepare_worker"]
-
 _HAS_SUITE = "kernelgauge_has_suite"
 _TESTS = "tests.json"  # in the folder of a worker: the group and the workload of each test, by pytest's id
 
