@@ -113,9 +113,7 @@ class Session:
         if names and (gpu := digest_of(names[0])) is not None:
             self._gpu_lock.hold(gpu, self.waiting)
         device = self.choose_device(self.options.device)
-        if device.gpu is None:  # a torch without CUDA beside a driver
-            self._gpu_lock.release()
-        else:  # without NVML, or with other numbers than CUDA's
+        if device.gpu is not None:  # without NVML, or with other numbers than CUDA's, another one than was held
             self._gpu_lock.hold(device.gpu, self.waiting)
         return device
 
@@ -335,9 +333,8 @@ class Session:
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.accepts else Status.INVALID
-            where = self._shown(Path(error.where or ""))
-            reasons = [Reason("where", where) if each.label == "where" else each for each in _reasons(error)]
-            return Verdict(status, run.workload, subject, error.what, tuple(reasons))
+            error.where = self._shown(Path(error.where or ""))
+            return Verdict(status, run.workload, subject, error.what, _reasons(error))
         path = self._shown(self.store.path(run.fingerprint.device, run.workload))
         if baseline is None:
             headline = f"no baseline for {subject} on this machine"
@@ -384,7 +381,11 @@ class Session:
 
     @property
     def _comparisons(self) -> int:
-        return self.suites.comparisons(len(self.device.timers))
+        """How many times and ratios the suites have, selected or not: `-k` changes no verdict."""
+        workloads = self.suites.workloads.values()
+        planned = sum(self.options.full_matrix or workload.matrix == "default" for workload in workloads)
+        ratios = sum(workload.faster_than is not None for workload in workloads)
+        return max(1, planned) * len(self.device.timers) + ratios
 
     def _limits(self, workload: Workload) -> Limits:
         """Return the workload's limits, and the project's where it has none."""
