@@ -182,7 +182,9 @@ def test_suite_is_calibrated_and_judged_by_it(pytester: pytest.Pytester, capsys:
     perf = pytester.mkdir("perf")
     (perf / "conftest.py").write_text(CALIBRATED)
     (perf / "test_perf.py").write_text("from kernelgauge.standard import *\n")
-    assert main(["calibrate", "perf", "--perf-device", "cpu", "-o", "kernelgauge_replicates=3", "--processes", "2"]) == 0
+    assert (
+        main(["calibrate", "perf", "--perf-device", "cpu", "-o", "kernelgauge_replicates=3", "--processes", "2"]) == 0
+    )
     assert capsys.readouterr().err.splitlines() == ["process 1 of 2", "process 2 of 2"]
     assert not (pytester.path / "reports").exists()  # those of the processes went with them
     (path,) = pytester.path.glob("baselines/cpu-*/one-eager-fp32.json")

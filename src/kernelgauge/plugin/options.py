@@ -77,7 +77,7 @@ class Options:
 def options_of(config: pytest.Config) -> Options:
     """Read the options. Raises `pytest.UsageError` for a wrong one, and for what does not go together."""
     root, here, ask = config.rootpath, config.invocation_params.dir, config.getoption
-    calibration, update = ask("--perf-calibrate"), ask("--perf-update")
+    calibration, update, history = ask("--perf-calibrate"), ask("--perf-update"), ask("--perf-history")
     if update == "yes" and os.environ.get("CI"):
         refused = KernelgaugeError(
             "--perf-update is refused under CI: a job that accepts its own result gates nothing",
@@ -95,7 +95,7 @@ def options_of(config: pytest.Config) -> Options:
         device=device or _parsed(f"{_INI}device", config.getini(f"{_INI}device"), _device, "auto, cuda or cpu"),
         update=update is not None,
         calibrating=calibration is not None,
-        history=_history(config),
+        history=str(here / history) if history and "://" not in history else history,
         strict=ask("--perf-strict") or config.getini(f"{_INI}strict"),
         deterministic=config.getini(f"{_INI}deterministic"),
         replicates=_parsed(f"{_INI}replicates", config.getini(f"{_INI}replicates"), _replicates, "2 or more"),
@@ -154,17 +154,3 @@ def _fraction(line: str) -> tuple[Timer, float]:
 def _fractions(config: pytest.Config, name: str) -> dict[Timer, float]:
     expected = f"a line such as 'device_time = 2 %' ({', '.join(each.value for each in Timer)})"
     return dict(_parsed(_INI + name, line, _fraction, expected) for line in config.getini(_INI + name))
-
-
-def _history(config: pytest.Config) -> str | None:
-    """Return the location, absolute if it is a path. An invalid one is refused before anything is measured."""
-    location: str | None = config.getoption("--perf-history")
-    if location is None:
-        return None
-    from ..results.history import open_history
-
-    try:
-        open_history(location)
-    except KernelgaugeError as error:
-        raise pytest.UsageError(f"--perf-history: {error}") from error
-    return location if "://" in location else str(config.invocation_params.dir / location)

@@ -122,8 +122,15 @@ class Session:
         return msgspec.structs.replace(self.device.fingerprint(), deterministic=self.options.deterministic)
 
     def prepare(self) -> None:
-        """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
+        """Find out before minutes of measuring whether the results can be written.
+
+        Raises `StorageError`, and `ResultsError` for an invalid address of a history.
+        """
         if not self.options.worker:
+            if self.options.history is not None:
+                from ..results.history import open_history
+
+                open_history(self.options.history)
             self._folder_lock.hold(self.waiting)
         self.artifacts.prepare()
         self._commit = revision(self.options.root)  # that of now: it may move while the suite runs
