@@ -162,11 +162,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_benchmark_group_stats(config: pytest.Config) -> Generator[None, Any, Any]:
-    """Leave latencies of workloads out of pytest-benchmark's table, unless `-v` or one of its options asks for it."""
+    """Leave latencies of workloads out of pytest-benchmark's table, unless `-v` asks for it."""
     groups = yield
-    if config.getoption("verbose") > 0 or any(
-        "--benchmark" in each for each in config.stash[SESSION].options.arguments
-    ):
+    if config.getoption("verbose") > 0:
         return groups
     ours = {item.nodeid for item in config.stash[SESSION_KEY].items if workload_of(item)}
     others = [(name, [each for each in group if each["fullname"] not in ours]) for name, group in groups]
