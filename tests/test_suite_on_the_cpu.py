@@ -25,6 +25,7 @@ def run_suite(
     folders = [
         *("-o", f"kernelgauge_baselines={folder / 'baselines'}"),
         *("-o", f"kernelgauge_reports={folder / 'reports'}"),
+        *("-o", "kernelgauge_replicates=3"),
     ]
     return subprocess.run(
         [*command, *folders], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600
@@ -37,12 +38,11 @@ def test_small_workloads_are_recorded_and_judged(tmp_path: Path) -> None:
     assert recorded.returncode == 0, recorded.stdout
     assert sorted(path.stem for path in tmp_path.glob("baselines/cpu-*/*.json")) == sorted(WORKLOADS)
 
-    judged = run_suite(tmp_path)
+    # Structure is exact on any machine; times on a shared CPU are not this test's subject.
+    judged = run_suite(tmp_path, "-m", "not timing")
+    assert judged.returncode == 0, judged.stdout
     for workload in WORKLOADS:
         assert (tmp_path / "reports" / "latest" / "traces" / f"{workload}.json.gz").is_file()
-    failed = [line for line in judged.stdout.splitlines() if line.startswith("FAILED")]
-    # Structure is exact on any machine; times on a shared CPU are not this test's subject.
-    assert [line for line in failed if "test_latency.py" not in line] == []
 
 
 FLASH_ATTN = """

@@ -1,9 +1,8 @@
-"""Ids of workloads, declarations that are refused, and which part of a suite one machine measures."""
+"""Ids of workloads, and declarations that are refused."""
 
 from __future__ import annotations
 
 import math
-import re
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 
 from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError
-from kernelgauge.workload import Share
 
 
 def workload(module: str = "mlp", variant: str = "eager", **fields: Any) -> Workload:
@@ -111,16 +109,3 @@ def test_module_as_callable_is_copied_for_each_replicate() -> None:
 def test_function_without_a_plain_name_has_one() -> None:
     assert Workload.from_callable(lambda: None).module == "lambda"
     assert Workload.from_callable(torch.relu, torch.ones(2)).id == "relu-torch-2"
-
-
-def test_shares_deal_groups_of_siblings_in_turn() -> None:
-    suite = [workload(module, variant) for variant in ("eager", "compiled") for module in ("linear", "mlp", "norm")]
-    assert Share(1, 2).of(suite) == {each.id for each in suite if each.module in ("linear", "norm")}
-    assert Share(2, 2).of(suite) == {each.id for each in suite if each.module == "mlp"}
-    assert Share(4, 4).of(suite) == set()
-
-
-@pytest.mark.parametrize("text", ["2", "0/2", "3/2", "a/b", "1/", "/2", "-1/2", "1/2/3", "", "1.0/2"])
-def test_share_with_invalid_text_raises(text: str) -> None:
-    with pytest.raises(ValueError, match=re.escape("a share is I/N")):
-        Share.parse(text)

@@ -31,22 +31,17 @@ __version__ = "0.1.0"
 
 # Imported at first use: the pytest plugin is loaded in sessions without a suite too.
 _HOMES = {
-    "Dtype": "workload",
-    "Expectation": "judge.structure",
-    "KernelgaugeError": "errors",
-    "Matrix": "workload",
-    "Pass": "workload",
-    "Run": "run",
-    "Sibling": "plugin.fixtures",
-    "Timer": "run",
-    "Workload": "workload",
-    "WorkloadError": "errors",
-    "WorkloadUnavailable": "errors",
+    "errors": ("KernelgaugeError", "WorkloadError", "WorkloadUnavailable"),
+    "judge.structure": ("Expectation",),
+    "plugin.fixtures": ("Sibling",),
+    "run": ("Run", "Timer"),
+    "workload": ("Dtype", "Matrix", "Pass", "Workload"),
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    return value
+    for module, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f".{module}", __name__), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

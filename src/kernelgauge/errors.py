@@ -9,26 +9,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = [
-    "OTHER_KERNELS",
-    "BaselineError",
-    "DisturbedError",
-    "KernelgaugeError",
-    "MeasurementError",
-    "NewerBaselineError",
-    "OtherKernelsError",
-    "ResultsError",
-    "StorageError",
-    "TimesError",
-    "TraceError",
-    "UpdateRefused",
-    "WorkloadError",
-    "WorkloadUnavailable",
-    "printable",
-    "printable_url",
-    "shown_path",
-]
-
 
 class KernelgaugeError(Exception):
     """Base of all errors that kernelgauge raises on purpose.
@@ -108,7 +88,6 @@ class DisturbedError(TimesError):
     """A workload that could not be measured on an undisturbed machine: throttled, or shared with others."""
 
     def __init__(self, workload: str, reasons: Iterable[str], *, expected: str) -> None:
-        self.workload = workload
         super().__init__(
             f"{workload}: the machine cannot be trusted now",
             got="; ".join(dict.fromkeys(reasons)),
@@ -122,10 +101,6 @@ OTHER_KERNELS = "other kernels when it was timed than when it was profiled"
 
 class OtherKernelsError(MeasurementError):
     """A time of other kernels, or of other launch configurations, than those that were profiled: a compiler chose them."""
-
-
-class UpdateRefused(KernelgaugeError):
-    """A baseline update that must not happen here, for example under CI."""
 
 
 # -- texts that are printed: names from traces and files are untrusted ------------------------------------------------

@@ -14,28 +14,6 @@ from .errors import MeasurementError
 from .trace.kernel import KernelRecord
 from .trace.work import Work
 
-__all__ = [
-    "CompileEvent",
-    "Conditions",
-    "ControlTime",
-    "Counts",
-    "Fingerprint",
-    "Observation",
-    "OpRecord",
-    "Origin",
-    "Roof",
-    "Run",
-    "Sample",
-    "SourceLine",
-    "Statistic",
-    "Timer",
-    "common_path",
-    "is_duration",
-    "observe",
-    "on_the_fastest_host",
-    "summarize",
-]
-
 # What no call takes: less than a baseline keeps, or more than eleven days. Of numbers beyond, ratios end in overflow.
 _SHORTEST_US, _LONGEST_US = 1e-3, 1e12
 Duration = Annotated[float, msgspec.Meta(ge=_SHORTEST_US, le=_LONGEST_US)]  # in microseconds

@@ -10,15 +10,13 @@ import copy
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from .errors import WorkloadError
 from .judge.structure import Expectation
 from .run import Timer
-
-__all__ = ["Dtype", "Matrix", "Pass", "Share", "Workload", "to_name"]
 
 Dtype = Literal["bf16", "fp16", "fp32"]
 Pass = Literal["forward", "train"]
@@ -158,39 +156,3 @@ def _copied(arguments: Any) -> Any:
         return value.detach().clone().requires_grad_(value.requires_grad) if is_tensor else value
 
     return torch.utils._pytree.tree_map(copied, arguments)
-
-
-# -- parts of a suite -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Share:
-    """Part `index` of `count`, from 1: ``2/4``."""
-
-    index: int
-    count: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.index <= self.count:
-            raise ValueError(f"a share is I/N with 1 <= I <= N, got {self.index}/{self.count}")
-
-    def __str__(self) -> str:
-        return f"{self.index}/{self.count}"
-
-    @classmethod
-    def parse(cls, text: str) -> Share:
-        """Parse ``I/N``. Raises `ValueError` for anything else."""
-        index, slash, count = text.partition("/")
-        if not slash or not index.isdecimal() or not count.isdecimal():
-            raise ValueError(f"a share is I/N, for example 2/4, got {text!r}")
-        return cls(int(index), int(count))
-
-    def of(self, workloads: Iterable[Workload]) -> set[str]:
-        """Return the ids of this part: variants of one module, shape, dtype and pass in turn, each with its siblings.
-
-        They stay together because the claims of a suite compare them, and times of two GPUs would be no comparison.
-        """
-        groups: dict[tuple[object, ...], list[str]] = {}
-        for each in workloads:
-            groups.setdefault((each.module, each.shape, each.dtype, each.pass_), []).append(each.id)
-        return {name for group in list(groups.values())[self.index - 1 :: self.count] for name in group}

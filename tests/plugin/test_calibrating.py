@@ -61,21 +61,18 @@ def test_calibrate_stores_and_prints_what_was_found(processes: Processes, comman
     assert processes.seen[-1][0][3:6] == ["perf", "--gpus", "x"]
 
 
-def test_each_process_has_caches_of_its_own(processes: Processes, command: Command) -> None:
-    command(*TWO)
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        assert len({environment[name] for _, environment in processes.seen}) == 2
-    assert len(set(processes.folders)) == 2
-    assert not any(folder.exists() for folder in processes.folders)
-
-
-def test_process_writes_nothing_to_the_page_of_a_job(
+def test_process_has_its_own_caches_and_no_page_of_a_job(
     processes: Processes, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     command(*TWO)
-    assert not [name for _, environment in processes.seen for name in environment if name.startswith("GITHUB_")]
+    environments = [environment for _, environment in processes.seen]
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        assert len({environment[name] for environment in environments}) == 2
+    assert len(set(processes.folders)) == 2
+    assert not any(folder.exists() for folder in processes.folders)
+    assert not [name for environment in environments for name in environment if name.startswith("GITHUB_")]
 
 
 def test_failed_process_is_shown_and_stores_nothing(

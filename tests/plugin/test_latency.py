@@ -138,7 +138,7 @@ def test_worker_times_latency_without_pytest_benchmark(timed: Project, monkeypat
     """pytest-benchmark switches itself off there."""
     pytest.importorskip("xdist")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    result = timed.pytester.runpytest_subprocess("perf", "-n", "1", "-k", "not float64", "--perf-update")
+    result = timed.pytester.runpytest_inprocess("perf", "-n", "1", "-k", "not float64", "--perf-update")
     assert result.ret == pytest.ExitCode.OK
     result.assert_outcomes(passed=5)  # no warning of a fixture that was not used
     (entry,) = json.loads((timed.baselines / f"{ID}.json").read_text())["entries"]

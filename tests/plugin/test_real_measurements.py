@@ -1,8 +1,9 @@
-"""Measured for real on the CPU: odd workloads, a calibration, and choices without timing."""
+"""Measured for real on the CPU: other people's functions, odd workloads, ratios, a calibration, choices without timing."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -11,20 +12,40 @@ import torch
 import torch._inductor.config as inductor
 
 from kernelgauge.cli import main
-from tests.plugin.inner_project import Case, junit_cases
+from tests.plugin.inner_project import VERDICT, Case, junit_cases
 
 pytestmark = pytest.mark.timeout(600)  # compiling takes seconds, and many on a busy machine
 
-ODD = """
+SUITE = """
+from dataclasses import dataclass, replace
+from functools import partial
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy, rms_norm
 from kernelgauge import Workload
 
-def forward_of(function):
-    class Module(nn.Module):
-        def forward(self, x):
-            return function(x)
-    return Module
+@dataclass
+class Output:
+    loss: torch.Tensor
+    logits: torch.Tensor
+    tokens: torch.Tensor
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 16)
+
+    def forward(self, x, *, target, bias):
+        logits = self.linear(x) + bias[0]
+        return Output(cross_entropy(logits, target), logits, logits.argmax(-1))
+
+def head_inputs():
+    return (torch.randn(5, 8),), {"target": torch.randint(16, (5,)), "bias": (torch.randn(16, requires_grad=True),)}
+
+def power(x, times):
+    for _ in range(times):
+        x = x @ x
+    return x
 
 def raises(x):
     raise ValueError("no such head")
@@ -32,55 +53,120 @@ def raises(x):
 def breaks(x):
     return x + 1 if x.sum() > 0 else x - 1
 
-def workload(name, function, **fields):
-    default = {"build": forward_of(function), "inputs": lambda: (torch.rand(4, 4),), "dtype": "fp32"}
-    return Workload(name, "eager", **default | fields)
+class Broken(nn.Module):
+    def forward(self, x):
+        return breaks(x)
 
-WORKLOADS = [
-    workload("breaks", breaks, compile={}),
-    workload("known_break", breaks, compile={}, graph_breaks=1),
-    workload("uncompilable", breaks, compile={"fullgraph": True}),
-    workload("misspelt_option", breaks, compile={"no_such_option": True}),
-    workload("raises", raises),
-    workload("nan", lambda x: (x - x) / (x - x)),
-    workload("embedding", None, build=lambda: nn.Embedding(16, 8), inputs=lambda: (torch.randint(16, (4,)),)),
-    workload("function", None, build=lambda: nn.functional.gelu, reference=lambda: nn.functional.gelu),
-]
+def workload(name, build, **fields):
+    return Workload(name, "eager", build, **{"inputs": lambda: (torch.rand(64, 8),), "dtype": "fp32"} | fields)
 
 def pytest_kernelgauge_workloads():
-    return WORKLOADS
+    square = torch.rand(256, 256) / 256
+    once, often = (Workload.from_callable(power, square, times) for times in (1, 8))
+    return [
+        workload("head", Head, inputs=head_inputs, pass_="train"),
+        workload("dropout", lambda: nn.Dropout(0.5)),
+        workload("dropout_eval", lambda: nn.Dropout(0.5).eval()),
+        workload("in_place", lambda: partial(torch.mul, other=2)),
+        workload("closure", lambda: lambda: square + 1, inputs=tuple, dtype=None),
+        Workload.from_callable(rms_norm, torch.randn(4, 8), (8,), eps=1e-6),
+        replace(once, variant="once", faster_than="often", by=0.2),
+        replace(often, variant="often", faster_than="once"),
+        workload("breaks", Broken, compile={}),
+        workload("known_break", Broken, compile={}, graph_breaks=1),
+        workload("uncompilable", Broken, compile={"fullgraph": True}),
+        workload("misspelt_option", Broken, compile={"no_such_option": True}),
+        workload("raises", lambda: raises),
+        workload("nan", lambda: lambda x: (x - x) / (x - x), reference=lambda: lambda x: (x - x) / (x - x)),
+        workload("embedding", lambda: nn.Embedding(16, 8), inputs=lambda: (torch.randint(16, (4,)),)),
+        workload("function", lambda: nn.functional.gelu, reference=lambda: nn.functional.gelu),
+    ]
 """
 DECLARED, NUMERICS = "test_kernels_and_graphs_are_as_declared", "test_result_matches_float64"
-FAILING = {
-    "uncompilable": "uncompilable-eager-fp32: compiling or running failed",
-    "misspelt_option": "misspelt_option-eager-fp32: ",
-    "raises": "ValueError: no such head",
-}
+RATIO = "test_faster_than_other_variant"
+Cases = dict[str, dict[str, Case]]  # by workload and test
 
 
-def test_odd_workloads_end_their_own_tests_only(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(ODD)
-    pytester.makepyfile("from kernelgauge.standard import *\n")
-    result = pytester.runpytest_subprocess("--perf-device", "cpu", "--junitxml=junit.xml")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "INTERNALERROR" not in result.stdout.str()
-    cases: dict[str, dict[str, Case]] = {}
-    for case in junit_cases(pytester.path / "junit.xml"):
-        cases.setdefault(case.parameters.partition("-")[0], {})[case.name] = case
-    assert [len(each) for each in cases.values()] == [6] * 8
-    assert cases["breaks"][DECLARED].outcome == "failure"
-    assert "graph breaks: got 1, expected 0" in cases["breaks"][DECLARED].message
-    assert cases["breaks"]["test_device_time"].properties["kernelgauge_verdict"] == "NO_BASELINE"
-    assert cases["known_break"][DECLARED].outcome == "passed"
-    for name, said in FAILING.items():
-        assert all(case.outcome in ("failure", "error") for case in cases[name].values())
-        measured = [case for test, case in cases[name].items() if test != NUMERICS]
-        assert {case.properties.get("kernelgauge_verdict") for case in measured} == {"INVALID"}
-        assert said in cases[name]["test_device_time"].message
-    nan = cases["nan"][NUMERICS]
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    """The tests of one real run."""
+    folder = tmp_path_factory.mktemp("suite")
+    (folder / "conftest.py").write_text(SUITE)
+    (folder / "test_perf.py").write_text("from kernelgauge.standard import *\n")
+    (folder / "pytest.ini").write_text("[pytest]\nkernelgauge_device = cpu\nkernelgauge_replicates = 3\n")
+    command = [sys.executable, "-m", "pytest", "--junitxml=junit.xml", "-p", "kernelgauge.plugin"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=500)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
+    assert "INTERNALERROR" not in done.stdout
+    found: Cases = {}
+    for case in junit_cases(folder / "junit.xml"):
+        found.setdefault(case.parameters, {})[case.name] = case
+    return found
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        "head-eager-train-fp32",
+        "dropout_eval-eager-fp32",
+        "in_place-eager-fp32",
+        "rms_norm-torch-4x8",
+        "breaks-eager-fp32",
+        "function-eager-fp32",
+    ],
+)
+def test_keywords_dataclasses_and_functions_are_compared(cases: Cases, workload: str) -> None:
+    assert cases[workload][NUMERICS].properties[VERDICT] == "PASS"
+    assert cases[workload]["test_device_time"].properties[VERDICT] == "NO_BASELINE"
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        ("dropout-eager-fp32", ["its result is random", "eval() mode"]),
+        ("closure-eager", ["nothing to be compared with", "a reference, or the tensors among its inputs"]),
+    ],
+)
+def test_numerics_without_a_reference_are_not_judged(cases: Cases, workload: str, said: list[str]) -> None:
+    case = cases[workload][NUMERICS]
+    assert (case.outcome, case.properties[VERDICT]) == ("skipped", "NOT_JUDGED")
+    assert all(text in case.message for text in said)
+
+
+def test_ratio_is_judged_without_a_baseline(cases: Cases) -> None:
+    slow, fast = (cases[f"power-{variant}-256x256"][RATIO] for variant in ("often", "once"))
+    assert (slow.outcome, slow.properties[VERDICT]) == ("failure", "REGRESSED")
+    assert "not faster than once: CPU time" in slow.message
+    assert "kernelgauge diff reports/latest/traces/power-once-256x256.json.gz" in slow.message
+    assert (fast.outcome, fast.properties[VERDICT]) == ("passed", "PASS")
+    assert sum(RATIO in tests for tests in cases.values()) == 2  # no such test of a workload without a ratio
+
+
+def test_graph_break_fails_unless_declared(cases: Cases) -> None:
+    declared = cases["breaks-eager-fp32"][DECLARED]
+    assert (declared.outcome, "graph breaks: got 1, expected 0" in declared.message) == ("failure", True)
+    assert cases["known_break-eager-fp32"][DECLARED].outcome == "passed"
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("uncompilable", "uncompilable-eager-fp32: compiling or running failed"),
+        ("misspelt_option", "misspelt_option-eager-fp32: "),
+        ("raises", "ValueError: no such head"),
+    ],
+)
+def test_workload_that_cannot_run_fails_its_own_tests(cases: Cases, module: str, said: str) -> None:
+    tests = cases[f"{module}-eager-fp32"]
+    assert {case.outcome for case in tests.values()} <= {"failure", "error"}
+    assert {case.properties.get(VERDICT) for name, case in tests.items() if name != NUMERICS} == {"INVALID"}
+    assert said in tests["test_device_time"].message
+
+
+def test_nan_fails_numerics_and_integers_keep_their_dtype(cases: Cases) -> None:
+    nan = cases["nan-eager-fp32"][NUMERICS]
     assert (nan.outcome, "relative error nan" in nan.message, "seed" in nan.message) == ("failure", True, True)
-    assert cases["breaks"][NUMERICS].outcome == cases["function"][NUMERICS].outcome == "passed"
-    assert {case.outcome for case in cases["embedding"].values()} == {"passed", "skipped"}  # inputs keep their dtype
+    assert {case.outcome for case in cases["embedding-eager-fp32"].values()} == {"passed", "skipped"}
 
 
 CALIBRATED = """
@@ -96,7 +182,9 @@ def test_suite_is_calibrated_and_judged_by_it(pytester: pytest.Pytester, capsys:
     perf = pytester.mkdir("perf")
     (perf / "conftest.py").write_text(CALIBRATED)
     (perf / "test_perf.py").write_text("from kernelgauge.standard import *\n")
-    assert main(["calibrate", "perf", "--perf-device", "cpu", "--processes", "2"]) == 0
+    assert (
+        main(["calibrate", "perf", "--perf-device", "cpu", "-o", "kernelgauge_replicates=3", "--processes", "2"]) == 0
+    )
     assert capsys.readouterr().err.splitlines() == ["process 1 of 2", "process 2 of 2"]
     assert not (pytester.path / "reports").exists()  # those of the processes went with them
     (path,) = pytester.path.glob("baselines/cpu-*/one-eager-fp32.json")
@@ -105,7 +193,7 @@ def test_suite_is_calibrated_and_judged_by_it(pytester: pytest.Pytester, capsys:
     times = [process["timers"]["device_time"]["mean_us"] for process in entry["processes"]]
     assert times[0] != times[1]  # two measurements, not one twice
 
-    pytester.runpytest_subprocess("perf", "--perf-device", "cpu", "--junitxml=junit.xml", "-k", "structure or device")
+    pytester.runpytest_inprocess("perf", "--perf-device", "cpu", "--junitxml=junit.xml", "-k", "structure or device")
     cases = junit_cases(pytester.path / "junit.xml")
     verdicts = {case.name: case.properties.get("kernelgauge_verdict") for case in cases}
     assert verdicts["test_structure_is_that_of_the_baseline"] == "PASS"

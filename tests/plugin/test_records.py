@@ -201,7 +201,7 @@ def test_history_gets_a_file_for_each_run(project: Project) -> None:
     result.stdout.fnmatch_lines([f"add it later: kernelgauge history add */reports/latest --to {project.root}/file"])
     result = project.run("--perf-history=https://nights")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--perf-history: invalid history location*"])
+    result.stderr.fnmatch_lines(["*invalid history location*"])
 
 
 STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but the end of a line

@@ -186,9 +186,9 @@ def test_suite_below_is_found_while_collecting(pytester: pytest.Pytester, monkey
     (folder / "test_perf.py").write_text(
         "def test_it(workload, kernelgauge_test): assert kernelgauge_test.session.selected == [workload]\n"
     )
-    pytester.runpytest_subprocess("-p", "kernelgauge.plugin").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess().assert_outcomes(passed=1)
     monkeypatch.setenv("CI", "1")
-    result = pytester.runpytest_subprocess("-p", "kernelgauge.plugin", "--perf-update")
+    result = pytester.runpytest_inprocess("--perf-update")
     assert result.ret != pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["*--perf-update is refused under CI*"])
 

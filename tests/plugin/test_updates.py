@@ -79,6 +79,7 @@ def test_update_refuses_what_is_not_sound(project: Project) -> None:
         [
             "not stored: claim-*: test_kernels_and_graphs_are_as_declared*failed",
             "not stored: lost-*",
+            "measure it again on a quiet machine, or store it as it is: kernelgauge accept --force",
             "*written by a newer version of kernelgauge; pip install --upgrade kernelgauge",
         ]
     )
@@ -200,34 +201,3 @@ def test_failure_without_times_proposes_to_measure_them_first(project: Project) 
     project.run_command(measure)
     assert project.run_command(accept).ret == pytest.ExitCode.OK
     assert project.run().ret == pytest.ExitCode.OK
-
-
-def test_failed_declaration_says_what_to_declare(project: Project) -> None:
-    project.tell(
-        told(counts={"graph_breaks": 2}), told("other", kinds=("gemm",)), told("third", counts={"recompiles": 1})
-    )
-    said = project.run("-m", "structure").stdout
-    said.fnmatch_lines(
-        [
-            "*why      graph breaks: got 2, expected 0; Workload(..., graph_breaks=2) accepts them",
-            "*why      kernel kinds: got 2, expected 1",
-        ]
-    )
-    assert str(said).count("accepts them") == 1  # a recompile is declared by nobody
-
-
-def test_update_refuses_a_host_that_was_many_times_slower(project: Project) -> None:
-    project.record()
-    before = project.stored()
-    suite = project.root / "perf" / "test_perf.py"
-    suite.write_text(suite.read_text().replace("(20.0,) * 4", "(1440.0,) * 4"))
-    slow = f"{ID}: this host was 72 times as slow as in the baseline (reference 20.0 -> 1440.0 us)"
-    advice = "measure it again on a quiet machine, or store it as it is: kernelgauge accept --force"
-    project.tell(told(counts={"synchronizations": 1}), told("new"))
-    project.run("--perf-update").stdout.fnmatch_lines([f"not stored: {slow}", advice, "1 written to *"])
-    assert {name: content for name, content in project.stored().items() if name == ID} == before
-    refused = project.run_command("kernelgauge accept")
-    refused.stdout.fnmatch_lines([f"refused: {slow}"])
-    assert refused.ret == 1
-    assert project.run_command("kernelgauge accept --force").ret == 0
-    assert project.stored()[ID] != before[ID]

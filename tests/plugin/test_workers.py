@@ -13,9 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.measure.device import CpuDevice
-from kernelgauge.plugin.options import Options
-from kernelgauge.plugin.session import Session
 from kernelgauge.results.files import LOCKS, GpuLock
 from tests.plugin.inner_project import IDS, Project, told, two_modules
 
@@ -49,6 +46,9 @@ HANG_IN_ONE_TEST = """
 import time
 
 import pytest
+from xdist.workermanage import NodeManager
+
+NodeManager.EXIT_TIMEOUT = 1
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item):
@@ -81,6 +81,11 @@ def unit_tests(project: Project) -> None:
     (project.root / "unit").mkdir()
     body = "import pytest\n\n@pytest.mark.parametrize('n', range(6))\ndef test_unit(n):\n    pass\n"
     (project.root / "unit" / "test_unit.py").write_text(body)
+
+
+def without_date(project: Project) -> dict[str, dict[str, object]]:
+    """Return the baselines, without what says when they were recorded."""
+    return {name: json.loads(text) | {"recorded": None} for name, text in project.stored().items()}
 
 
 def said(result: pytest.RunResult) -> str:
@@ -121,37 +126,17 @@ def test_results_are_those_of_one_process(project: Project) -> None:
     assert all(each in night.read_text() for each in IDS)
 
 
-def test_baselines_are_those_of_one_process(project: Project) -> None:
-    project.tell(*two_modules())
-    project.record()
-    alone = {name: json.loads(text) | {"recorded": None} for name, text in project.stored().items()}
-    project.tell(*two_modules()[:3])  # the fourth is declared no longer
-    for name in IDS[:3]:
-        (project.baselines / f"{name}.json").unlink()
-    assert run(project, "-n", "2", "--perf-update").ret == pytest.ExitCode.OK
-    after = {name: json.loads(text) | {"recorded": None} for name, text in project.stored().items()}
-    assert after == {name: alone[name] for name in IDS[:3]}
-
-
-def test_more_workers_than_gpus_measure_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    project.tell(*two_modules())
-    result = project.pytester.runpytest_subprocess("perf", "-n", "3", "-v")
-    result.assert_outcomes(passed=4, skipped=16)
-    assert len({line.partition("]")[0] for line in result.outlines if line.startswith("[gw")}) == 1
-
-
 def test_unrelated_tests_keep_their_workers(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     project.tell(*two_modules())
     unit_tests(project)
-    result = project.pytester.runpytest_subprocess("unit", "perf", "-n", "3", "-v")
+    result = project.pytester.runpytest_inprocess("unit", "perf", "-n", "3", "-v")
     result.assert_outcomes(passed=10, skipped=16)
     result.stdout.fnmatch_lines(["3 workers*"])
     timing = {line.partition("]")[0] for line in result.outlines if line.startswith("[gw") and "perf/" in line}
     assert len(timing) == 1  # two processes on one GPU would disturb each other
     assert sorted(project.measured_together()) == [IDS[2:], IDS[:2]]
-    alone = project.pytester.runpytest_subprocess("unit", "-n", "2", "-v")
+    alone = project.pytester.runpytest_inprocess("unit", "-n", "2", "-v")
     alone.assert_outcomes(passed=6)
     alone.stdout.fnmatch_lines(["scheduling tests via LoadScheduling"])
 
@@ -190,7 +175,7 @@ def test_dist_each_is_refused(project: Project) -> None:
 
 
 def test_suite_below_the_named_folder_is_refused(project: Project) -> None:
-    result = project.pytester.runpytest_subprocess(".", "-n", "2")
+    result = project.pytester.runpytest_inprocess(".", "-n", "2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "pytest perf -n 2" in said(result)
     assert project.measured() == []
@@ -198,6 +183,10 @@ def test_suite_below_the_named_folder_is_refused(project: Project) -> None:
 
 def test_group_that_kills_a_worker_is_not_tried_again(project: Project) -> None:
     project.tell(*two_modules())
+    project.record()
+    alone = without_date(project)
+    for name in IDS:
+        (project.baselines / f"{name}.json").unlink()
     project.add_to_conftest(DIE_WHERE_LINEAR_IS_MEASURED)
     result = run(project, "-n", "2", "-rs", "--perf-update")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -209,7 +198,7 @@ def test_group_that_kills_a_worker_is_not_tried_again(project: Project) -> None:
     assert died.node == f"perf/test_perf.py::test_device_time[{died.workload}]"
     assert "crashed" in died.said
     assert len(found.tests) == 11
-    assert sorted(project.stored()) == sorted(IDS[:2])
+    assert without_date(project) == {name: alone[name] for name in IDS[:2]}
 
 
 def test_interrupted_run_reports_what_was_measured(project: Project) -> None:
@@ -260,26 +249,13 @@ def test_gpus_of_two_models_are_no_one_run(project: Project) -> None:
     assert not (project.latest / "results.json").exists()
 
 
-def test_two_runs_on_one_gpu_wait_for_each_other(project: Project) -> None:
+def test_two_runs_on_one_gpu_wait_for_each_other(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = GpuLock(Path(os.environ[LOCKS]))
     lock.hold("told")
-    impatient = "import kernelgauge.results.files\nkernelgauge.results.files.GpuLock.__init__.__kwdefaults__['patience_s'] = 0.3\n"
-    project.add_to_conftest(impatient, first=True)
-    result = project.pytester.runpytest_subprocess("perf")
+    monkeypatch.setitem(GpuLock.__init__.__kwdefaults__, "patience_s", 0.3)
+    result = project.run()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert project.measured() == []
     assert "another run times on GPU told" in result.stdout.str()
     lock.release()
-    assert project.pytester.runpytest_subprocess("perf").ret == pytest.ExitCode.OK
-    assert project.results().exit_status == 0
-
-
-def test_gpu_is_released_where_the_cpu_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A torch without CUDA beside a driver: what there is to measure on is known after a GPU was held."""
-    monkeypatch.setattr("kernelgauge.plugin.session.visible_gpus", lambda: ("0",))
-    monkeypatch.setattr("kernelgauge.plugin.session.digest_of", lambda _: "a gpu")
-    monkeypatch.setenv(LOCKS, str(tmp_path))
-    session = Session(Options(root=tmp_path, baselines=tmp_path, reports=tmp_path))
-    session.choose_device = lambda _: CpuDevice()
-    assert isinstance(session.device, CpuDevice)
-    GpuLock(tmp_path, patience_s=0.1).hold("a gpu")
+    assert project.run().ret == project.results().exit_status == pytest.ExitCode.OK

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from ..errors import KernelgaugeError, ResultsError, UpdateRefused, printable
+from ..errors import KernelgaugeError, ResultsError, printable
 from . import Commands, Exit, note, say, terminal
 
 if TYPE_CHECKING:
@@ -126,11 +126,11 @@ def _recorded_baselines(several: Sequence[Results]) -> PurePosixPath:
 
 
 def _require_force_under_ci(options: argparse.Namespace, command: str) -> None:
-    """Raise `UpdateRefused` if the command would store baselines in a CI job that does not force it."""
+    """Raise `KernelgaugeError` if the command would store baselines in a CI job that does not force it."""
     if os.environ.get("CI") and not (options.force or options.dry_run):
         what = f"{command} is refused under CI (CI is set): a job that accepts its own result gates nothing"
         force = f"kernelgauge {command} --force ...   (in a job whose purpose is to record)"
-        raise UpdateRefused(what, next_command=force)
+        raise KernelgaugeError(what, next_command=force)
 
 
 def _review(options: argparse.Namespace) -> Exit:

@@ -14,8 +14,6 @@ import pytest
 if TYPE_CHECKING:
     from ..workload import Workload
 
-__all__ = ["SESSION_KEY", "WORKER_ERROR", "workload"]
-
 SESSION_KEY = pytest.StashKey[pytest.Session]()
 WORKER_ERROR = "kernelgauge_error"  # in what a worker of pytest-xdist tells its controller at the end
 _HOOKS = "kernelgauge-hooks"
@@ -54,6 +52,7 @@ def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager
     try:
         # Not `from . import hooks`: that may find the module of an earlier session in this process.
         manager.register(import_module(".hooks", __name__), _HOOKS)
+        manager.register(import_module(".fixtures", __name__))
     except pytest.UsageError:  # options that do not go together, if pytest is configured already
         manager.unregister(name=_HOOKS)
         raise
@@ -81,12 +80,8 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kernelgauge", "GPU performance regressions")
     add = group.addoption
-    add(
-        "--perf-matrix",
-        choices=("default", "full"),
-        default="default",
-        help="workloads to run: the default ones, or all",
-    )
+    matrix = "workloads to run: the default ones, or all"
+    add("--perf-matrix", choices=("default", "full"), default="default", help=matrix)
     device = "auto: a GPU if there is one, else the CPU (default: kernelgauge_device of the ini file)"
     add("--perf-device", choices=("auto", "cuda", "cpu"), help=device)
     update = "store the measurements as the baselines of this machine; under CI only with =force"

@@ -15,18 +15,6 @@ from ..run import Run
 from ..workload import Workload
 from .session import Session
 
-__all__ = [
-    "SESSION",
-    "SUBJECT",
-    "Sibling",
-    "WorkloadTest",
-    "kernelgauge_ratio",
-    "kernelgauge_test",
-    "run",
-    "sibling",
-    "trace_file",
-]
-
 SESSION = pytest.StashKey[Session]()
 SUBJECT = pytest.StashKey["str | None"]()  # of the verdict that a phase of a test ended with
 _T = TypeVar("_T")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import warnings
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from typing import Any
@@ -16,15 +15,11 @@ from ..errors import KernelgaugeError
 from ..results import TestResult
 from ..results.files import WAITING
 from . import SESSION_KEY
-
-# pytest finds the fixtures in the module that is registered.
-from .fixtures import SESSION, SUBJECT, kernelgauge_ratio, kernelgauge_test, run, sibling, trace_file
+from .fixtures import SESSION, SUBJECT
 from .options import options_of
 from .record import Recorder, keep_part, refusing
 from .session import Session
-from .suites import is_of_ratios, is_timed, workload_of, workloads_of
-
-__all__ = ["kernelgauge_ratio", "kernelgauge_test", "run", "sibling", "trace_file"]
+from .suites import is_of_ratios, workload_of, workloads_of
 
 _CONTROLLER = "kernelgauge-controller"
 _LONGEST_SAID = 20_000  # characters: a traceback is not what the results are for
@@ -94,7 +89,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             raise ours.suites.error
         if workloads and _runs_tests(config):
             ours.selected = workloads
-            ours.is_timed = any(is_timed(item) for item in session.items if workload_of(item))
+            ours.is_timed = any(item.get_closest_marker("timing") for item in session.items if workload_of(item))
             if ours.options.worker:
                 from .workers import prepare_worker
 
@@ -167,29 +162,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_benchmark_group_stats(config: pytest.Config) -> Generator[None, Any, Any]:
-    """Leave latencies of workloads out of pytest-benchmark's table, unless `-v` or one of its options asks for it."""
+    """Leave latencies of workloads out of pytest-benchmark's table, unless `-v` asks for it."""
     groups = yield
-    if config.getoption("verbose") > 0 or any(
-        "--benchmark" in each for each in config.stash[SESSION].options.arguments
-    ):
+    if config.getoption("verbose") > 0:
         return groups
     ours = {item.nodeid for item in config.stash[SESSION_KEY].items if workload_of(item)}
     others = [(name, [each for each in group if each["fullname"] not in ours]) for name, group in groups]
     return [(name, group) for name, group in others if group]
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
-    ours = session.config.stash[SESSION]
-    if not ours.options.worker:
-        return (yield)
-    keep_part(ours, session.config)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pluggy's, of the exception
-        try:
-            return (yield)
-        except OSError:  # the controller has ended, and nobody listens
-            return None
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.stash[SESSION].options.worker:
+        keep_part(session.config.stash[SESSION], session.config)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

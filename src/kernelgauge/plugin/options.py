@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from ..errors import KernelgaugeError, UpdateRefused
+from ..errors import KernelgaugeError
 from ..judge.timing import Limits
 from ..run import Timer
-from ..workload import Share
 
 if TYPE_CHECKING:
     from ..measure.device import DeviceChoice
-
-__all__ = ["Options", "options_of"]
 
 _INI = "kernelgauge_"
 _T = TypeVar("_T")
@@ -38,7 +35,7 @@ class Options:
         seed: of the random input that numerics are compared on; None: a new one for each test.
         arguments: all of pytest's, as they were given.
         measuring_arguments: those that a proposed command must repeat to measure the same.
-        share: of the suite, for this run; None: all of it.
+        share: the part of the suite that this run measures, and of how many: (2, 4) is the second of four. None: all.
         worker: of pytest-xdist; empty: the only process. `neighbours`: how many workers there are beside it.
     """
 
@@ -58,7 +55,7 @@ class Options:
     invoked_from: Path = Path()
     arguments: tuple[str, ...] = ()
     measuring_arguments: tuple[str, ...] = ()
-    share: Share | None = None
+    share: tuple[int, int] | None = None
     worker: str = ""
     neighbours: int = 0
 
@@ -80,20 +77,17 @@ class Options:
 def options_of(config: pytest.Config) -> Options:
     """Read the options. Raises `pytest.UsageError` for a wrong one, and for what does not go together."""
     root, here, ask = config.rootpath, config.invocation_params.dir, config.getoption
-    calibration, update = ask("--perf-calibrate"), ask("--perf-update")
+    calibration, update, history = ask("--perf-calibrate"), ask("--perf-update"), ask("--perf-history")
     if update == "yes" and os.environ.get("CI"):
-        refused = UpdateRefused(
+        refused = KernelgaugeError(
             "--perf-update is refused under CI: a job that accepts its own result gates nothing",
             got="the environment variable CI is set",
             next_command="pytest perf --perf-update=force   (in a job whose purpose is to record)",
         )
         raise pytest.UsageError(str(refused))
     worker: dict[str, Any] = getattr(config, "workerinput", {})
-    device, shard, replicates = ask("--perf-device"), ask("--perf-shard"), config.getini(f"{_INI}replicates")
-    full_matrix = ask("--perf-matrix") == "full"
-    overridden = [
-        each for each in ask("override_ini") or () if each.startswith(_INI) and not each.startswith(f"{_INI}reports")
-    ]
+    device, shard, full_matrix = ask("--perf-device"), ask("--perf-shard"), ask("--perf-matrix") == "full"
+    overridden = [each for each in ask("override_ini") or () if each.startswith(_INI)]
     return Options(
         root=root,
         baselines=root / config.getini(f"{_INI}baselines"),
@@ -101,10 +95,10 @@ def options_of(config: pytest.Config) -> Options:
         device=device or _parsed(f"{_INI}device", config.getini(f"{_INI}device"), _device, "auto, cuda or cpu"),
         update=update is not None,
         calibrating=calibration is not None,
-        history=_history(config),
+        history=str(here / history) if history and "://" not in history else history,
         strict=ask("--perf-strict") or config.getini(f"{_INI}strict"),
         deterministic=config.getini(f"{_INI}deterministic"),
-        replicates=_parsed(f"{_INI}replicates", replicates, _replicates, "2 or more") if replicates else None,
+        replicates=_parsed(f"{_INI}replicates", config.getini(f"{_INI}replicates"), _replicates, "2 or more"),
         seed=ask("--perf-seed"),
         limits=Limits(gate=_fractions(config, "gate"), sensitivity=_fractions(config, "sensitivity")),
         full_matrix=full_matrix,
@@ -114,9 +108,9 @@ def options_of(config: pytest.Config) -> Options:
         measuring_arguments=(
             *(("--perf-matrix", "full") if full_matrix else ()),
             *(("--perf-device", device) if device else ()),
-            *(part for each in overridden for part in ("-o", each)),
+            *(part for each in overridden if not each.startswith(f"{_INI}reports") for part in ("-o", each)),
         ),
-        share=_parsed("--perf-shard", shard, Share.parse, "I/N, for example 2/4") if shard else None,
+        share=_parsed("--perf-shard", shard, _share, "I/N, for example 2/4") if shard else None,
         worker=worker.get("workerid", ""),
         neighbours=worker.get("workercount", 1) - 1,
     )
@@ -135,10 +129,17 @@ def _parsed(name: str, text: str, parse: Callable[[str], _T], expected: str) -> 
         raise pytest.UsageError(f"{name}: got {text!r}, expected {expected}") from None
 
 
-def _replicates(text: str) -> int:
-    if int(text) < 2:
+def _replicates(text: str) -> int | None:
+    if text and int(text) < 2:
         raise ValueError("of one replicate no noise is known")
-    return int(text)
+    return int(text) if text else None
+
+
+def _share(text: str) -> tuple[int, int]:
+    index, count = map(int, text.split("/"))
+    if not 1 <= index <= count:
+        raise ValueError(text)
+    return index, count
 
 
 def _fraction(line: str) -> tuple[Timer, float]:
@@ -153,17 +154,3 @@ def _fraction(line: str) -> tuple[Timer, float]:
 def _fractions(config: pytest.Config, name: str) -> dict[Timer, float]:
     expected = f"a line such as 'device_time = 2 %' ({', '.join(each.value for each in Timer)})"
     return dict(_parsed(_INI + name, line, _fraction, expected) for line in config.getini(_INI + name))
-
-
-def _history(config: pytest.Config) -> str | None:
-    """Return the location, absolute if it is a path. An invalid one is refused before anything is measured."""
-    location: str | None = config.getoption("--perf-history")
-    if location is None:
-        return None
-    from ..results.history import open_history
-
-    try:
-        open_history(location)
-    except KernelgaugeError as error:
-        raise pytest.UsageError(f"--perf-history: {error}") from error
-    return location if "://" in location else str(config.invocation_params.dir / location)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from ..baselines.acceptance import Mode, plan_update
-from ..errors import BaselineError, KernelgaugeError, UpdateRefused, printable
+from ..errors import BaselineError, KernelgaugeError, printable
 from ..judge.review import Action
 from ..judge.verdict import Status
 from ..report.baselines import plan_text
@@ -25,8 +25,6 @@ from .session import Session
 
 if TYPE_CHECKING:
     from .workers import Controller
-
-__all__ = ["Recorder", "keep_part", "refusing"]
 
 _STEP_SUMMARY_BYTES = 1 << 20  # GitHub refuses the whole summary of a step that is larger
 
@@ -68,9 +66,6 @@ class Recorder:
         if has_results and results.exit_status != status:  # the history or the baselines could not be written
             self._save(msgspec.structs.replace(results, exit_status=status))
 
-    def _say(self, text: str) -> None:
-        self._reporter.write_line(text)
-
     def _warn(self, text: str) -> None:
         self._reporter.write_line(text, yellow=True)
 
@@ -92,13 +87,13 @@ class Recorder:
 
     def _write_summary(self, results: Results) -> None:
         recorded = self._stored(results)
-        self._say(summary(results, **self._style, failures=False, recorded=recorded))
+        self._reporter.write_line(summary(results, **self._style, failures=False, recorded=recorded))
         if any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts) and not self._options.update:
             self._warn(self._session.how_to_record(results))
         if not self._options.accepts and (unknown := unknown_machines(results)):
             what = "GPU" if results.fingerprint is not None and results.fingerprint.arch != "cpu" else "host"
-            self._say(f"the baselines do not know this {what}: {printable(', '.join(unknown))}")
-            self._say(f"  to add this run to them: {self._session.how_to_accept('--add')}")
+            self._reporter.write_line(f"the baselines do not know this {what}: {printable(', '.join(unknown))}")
+            self._reporter.write_line(f"  to add this run to them: {self._session.how_to_accept('--add')}")
 
     def _write(self, results: Results) -> None:
         artifacts = self._session.artifacts
@@ -106,7 +101,7 @@ class Recorder:
         report, traces = (
             os.path.relpath(each, self._options.invoked_from) for each in (artifacts.html, artifacts.traces)
         )
-        self._say(f"report: {report}   traces: {traces}")
+        self._reporter.write_line(f"report: {report}   traces: {traces}")
         if is_saved:
             shutil.rmtree(artifacts.workers, ignore_errors=True)
         elif artifacts.workers.exists():
@@ -152,7 +147,7 @@ class Recorder:
             self._fail(f"{error}\nadd it later: {again}")
             return
         for name in (name for name, is_new in added.items() if is_new):
-            self._say(f"history: {printable(f'{location}/{name}')}")
+            self._reporter.write_line(f"history: {printable(f'{location}/{name}')}")
 
     def _update(self, results: Results) -> None:
         if results.was_cut_short:
@@ -167,7 +162,7 @@ class Recorder:
                     force = f"store it as it is: {self._session.how_to_accept('--force')}"
                     self._warn("\n".join([*lines, f"measure it again on a quiet machine, or {force}"]))
                 if results.fingerprint is None or all(change.action is Action.TRIM for change in plan):
-                    raise UpdateRefused(
+                    raise KernelgaugeError(
                         "nothing to store: no workload that was measured may become a baseline",
                         next_command=self._session.suites.command(suites=results.declared),
                     )

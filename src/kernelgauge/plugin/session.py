@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from ..measure.runner import MeasuredGroup, Result
     from ..measure.subject import Measured
 
-__all__ = ["Session"]
-
 # A cause is the same if another test has timed it too: its cost may be known, and break its lines elsewhere.
 _COST_OR_SPACE = re.compile(r"\([+-][\d.]+ us\)|\s")
 
@@ -103,9 +101,7 @@ class Session:
         if names and (gpu := digest_of(names[0])) is not None:
             self._gpu_lock.hold(gpu, self.waiting)
         device = self.choose_device(self.options.device)
-        if device.gpu is None:  # a torch without CUDA beside a driver
-            self._gpu_lock.release()
-        else:  # without NVML, or with other numbers than CUDA's
+        if device.gpu is not None:  # without NVML, or with other numbers than CUDA's, another one than was held
             self._gpu_lock.hold(device.gpu, self.waiting)
         return device
 
@@ -114,8 +110,15 @@ class Session:
         return msgspec.structs.replace(self.device.fingerprint(), deterministic=self.options.deterministic)
 
     def prepare(self) -> None:
-        """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
+        """Find out before minutes of measuring whether the results can be written.
+
+        Raises `StorageError`, and `ResultsError` for an invalid address of a history.
+        """
         if not self.options.worker:
+            if self.options.history is not None:
+                from ..results.history import open_history
+
+                open_history(self.options.history)
             self._folder_lock.hold(self.waiting)
         self.artifacts.prepare()
         self._commit = revision(self.options.root)  # that of now: it may move while the suite runs
@@ -325,9 +328,8 @@ class Session:
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.accepts else Status.INVALID
-            where = self._shown(Path(error.where or ""))
-            reasons = [Reason("where", where) if each.label == "where" else each for each in _reasons(error)]
-            return Verdict(status, run.workload, subject, error.what, tuple(reasons))
+            error.where = self._shown(Path(error.where or ""))
+            return Verdict(status, run.workload, subject, error.what, _reasons(error))
         path = self._shown(self.store.path(run.fingerprint.device, run.workload))
         if baseline is None:
             headline = f"no baseline for {subject} on this machine"
@@ -374,7 +376,11 @@ class Session:
 
     @property
     def _comparisons(self) -> int:
-        return self.suites.comparisons(len(self.device.timers))
+        """How many times and ratios the suites have, selected or not: `-k` changes no verdict."""
+        workloads = self.suites.workloads.values()
+        planned = sum(self.options.full_matrix or workload.matrix == "default" for workload in workloads)
+        ratios = sum(workload.faster_than is not None for workload in workloads)
+        return max(1, planned) * len(self.device.timers) + ratios
 
     def _limits(self, workload: Workload) -> Limits:
         """Return the workload's limits, and the project's where it has none."""

@@ -15,8 +15,6 @@ from ..errors import KernelgaugeError
 from ..workload import Workload
 from .options import Options
 
-__all__ = ["Suites", "group_of", "is_of_ratios", "is_timed", "workload_of", "workloads_of"]
-
 
 @dataclass
 class Suites:
@@ -98,12 +96,6 @@ class Suites:
             found.append(workload)
         return found
 
-    def comparisons(self, timers: int) -> int:
-        """Return how many times the suites have, selected or not, and how many ratios: `-k` changes no verdict."""
-        full, workloads = self.options.full_matrix, self.workloads.values()
-        planned = sum(full or workload.matrix == "default" for workload in workloads)
-        return max(1, planned) * timers + sum(workload.faster_than is not None for workload in workloads)
-
     def declared(self) -> dict[str, tuple[str, ...]]:
         """Return the ids of all workloads, by suite."""
         found: dict[str, tuple[str, ...]] = {}
@@ -133,12 +125,16 @@ class Suites:
         selected = [item for item in items if not (_needs_gpu(item, self.options) and self.options.is_on_cpu)]
         if self.options.calibrating:
             selected = [item for item in selected if _calibrates(item)]
-        if share := self.options.share:  # every machine divides the suite alike; the first one runs all other tests
-            ids = share.of(sorted(workloads_of(selected), key=lambda workload: workload.id))
-            ids |= {""} if share.index == 1 else set()
-            selected = [item for item in selected if _id_of(item) in ids]
+        if self.options.share:  # every machine divides the suite alike; the first one runs all other tests
+            index, count = self.options.share
+            groups = list(dict.fromkeys(map(group_of, sorted(workloads_of(selected), key=str))))[index - 1 :: count]
+            selected = [
+                item
+                for item in selected
+                if (group_of(workload) in groups if (workload := workload_of(item)) else index == 1)
+            ]
         places = {name: place for place, name in enumerate(self.workloads)}
-        return sorted(selected, key=lambda item: places.get(_id_of(item), len(places)))
+        return sorted(selected, key=lambda item: places.get(str(workload_of(item)), len(places)))
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
@@ -169,11 +165,6 @@ def workload_of(item: pytest.Item) -> Workload | None:
     return value if isinstance(value, Workload) else None
 
 
-def _id_of(item: pytest.Item) -> str:
-    workload = workload_of(item)
-    return workload.id if workload else ""
-
-
 def workloads_of(items: Iterable[pytest.Item]) -> list[Workload]:
     """Return each workload once, in order of their first test."""
     return list({workload.id: workload for item in items if (workload := workload_of(item))}.values())
@@ -182,11 +173,6 @@ def workloads_of(items: Iterable[pytest.Item]) -> list[Workload]:
 def group_of(workload: Workload) -> str:
     """Return the name of the variants that a suite compares, so that one GPU must measure them: the id without the variant."""
     return workload.module + workload.id.removeprefix(f"{workload.module}-{workload.variant}")
-
-
-def is_timed(item: pytest.Item) -> bool:
-    """Whether a test judges or reads times."""
-    return item.get_closest_marker("timing") is not None
 
 
 def is_of_ratios(test: pytest.Item | pytest.Metafunc) -> bool:
@@ -205,8 +191,8 @@ def _calibrates(item: pytest.Item) -> bool:
 
     Not those of ratios: each would measure another workload.
     """
-    is_needed = (is_timed(item) and not is_of_ratios(item)) or item.get_closest_marker("structure") is not None
-    return is_needed and workload_of(item) is not None
+    marks = {mark.name for mark in item.iter_markers()}
+    return workload_of(item) is not None and ("structure" in marks or ("timing" in marks and not is_of_ratios(item)))
 
 
 def _matches(workload: Workload, fields: Mapping[str, object]) -> bool:

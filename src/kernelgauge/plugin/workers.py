@@ -29,8 +29,6 @@ from .record import refusing
 from .session import Session
 from .suites import group_of, workload_of
 
-__all__ = ["Controller", "count_workers", "prepare_worker"]
-
 _HAS_SUITE = "kernelgauge_has_suite"
 _TESTS = "tests.json"  # in the folder of a worker: the group and the workload of each test, by pytest's id
 
@@ -62,8 +60,9 @@ class Controller:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._groups: dict[str, str] = {}  # by pytest's id of a test, as the first worker tells them
-        self._workloads: dict[str, str] = {}  # likewise
+        self._tests: dict[
+            str, tuple[str, str]
+        ] = {}  # group and workload by pytest's id, as the first worker tells them
         self._scheduler: Any = None
 
     @pytest.hookimpl(tryfirst=True)  # before the workers are started
@@ -91,20 +90,20 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
         if has_suite(config):
-            self._scheduler = OneWorkerOnEachGpu(config, log, self._groups)
+            self._scheduler = OneWorkerOnEachGpu(config, log, self._tests)
         return self._scheduler
 
     def pytest_xdist_node_collection_finished(self, node: Any) -> None:
         tests = self._session.artifacts.of_worker(node.gateway.id).folder / _TESTS
-        if not self._groups and tests.exists():  # it has workloads to measure
-            for test, (group, workload) in msgspec.json.decode(tests.read_bytes()).items():
-                self._groups[test], self._workloads[test] = group, workload
+        if not self._tests and tests.exists():  # it has workloads to measure
+            self._tests.update(msgspec.json.decode(tests.read_bytes()))
             with refusing(node.config):
                 self._session.artifacts.empty()
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         # Its worker's part lacks it.
-        crashed = TestResult(crashitem, self._workloads.get(crashitem), "failed", 0.0, said=str(report.longrepr))
+        _, workload = self._tests.get(crashitem, (None, None))
+        crashed = TestResult(crashitem, workload, "failed", 0.0, said=str(report.longrepr))
         self._session.tests[crashitem] = [crashed]
 
     def results(self, exit_status: int) -> Results:
@@ -143,22 +142,22 @@ class OneWorkerOnEachGpu(LoadScopeScheduling):  # type: ignore[misc]
     The first worker that gets work on a GPU keeps that GPU while it lives: two would disturb each other. The other workers
     run the other tests, in the order and the scopes that ``--dist`` asks for.
 
-    `groups`: by pytest's id of a test; complete when the first worker has collected.
+    `tests`: group and workload by pytest's id; complete when the first worker has collected.
     """
 
     workqueue: Any
     assigned_work: Any
 
-    def __init__(self, config: pytest.Config, log: Any, groups: Mapping[str, str]) -> None:
+    def __init__(self, config: pytest.Config, log: Any, tests: Mapping[str, tuple[str, str]]) -> None:
         super().__init__(config, log)
-        self._groups = groups
+        self._tests = tests
         self._timing: dict[object, Any] = {}  # workers, by GPU
         self._lost: list[str] = []
         of_others = {"loadfile": LoadFileScheduling, "loadscope": LoadScopeScheduling}
         self._of_others = of_others.get(config.getoption("dist"), LoadGroupScheduling)
 
     def _split_scope(self, nodeid: str) -> str:
-        return self._groups.get(nodeid) or str(self._of_others._split_scope(self, nodeid))
+        return self._tests[nodeid][0] if nodeid in self._tests else str(self._of_others._split_scope(self, nodeid))
 
     def _gpu(self, node: Any) -> object:
         spec = node.gateway.spec
@@ -168,7 +167,7 @@ class OneWorkerOnEachGpu(LoadScopeScheduling):  # type: ignore[misc]
         # A worker begins a test when it knows the next one, so one test alone would never begin.
         while self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
             if self._timing.setdefault(self._gpu(node), node) is not node:
-                other = next((scope for scope in self.workqueue if scope not in self._groups.values()), None)
+                other = next((scope for scope, tests in self.workqueue.items() if not tests.keys() & self._tests), None)
                 if other is None:
                     node.shutdown()
                     return
@@ -189,7 +188,7 @@ class OneWorkerOnEachGpu(LoadScopeScheduling):  # type: ignore[misc]
         if died_in is None:
             return None
         work[scope][died_in] = True
-        if died_in in self._groups:
+        if died_in in self._tests:
             del work[scope]
             self._lost.append(f"worker {node.gateway.id} died in the tests of {scope}: they are not run again")
         # What is complete would be assigned again, as work without a test, which never ends.
@@ -203,7 +202,7 @@ class OneWorkerOnEachGpu(LoadScopeScheduling):  # type: ignore[misc]
         yield from self._lost
         for node in self.assigned_work:
             group, test = self._place_of(node)
-            if test in self._groups:
+            if test in self._tests:
                 yield f"worker {node.gateway.id} was in the tests of {group} when the run ended"
 
 
