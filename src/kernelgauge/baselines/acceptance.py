@@ -26,8 +26,6 @@ from ..results import Results, WorkloadResult
 from ..run import Run, Timer
 from . import BaselineStore
 
-__all__ = ["Mode", "plan_update", "review", "select"]
-
 Plans = dict[str, list[PlannedChange]]  # by device
 _Found = list[tuple[Results, WorkloadResult]]  # the same workload in several results
 

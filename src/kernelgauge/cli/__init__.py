@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 else:
     Commands = object
 
-__all__ = ["Commands", "Exit", "main", "note", "say", "terminal"]
-
 
 _RUN_PYTEST = ("bisect", "calibrate", "compare")  # commands whose unknown arguments go to pytest
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..judge import Reviewed
     from ..results import Results
 
-__all__ = ["add_commands"]
-
 _RESULTS = Path("reports", "latest")
 _VANISHED, _NOT_MEASURED = "vanished", "not-measured"
 _GROUPS = ("same-speed", "speed", "configuration", "kernels", "new", _VANISHED)  # of what can be accepted

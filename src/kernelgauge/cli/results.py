@@ -15,8 +15,6 @@ from ..results import NAME, Results, find_results, read_results
 from ..run import Timer
 from . import Commands, Exit, note, say, terminal
 
-__all__ = ["add_commands"]
-
 _STDOUT = "-"  # in place of a file
 _GREEN = (Status.PASS, Status.IMPROVED, Status.NOT_JUDGED)
 _TIMERS = {"device": Timer.DEVICE, "latency": Timer.END_TO_END, "dispatch": Timer.HOST}

@@ -31,8 +31,6 @@ from ..trace.kernel import configuration_text
 from .page import Column, render, table_text
 from .wording import counted
 
-__all__ = ["calibration_text", "choices_text", "fenced", "lines_text", "plan_text", "review_text"]
-
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.TRIM: "red", Action.KEEP: "dim"}
 _GROUPS = {  # heading and style
     Group.SAME_SPEED: ("same kernels, same speed", "green"),

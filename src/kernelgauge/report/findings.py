@@ -12,8 +12,6 @@ from ..judge import WORST_FIRST, Status, Verdict
 from ..results import Results, TestResult
 from .wording import change_text, short_commit
 
-__all__ = ["Finding", "baseline_commits", "findings", "next_step", "verdicts"]
-
 _NOT_FAILING = (Status.UNDECIDED, Status.INCOMPARABLE, Status.IMPROVED)  # and worth a look
 _LINE = re.compile(r"\S+:\d+(?=  |$)", re.MULTILINE)  # "model.py:25" of "norm1  model.py:25  y = x.float()"
 _COST = re.compile(r" \([+-][0-9.]+ us\)$", re.MULTILINE)

@@ -12,8 +12,6 @@ from .findings import Finding, baseline_commits, findings, next_step, verdicts
 from .page import Column, Grid, Section, markdown
 from .wording import Row, conditions_text, counts_text, cut, describe, device_name, notes, overall, short_commit
 
-__all__ = ["summary_markdown"]
-
 _QUIET = (Status.PASS, Status.NOT_JUDGED, Status.NO_BASELINE, None)
 _LONGEST_NOTE = 1000
 _CUT_OFF = "Not all of it fits into this page: results.json has the rest."

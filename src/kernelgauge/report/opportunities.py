@@ -11,8 +11,6 @@ from ..run import Run, Timer
 from ..trace.work import DeviceLimits, LimitShare, share_of_limit
 from .wording import percent, us
 
-__all__ = ["Opportunity", "limit_shares", "opportunities"]
-
 _LEAST_SHARE = 0.03  # of the workload's time: less is not worth a line
 _TRACES = "reports/latest/traces"  # where a run leaves them, unless the project has another folder
 _SHORT_US = 10.0  # a kernel as short as this takes most of its time to start and to end, whatever limit it has

@@ -14,8 +14,6 @@ from rich.text import Text
 
 from ..errors import printable
 
-__all__ = ["Column", "Grid", "Section", "markdown", "render", "table_text", "text"]
-
 
 @dataclass(frozen=True)
 class Column:

@@ -15,8 +15,6 @@ from .opportunities import opportunities
 from .page import Column, table_text
 from .wording import Row, conditions_text, counted, describe, device_name, notes
 
-__all__ = ["summary", "unknown_machines"]
-
 _STYLES: dict[Status | None, str] = {
     Status.PASS: "green",
     Status.IMPROVED: "cyan",

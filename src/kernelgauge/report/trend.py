@@ -18,8 +18,6 @@ from .html import render_page
 from .page import Column, Grid, Section, text
 from .wording import counted, cut, kernel_us, short_commit
 
-__all__ = ["trend_html", "trend_text"]
-
 _LEAST_SPAN = 0.02  # of the value: noise of a tenth of a percent is drawn flat
 _MOST_LINES = 12  # of one kind in the text form
 _COLOURS = 8

@@ -14,30 +14,6 @@ from ..judge import WORST_FIRST, Status, Verdict, observe, worst
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer
 
-__all__ = [
-    "Row",
-    "bytes_text",
-    "change_text",
-    "conditions_text",
-    "counted",
-    "counts_text",
-    "cut",
-    "describe",
-    "device_name",
-    "kernel_us",
-    "kinds_text",
-    "notes",
-    "overall",
-    "percent",
-    "relative_change",
-    "shapes_text",
-    "short_commit",
-    "time_change",
-    "time_text",
-    "times",
-    "us",
-]
-
 _NOT_TIMED = "time not judged"  # of a pass
 _PASSES = (Status.PASS, Status.IMPROVED)
 _QUIET = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED)

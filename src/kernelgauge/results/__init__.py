@@ -24,22 +24,6 @@ from .files import write_atomically
 if TYPE_CHECKING:
     from ..workload import Workload
 
-__all__ = [
-    "NAME",
-    "SCHEMA_VERSION",
-    "Artifacts",
-    "Results",
-    "TestResult",
-    "WorkloadResult",
-    "decode_results",
-    "encode_results",
-    "find_results",
-    "moment",
-    "read_results",
-    "revision",
-    "started",
-]
-
 NAME = "results.json"
 SCHEMA_VERSION: Final = 2
 _GIT_TIMEOUT_S = 5.0  # a working tree on a slow network file system: then its commit is not known

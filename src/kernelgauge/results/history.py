@@ -25,8 +25,6 @@ from ..run import Fingerprint, Timer, is_duration
 from . import Results, WorkloadResult, started
 from .files import write_atomically
 
-__all__ = ["Night", "add_to_history", "open_history", "read_nights"]
-
 _SCHEMA_VERSION = 2
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[a-z0-9]{1,40}-([0-9a-f]{16})\.v[12]\.json")  # start, GPU, digest, schema
 _LONGEST_HEADLINE = 300  # characters

@@ -15,8 +15,6 @@ from ..judge import WORST_FIRST, compare
 from . import Results, WorkloadResult, started
 from .files import is_file_name, write_atomically
 
-__all__ = ["copy_traces", "join", "missing_shards", "with_traces_in"]
-
 _T = TypeVar("_T", bound=Hashable)
 _SHARD = re.compile(
     r"--perf-shard[= ]([0-9]{1,4})/([0-9]{1,4})"
