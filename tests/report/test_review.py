@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kernelgauge.judge import Action, Baseline, Group, PlannedChange, Reason, Recorded, Reviewed, from_run, review_run
-from kernelgauge.report.baselines import fenced, review_text
+from kernelgauge.report.baselines import review_page
+from kernelgauge.report.page import fenced, render
 from tests.builders import H200, counts, fingerprint, mlp_kernels, run
 
 UPGRADED = fingerprint(driver="590.1", torch="2.12.0")
@@ -39,7 +40,7 @@ def every_group() -> list[Reviewed]:
 
 
 def text(*found: Reviewed, name: str = H200.device) -> str:
-    return review_text(name, found, width=80, color=False)
+    return render(*review_page(name, found), width=80, color=False).removeprefix("\n")
 
 
 def test_text_has_every_group_with_its_evidence() -> None:

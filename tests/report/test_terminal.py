@@ -9,9 +9,10 @@ import pytest
 from rich.cells import cell_len
 
 from kernelgauge.judge import Action, PlannedChange, RelativeChange, Status, compare, judge_time
-from kernelgauge.report.baselines import plan_text
+from kernelgauge.report.baselines import plan_table
 from kernelgauge.report.html import html
 from kernelgauge.report.markdown import summary_markdown
+from kernelgauge.report.page import render
 from kernelgauge.report.terminal import summary
 from kernelgauge.results import Results, WorkloadResult
 from kernelgauge.run import Conditions, Timer
@@ -42,7 +43,7 @@ def named(name: str, status: Status = Status.REGRESSED, **changes: Any) -> Workl
 
 
 def plan(*changes: PlannedChange, color: bool = False) -> str:
-    return plan_text(changes, width=80, color=color)
+    return render(plan_table(changes), width=80, color=color)
 
 
 def created(name: str, *details: str) -> PlannedChange:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import __version__
 from ..errors import KernelgaugeError, printable
@@ -37,9 +37,10 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-def terminal() -> tuple[int, bool]:
-    """Return the number of columns, and whether to use colours."""
-    return shutil.get_terminal_size().columns, sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+def terminal() -> dict[str, Any]:
+    """Return the number of columns as `width`, and whether to use colours as `color`."""
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return {"width": shutil.get_terminal_size().columns, "color": color}
 
 
 def say(text: str) -> None:

@@ -158,8 +158,7 @@ def _report(results: Results, *, processes: int) -> None:
         ("report.md", summary_markdown([results]).encode()),
     ):
         write_atomically(_REPORTS / name, content)
-    width, color = terminal()
-    say(summary(results, width=width, color=color, failures=False))
+    say(summary(results, **terminal(), failures=False))
     for verdict in (each for each in results.verdicts if each.status.fails):
         say(verdict.brief())
     say(f"processes of each side: {processes}   report: {_REPORTS / 'report.html'}")

@@ -62,10 +62,6 @@ def _add_command(
     return parser
 
 
-def _find(paths: Iterable[Path]) -> list[Path]:
-    return [file for path in paths for file in find_results(path)]
-
-
 def _refusal(file: Path, error: ResultsError) -> str:
     return f"{file}: {error.what}" + (f" (got {error.got})" if error.got else "")
 
@@ -78,12 +74,14 @@ def _report(options: argparse.Namespace) -> Exit:
     from ..report.markdown import summary_markdown
     from ..results.files import write_atomically
 
-    files = _find(options.results)
-    read = sorted(((read_results(file), file) for file in files), key=lambda each: each[0].started_at)
+    read = sorted(
+        ((read_results(file), file.parent) for file in find_results(options.results)),
+        key=lambda each: each[0].started_at,
+    )
     results = [each for each, _ in read]
     targets = {options.html: html, options.markdown: summary_markdown}
     if not any(targets) and not options.print:
-        beside = read[-1][1].parent
+        beside = read[-1][1]
         targets = {str(beside / "report.html"): html, str(beside / "report.md"): summary_markdown}
     # All are made before any is written: an error leaves nothing half done.
     for target, content in [(target, form(results).encode()) for target, form in targets.items() if target]:
@@ -102,8 +100,7 @@ def _summary(several: Iterable[Results]) -> str:
     """Return the summaries that runs of pytest end with, with every verdict that fails."""
     from ..report.terminal import summary
 
-    width, color = terminal()
-    return "\n\n".join(summary(each, width=width, color=color, failures=True) for each in several)
+    return "\n\n".join(summary(each, **terminal(), failures=True) for each in several)
 
 
 # -- merge ------------------------------------------------------------------------------------------------------------
@@ -122,7 +119,7 @@ def _merge(options: argparse.Namespace) -> Exit:
         raise StorageError("the folder is not empty", where=printable(str(target)), expected="a new or empty folder")
     parts: list[Results] = []
     refused: list[str] = []
-    for file in _find(options.results):
+    for file in find_results(options.results):
         try:
             parts.append(with_traces_in(read_results(file), str(file.parent)))
         except ResultsError as error:
@@ -153,7 +150,7 @@ def _add(options: argparse.Namespace) -> Exit:
 
     open_history(options.to)  # so that an invalid address is not reported for each of the results
     code = Exit.YES
-    for file in _find(options.results):
+    for file in find_results(options.results):
         try:
             added = add_to_history(read_results(file), options.to)
         except ResultsError as error:
@@ -176,7 +173,6 @@ def _show(options: argparse.Namespace) -> Exit:
         note(f"written: {options.html}")
     if not nights:
         say("no workload to show")
-    width, color = terminal()
-    if text := trend_text(nights, not_shown, with_details=bool(options.workloads), width=width, color=color):
+    if text := trend_text(nights, not_shown, with_details=bool(options.workloads), **terminal()):
         say(text)
     return Exit.YES if nights else Exit.NO

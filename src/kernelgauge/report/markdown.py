@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ..judge import Status
 from ..results import Results
-from .baselines import fenced
 from .findings import Finding, baseline_commits, findings, next_step, verdicts
-from .page import Column, Grid, Section, markdown
+from .page import Column, Grid, Section, fenced, markdown
 from .wording import Row, conditions_text, counts_text, cut, describe, device_name, notes, overall, short_commit
 
 _QUIET = (Status.PASS, Status.NOT_JUDGED, Status.NO_BASELINE, None)

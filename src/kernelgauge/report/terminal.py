@@ -12,7 +12,7 @@ from ..results import Results
 from ..run import Timer
 from .findings import verdicts
 from .opportunities import opportunities
-from .page import Column, table_text
+from .page import Column, render, table
 from .wording import Row, conditions_text, counted, describe, device_name, notes
 
 _STYLES: dict[Status | None, str] = {
@@ -61,10 +61,10 @@ def _table(rows: Sequence[Row], recorded: Collection[str], *, device: str, width
         verdict = Text("RECORDED" if is_recorded else row.status, style=style)
         cells.append((row.result.id, *row.cells, verdict, row.about))
     if any(row.about for row in rows):
-        text = table_text([*columns, Column("about")], cells, width=width, color=color).removesuffix("\n")
-        if text.count("\n") == len(rows) + 1:  # one line each, below two of titles
-            return text
-    return table_text(columns, [row[:-1] for row in cells], width=width, color=color).removesuffix("\n")
+        text = render(table([*columns, Column("about")], cells), width=width, color=color)
+        if text.count("\n") == len(rows) + 2:  # one line each, below two of titles
+            return text.removesuffix("\n")
+    return render(table(columns, [row[:-1] for row in cells]), width=width, color=color).removesuffix("\n")
 
 
 def _remarks(results: Results) -> Iterator[str]:

@@ -22,7 +22,7 @@ from ..errors import KernelgaugeError, ResultsError, StorageError, printable, pr
 from ..judge import Status, Verdict, observe
 from ..judge.baseline import SOFTWARE_FIELDS
 from ..run import Fingerprint, Timer, is_duration
-from . import Results, WorkloadResult, started
+from . import Results, WorkloadResult
 from .files import write_atomically
 
 _SCHEMA_VERSION = 2
@@ -92,14 +92,14 @@ def _files(results: Results) -> Iterator[tuple[str, bytes]]:
     """Yield key and content of one file for each GPU and environment. Equal results make equal files."""
     if not results.workloads:
         raise ResultsError("there is nothing to add to a history", got="no workload", expected="a run of the suite")
-    started_at = started(results)
     by_machine: dict[tuple[Fingerprint | None, str | None], list[WorkloadResult]] = {}
     for workload in results.workloads:
-        by_machine.setdefault(results.machine_of(workload), []).append(workload)
+        ran_on = workload.run or results  # in merged results, the machines differ
+        by_machine.setdefault((ran_on.fingerprint, ran_on.gpu), []).append(workload)
     for (fingerprint, gpu), workloads in by_machine.items():
         entry = {
             "schema_version": _SCHEMA_VERSION,
-            "started_at": started_at,
+            "started_at": results.started,
             "kernelgauge": results.kernelgauge,
             "host": results.host,
             "gpu": gpu,
@@ -112,7 +112,7 @@ def _files(results: Results) -> Iterator[tuple[str, bytes]]:
         slug = re.sub(r"[^a-z0-9]", "", (gpu or "").lower())[:40]
         machine = slug or ("cpu" if fingerprint is not None and fingerprint.arch == "cpu" else "unknown")
         digest = sha256(content).hexdigest()[:16]
-        yield f"{started_at:%Y/%m/%Y%m%dT%H%M%SZ}-{machine}-{digest}.v{_SCHEMA_VERSION}.json", content
+        yield f"{results.started:%Y/%m/%Y%m%dT%H%M%SZ}-{machine}-{digest}.v{_SCHEMA_VERSION}.json", content
 
 
 def _row(workload: WorkloadResult) -> dict[str, Any]:
