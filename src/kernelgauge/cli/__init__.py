@@ -11,7 +11,7 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -43,6 +43,15 @@ def terminal() -> dict[str, Any]:
     return {"width": shutil.get_terminal_size().columns, "color": color}
 
 
+def add_command(
+    commands: Commands, name: str, command: Callable[[argparse.Namespace], Exit], about: str, description: str = ""
+) -> argparse.ArgumentParser:
+    """Add a command. `about` is its line in a list, and its description if it has no other."""
+    parser = commands.add_parser(name, help=about, description=description or about, allow_abbrev=False)
+    parser.set_defaults(command=command)
+    return parser
+
+
 def say(text: str) -> None:
     """Print to standard output, at once."""
     print(text.removesuffix("\n"), flush=True)  # noqa: T201
@@ -68,17 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.command(options))
     except KernelgaugeError as error:
-        _print_error("\n".join(map(printable, str(error).split("\n"))))
-        return Exit.TROUBLE
-    except BrokenPipeError:  # the reader has seen enough: `| head`
-        _discard_output()
-        return Exit.TROUBLE
+        for line in str(error).split("\n"):
+            note(line)
     except OSError as error:  # a full disk, a folder that cannot be read
-        _print_error(f"system error: {printable(str(error))}")
+        if not isinstance(error, BrokenPipeError):  # the reader has seen enough: `| head`
+            note(f"system error: {error}")
         _discard_output()
-        return Exit.TROUBLE
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+    return Exit.TROUBLE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,19 +102,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _prepare_streams() -> None:
-    """Escape characters that an encoding lacks. Replace a closed stream (``>&-``), which is None, by one that discards."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
-        elif isinstance(stream, io.TextIOWrapper):
+    """Escape characters that an encoding lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _print_error(text: str) -> None:
-    """Print to standard error, if somebody reads it: the exit code says the same."""
-    with suppress(OSError):
-        print(text, file=sys.stderr)  # noqa: T201
 
 
 def _discard_output() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..errors import KernelgaugeError, ResultsError, UpdateRefused, printable
-from . import Commands, Exit, note, say, terminal
+from . import Commands, Exit, add_command, note, say, terminal
 
 if TYPE_CHECKING:
     from ..baselines import BaselineStore
@@ -30,30 +30,23 @@ _MARKDOWN_WIDTH = 100
 
 
 def add_commands(commands: Commands) -> None:
-    reviewing = commands.add_parser(
-        "review",
-        help="compare saved results with the baselines",
-        description="Show what differs, in groups, with its evidence. Exits with 1 if anything waits for acceptance.",
-        allow_abbrev=False,
-    )
+    description = "Show what differs, in groups, with its evidence. Exits with 1 if anything waits for acceptance."
+    reviewing = add_command(commands, "review", _review, "compare saved results with the baselines", description)
     reviewing.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
-    accepting = commands.add_parser(
-        "accept",
-        help="store saved results as the baselines",
-        description="Store all workloads, or those that both --group and -k select, without measuring again. Exits with 1 "
-        "if any of them is refused.",
-        allow_abbrev=False,
+    description = (
+        "Store all workloads, or those that both --group and -k select, without measuring again. Exits with 1 "
+        "if any of them is refused."
     )
+    accepting = add_command(commands, "accept", _accept, "store saved results as the baselines", description)
     accepting.add_argument("--group", action="append", choices=_GROUPS, metavar="GROUP", help=", ".join(_GROUPS))
     expression = "as in pytest, for example 'mlp and not eager'"
     accepting.add_argument("-k", dest="expression", default="", metavar="EXPRESSION", help=expression)
-    calibrating = commands.add_parser(
-        "calibrate",
-        help="measure how noisy this machine is, and record baselines that know it",
-        description="Run the suite in fresh processes with empty compile caches, show the noise of each workload, and store "
-        "the baselines. Every other argument goes to pytest: kernelgauge calibrate perf -k mlp",
-        allow_abbrev=False,
+    about = "measure how noisy this machine is, and record baselines that know it"
+    description = (
+        "Run the suite in fresh processes with empty compile caches, show the noise of each workload, and store "
+        "the baselines. Every other argument goes to pytest: kernelgauge calibrate perf -k mlp"
     )
+    calibrating = add_command(commands, "calibrate", _calibrate, about, description)
     calibrating.add_argument("--processes", type=_processes, default=10, metavar="N", help="default: 10")
     gpus = "measure on these in parallel, one process at a time on each; shows how GPUs of one kind differ"
     calibrating.add_argument("--gpus", default="", metavar="0,1,...", help=gpus)
@@ -68,8 +61,6 @@ def add_commands(commands: Commands) -> None:
         parser.add_argument("--add", action="store_true", help=add)
         parser.add_argument("--dry-run", action="store_true", help="show the changes, and write nothing")
         parser.add_argument("--force", action="store_true", help=force)
-    for parser, command in ((reviewing, _review), (accepting, _accept), (calibrating, _calibrate)):
-        parser.set_defaults(command=command)
 
 
 def _processes(text: str) -> int:

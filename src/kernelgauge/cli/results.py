@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,7 @@ from ..errors import ResultsError, StorageError, printable
 from ..judge import Status
 from ..results import NAME, Results, find_results, read_results
 from ..run import Timer
-from . import Commands, Exit, note, say, terminal
+from . import Commands, Exit, add_command, note, say, terminal
 
 _STDOUT = "-"  # in place of a file
 _GREEN = (Status.PASS, Status.IMPROVED, Status.NOT_JUDGED)
@@ -22,14 +22,14 @@ _LOCATION = "a folder, or s3://BUCKET/PREFIX, gs://..., ..."
 
 
 def add_commands(commands: Commands) -> None:
-    report = _add_command(commands, "report", _report, "make HTML, Markdown or text of results, without a GPU")
+    report = add_command(commands, "report", _report, "make HTML, Markdown or text of results, without a GPU")
     report.epilog = (
         "FILE may be -, for standard output. Without an option: report.html and report.md beside the newest."
     )
     report.add_argument("--html", metavar="FILE", help="write one self-contained page")
     report.add_argument("--markdown", metavar="FILE", help="write Markdown for a pull request")
     report.add_argument("--print", action="store_true", help="print the summary that pytest ends with")
-    merging = _add_command(commands, "merge", _merge, "combine the results of shards")
+    merging = add_command(commands, "merge", _merge, "combine the results of shards")
     merging.epilog = (
         "Writes results.json with its traces, report.html and report.md. Exit code: 0 if everything was decided and nothing "
         "failed, 1 if not, 2 if something could not be read."
@@ -37,29 +37,20 @@ def add_commands(commands: Commands) -> None:
     merging.add_argument("--to", required=True, type=Path, metavar="DIR", help="a new or empty folder")
     history = commands.add_parser("history", help="keep the results of many runs, and show how workloads changed")
     actions = history.add_subparsers(required=True, metavar="ACTION")
-    adding = _add_command(actions, "add", _add, "add results: one file for each run and GPU, which never changes")
+    adding = add_command(actions, "add", _add, "add results: one file for each run and GPU, which never changes")
     adding.epilog = "The same results again add nothing. To merge histories, copy them into one folder."
     adding.add_argument("--to", required=True, metavar="HISTORY", help=_LOCATION)
     about = "show how workloads changed, when, and what changed in their environment"
-    showing = actions.add_parser("show", help=about, description=about, allow_abbrev=False)
-    showing.set_defaults(command=_show)
+    showing = add_command(actions, "show", _show, about)
     showing.add_argument("history", metavar="HISTORY", help=_LOCATION)
     showing.add_argument(
         "workloads", nargs="*", metavar="WORKLOAD", help="show details: a part of an id, which may have * and ?"
     )
     showing.add_argument("--timer", choices=tuple(_TIMERS), default="device", help="default: device")
     showing.add_argument("--html", metavar="FILE", help="also write one self-contained page")
-
-
-def _add_command(
-    commands: Commands, name: str, command: Callable[[argparse.Namespace], Exit], about: str
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
-    parser.add_argument(
-        "results", nargs="+", type=Path, metavar="RESULTS", help="a results.json, or a folder with one or more"
-    )
-    parser.set_defaults(command=command)
-    return parser
+    saved = "a results.json, or a folder with one or more"
+    for parser in (report, merging, adding):
+        parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help=saved)
 
 
 def _refusal(file: Path, error: ResultsError) -> str:

@@ -86,11 +86,10 @@ def _of_kernels(workload: WorkloadResult) -> Iterator[Opportunity]:
     """Yield the kernel that is furthest from the limit that binds it, in microseconds."""
     run = workload.run
     assert run is not None
+    origins = run.origins or (None,) * len(run.kernels)
     left = [
         ((1 - share.share) * kernel.device_time_us, share, kernel, origin)
-        for kernel, share, origin in zip(
-            run.kernels, limit_shares(run, workload.dtype), run.origins or (None,) * len(run.kernels), strict=True
-        )
+        for kernel, share, origin in zip(run.kernels, limit_shares(run, workload.dtype), origins, strict=True)
         if share is not None and share.share < 1 and kernel.device_time_us > _SHORT_US
     ]
     if left:

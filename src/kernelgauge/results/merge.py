@@ -17,9 +17,8 @@ from . import Results, WorkloadResult
 from .files import is_file_name, write_atomically
 
 _T = TypeVar("_T", bound=Hashable)
-_SHARD = re.compile(
-    r"--perf-shard[= ]([0-9]{1,4})/([0-9]{1,4})"
-)  # in the arguments of pytest, with spaces between them
+# In the arguments of pytest, with spaces between them.
+_SHARD = re.compile(r"--perf-shard[= ]([0-9]{1,4})/([0-9]{1,4})")
 _NOTHING_COLLECTED = 5  # pytest.ExitCode
 
 
