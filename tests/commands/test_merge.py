@@ -77,13 +77,6 @@ def test_worst_of_several_gpus_counts(command: Command) -> None:
     assert Path("all", str(whole.workloads[0].trace)).read_text() == "trace of one in bb"
 
 
-def test_results_of_several_commits_are_refused(command: Command) -> None:
-    save("in/a", part("one"))
-    save("in/b", part("two", commit="decaf"))
-    code, out, err = command("in")
-    assert (code, out, "several commits" in err, Path("all").exists()) == (2, "", True, False)
-
-
 def test_merging_again_changes_nothing(command: Command) -> None:
     for name in ("aa", "bb"):
         save(f"in/{name}", machine(name, PASSED))
