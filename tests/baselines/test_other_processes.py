@@ -17,7 +17,6 @@ import pytest
 from kernelgauge import baselines
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import StorageError
-from kernelgauge.judge import Baseline
 from tests.baselines.changes import DEVICE, create, files
 from tests.builders import baseline
 
@@ -52,36 +51,6 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL if sys.argv[3] == "kill" else signal.SIG_IGN)
 with store.locked():
     store.apply({"NVIDIA H200": [PlannedChange(Action.UPDATE, "a-x-bf16-1", baseline(workload="a-x-bf16-1", device=(9.0,)))]})
-"""
-
-# Forked, so that a process takes no more than a millisecond to come: each writes its own number into all files, under the
-# lock, and the sum of what it finds there into the file that counts.
-MANY_WRITERS = """
-import os
-from kernelgauge import baselines
-
-baselines._LOCK_TIMEOUT_SECONDS = 300.0  # however slow the machine is that runs this
-print("ready", flush=True)
-sys.stdin.readline()
-names = ("a-x-bf16-1", "b-x-bf16-1", "c-x-bf16-1")
-children = []
-for number in range(int(sys.argv[2])):
-    child = os.fork()
-    if child == 0:
-        try:
-            with store.locked():
-                before = store.load("NVIDIA H200", "count-x-bf16-1")
-                count = 1.0 + (before.entries[0].kernels[0].device_time_us if before else 0.0)
-                of = {name: number + 1.0 for name in names} | {"count-x-bf16-1": count}
-                store.apply({"NVIDIA H200": [
-                    PlannedChange(Action.UPDATE, name, baseline(workload=name, kernels=(launched("k", value),), counts=counts(launches=1, kernels=1)))
-                    for name, value in of.items()
-                ]})
-            os._exit(0)
-        finally:
-            os._exit(1)
-    children.append(child)
-print(sum(os.waitpid(child, 0)[1] != 0 for child in children), flush=True)
 """
 
 
@@ -131,12 +100,11 @@ def test_lock_of_another_process_is_named(store: BaselineStore, monkeypatch: pyt
     assert caught.value.next_command == f"fuser -v {store.root / '.update.lock'}   (which process holds it?)"
 
 
-@pytest.mark.parametrize("killed", [True, False])
-def test_lock_is_free_after_its_process_ended(store: BaselineStore, killed: bool) -> None:
+def test_lock_is_free_after_its_process_was_killed(store: BaselineStore) -> None:
     with python(HOLD, store.root) as process:
-        threading.Timer(0.2, process.kill if killed else process.stdin.close).start()
+        threading.Timer(0.2, process.kill).start()
         with store.locked():
-            assert process.wait(timeout=10) == (-signal.SIGKILL if killed else 0)
+            assert process.wait(timeout=10) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(("written_bytes", "how"), [(0, "kill"), (1, "kill"), (500, "kill"), (500, "fail")])
@@ -147,17 +115,3 @@ def test_process_ended_within_a_write_leaves_the_old_file(store: BaselineStore, 
         assert process.wait(timeout=10) == (-signal.SIGXFSZ if how == "kill" else 1)
     assert store.stored(DEVICE) == {"a-x-bf16-1": baseline(workload="a-x-bf16-1")}
     assert how == "kill" or leftovers(store) == []
-
-
-def test_updates_at_once_lose_none(store: BaselineStore) -> None:
-    with python(MANY_WRITERS, store.root, 100) as process:
-        assert answer(process) == "0\n"  # none failed
-    found = {
-        name: stored.entries[0].kernels[0].device_time_us
-        for name, stored in store.stored(DEVICE).items()
-        if isinstance(stored, Baseline)
-    }
-    assert found.pop("count-x-bf16-1") == 100.0  # no update was lost
-    assert len(found) == 3
-    assert len(set(found.values())) == 1  # the last one's, in all files
-    assert leftovers(store) == []

@@ -76,12 +76,10 @@ def test_print_shows_table_and_failures(command: Command) -> None:
     ("arguments", "reason"),
     [
         ("a --markdown fifo", "not a regular file"),
-        ("a --markdown a", "not a regular file"),
         ("a --markdown a/results.json/x.md", "a/results.json/x.md"),
         ("a c --markdown x", "where    c\n"),
         ("a bad --markdown x", "bad/results.json"),
         (f"a {'x' * 10_000} --markdown x", "File name too long"),
-        ("--markdown x", "RESULTS"),
         ("a --no\x1b[31m", "unrecognized arguments: --no\\x1b[31m\n"),
     ],
 )

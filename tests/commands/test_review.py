@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge import Status
-from kernelgauge.results import Results, encode_results
+from kernelgauge.results import Results, encode_results, revision
 from tests.builders import ELSEWHERE, HERE, counts, fingerprint, mlp_kernels, pair, run
 from tests.commands.conftest import Command, git, imported_modules
 from tests.test_acceptance import DEVICE, passing, told
@@ -367,3 +367,16 @@ def test_review_says_that_another_commit_is_checked_out(kernelgauge: Command, re
     assert f"commit {measured[:10]}; checked out: {later[:10]} stored" in said()
     left(told(of(EAGER), commit=f"{measured}+"))  # which code that was is not known
     assert "checked out" not in said()
+
+
+def test_revision_of_changed_tree_has_a_plus(repository: Path) -> None:
+    (repository / "measured.py").write_text("1\n")
+    git("add", ".")
+    git("commit", "-qm", "One")
+    commit = git("rev-parse", "HEAD").strip()
+    (repository / "not_tracked.py").write_text("2\n")
+    assert revision(repository) == commit
+    (repository / "measured.py").write_text("3\n")
+    assert revision(repository) == f"{commit}+"
+    (repository / ".git" / "index").write_bytes(b"no index")
+    assert revision(repository) is None

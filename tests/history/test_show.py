@@ -241,21 +241,6 @@ def test_object_that_stands_for_a_folder_is_not_a_file(history: History) -> None
     assert (rows(out), not_shown(out)) == ([("205.0", "a")], [])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ("", "ACTION"),
-        ("grow x", "invalid choice: 'grow'"),
-        ("add x", "--to"),
-        ("show", "HISTORY"),
-        ("show x --timer gpu", "--timer: invalid choice: 'gpu'"),
-    ],
-)
-def test_wrong_usage_is_trouble(history: History, arguments: str, reason: str) -> None:
-    code, out, err = history.call(*arguments.split())
-    assert (code, out, reason in err) == (2, "", True)
-
-
 def test_query_of_the_documentation_reads_files(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     duckdb = pytest.importorskip("duckdb")
     history.add(night(0, timed(name="a"), timed(206.0, name="b")))
