@@ -29,18 +29,6 @@ def empty_part(second: int = 0) -> Results:
 
 
 @pytest.mark.parametrize(
-    ("parts", "expected"),
-    [
-        ([part("one", "two", gpu="aa"), part("three", gpu="bb", second=1)], ["one", "two", "three"]),
-        ([part("one", "two", gpu="aa"), part("two", "one", gpu="bb", second=1)], ["one", "two"]),
-        ([empty_part(), part("one", second=1)], ["two", "one"]),
-    ],
-)
-def test_join_has_each_workload_once(parts: list[Results], expected: list[str]) -> None:
-    assert ids([join(parts)]) == [expected]
-
-
-@pytest.mark.parametrize(
     ("changes", "text"),
     [
         ({"fingerprint": fingerprint(device="NVIDIA B200")}, "several models of GPU"),

@@ -290,7 +290,6 @@ def on_another_gpu(gpu: str = ELSEWHERE, **changes: Any) -> Results:
     ("gpus", "arguments", "eager", "compiled"),
     [
         ([ELSEWHERE], [], [HERE, ELSEWHERE], [HERE, ELSEWHERE]),
-        ([ELSEWHERE], ["-k", EAGER], [HERE, ELSEWHERE], [HERE]),
         (["one", "two"], [], [HERE, "one", "two"], [HERE, "one", "two"]),
     ],
 )
@@ -350,23 +349,6 @@ def test_review_imports_neither_torch_nor_pytest(command: Command, arguments: tu
     assert command("accept", "-k", NEW)[0] == 0
     assert command("accept")[0] == 0
     assert not {"torch", "pytest", "_pytest"} & imported_modules(*arguments)
-
-
-def test_review_says_that_another_commit_is_checked_out(kernelgauge: Command, repository: Path) -> None:
-    def commit(message: str) -> str:
-        git("commit", "--allow-empty", "-qm", message)
-        return git("rev-parse", "HEAD").strip()
-
-    def said() -> str:
-        return " ".join(kernelgauge("review")[1].split())
-
-    measured = commit("One")
-    left(told(of(EAGER), commit=measured))
-    assert f"commit {measured[:10]} stored" in said()
-    later = commit("Two")
-    assert f"commit {measured[:10]}; checked out: {later[:10]} stored" in said()
-    left(told(of(EAGER), commit=f"{measured}+"))  # which code that was is not known
-    assert "checked out" not in said()
 
 
 def test_revision_of_changed_tree_has_a_plus(repository: Path) -> None:

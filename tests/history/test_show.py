@@ -189,15 +189,6 @@ def test_foreign_files_are_named_then_counted(history: History) -> None:
     assert [each.split()[0] for each in not_shown(history.show()[1])] == [f"{newer}:"]
 
 
-def test_damaged_file_is_named(history: History) -> None:
-    key = history.add(night(0, timed()))[1].removeprefix("added: ").strip()
-    whole = (history.root / key).read_bytes()
-    for content in (b"", whole[:100], whole[:-1], whole.replace(b"205.0", b"105.0")):
-        (history.root / key).write_bytes(content)
-        code, out, _ = history.show()
-        assert (code, "its content changed" in out.replace("\n    ", " ")) == (1, True)
-
-
 def forge(history: History, change: dict[str, Any], timer: dict[str, Any] | None = None) -> None:
     """Change the one file, with the right digest."""
     for key, told in list(history.entries().items()):

@@ -108,10 +108,6 @@ def test_text_unchanged_file_offers_no_group() -> None:
     assert "--group" not in shown
 
 
-def test_markdown_is_the_text_as_code() -> None:
-    assert fenced(text()) == f"```text\n{text()}```\n"
-
-
 @pytest.mark.parametrize(("name", "fence"), [("a```b", "````"), ("`", "```"), ("`" * 9, "`" * 10)])
 def test_markdown_fence_is_longer_than_any_backticks(name: str, fence: str) -> None:
     page = fenced(text(name=name))

@@ -64,7 +64,9 @@ def note(line: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Return the exit code (`Exit`)."""
-    _prepare_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # escapes characters that an encoding lacks
     parser = _parser()
     own, passed_on = list(sys.argv[1:] if arguments is None else arguments), []
     if own[:1] and own[0] in _RUN_PYTEST and "--" in own:  # argparse would take what follows for a positional argument
@@ -99,13 +101,6 @@ def _parser() -> argparse.ArgumentParser:
     for family in (traces, results, baselines, revisions):
         family.add_commands(commands)
     return parser
-
-
-def _prepare_streams() -> None:
-    """Escape characters that an encoding lacks."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def _discard_output() -> None:

@@ -76,13 +76,12 @@ def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, li
     """
     from ..baselines import BaselineStore
     from ..report.wording import short_commit
-    from ..results import find_results, read_results, revision
+    from ..results import find_results, read_results
 
     here = Path.cwd()
     projects = (folder for folder in (here, *here.parents) if any((folder / mark).exists() for mark in _MARKS))
     root = Path(os.path.relpath(next(projects, here), here))
     paths = options.results or [root / _RESULTS]
-    checked_out = revision(here)
     loaded: list[Results] = []
     lines: list[tuple[str, str]] = []
     for file in find_results(paths):
@@ -90,11 +89,7 @@ def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, li
         if results.fingerprint is None or results in loaded:
             continue
         loaded.append(results)
-        line = f"{file}   {results.started_at}, commit {short_commit(results.commit)}"
-        # Which code local changes were is not known.
-        if results.commit and not results.commit.endswith("+") and checked_out not in (None, results.commit):
-            line += f"; checked out: {short_commit(checked_out)}"
-        lines.append(("results", line))
+        lines.append(("results", f"{file}   {results.started_at}, commit {short_commit(results.commit)}"))
     if not loaded:
         where = printable("; ".join(map(str, paths)))
         raise ResultsError("nothing was measured", where=where, next_command="pytest perf")

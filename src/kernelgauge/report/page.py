@@ -96,12 +96,9 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], *, ga
         else:
             made.add_column(column.title, overflow="fold", no_wrap=column.is_whole)
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else _printable_lines(cell) for cell in row))
+        texts = [cell if isinstance(cell, Text) else Text("\n".join(map(printable, cell.split("\n")))) for cell in row]
+        made.add_row(*texts)
     return made
-
-
-def _printable_lines(cell: str) -> Text:
-    return Text("\n".join(map(printable, cell.split("\n"))))
 
 
 def fenced(text: str) -> str:
