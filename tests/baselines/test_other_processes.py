@@ -17,7 +17,7 @@ import pytest
 from kernelgauge import baselines
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import StorageError
-from tests.baselines.changes import DEVICE, create, files
+from tests.baselines.conftest import DEVICE, create, files
 from tests.builders import baseline
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import BaselineError, NewerBaselineError, StorageError
 from kernelgauge.judge import Action, PlannedChange, encode_baseline
-from tests.baselines.changes import DEVICE, create, files
+from tests.baselines.conftest import DEVICE, create, files
 from tests.builders import WORKLOAD, baseline
 
 NAMES = ("a-x-bf16-1", "b-x-bf16-1", "c-x-bf16-1")
