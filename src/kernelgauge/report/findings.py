@@ -114,13 +114,10 @@ def _said(test: TestResult) -> str:
 def verdicts(results: Results, *, failing: bool) -> list[Verdict]:
     """Return the verdicts that fail, or those that fail nothing and are worth a look."""
     failed = {(test.workload, test.subject) for test in results.failed_tests}  # strictness may have made them fail
-    found: list[Verdict] = []
-    for workload in results.workloads:
-        for verdict in workload.verdicts:
-            fails = verdict.status.fails or (workload.id, verdict.subject) in failed
-            if fails == failing and (fails or verdict.status in _NOT_FAILING):
-                found.append(verdict)
-    return found
+    if failing:
+        return [each for each in results.verdicts if each.status.fails or (each.workload, each.subject) in failed]
+    worth_a_look = [each for each in results.verdicts if each.status in _NOT_FAILING]
+    return [each for each in worth_a_look if (each.workload, each.subject) not in failed]
 
 
 def baseline_commits(results: Sequence[Results]) -> str:
