@@ -246,13 +246,6 @@ def test_accept_of_shards_and_devices_stores_all(store: BaselineStore) -> None:
     assert found == [f"nvidia-b200/{WORKLOAD}.json", "nvidia-h200/a.json", "nvidia-h200/b.json"]
 
 
-def test_accept_of_doubtful_results_needs_force(store: BaselineStore) -> None:
-    refused = accept(store, told(passing(), exit_status=2))
-    assert (refused.plan, content(store), refused.refused[0].doubts) == ([], {}, ("the run was cut short",))
-    assert len(accept(store, told(passing(), exit_status=2), force=True).plan) == 1
-    assert set(content(store)) == {WORKLOAD}
-
-
 @pytest.mark.parametrize(
     ("before", "saved", "doubt"),
     [

@@ -18,8 +18,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from kernelgauge import cli, plugin
 
-__all__ = ["PARTS", "command_parsers", "plugin_settings"]
-
 
 def command_parsers(parser: argparse.ArgumentParser | None = None) -> Iterator[argparse.ArgumentParser]:
     """Yield the parser of each command, subcommands included."""

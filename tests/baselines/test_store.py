@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kernelgauge import baselines
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import BaselineError, NewerBaselineError, StorageError
 from kernelgauge.judge.baseline import encode_baseline
 from kernelgauge.judge.review import Action, PlannedChange
-from tests.baselines.changes import DEVICE, create, files
+from tests.baselines.conftest import DEVICE, create, files
 from tests.builders import WORKLOAD, baseline
 
 NAMES = ("a-x-bf16-1", "b-x-bf16-1", "c-x-bf16-1")
@@ -193,3 +200,44 @@ def test_locked_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot write") as caught, BaselineStore(tmp_path / "baselines").locked():
         pass
     assert caught.value.where == str(tmp_path / "baselines")
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from kernelgauge.baselines import BaselineStore
+
+with BaselineStore(Path(sys.argv[1])).locked():
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_update(store: BaselineStore) -> Iterator[subprocess.Popen[str]]:
+    """Let another process hold the lock. It does not outlive the block."""
+    command = [sys.executable, "-c", HOLD, str(store.root)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def test_lock_of_another_process_is_named(store: BaselineStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "_LOCK_TIMEOUT_SECONDS", 0.2)
+    with (
+        another_update(store),
+        pytest.raises(StorageError, match="another update of these baselines is running") as caught,
+        store.locked(),
+    ):
+        pytest.fail("the lock was taken twice")
+    assert caught.value.where == str(store.root / ".update.lock")
+    # Not to delete the file: another update would take a new one, beside the one that is still held.
+    assert caught.value.next_command == f"fuser -v {store.root / '.update.lock'}   (which process holds it?)"
+
+
+def test_lock_is_free_after_its_process_was_killed(store: BaselineStore) -> None:
+    with another_update(store) as process:
+        threading.Timer(0.2, process.kill).start()
+        with store.locked():
+            assert process.wait(timeout=10) == -signal.SIGKILL

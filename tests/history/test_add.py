@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -144,15 +142,3 @@ def test_bucket_that_fails_is_an_error(history: History, monkeypatch: pytest.Mon
     code, out, err = history.add(night(0, timed()), night(1, timed()))
     assert (code, out, err.count("cannot add to the history")) == (2, "", 1)
     assert "ConnectionResetError: the network has gone" in err
-
-
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_full_disk_is_an_error_and_leaves_no_file(history: History, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    folder = history.save(night(0, timed()))[0]
-    monkeypatch.setattr(os, call, full)
-    code, _, err = history.add(folder)
-    assert (code, "No space left" in err, "cannot write" in err) == (2, True, True)
-    assert [path for path in history.root.rglob("*") if path.is_file()] == []

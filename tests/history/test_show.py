@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from hashlib import sha256
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from kernelgauge.results import encode_results
 from tests.builders import ELSEWHERE, H200, HERE, fingerprint, mlp_kernels, run
 from tests.history.conftest import History
 from tests.history.nights import ROOT, night, timed, year
+from tests.report.pages import Parsed
 from tests.test_results import HOSTILE, hostile, results, verdict, workload
 
 
@@ -116,28 +116,19 @@ def test_times_of_any_size_are_drawn(history: History, tmp_path: Path) -> None:
     assert "nan" not in (tmp_path / "x.html").read_text()
 
 
-class Page(HTMLParser):
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.text, self.tags = path.read_text(), list[tuple[str, dict[str, str | None]]]()
-        self.feed(self.text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-
 def test_page_is_self_contained(history: History, tmp_path: Path) -> None:
     history.add(*year())
     code, _, err = history.show("slow", "--html", str(tmp_path / "x.html"))
-    page = Page(tmp_path / "x.html")
+    text = (tmp_path / "x.html").read_text()
+    page = Parsed(text)
     assert (code, err) == (0, f"written: {tmp_path / 'x.html'}\n")
-    assert sum(tag == "polyline" for tag, _ in page.tags) == 4  # two GPUs, and the baseline of each
-    assert sum(tag == "circle" for tag, _ in page.tags) == 80
-    assert [found["class"] for tag, found in page.tags if tag == "line"][-4:] == ["upgrade"] * 2 + ["verdict"] * 2
-    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
-    assert "http" not in page.text.replace("http-equiv", "")
-    assert "default-src 'none'" in page.text.replace("&#39;", "'")
-    assert f"GPU {HERE}  driver 580.1 -&gt; 585.1" in page.text
+    assert len(page.all("polyline")) == 4  # two GPUs, and the baseline of each
+    assert len(page.all("circle")) == 80
+    assert [each.attributes["class"] for each in page.all("line")][-4:] == ["upgrade"] * 2 + ["verdict"] * 2
+    assert not {"script", "link", "img", "iframe"} & {each.tag for each in page.elements}
+    assert "http" not in text.replace("http-equiv", "")
+    assert "default-src 'none'" in text.replace("&#39;", "'")
+    assert f"GPU {HERE}  driver 580.1 -&gt; 585.1" in text
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -151,7 +142,7 @@ def test_hostile_names_are_escaped(history: History, tmp_path: Path, text: str) 
     code, out, _ = history.show("*", "--html", str(tmp_path / "x.html"))
     assert (code, not_shown(out)) == (0, [])
     assert all(line.isprintable() and not line.startswith("::") for line in out.split("\n"))
-    assert not {"script", "img"} & {tag for tag, _ in Page(tmp_path / "x.html").tags}
+    assert not {"script", "img"} & {each.tag for each in Parsed((tmp_path / "x.html").read_text()).elements}
 
 
 def test_equal_times_of_one_run_are_one_night(history: History) -> None:
@@ -187,15 +178,6 @@ def test_foreign_files_are_named_then_counted(history: History) -> None:
     for path in history.root.glob("*.json"):
         path.unlink()
     assert [each.split()[0] for each in not_shown(history.show()[1])] == [f"{newer}:"]
-
-
-def test_damaged_file_is_named(history: History) -> None:
-    key = history.add(night(0, timed()))[1].removeprefix("added: ").strip()
-    whole = (history.root / key).read_bytes()
-    for content in (b"", whole[:100], whole[:-1], whole.replace(b"205.0", b"105.0")):
-        (history.root / key).write_bytes(content)
-        code, out, _ = history.show()
-        assert (code, "its content changed" in out.replace("\n    ", " ")) == (1, True)
 
 
 def forge(history: History, change: dict[str, Any], timer: dict[str, Any] | None = None) -> None:
@@ -239,21 +221,6 @@ def test_object_that_stands_for_a_folder_is_not_a_file(history: History) -> None
     out = history.show()[1]
     store.clear()
     assert (rows(out), not_shown(out)) == ([("205.0", "a")], [])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ("", "ACTION"),
-        ("grow x", "invalid choice: 'grow'"),
-        ("add x", "--to"),
-        ("show", "HISTORY"),
-        ("show x --timer gpu", "--timer: invalid choice: 'gpu'"),
-    ],
-)
-def test_wrong_usage_is_trouble(history: History, arguments: str, reason: str) -> None:
-    code, out, err = history.call(*arguments.split())
-    assert (code, out, reason in err) == (2, "", True)
 
 
 def test_query_of_the_documentation_reads_files(history: History, monkeypatch: pytest.MonkeyPatch) -> None:

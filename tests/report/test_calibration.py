@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from kernelgauge.judge.baseline import Baseline
-from kernelgauge.report.baselines import calibration_text, choices_text
+from kernelgauge.report.baselines import calibration_table, choices_text
+from kernelgauge.report.page import render
 from tests.builders import FUSED, calibrated, drawn, fingerprint, run
 
 QUIET = (200.0, 200.1, 199.9, 200.0) * 2
@@ -17,7 +18,7 @@ replace = msgspec.structs.replace
 
 def columns(stored: Baseline, timer: str = "GPU time", *, comparisons: int = 21) -> list[float]:
     """Time, noise, smallest change here and on another GPU; infinity for a dash."""
-    text = calibration_text({"mlp": stored}, comparisons=comparisons, width=100, color=False)
+    text = render(calibration_table({"mlp": stored}, comparisons=comparisons), width=100, color=False)
     (numbers,) = re.findall(rf"^mlp +{timer} +([\d. -]+)$", text, re.MULTILINE)
     return [float("inf") if word == "-" else float(word) for word in numbers.split()]
 
@@ -33,7 +34,7 @@ def test_gpu_time_on_another_gpu_needs_a_larger_change() -> None:
 
 def test_calibration_of_a_cpu_names_no_gpu() -> None:
     stored = calibrated([run(machine=fingerprint(arch="cpu")) for _ in range(2)], suite="perf")
-    text = calibration_text({"mlp": stored}, comparisons=2, width=100, color=False)
+    text = render(calibration_table({"mlp": stored}, comparisons=2), width=100, color=False)
     assert "mlp      CPU time" in text
     assert "GPU" not in text
 

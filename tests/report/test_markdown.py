@@ -15,24 +15,7 @@ from kernelgauge.results import Results, WorkloadResult
 from tests.builders import FUSED, WORKLOAD
 from tests.test_results import HOSTILE, hostile, one_test, results, verdict, workload
 
-TAGS = {
-    "html",
-    "p",
-    "strong",
-    "br",
-    "table",
-    "thead",
-    "tbody",
-    "tr",
-    "th",
-    "td",
-    "ul",
-    "li",
-    "details",
-    "summary",
-    "pre",
-    "code",
-}
+TAGS = set("html p strong br table thead tbody tr th td ul li details summary pre code".split())
 
 
 def regressed(name: str = WORKLOAD, **changes: Any) -> WorkloadResult:

@@ -12,9 +12,10 @@ from kernelgauge.judge.baseline import compare
 from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.verdict import RelativeChange, Status
-from kernelgauge.report.baselines import plan_text
+from kernelgauge.report.baselines import plan_table
 from kernelgauge.report.html import html
 from kernelgauge.report.markdown import summary_markdown
+from kernelgauge.report.page import render
 from kernelgauge.report.terminal import summary
 from kernelgauge.results import Results, WorkloadResult
 from kernelgauge.run import Conditions, Timer
@@ -45,7 +46,7 @@ def named(name: str, status: Status = Status.REGRESSED, **changes: Any) -> Workl
 
 
 def plan(*changes: PlannedChange, color: bool = False) -> str:
-    return plan_text(changes, width=80, color=color)
+    return render(plan_table(changes), width=80, color=color)
 
 
 def created(name: str, *details: str) -> PlannedChange:

@@ -12,8 +12,6 @@ from ..judge.baseline import Baseline, decode_baseline, encode_baseline
 from ..judge.review import Action, PlannedChange
 from ..results.files import LONGEST_NAME, Lock, is_file_name, slug, write_files
 
-__all__ = ["BaselineStore"]
-
 _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
 
 

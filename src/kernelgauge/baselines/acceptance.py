@@ -15,8 +15,6 @@ from ..results import Results, WorkloadResult
 from ..run import Run, Timer
 from . import BaselineStore
 
-__all__ = ["Mode", "plan_update", "review", "select"]
-
 Plans = dict[str, list[PlannedChange]]  # by device
 _Found = list[tuple[Results, WorkloadResult]]  # the same workload in several results
 
@@ -121,7 +119,7 @@ def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Itera
     if results.was_cut_short:
         yield "the run was cut short"
     for test in results.failed_tests:
-        end = workload.end_of(test)
+        end = workload.verdict(test.subject)
         if test.workload == workload.id and (end is None or not _is_acceptable(end)):
             yield f"{test.name} failed"
     for verdict in workload.verdicts:

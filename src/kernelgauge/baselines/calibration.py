@@ -16,8 +16,6 @@ from ..errors import MeasurementError
 from ..results import NAME, Results, read_results
 from ..results.files import WAITING
 
-__all__ = ["compile_caches", "draw", "run_process"]
-
 _SHOWN_LINES = 15  # of the output of a process that failed
 _OF_THE_JOB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
 

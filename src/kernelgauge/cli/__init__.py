@@ -11,10 +11,10 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import __version__
 from ..errors import KernelgaugeError, printable
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 else:
     Commands = object
-
-__all__ = ["Commands", "Exit", "main", "note", "say", "terminal"]
 
 
 _RUN_PYTEST = ("bisect", "calibrate", "compare")  # commands whose unknown arguments go to pytest
@@ -39,9 +37,19 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-def terminal() -> tuple[int, bool]:
-    """Return the number of columns, and whether to use colours."""
-    return shutil.get_terminal_size().columns, sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+def terminal() -> dict[str, Any]:
+    """Return the number of columns as `width`, and whether to use colours as `color`."""
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return {"width": shutil.get_terminal_size().columns, "color": color}
+
+
+def add_command(
+    commands: Commands, name: str, command: Callable[[argparse.Namespace], Exit], about: str, description: str = ""
+) -> argparse.ArgumentParser:
+    """Add a command. `about` is its line in a list, and its description if it has no other."""
+    parser = commands.add_parser(name, help=about, description=description or about, allow_abbrev=False)
+    parser.set_defaults(command=command)
+    return parser
 
 
 def say(text: str) -> None:
@@ -56,7 +64,9 @@ def note(line: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Return the exit code (`Exit`)."""
-    _prepare_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # escapes characters that an encoding lacks
     parser = _parser()
     own, passed_on = list(sys.argv[1:] if arguments is None else arguments), []
     if own[:1] and own[0] in _RUN_PYTEST and "--" in own:  # argparse would take what follows for a positional argument
@@ -69,17 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.command(options))
     except KernelgaugeError as error:
-        _print_error("\n".join(map(printable, str(error).split("\n"))))
-        return Exit.TROUBLE
-    except BrokenPipeError:  # the reader has seen enough: `| head`
-        _discard_output()
-        return Exit.TROUBLE
+        for line in str(error).split("\n"):
+            note(line)
     except OSError as error:  # a full disk, a folder that cannot be read
-        _print_error(f"system error: {printable(str(error))}")
+        if not isinstance(error, BrokenPipeError):  # the reader has seen enough: `| head`
+            note(f"system error: {error}")
         _discard_output()
-        return Exit.TROUBLE
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+    return Exit.TROUBLE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,22 +101,6 @@ def _parser() -> argparse.ArgumentParser:
     for family in (traces, results, baselines, revisions):
         family.add_commands(commands)
     return parser
-
-
-def _prepare_streams() -> None:
-    """Escape characters that an encoding lacks. Replace a closed stream (``>&-``), which is None, by one that discards."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _print_error(text: str) -> None:
-    """Print to standard error, if somebody reads it: the exit code says the same."""
-    with suppress(OSError):
-        print(text, file=sys.stderr)  # noqa: T201
 
 
 def _discard_output() -> None:

@@ -7,19 +7,18 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..errors import KernelgaugeError, ResultsError, printable
-from . import Commands, Exit, note, say, terminal
+from . import Commands, Exit, add_command, note, say, terminal
 
 if TYPE_CHECKING:
     from ..baselines import BaselineStore
     from ..baselines.acceptance import Plans
     from ..judge.review import Reviewed
     from ..results import Results
-
-__all__ = ["add_commands"]
 
 _RESULTS = Path("reports", "latest")
 _VANISHED, _NOT_MEASURED = "vanished", "not-measured"
@@ -31,47 +30,37 @@ _MARKDOWN_WIDTH = 100
 
 
 def add_commands(commands: Commands) -> None:
-    reviewing = commands.add_parser(
-        "review",
-        help="compare saved results with the baselines",
-        description="Show what differs, in groups, with its evidence. Exits with 1 if anything waits for acceptance.",
-        allow_abbrev=False,
-    )
+    description = "Show what differs, in groups, with its evidence. Exits with 1 if anything waits for acceptance."
+    reviewing = add_command(commands, "review", _review, "compare saved results with the baselines", description)
     reviewing.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
-    accepting = commands.add_parser(
-        "accept",
-        help="store saved results as the baselines",
-        description="Store all workloads, or those that both --group and -k select, without measuring again. Exits with 1 "
-        "if any of them is refused.",
-        allow_abbrev=False,
+    description = (
+        "Store all workloads, or those that both --group and -k select, without measuring again. Exits with 1 "
+        "if any of them is refused."
     )
-    add = "add to the stored measurements instead of replacing them, for example of another GPU"
-    accepting.add_argument("--add", action="store_true", help=add)
+    accepting = add_command(commands, "accept", _accept, "store saved results as the baselines", description)
     accepting.add_argument("--group", action="append", choices=_GROUPS, metavar="GROUP", help=", ".join(_GROUPS))
     expression = "as in pytest, for example 'mlp and not eager'"
     accepting.add_argument("-k", dest="expression", default="", metavar="EXPRESSION", help=expression)
-    calibrating = commands.add_parser(
-        "calibrate",
-        help="measure how noisy this machine is, and record baselines that know it",
-        description="Run the suite in fresh processes with empty compile caches, show the noise of each workload, and store "
-        "the baselines. Every other argument goes to pytest: kernelgauge calibrate perf -k mlp",
-        allow_abbrev=False,
+    about = "measure how noisy this machine is, and record baselines that know it"
+    description = (
+        "Run the suite in fresh processes with empty compile caches, show the noise of each workload, and store "
+        "the baselines. Every other argument goes to pytest: kernelgauge calibrate perf -k mlp"
     )
+    calibrating = add_command(commands, "calibrate", _calibrate, about, description)
     calibrating.add_argument("--processes", type=_processes, default=10, metavar="N", help="default: 10")
     gpus = "measure on these in parallel, one process at a time on each; shows how GPUs of one kind differ"
     calibrating.add_argument("--gpus", default="", metavar="0,1,...", help=gpus)
-    calibrating.add_argument("--add", action="store_true", help=add)
     saved = f"a results.json, or a folder with one or with folders of them (default: {_RESULTS} of this project)"
     stored = "folder of the baselines (default: the one that the run was compared with)"
     for parser in (reviewing, accepting):
         parser.add_argument("results", nargs="*", type=Path, metavar="RESULTS", help=saved)
         parser.add_argument("--baselines", type=Path, metavar="DIR", help=stored)
+    add = "add to the stored measurements instead of replacing them, for example of another GPU"
     force = "store under CI too; accept also stores what it refuses, where possible"
     for parser in (accepting, calibrating):
+        parser.add_argument("--add", action="store_true", help=add)
         parser.add_argument("--dry-run", action="store_true", help="show the changes, and write nothing")
         parser.add_argument("--force", action="store_true", help=force)
-    for parser, command in ((reviewing, _review), (accepting, _accept), (calibrating, _calibrate)):
-        parser.set_defaults(command=command)
 
 
 def _processes(text: str) -> int:
@@ -87,31 +76,25 @@ def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, li
     """
     from ..baselines import BaselineStore
     from ..report.wording import short_commit
-    from ..results import find_results, read_results, revision, started
+    from ..results import find_results, read_results
 
     here = Path.cwd()
     projects = (folder for folder in (here, *here.parents) if any((folder / mark).exists() for mark in _MARKS))
     root = Path(os.path.relpath(next(projects, here), here))
     paths = options.results or [root / _RESULTS]
-    loaded: dict[Path, Results] = {}
-    for file in (file for path in paths for file in find_results(path)):
+    loaded: list[Results] = []
+    lines: list[tuple[str, str]] = []
+    for file in find_results(paths):
         results = read_results(file)
-        if results.fingerprint is not None and results not in loaded.values():
-            loaded[file] = results
-    several = sorted(loaded.values(), key=started)
-    if not several:
+        if results.fingerprint is None or results in loaded:
+            continue
+        loaded.append(results)
+        lines.append(("results", f"{file}   {results.started_at}, commit {short_commit(results.commit)}"))
+    if not loaded:
         where = printable("; ".join(map(str, paths)))
         raise ResultsError("nothing was measured", where=where, next_command="pytest perf")
-    checked_out = revision(here)
-    lines = []
-    for file, results in loaded.items():
-        line = f"{file}   {results.started_at}, commit {short_commit(results.commit)}"
-        # Which code local changes were is not known.
-        if results.commit and not results.commit.endswith("+") and checked_out not in (None, results.commit):
-            line += f"; checked out: {short_commit(checked_out)}"
-        lines.append(("results", line))
-    store = BaselineStore(options.baselines or root / _recorded_baselines(several))
-    return several, store, [*lines, ("stored", str(store.root))]
+    store = BaselineStore(options.baselines or root / _recorded_baselines(loaded))
+    return sorted(loaded, key=attrgetter("started")), store, [*lines, ("stored", str(store.root))]
 
 
 def _recorded_baselines(several: Sequence[Results]) -> PurePosixPath:
@@ -125,23 +108,16 @@ def _recorded_baselines(several: Sequence[Results]) -> PurePosixPath:
     return folder
 
 
-def _require_force_under_ci(options: argparse.Namespace, command: str) -> None:
-    """Raise `KernelgaugeError` if the command would store baselines in a CI job that does not force it."""
-    if os.environ.get("CI") and not (options.force or options.dry_run):
-        what = f"{command} is refused under CI (CI is set): a job that accepts its own result gates nothing"
-        force = f"kernelgauge {command} --force ...   (in a job whose purpose is to record)"
-        raise KernelgaugeError(what, next_command=force)
-
-
 def _review(options: argparse.Namespace) -> Exit:
     from ..baselines.acceptance import review
-    from ..report.baselines import fenced, lines_text, review_text
+    from ..report.baselines import lines_table, review_page
+    from ..report.page import fenced, render
 
     several, store, lines = _load(options)
     reviews = review(several, store)
-    width, color = (_MARKDOWN_WIDTH, False) if options.markdown else terminal()
-    texts = [review_text(device, each, width=width, color=color) for device, each in reviews.items()]
-    text = "\n".join([lines_text(lines, width=width, color=color), *texts])
+    pages = (part for device, reviewed in reviews.items() for part in review_page(device, reviewed))
+    style = {"width": _MARKDOWN_WIDTH, "color": False} if options.markdown else terminal()
+    text = render(lines_table(lines), *pages, **style)
     say(fenced(text) if options.markdown else text)
     found = [each for reviewed in reviews.values() for each in reviewed]
     settled = all(each.group.value in ("same-speed", _NOT_MEASURED) and not each.doubts for each in found)
@@ -150,15 +126,15 @@ def _review(options: argparse.Namespace) -> Exit:
 
 def _accept(options: argparse.Namespace) -> Exit:
     from ..baselines.acceptance import Mode, review, select
-    from ..report.baselines import lines_text, plan_text
+    from ..report.baselines import lines_table, plan_table
+    from ..report.page import render
 
     _require_force_under_ci(options, "accept")
     matches = _matcher(options.expression)
     # A workload that is declared only where some package is installed vanishes elsewhere: to remove a file, one must say so.
     groups = options.group or [group for group in (*_GROUPS, _NOT_MEASURED) if group != _VANISHED]
     several, store, lines = _load(options)
-    width, color = terminal()
-    say(lines_text(lines, width=width, color=color))
+    say(render(lines_table(lines), **terminal()))
     # One lock over the review and the writing: what is shown is what is written.
     with nullcontext() if options.dry_run else store.locked():
         reviews = review(several, store, Mode.ADD if options.add else Mode.ACCEPT)
@@ -169,13 +145,71 @@ def _accept(options: argparse.Namespace) -> Exit:
             reviews, lambda each: each.group.value in groups and matches(each.workload), force=options.force
         )
         changes = [change for plan in plans.values() for change in plan]
-        say(plan_text(changes, width=width, color=color) if changes else "nothing to accept")
+        say(render(plan_table(changes), **terminal()) if changes else "nothing to accept")
         if refused:
             suites = sorted({each.suite for each in refused if each.suite})
             command = shlex.join(["pytest", *suites, "-k", " or ".join(each.workload for each in refused)])
             say(printable(f"to measure it again, in full and on a quiet machine: {command}"))
             say("to accept it as it is, where possible: add --force")
         return _store(plans, refused, store, dry_run=options.dry_run)
+
+
+def _calibrate(options: argparse.Namespace) -> Exit:
+    from ..baselines import BaselineStore
+    from ..baselines.acceptance import Mode, plan_update
+    from ..baselines.calibration import draw
+    from ..report.baselines import calibration_table, choices_text
+    from ..report.page import render
+
+    _require_force_under_ci(options, "calibrate")
+    gpus = [gpu.strip() for gpu in options.gpus.split(",") if gpu.strip()]
+    measured = draw(options.pytest_arguments, processes=options.processes, gpus=gpus, progress=note)
+    store = BaselineStore(Path(measured[0].baselines))
+    with nullcontext() if options.dry_run else store.locked():
+        plans, refused = plan_update(measured, store, Mode.ADD if options.add else Mode.CALIBRATE)
+        changes = [change for plan in plans.values() for change in plan]
+        baselines = {change.workload: change.baseline for change in changes if change.baseline is not None}
+        if not baselines and not refused:
+            raise KernelgaugeError("nothing to calibrate: no workload was measured")
+        say(render(calibration_table(baselines, comparisons=max(1, measured[0].comparisons)), **terminal()))
+        for line in choices_text(baselines):
+            say(line)
+        return _store(plans, refused, store, dry_run=options.dry_run)
+
+
+def _require_force_under_ci(options: argparse.Namespace, command: str) -> None:
+    """Raise `KernelgaugeError` if the command would store baselines in a CI job that does not force it."""
+    if os.environ.get("CI") and not (options.force or options.dry_run):
+        what = f"{command} is refused under CI (CI is set): a job that accepts its own result gates nothing"
+        force = f"kernelgauge {command} --force ...   (in a job whose purpose is to record)"
+        raise KernelgaugeError(what, next_command=force)
+
+
+def _matcher(expression: str) -> Callable[[str], bool]:
+    """Return whether a workload's id matches `-k` as its tests do in pytest. An empty expression matches all.
+
+    Raises `KernelgaugeError` if the expression is invalid.
+    """
+    if not expression:
+        return bool
+    # Private, and the only implementation there is. Imported here, since pytest takes longer than the command.
+    from _pytest.mark.expression import Expression
+
+    def matches(workload: str) -> bool:
+        name = f"[{workload}]".lower()  # as in the name of its tests
+
+        def is_in(part: str, /) -> bool:  # no keyword arguments: -m takes name(key=value), -k does not
+            return part.lower() in name
+
+        return Expression.compile(expression).evaluate(is_in)  # type: ignore[arg-type]
+
+    try:
+        matches("")  # so that what cannot be evaluated is found before anything is done
+    except Exception as error:  # pytest 8 and 9 have different ones
+        got = printable(f"{expression[:200]!r}: {error}")
+        expected = "as for pytest, for example -k 'mlp and not eager'"
+        raise KernelgaugeError("-k: invalid expression", got=got, expected=expected) from error
+    return matches
 
 
 def _store(plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool) -> Exit:
@@ -190,52 +224,3 @@ def _store(plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, d
         written = sum(change.action is not Action.KEEP for plan in plans.values() for change in plan)
         say(printable(f"{written} written to {store.root}"))
     return Exit.NO if refused else Exit.YES
-
-
-def _matcher(expression: str) -> Callable[[str], bool]:
-    """Return whether a workload's id matches `-k` as its tests do in pytest. An empty expression matches all.
-
-    Raises `KernelgaugeError` if the expression is invalid.
-    """
-    if not expression:
-        return bool
-    # Private, and the only implementation there is. Imported here, since pytest takes longer than the command.
-    from _pytest.mark.expression import Expression
-
-    def matches(workload: str) -> bool:
-        def is_in(name: str, /) -> bool:  # no keyword arguments: -m takes name(key=value), -k does not
-            return name.lower() in f"[{workload}]".lower()  # as in the name of its tests
-
-        return compiled.evaluate(is_in)  # type: ignore[arg-type]
-
-    try:
-        compiled = Expression.compile(expression)
-        matches("")  # so that what cannot be evaluated is found before anything is done
-    except Exception as error:  # pytest 8 and 9 have different ones
-        got = printable(f"{expression[:200]!r}: {error}")
-        expected = "as for pytest, for example -k 'mlp and not eager'"
-        raise KernelgaugeError("-k: invalid expression", got=got, expected=expected) from error
-    return matches
-
-
-def _calibrate(options: argparse.Namespace) -> Exit:
-    from ..baselines import BaselineStore
-    from ..baselines.acceptance import Mode, plan_update
-    from ..baselines.calibration import draw
-    from ..report.baselines import calibration_text, choices_text
-
-    _require_force_under_ci(options, "calibrate")
-    gpus = [gpu.strip() for gpu in options.gpus.split(",") if gpu.strip()]
-    measured = draw(options.pytest_arguments, processes=options.processes, gpus=gpus, progress=note)
-    store = BaselineStore(Path(measured[0].baselines))
-    width, color = terminal()
-    with nullcontext() if options.dry_run else store.locked():
-        plans, refused = plan_update(measured, store, Mode.ADD if options.add else Mode.CALIBRATE)
-        changes = [change for plan in plans.values() for change in plan]
-        baselines = {change.workload: change.baseline for change in changes if change.baseline is not None}
-        if not baselines and not refused:
-            raise KernelgaugeError("nothing to calibrate: no workload was measured")
-        say(calibration_text(baselines, comparisons=max(1, measured[0].comparisons), width=width, color=color))
-        for line in choices_text(baselines):
-            say(line)
-        return _store(plans, refused, store, dry_run=options.dry_run)

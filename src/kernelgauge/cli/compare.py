@@ -130,8 +130,7 @@ def _report(results: Results, *, processes: int) -> None:
     page, text = html([results]).encode(), summary_markdown([results]).encode()
     files = {NAME: encode_results(results), "report.html": page, "report.md": text}
     write_files({_REPORTS / name: content for name, content in files.items()})
-    width, color = terminal()
-    say(summary(results, width=width, color=color, failures=False))
+    say(summary(results, **terminal(), failures=False))
     for verdict in (each for each in results.verdicts if each.status.fails):
         say(verdict.brief())
     say(f"processes of each side: {processes}   report: {_REPORTS / 'report.html'}")

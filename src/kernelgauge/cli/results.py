@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -13,9 +13,7 @@ from ..errors import ResultsError, StorageError, printable
 from ..judge.verdict import Status
 from ..results import NAME, Results, find_results, read_results
 from ..run import Timer
-from . import Commands, Exit, note, say, terminal
-
-__all__ = ["add_commands"]
+from . import Commands, Exit, add_command, note, say, terminal
 
 _STDOUT = "-"  # in place of a file
 _GREEN = (Status.PASS, Status.IMPROVED, Status.NOT_JUDGED)
@@ -24,14 +22,14 @@ _LOCATION = "a folder, or s3://BUCKET/PREFIX, gs://..., ..."
 
 
 def add_commands(commands: Commands) -> None:
-    report = _add_command(commands, "report", _report, "make HTML, Markdown or text of results, without a GPU")
+    report = add_command(commands, "report", _report, "make HTML, Markdown or text of results, without a GPU")
     report.epilog = (
         "FILE may be -, for standard output. Without an option: report.html and report.md beside the newest."
     )
     report.add_argument("--html", metavar="FILE", help="write one self-contained page")
     report.add_argument("--markdown", metavar="FILE", help="write Markdown for a pull request")
     report.add_argument("--print", action="store_true", help="print the summary that pytest ends with")
-    merging = _add_command(commands, "merge", _merge, "combine the results of shards")
+    merging = add_command(commands, "merge", _merge, "combine the results of shards")
     merging.epilog = (
         "Writes results.json with its traces, report.html and report.md. Exit code: 0 if everything was decided and nothing "
         "failed, 1 if not, 2 if something could not be read."
@@ -39,33 +37,20 @@ def add_commands(commands: Commands) -> None:
     merging.add_argument("--to", required=True, type=Path, metavar="DIR", help="a new or empty folder")
     history = commands.add_parser("history", help="keep the results of many runs, and show how workloads changed")
     actions = history.add_subparsers(required=True, metavar="ACTION")
-    adding = _add_command(actions, "add", _add, "add results: one file for each run and GPU, which never changes")
+    adding = add_command(actions, "add", _add, "add results: one file for each run and GPU, which never changes")
     adding.epilog = "The same results again add nothing. To merge histories, copy them into one folder."
     adding.add_argument("--to", required=True, metavar="HISTORY", help=_LOCATION)
     about = "show how workloads changed, when, and what changed in their environment"
-    showing = actions.add_parser("show", help=about, description=about, allow_abbrev=False)
-    showing.set_defaults(command=_show)
+    showing = add_command(actions, "show", _show, about)
     showing.add_argument("history", metavar="HISTORY", help=_LOCATION)
     showing.add_argument(
         "workloads", nargs="*", metavar="WORKLOAD", help="show details: a part of an id, which may have * and ?"
     )
     showing.add_argument("--timer", choices=tuple(_TIMERS), default="device", help="default: device")
     showing.add_argument("--html", metavar="FILE", help="also write one self-contained page")
-
-
-def _add_command(
-    commands: Commands, name: str, command: Callable[[argparse.Namespace], Exit], about: str
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
-    parser.add_argument(
-        "results", nargs="+", type=Path, metavar="RESULTS", help="a results.json, or a folder with one or more"
-    )
-    parser.set_defaults(command=command)
-    return parser
-
-
-def _find(paths: Iterable[Path]) -> list[Path]:
-    return [file for path in paths for file in find_results(path)]
+    saved = "a results.json, or a folder with one or more"
+    for parser in (report, merging, adding):
+        parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help=saved)
 
 
 def _refusal(file: Path, error: ResultsError) -> str:
@@ -80,12 +65,14 @@ def _report(options: argparse.Namespace) -> Exit:
     from ..report.markdown import summary_markdown
     from ..results.files import write_atomically
 
-    files = _find(options.results)
-    read = sorted(((read_results(file), file) for file in files), key=lambda each: each[0].started_at)
+    read = sorted(
+        ((read_results(file), file.parent) for file in find_results(options.results)),
+        key=lambda each: each[0].started_at,
+    )
     results = [each for each, _ in read]
     targets = {options.html: html, options.markdown: summary_markdown}
     if not any(targets) and not options.print:
-        beside = read[-1][1].parent
+        beside = read[-1][1]
         targets = {str(beside / "report.html"): html, str(beside / "report.md"): summary_markdown}
     # All are made before any is written: an error leaves nothing half done.
     for target, content in [(target, form(results).encode()) for target, form in targets.items() if target]:
@@ -104,8 +91,7 @@ def _summary(several: Iterable[Results]) -> str:
     """Return the summaries that runs of pytest end with, with every verdict that fails."""
     from ..report.terminal import summary
 
-    width, color = terminal()
-    return "\n\n".join(summary(each, width=width, color=color, failures=True) for each in several)
+    return "\n\n".join(summary(each, **terminal(), failures=True) for each in several)
 
 
 # -- merge ------------------------------------------------------------------------------------------------------------
@@ -124,7 +110,7 @@ def _merge(options: argparse.Namespace) -> Exit:
         raise StorageError("the folder is not empty", where=printable(str(target)), expected="a new or empty folder")
     parts: list[Results] = []
     refused: list[str] = []
-    for file in _find(options.results):
+    for file in find_results(options.results):
         try:
             parts.append(with_traces_in(read_results(file), str(file.parent)))
         except ResultsError as error:
@@ -155,7 +141,7 @@ def _add(options: argparse.Namespace) -> Exit:
 
     open_history(options.to)  # so that an invalid address is not reported for each of the results
     code = Exit.YES
-    for file in _find(options.results):
+    for file in find_results(options.results):
         try:
             added = add_to_history(read_results(file), options.to)
         except ResultsError as error:
@@ -178,7 +164,6 @@ def _show(options: argparse.Namespace) -> Exit:
         note(f"written: {options.html}")
     if not nights:
         say("no workload to show")
-    width, color = terminal()
-    if text := trend_text(nights, not_shown, with_details=bool(options.workloads), width=width, color=color):
+    if text := trend_text(nights, not_shown, with_details=bool(options.workloads), **terminal()):
         say(text)
     return Exit.YES if nights else Exit.NO

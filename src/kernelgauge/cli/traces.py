@@ -144,8 +144,7 @@ def _top(options: argparse.Namespace) -> int:
 def _formed(page: list[Section], options: argparse.Namespace) -> str:
     from ..report.page import markdown, text
 
-    width, color = terminal()
-    return markdown(page) if options.markdown else text(page, width=width, color=color)
+    return markdown(page) if options.markdown else text(page, **terminal())
 
 
 def _summary(path: str, options: argparse.Namespace) -> Summary:

@@ -15,8 +15,9 @@ from ..baselines.acceptance import Mode, plan_update
 from ..errors import BaselineError, KernelgaugeError, printable
 from ..judge.review import Action
 from ..judge.verdict import Status
-from ..report.baselines import plan_text
+from ..report.baselines import plan_table
 from ..report.markdown import summary_markdown
+from ..report.page import render
 from ..report.terminal import summary, unknown_machines
 from ..results import Results, encode_results
 from ..results.files import write_atomically
@@ -167,7 +168,7 @@ class Recorder:
                         next_command=self._session.suites.command(suites=results.declared),
                     )
                 self._reporter.write_sep("-", "baselines: what changes")
-                self._reporter.write(plan_text(plan, **self._style))
+                self._reporter.write(render(plan_table(plan), **self._style))
                 self._session.store.apply(plans)
         except KernelgaugeError as error:
             self._fail(str(error))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
+from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from ..errors import printable
@@ -18,10 +18,8 @@ from ..judge.review import Action, Group, PlannedChange, Reviewed
 from ..judge.timing import ProcessTime, decide, on_same_host, prior_for, variance_between_processes
 from ..run import Timer
 from ..trace.kernel import configuration_text
-from .page import Column, render, table_text
+from .page import Column, table
 from .wording import counted
-
-__all__ = ["calibration_text", "choices_text", "fenced", "lines_text", "plan_text", "review_text"]
 
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.TRIM: "red", Action.KEEP: "dim"}
 _GROUPS = {  # heading and style
@@ -35,53 +33,43 @@ _GROUPS = {  # heading and style
 }
 
 
-def plan_text(plan: Sequence[PlannedChange], *, width: int, color: bool) -> str:
+def plan_table(plan: Sequence[PlannedChange]) -> Table:
     """Return what an update would write, file by file."""
     rows = (
         (Text(change.action.value, style=_ACTION_STYLES[change.action]), change.workload, "\n".join(change.details))
         for change in plan
     )
-    return table_text([Column(is_whole=True), Column(), Column()], rows, width=width, color=color, gap=2)
+    return table([Column(is_whole=True), Column(), Column()], rows, gap=2)
 
 
-def review_text(device: str, reviewed: Sequence[Reviewed], *, width: int, color: bool) -> str:
-    """Return the review of a device's workloads for a terminal, or plain for a log."""
-    style: dict[str, Any] = {"width": width, "color": color}
+def review_page(device: str, reviewed: Sequence[Reviewed]) -> Iterator[RenderableType]:
+    """Yield the review of a device's workloads, group by group."""
+    yield Text(f"\n{printable(device)}: {counted(len(reviewed), 'workload')}", style="bold")
     moved = Counter(change for each in reviewed for change in each.environment)
-    title = f"{printable(device)}: {counted(len(reviewed), 'workload')}"
-    lines = [("moved", f"{change}   ({counted(count, 'workload')})") for change, count in moved.items()]
-    parts = [render(Text(title, style="bold"), **style) + lines_text(lines, **style)]
-    for group, (title, group_style) in _GROUPS.items():
+    yield lines_table(("moved", f"{change}   ({counted(count, 'workload')})") for change, count in moved.items())
+    for group, (title, style) in _GROUPS.items():
         found = [each for each in reviewed if each.group is group]
         if not found:
             continue
-        heading = Text(f"{title}: {len(found)}", style=f"bold {group_style}")
+        heading = Text(f"\n{title}: {len(found)}", style=f"bold {style}")
         if any(each.change is not None and each.change.action is not Action.KEEP for each in found):
             heading.append(f"   (--group {group.value})", style="not bold dim")
-        body = render(heading, **style)
+        yield heading
         for each in found:
+            yield Text(f"  {printable(each.workload)}")
             lines = [(reason.label, reason.text) for reason in each.evidence]
-            lines += [("refused", text) for text in each.doubts]
-            body += render(Text(f"  {printable(each.workload)}"), **style) + lines_text(lines, indent=4, **style)
-        parts.append(body)
-    return "\n".join(parts)
+            yield lines_table([*lines, *(("refused", text) for text in each.doubts)], indent=4)
 
 
-def lines_text(lines: Iterable[tuple[str, str]], *, width: int, color: bool, indent: int = 0) -> str:
+def lines_table(lines: Iterable[tuple[str, str]], *, indent: int = 0) -> Table:
     """Return a label and a text on each line."""
     rows = (
         (Text(f"{'':{indent}}{label:<8}", style="red" if label == "refused" else "dim"), text) for label, text in lines
     )
-    return table_text([Column(is_whole=True), Column()], rows, width=width, color=color)
+    return table([Column(is_whole=True), Column()], rows)
 
 
-def fenced(text: str) -> str:
-    """Return a text for a pull request, as a block of code: in it nothing is markup, a link or a mention."""
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-    return f"{fence}text\n{text}{fence}\n"
-
-
-def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, width: int, color: bool) -> str:
+def calibration_table(baselines: Mapping[str, Baseline], *, comparisons: int) -> Table:
     """Return one line for each timer of each workload.
 
     "seen from": the slowdown that is caught 95 times in 100; "elsewhere": on another GPU, or on another host of a CPU.
@@ -94,7 +82,7 @@ def calibration_text(baselines: Mapping[str, Baseline], *, comparisons: int, wid
     ]
     titles = ("us", "noise\n%", "seen\nfrom %", "else-\nwhere %")
     columns = [Column("workload"), Column("timer", is_whole=True), *(Column(title, number=True) for title in titles)]
-    return table_text(columns, rows, width=width, color=color)
+    return table(columns, rows)
 
 
 def _numbers(baseline: Baseline, timer: Timer, comparisons: int) -> tuple[str, ...]:

@@ -12,8 +12,6 @@ from ..judge.verdict import WORST_FIRST, Status, Verdict
 from ..results import Results, TestResult
 from .wording import change_text, short_commit
 
-__all__ = ["Finding", "baseline_commits", "findings", "next_step", "verdicts"]
-
 _NOT_FAILING = (Status.UNDECIDED, Status.INCOMPARABLE, Status.IMPROVED)  # and worth a look
 _LINE = re.compile(r"\S+:\d+(?=  |$)", re.MULTILINE)  # "model.py:25" of "norm1  model.py:25  y = x.float()"
 _COST = re.compile(r" \([+-][0-9.]+ us\)$", re.MULTILINE)
@@ -116,13 +114,10 @@ def _said(test: TestResult) -> str:
 def verdicts(results: Results, *, failing: bool) -> list[Verdict]:
     """Return the verdicts that fail, or those that fail nothing and are worth a look."""
     failed = {(test.workload, test.subject) for test in results.failed_tests}  # strictness may have made them fail
-    found: list[Verdict] = []
-    for workload in results.workloads:
-        for verdict in workload.verdicts:
-            fails = verdict.status.fails or (workload.id, verdict.subject) in failed
-            if fails == failing and (fails or verdict.status in _NOT_FAILING):
-                found.append(verdict)
-    return found
+    if failing:
+        return [each for each in results.verdicts if each.status.fails or (each.workload, each.subject) in failed]
+    worth_a_look = [each for each in results.verdicts if each.status in _NOT_FAILING]
+    return [each for each in worth_a_look if (each.workload, each.subject) not in failed]
 
 
 def baseline_commits(results: Sequence[Results]) -> str:

@@ -33,8 +33,6 @@ from .opportunities import limit_shares, opportunities
 from .traces import limit_text
 from .wording import Row, conditions_text, counted, counts_text, describe, notes, overall, percent, short_commit, us
 
-__all__ = ["html", "render_page"]
-
 _PACKAGE = "kernelgauge.report"
 _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
 _TRACE = re.compile(r"(?:\w[\w.-]*/)?traces/\w[\w.-]*\.json\.gz", re.ASCII)  # beside the page, or in a machine's folder

@@ -5,16 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from ..judge.verdict import Status
 from ..results import Results
-from .baselines import fenced
 from .findings import Finding, baseline_commits, findings, next_step, verdicts
-from .page import Column, Grid, Section, markdown
-from .wording import Row, conditions_text, counts_text, cut, describe, device_name, notes, overall, short_commit
+from .page import Column, Grid, Section, fenced, markdown
+from .wording import conditions_text, counts_text, cut, describe, device_name, notes, overall, rows, short_commit
 
-__all__ = ["summary_markdown"]
-
-_QUIET = (Status.PASS, Status.NOT_JUDGED, Status.NO_BASELINE, None)
 _LONGEST_NOTE = 1000
 _CUT_OFF = "Not all of it fits into this page: results.json has the rest."
 
@@ -47,9 +42,11 @@ def _blocks(results: Results) -> Iterator[str]:
         found.setdefault(finding.workload, []).append(finding)
     failing: list[tuple[str, ...]] = []
     quiet: list[tuple[str, ...]] = []
-    for row in (Row(each) for each in results.workloads if each.run is not None or each.verdicts):
+    for row in rows(results):
         causes = found.pop(row.result.id, [])
-        (failing if causes or row.result.status not in _QUIET else quiet).append(_cells(row, causes))
+        worst = causes[0] if causes and row.is_quiet else row  # a test may have failed without a verdict
+        cells = (cut(row.result.id), _lines(worst.status, worst.about), *row.cells, _causes(causes))
+        (quiet if row.is_quiet and not causes else failing).append(cells)
     tests = [each for causes in found.values() for each in causes]  # of what was not measured
     failing += [(cut(each.workload or each.about), each.status, *"----", _causes([each])) for each in tests]
     titles = ("launches", f"{device_name(results)} us", "baseline", "change")
@@ -68,20 +65,18 @@ def _blocks(results: Results) -> Iterator[str]:
     yield _folded("Machine and command", markdown([Section(lines=tuple(map(cut, _machine(results))))]))
 
 
-def _folded(title: str, content: str) -> str:
-    return f"<details>\n<summary>{title}</summary>\n\n{content}\n</details>\n"
-
-
-def _cells(row: Row, causes: Sequence[Finding]) -> tuple[str, ...]:
-    worst = causes[0] if causes and row.result.status in _QUIET else row  # a test may have failed without a verdict
-    verdict = f"{worst.status}\n{cut(worst.about)}" if worst.about else worst.status
-    return (cut(row.result.id), verdict, *row.cells, _causes(causes))
+def _lines(*lines: str) -> str:
+    """Return the lines of a cell, without those that are empty."""
+    return "\n".join(cut(line) for line in lines if line)
 
 
 def _causes(causes: Sequence[Finding]) -> str:
     """Return the sentence and the first line of code of each cause, as lines."""
-    lines = [line for each in causes for line in (each.headline, each.code.partition("\n")[0]) if line]
-    return "\n".join(map(cut, lines))
+    return _lines(*(line for each in causes for line in (each.headline, each.code.partition("\n")[0])))
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<details>\n<summary>{title}</summary>\n\n{content}\n</details>\n"
 
 
 def _machine(results: Results) -> Iterator[str]:

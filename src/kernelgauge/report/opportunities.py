@@ -12,8 +12,6 @@ from ..run import Run, Timer
 from ..trace.work import DeviceLimits, LimitShare, share_of_limit
 from .wording import percent, us
 
-__all__ = ["Opportunity", "limit_shares", "opportunities"]
-
 _LEAST_SHARE = 0.03  # of the workload's time: less is not worth a line
 _TRACES = "reports/latest/traces"  # where a run leaves them, unless the project has another folder
 _SHORT_US = 10.0  # a kernel as short as this takes most of its time to start and to end, whatever limit it has
@@ -89,11 +87,10 @@ def _of_kernels(workload: WorkloadResult) -> Iterator[Opportunity]:
     """Yield the kernel that is furthest from the limit that binds it, in microseconds."""
     run = workload.run
     assert run is not None
+    origins = run.origins or (None,) * len(run.kernels)
     left = [
         ((1 - share.share) * kernel.device_time_us, share, kernel, origin)
-        for kernel, share, origin in zip(
-            run.kernels, limit_shares(run, workload.dtype), run.origins or (None,) * len(run.kernels), strict=True
-        )
+        for kernel, share, origin in zip(run.kernels, limit_shares(run, workload.dtype), origins, strict=True)
         if share is not None and share.share < 1 and kernel.device_time_us > _SHORT_US
     ]
     if left:

@@ -8,13 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ..errors import printable
-
-__all__ = ["Column", "Grid", "Section", "markdown", "render", "table_text", "text"]
 
 
 @dataclass(frozen=True)
@@ -50,21 +48,22 @@ def text(sections: Sequence[Section], *, width: int, color: bool) -> str:
         above = [section.title, *section.lines] if section.title else section.lines
         lines = [_wrapped(printable(line), width) for line in above]
         if (grid := section.grid) is not None:
-            table = table_text(grid.columns, grid.rows, width=width, color=color, gap=2).splitlines()
-            head = len(table) - len(grid.below)
-            lines += table[:head]
-            for row, below in zip(table[head:], grid.below, strict=True):
+            rows = render(table(grid.columns, grid.rows, gap=2), width=width, color=color).splitlines()
+            head = len(rows) - len(grid.below)
+            lines += rows[:head]
+            for row, below in zip(rows[head:], grid.below, strict=True):
                 lines += [row, *(_wrapped(f"    {printable(line)}", width) for line in below.split("\n"))]
         parts.append("".join(f"{line}\n" for line in lines))
     return "\n".join(parts)
 
 
-def render(content: Table | Text, *, width: int, color: bool) -> str:
-    """Return what rich prints of it, without spaces at the end of a line."""
+def render(*contents: RenderableType, width: int, color: bool) -> str:
+    """Return what rich prints of these, without spaces at the end of a line."""
     stream = StringIO()
     # legacy_windows off: the output is a string, no console is written to.
     console = Console(file=stream, width=width, force_terminal=color, no_color=not color, legacy_windows=False)
-    console.print(content, overflow="fold")
+    for content in contents:
+        console.print(content, overflow="fold")
     return "".join(line.rstrip() + "\n" for line in stream.getvalue().split("\n")[:-1])
 
 
@@ -87,21 +86,25 @@ def markdown(sections: Sequence[Section]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def table_text(
-    columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], *, width: int, color: bool, gap: int = 1
-) -> str:
+def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], *, gap: int = 1) -> Table:
     """Return a table for a terminal. A `Text` is printed in its style; any other cell is untrusted."""
     has_titles = any(column.title for column in columns)
-    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold", show_header=has_titles)
+    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold", show_header=has_titles)
     for column in columns:
         if column.number:
-            table.add_column(column.title, justify="right", no_wrap=True)
+            made.add_column(column.title, justify="right", no_wrap=True)
         else:
-            table.add_column(column.title, overflow="fold", no_wrap=column.is_whole)
+            made.add_column(column.title, overflow="fold", no_wrap=column.is_whole)
     for row in rows:
-        texts = [cell if isinstance(cell, Text) else "\n".join(map(printable, cell.split("\n"))) for cell in row]
-        table.add_row(*(Text(each) if isinstance(each, str) else each for each in texts))
-    return render(table, width=width, color=color)
+        texts = [cell if isinstance(cell, Text) else Text("\n".join(map(printable, cell.split("\n")))) for cell in row]
+        made.add_row(*texts)
+    return made
+
+
+def fenced(text: str) -> str:
+    """Return a text for a pull request, as a block of code: in it nothing is markup, a link or a mention."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}text\n{text}{fence}\n"
 
 
 def _markdown_table(grid: Grid) -> str:

@@ -13,10 +13,8 @@ from ..results import Results
 from ..run import Timer
 from .findings import verdicts
 from .opportunities import opportunities
-from .page import Column, table_text
-from .wording import Row, conditions_text, counted, describe, device_name, notes
-
-__all__ = ["summary", "unknown_machines"]
+from .page import Column, render, table
+from .wording import Row, conditions_text, counted, describe, device_name, notes, rows
 
 _STYLES: dict[Status | None, str] = {
     Status.PASS: "green",
@@ -38,8 +36,8 @@ def summary(results: Results, *, width: int, color: bool, failures: bool, record
     lines: list[str] = []
     if results.fingerprint is not None and results.runs:  # without a device there is none, and the verdicts say so
         lines += [describe(results.fingerprint), *conditions_text(results.runs, results.not_watched)]
-    if rows := [Row(each) for each in results.workloads if each.run is not None or each.verdicts]:
-        lines.append(_table(rows, recorded, device=device_name(results), width=width, color=color))
+    if listed := rows(results):
+        lines.append(_table(listed, recorded, device=device_name(results), width=width, color=color))
     if failures:
         lines += map(str, verdicts(results, failing=True))
     lines += _remarks(results)
@@ -49,7 +47,7 @@ def summary(results: Results, *, width: int, color: bool, failures: bool, record
     return "\n".join([*lines, *notes(results), *(f"warning: {printable(warning)}" for warning in results.warnings)])
 
 
-def _table(rows: Sequence[Row], recorded: Collection[str], *, device: str, width: int, color: bool) -> str:
+def _table(listed: Sequence[Row], recorded: Collection[str], *, device: str, width: int, color: bool) -> str:
     """Return one line for each workload: launches, their time, baseline, change, verdict, and what the verdict is about.
 
     Where that would break lines, the last column is left out, since the failures name the tests.
@@ -58,16 +56,16 @@ def _table(rows: Sequence[Row], recorded: Collection[str], *, device: str, width
     titles = ("launches", f"{device}\nus", "base-\nline us", "change")
     columns = [Column("workload"), *(Column(title, number=True) for title in titles), Column("verdict", is_whole=True)]
     cells = []
-    for row in rows:
+    for row in listed:
         is_recorded = row.result.status is Status.NO_BASELINE and row.result.id in recorded
         style = "green" if is_recorded else _STYLES.get(row.result.status, "dim")
         verdict = Text("RECORDED" if is_recorded else row.status, style=style)
         cells.append((row.result.id, *row.cells, verdict, row.about))
-    if any(row.about for row in rows):
-        text = table_text([*columns, Column("about")], cells, width=width, color=color).removesuffix("\n")
-        if text.count("\n") == len(rows) + 1:  # one line each, below two of titles
-            return text
-    return table_text(columns, [row[:-1] for row in cells], width=width, color=color).removesuffix("\n")
+    if any(row.about for row in listed):
+        text = render(table([*columns, Column("about")], cells), width=width, color=color)
+        if text.count("\n") == len(listed) + 2:  # one line each, below two of titles
+            return text.removesuffix("\n")
+    return render(table(columns, [row[:-1] for row in cells]), width=width, color=color).removesuffix("\n")
 
 
 def _remarks(results: Results) -> Iterator[str]:

@@ -16,9 +16,7 @@ from ..judge.verdict import Status, worst
 from ..results.history import Night
 from .html import render_page
 from .page import Column, Grid, Section, text
-from .wording import counted, cut, kernel_us, short_commit
-
-__all__ = ["trend_html", "trend_text"]
+from .wording import counted, cut, short_commit, us
 
 _LEAST_SPAN = 0.02  # of the value: noise of a tenth of a percent is drawn flat
 _MOST_LINES = 12  # of one kind in the text form
@@ -38,11 +36,7 @@ class _Change(NamedTuple):
     at: datetime
     place: str
     kind: str
-    said: str
-
-    @property
-    def line(self) -> str:
-        return cut(f"{self.at.date()}  {self.place}  {self.said}")
+    line: str
 
 
 class _Chart:
@@ -53,7 +47,7 @@ class _Chart:
         series = self.series.values()
         self.nights = [night for each in series for night in each]
         self.machine, self.workload, *_ = self.nights[0]
-        self.first, self.last = (kernel_us(median(each[place].us for each in series)) for place in (0, -1))
+        self.first, self.last = (us(median(each[place].us for each in series)) for place in (0, -1))
         self.change = f"{100 * median(each[-1].us / each[0].us - 1 for each in series):+.1f} %"
 
     @cached_property
@@ -72,15 +66,18 @@ class _Chart:
 
 
 def _changes(before: Night, after: Night) -> Iterator[_Change]:
+    def change(kind: str, said: str) -> _Change:
+        return _Change(after.at, after.place, kind, cut(f"{after.at.date()}  {after.place}  {said}"))
+
     old, new = before.environment, after.environment
-    for name in (name for name in old if old[name] != new[name]) if old != new else ():
-        yield _Change(after.at, after.place, "upgrade", f"{name} {old[name]} -> {new[name]}")
+    if old != new:
+        yield from (change("upgrade", f"{name} {old[name]} -> {new[name]}") for name in old if old[name] != new[name])
     if before.kernels != after.kernels:
-        yield _Change(after.at, after.place, "upgrade", "other kernels")
+        yield change("upgrade", "other kernels")
     if before.status is not after.status:
-        commits = " -> ".join(map(short_commit, (before.commit, after.commit)))
-        words = f"{_status(before.status)} -> {_status(after.status)}, commit {commits}"
-        yield _Change(after.at, after.place, "verdict", f"{words}: {after.said}" if after.said else words)
+        commits = f"commit {short_commit(before.commit)} -> {short_commit(after.commit)}"
+        words = f"{_status(before.status)} -> {_status(after.status)}, {commits}"
+        yield change("verdict", f"{words}: {after.said}" if after.said else words)
 
 
 def _status(status: Status | None) -> str:
@@ -115,7 +112,7 @@ def trend_text(
 def _details(chart: _Chart) -> Iterator[str]:
     for place, nights in chart.series.items():
         days = f"{nights[0].at.date()} to {nights[-1].at.date()}"
-        yield f"  {place}: {counted(len(nights), 'run')}, {days}, last {kernel_us(nights[-1].us)} us"
+        yield f"  {place}: {counted(len(nights), 'run')}, {days}, last {us(nights[-1].us)} us"
     yield from (f"    {line}" for line in _limited([each.line for each in reversed(chart.changes)]))
 
 
@@ -140,25 +137,27 @@ def _figure(chart: _Chart) -> dict[str, Any]:
     nights = chart.nights
     begin = min(night.at for night in nights)
     length = max(night.at for night in nights) - begin
-    values = [us for night in nights for us in (night.us, night.baseline_us) if us is not None]
+    values = [time for night in nights for time in (night.us, night.baseline_us) if time is not None]
     middle = (min(values) + max(values)) / 2
     span = max(max(values) - min(values), _LEAST_SPAN * middle)
 
     def x(at: datetime) -> float:
         return round(_LEFT + (98 - _LEFT) * ((at - begin) / length), 1) if length else 50.0
 
-    def y(us: float) -> float:
-        return round(50 - 90 * (us - middle) / span, 1)
+    def y(time_us: float) -> float:
+        return round(50 - 90 * (time_us - middle) / span, 1)
 
     turns = {(each.place, each.at) for each in chart.changes if each.kind == "verdict"}
     lines = [
         {
             "place": place,
-            "last": kernel_us(each[-1].us),
+            "last": us(each[-1].us),
             "colour": number % _COLOURS,
             # Numbers only; escaping each by itself takes ten seconds of a year.
             "times": Markup(" ".join(f"{x(night.at)},{y(night.us)}" for night in each)),
-            "baseline": Markup(" ".join(f"{x(night.at)},{y(us)}" for night in each if (us := night.baseline_us))),
+            "baseline": Markup(
+                " ".join(f"{x(night.at)},{y(night.baseline_us)}" for night in each if night.baseline_us)
+            ),
             "points": [
                 (x(night.at), y(night.us), _status(night.status), _point_text(night))
                 for night in each  # of very many, where the verdict changed
@@ -171,12 +170,12 @@ def _figure(chart: _Chart) -> dict[str, Any]:
         "chart": chart,
         "lines": lines,
         "uprights": sorted((each.kind, x(each.at), each.line) for each in chart.changes),
-        "values": [(place, f"{kernel_us(middle + (50 - place) / 90 * span)} us") for place in (5, 27.5, 50, 72.5, 95)],
+        "values": [(place, f"{us(middle + (50 - place) / 90 * span)} us") for place in (5, 27.5, 50, 72.5, 95)],
         "dates": [str((begin + length * part / 4).date()) for part in (range(5) if length else (0,))],
     }
 
 
 def _point_text(night: Night) -> str:
-    stored = f", baseline {kernel_us(night.baseline_us)} us" if night.baseline_us else ""
-    words = f"{kernel_us(night.us)} us  {_status(night.status)}  commit {short_commit(night.commit)}{stored}"
+    stored = f", baseline {us(night.baseline_us)} us" if night.baseline_us else ""
+    words = f"{us(night.us)} us  {_status(night.status)}  commit {short_commit(night.commit)}{stored}"
     return cut(f"{night.at:%Y-%m-%d %H:%M}  {words}  {night.place}")

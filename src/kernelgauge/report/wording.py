@@ -14,33 +14,9 @@ from ..judge.verdict import WORST_FIRST, Status, Verdict, worst
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer, observe
 
-__all__ = [
-    "Row",
-    "bytes_text",
-    "change_text",
-    "conditions_text",
-    "counted",
-    "counts_text",
-    "cut",
-    "describe",
-    "device_name",
-    "kernel_us",
-    "kinds_text",
-    "notes",
-    "overall",
-    "percent",
-    "relative_change",
-    "shapes_text",
-    "short_commit",
-    "time_change",
-    "time_text",
-    "times",
-    "us",
-]
-
+_QUIET = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED, None)
 _NOT_TIMED = "time not judged"  # of a pass
 _PASSES = (Status.PASS, Status.IMPROVED)
-_QUIET = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED)
 _NO_FAILURE = (0, 5)  # pytest.ExitCode: all passed; no test was collected
 _LONGEST_LINE = 300  # characters of a name or a reason; results.json has all of it
 _LONGEST_SHAPES = 100
@@ -61,9 +37,6 @@ def us(value: float) -> str:
     if abs(value) < 10:
         return f"{value:.2f}"
     return f"{value:.1f}" if abs(value) < 100_000 else f"{value:.0f}"
-
-
-kernel_us = us
 
 
 def time_text(value_us: float) -> str:
@@ -171,12 +144,17 @@ class Row:
         return "NOT RUN" if self.result.run is None else "NO VERDICT"
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether no verdict needs a look."""
+        return self.result.status in _QUIET
+
+    @property
     def about(self) -> str:
         """Return the subjects of the verdicts that need a look, or that a pass has no GPU time; else nothing."""
         status, timed = self.result.status, self.result.time_verdict(Timer.DEVICE)
         if status in _PASSES and (timed is None or timed.status not in _PASSES):
             return _NOT_TIMED
-        verdicts = [each for each in self.result.verdicts if each.status is status and status not in _QUIET]
+        verdicts = [] if self.is_quiet else [each for each in self.result.verdicts if each.status is status]
         return ", ".join(dict.fromkeys(each.subject for each in verdicts))
 
     @cached_property
@@ -185,10 +163,8 @@ class Row:
         run, found = self.result.run, {}
         for timer in Timer:
             if run is not None and (sample := run.sample(timer)) is not None:
-                verdict = self.result.time_verdict(timer)
-                found[timer] = Time(
-                    run.label(timer), sample, us(observe(sample).mean_us), change_text(verdict), verdict
-                )
+                time_us, verdict = us(observe(sample).mean_us), self.result.time_verdict(timer)
+                found[timer] = Time(run.label(timer), sample, time_us, change_text(verdict), verdict)
         return found
 
     @property
@@ -268,6 +244,11 @@ def conditions_text(runs: Sequence[Run], not_watched: str = "") -> list[str]:
         milliseconds = sum(each.get(cause, 0.0) for each in throttled)
         parts += [f"{cause} for {milliseconds:.0f} ms"] if milliseconds >= 1 else []
     return [printable("conditions: " + ", ".join(parts))] if parts else []
+
+
+def rows(results: Results) -> list[Row]:
+    """Return what a table lists: all but the workloads that could not run."""
+    return [Row(each) for each in results.workloads if each.run is not None or each.verdicts]
 
 
 def notes(results: Results) -> list[str]:

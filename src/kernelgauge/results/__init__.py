@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 from gzip import compress
@@ -25,22 +26,6 @@ from .files import write_atomically
 
 if TYPE_CHECKING:
     from ..workload import Workload
-
-__all__ = [
-    "NAME",
-    "SCHEMA_VERSION",
-    "Artifacts",
-    "Results",
-    "TestResult",
-    "WorkloadResult",
-    "decode_results",
-    "encode_results",
-    "find_results",
-    "moment",
-    "read_results",
-    "revision",
-    "started",
-]
 
 NAME = "results.json"
 SCHEMA_VERSION: Final = 2
@@ -96,15 +81,11 @@ class WorkloadResult(msgspec.Struct, frozen=True):
     def status(self) -> Status | None:
         return worst([verdict.status for verdict in self.verdicts])
 
-    def verdict(self, subject: str) -> Verdict | None:
+    def verdict(self, subject: str | None) -> Verdict | None:
         return next((verdict for verdict in self.verdicts if verdict.subject == subject), None)
 
     def time_verdict(self, timer: Timer) -> Verdict | None:
         return next((verdict for verdict in self.verdicts if verdict.subject in timer.labels), None)
-
-    def end_of(self, test: TestResult) -> Verdict | None:
-        """Return the verdict that a test of this workload ended with; None: it ended without one."""
-        return None if test.subject is None else self.verdict(test.subject)
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -151,25 +132,13 @@ class Results(msgspec.Struct, frozen=True):
         """Return the worst of all verdicts; None if nothing was judged."""
         return worst([verdict.status for verdict in self.verdicts])
 
-    def machine_of(self, workload: WorkloadResult) -> tuple[Fingerprint | None, str | None]:
-        """Return the fingerprint and the GPU that a workload ran on; in merged results they differ.
-
-        For a workload that could not run, return those of the results.
-        """
-        run = workload.run
-        return (run.fingerprint, run.gpu) if run is not None else (self.fingerprint, self.gpu)
-
-
-def moment(text: str) -> datetime:
-    """Parse an ISO 8601 timestamp, and return it in UTC. An invalid one is the earliest time there is."""
-    try:
-        return datetime.fromisoformat(text).astimezone(timezone.utc)
-    except (ValueError, OverflowError):
-        return datetime.min.replace(tzinfo=timezone.utc)
-
-
-def started(results: Results) -> datetime:
-    return moment(results.started_at)
+    @property
+    def started(self) -> datetime:
+        """Return when it started, in UTC. For an invalid timestamp that is the earliest time there is."""
+        try:
+            return datetime.fromisoformat(self.started_at).astimezone(timezone.utc)
+        except (ValueError, OverflowError):
+            return datetime.min.replace(tzinfo=timezone.utc)
 
 
 # -- JSON -------------------------------------------------------------------------------------------------------------
@@ -229,12 +198,16 @@ def _unreadable(where: str, got: str) -> ResultsError:
 # -- the file ---------------------------------------------------------------------------------------------------------
 
 
-def find_results(path: Path) -> list[Path]:
-    """Return the results at a path: the file itself, that in the folder, or those in its subfolders, in order.
+def find_results(paths: Iterable[Path]) -> list[Path]:
+    """Return the results at each path: the file itself, that in the folder, or those in its subfolders, in order.
 
     A folder with results hides those below it, and links to folders are not followed. A folder that cannot be listed, or
     has no results, stands for its results: reading them says what is wrong.
     """
+    return [file for path in paths for file in _results_at(path)]
+
+
+def _results_at(path: Path) -> list[Path]:
     if not os.path.isdir(path):  # `Path.is_dir` fails for a name that is too long
         return [path]
     found: list[Path] = []

@@ -14,20 +14,6 @@ from filelock import FileLock, Timeout
 
 from ..errors import StorageError
 
-__all__ = [
-    "LOCKS",
-    "LONGEST_NAME",
-    "WAITING",
-    "FolderLock",
-    "GpuLock",
-    "Lock",
-    "is_file_name",
-    "slug",
-    "unwritable",
-    "write_atomically",
-    "write_files",
-]
-
 # -- names ------------------------------------------------------------------------------------------------------------
 
 # What a workload's id is made of. Results may come from a stranger: nothing else becomes a path.

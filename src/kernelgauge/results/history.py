@@ -22,10 +22,8 @@ from ..errors import KernelgaugeError, ResultsError, StorageError, printable, pr
 from ..judge.baseline import SOFTWARE_FIELDS
 from ..judge.verdict import Status, Verdict
 from ..run import Fingerprint, Timer, is_duration, observe
-from . import Results, WorkloadResult, started
+from . import Results, WorkloadResult
 from .files import write_atomically
-
-__all__ = ["Night", "add_to_history", "open_history", "read_nights"]
 
 _SCHEMA_VERSION = 2
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[a-z0-9]{1,40}-([0-9a-f]{16})\.v[12]\.json")  # start, GPU, digest, schema
@@ -94,14 +92,14 @@ def _files(results: Results) -> Iterator[tuple[str, bytes]]:
     """Yield key and content of one file for each GPU and environment. Equal results make equal files."""
     if not results.workloads:
         raise ResultsError("there is nothing to add to a history", got="no workload", expected="a run of the suite")
-    started_at = started(results)
     by_machine: dict[tuple[Fingerprint | None, str | None], list[WorkloadResult]] = {}
     for workload in results.workloads:
-        by_machine.setdefault(results.machine_of(workload), []).append(workload)
+        ran_on = workload.run or results  # in merged results, the machines differ
+        by_machine.setdefault((ran_on.fingerprint, ran_on.gpu), []).append(workload)
     for (fingerprint, gpu), workloads in by_machine.items():
         entry = {
             "schema_version": _SCHEMA_VERSION,
-            "started_at": started_at,
+            "started_at": results.started,
             "kernelgauge": results.kernelgauge,
             "host": results.host,
             "gpu": gpu,
@@ -114,7 +112,7 @@ def _files(results: Results) -> Iterator[tuple[str, bytes]]:
         slug = re.sub(r"[^a-z0-9]", "", (gpu or "").lower())[:40]
         machine = slug or ("cpu" if fingerprint is not None and fingerprint.arch == "cpu" else "unknown")
         digest = sha256(content).hexdigest()[:16]
-        yield f"{started_at:%Y/%m/%Y%m%dT%H%M%SZ}-{machine}-{digest}.v{_SCHEMA_VERSION}.json", content
+        yield f"{results.started:%Y/%m/%Y%m%dT%H%M%SZ}-{machine}-{digest}.v{_SCHEMA_VERSION}.json", content
 
 
 def _row(workload: WorkloadResult) -> dict[str, Any]:
@@ -254,17 +252,16 @@ def read_nights(
     """
     store, base = open_history(location)
     with _named_errors(ResultsError, "the history cannot be read", location):
-        paths = [path for path in store.find(base) if path.endswith(".json")]
+        found = [path for path in store.find(base) if path.endswith(".json")]
+        paths = sorted(found, key=lambda path: path.rpartition(".v")[2])  # the newer schema counts
         if not paths:
             raise FileNotFoundError("there is no file of a history")
         contents = store.cat(paths, on_error="return")  # a bucket gets all requests at once
     nights: dict[tuple[Any, ...], Night] = {}  # files that have the same run of a workload count once
     not_shown: list[str] = []
-    for path, content in sorted(
-        contents.items(), key=lambda item: item[0].rpartition(".v")[2]
-    ):  # the newer schema counts
+    for path in paths:
         try:
-            file = _decoded(path.rpartition("/")[2], content)
+            file = _decoded(path.rpartition("/")[2], contents[path])
             nights |= {(*night[:4], file.host): night for night in _nights(file, timer, patterns)}
         except (OSError, ValueError, msgspec.DecodeError) as error:
             not_shown.append(printable(f"{path.removeprefix(f'{base}/')}: {error}"))

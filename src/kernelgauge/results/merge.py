@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,15 +14,12 @@ import msgspec
 from ..errors import ResultsError
 from ..judge.baseline import compare
 from ..judge.verdict import WORST_FIRST
-from . import Results, WorkloadResult, started
+from . import Results, WorkloadResult
 from .files import is_file_name, write_atomically
 
-__all__ = ["copy_traces", "join", "missing_shards", "with_traces_in"]
-
 _T = TypeVar("_T", bound=Hashable)
-_SHARD = re.compile(
-    r"--perf-shard[= ]([0-9]{1,4})/([0-9]{1,4})"
-)  # in the arguments of pytest, with spaces between them
+# In the arguments of pytest, with spaces between them.
+_SHARD = re.compile(r"--perf-shard[= ]([0-9]{1,4})/([0-9]{1,4})")
 _NOTHING_COLLECTED = 5  # pytest.ExitCode
 
 
@@ -31,7 +29,7 @@ def join(parts: Sequence[Results]) -> Results:
     Of a workload in several parts, the run with the worst verdict counts, or the later one; the worst verdicts come first.
     Raises `ResultsError` for parts of several commits or models of GPU.
     """
-    first, *others = parts = sorted(parts, key=started)
+    first, *others = parts = sorted(parts, key=attrgetter("started"))
     if not others:
         return first
     prints = [part.fingerprint for part in parts if part.fingerprint is not None]
@@ -59,7 +57,7 @@ def join(parts: Sequence[Results]) -> Results:
     shards = sorted(_shards(*parts) - _shards(first))
     return msgspec.structs.replace(
         first,
-        seconds=max((started(part) - started(first)) / timedelta(seconds=1) + part.seconds for part in parts),
+        seconds=max((part.started - first.started) / timedelta(seconds=1) + part.seconds for part in parts),
         arguments=(*first.arguments, *(f"--perf-shard={index}/{count}" for count, index in shards)),
         fingerprint=next(iter(prints), None),
         gpu=gpus.pop() if len(gpus) == 1 else None,
