@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.measure.nvml import (
-    CAUSES,
+    EVENT_REASONS,
     VISIBLE,
     Monitor,
     Reading,
@@ -296,7 +296,7 @@ SLOW = "SM clock 1500 MHz where 1980 is usual, and no power cap explains it"
 HOT = "throttled by hardware thermal slowdown"
 BUSY = "another process (pid 4711) used the GPU: 63 % of its SMs"
 NEW = "another process has come to the GPU, and what it uses of it is not known"
-COUNTERS = [cause.name for cause in CAUSES if cause.counter]
+COUNTERS = [cause.name for cause in EVENT_REASONS if cause.counter]
 
 
 def counted(**rose_ms: float) -> dict[str, int]:

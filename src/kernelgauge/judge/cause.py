@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import repeat
 
 from ..run import CompileEvent, Counts, Origin, Run, SourceLine, common_path
-from ..trace.difference import LaunchDifference, What, join, launch_differences
+from ..trace.difference import LaunchDifference, What, join_launches, launch_differences
 from ..trace.kernel import KernelIdentity, KernelRecord
 from .verdict import REASON_WIDTH, Reason
 
@@ -153,9 +153,9 @@ def kernel_causes(
         else:
             (old,), (new,) = each.before, each.after
             pairs.setdefault((old.identity, new.identity, new.lines), []).append(each)
-    found = [(join(group), _other_launches(group)) for group in others]
+    found = [(join_launches(group), _other_launches(group)) for group in others]
     alike: list[_Difference] = []
-    for each in map(join, pairs.values()):
+    for each in map(join_launches, pairs.values()):
         if said := _other_identity(each, is_timed=is_timed):
             found.append((each, said))
         else:
@@ -187,7 +187,7 @@ def _group_of(groups: list[list[_Difference]], other: _Difference) -> list[_Diff
         return {*lines} or {frozenset(launch.identity.unnumbered for launch in difference.before)}
 
     for group in groups:
-        if marks(other) & marks(join(group)):
+        if marks(other) & marks(join_launches(group)):
             return group
     groups.append([])
     return groups[-1]
@@ -195,7 +195,7 @@ def _group_of(groups: list[list[_Difference]], other: _Difference) -> list[_Diff
 
 def _other_launches(places: Sequence[_Difference]) -> _Said:
     """Return ``1 new kernel: NAME``, or ``9 kernels instead of 1`` and the names below."""
-    before, after = join(places).before, join(places).after
+    before, after = join_launches(places).before, join_launches(places).after
     old, new = len(before), len(after)
     if not old:
         text = _count(new, "new kernel")
@@ -250,7 +250,7 @@ def _slower(same: _Difference) -> _Said:
 def _rest(same: Sequence[_Difference]) -> str:
     if not same:
         return ""
-    all_of_them = join(same)
+    all_of_them = join_launches(same)
     share = all_of_them.after_us / all_of_them.before_us - 1 if all_of_them.before_us else 0.0
     word = "unchanged" if abs(share) < _UNCHANGED else "of the same identity"
     return f"{_count(len(all_of_them.after), 'kernel')} {word} ({100 * share:+.1f} %, {all_of_them.delta_us:+.2f} us)"

@@ -99,7 +99,7 @@ def _uuids() -> Iterator[str]:
 # -- the state of a GPU -----------------------------------------------------------------------------------------------
 
 
-class Cause(NamedTuple):
+class EventReason(NamedTuple):
     """Why the clock is what it is. `counter`: NVML's field of the nanoseconds since the driver was loaded."""
 
     bit: int
@@ -112,18 +112,18 @@ class Cause(NamedTuple):
 # supply, and the hardware halving its clock to protect itself are never usual, however short. A workload causes its power cap
 # itself: an H200 under MLPs of 200 us is capped most of the time, at 1620 to 1905 MHz of 1980, and was when the baseline was
 # recorded. The reference kernels show whether the machine is another one.
-CAUSES = (
-    Cause(0x1, _IDLE),
-    Cause(0x2, "application clocks"),
-    Cause(0x4, _POWER_CAP, counter=74),
-    Cause(0x8, "hardware slowdown", spoils=True),
-    Cause(0x10, "sync boost", counter=76),
-    Cause(0x20, "software thermal slowdown", counter=269, spoils=True),
-    Cause(0x40, "hardware thermal slowdown", counter=270, spoils=True),
-    Cause(0x80, "hardware power brake", counter=271, spoils=True),
-    Cause(0x100, "display clocks"),
+EVENT_REASONS = (
+    EventReason(0x1, _IDLE),
+    EventReason(0x2, "application clocks"),
+    EventReason(0x4, _POWER_CAP, counter=74),
+    EventReason(0x8, "hardware slowdown", spoils=True),
+    EventReason(0x10, "sync boost", counter=76),
+    EventReason(0x20, "software thermal slowdown", counter=269, spoils=True),
+    EventReason(0x40, "hardware thermal slowdown", counter=270, spoils=True),
+    EventReason(0x80, "hardware power brake", counter=271, spoils=True),
+    EventReason(0x100, "display clocks"),
 )
-_COUNTERS = {cause.name: cause.counter for cause in CAUSES if cause.counter}
+_COUNTERS = {cause.name: cause.counter for cause in EVENT_REASONS if cause.counter}
 
 
 class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,7 +141,7 @@ class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def reasons(self) -> tuple[str, ...]:
         """Names of `event_reasons`."""
-        return tuple(cause.name for cause in CAUSES if (self.event_reasons or 0) & cause.bit)
+        return tuple(cause.name for cause in EVENT_REASONS if (self.event_reasons or 0) & cause.bit)
 
 
 @final
@@ -277,7 +277,7 @@ def disturbances(
     before, later = window[0], window[1:]
     seen = {name for reading in window for name in reading.reasons}
     seen.update(cause for cause, ms in (_throttled_ms(window) or {}).items() if ms > 0)
-    found = [f"throttled by {cause.name}" for cause in CAUSES if cause.spoils and cause.name in seen]
+    found = [f"throttled by {cause.name}" for cause in EVENT_REASONS if cause.spoils and cause.name in seen]
     slowest, usual = min(_busy_clocks_mhz(window[1:-1]), default=math.inf), usual_clock_mhz or 0.0
     if slowest < (1 - tolerated_drift) * usual and _POWER_CAP not in seen:
         found.append(f"SM clock {slowest:.0f} MHz where {usual:.0f} is usual, and no power cap explains it")

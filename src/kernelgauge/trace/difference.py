@@ -158,7 +158,7 @@ def align(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[tuple[Kerne
     return pairs
 
 
-def join(group: Sequence[LaunchDifference[Kernel]]) -> LaunchDifference[Kernel]:
+def join_launches(group: Sequence[LaunchDifference[Kernel]]) -> LaunchDifference[Kernel]:
     """Return one difference of the launches of several, of the first one's kind."""
     old = tuple(kernel for each in group for kernel in each.before)
     new = tuple(kernel for each in group for kernel in each.after)
@@ -230,7 +230,7 @@ def _joined(found: Iterable[Difference]) -> Iterator[Difference]:
         names = tuple(tuple(kernel.identity.unnumbered for kernel in side) for side in (each.before, each.after))
         what_differs = (each.details, *(configuration_text(kernel.identity) for kernel in each.after[:1]))
         groups.setdefault((*names, each.what, *(() if each.what is What.SAME else what_differs)), []).append(each)
-    for each in map(join, groups.values()):
+    for each in map(join_launches, groups.values()):
         if each.what is What.SAME:
             yield from _timed(each.before, each.after)
         else:
@@ -351,7 +351,7 @@ def _folded(found: Sequence[Difference]) -> list[Difference]:
         for near in (index - 1, index + 1):
             gemm = result[near] if 0 <= near < len(found) else None
             if gemm is not None and _gained_an_addend(gemm):
-                result[near], result[index] = replace(join([gemm, vanished]), what=What.FOLDED), None
+                result[near], result[index] = replace(join_launches([gemm, vanished]), what=What.FOLDED), None
                 break
     return [difference for difference in result if difference is not None]
 
