@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,7 @@ class Session:
         names = visible_gpus() if self.options.device != "cpu" else ()
         # Before CUDA starts: a process that waits on the GPU would be a stranger to the one that times there.
         if names and (gpu := digest_of(names[0])) is not None:
+            import_module("kernelgauge.measure.runner")  # takes seconds, in which another run may use the GPU
             self._gpu_lock.hold(gpu, self.waiting)
         device = self.choose_device(self.options.device)
         if device.gpu is not None:  # without NVML, or with other numbers than CUDA's, another one than was held
