@@ -49,6 +49,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+from recorded import read_states
 
 from kernelgauge import cli
 from kernelgauge.baselines import calibration
@@ -202,7 +203,7 @@ _KINDS: dict[str, tuple[str, str, bool]] = {
 
 def measure(options: argparse.Namespace) -> None:
     """Make repositories, bisect them, and append one line each to the file of results."""
-    recorded = _read_records(options.replay) if options.replay else {}
+    recorded = read_states(options.replay) if options.replay else {}
     kinds = list(_KINDS) if "all" in options.kind else options.kind
     machine, size = _machine(recorded)
     for kind in kinds if size == _SIZE_ON_CPU else ():
@@ -386,14 +387,6 @@ def _trimmed(workload: WorkloadResult) -> WorkloadResult:
     """Return a result without what no bisection reads."""
     run = workload.run and msgspec.structs.replace(workload.run, ops=(), work=())
     return msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None)
-
-
-def _read_records(path: Path) -> dict[str, list[WorkloadResult]]:
-    found: dict[str, list[WorkloadResult]] = {}
-    for line in lzma.decompress(path.read_bytes()).splitlines():
-        each = json.loads(line)
-        found.setdefault(each["state"], []).append(msgspec.convert(each["workload"], WorkloadResult))
-    return found
 
 
 def _replayed(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +19,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from runs_file import read_bytes, read_runs
 
 from kernelgauge.judge.baseline import Baseline, Entry, Process, decode_baseline, from_run, merge_entries
+from kernelgauge.results import WorkloadResult
 from kernelgauge.run import Observation, Run, Sample, Timer
 
 __all__ = [
@@ -26,8 +29,10 @@ __all__ = [
     "baseline_of",
     "busy_suites",
     "h100_suites",
+    "read_states",
     "read_suites",
     "recorded_suites",
+    "slower_run",
 ]
 
 DATA = ROOT / "benchmarks" / "data"
@@ -56,7 +61,7 @@ class Suite:
     def slower(self, fraction: float, *timers: Timer) -> Suite:
         """Return it with these timers slower by a fraction."""
         return Suite(
-            self.name, self.host, self.gpu, {name: _slower(run, fraction, timers) for name, run in self.runs.items()}
+            self.name, self.host, self.gpu, {name: slower_run(run, fraction, timers) for name, run in self.runs.items()}
         )
 
 
@@ -147,7 +152,7 @@ def _sample(seen: Observation) -> Sample:
     return Sample(times, seen.iterations, (seen.control_us,) * count if seen.control_us is not None else ())
 
 
-def _slower(run: Run, fraction: float, timers: Sequence[Timer]) -> Run:
+def slower_run(run: Run, fraction: float, timers: Sequence[Timer]) -> Run:
     samples = {
         timer: msgspec.structs.replace(
             sample, replicates_us=tuple((1 + fraction) * each for each in sample.replicates_us)
@@ -168,3 +173,12 @@ def baseline_of(suites: Sequence[Suite], workload: str) -> Baseline | None:
 @lru_cache(maxsize=4096)
 def _single(suite: Suite, workload: str) -> Baseline:
     return from_run(suite.runs[workload], suite="perf")
+
+
+def read_states(path: Path) -> dict[str, list[WorkloadResult]]:
+    """Return what each process of `benchmarks/bisection.py --record` measured, by the state of the code."""
+    found: dict[str, list[WorkloadResult]] = {}
+    for line in lzma.decompress(path.read_bytes()).splitlines():
+        each = json.loads(line)
+        found.setdefault(each["state"], []).append(msgspec.convert(each["workload"], WorkloadResult))
+    return found

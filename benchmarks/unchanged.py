@@ -29,8 +29,10 @@ from recorded import (
     baseline_of,
     busy_suites,
     h100_suites,
+    read_states,
     read_suites,
     recorded_suites,
+    slower_run,
 )
 from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
@@ -55,6 +57,7 @@ _NOISY = 4  # times an H200's spread between processes
 _SPREADS = {Timer.DEVICE: 0.0006, Timer.HOST: 0.015, Timer.END_TO_END: 0.035}  # of an H200
 _SHORT_SPREAD = 0.0028  # of GPU times of short kernels
 _SIMULATED = 1000  # suites
+_SPLITS = 400  # of recorded processes into two halves
 
 
 def _options() -> argparse.Namespace:
@@ -92,6 +95,8 @@ def main() -> None:
         print_two_sets(suites, 3)
         print_two_sets(suites, 5)
         print_two_sets(archived_suites(), 6)
+        for path in sorted((DATA / "bisection").glob("*.jsonl.xz")):
+            print_looks(path)
         for device in ("Any GPU", "NVIDIA H200"):
             for processes in (1, 10):
                 print_noisy(device, processes)
@@ -287,6 +292,33 @@ def _two_sets(before: Sequence[Suite], after: Sequence[Suite]) -> Iterator[Judge
         sides = [[suite.runs[workload] for suite in side if workload in suite.runs] for side in (before, after)]
         if all(sides):
             yield judge_sets(workload, *sides, comparisons=comparisons, names=("one side", "the other"))
+
+
+def print_looks(path: Path) -> None:
+    """Judge halves of the processes that do the same on the host, and look after 3, 6 and all, as `compare` does."""
+    states = read_states(path)
+    host = [
+        msgspec.structs.replace(each.run, kernels=(), samples={Timer.HOST: each.run.samples[Timer.HOST]})
+        for state in ("device-good", "device-bad")  # which differ on the GPU only
+        for each in states[state]
+        if each.run is not None
+    ]
+    half, chance = len(host) // 2, random.Random(0)
+    for slower in (0.0, *_SLOWER[Timer.HOST]):
+        statuses: Counter[Status] = Counter()
+        used = 0
+        for _ in range(_SPLITS):
+            drawn = chance.sample(host, 2 * half)
+            after = [slower_run(run, slower, (Timer.HOST,)) for run in drawn[half:]]
+            for look in (3, 6, half):
+                comparisons = LOOKS * 7 * len(Timer)  # of the default suite
+                found = judge_sets("host", drawn[:look], after[:look], comparisons=comparisons, names=("one", "other"))
+                if not found.undecided:
+                    break
+            statuses[found.verdicts[-1].status] += 1
+            used += look
+        shares = ", ".join(f"{status.value} {100 * count / _SPLITS:.1f} %" for status, count in statuses.items())
+        print(f"compare, {path.stem}, dispatch {slower:+.0%}: {shares}; {used / _SPLITS:.1f} processes of each side")
 
 
 # -- a noisy machine ---------------------------------------------------------------------------------------------------
