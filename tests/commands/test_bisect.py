@@ -75,6 +75,15 @@ def test_slower_commit_is_found_by_its_times(bisect: Command, process: Process) 
     assert process.seen[6].arguments[-1] == f"({FIRST}) and device_time"
 
 
+def test_cause_leaves_out_what_other_commits_changed(bisect: Command) -> None:
+    commits = history(["205"] * 4 + ["205 gate=66 us=28.1"] * 4 + ["225 gate=66 us=28.1 down=73"] * 4)
+    code, out, _ = bisect()
+    assert code == 0
+    assert f"commit   {commits[8]}" in out
+    assert out.count("cause ") == 1
+    assert "53.0 -> 73.0 us" in out
+
+
 @pytest.mark.parametrize(
     ("models", "changed", "said"),
     [
