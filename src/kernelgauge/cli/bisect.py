@@ -86,7 +86,8 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     """Return the first parents between two commits, in order: a merge is one change."""
     good, bad = map(revisions.commit, (options.good, options.bad))
     path = ("--first-parent", "--ancestry-path", f"{good}..{bad}")
-    later = revisions.git("log", "-z", "--reverse", f"--format={_COMMIT}", *path)
+    form = ("--no-show-signature", f"--format={_COMMIT}")
+    later = revisions.git("log", "-z", "--reverse", *form, *path)
     if not later:
         got = f"{options.good}..{options.bad}"
         raise KernelgaugeError("no commits to bisect", got=got, expected="--good to be an ancestor of --bad")
@@ -98,7 +99,7 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
             revisions.copy_suite(folder / "suite", tree, options.suite, owner="--bad")
             return calibration.run_process(arguments, progress=note, may_fail=True, folder=tree)
 
-    commits = [revisions.git("show", "--no-patch", f"--format={_COMMIT}", good), *later.strip("\0").split("\0")]
+    commits = [revisions.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
     parts = (each.split("\n", 2) for each in commits)
     return [_State(name, shown, change, partial(run, name)) for name, shown, change in parts]
 
@@ -126,7 +127,7 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
 
     def state(packages: Mapping[str, str | None], shown: str, change: str) -> _State:
         wanted = [requirement for name in sorted(differ) if (requirement := packages.get(name))]
-        return _State(" ".join(wanted), shown, f"package  {change}", partial(run, wanted))
+        return _State(" ".join([shown, *wanted]), shown, f"package  {change}", partial(run, wanted))
 
     # A package comes behind those that it needs: it needs more than each of them.
     order = sorted(differ, key=lambda name: (len(_needs(name, set()) & differ - {name}), name))
