@@ -68,7 +68,7 @@ class Measured(NamedTuple):
 class Process:
     """Stands in for a process of pytest, which measures the model in its folder or in its packages.
 
-    A model says how long it takes ("205", in microseconds), and what is odd about it.
+    A model says how long it takes ("205", in microseconds), and what is odd about it: "down=73" is the time of one kernel.
     `after`: how many processes end well before the next one is interrupted.
     """
 
@@ -101,7 +101,8 @@ class Process:
             changes |= {"device": None, "incomplete": "other kernels"}
             changes["counts"] = counts(recompiles=4 + len(self.seen) % 2)
         changes |= {"gpu": self.gpu, "machine": fingerprint(driver=self.driver)}
-        changes["kernels"] = mlp_kernels()[: 3 if "fewer" in model else 4]
+        times = {name: float(time) for name, time in re.findall(r"(\w+)=([\d.]+)", model)}
+        changes["kernels"] = mlp_kernels(**times)[: 3 if "fewer" in model else 4]
         return results_of((measured(center=number * (1 + self.rng.gauss(0, self.noise)), **changes),), self.baselines)
 
 

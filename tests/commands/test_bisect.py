@@ -75,6 +75,15 @@ def test_slower_commit_is_found_by_its_times(bisect: Command, process: Process) 
     assert process.seen[6].arguments[-1] == f"({FIRST}) and device_time"
 
 
+def test_cause_leaves_out_what_other_commits_changed(bisect: Command) -> None:
+    commits = history(["205"] * 4 + ["205 gate=66 us=28.1"] * 4 + ["225 gate=66 us=28.1 down=73"] * 4)
+    code, out, _ = bisect()
+    assert code == 0
+    assert f"commit   {commits[8]}" in out
+    assert out.count("cause ") == 1
+    assert "53.0 -> 73.0 us" in out
+
+
 @pytest.mark.parametrize(
     ("models", "changed", "said"),
     [
@@ -101,6 +110,19 @@ def test_other_kernels_are_found_with_one_process_a_state(bisect: Command, proce
     assert "1 kernel less" in out
     assert len(process.seen) == 6 + 5
     assert process.seen[-1].arguments[-2:] == ["-m", "structure"]
+
+
+def test_signatures_that_git_shows_are_no_commits(bisect: Command, tmp_path: Path) -> None:
+    signer = tmp_path / "signer"
+    signature = "-----BEGIN PGP SIGNATURE-----\\n\\nx\\n-----END PGP SIGNATURE-----\\n"
+    signer.write_text(f"#!/bin/sh\ncat > /dev/null\nprintf '\\n[GNUPG:] SIG_CREATED ' >&2\nprintf -- '{signature}'\n")
+    signer.chmod(0o755)
+    for name, value in (("gpg.program", signer), ("commit.gpgsign", "true"), ("log.showSignature", "true")):
+        git("config", name, str(value))
+    commits = history(["205"] * 2 + ["205 fewer"])
+    code, out, _ = bisect()
+    assert code == 0
+    assert f"commit   {commits[2]}" in out
 
 
 def test_ends_that_do_not_differ_are_nothing_to_bisect(bisect: Command, process: Process) -> None:
@@ -351,6 +373,14 @@ def test_version_is_found_over_several_lists(bisect_packages: Command, process: 
     assert code == 0
     assert f"package  {lines[2]} -> {lines[3]}" in out
     assert len(process.seen) == 6 + 2
+
+
+def test_list_that_comes_again_is_counted_once(bisect_packages: Command, process: Process, tmp_path: Path) -> None:
+    lines = [wheel(tmp_path, "aaa", str(version), text) for version, text in enumerate(["205", "205", "208"])]
+    lists = [freeze(f"{number}.txt", lines[version]) for number, version in enumerate((0, 1, 0, 2))]
+    assert bisect_packages(*lists)[0] == 0
+    answer = f"{len(process.seen)} processes"
+    assert answer in bisect_packages(*lists)[1]
 
 
 def test_freeze_list_that_is_no_text_is_an_error(bisect_packages: Command) -> None:

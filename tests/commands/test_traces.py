@@ -244,6 +244,9 @@ def test_wrong_usage_is_trouble(command: Command, option: list[str]) -> None:
     [
         ("$KG show $1 > /dev/full", 2, "", "system error: [Errno 28] No space left on device\n"),
         ("$KG show $1 --json | head -1", 0, "{\n", ""),
+        ("$KG show absent 2> >(exec true); exit $?", 2, "", ""),
+        ("$KG diff $1 $1 --fail-on-change >&-", 0, "", ""),
+        ("$KG show absent --json 2>&-", 2, "", ""),
     ],
 )
 def test_output_that_ends_early_is_no_traceback(script: str, code: int, out: str, err: str) -> None:

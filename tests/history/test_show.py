@@ -169,7 +169,7 @@ def test_foreign_files_are_named_then_counted(history: History) -> None:
     key = history.add(night(0, timed()))[1].removeprefix("added: ").strip()
     newer = key.replace(".v2.", ".v3.")
     (history.root / key).rename(history.root / newer)
-    for name in (".hidden", "notes.txt", *(f"{number:02}\x1b.json" for number in range(14))):
+    for name in (".hidden", "notes.txt", "copy [1].json", *(f"{number:02}\x1b.json" for number in range(14))):
         (history.root / name).write_text("{}")
     code, out, _ = history.show()
     assert (code, out.splitlines()[0]) == (1, "no workload to show")

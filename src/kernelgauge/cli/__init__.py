@@ -64,6 +64,8 @@ def note(line: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Return the exit code (`Exit`)."""
+    # One that is closed (`>&-`) is None: an AttributeError would exit with 1, which is an answer.
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # escapes characters that an encoding lacks
@@ -79,11 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.command(options))
     except KernelgaugeError as error:
-        for line in str(error).split("\n"):
-            note(line)
+        _print_error(str(error))
     except OSError as error:  # a full disk, a folder that cannot be read
         if not isinstance(error, BrokenPipeError):  # the reader has seen enough: `| head`
-            note(f"system error: {error}")
+            _print_error(f"system error: {error}")
         _discard_output()
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
@@ -101,6 +102,12 @@ def _parser() -> argparse.ArgumentParser:
     for family in (traces, results, baselines, revisions):
         family.add_commands(commands)
     return parser
+
+
+def _print_error(text: str) -> None:
+    with suppress(OSError):  # nobody reads it, and the exit code says the same
+        for line in text.split("\n"):
+            note(line)
 
 
 def _discard_output() -> None:

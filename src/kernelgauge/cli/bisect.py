@@ -25,7 +25,7 @@ from ..judge.baseline import compare, from_run
 from ..judge.changepoint import SURE, half_width, next_state, suspects
 from ..judge.structure import judge_structure
 from ..judge.timing import ProcessTime
-from ..judge.two_sets import FEWEST, LOOKS, judge_sets, looks, with_name
+from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks, with_name
 from ..judge.verdict import STRUCTURE, Status, Verdict
 from ..results import Results, WorkloadResult
 from ..run import Run, Timer, observe
@@ -33,6 +33,7 @@ from . import Exit, note, revisions, say
 
 _FAILURES = 2  # of a state, each with an end that still works behind it: then the state is skipped
 _SHOWN = 5  # likely changes, where none is sure
+_CHANGES = (Status.REGRESSED, Status.IMPROVED)
 _CLOCKS = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)  # the most exact one first
 _COMMIT = "%H%n%h %s%ncommit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s"
 
@@ -85,7 +86,8 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     """Return the first parents between two commits, in order: a merge is one change."""
     good, bad = map(revisions.commit, (options.good, options.bad))
     path = ("--first-parent", "--ancestry-path", f"{good}..{bad}")
-    later = revisions.git("log", "-z", "--reverse", f"--format={_COMMIT}", *path)
+    form = ("--no-show-signature", f"--format={_COMMIT}")
+    later = revisions.git("log", "-z", "--reverse", *form, *path)
     if not later:
         got = f"{options.good}..{options.bad}"
         raise KernelgaugeError("no commits to bisect", got=got, expected="--good to be an ancestor of --bad")
@@ -97,7 +99,7 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
             revisions.copy_suite(folder / "suite", tree, options.suite, owner="--bad")
             return calibration.run_process(arguments, progress=note, may_fail=True, folder=tree)
 
-    commits = [revisions.git("show", "--no-patch", f"--format={_COMMIT}", good), *later.strip("\0").split("\0")]
+    commits = [revisions.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
     parts = (each.split("\n", 2) for each in commits)
     return [_State(name, shown, change, partial(run, name)) for name, shown, change in parts]
 
@@ -125,7 +127,7 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
 
     def state(packages: Mapping[str, str | None], shown: str, change: str) -> _State:
         wanted = [requirement for name in sorted(differ) if (requirement := packages.get(name))]
-        return _State(" ".join(wanted), shown, f"package  {change}", partial(run, wanted))
+        return _State(" ".join([shown, *wanted]), shown, f"package  {change}", partial(run, wanted))
 
     # A package comes behind those that it needs: it needs more than each of them.
     order = sorted(differ, key=lambda name: (len(_needs(name, set()) & differ - {name}), name))
@@ -197,7 +199,8 @@ class _Search:
         for state in self._states:
             state.processes += [each for each in processes if each.state == state.name]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(whole)
+        if whole != content:
+            path.write_bytes(whole)
 
     @property
     def _used(self) -> int:
@@ -207,15 +210,14 @@ class _Search:
         """Search, and print the answer."""
         verdicts = self._judged_ends()
         say("\n".join(f"{each.subject}: {each.status.value}  {each.headline}" for each in verdicts))
-        changed = {each.subject: each for each in verdicts if each.status in (Status.REGRESSED, Status.IMPROVED)}
+        changed = {each.subject for each in verdicts if each.status in _CHANGES}
         invalid = [str(each) for each in verdicts if each.status is Status.INVALID]
         if STRUCTURE in changed:  # exact, also where a time could not be measured
             is_found = self._by_structure()
         elif invalid:
             raise KernelgaugeError("the ends cannot be compared", got="\n".join(invalid))
         elif changed:
-            times = ((timer, changed[label]) for timer in _CLOCKS for label in timer.labels if label in changed)
-            is_found = self._by_time(*next(times))
+            is_found = self._by_time(next(each for each in _CLOCKS if changed.intersection(each.labels)))
         else:
             say("nothing to bisect: the ends do not differ")
             is_found = False
@@ -234,13 +236,16 @@ class _Search:
                 if len(end.runs) < done:
                     self._measure(end, self._options.workload)
             if done in looks(most):
-                good, bad = self._good.runs[:done], self._bad.runs[:done]
-                limits = next(each.workload.limits for each in self._good.processes if each.workload)
-                comparisons, names = LOOKS * max(1, len(good[0].samples)), ("the good end", "the bad end")
-                judged = judge_sets(good[0].workload, good, bad, comparisons=comparisons, limits=limits, names=names)
+                names = ("the good end", "the bad end")
+                judged = self._judged(self._good.runs[:done], self._bad.runs[:done], names)
                 if not judged.undecided or not self._may_go_on():
                     break
         return judged.verdicts
+
+    def _judged(self, before: Sequence[Run], after: Sequence[Run], names: tuple[str, str]) -> JudgedSet:
+        limits = next(each.workload.limits for each in self._good.processes if each.workload)
+        comparisons = LOOKS * max(1, len(before[0].samples))
+        return judge_sets(before[0].workload, before, after, comparisons=comparisons, limits=limits, names=names)
 
     def _may_go_on(self) -> bool:
         is_late = time.monotonic() - self._started > self._options.budget
@@ -319,7 +324,7 @@ class _Search:
 
     # -- by a time
 
-    def _by_time(self, timer: Timer, ends: Verdict) -> bool:
+    def _by_time(self, timer: Timer) -> bool:
         """Measure until one change has 95 % of the posterior. Print it, or the likely ones. Return whether it is found."""
         first = next(run for run in self._good.runs if timer in run.samples)
         is_by_host = from_run(first, suite="").entries[0].is_by_host(timer)
@@ -357,7 +362,10 @@ class _Search:
             factor = math.exp(half_width([value for of_state in values[side] for value in of_state or ()]))
             levels.append(f"{us:.2f} us ({us / factor:.2f} … {us * factor:.2f})")
         text = f"{_percent(best.probability)} of the posterior\n{first.label(timer)}  {' -> '.join(levels)}"
-        return self._answer(best.low, best.high, f"{text}\n{ends.brief()}")
+        # Of the two states alone: what other commits between the ends did is no cause.
+        judged = self._judged(runs[best.low] or (), runs[best.high] or (), ("the state before", "the state"))
+        why = [each.brief() for each in judged.verdicts if each.subject in timer.labels and each.status in _CHANGES]
+        return self._answer(best.low, best.high, "\n".join([text, *why]))
 
     # -- answer
 

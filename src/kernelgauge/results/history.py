@@ -252,14 +252,13 @@ def read_nights(
     """
     store, base = open_history(location)
     with _named_errors(ResultsError, "the history cannot be read", location):
-        found = [path for path in store.find(base) if path.endswith(".json")]
-        paths = sorted(found, key=lambda path: path.rpartition(".v")[2])  # the newer schema counts
+        paths = [path for path in store.find(base) if path.endswith(".json")]
         if not paths:
             raise FileNotFoundError("there is no file of a history")
         contents = store.cat(paths, on_error="return")  # a bucket gets all requests at once
     nights: dict[tuple[Any, ...], Night] = {}  # files that have the same run of a workload count once
     not_shown: list[str] = []
-    for path in paths:
+    for path in sorted(contents, key=lambda path: path.rpartition(".v")[2]):  # the newer schema counts
         try:
             file = _decoded(path.rpartition("/")[2], contents[path])
             nights |= {(*night[:4], file.host): night for night in _nights(file, timer, patterns)}
