@@ -137,7 +137,7 @@ class Subject:
             instance.prepare()
             prepared = compile_counts()
             self.peak_bytes = device.peak_allocated_bytes(instance.call)
-            self.modules = Modules(instance.module)
+            self.modules = Modules(instance.module, before.traced)
             self.recompiles = prepared.since(after).recompiles
             self.graph_breaks = after.since(before).graph_breaks
             self.compile_events = self.modules.located(prepared.since(before).events)
