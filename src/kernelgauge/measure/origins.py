@@ -233,8 +233,8 @@ class _Places:
             if not there and (name.startswith("<") or name in linecache.cache):  # IPython puts its cells there
                 there = {name}
             found = there & self._loaded or there
-            # Several may have that name.
-            self._files[name] = (file := found.pop(), owner_of(file)) if len(found) == 1 else ("", "other")
+            file = found.pop() if len(found) == 1 else ""  # several may have that name
+            self._files[name] = file, owner_of(file) if file else "other"
         return self._files[name]
 
 
