@@ -104,6 +104,27 @@ def test_eager_kernel_has_its_line_and_module(cpu: CpuDevice) -> None:
     assert places(ran(cpu, Net)) == expected
 
 
+LIBRARY = """
+from torch import nn
+class Block(nn.Sequential):
+    def forward(self, x):
+        return self[0](x)
+"""
+
+
+@pytest.mark.parametrize("compile_", [None, {}], ids=["eager", "compiled"])
+def test_kernel_of_a_library_has_its_line(cpu: CpuDevice, tmp_path: Path, compile_: dict[str, Any] | None) -> None:
+    """The innermost frame is one of `nn.Linear`."""
+    file = tmp_path / "site-packages" / "blocks.py"
+    file.parent.mkdir()
+    file.write_text(LIBRARY, encoding="utf-8")
+    namespace: dict[str, Any] = {"__name__": "blocks"}
+    exec(compile(LIBRARY, str(file), "exec"), namespace)
+    (origin,) = ran(cpu, lambda: namespace["Block"](nn.Linear(8, 8)), compile=compile_).origins
+    assert origin is not None
+    assert origin.lines == (SourceLine("blocks.py", 5, "return self[0](x)"),)
+
+
 def test_kernel_of_the_backward_pass_has_the_line_of_the_forward_op(cpu: CpuDevice) -> None:
     run = ran(cpu, Net, pass_="train")
     found = places(run)
