@@ -22,7 +22,7 @@ from torch.overrides import _get_current_function_mode
 from torch.utils.checkpoint import checkpoint
 
 from kernelgauge.errors import shown_path
-from kernelgauge.measure.compiler import _generated, compile_counts, owner_of, stacks_at, torch_set_up
+from kernelgauge.measure.compiler import _generated, compile_counts, owner_of, reset_compiler, stacks_at, torch_set_up
 from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.origins import Modules, _Places
@@ -102,6 +102,27 @@ def test_eager_kernel_has_its_line_and_module(cpu: CpuDevice) -> None:
             ("aten::add", "Net", LINES[3]),
         ]
     assert places(ran(cpu, Net)) == expected
+
+
+LIBRARY = """
+from torch import nn
+class Block(nn.Sequential):
+    def forward(self, x):
+        return self[0](x)
+"""
+
+
+@pytest.mark.parametrize("compile_", [None, {}], ids=["eager", "compiled"])
+def test_kernel_of_a_library_has_its_line(cpu: CpuDevice, tmp_path: Path, compile_: dict[str, Any] | None) -> None:
+    """The innermost frame is one of `nn.Linear`."""
+    file = tmp_path / "site-packages" / "blocks.py"
+    file.parent.mkdir()
+    file.write_text(LIBRARY, encoding="utf-8")
+    namespace: dict[str, Any] = {"__name__": "blocks"}
+    exec(compile(LIBRARY, str(file), "exec"), namespace)
+    (origin,) = ran(cpu, lambda: namespace["Block"](nn.Linear(8, 8)), compile=compile_).origins
+    assert origin is not None
+    assert origin.lines == (SourceLine("blocks.py", 5, "return self[0](x)"),)
 
 
 def test_kernel_of_the_backward_pass_has_the_line_of_the_forward_op(cpu: CpuDevice) -> None:
@@ -198,9 +219,17 @@ def test_line_of_a_cached_graph_is_of_the_function_that_ran(
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.one(x), self.other(x)
 
-    found = [ran(cpu, build, compile={}).origins[0] for build in (One, Other)]
-    lines = [origin.lines[0].line for origin in found if origin is not None]
-    assert lines == [inspect.getsourcelines(each)[1] + 2 for each in (One, Other)]
+    def line_of(origin: Origin | None) -> int:
+        assert origin is not None
+        return origin.lines[0].line
+
+    expected = [inspect.getsourcelines(each)[1] + 2 for each in (One, Other)]
+    assert [line_of(ran(cpu, build, compile={}).origins[0]) for build in (One, Other)] == expected
+    with torch_set_up():  # in one session too, where the second one finds what the first one compiled
+        reset_compiler()
+        workloads = [tiny(build=build, compile={}, module=build.__name__) for build in (One, Other)]
+        subjects = [Subject(each, build(each, cpu), cpu, QUICK) for each in workloads]
+    assert [line_of(each.origins.kernels[0]) for each in subjects] == expected
     assert ran(cpu, Both).origins == (None, None)  # one file of generated code: whose it is, it does not say
 
 
@@ -552,7 +581,7 @@ def test_file_is_shown_without_folders_of_the_machine(
 def test_handle_of_a_generated_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str) -> None:
     stacks = ((("model.py", 1, "forward", "return F.gelu(x)"),),)
     path = tmp_path / "generated.py"
-    monkeypatch.setitem(_generated, str(path), [{"triton_poi_fused_gelu_0:1": stacks}])
+    monkeypatch.setitem(_generated, str(path), [(1, {"triton_poi_fused_gelu_0:1": stacks})])
     handle = "# [Provenance debug handles] triton_poi_fused_gelu_0:1"
     path.write_text(f"{handle}\n{between}triton_poi_fused_gelu_0.run(buf0)\n{between}other.run(buf1)\n")
     lines = path.read_text().splitlines()

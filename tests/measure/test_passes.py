@@ -242,14 +242,23 @@ def test_other_kernels_than_were_profiled_have_no_time(gpu: FakeGpu, kernel: str
     assert bool(run.samples) is (why is None)
 
 
-@pytest.mark.parametrize("stage", ["profiling", "timing"])
-def test_failed_workload_holds_no_memory(gpu: FakeGpu, alive: Alive, stage: str) -> None:
+@pytest.mark.parametrize(
+    ("stage", "api", "builds", "held"),
+    [
+        ("profiling", "cudaLaunchKernel", 1, 0),
+        ("timing", "cudaLaunchKernel", 2, 0),
+        ("timing", "cudaGraphLaunch", 1, 1),  # its one instance, until it has failed
+    ],
+)
+def test_failed_workload_holds_no_memory(
+    gpu: FakeGpu, alive: Alive, stage: str, api: str, builds: int, held: int
+) -> None:
     seen: list[int] = []
-    fail = lambda: (stage == "profiling" or gpu.builds["fails"] > 1) and 1 / 0  # noqa: E731
-    fails = alive.kept(gpu.workload("fails", on_call=fail))
+    fail = lambda: (stage == "profiling" or gpu.held_us) and 1 / 0  # noqa: E731
+    fails = alive.kept(gpu.workload("fails", on_call=fail, launch={"api": api}))
     results = results_of(gpu, fails, gpu.workload("looks", on_build=lambda _: seen.append(len(alive))))
     assert isinstance(results["fails"], WorkloadError)
-    assert (len(alive.built), seen) == (1 if stage == "profiling" else 2, [0] * 3)
+    assert (len(alive.built), seen) == (builds, [held, 0, 0])
 
 
 CALLS = Settings(iterations=40, host_iterations=100, latency_iterations=10, seconds=1.0)

@@ -46,6 +46,7 @@ class CompileCounts:
     graphs: int
     graph_breaks: int
     events: tuple[CompileEvent, ...] = ()
+    traced: int = 0  # graphs that Inductor was given, or found in its cache
 
     def since(self, before: CompileCounts) -> CompileCounts:
         """Return what came after `before`."""
@@ -76,7 +77,7 @@ def compile_counts() -> CompileCounts:
     places = sum(event.kind == "graph break" for event in events.values())
     breaks = max(sum(_dynamo.counters["graph_break"].values()), places)
     graphs = int(_dynamo.counters["stats"].get("unique_graphs", 0))
-    return CompileCounts(graphs, breaks, tuple(events.values()))
+    return CompileCounts(graphs, breaks, tuple(events.values()), len(_traced))
 
 
 def _events() -> Iterator[CompileEvent]:
@@ -123,17 +124,23 @@ def source_line(file: str, number: int) -> SourceLine:
 
 # The stacks of each graph as this process traced it, by the id of its compilation.
 _traced: dict[object, set[Stack]] = {}
-# By the file that Inductor generated: of each graph that runs it the stacks of each kernel, by the handle above its call.
-_generated: dict[str, list[dict[str, tuple[Stack, ...]]]] = {}
+# By the file that Inductor generated: each graph that runs it, as how many were traced then and the stacks of each kernel,
+# by the handle above its call.
+_generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
 
 
-def stacks_at(file: str, line: int) -> tuple[Stack, ...] | None:
-    """Return the stacks of what a line of generated code computes; None if not known, or if several graphs disagree."""
+def stacks_at(file: str, line: int, since: int = 0) -> tuple[Stack, ...] | None:
+    """Return the stacks of what a line of generated code computes; None if not known, or if several graphs disagree.
+
+    `since`: of the graphs that run this code, those of before (`CompileCounts.traced`) count only if there is no other.
+    """
     above = next((text for text in linecache.getlines(file)[: line - 1][::-1] if not _BETWEEN.match(text)), "")
     handle = _HANDLE.match(above)
     if handle is None:
         return None
-    answers = {kernels.get(handle[1]) for kernels in _generated.get(file, ())}
+    graphs = _generated.get(file, [])
+    own = [kernels for number, kernels in graphs if number > since] or [kernels for _, kernels in graphs]
+    answers = {kernels.get(handle[1]) for kernels in own}
     return answers.pop() if len(answers) == 1 else None
 
 
@@ -206,7 +213,7 @@ def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         }
     code = getattr(getattr(self, "current_callable", None), "__code__", None)
     if code is not None:
-        _generated.setdefault(code.co_filename, []).append(kernels)
+        _generated.setdefault(code.co_filename, []).append((len(_traced), kernels))
     return original(self, *args, **kwargs)
 
 

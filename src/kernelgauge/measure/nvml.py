@@ -1,4 +1,4 @@
-"""NVML, the one client of it: which GPUs there are, how one is set, its state while it is measured, and what of that spoils it.
+"""The one client of NVML: the GPUs, their settings, their state during a measurement, and what of it spoils that measurement.
 
 Nothing is ever set. No torch: asking torch would start CUDA on one of the GPUs.
 """

@@ -171,7 +171,7 @@ class _Places:
         is_backward = place.node is not None
         file, number, *_ = _innermost(place.frames, "generated", "user") or ("", 0)
         if owner_of(file) == "generated":
-            stacks = stacks_at(file, number)
+            stacks = stacks_at(file, number, since=self._modules.since)
             if stacks is None:
                 return None
             lines = dict.fromkeys(line for stack in stacks if (line := _line_of(stack)) is not None)
@@ -233,8 +233,8 @@ class _Places:
             if not there and (name.startswith("<") or name in linecache.cache):  # IPython puts its cells there
                 there = {name}
             found = there & self._loaded or there
-            # Several may have that name.
-            self._files[name] = (file := found.pop(), owner_of(file)) if len(found) == 1 else ("", "other")
+            file = found.pop() if len(found) == 1 else ""  # several may have that name
+            self._files[name] = file, owner_of(file) if file else "other"
         return self._files[name]
 
 
@@ -253,9 +253,13 @@ def _innermost(stack: Stack, *owners: Owner) -> Frame | None:
 
 
 class Modules:
-    """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them."""
+    """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them.
 
-    def __init__(self, module: Any) -> None:
+    `since`: graphs that were compiled before this workload (`CompileCounts.traced`).
+    """
+
+    def __init__(self, module: Any, since: int = 0) -> None:
+        self.since = since
         parts = _parts(module)
         whole = parts.get("")
         self.root = type(getattr(whole, "_orig_mod", whole)).__name__ if whole is not None else ""

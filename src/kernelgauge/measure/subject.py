@@ -109,7 +109,7 @@ class Subject:
     Attributes:
         structure: the session that its kernels and counts are of.
         replicates: those that count.
-        spoilt: on a disturbed machine.
+        spoilt: those measured on a disturbed machine.
         wanted: how many are to count, by a confirmation; None: as many as pin it down.
         only_instance: what all replicates are made on; None: each on one of its own.
         error: why it is measured no more.
@@ -137,7 +137,7 @@ class Subject:
             instance.prepare()
             prepared = compile_counts()
             self.peak_bytes = device.peak_allocated_bytes(instance.call)
-            self.modules = Modules(instance.module)
+            self.modules = Modules(instance.module, before.traced)
             self.recompiles = prepared.since(after).recompiles
             self.graph_breaks = after.since(before).graph_breaks
             self.compile_events = self.modules.located(prepared.since(before).events)
@@ -360,5 +360,5 @@ class Subject:
 
 
 def _choices(kernels: Sequence[KernelIdentity]) -> list[tuple[object, ...]]:
-    """Of each kernel the name; of one that Inductor tunes, with what its choice shows in: another one is another kernel."""
+    """Return the name of each kernel, and grid and block of one that Inductor tunes: they show what its autotuner chose."""
     return [(each.name, each.grid, each.block) if each.is_inductors else (each.name,) for each in kernels]

@@ -60,9 +60,8 @@ class Controller:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._tests: dict[
-            str, tuple[str, str]
-        ] = {}  # group and workload by pytest's id, as the first worker tells them
+        # Group and workload by pytest's id, as the first worker tells them.
+        self._tests: dict[str, tuple[str, str]] = {}
         self._scheduler: Any = None
 
     @pytest.hookimpl(tryfirst=True)  # before the workers are started
