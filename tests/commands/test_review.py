@@ -72,14 +72,6 @@ def upgraded() -> Results:
 # -- review -----------------------------------------------------------------------------------------------------------
 
 
-def test_review_of_what_is_stored_is_settled(command: Command) -> None:
-    recorded(command)
-    code, out, err = command("review")
-    assert (code, err) == (0, "")
-    assert "same kernels, same speed: 4" in out
-    assert str(Path("reports/latest/results.json")) in out
-
-
 def test_review_after_an_upgrade_shows_every_group(command: Command) -> None:
     recorded(command)
     left(upgraded())
