@@ -86,6 +86,10 @@ def kernel(
     return event(category, name, start, duration, 7, correlation=correlation, External_id=external_id)
 
 
+def on(row: Event, **place: int) -> Event:
+    return row | {"args": row["args"] | place}
+
+
 def chrome(*events: Event, **top_level: object) -> bytes:
     return json.dumps({"traceEvents": list(events), **top_level}).encode()
 

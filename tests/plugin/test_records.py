@@ -193,21 +193,3 @@ def test_history_gets_a_file_for_each_run(project: Project) -> None:
     result = project.run("--perf-history=https://nights")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*invalid history location*"])
-
-
-STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but the end of a line
-
-
-def test_hostile_kernel_names_steer_no_output(project: Project) -> None:
-    hostile = told(gelu_us=6.0)
-    hostile["kernels"] = [
-        ({"name": "a_gemm\x1b[31m\x9b2J\u202e", "kind": "gemm"}, 6.0),
-        ({"name": "\x1b]0;title\x07a_gelu\r\x08", "kind": "pointwise"}, 6.0),
-    ]
-    project.record()
-    project.tell(hostile)
-    result = project.pytester.runpytest_inprocess("perf")
-    text = "\n".join(result.outlines)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "a_gelu" in text
-    assert STEERING.findall(text) == []
