@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from kernelgauge.cli.traces import read_trace
+from kernelgauge.errors import TraceError
 from kernelgauge.judge.baseline import Baseline, Recorded, combined, from_run
 from kernelgauge.judge.verdict import Verdict
 from kernelgauge.run import ControlTime, Counts, Fingerprint, Run, Sample, Timer
-from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse
+from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse, reader
+from kernelgauge.trace.summary import summarize_trace
 
 RECORDED = Path(__file__).parent / "data" / "h200"
 MAIN_THREAD, BACKWARD_THREAD = 404, 509
@@ -81,6 +84,10 @@ def kernel(
     external_id: int | None = None,
 ) -> Event:
     return event(category, name, start, duration, 7, correlation=correlation, External_id=external_id)
+
+
+def on(row: Event, **place: int) -> Event:
+    return row | {"args": row["args"] | place}
 
 
 def chrome(*events: Event, **top_level: object) -> bytes:
@@ -231,3 +238,17 @@ def drawn(draws: dict[int, int], *, us: dict[int, float] | None = None, **change
 def reasons(verdict: Verdict, label: str) -> list[str]:
     """What a verdict says under this label."""
     return [reason.text for reason in verdict.reasons if reason.label == label]
+
+
+def read_in_blocks(content: bytes, block: int | None = None) -> Trace | None:
+    """Return the trace, read `block` bytes at once and summarized; None if it is refused."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "BLOCK_BYTES", block or reader.BLOCK_BYTES)
+        try:
+            trace = parse(content, where="some.json")
+        except TraceError as error:
+            refused = (error.where, bool(error.got), bool(error.expected))
+            return None if refused == ("some.json", True, True) else pytest.fail(f"{error!r}")
+    summarize_trace(trace)
+    summarize_trace(trace, [trace.whole(), *trace.regions(trace.annotations[0].name if trace.annotations else "")])
+    return trace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,11 @@ import torch
 
 from kernelgauge import Workload, WorkloadError
 from kernelgauge.adaptors import liger, perf_report, tritonbench
-from tests.plugin.inner_project import VERDICT, junit_cases
+from kernelgauge.measure.device import CpuDevice
+from kernelgauge.measure.latency import Rounds
+from kernelgauge.measure.numerics import NotComparedError, compare_with_float64
+from kernelgauge.measure.subject import Measured
+from tests.measure.conftest import results_of
 
 triton_testing = pytest.importorskip("triton.testing")
 
@@ -206,39 +209,18 @@ def test_tritonbench_gives_enabled_implementations() -> None:
     assert called(tritonbench("double", "--bwd")[0]) is None
 
 
-SUITE = """
-from pathlib import Path
-from kernelgauge.adaptors import liger, perf_report, tritonbench
-
-HERE = Path(__file__).parent
-
-def pytest_kernelgauge_workloads():
-    return [
-        *perf_report(HERE / "report.py")[3::4],
-        *tritonbench("double"),
-        liger(HERE / "benchmark_scale.py", 64, provider="liger", config={"hidden_size": 16}, pass_="train"),
-    ]
-"""
-
-
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("bench")
-def test_workloads_of_adaptors_are_measured(tmp_path: Path) -> None:
-    write(tmp_path, report=REPORT, benchmark_scale=LIGER, sizes=SIZES, conftest=SUITE)
-    write(tmp_path, test_perf="from kernelgauge.standard import *\n")
-    command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "--perf-device=cpu", "--junitxml=junit.xml"]
-    command += ["-o", "kernelgauge_replicates=3"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == pytest.ExitCode.OK, done.stdout
-    verdicts = {
-        (case.name, case.parameters): case.properties.get(VERDICT) for case in junit_cases(tmp_path / "junit.xml")
-    }
-    adapted = (
-        "softmax-forward-by-hand-32x16",
-        "softmax-backward-by-hand-32x16",
-        "double-aten-0",
-        "scale-liger-train-64",
-    )
-    assert {verdicts["test_device_time", each] for each in adapted} == {"NO_BASELINE"}
-    numerics = [verdicts["test_result_matches_float64", each] for each in adapted]
-    assert numerics == ["NOT_JUDGED", "NOT_JUDGED", "NOT_JUDGED", "PASS"]
+def test_workloads_of_adaptors_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, report=REPORT, benchmark_scale=LIGER, sizes=SIZES)
+    monkeypatch.delitem(sys.modules, "sizes", raising=False)
+    scale = liger(tmp_path / "benchmark_scale.py", 64, provider="liger", config={"hidden_size": 16}, pass_="train")
+    others = [*perf_report(tmp_path / "report.py")[3::4], tritonbench("double")[0]]
+    cpu = CpuDevice()
+    results = results_of(cpu, scale, *others)
+    assert [type(each) for each in results.values()] == [Measured] * 4
+    for each in (scale, *others):
+        Rounds(each, cpu, replicates=1, iterations=1).time()
+    assert all(error.within_bound for error in compare_with_float64(scale, cpu, seed=1))
+    for each in others:
+        with pytest.raises(NotComparedError):
+            compare_with_float64(each, cpu, seed=1)

@@ -1,4 +1,4 @@
-"""The tutorial runs as it is written, and the reference has all that the code has."""
+"""The tutorial runs as it is written, the README fits a screen, and the reference has all that the code has."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def differences(shown: str, printed: str) -> list[str]:
     return missing
 
 
-def run(command: str, folder: Path, columns: int = 80) -> str:
+def run(command: str, folder: Path) -> str:
     programs = {name: f"{sys.executable} -m {name}" for name in ("pytest", "kernelgauge")}
     name, _, arguments = command.partition(" ")
     environment = {
@@ -76,7 +76,7 @@ def run(command: str, folder: Path, columns: int = 80) -> str:
         f"{programs.get(name, name)} {arguments}",
         shell=True,
         cwd=folder,
-        env=environment | {"OMP_NUM_THREADS": "1", "COLUMNS": str(columns)},
+        env=environment | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -108,15 +108,6 @@ def test_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
             file = tmp_path / block.partition("\n")[0].removeprefix("# ")
             file.parent.mkdir(exist_ok=True)
             file.write_text(block)
-
-
-def test_page_of_traces_prints_what_it_shows() -> None:
-    blocks = [
-        text for name, text in BLOCK.findall((DOCS / "traces.md").read_text(encoding="utf-8")) if name == "console"
-    ]
-    assert len(blocks) == 3
-    for command, shown in steps("".join(blocks)):
-        assert run(command, ROOT / "tests" / "data" / "h200", columns=100).split() == shown.split()
 
 
 def test_differences_finds_changed_lines() -> None:
@@ -179,3 +170,18 @@ def test_page_has_every_environment_variable() -> None:
 
 def test_pictures_are_of_the_baselines() -> None:
     subprocess.run([sys.executable, "tools/pictures.py", "--check"], cwd=ROOT, check=True)
+
+
+README_FILE = Path(__file__).parents[1] / "README.md"
+README = README_FILE.read_text(encoding="utf-8")
+
+
+def test_readme_fits_a_screen_of_90_columns() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    assert not [line for line in lines if len(line) > 90]
+
+
+def test_readme_shows_the_failure_of_the_tutorial() -> None:
+    tutorial = README_FILE.parent / "docs" / "tutorial.md"
+    assert re.findall(r"```text\n(.*?)```", README, re.DOTALL)[0] in tutorial.read_text(encoding="utf-8")

@@ -1,13 +1,11 @@
-"""One run at a time on a GPU and in a folder of reports, across real processes."""
+"""One run at a time on a GPU and in a folder of reports, across processes."""
 
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,52 +20,44 @@ import sys
 from pathlib import Path
 from kernelgauge.results.files import GpuLock
 lock = GpuLock(Path(sys.argv[1]))
-lock.hold(sys.argv[2])
+lock.hold("a")
 print("held", flush=True)
 sys.stdin.read()
 """
 
-Holder = Callable[..., "subprocess.Popen[str]"]
-
 
 @pytest.fixture
-def hold(tmp_path: Path) -> Iterator[Holder]:
-    """Start processes that hold a GPU until they end."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def start(gpu: str = "a") -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", HOLD, str(tmp_path), gpu]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        processes.append(process)
-        assert process.stdout.readline() == "held\n"
-        return process
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
+def other(tmp_path: Path) -> GpuLock:
+    """Another run's lock, which holds a GPU."""
+    lock = GpuLock(tmp_path)
+    lock.hold("a")
+    return lock
 
 
-def test_gpu_lock_waits_aloud_until_the_other_ends(tmp_path: Path, hold: Holder) -> None:
-    other, said = hold(), list[str]()
+def test_gpu_lock_waits_aloud_until_the_other_ends(tmp_path: Path, other: GpuLock) -> None:
+    said: list[str] = []
 
     def waiting(what: str) -> None:
         said.append(what)
-        other.communicate("")  # it ends, and is gone when this returns
+        other.release()
 
     GpuLock(tmp_path).hold("a", waiting)
     assert said == ["another run times on GPU a: waiting for it (0 s so far)"]
 
 
-def test_gpu_lock_of_killed_process_is_free(tmp_path: Path, hold: Holder) -> None:
-    other = hold()
-    other.send_signal(signal.SIGKILL)
-    other.wait(30)
+def test_lock_of_killed_process_is_free(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    lock = GpuLock(tmp_path, patience_s=0.0)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(StorageError):
+            lock.hold("a")
+        process.kill()
     GpuLock(tmp_path, patience_s=0.0).hold("a")
 
 
-def test_gpu_lock_waits_in_vain_once(tmp_path: Path, hold: Holder) -> None:
-    other, said = hold(), list[str]()
+def test_gpu_lock_waits_in_vain_once(tmp_path: Path, other: GpuLock) -> None:
+    said: list[str] = []
     lock = GpuLock(tmp_path, patience_s=0.1)
     with pytest.raises(StorageError, match=r"timed out after 0\.1 s: another run times on GPU a") as caught:
         lock.hold("a")
@@ -75,18 +65,17 @@ def test_gpu_lock_waits_in_vain_once(tmp_path: Path, hold: Holder) -> None:
     with pytest.raises(StorageError, match="another run times on GPU a"):
         lock.hold("a", said.append)  # the next test must not wait another hour
     assert said == []
-    other.communicate("")
+    other.release()
     lock.hold("a")
 
 
-def test_gpu_lock_frees_one_gpu_before_it_waits(tmp_path: Path, hold: Holder) -> None:
+def test_gpu_lock_frees_one_gpu_before_it_waits(tmp_path: Path, other: GpuLock) -> None:
     lock = GpuLock(tmp_path, patience_s=0.0)
-    lock.hold("a")
-    lock.hold("a")  # its own is no reason to wait
-    hold("b")
+    lock.hold("b")
+    lock.hold("b")  # its own is no reason to wait
     with pytest.raises(StorageError):
-        lock.hold("b")
-    GpuLock(tmp_path, patience_s=0.0).hold("a")
+        lock.hold("a")
+    GpuLock(tmp_path, patience_s=0.0).hold("b")
 
 
 def test_gpu_lock_is_open_to_other_users(tmp_path: Path) -> None:

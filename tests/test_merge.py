@@ -21,11 +21,6 @@ from tests.test_results import verdict, workload
 GPUS = ("aa", "bb", "cc")
 NAMES = ("one", "two", "three", "four")
 BROKEN = workload(verdict(Status.INVALID, "measurement", workload="one"), name="one", run=None)
-ABSENT = workload(name="two", run=None, unavailable="not installed")
-
-
-def empty_part(second: int = 0) -> Results:
-    return part(ABSENT, gpu=None, fingerprint=None, timers=(), second=second)
 
 
 @pytest.mark.parametrize(

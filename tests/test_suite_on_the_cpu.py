@@ -1,4 +1,4 @@
-"""The suite in perf/ and the gallery, for real, on the CPU: from building to a baseline and back."""
+"""The suite in perf/ and the gallery, for real, on the CPU: from building to a baseline."""
 
 from __future__ import annotations
 
@@ -33,14 +33,10 @@ def run_suite(
 
 
 @pytest.mark.timeout(1300)
-def test_small_workloads_are_recorded_and_judged(tmp_path: Path) -> None:
+def test_small_workloads_are_recorded(tmp_path: Path) -> None:
     recorded = run_suite(tmp_path, "--perf-update")
     assert recorded.returncode == 0, recorded.stdout
     assert sorted(path.stem for path in tmp_path.glob("baselines/cpu-*/*.json")) == sorted(WORKLOADS)
-
-    # Structure is exact on any machine; times on a shared CPU are not this test's subject.
-    judged = run_suite(tmp_path, "-m", "not timing")
-    assert judged.returncode == 0, judged.stdout
     for workload in WORKLOADS:
         assert (tmp_path / "reports" / "latest" / "traces" / f"{workload}.json.gz").is_file()
 

@@ -1,4 +1,4 @@
-"""The command `kernelgauge`, called in this process."""
+"""Repositories, and processes that measure what a test says."""
 
 from __future__ import annotations
 
@@ -14,28 +14,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from kernelgauge.baselines import calibration
-from kernelgauge.cli import main
 from kernelgauge.errors import MeasurementError
 from kernelgauge.results import Results
 from tests.builders import H200, counts, fingerprint, mlp_kernels
 from tests.plugin.told_processes import measured, results_of
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def kernelgauge(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Call it with these arguments: its exit code, and what it wrote to standard output and standard error."""
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        try:
-            code = main([*map(str, arguments)])
-        except SystemExit as stopped:  # argparse's
-            code = int(stopped.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
 
 
 def git(*arguments: str) -> str:

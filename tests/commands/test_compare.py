@@ -43,8 +43,9 @@ def compare(project: Path, process: Process, kernelgauge: Command) -> Command:
 
 
 def test_unchanged_revision_passes_after_the_fewest_processes(compare: Command, process: Process) -> None:
-    code, out, err = compare("HEAD")
+    code, out, err = compare("HEAD", "--", "--perf-device", "cpu")
     assert code == 0
+    assert {tuple(each.arguments[-2:]) for each in process.seen} == {("--perf-device", "cpu")}
     *processes, last = err.splitlines()
     base, head = "HEAD: process", "the working tree: process"
     assert processes == [f"{base} 1", f"{head} 1", f"{head} 2", f"{base} 2", f"{base} 3", f"{head} 3"]
@@ -194,11 +195,6 @@ def test_workload_that_one_side_lacks_is_invalid(compare: Command, process: Proc
     code, out, _ = compare("HEAD", "--processes", "3")
     assert code == 1
     assert "HEAD could not be measured" in out
-
-
-def test_arguments_behind_two_dashes_go_to_pytest(compare: Command, process: Process) -> None:
-    assert compare("HEAD", "--", "--perf-device", "cpu")[0] == 0
-    assert {tuple(each.arguments[-2:]) for each in process.seen} == {("--perf-device", "cpu")}
 
 
 def test_base_alone_has_the_packages_of_with(compare: Command, process: Process, tmp_path: Path) -> None:

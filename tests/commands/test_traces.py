@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import RECORDED, Event, call, chrome, event, kernel, op, recorded_events, region, step
+from tests.builders import RECORDED, Event, call, chrome, event, kernel, on, op, recorded_events, region, step
 from tests.commands.conftest import Command, imported_modules, shell
 
 TRACES_PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
@@ -145,14 +145,10 @@ def test_diff_joins_a_kernel_whose_ops_were_renamed(command: Command, tmp_path: 
     assert [each["what"] for each in found] == ["slower", "unchanged"]
 
 
-def on(row: Event, device: int) -> Event:
-    return row | {"args": row["args"] | {"device": device}}
-
-
 def test_diff_of_several_gpus_is_of_the_busiest(command: Command, tmp_path: Path) -> None:
     def job(us: float) -> list[Event]:
         rows = [step(1, 0, 100), call(1, 1), call(2, 2)]
-        return [*rows, kernel(1, 10, duration=us), on(kernel(2, 20, duration=us / 10), 1)]
+        return [*rows, kernel(1, 10, duration=us), on(kernel(2, 20, duration=us / 10), device=1)]
 
     sides = [written(tmp_path / f"{us}.json", *job(us)) for us in (40, 60)]
     out = command("diff", *sides)[1]

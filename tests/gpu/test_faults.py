@@ -1,4 +1,4 @@
-"""Faults that only a real GPU has: a neighbour on it, a CUDA error in mid-suite, a cache that is not cold, an autotuner."""
+"""What only a real GPU has: a neighbour, a CUDA error, a cache that is not cold, an autotuner, graphs, Triton kernels."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.errors import OtherKernelsError
+from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice
-from kernelgauge.measure.instance import Instance
+from kernelgauge.measure.instance import Instance, build
+from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.profile import profile_session
+from kernelgauge.measure.runner import measure_groups
+from kernelgauge.measure.settings import Settings
+from kernelgauge.measure.subject import Measured, Subject
+from tests.plugin.inner_project import VERDICT, junit_cases
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -165,12 +171,6 @@ def test_another_choice_that_is_in_the_compile_cache_by_then_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As another process leaves it there that compiles the same at the same time."""
-    from kernelgauge.measure.compiler import torch_set_up
-    from kernelgauge.measure.device import CudaDevice
-    from kernelgauge.measure.instance import build
-    from kernelgauge.measure.latency import Rounds
-    from kernelgauge.measure.settings import Settings
-    from kernelgauge.measure.subject import Subject
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))  # else it becomes a folder of the first
@@ -197,3 +197,110 @@ def test_another_choice_that_is_in_the_compile_cache_by_then_is_noticed(
     choice.write_text(json.dumps(chosen | other))
     with pytest.raises(OtherKernelsError):
         look()
+
+
+GIB = 1 << 30
+
+
+class Looks(nn.Module):
+    """Keeps what the autotuner would find when the module is called first (torch/_inductor/runtime/triton_heuristics.py)."""
+
+    spare: int | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.spare is None:
+            self.spare = torch.accelerator.max_memory_allocated() - torch.accelerator.memory_allocated()
+        return x + 1
+
+
+def test_peak_of_memory_does_not_depend_on_what_ran_before() -> None:
+
+    device = CudaDevice()
+    torch.empty(2 * GIB, dtype=torch.int8, device=device.torch_device)
+    modules: list[Looks] = []
+
+    def build() -> nn.Module:
+        modules.append(Looks())
+        return modules[-1]
+
+    workload = Workload(module="looks", variant="eager", build=build, inputs=lambda: (torch.randn(1024),))
+    list(measure_groups([workload], device, device.fingerprint(), Settings(), timed=False))
+    (module,) = modules
+    assert module.spare is not None
+    assert module.spare <= GIB // 64
+
+
+def test_one_graph_is_recorded_however_many_replicates_are_made() -> None:
+    from torch._inductor.cudagraph_trees import get_manager
+
+    device = CudaDevice()
+    workload = Workload(
+        module="linear",
+        variant="compiled",
+        build=lambda: nn.Sequential(nn.Linear(512, 512), nn.GELU()),
+        inputs=lambda: (torch.randn(64, 512),),
+        compile={"mode": "reduce-overhead"},
+    )
+    (group,) = measure_groups([workload], device, device.fingerprint(), Settings(replicates=12))
+    result = group.results[workload.id]
+    assert isinstance(result, Measured), result
+    assert "cudaGraphLaunch" in result.run.launch_apis
+    manager = get_manager(torch.cuda.current_device(), create_if_none_exists=False)
+    assert manager is not None
+    assert len(list(manager.get_roots())) == 1
+
+
+KERNEL = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def _double(x, y, size, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < size), mask=at < size)
+
+def double(x):
+    y = torch.empty_like(x)
+    _double[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), BLOCK=1024)
+    return y
+
+def slow(x):
+    return double(x + 0)
+"""
+SUITE = """
+from dataclasses import replace
+import torch
+from torch import nn
+from kernelgauge import Workload
+from my_kernels import double, slow
+
+def inputs():
+    return (torch.randn(1024, 1024),)
+
+def pytest_kernelgauge_workloads():
+    x = torch.randn(4096, 4096, dtype=torch.bfloat16)
+    return [
+        replace(Workload.from_callable(double, x), module="double", variant="good", faster_than="slow", by=0.3),
+        replace(Workload.from_callable(slow, x), module="double", variant="slow", faster_than="good"),
+        Workload("dropout", "compiled", lambda: nn.Dropout(0.5), inputs, dtype="fp32", compile={}),
+    ]
+"""
+
+
+@pytest.mark.timeout(300)
+def test_slower_variant_fails_its_ratio_and_the_faster_passes(tmp_path: Path) -> None:
+    for name, text in (
+        ("my_kernels", KERNEL),
+        ("conftest", SUITE),
+        ("test_perf", "from kernelgauge.standard import *\n"),
+    ):
+        (tmp_path / f"{name}.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "--perf-device=cuda", "--junitxml=junit.xml"]
+    done = subprocess.run([*command, "-m", "not structure"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    cases = {(case.name, case.parameters): case for case in junit_cases(tmp_path / "junit.xml")}
+    ratio, numerics = "test_faster_than_other_variant", "test_result_matches_float64"
+    assert cases[ratio, "double-good-4096x4096"].properties[VERDICT] == "PASS", done.stdout
+    assert cases[ratio, "double-slow-4096x4096"].properties[VERDICT] == "REGRESSED", done.stdout
+    assert cases[numerics, "double-good-4096x4096"].properties[VERDICT] == "PASS", done.stdout
+    assert cases[numerics, "dropout-compiled-fp32"].properties[VERDICT] == "NOT_JUDGED", done.stdout

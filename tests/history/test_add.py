@@ -14,8 +14,7 @@ import pytest
 from kernelgauge.judge.verdict import RelativeChange, Status
 from kernelgauge.results import Results
 from tests.builders import CONTROL_US, ELSEWHERE, HERE, OTHER_SOURCE, WORKLOAD, mlp_kernels, run
-from tests.history.conftest import History
-from tests.history.nights import night, timed
+from tests.history.conftest import History, night, timed
 from tests.test_results import HOSTILE, hostile, results, verdict, workload
 
 

@@ -14,8 +14,7 @@ import pytest
 from kernelgauge.judge.verdict import Status
 from kernelgauge.results import encode_results
 from tests.builders import ELSEWHERE, H200, HERE, fingerprint, mlp_kernels, run
-from tests.history.conftest import History
-from tests.history.nights import ROOT, night, timed, year
+from tests.history.conftest import ROOT, History, night, timed, year
 from tests.report.pages import Parsed
 from tests.test_results import HOSTILE, hostile, results, verdict, workload
 

@@ -96,11 +96,16 @@ def test_review_refuses_for_these_reasons(
     assert (found.change is not None) == (fresh.change is not None) == can_be_forced
 
 
-def test_slow_host_is_compared_with_its_own_past() -> None:
+@pytest.mark.parametrize(
+    ("control_us", "gpu", "is_slow"),
+    [(2.9 * 14, HERE, False), (60.0, HERE, True), (0.2, HERE, False), (60.0, "new", False)],
+)
+def test_slow_host_is_compared_with_its_own_past(control_us: float, gpu: str, is_slow: bool) -> None:
     """A GPU of another, slower host in the baseline says nothing of this one."""
     stored = calibrated([run(device=STEADY), run(device=STEADY, gpu=ELSEWHERE, host_control_us=100.0)])
-    found = reviewed(stored, of={"host_control_us": 60.0})
-    assert found.doubts == ("this host was 4 times as slow as in the baseline (reference 14.0 -> 60.0 us)",)
+    found = reviewed(stored, of={"host_control_us": control_us, "gpu": gpu})
+    said = "this host was 4 times as slow as in the baseline (reference 14.0 -> 60.0 us)"
+    assert found.doubts == ((said,) if is_slow else ())
 
 
 def test_review_of_the_stored_run_is_settled() -> None:

@@ -1,19 +1,21 @@
-"""What is exact: kernels by name and order, and every count."""
+"""What is exact: kernels, counts and what a workload declares of them; statuses in order, and machines compared."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
 from kernelgauge.judge.baseline import compare
-from kernelgauge.judge.structure import judge_structure
-from kernelgauge.judge.verdict import Status, Verdict
+from kernelgauge.judge.structure import Expectation, judge_structure, mismatches
+from kernelgauge.judge.verdict import Reason, Status, Verdict, worst
 from kernelgauge.run import CompileEvent, Origin, SourceLine
 from tests.builders import (
     DOWN,
     FUSED,
     GEMM,
+    H200,
     OTHER_SOURCE,
     baseline,
     counts,
@@ -152,3 +154,106 @@ def test_structure_names_ops_and_lines_of_more_copies_and_waits(before: Any, aft
     assert reasons(verdict, "cause") == causes
     lines = ["mlp  model.py:3  x.clone()", "mlp  model.py:5  x.item()", "mlp  model.py:5  x.item()"]
     assert reasons(verdict, "code") == lines[: len(causes)]
+
+
+A100 = fingerprint(device="NVIDIA A100-SXM4-80GB", arch="sm_80", sm_count=108, cuda="12.4")
+CPU = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, cuda=None)
+BRACKETS = "void f<int[2]>(char*)"  # as an fnmatch pattern alone it would not match itself
+APIS = {"launch_apis": ("cuLaunchKernelEx", "cuLaunchKernel"), "occupancy_queries": 3}
+
+
+@pytest.mark.parametrize(
+    ("where", "holds"),
+    [
+        ({}, [H200, A100, CPU]),
+        ({"arch": "gpu"}, [H200, A100]),
+        ({"arch": "cpu"}, [CPU]),
+        ({"arch": "sm_90", "cuda": "13.0"}, [H200]),
+        ({"arch": "sm_90", "cuda": "12.4"}, []),
+        ({"cuda": "12.4"}, [A100]),
+    ],
+)
+def test_expectation_applies_to_its_arch_and_cuda(where: Any, holds: list[Any]) -> None:
+    expectation = Expectation("seen", **where)
+    assert [machine for machine in (H200, A100, CPU) if expectation.holds_for(machine)] == holds
+
+
+@pytest.mark.parametrize(
+    ("expected", "changes"),
+    [
+        ({}, {}),
+        ({"kinds": ("gemm", "gemm", "pointwise", "gemm")}, {}),
+        ({"names": (GEMM, GEMM, FUSED, DOWN)}, {}),
+        ({"names": ("nvjet_*", "*_TNT", "triton_poi_fused_*gelu*_0", "nvjet_sm90_tst_192x128_*")}, {}),
+        ({"names": (BRACKETS,)}, {"kernels": (launched(BRACKETS, 1.0),)}),
+        ({"memsets": 2, "occupancy_queries": 3, "launch_apis": ("cuLaunchKernelEx", "cuLaunch*")}, APIS),
+    ],
+)
+def test_mismatches_of_declared_run_are_none(expected: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert mismatches(Expectation("seen", **expected), run(**changes)) == []
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        {"kinds": ("gemm", "pointwise", "gemm", "gemm")},
+        {"kinds": ()},
+        {"names": (GEMM, GEMM, FUSED)},
+        {"names": (GEMM.upper(), GEMM, FUSED, DOWN)},
+        {"names": ("nvjet", "*", "*", "*")},
+        {"memsets": 0},
+        {"occupancy_queries": 1},
+        {"launch_apis": ("cudaLaunchKernel",)},
+    ],
+)
+def test_mismatch_names_its_source(expected: dict[str, Any]) -> None:
+    (line,) = mismatches(Expectation("seen on an H200", **expected), run())
+    assert line.endswith("\n    source   seen on an H200")
+
+
+def test_mismatches_list_each_launch_and_count() -> None:
+    kinds = ("gemm", "gemm", "pointwise", "pointwise", "gemm")
+    found = mismatches(Expectation("article", kinds=kinds, names=("*",), memsets=0), run(counts=counts(memsets=3)))
+    launches = "1. gemm|2. gemm|3. pointwise|4. gemm   <- expected pointwise|5. (nothing)   <- expected gemm"
+    assert found[0] == "\n    ".join(["kernel kinds: got 4, expected 5", *launches.split("|"), "source   article"])
+    assert found[1].startswith("kernel names: got 4, expected 1\n")
+    assert "\n    4. nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT   <- expected (nothing)\n" in found[1]
+    assert found[2] == "memsets: got 3, expected 0\n    source   article"
+
+
+WORST_TO_BEST = "INVALID REGRESSED UNDECIDED INCOMPARABLE NO_BASELINE IMPROVED PASS NOT_JUDGED"
+
+
+def test_worst_ranks_every_status() -> None:
+    ranked = [Status(name) for name in WORST_TO_BEST.split()]
+    assert set(ranked) == set(Status)
+    for bad, good in itertools.combinations(ranked, 2):
+        assert worst([bad, good]) is worst([good, bad]) is bad
+    assert worst([]) is None
+
+
+def test_verdict_text_has_its_reasons_below() -> None:
+    short = Verdict(Status.REGRESSED, "mlp", "GPU time", "slower", (Reason("why", "one\ntwo"),))
+    longer = short.because(Reason("baseline", "a\x1b[2Jb\x9b31m"))
+    first, rest = str(short), str(longer).removeprefix(str(short))
+    assert first == "mlp: REGRESSED  slower\n  why      one\n           two"
+    assert rest.startswith("\n  baseline a")
+    assert all(character.isprintable() or character == "\n" for character in rest)
+    assert str(longer.only("why")) == first
+
+
+ADDED = "cudnn fp32_matmul cudnn_tf32 deterministic".split()  # older baselines lack them
+FOREIGN = "device arch sm_count power_limit_watts mig".split()
+MOVED = [*"driver cuda torch triton liger_kernel python".split(), *ADDED]
+KINDS = {"foreign": FOREIGN, "moved": MOVED}
+
+
+@pytest.mark.parametrize(("field", "kind"), [(field, kind) for kind, fields in KINDS.items() for field in fields])
+def test_compare_of_each_field_has_one_kind(field: str, kind: str) -> None:
+    comparison = compare(H200, fingerprint(**{field: "x"}))
+    found = {each: list(map(str, getattr(comparison, each))) for each in KINDS}
+    assert found == {key: [] for key in KINDS} | {kind: [f"{field} {getattr(H200, field)} -> x"]}
+    assert not comparison.identical
+    assert compare(fingerprint(**dict.fromkeys(ADDED)), H200).identical
+    assert compare(fingerprint(memory_bytes=1), H200).identical
+    assert {*FOREIGN, *MOVED, "memory_bytes"} == set(H200.__struct_fields__)

@@ -236,11 +236,6 @@ class Rotates(nn.Module):
         return (x * self.angles).real + (x * self.angles).imag
 
 
-def test_reference_keeps_complex_buffers(cpu: CpuDevice) -> None:
-    found = errors_of(cpu, build=Rotates, reference=None, dtype=None)
-    assert found["output 0"].error < 1e-5
-
-
 class InPlace(nn.Module):
     """Writes over its first input, and reads an expanded one."""
 
@@ -248,9 +243,15 @@ class InPlace(nn.Module):
         return x.mul_(2).add_(row)
 
 
-def test_inputs_are_fresh_for_a_kernel_that_writes_to_them(cpu: CpuDevice) -> None:
-    inputs = lambda: (torch.randn(5, 4), torch.randn(4).expand(5, 4))  # noqa: E731
-    assert errors_of(cpu, build=InPlace, reference=None, inputs=inputs)["output 0"].within_bound
+@pytest.mark.parametrize(
+    ("build", "inputs"),
+    [
+        (Rotates, lambda: (torch.randn(5, 4),)),
+        (InPlace, lambda: (torch.randn(5, 4), torch.randn(4).expand(5, 4))),
+    ],
+)
+def test_reference_has_the_buffers_and_fresh_inputs(cpu: CpuDevice, build: Any, inputs: Any) -> None:
+    assert errors_of(cpu, build=build, reference=None, dtype=None, inputs=inputs)["output 0"].error < 1e-5
 
 
 def test_keyword_and_nested_inputs_have_names(cpu: CpuDevice) -> None:
@@ -295,18 +296,19 @@ def test_random_result_is_not_compared(cpu: CpuDevice, pass_: str) -> None:
     assert "eval()" in (raised.value.expected or "")
 
 
-def test_wrong_result_of_a_module_that_draws_numbers_is_an_error(cpu: CpuDevice) -> None:
-    def change(y: torch.Tensor, module: Linear) -> torch.Tensor:
-        torch.rand(3)
-        return y - module.bias
+NUMBER = count()
 
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda y, module: y - module.bias + 0 * torch.rand(3),
+        lambda y, _: y + next(NUMBER),  # no numbers were drawn: a race, or memory that is read before it is written
+    ],
+    ids=["draws numbers", "changes by itself"],
+)
+def test_wrong_result_that_may_be_random_is_an_error(cpu: CpuDevice, change: Any) -> None:
     assert not errors_of(cpu, change)["output 0"].within_bound
-
-
-def test_wrong_result_that_changes_by_itself_is_an_error(cpu: CpuDevice) -> None:
-    """No numbers were drawn: a race, or memory that is read before it is written."""
-    number = count()
-    assert not errors_of(cpu, lambda y, _: y + next(number))["output 0"].within_bound
 
 
 SQUARE = torch.ones(2, 2)

@@ -265,15 +265,10 @@ def test_visible_gpus_are_as_cuda_reads_the_variable(
     assert visible_gpus() == tuple(found)
 
 
-def test_visible_gpus_are_slices_where_one_is_cut(nvml: FakeNvml) -> None:
-    nvml.gpus, nvml.slices = GPUS[:2], {GPUS[1]: ["MIG-a", "MIG-b"]}
+def test_visible_gpus_are_slices_where_one_is_cut_and_not_lost(nvml: FakeNvml) -> None:
+    nvml.gpus, nvml.slices = [GPUS[0], "lost", GPUS[1]], {GPUS[1]: ["MIG-a", "MIG-b"]}
     assert visible_gpus() == (GPUS[0], "MIG-a", "MIG-b")
     assert digest_of("MIG-b") == digest("MIG-b")
-
-
-def test_visible_gpus_leave_out_a_lost_one(nvml: FakeNvml) -> None:
-    nvml.gpus = [GPUS[0], "lost", GPUS[2]]
-    assert visible_gpus() == (GPUS[0], GPUS[2])
 
 
 def test_digest_is_the_same_for_all_names_of_a_gpu(nvml: FakeNvml) -> None:
@@ -363,13 +358,10 @@ def test_disturbances_name_what_spoils(before: Any, during: Any, after: Any, exp
     assert disturbances(window, usual_clock_mhz=1980, tolerated_drift=0.03) == expected
 
 
-@pytest.mark.parametrize(
-    ("tolerated", "found"),
-    [(0.03, ("SM clock 1780 MHz where 1980 is usual, and no power cap explains it",)), (0.12, ())],
-)
-def test_disturbances_allow_a_clock_of_unknown_gpu_more(tolerated: float, found: tuple[str, ...]) -> None:
+def test_disturbances_allow_a_clock_of_unknown_gpu_more() -> None:
     window = [well(), well(sm_clock_mhz=1780), well()]
-    assert disturbances(window, usual_clock_mhz=1980, tolerated_drift=tolerated) == found
+    found = [disturbances(window, usual_clock_mhz=1980, tolerated_drift=drift) for drift in (0.03, 0.12)]
+    assert found == [(SLOW.replace("1500", "1780"),), ()]
 
 
 def test_conditions_hold_extremes_of_one_measurement() -> None:

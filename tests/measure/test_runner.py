@@ -1,25 +1,32 @@
-"""From a workload to its run: structure and counts on a CPU, and how an instance is built for it."""
+"""From a workload to its run: structure and counts on a CPU, how an instance is built, how torch is set up, and devices."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config as inductor
 from torch import nn
 
 from kernelgauge import Workload
-from kernelgauge.errors import WorkloadError, WorkloadUnavailable
-from kernelgauge.measure.device import CpuDevice
-from kernelgauge.measure.numerics import BOUNDS
+from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
+from kernelgauge.measure.compiler import torch_set_up
+from kernelgauge.measure.device import CpuDevice, CudaDevice, cpu_name
+from kernelgauge.measure.device import choose_device as choose
+from kernelgauge.measure.latency import Rounds
+from kernelgauge.measure.numerics import BOUNDS, compare_with_float64
 from kernelgauge.measure.runner import measure_groups
 from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import CompileEvent, Sample, Timer
-from kernelgauge.trace import parse
+from kernelgauge.trace import KernelIdentity, Trace, parse
+from tests.builders import FUSED, recorded, recorded_events, trace_of
 from tests.measure.conftest import QUICK, FakeGpu, measured, raising, results_of, tiny
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -259,3 +266,129 @@ def test_graph_break_has_line_and_reason(cpu: CpuDevice) -> None:
     code = "if x.sum() > 0:"
     place = ("tests/measure/test_runner.py", line_of(code), code, "Undecided")
     assert event == CompileEvent("graph break", "a branch that depends on data", *place)
+
+
+LOGGER = logging.getLogger("torch.__trace")
+
+
+@pytest.mark.parametrize("initialized", [True, False])
+def test_torch_set_up_restores_numbers_of_the_gpu(monkeypatch: pytest.MonkeyPatch, initialized: bool) -> None:
+    restored: list[object] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialized)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda gpu: f"state of {gpu}")
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, gpu: restored.append((state, gpu)))
+    with pytest.raises(ZeroDivisionError), torch_set_up():
+        raise ZeroDivisionError
+    assert restored == ([("state of 1", 1)] if initialized else [])
+
+
+def measure(device: CpuDevice, workload: Any) -> None:
+    list(measure_groups([workload], device, device.fingerprint(), QUICK, deterministic=True))
+
+
+def time_latency(device: CpuDevice, workload: Any) -> None:
+    Rounds(workload, device, replicates=1, iterations=1, deterministic=True).time()
+
+
+def compare(device: CpuDevice, workload: Any) -> None:
+    compare_with_float64(workload, device, seed=1, deterministic=True)
+
+
+@pytest.mark.parametrize("do", [measure, time_latency, compare])
+def test_everything_measures_in_torch_set_up(cpu: CpuDevice, do: Callable[[CpuDevice, Any], None]) -> None:
+    seen: set[tuple[bool, bool]] = set()
+
+    def build() -> Any:
+        def run(x: torch.Tensor) -> torch.Tensor:
+            seen.add((inductor.deterministic, inductor.cpp.enable_kernel_profile))
+            return x * 2
+
+        return run
+
+    numbers = torch.get_rng_state()
+    do(cpu, tiny(build=build))
+    assert seen == {(True, True)}
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert (inductor.deterministic, inductor.cpp.enable_kernel_profile) == (False, False)
+
+
+@pytest.mark.parametrize(("asked", "is_silent"), [(None, True), ("folder", False)])
+def test_structured_trace_is_silent_unless_asked_for(
+    cpu: CpuDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    asked: str | None,
+    is_silent: bool,
+) -> None:
+    monkeypatch.setattr(LOGGER, "disabled", False)
+    monkeypatch.delenv("TORCH_TRACE", raising=False)
+    if asked:
+        monkeypatch.setenv("TORCH_TRACE", asked)
+    with caplog.at_level(logging.DEBUG, "torch.__trace"):
+        LOGGER.addHandler(caplog.handler)
+        try:
+            measured(cpu, tiny(build=lambda: lambda x: LOGGER.debug("seen") or x * 2))
+        finally:
+            LOGGER.removeHandler(caplog.handler)
+    assert ("seen" not in caplog.messages) is is_silent
+    assert not LOGGER.disabled
+
+
+@pytest.fixture
+def recorded_gpu() -> CudaDevice:
+    """Return a CUDA device that needs no GPU: it reads recorded launches."""
+    return object.__new__(CudaDevice)
+
+
+def one(gpu: CudaDevice, trace: Trace, name: str = FUSED) -> KernelIdentity:
+    """Return the only kernel of that name in the last step."""
+    (identity,) = (each.identity for each in gpu.executions(trace.steps()[-1]) if each.identity.name == name)
+    return identity
+
+
+def test_triton_kernel_has_configuration_and_source(recorded_gpu: CudaDevice) -> None:
+    fused = one(recorded_gpu, recorded("mlp-compiled"))
+    assert (fused.kind, fused.grid, fused.block) == ("pointwise", (24576, 1, 1), (128, 1, 1))
+    assert (fused.num_warps, fused.num_stages) == (4, 1)
+    assert "XBLOCK=1024" in (fused.kernel_kwargs or "")
+    other = one(recorded_gpu, recorded("mlp-compiled-other-autotune"))
+    assert fused != other
+    assert (other.num_warps, other.grid) != (fused.num_warps, fused.grid)
+
+
+def test_triton_keys_need_an_op_of_the_same_name(recorded_gpu: CudaDevice) -> None:
+    events = recorded_events("mlp-compiled")
+    for event in events:
+        if event.get("cat") == "kernel" and event["name"] == FUSED:
+            event["name"] = "a_library_call"  # launched under the Triton op, as a memset or a GEMM may be
+    stranger = one(recorded_gpu, trace_of(*events), "a_library_call")
+    assert (stranger.num_warps, stranger.kernel_kwargs, stranger.source_hash) == (None, None, None)
+    assert stranger.grid == (24576, 1, 1)
+
+
+def test_choose_device_without_gpu_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    with pytest.raises(KernelgaugeError, match="no CUDA device") as raised:
+        choose("cuda")
+    assert f"torch {torch.__version__}, built for CUDA 13.0" in (raised.value.got or "")
+    assert "--perf-device cpu" in (raised.value.next_command or "")
+
+
+def test_check_refuses_bf16_alone_where_there_is_none(
+    recorded_gpu: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    recorded_gpu._properties = SimpleNamespace(name="Tesla T4")
+    for dtype in ("fp16", "fp32", None):
+        recorded_gpu.check(tiny(dtype=dtype))
+    with pytest.raises(WorkloadUnavailable, match="Tesla T4 has no bf16"):
+        recorded_gpu.check(tiny(dtype="bf16"))
+
+
+def test_fingerprint_of_cpu_has_a_name_and_no_gpu(cpu: CpuDevice) -> None:
+    fingerprint = cpu.fingerprint()
+    assert fingerprint.device == f"CPU {cpu_name()}, {torch.get_num_threads()} threads"
+    assert (fingerprint.arch, fingerprint.torch) == ("cpu", str(torch.__version__))
+    assert {fingerprint.sm_count, fingerprint.memory_bytes, fingerprint.driver, fingerprint.cuda} == {None}

@@ -1,17 +1,19 @@
-"""Measured for real on the CPU: other people's functions, odd workloads, ratios, a calibration, choices without timing."""
+"""Measured for real on the CPU: functions, odd workloads, ratios, the README, choices without timing, planted causes."""
 
 from __future__ import annotations
 
-import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch._inductor.config as inductor
 
-from kernelgauge.cli import main
+from tests.commands.conftest import Command
+from tests.planted import failure, line_of, longest_failure, run_suite
 from tests.plugin.inner_project import VERDICT, Case, junit_cases
 
 pytestmark = pytest.mark.timeout(600)  # compiling takes seconds, and many on a busy machine
@@ -169,36 +171,41 @@ def test_nan_fails_numerics_and_integers_keep_their_dtype(cases: Cases) -> None:
     assert {case.outcome for case in cases["embedding-eager-fp32"].values()} == {"passed", "skipped"}
 
 
-CALIBRATED = """
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+MODEL = """
 import torch
-from kernelgauge import Workload
+from torch import nn
 
-def pytest_kernelgauge_workloads():
-    return [Workload("one", "eager", build=lambda: torch.nn.Linear(8, 8), inputs=lambda: (torch.randn(4, 8),), dtype="fp32")]
+
+class Block(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)))
 """
 
 
-def test_suite_is_calibrated_and_judged_by_it(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
-    perf = pytester.mkdir("perf")
-    (perf / "conftest.py").write_text(CALIBRATED)
-    (perf / "test_perf.py").write_text("from kernelgauge.standard import *\n")
-    assert (
-        main(["calibrate", "perf", "--perf-device", "cpu", "-o", "kernelgauge_replicates=3", "--processes", "2"]) == 0
-    )
-    assert capsys.readouterr().err.splitlines() == ["process 1 of 2", "process 2 of 2"]
-    assert not (pytester.path / "reports").exists()  # those of the processes went with them
-    (path,) = pytester.path.glob("baselines/cpu-*/one-eager-fp32.json")
-    (entry,) = json.loads(path.read_text())["entries"]
-    assert [set(process["timers"]) for process in entry["processes"]] == [{"device_time", "end_to_end"}] * 2
-    times = [process["timers"]["device_time"]["mean_us"] for process in entry["processes"]]
-    assert times[0] != times[1]  # two measurements, not one twice
-
-    pytester.runpytest_inprocess("perf", "--perf-device", "cpu", "--junitxml=junit.xml", "-k", "structure or device")
-    cases = junit_cases(pytester.path / "junit.xml")
-    verdicts = {case.name: case.properties.get("kernelgauge_verdict") for case in cases}
-    assert verdicts["test_structure_is_that_of_the_baseline"] == "PASS"
-    # The time of a busy CPU may be any of these, but it is compared.
-    assert verdicts["test_device_time"] in ("PASS", "IMPROVED", "UNDECIDED", "REGRESSED", "NOT_JUDGED")
+def test_quick_start_of_the_readme_catches_a_slower_module(pytester: pytest.Pytester, kernelgauge: Command) -> None:
+    pytester.mkdir("perf")
+    for name, text in re.findall(r"```python\n# (\S+)\n(.*?)```", README, re.DOTALL):
+        (pytester.path / name).write_text(text)
+    pytester.makeini("[pytest]\npythonpath = .\nkernelgauge_device = cpu\n")
+    model = pytester.path / "my_model.py"
+    model.write_text(MODEL)
+    commands = re.search(r"```sh\n(.*?)```", README, re.DOTALL)[1].splitlines()
+    (_, *record), (_, *check), (_, *accept) = (command.split() for command in commands)
+    recorded = pytester.runpytest_inprocess(*record)
+    assert recorded.ret == pytest.ExitCode.OK
+    recorded.stdout.fnmatch_lines(["1 written to *"])
+    model.write_text(MODEL.replace("self.up(x))", "self.up(x)).clone()"))
+    checked = pytester.runpytest_inprocess(*check)
+    assert checked.ret == pytest.ExitCode.TESTS_FAILED
+    checked.stdout.fnmatch_lines(["*REGRESSED  kernels differ from the baseline", "*launches 3 -> 4*"])
+    checked.stdout.no_fnmatch_line("*benchmark: 1 tests*")  # pytest-benchmark's table comes with -v
+    assert kernelgauge(*accept)[0] == 0
+    assert pytester.runpytest_inprocess(*check, "-m", "structure").ret == pytest.ExitCode.OK
 
 
 SHOWS_SWITCH = """
@@ -249,3 +256,31 @@ def test_older_torch_is_named_and_measures_nothing(pytester: pytest.Pytester, mo
         ]
     )
     assert vars(older) == {}
+
+
+PLANTED = {
+    "clone-eager-forward": ("1 new kernel: clone", "mlp", "u = u.clone()"),
+    "more_work-eager-train": (
+        "6 new kernels, in 2 places: sigmoid, mul",
+        "mlp (forward and backward)",
+        "h = h * torch.sigmoid(h)",
+    ),
+    "graph_break-compiled-forward": ("graph break: ", "mlp", "torch._dynamo.graph_break()"),
+    "loop_break-compiled-forward": ("graph break: ", "mlp", 'print(end="")'),  # Dynamo leaves all of `forward` alone
+    "item-compiled-forward": ("graph break: ", "mlp", "u[0, 0, 0].item()"),  # and warns of it
+    "contiguous-compiled-forward": ("another kernel: cpp_fused_", "mlp", "u = u.transpose(1, 2).contiguous()"),
+}
+
+
+def test_failure_names_the_cause_first_and_the_line_second(tmp_path: Path) -> None:
+    said, results = run_suite(tmp_path, [*PLANTED, "error-eager-forward"], "-m", "not timing")
+    for workload, (cause, module, code) in PLANTED.items():
+        found = failure(results, workload)
+        assert found.cause.startswith(cause), found
+        assert found.code.startswith(f"{module}  {line_of(code)}  "), found
+    longest = longest_failure(said)
+    assert len(longest) <= 12, "\n".join(longest)
+    assert "profiler_st" not in said  # libkineto says that to the standard error
+    assert "torch/_dynamo/" not in said  # and Dynamo this, to the log too
+    assert "torch._dynamo.variables" not in said
+    assert said.count(f"{line_of('h = h.view')} in forward: h = h.view(-1, 3, 7)") == 1

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.cli import main
 from kernelgauge.judge.verdict import Status
 from kernelgauge.report.markdown import summary_markdown
 from tests.plugin.inner_project import ID, Project, told
@@ -59,19 +58,11 @@ def test_run_leaves_results_and_reports(project: Project, step: Path) -> None:
     assert times == [pytest.approx(11.5, abs=0.1), pytest.approx(10.0, abs=0.1), pytest.approx(15.0, abs=1.0)]
 
 
-def test_results_record_the_folder_of_their_baselines(
-    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_results_record_the_folder_of_their_baselines(project: Project, tmp_path: Path) -> None:
     project.run("-o", f"kernelgauge_baselines={tmp_path / 'outside'}")
     assert project.results().baselines == str(tmp_path / "outside")
     project.run("-o", "kernelgauge_baselines=known/there")
     assert project.results().baselines == "known/there"
-    below = project.root / "perf" / "below"
-    below.mkdir(parents=True)
-    monkeypatch.chdir(below)
-    assert main(["accept"]) == 0
-    assert (project.root / "known" / "there" / "told-gpu" / f"{ID}.json").is_file()
-    assert list(below.iterdir()) == []
 
 
 OWN_TESTS = """
@@ -202,21 +193,3 @@ def test_history_gets_a_file_for_each_run(project: Project) -> None:
     result = project.run("--perf-history=https://nights")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*invalid history location*"])
-
-
-STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but the end of a line
-
-
-def test_hostile_kernel_names_steer_no_output(project: Project) -> None:
-    hostile = told(gelu_us=6.0)
-    hostile["kernels"] = [
-        ({"name": "a_gemm\x1b[31m\x9b2J\u202e", "kind": "gemm"}, 6.0),
-        ({"name": "\x1b]0;title\x07a_gelu\r\x08", "kind": "pointwise"}, 6.0),
-    ]
-    project.record()
-    project.tell(hostile)
-    result = project.pytester.runpytest_inprocess("perf")
-    text = "\n".join(result.outlines)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "a_gelu" in text
-    assert STEERING.findall(text) == []

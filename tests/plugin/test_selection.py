@@ -1,11 +1,13 @@
-"""Which tests are selected, in which order workloads are measured, and suites that are declared wrongly."""
+"""Which tests are selected, in which order workloads are measured, wrong declarations, and exit codes."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from kernelgauge.cli import Exit, main
 from tests.plugin.inner_project import ID, IDS, Project, told, two_modules
 
 LINEAR, CONV = "linear-eager-bf16-4x8", "conv-eager-bf16-4x8"
@@ -83,17 +85,6 @@ def test_mark_chooses_workloads_by_field(project: Project, mark: str, chosen: li
     project.run()
     assert [case.parameters for case in project.cases()] == chosen
     assert project.measured() == []
-
-
-def test_proposed_command_selects_one_workload_alone(project: Project) -> None:
-    project.tell(told(), told("gated-mlp"))
-    project.record()
-    project.tell(told(gelu_us=30.0), told("gated-mlp"))
-    said = project.run().stdout.str()
-    (command,) = set(re.findall(r"accept   kernelgauge accept (.*)", said))
-    assert command == f"-k '[{ID}]'"
-    project.run("-k", f"[{ID}]")
-    assert project.measured_together()[-1] == [ID]
 
 
 def test_shards_divide_the_suite(project: Project) -> None:
@@ -278,3 +269,107 @@ def pytest_configure(config):
 
 def test_plugin_object_declares_with_the_config(pytester: pytest.Pytester) -> None:
     declare(pytester, IN_A_PLUGIN).stdout.fnmatch_lines(["*::test_it?mlp-loud-bf16-4?*"])
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def table(page: str, after: str) -> dict[str, str]:
+    """Return the first table after a line of a page: its first column, and the rest of the row."""
+    rows = re.search(r"\|---.*\n((?:\|.*\n)+)", (DOCS / page).read_text().partition(after)[2])
+    assert rows is not None
+    return {cells[0].strip(): " ".join(cells[1:]) for cells in (row.split("|")[1:] for row in rows[1].splitlines())}
+
+
+def test_every_exit_code_is_documented():
+    documented = set(table("pytest.md", "## Exit codes"))
+    assert {str(code.value) for code in pytest.ExitCode} <= documented <= set("0123456")  # an older pytest has no 6
+    assert set(table("commands.md", "## Exit codes")) == {str(code.value) for code in Exit}
+
+
+def test_exit_code_1_is_documented_for_every_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    commands = set(re.findall(r"(?m)^    ([a-z]+)(?: |$)", capsys.readouterr().out))
+    documented = {each.split()[0] for cell in table("commands.md", "130 |") for each in re.findall("`([^`]+)`", cell)}
+    assert commands == documented
+    assert "merge" in commands
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--perf-shard", "3/2"], 4),
+        (["--perf-shard", "half"], 4),
+        (["--perf-device", "abacus"], 4),
+        (["-o", "kernelgauge_replicates=1"], 4),
+        (["-o", "kernelgauge_replicates=many"], 4),
+        (["--no-such-option"], 4),
+        (["-k", "gone_stale"], 5),
+    ],
+)
+def test_wrong_use_measures_nothing(project: Project, arguments: list[str], code: int) -> None:
+    assert project.run(*arguments).ret == code
+    assert project.measured() == []
+
+
+def test_broken_test_file_exits_with_2(project: Project) -> None:
+    project.write("test_broken.py", "import nothing_of_this_name\n")
+    assert project.run().ret == 2
+    assert project.measured() == []
+
+
+SUITE = """
+import pytest
+from kernelgauge import Workload
+
+def linear(variant, rows, on_cpu=None, **fields):
+    return Workload("linear", variant, build=lambda: None, inputs=tuple, shape=(rows,), on_cpu=on_cpu, **fields)
+
+def pytest_kernelgauge_workloads():
+    return [
+        linear("eager", 4096, linear("eager", 16, "the size of a GPU", dtype="fp32"), matrix="full"),
+        linear("compiled", 4096, linear("compiled", 16, dtype="fp32"), faster_than="eager"),
+        linear("triton", 4096, "Triton code"),
+        linear("compiled", 8192, linear("compiled", 16, dtype="fp32")),  # the same form
+        linear("any", 8),
+    ]
+"""
+
+TESTS = """
+import pytest
+
+def test_any(workload):
+    assert not workload.variant == "triton"
+
+@pytest.mark.gpu
+def test_on_a_gpu(workload):
+    pass
+
+@pytest.mark.gpu  # of another project
+def test_of_nothing():
+    pass
+"""
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makeconftest(SUITE)
+    pytester.makepyfile(TESTS)
+    return pytester
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ids"),
+    [
+        ((), ["compiled-fp32-16", "any-bf16-8"]),
+        (("--perf-matrix", "full"), ["eager-fp32-16", "compiled-fp32-16", "any-bf16-8"]),
+        (("--perf-strict",), ["compiled-fp32-16", "triton-bf16-4096", "any-bf16-8"]),
+    ],
+)
+def test_cpu_gets_the_workloads_sized_for_it(
+    suite: pytest.Pytester, arguments: tuple[str, ...], ids: list[str]
+) -> None:
+    result = suite.runpytest("--perf-device", "cpu", "--collect-only", "-q", *arguments)
+    tests = [line.partition("::")[2] for line in result.outlines if "::" in line]
+    assert tests == [*(f"test_any[linear-{each}]" for each in ids), "test_of_nothing"]

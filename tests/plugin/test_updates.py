@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -57,14 +58,13 @@ def test_update_of_a_selection_keeps_the_rest(project: Project) -> None:
 
 
 def test_update_refuses_what_is_not_sound(project: Project) -> None:
-    names = ["fine", "claim", "failed", "newer", "lost", "conflict", "empty", "throttled"]
+    names = ["fine", "claim", "failed", "newer", "lost", "throttled"]
     project.tell(*(told(name) for name in names if name != "lost"))
     project.record()
     before = project.stored()
     paths = {name: project.baselines / f"{name}-eager-bf16-4x8.json" for name in names}
-    contents = {"newer": b'{"schema_version": 99}', "conflict": b"<<<<<<< HEAD\n{}", "empty": b""}
-    for name, content in contents.items():
-        paths[name].write_bytes(content)
+    newer = b'{"schema_version": 99}'
+    paths["newer"].write_bytes(newer)
     project.edit_fingerprint("throttled-eager-bf16-4x8", power_limit_watts=350.0)
     faults = {
         "fine": {"gelu_us": 9.0},
@@ -84,12 +84,11 @@ def test_update_refuses_what_is_not_sound(project: Project) -> None:
         ]
     )
     assert not paths["lost"].exists()
-    assert paths["newer"].read_bytes() == contents["newer"]
+    assert paths["newer"].read_bytes() == newer
     for name in ("claim", "failed"):
         assert paths[name].read_bytes() == before[paths[name].stem]
-    for name in ("conflict", "empty", "throttled"):  # replaced by what is good
-        good = json.loads(before[paths[name].stem])
-        assert json.loads(paths[name].read_bytes()) | {"recorded": 0} == good | {"recorded": 0}
+    good = json.loads(before[paths["throttled"].stem])
+    assert json.loads(paths["throttled"].read_bytes()) | {"recorded": 0} == good | {"recorded": 0}
     assert b'"mean_us": 14.9' in paths["fine"].read_bytes() or b'"mean_us": 15' in paths["fine"].read_bytes()
 
 
@@ -159,11 +158,14 @@ ELSEWHERE = ("-o", "kernelgauge_baselines=elsewhere/stored", "-o", "kernelgauge_
 )
 def test_proposed_command_accepts_that_workload_only(project: Project, suite: str, arguments: tuple[str, ...]) -> None:
     matrix = "full" if arguments else "default"
-    project.tell(told(matrix=matrix), told(shape=(4, 80), matrix=matrix))
-    project.record(*arguments)
+    others = (f"{ID}0", f"gated-{ID}")
+    for gelu_us in (4.0, 5.5):
+        fields: dict[str, Any] = {"gelu_us": gelu_us, "matrix": matrix}
+        project.tell(told(**fields), told(shape=(4, 80), **fields), told("gated-mlp", **fields))
+        if gelu_us == 4.0:
+            project.record(*arguments)
     folder = project.root / ("elsewhere/stored" if arguments else "baselines") / "told-gpu"
-    other = (folder / f"{ID}0.json").read_bytes()
-    project.tell(told(gelu_us=5.5, matrix=matrix), told(shape=(4, 80), gelu_us=5.5, matrix=matrix))
+    before = [(folder / f"{other}.json").read_bytes() for other in others]
     failed = project.run(*arguments, suite=suite)
     assert failed.ret == pytest.ExitCode.TESTS_FAILED
     if arguments:
@@ -176,8 +178,8 @@ def test_proposed_command_accepts_that_workload_only(project: Project, suite: st
         project.run_command(f"{line.partition(': ')[2]}")
         accepted = project.run_command(accept_command(failed))
     assert accepted.ret == pytest.ExitCode.OK
-    assert project.run("-k", f"{ID}]", *arguments, suite=suite).ret == pytest.ExitCode.OK
-    assert (folder / f"{ID}0.json").read_bytes() == other
+    assert project.run("-k", f"[{ID}]", *arguments, suite=suite).ret == pytest.ExitCode.OK
+    assert [(folder / f"{other}.json").read_bytes() for other in others] == before
 
 
 def test_proposed_command_works_where_pytest_was_started(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

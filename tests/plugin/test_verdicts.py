@@ -190,10 +190,6 @@ def test_strictness_decides_whether_a_doubt_fails(project: Project) -> None:
         assert project.run(*strict).ret == pytest.ExitCode.TESTS_FAILED
         assert project.verdicts("noisy", outcome=True)["device"] == "failure"
     assert project.confirmed() == []
-    project.tell(told("faster"), told("noisy"))
-    result = project.run("--perf-strict")
-    assert result.ret == pytest.ExitCode.OK
-    assert table_verdict(result, "noisy-eager-bf16-4x8") == "PASS"
 
 
 def test_missing_device_is_invalid_and_reported(project: Project) -> None:

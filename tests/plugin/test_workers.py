@@ -135,7 +135,6 @@ def test_unrelated_tests_keep_their_workers(project: Project, monkeypatch: pytes
     result.stdout.fnmatch_lines(["3 workers*"])
     timing = {line.partition("]")[0] for line in result.outlines if line.startswith("[gw") and "perf/" in line}
     assert len(timing) == 1  # two processes on one GPU would disturb each other
-    assert sorted(project.measured_together()) == [IDS[2:], IDS[:2]]
     alone = project.pytester.runpytest_inprocess("unit", "-n", "2", "-v")
     alone.assert_outcomes(passed=6)
     alone.stdout.fnmatch_lines(["scheduling tests via LoadScheduling"])
@@ -167,17 +166,17 @@ def test_spoilt_suite_measures_nothing(project: Project, spoil: Callable[[Projec
     assert project.stored() == {}
 
 
-def test_dist_each_is_refused(project: Project) -> None:
-    result = run(project, "-n", "2", "--dist", "each")
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("perf", "-n", "2", "--dist", "each"), "-o kernelgauge_reports=reports/gpu0"),
+        ((".", "-n", "1"), "pytest perf -n 1"),  # the suite is below the named folder
+    ],
+)
+def test_workers_that_cannot_share_are_refused(project: Project, arguments: tuple[str, ...], text: str) -> None:
+    result = project.pytester.runpytest_inprocess(*arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "-o kernelgauge_reports=reports/gpu0" in said(result)
-    assert project.measured() == []
-
-
-def test_suite_below_the_named_folder_is_refused(project: Project) -> None:
-    result = project.pytester.runpytest_inprocess(".", "-n", "2")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "pytest perf -n 2" in said(result)
+    assert text in said(result)
     assert project.measured() == []
 
 

@@ -42,9 +42,7 @@ def test_page_begins_with_the_worst_verdict_and_its_cause() -> None:
 @pytest.mark.parametrize(
     ("shown", "word"),
     [
-        ([results()], "PASS"),
         ([results(exit_status=1)], "FAILED"),
-        ([], "NOTHING JUDGED"),
         ([results(regressed()), results(workload(), fingerprint=A100)], "REGRESSED"),  # two kinds of GPU
         ([results(regressed("mlp-eager-bf16-8")), results(started_at="2026-11-21T00:00:00")], "PASS"),  # the newest
     ],

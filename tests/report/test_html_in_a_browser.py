@@ -17,7 +17,7 @@ import pytest
 from kernelgauge.report.html import html
 from kernelgauge.report.trend import trend_html
 from kernelgauge.results.history import add_to_history, read_nights
-from tests.history.nights import year
+from tests.history.conftest import year
 
 from .pages import HOSTILE, everything, regressed, results, several, workload
 

@@ -1,4 +1,4 @@
-"""What could be faster: found in a run's times, worded with what it saves, and silent where nothing is known."""
+"""What could be faster, silent where nothing is known; and what failed, by its cause, with the next step."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from kernelgauge.judge.verdict import Status
+from kernelgauge.report.findings import baseline_commits, findings, next_step, verdicts
 from kernelgauge.report.opportunities import Opportunity, opportunities
 from kernelgauge.results import WorkloadResult
 from kernelgauge.run import Origin, Roof, Run, SourceLine
 from kernelgauge.trace.work import Work
 from tests.builders import FUSED, calibrated, fingerprint, mlp_kernels, run
-from tests.test_results import results, workload
+from tests.test_results import one_test, results, verdict, workload
+
+from .pages import caused
 
 ROOF = Roof(memory_gb_per_s=4000.0, gemm_tflop_per_s=800.0)
 
@@ -80,3 +84,71 @@ def test_slower_choice_of_the_autotuner_has_its_cost() -> None:
     for kernels, costs in ((slow, [pytest.approx(17.3)]), (fast, [])):
         one = msgspec.structs.replace(ran("compiled", 205.0, 300.0, kernels=kernels), baseline=stored)
         assert [each.saves_us for each in found(one)] == costs
+
+
+def test_findings_cause_with_a_common_line_is_one() -> None:
+    eager = caused("a", "8 kernels instead of 1, twice (+91.6 us)", change=0.26)
+    compiled = caused(
+        "b", "another kernel (+5.8 us)", change=0.03, code="norm1  model.py:25  y = x.float()\nand 1 more line"
+    )
+    other = caused("c", "another kernel (+2.4 us)", change=0.05, code="Linear  model.py:61  u = self.up(x)")
+    found = findings([results(compiled, other, eager)])
+    assert [[(case.workload, case.headline, case.change, case.about) for case in cases] for cases in found] == [
+        [
+            ("a", "8 kernels instead of 1, twice (+91.6 us)", "+26.0 %", "GPU time, structure"),
+            ("b", "another kernel (+5.8 us)", "+3.0 %", "GPU time, structure"),
+        ],
+        [("c", "another kernel (+2.4 us)", "+5.0 %", "GPU time, structure")],
+    ]
+
+
+def test_findings_without_a_line_are_clustered_by_their_words() -> None:
+    throttled = [
+        workload(verdict(Status.INVALID, "measurement", "throttled", workload=name), name=name) for name in "ab"
+    ]
+    (cases,) = findings([results(*throttled)])
+    assert [case.workload for case in cases] == ["a", "b"]
+    costs = [caused(name, f"another kernel (+{cost} us)", code="") for name, cost in (("a", 1.0), ("b", 2.0))]
+    assert len(findings([results(*costs)])) == 1
+
+
+def test_findings_of_another_subject_are_apart() -> None:
+    wrong = verdict(Status.INVALID, "numerics", "result differs", workload="a")
+    both = caused("a", "another kernel")
+    first, second = findings([results(workload(*both.verdicts, wrong, name="a"))])
+    assert (first[0].headline, second[0].headline) == ("another kernel", "result differs")
+
+
+@pytest.mark.parametrize(("subject", "status"), [("GPU time", "UNDECIDED"), (None, "FAILED")])
+def test_findings_of_a_failed_test_are_its_verdict_or_its_words(subject: str | None, status: str) -> None:
+    noisy = workload(verdict(Status.UNDECIDED))
+    assert (findings([results(noisy)]), len(verdicts(results(noisy), failing=False))) == ([], 1)
+    test = one_test(
+        "test_c09", "failed", subject=subject, claim="Five kernels.", said="def f():\nE       assert 6 == 5"
+    )
+    ((found,),) = findings([results(noisy, tests=(test,))])
+    said = {"UNDECIDED": "GPU time 205.1 -> 221.8 us", "FAILED": "assert 6 == 5\nclaim: Five kernels."}
+    assert (found.status, found.text) == (status, said[status])
+
+
+@pytest.mark.parametrize(
+    ("names", "command"),
+    [("a", "pytest perf -k a --perf-update"), ("ab", "kernelgauge review"), ("", "")],
+)
+def test_next_step_accepts_one_workload_and_reviews_several(names: str, command: str) -> None:
+    assert next_step([results(*(caused(name, "another kernel") for name in names))])[1] == command
+
+
+def test_next_step_leaves_out_the_remark_behind_a_command() -> None:
+    accept = "pytest perf -k a   (measures its times too)\nkernelgauge accept -k a"
+    only = workload(verdict(Status.REGRESSED, "structure", reasons=[("accept", accept)]))
+    assert next_step([results(only)])[1] == "pytest perf -k a; kernelgauge accept -k a"
+
+
+def test_next_step_of_a_bad_measurement_is_its_advice() -> None:
+    throttled = verdict(Status.INVALID, "measurement", "throttled", reasons=[("next", "nvidia-smi -q")])
+    assert next_step([results(workload(throttled))]) == ("Next:", "nvidia-smi -q")
+
+
+def test_baseline_commits_unknown_are_left_out() -> None:
+    assert baseline_commits([results(caused("a", "x"))]) == ""

@@ -8,8 +8,7 @@ import os
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.builders import call, chrome, event, kernel, op, step
-from tests.trace.reading import read_in_blocks
+from tests.builders import call, chrome, event, kernel, op, read_in_blocks, step
 
 TIMES = int(os.environ.get("KERNELGAUGE_FUZZ_TIMES", "1"))  # how many times as many examples
 

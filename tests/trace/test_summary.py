@@ -15,6 +15,7 @@ from tests.builders import (
     chrome,
     event,
     kernel,
+    on,
     op,
     recorded,
     region,
@@ -199,10 +200,6 @@ WAIT = call(None, 20, name="cudaStreamSynchronize") | {"dur": 30}
 )
 def test_host_launching_time_leaves_waits_out(rows: list[Event], expected: float) -> None:
     assert summary_of(step(1, 0, 1000), *rows).host.launching_us == expected
-
-
-def on(row: Event, **place: int) -> Event:
-    return row | {"args": row["args"] | place}
 
 
 def parts(found: Summary) -> dict[str, float]:
