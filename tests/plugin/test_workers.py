@@ -170,7 +170,7 @@ def test_spoilt_suite_measures_nothing(project: Project, spoil: Callable[[Projec
     ("arguments", "text"),
     [
         (("perf", "-n", "2", "--dist", "each"), "-o kernelgauge_reports=reports/gpu0"),
-        ((".", "-n", "1"), "pytest perf -n 1"),  # the suite is below the named folder
+        ((".", "-n", "1"), "pytest perf -n 2"),  # the suite is below the named folder
     ],
 )
 def test_workers_that_cannot_share_are_refused(project: Project, arguments: tuple[str, ...], text: str) -> None:
