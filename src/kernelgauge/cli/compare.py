@@ -25,6 +25,7 @@ from ..run import Run, Timer
 from . import Exit, note, revisions, say, terminal
 
 _REPORTS = Path("reports", "compare")
+_SHOWN = 5  # undecided workloads, after each look
 
 
 @dataclass
@@ -122,7 +123,8 @@ def _progress(done: int, results: Results, undecided: dict[str, Sequence[str]]) 
     total = sum(each.unavailable is None for each in results.workloads)
     line = f"after process {done} of each side: {total - len(undecided)} of {total} workloads decided"
     names = [f"{name} ({', '.join(times)})" for name, times in undecided.items()]
-    return f"{line}; undecided: {', '.join(names)}" if names else line
+    more = [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    return f"{line}; undecided: {', '.join([*names[:_SHOWN], *more])}" if names else line
 
 
 def _report(results: Results, *, processes: int) -> None:
