@@ -15,8 +15,8 @@ A repository has one commit that changes the model for real:
     device   +1 % of GPU time in one kernel, with the same launch (needs a GPU)
     host     +10 % of host dispatch time, by a loop of Python around each call (needs a GPU)
 
-In a replay, each process of a bisection is a recorded one of the same state of the code, drawn at random. Each is drawn
-once, until a search needs more of a state than were recorded.
+A replay measures nothing. It picks a recorded process of the same state of the code at random, for each process of a
+bisection. It uses each of them once, until a search needs more of a state than were recorded.
 
 Each result is a line of `--out`, so that runs on several days add up: repository N of a kind is the same everywhere, and
 each run goes on behind those that the file has.
@@ -62,7 +62,7 @@ _MOST = 200  # processes
 _GIT_PROBES = (1, 5)  # processes of each
 _TIMERS = {"device": "device_time", "host": "host_dispatch"}
 _SIZE_ON_GPU, _SIZE_ON_CPU = 1024, 64  # of the model
-# Of a recorded process, as `kernelgauge bisect` has them.
+# What `kernelgauge bisect` starts each process with.
 _PYTEST_ARGUMENTS = ["perf", "-o", "kernelgauge_deterministic=true", "-k", "model-it", "-p", "kernelgauge.plugin"]
 
 
@@ -397,15 +397,15 @@ def _replayed(
     rng: random.Random,
     recorded: dict[str, list[WorkloadResult]],
 ) -> subprocess.CompletedProcess[str]:
-    """Bisect with recorded processes: each is drawn once, until more of its state are needed than were recorded."""
-    drawn: dict[str, list[WorkloadResult]] = {}
+    """Bisect with recorded processes. Use each once, until the search needs more of its state than were recorded."""
+    unused: dict[str, list[WorkloadResult]] = {}
 
     def run_process(_: Sequence[str], *, folder: Path, **__: Any) -> Results:
         number = int((folder / "model.py").read_text().rpartition("# commit ")[2])
         state = f"{kind}-{'bad' if number >= first else 'good'}".replace("break-good", "fusion-good")  # the same code
-        if not drawn.get(state):
-            drawn[state] = rng.sample(recorded[state], len(recorded[state]))
-        workload = drawn[state].pop()
+        if not unused.get(state):
+            unused[state] = rng.sample(recorded[state], len(recorded[state]))
+        workload = unused[state].pop()
         assert workload.run is not None
         return Results(2, "", "", 0.0, (), workload.run.fingerprint, workload.run.gpu, "", (workload,))
 

@@ -308,11 +308,13 @@ def print_looks(path: Path) -> None:
         statuses: Counter[Status] = Counter()
         used = 0
         for _ in range(_SPLITS):
-            drawn = chance.sample(host, 2 * half)
-            after = [slower_run(run, slower, (Timer.HOST,)) for run in drawn[half:]]
+            shuffled = chance.sample(host, 2 * half)
+            after = [slower_run(run, slower, (Timer.HOST,)) for run in shuffled[half:]]
             for look in (3, 6, half):
                 comparisons = LOOKS * 7 * len(Timer)  # of the default suite
-                found = judge_sets("host", drawn[:look], after[:look], comparisons=comparisons, names=("one", "other"))
+                found = judge_sets(
+                    "host", shuffled[:look], after[:look], comparisons=comparisons, names=("one", "other")
+                )
                 if not found.undecided:
                     break
             statuses[found.verdicts[-1].status] += 1

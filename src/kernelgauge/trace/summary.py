@@ -217,13 +217,11 @@ def _step_times(lane: Summary, trace: Trace) -> list[StepTime]:
                 streams.add(record.stream)
                 if record.start_us > until["all"]:
                     _add_causes(parts, until["all"], record, trace.launch_of(record), waits)
-                is_kernel = record.category == "kernel"
-                for kind in (
-                    "all",
-                    *["kernels"] * is_kernel,
-                    *["computing"] * (is_kernel and record.name not in talking),
-                ):
-                    last = min(record.end_us, end)
+                kinds = ["all"]
+                if record.category == "kernel":
+                    kinds += ["kernels"] if record.name in talking else ["kernels", "computing"]
+                last = min(record.end_us, end)
+                for kind in kinds:
                     parts[kind] += max(0.0, last - max(until[kind], record.start_us))
                     until[kind] = max(until[kind], last)
             parts["wall_us"] += end - start
