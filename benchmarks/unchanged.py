@@ -38,7 +38,7 @@ from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 
 from kernelgauge.baselines import BaselineStore
-from kernelgauge.judge.baseline import Baseline, compare, gemm_kernel
+from kernelgauge.judge.baseline import Baseline, gemm_kernel
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import prior_for
 from kernelgauge.judge.two_sets import LOOKS, JudgedSet, judge_sets
@@ -155,9 +155,8 @@ def judged(suite: Suite, known: Callable[[str], Baseline | None], *timers: Timer
         baseline = known(workload)
         if baseline is None:
             continue
-        comparison = compare(baseline.fingerprint, run.fingerprint)
         for timer in timers or tuple(run.samples):
-            yield judge_time(timer, run, baseline, comparison, comparisons=len(suite.runs) * len(Timer))
+            yield judge_time(timer, run, baseline, comparisons=len(suite.runs) * len(Timer))
 
 
 def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
@@ -196,8 +195,7 @@ def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
 def _judge_one(suite: Suite, baseline: Baseline | None, timer: Timer, workloads: int) -> Iterator[Verdict]:
     (run,) = suite.runs.values()
     assert baseline is not None
-    comparison = compare(baseline.fingerprint, run.fingerprint)
-    yield judge_time(timer, run, baseline, comparison, comparisons=workloads * len(Timer))
+    yield judge_time(timer, run, baseline, comparisons=workloads * len(Timer))
 
 
 def count(counts: Counter[str], verdicts: Sequence[Verdict], *, show: bool, name: str) -> None:

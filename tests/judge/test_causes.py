@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.judge.baseline import compare
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.verdict import Verdict
 from kernelgauge.run import Origin, SourceLine, Timer
@@ -16,7 +15,6 @@ from tests.builders import (
     DOWN,
     FUSED,
     GEMM,
-    H200,
     OTHER_SOURCE,
     calibrated,
     fused,
@@ -45,7 +43,7 @@ def judged(before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored
     """The verdict on the time of a slower run of these kernels; `stored`: the origins of those before."""
     known = run(kernels=tuple(before), device=(200.0,) * 4, origins=tuple(stored))
     now = run(kernels=tuple(after), device=(300.0,) * 4, **changes)
-    return judge_time(Timer.DEVICE, now, calibrated([known]), compare(H200, H200))
+    return judge_time(Timer.DEVICE, now, calibrated([known]))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +201,7 @@ def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:
     times = (51.0, 51.0, 51.0, 61.0)  # the GPU is slower by 2 %, and one kernel by 20 %
     kernels = tuple(launched(f"kernel_{place}", us) for place, us in enumerate(times))
     now = run(kernels=kernels, device=(sum(times),) * 4, controls=pair(gemm=150 * 1.02))
-    verdict = judge_time(Timer.DEVICE, now, stored, compare(H200, H200))
+    verdict = judge_time(Timer.DEVICE, now, stored)
     assert reasons(verdict, "cause") == ["the same kernel, slower: kernel_3  51.0 -> 61.0 us (+10.0 us)"]
     assert reasons(verdict, "rest") == [f"3 kernels {UNCHANGED}"]
     assert reasons(verdict, "machine") == ["the GPU itself changed its speed (reference copy +0.0 %, gemm +2.0 %)"]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kernelgauge.errors import BaselineError, NewerBaselineError
-from kernelgauge.judge.baseline import Baseline, Recorded, compare, from_run
+from kernelgauge.judge.baseline import Baseline, Recorded, from_run
 from kernelgauge.judge.review import Action, Group, PlannedChange, Reviewed, review_run, with_runs
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import Limits
@@ -17,7 +17,6 @@ from kernelgauge.run import Run, Timer
 from tests.builders import (
     CONTROL_US,
     ELSEWHERE,
-    H200,
     HERE,
     OTHER_SOURCE,
     baseline,
@@ -164,7 +163,7 @@ def test_plan_moves_what_a_test_would_call_slower(comparisons: int) -> None:
     moved = 0
     for step in range(10, 150, 4):
         observed = run(device=steady(1 + step / 10_000))
-        judged = judge_time(Timer.DEVICE, observed, old, compare(H200, H200), comparisons=comparisons).status
+        judged = judge_time(Timer.DEVICE, observed, old, comparisons=comparisons).status
         expected = UPDATE if judged is Status.REGRESSED else KEEP
         assert plan_one(old, observed, comparisons=comparisons).action is expected, step
         moved += judged is Status.REGRESSED

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kernelgauge.errors import OTHER_KERNELS
-from kernelgauge.judge.baseline import Baseline, compare
+from kernelgauge.judge.baseline import Baseline
 from kernelgauge.judge.time_verdict import judge_time, not_measured
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.verdict import RelativeChange, Status, Verdict
@@ -38,7 +38,7 @@ def known(factors: Sequence[float] = (1.0,), *, timer: Timer = DEVICE, **changes
 
 
 def verdict_on(timer: Timer, observed: Run, stored: Baseline, **rule: Any) -> Verdict:
-    return judge_time(timer, observed, stored, compare(stored.fingerprint, observed.fingerprint), **rule)
+    return judge_time(timer, observed, stored, **rule)
 
 
 def judged(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from kernelgauge.judge.baseline import compare
 from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.verdict import RelativeChange, Status
@@ -74,9 +73,9 @@ def test_reports_of_a_cpu_name_no_gpu() -> None:
     cpu = fingerprint(device="CPU", arch="cpu", driver=None, cuda=None)
     before = baseline(workload="a", machine=cpu)
     slower = run(workload="a", machine=cpu, device=(410.0, 410.4), incomplete="interrupted")
-    verdicts = [judge_time(timer, slower, before, compare(cpu, cpu)) for timer in Timer]
+    verdicts = [judge_time(timer, slower, before) for timer in Timer]
     lost = run(workload="b", machine=cpu, device=None, incomplete="interrupted")
-    verdicts.append(judge_time(Timer.DEVICE, lost, before, compare(cpu, cpu)))
+    verdicts.append(judge_time(Timer.DEVICE, lost, before))
     found = [results(workload(*verdicts, name="a", run=slower, baseline=before), fingerprint=cpu, gpu=None)]
     assert [verdict.subject for verdict in verdicts] == ["CPU time", "end to end", "host dispatch", "CPU time"]
 

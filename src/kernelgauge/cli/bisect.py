@@ -382,8 +382,7 @@ class _Search:
 
 
 def _structure(before: Run, after: Run) -> Verdict:
-    comparison = compare(before.fingerprint, after.fingerprint)
-    return with_name(judge_structure(after, from_run(before, suite=""), comparison), "the state before")
+    return with_name(judge_structure(after, from_run(before, suite="")), "the state before")
 
 
 def _percent(probability: float) -> str:

@@ -364,10 +364,8 @@ def _refuse_contradictions(baseline: Baseline, workload: str) -> None:
     """Raise `ValueError` for what the types allow and no measurement shows, such as what is left of a merge by hand."""
     if baseline.workload != workload:
         raise ValueError(f"it belongs to another workload, {baseline.workload}")
-    launches, names = (
-        baseline.counts.launches,
-        [[each.identity.name for each in entry.kernels] for entry in baseline.entries],
-    )
+    launches = baseline.counts.launches
+    names = [[each.identity.name for each in entry.kernels] for entry in baseline.entries]
     for index, kernels in enumerate(names):
         if kernels != names[0]:
             raise ValueError(f"kernels differ from those of the first entry - at `$.entries[{index}].kernels`")

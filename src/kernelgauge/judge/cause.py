@@ -153,7 +153,8 @@ def kernel_causes(
         else:
             (old,), (new,) = each.before, each.after
             pairs.setdefault((old.identity, new.identity, new.lines), []).append(each)
-    found = [(join_launches(group), _other_launches(group)) for group in others]
+    wholes = [(join_launches(group), len(group)) for group in others]
+    found = [(whole, _other_launches(whole, places)) for whole, places in wholes]
     alike: list[_Difference] = []
     for each in map(join_launches, pairs.values()):
         if said := _other_identity(each, is_timed=is_timed):
@@ -193,9 +194,9 @@ def _group_of(groups: list[list[_Difference]], other: _Difference) -> list[_Diff
     return groups[-1]
 
 
-def _other_launches(places: Sequence[_Difference]) -> _Said:
+def _other_launches(whole: _Difference, places: int) -> _Said:
     """Return ``1 new kernel: NAME``, or ``9 kernels instead of 1`` and the names below."""
-    before, after = join_launches(places).before, join_launches(places).after
+    before, after = whole.before, whole.after
     old, new = len(before), len(after)
     if not old:
         text = _count(new, "new kernel")
@@ -205,7 +206,7 @@ def _other_launches(places: Sequence[_Difference]) -> _Said:
         text = "another kernel" if new == 1 else f"{new} other kernels"
     else:
         text = f"{_count(new, 'kernel')} instead of {old}"
-    text += f", in {len(places)} places" if len(places) > 1 else ""
+    text += f", in {places} places" if places > 1 else ""
     old_types, new_types = (
         {dtype for each in side if (dtype := each.identity.decoded.dtype)} for side in (before, after)
     )

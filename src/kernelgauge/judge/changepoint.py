@@ -17,7 +17,6 @@ from typing import NamedTuple
 FIRST = 3  # processes of each end, before any other state, and of both states beside an answer: one may be an outlier
 SURE = 0.95  # of the posterior: an answer
 _ANCHOR_EVERY = 4  # of the processes after them, one measures an end again: what drifts moves both levels
-_SAME_PROBABILITY = 1e-9
 _LEAST_SQUARES = 1e-12  # of all deviations: no clock is steadier than by one part in a million
 
 Values = Sequence[Sequence[float] | None]  # logarithms by state, in order; None: it cannot be measured
@@ -64,9 +63,9 @@ def next_state(values: Values) -> int | None:
     if (sum(counts) - 2 * FIRST) % _ANCHOR_EVERY == _ANCHOR_EVERY - 1:
         return 0 if counts[0] <= counts[-1] else len(values) - 1
 
-    def preference(place: int) -> tuple[int, int]:
+    def preference(place: int) -> tuple[float, int]:
         is_new = math.fsum(each.probability for each in found if each.high <= place)
-        return round(abs(is_new - 0.5) / _SAME_PROBABILITY), counts[place]
+        return round(abs(is_new - 0.5), 9), counts[place]
 
     return min(between, key=preference)
 

@@ -109,7 +109,7 @@ def review_run(
     times = _time_verdicts(old, run, comparisons, limits)
     planned = _planned(old, new, comparison, times)
     group = _group(old, new, comparison, times)
-    evidence = tuple(_evidence(old, planned, judge_structure(run, old, comparison), times))
+    evidence = tuple(_evidence(old, planned, judge_structure(run, old), times))
     doubts = [*doubts, *_host_doubts(old, new), *(() if is_fresh else _file_doubts(old, new, group, times))]
     if planned is None and new.entries[0].processes[0] in _processes(old):  # to be judged against itself is nothing
         group, evidence, doubts = Group.SAME_SPEED, (Reason("file", "accepted already"),), []
@@ -121,9 +121,9 @@ def review_run(
 
 
 def _time_verdicts(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> list[Verdict]:
-    comparison = compare(old.fingerprint, run.fingerprint)
-    timers = [timer for timer in Timer if timer in run.samples] if not comparison.foreign else []
-    return [judge_time(timer, run, old, comparison, comparisons=comparisons, limits=limits) for timer in timers]
+    is_foreign = compare(old.fingerprint, run.fingerprint).foreign
+    timers = [timer for timer in Timer if timer in run.samples and not is_foreign]
+    return [judge_time(timer, run, old, comparisons=comparisons, limits=limits) for timer in timers]
 
 
 def _summary(run: Run) -> Iterator[Reason]:
@@ -251,7 +251,7 @@ def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | Non
     yield from (*comparison.foreign, *comparison.moved)
     if comparison.foreign:
         return
-    structure = judge_structure(run, old, comparison)
+    structure = judge_structure(run, old)
     if structure.status is not Status.PASS:
         yield ", ".join(each.text for each in structure.reasons if each.label == "counts") or structure.headline
     _, likeness = old.entry_like(run.kernels)

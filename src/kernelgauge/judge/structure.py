@@ -11,7 +11,7 @@ from ..run import Fingerprint, Run
 from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change
 from ..trace.names import decode
-from .baseline import Baseline, Comparison
+from .baseline import Baseline, compare
 from .cause import cause_reasons, count_causes, kernel_causes
 from .verdict import STRUCTURE, Reason, Status, Verdict
 
@@ -83,7 +83,7 @@ def _matches(name: str | None, pattern: str | None) -> bool:
 _COUNTS_OF_TORCH = ("dispatcher_ops", "peak_allocated_bytes")
 
 
-def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Verdict:
+def judge_structure(run: Run, baseline: Baseline) -> Verdict:
     """Gate kernels (names, order, number of launches) and every count exactly.
 
     The launch configuration is gated too, except for Inductor's kernels: its autotuner chooses theirs anew for each
@@ -91,6 +91,7 @@ def judge_structure(run: Run, baseline: Baseline, comparison: Comparison) -> Ver
     REGRESSED until they are accepted, fewer or not. Where torch is another version than in the baseline, dispatcher ops
     and the peak of memory are shown and not judged.
     """
+    comparison = compare(baseline.fingerprint, run.fingerprint)
     if comparison.foreign:
         return Verdict(Status.INCOMPARABLE, run.workload, STRUCTURE, f"structure not compared: {comparison}")
     entry, _ = baseline.entry_like(run.kernels)

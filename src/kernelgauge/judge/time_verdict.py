@@ -11,7 +11,7 @@ import msgspec
 
 from ..errors import OTHER_KERNELS
 from ..run import Run, Timer, observe
-from .baseline import Baseline, Comparison, Entry, Likeness, gemm_kernel, references_us
+from .baseline import Baseline, Entry, Likeness, compare, gemm_kernel, references_us
 from .cause import cause_reasons, count_causes, kernel_causes
 from .structure import kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
@@ -31,7 +31,6 @@ def judge_time(
     timer: Timer,
     run: Run,
     baseline: Baseline,
-    comparison: Comparison,
     *,
     comparisons: int = 1,
     limits: Limits | None = None,
@@ -41,12 +40,11 @@ def judge_time(
 
     Args:
         more: of other processes on the same machine, with the same kernels: their mean with the run's is judged.
-        comparison: of the two fingerprints.
         comparisons: times that the suite has.
         limits: gates and sensitivity that the suite asks for; None: the defaults.
     """
     label = run.label(timer)
-    if comparison.foreign:
+    if (comparison := compare(baseline.fingerprint, run.fingerprint)).foreign:
         return Verdict(Status.INCOMPARABLE, run.workload, label, f"{label} not compared: {comparison}")
     if run.sample(timer) is None:
         return not_measured(timer, run)

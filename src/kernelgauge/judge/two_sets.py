@@ -10,7 +10,7 @@ from functools import reduce
 import msgspec
 
 from ..run import Run, Sample, Timer
-from .baseline import Baseline, by_configuration, combined, compare, from_run
+from .baseline import Baseline, by_configuration, combined, from_run
 from .structure import judge_structure
 from .time_verdict import judge_time, not_measured
 from .timing import Limits
@@ -77,8 +77,7 @@ def judge_sets(
         baseline = combined([from_run(run, suite="") for run in timed_before])
     except ValueError as error:
         return invalid(f"the processes of {names[0]} differ: {error}")
-    comparison = compare(baseline.fingerprint, after[-1].fingerprint)
-    structure = with_name(judge_structure(after[-1], baseline, comparison), names[0])
+    structure = with_name(judge_structure(after[-1], baseline), names[0])
     if not timed_after:  # the structure is sound: it may say why
         return JudgedSet((structure, not_measured(Timer.DEVICE, after[-1])), (), after[-1], baseline)
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
@@ -86,7 +85,7 @@ def judge_sets(
     limits = Limits({**_GATES, **limits.gate}, limits.sensitivity) if limits else Limits(_GATES)
     verdicts, undecided = [structure], []
     for timer in first.samples:  # the first process measured all; later ones may leave out a latency
-        verdict = judge_time(timer, first, baseline, comparison, comparisons=comparisons, limits=limits, more=more)
+        verdict = judge_time(timer, first, baseline, comparisons=comparisons, limits=limits, more=more)
         verdicts.append(with_name(verdict, names[0]))
         if structure.status is Status.PASS and not _is_decided(verdict, limits.gate[timer], first):
             undecided.append(first.label(timer))

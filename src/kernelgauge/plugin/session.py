@@ -337,16 +337,16 @@ class Session:
             headline = f"no baseline for {subject} on this machine"
             missing = (Reason("expected", path), Reason("record", self.suites.command(workload)))
             return Verdict(Status.NO_BASELINE, run.workload, subject, headline, missing)
-        comparison = compare(baseline.fingerprint, run.fingerprint)
         if timer is None:
-            verdict = judge_structure(run, baseline, comparison)
+            verdict = judge_structure(run, baseline)
         else:
             limits = self._limits(workload)
-            verdict = judge_time(timer, run, baseline, comparison, comparisons=self._comparisons, limits=limits)
+            verdict = judge_time(timer, run, baseline, comparisons=self._comparisons, limits=limits)
         if verdict.status in (Status.PASS, Status.NOT_JUDGED):
             return verdict
-        between = "   " if len(f"{path}   environment: {comparison}") <= REASON_WIDTH else "\n"
-        verdict = verdict.because(Reason("baseline", f"{path}{between}environment: {comparison}"))
+        environment = f"environment: {compare(baseline.fingerprint, run.fingerprint)}"
+        between = "   " if len(f"{path}   {environment}") <= REASON_WIDTH else "\n"
+        verdict = verdict.because(Reason("baseline", f"{path}{between}{environment}"))
         if verdict.status not in (Status.UNDECIDED, Status.INVALID):
             accept = self.how_to_accept("-k", self.suites.selector(workload))
             measure = f"{self.suites.command(workload, update=False)}   (measures its times too)\n"
