@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import metadata
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import geometric_mean
 
 import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from ..baselines import calibration
 from ..errors import KernelgaugeError, MeasurementError
@@ -125,20 +126,19 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
         packages = [installed(each) for each in wanted]
         return calibration.run_process(arguments, progress=note, may_fail=True, packages=packages)
 
-    def state(packages: Mapping[str, str | None], shown: str, change: str) -> _State:
-        wanted = [requirement for name in sorted(differ) if (requirement := packages.get(name))]
+    def state(shown: str, change: str) -> _State:
+        wanted = [each for each in packages.values() if each]
         return _State(" ".join([shown, *wanted]), shown, f"package  {change}", partial(run, wanted))
 
+    packages = {name: lists[0].get(name) for name in sorted(differ)}
+    states = [state("good", "")]
     # A package comes behind those that it needs: it needs more than each of them.
     order = sorted(differ, key=lambda name: (len(_needs(name, set()) & differ - {name}), name))
-    states = [state(lists[0], "good", "")]
-    for before, after in pairwise(lists):
-        packages: dict[str, str | None] = {**before}
-        for name in order:
-            if before.get(name) != after.get(name):
-                new = packages[name] = after.get(name)
-                shown = new or f"{name} absent"
-                states.append(state(packages, f"{len(states)}: {shown}", f"{before.get(name, 'absent')} -> {shown}"))
+    for after, name in product(lists[1:], order):
+        old, packages[name] = packages[name], after.get(name)
+        if old != packages[name]:
+            shown = packages[name] or f"{name} absent"
+            states.append(state(f"{len(states)}: {shown}", f"{old or 'absent'} -> {shown}"))
     return states
 
 
@@ -146,23 +146,20 @@ def _frozen(path: Path) -> dict[str, str]:
     """Return the requirements of a freeze list by normalized name, without what is installed for editing (``-e``)."""
     try:
         lines = [line.partition(" #")[0].strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    except UnicodeDecodeError as error:
-        raise KernelgaugeError("not a list of pip freeze", where=str(path), got=str(error), expected="UTF-8") from error
-    return {_normalized(name[0]): line for line in lines if (name := re.match(r"\w[\w.-]*", line))}
-
-
-def _normalized(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+        return {canonicalize_name(Requirement(line).name): line for line in lines if line and line[0] not in "#-"}
+    except (UnicodeDecodeError, InvalidRequirement) as error:
+        what, where, got = "not a list of pip freeze", str(path), str(error)
+        raise KernelgaugeError(what, where=where, got=got, expected="UTF-8, one package a line") from error
 
 
 def _needs(name: str, found: set[str]) -> set[str]:
     """Add what a package needs, and what that needs, to the names in `found`. Return them."""
-    with suppress(metadata.PackageNotFoundError):
-        for line in metadata.requires(name) or ():
-            need = _normalized(re.split(r"[^\w.-]", line, maxsplit=1)[0])
-            if "extra ==" not in line and need not in found:
-                found.add(need)
-                _needs(need, found)
+    with suppress(metadata.PackageNotFoundError, InvalidRequirement):
+        for need in map(Requirement, metadata.requires(name) or ()):
+            is_needed = need.marker is None or need.marker.evaluate({"extra": ""})
+            if is_needed and (needed := canonicalize_name(need.name)) not in found:
+                found.add(needed)
+                _needs(needed, found)
     return found
 
 
@@ -174,7 +171,7 @@ class _Search:
 
     def __init__(self, states: list[_State], options: argparse.Namespace) -> None:
         self._states, self._options, self._started = states, options, time.monotonic()
-        self._good, self._bad = states[0], states[-1]
+        self._ends = self._good, self._bad = states[0], states[-1]
         self._remedy = f"add --state OTHER.jsonl, or delete {options.state}"
         self._read_file(options.state)
 
@@ -221,24 +218,25 @@ class _Search:
         else:
             say("nothing to bisect: the ends do not differ")
             is_found = False
-        ends = len(self._good.processes) + len(self._bad.processes)
+        ends = sum(len(end.processes) for end in self._ends)
         say(f"{self._used} processes, {ends} of them of the ends   state: {self._options.state}")
         return Exit.YES if is_found else Exit.NO
 
     # -- measure
 
     def _judged_ends(self) -> Sequence[Verdict]:
-        """Measure the ends in turns, at least three times each, until the rule has told them apart, or would have."""
+        """Measure the ends in turns, at least three times each, until the rule tells them apart, or would have."""
         most = 2 ** (LOOKS - 1) * FEWEST
         for done in range(1, most + 1):
             # A B B A: what drifts meanwhile meets both alike.
-            for end in (self._good, self._bad) if done % 2 else (self._bad, self._good):
+            for end in self._ends if done % 2 else self._ends[::-1]:
                 if len(end.runs) < done:
                     self._measure(end, self._options.workload)
             if done in looks(most):
                 names = ("the good end", "the bad end")
                 judged = self._judged(self._good.runs[:done], self._bad.runs[:done], names)
-                if not judged.undecided or not self._may_go_on():
+                is_changed = any(each.status in _CHANGES for each in judged.verdicts)
+                if is_changed or not judged.undecided or not self._may_go_on():
                     break
         return judged.verdicts
 
@@ -261,7 +259,7 @@ class _Search:
             process = _Process(state.name, self._measured(state, selection, timer))
         except MeasurementError as error:
             process = _Process(state.name, None, error.got or error.what)
-            if state in (self._good, self._bad):
+            if state in self._ends:
                 what = f"an end cannot be measured: {state.shown}"
                 expected = "both ends to build and run, on a machine that nobody else uses"
                 raise KernelgaugeError(what, got=process.failed, expected=expected) from error
@@ -305,7 +303,7 @@ class _Search:
     def _by_structure(self) -> bool:
         """Measure until every change of structure lies between neighbours. Print them. Return whether all are found."""
         # What recompiles on fresh allocations does so in the replicates of a time.
-        recompiles = any(run.counts.recompiles for run in (*self._good.runs, *self._bad.runs))
+        recompiles = any(run.counts.recompiles for end in self._ends for run in end.runs)
         marks = () if recompiles else ("-m", "structure")
         while True:
             known = [index for index, state in enumerate(self._states) if state.runs]

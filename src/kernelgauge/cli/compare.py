@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from pathlib import Path
+from textwrap import shorten
 
 import msgspec
 
@@ -25,7 +25,7 @@ from ..run import Run, Timer
 from . import Exit, note, revisions, say, terminal
 
 _REPORTS = Path("reports", "compare")
-_SHOWN = 5  # undecided workloads, after each look
+_SHOWN_CHARACTERS = 300  # of a line about undecided workloads
 
 
 @dataclass
@@ -33,45 +33,27 @@ class _Side:
     """One revision: how a process measures it, and what its processes measured."""
 
     name: str
-    run_process: Callable[[Sequence[str]], Results]
+    run_process: Callable[[Sequence[str]], Results]  # of pytest, with these arguments
     results: list[Results] = field(default_factory=list)
 
-    def measure(self, arguments: Sequence[str]) -> None:
-        """Run one more process."""
-        note(f"{self.name}: process {len(self.results) + 1}")
-        self.results.append(self.run_process(arguments))
-
     def runs(self, workload: str) -> list[Run]:
-        """Return the runs of a workload, in order."""
-        found = (each for results in self.results for each in results.workloads if each.id == workload)
-        return [each.run for each in found if each.run is not None]
+        return [run for results in self.results for run in results.runs if run.workload == workload]
 
 
 def compare_revisions(options: argparse.Namespace) -> Exit:
     """Measure both sides in turns until every workload is decided. Print the table, and leave the pages."""
-    selected = ["-k", options.expression] if options.expression else []
-    arguments = [options.suite, *selected, *options.pytest_arguments]
-    decided: list[str] = []  # arguments that leave out what is decided
-    started, asked_after = time.monotonic(), looks(options.processes)
-    with _sides(options) as (base, head):
+    with _sides(options) as sides:
         try:
-            for done in count(1):
-                # A B B A: what drifts meanwhile meets both alike.
-                for side in (base, head) if done % 2 else (head, base):
-                    side.measure([*arguments, *decided])
-                is_last = done >= options.processes or time.monotonic() - started > options.budget
-                if done in asked_after or is_last:
-                    results, undecided = _judged(base, head)
-                    note(_progress(done, results, undecided))
-                    if is_last or not undecided:
-                        break
-                    decided = _deselected(head.results[0], undecided)
+            _measure(*sides, options)
+            is_interrupted = False
         except KeyboardInterrupt:
-            if not (base.results and head.results):
+            is_interrupted = True
+            if not all(side.results for side in sides):
                 raise
-            _report(_judged(base, head)[0], processes=min(len(base.results), len(head.results)))
-            return Exit.INTERRUPTED
-    _report(results, processes=done)
+    results, _ = _judged(*sides)
+    _report(results, processes=min(len(side.results) for side in sides))
+    if is_interrupted:
+        return Exit.INTERRUPTED
     return Exit.NO if any(each.status.fails for each in results.verdicts) else Exit.YES
 
 
@@ -89,6 +71,32 @@ def _sides(options: argparse.Namespace) -> Iterator[tuple[_Side, _Side]]:
         packages = [revisions.install(each, folder / str(n), python) for n, each in enumerate(options.packages)]
         of_base = partial(run, folder=base, packages=packages, python=python)
         yield _Side(names[0], of_base), _Side(names[1], partial(run, folder=head))
+
+
+def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
+    """Run processes of both sides until every workload is decided, or as many as were asked for."""
+    selected = ["-k", options.expression] if options.expression else []
+    arguments = [options.suite, *selected, *options.pytest_arguments]
+    decided: list[str] = []  # arguments that leave out what is decided
+    started = time.monotonic()
+    for done in range(1, max(1, options.processes) + 1):
+        # A B B A: what drifts meanwhile meets both alike.
+        for side in (base, head) if done % 2 else (head, base):
+            note(f"{side.name}: process {done}")
+            side.results.append(side.run_process([*arguments, *decided]))
+        is_late = time.monotonic() - started > options.budget
+        if done in looks(options.processes) or is_late:
+            results, undecided = _judged(base, head)
+            total = sum(each.unavailable is None for each in results.workloads)
+            names = ", ".join(f"{name} ({', '.join(times)})" for name, times in undecided.items())
+            line = f"after process {done} of each side: {total - len(undecided)} of {total} workloads decided"
+            note(shorten(f"{line}; undecided: {names}" if names else line, _SHOWN_CHARACTERS, placeholder=" …"))
+            if is_late or not undecided:
+                break
+            # A latency asks for no more processes.
+            latency, tests = Timer.END_TO_END.label, head.results[0].tests
+            left_out = (each for each in tests if each.workload not in undecided or each.subject == latency)
+            decided = [f"--deselect={each.node}" for each in left_out]
 
 
 def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]]:
@@ -110,21 +118,6 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
         run, baseline = found.run or workload.run, found.baseline or workload.baseline
         workloads[name] = msgspec.structs.replace(workload, run=run, baseline=baseline, verdicts=found.verdicts)
     return msgspec.structs.replace(last, workloads=tuple(workloads.values()), tests=(), exit_status=0), undecided
-
-
-def _deselected(results: Results, undecided: dict[str, Sequence[str]]) -> list[str]:
-    """Return arguments that leave out the tests of decided workloads, and latencies, which ask for no more processes."""
-    latency = Timer.END_TO_END.label
-    left_out = (each for each in results.tests if each.workload not in undecided or each.subject == latency)
-    return [f"--deselect={each.node}" for each in left_out]
-
-
-def _progress(done: int, results: Results, undecided: dict[str, Sequence[str]]) -> str:
-    total = sum(each.unavailable is None for each in results.workloads)
-    line = f"after process {done} of each side: {total - len(undecided)} of {total} workloads decided"
-    names = [f"{name} ({', '.join(times)})" for name, times in undecided.items()]
-    more = [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
-    return f"{line}; undecided: {', '.join([*names[:_SHOWN], *more])}" if names else line
 
 
 def _report(results: Results, *, processes: int) -> None:

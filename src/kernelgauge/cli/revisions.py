@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from ..errors import KernelgaugeError, printable
@@ -54,10 +55,10 @@ def add_commands(commands: Commands) -> None:
     add("--state", type=Path, default=_STATE, metavar="FILE", help=f"what was measured so far (default: {_STATE})")
 
     for parser, command, most, counted in (
-        (comparing, _compare, 12, "of each side"),
-        (bisecting, _bisect, 100, "in all"),
+        (comparing, "compare", 12, "of each side"),
+        (bisecting, "bisect", 100, "in all"),
     ):
-        parser.set_defaults(command=command)
+        parser.set_defaults(command=partial(_run, command))
         add = parser.add_argument
         add("--suite", default="perf", metavar="PATH", help="of the suite, from the current folder (default: perf)")
         add("--processes", type=int, default=most, metavar="N", help=f"{counted}, at most (default: {most})")
@@ -65,18 +66,11 @@ def add_commands(commands: Commands) -> None:
         add("--budget", type=float, default=float("inf"), metavar="SECONDS", help=budget)
 
 
-def _compare(options: argparse.Namespace) -> Exit:
-    from .compare import compare_revisions
+def _run(command: str, options: argparse.Namespace) -> Exit:
+    from . import bisect, compare
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as after Ctrl-C, worktrees and the child go away
-    return compare_revisions(options)
-
-
-def _bisect(options: argparse.Namespace) -> Exit:
-    from .bisect import bisect
-
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as above
-    return bisect(options)
+    return compare.compare_revisions(options) if command == "compare" else bisect.bisect(options)
 
 
 # -- code -------------------------------------------------------------------------------------------------------------------
