@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("src", "perf")]
 
@@ -44,9 +45,10 @@ class Told(logging.Handler):
         if str(record.msg).startswith("Benchmark all input configs for"):
             self.timed_us[str(record.args[0])] = {}
         elif str(record.msg).startswith("%s: %f, nreg"):
-            config, milliseconds = record.args[:2]
-            said = f"XBLOCK={config.kwargs['XBLOCK']}/{config.num_warps}"  # type: ignore[union-attr]
-            self.timed_us[next(reversed(self.timed_us))][said] = 1000 * float(milliseconds)  # type: ignore[arg-type]
+            args: tuple[Any, ...] = record.args
+            config, milliseconds = args[:2]
+            said = f"XBLOCK={config.kwargs['XBLOCK']}/{config.num_warps}"
+            self.timed_us[next(reversed(self.timed_us))][said] = 1000 * float(milliseconds)
 
 
 def compile_and_call(way: str) -> None:

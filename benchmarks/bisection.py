@@ -302,9 +302,9 @@ def summarize(results: Sequence[dict[str, Any]], seed: int) -> None:
     for each in results:
         key = each["kind"], str(each["commits"]), f"{each['device']}, {each['torch']}"
         rows.setdefault(key, []).append(each)
-    for key, found in rows.items():
+    for row, found in rows.items():
         right, processes, seconds = (fmean(each[name] for each in found) for name in ("right", "processes", "seconds"))
-        cells = [*key, f"{right * len(found):.0f} of {len(found)}", f"{processes:.1f}", f"{seconds:.0f}"]
+        cells = [*row, f"{right * len(found):.0f} of {len(found)}", f"{processes:.1f}", f"{seconds:.0f}"]
         print("|", " | ".join([*cells, *_classic_cells(found, seed)]), "|", flush=True)
 
 

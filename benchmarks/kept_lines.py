@@ -67,13 +67,13 @@ def main() -> None:
             rounds += 1
     print(f"{torch.cuda.get_device_name()}, {rounds} rounds, mean of the replicates in us and its standard error")
     print(f"{'':40}" + "".join(f"{way:>26}" for way in ways))
-    for each in chosen:
-        usual = fmean(times[each.id, "without release"])
-        found = [times[each.id, way] for way in ways]
+    for workload in chosen:
+        usual = fmean(times[workload.id, "without release"])
+        found = [times[workload.id, way] for way in ways]
         cells = (
             f"{fmean(us):.2f} +- {stdev(us) / rounds**0.5:.2f} {100 * (fmean(us) / usual - 1):+6.2f} %" for us in found
         )
-        print(f"{each.id:40}" + "".join(f"{cell:>26}" for cell in cells))
+        print(f"{workload.id:40}" + "".join(f"{cell:>26}" for cell in cells))
 
 
 if __name__ == "__main__":

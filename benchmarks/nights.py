@@ -76,7 +76,8 @@ def one(options: argparse.Namespace, number: int) -> bool:
             print(done.stdout[-2000:], done.stderr[-2000:])
             return False
         results = decode_results(file.read_bytes(), where=str(file))
-    red = [f"{w.id} {w.time_verdict(Timer.DEVICE).status.value}" for w in results.workloads if is_slower(w)]
+    times = ((each, each.time_verdict(Timer.DEVICE)) for each in results.workloads if is_slower(each))
+    red = [f"{each.id} {verdict.status.value}" for each, verdict in times if verdict]
     ends = len(red) >= 1 if options.slower else done.returncode == 0
     if not options.slower:
         keep(results, options.out / f"run-{number}.json.gz")

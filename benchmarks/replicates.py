@@ -84,7 +84,7 @@ class Made:
 
     @property
     def error(self) -> float:
-        return self.spread / len(self.device_us) ** 0.5
+        return float(self.spread / len(self.device_us) ** 0.5)
 
 
 def sums_us(session: ProfilerSession) -> list[float]:

@@ -25,7 +25,7 @@ def _build(workload: Any, *arguments: Any, **named: Any) -> Any:
 
     def slower() -> object:
         result = call()
-        torch.cuda._sleep(cycles)
+        torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
         return result
 
     return dataclasses.replace(made, call=slower)

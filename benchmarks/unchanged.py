@@ -17,7 +17,7 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import fmean, median
 
@@ -130,7 +130,7 @@ def designs(suites: Sequence[Suite]) -> list[tuple[str, list[Pair]]]:
     same = others(lambda one, each: one.gpu == each.gpu)
     committed = tuple(each for each in suites if each.is_committed)
     eight = tuple(each for each in suites if each.name.startswith("eight/"))
-    unknown = [(one, (each,)) for one in suites for each in suites if one.gpu != each.gpu]
+    unknown: list[Pair] = [(one, (each,)) for one in suites for each in suites if one.gpu != each.gpu]
     return [
         ("same GPU, all others", same),
         ("same GPU, one process", [(one, (each,)) for one, known in same for each in known]),
@@ -165,7 +165,7 @@ def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
     caught: dict[tuple[Timer, bool, float], list[bool]] = defaultdict(list)
     sensitivities: dict[tuple[Timer, bool], list[float]] = defaultdict(list)
     for suite, known in pairs:
-        verdicts = list(judged(suite, lambda workload, known=known: _baseline(known, workload)))
+        verdicts = list(judged(suite, partial(_baseline, known)))
         count(counts, verdicts, show=show, name=suite.name)
         for verdict in verdicts:
             if verdict.change is None or verdict.change.sensitivity is None or is_choice(verdict):
@@ -236,7 +236,7 @@ def judge_files(store: BaselineStore, suites: Sequence[Suite], *, show: bool) ->
     counts: Counter[str] = Counter()
     for suite in suites:
         device = next(iter(suite.runs.values())).fingerprint.device
-        verdicts = list(judged(suite, lambda workload, device=device: store.load(device, workload)))
+        verdicts = list(judged(suite, partial(store.load, device)))
         count(counts, verdicts, show=show, name=suite.name)
     print_counts(f"against {store.root}", counts)
 
@@ -336,7 +336,7 @@ def print_noisy(device: str, processes: int) -> None:
     for _ in range(_SIMULATED):
         known = tuple(_simulated(source, fingerprint, chance) for _ in range(processes))
         suite = _simulated(source, fingerprint, chance)
-        verdicts = list(judged(suite, lambda workload, known=known: baseline_of(known, workload)))
+        verdicts = list(judged(suite, partial(baseline_of, known)))
         count(counts, verdicts, show=False, name="")
     print_counts(f"simulated {device}, {_NOISY} times as noisy as our H200s, {processes} process(es)", counts)
 

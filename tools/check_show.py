@@ -75,8 +75,10 @@ def finished(command: list[str]) -> tuple[int, str, str, str]:
         process = subprocess.Popen(command, stdout=out, stderr=err)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-        texts = [file.seek(0) or file.read() for file in (out, err)]
-    return process.returncode, texts[0], texts[1], f"{used.ru_utime + used.ru_stime:.1f} s {used.ru_maxrss >> 10} MB"
+        for file in (out, err):
+            file.seek(0)
+        said, errors = out.read(), err.read()
+    return process.returncode, said, errors, f"{used.ru_utime + used.ru_stime:.1f} s {used.ru_maxrss >> 10} MB"
 
 
 def verdict(found: dict[str, float], expected: dict[str, float]) -> str:

@@ -488,7 +488,7 @@ def main() -> None:
         "injected": collected.injected,
         "calibration": collected.calibration,
     }
-    save(arguments.out, [Process(device.gpu, arguments.process, collected.samples, meta)])
+    save(arguments.out, [Process(str(device.gpu), arguments.process, collected.samples, meta)])
 
 
 if __name__ == "__main__":

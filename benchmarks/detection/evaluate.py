@@ -477,7 +477,7 @@ def matched_threshold(unchanged_scores: Sequence[float], suite_size: int, rate: 
     rate_of_one = 1 - (1 - rate) ** (1 / suite_size)
     allowed = math.floor(rate_of_one * len(unchanged_scores) + 1e-9)
     highest_first = sorted(unchanged_scores, reverse=True)
-    return max(0.0, highest_first[allowed])  # a threshold below 0 would flag faster processes
+    return max(0.0, float(highest_first[allowed]))  # a threshold below 0 would flag faster processes
 
 
 def _mean_of_sessions(count: int | None) -> Callable[[Values], float]:

@@ -68,7 +68,7 @@ def slowed(workload: Workload, injection: Injection) -> Workload:
 
     def build() -> Call:
         call: Call = workload.build()
-        if isinstance(call, nn.Module):
+        if isinstance(call, nn.Module) and workload.dtype is not None:
             call = call.to(TORCH_DTYPES[workload.dtype])  # kernelgauge casts modules alone
         if workload.compile is not None:
             call = torch.compile(call, **workload.compile)

@@ -38,7 +38,7 @@ def generate(megabytes: float, path: Path, recorded: Path = RECORDED) -> int:
     template = _template(events)
     copies = max(1, round(megabytes * _MEGABYTE / len(events.encode())))
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "wt", encoding="utf-8") as file:  # type: ignore[operator]  # of two overloads, both fit
+    with opener(path, "wt", encoding="utf-8") as file:
         file.write(head)
         for copy, part in enumerate(_copies(template, copies, apart_us)):
             file.write(part if copy == 0 else "," + part)

@@ -70,8 +70,10 @@ def json_loop(trace: str) -> Found:
     for event in events:
         if event.get("cat") == "kernel" and event.get("ph") == "X":
             found.setdefault(event["name"], []).append(event["dur"])
-    kernels = [{"name": name, "launches": len(us), "device_time_us": sum(us)} for name, us in found.items()]
-    kernels.sort(key=lambda kernel: -kernel["device_time_us"])
+    longest_first = sorted(found.items(), key=lambda item: -sum(item[1]))
+    kernels: list[dict[str, object]] = [
+        {"name": name, "launches": len(us), "device_time_us": sum(us)} for name, us in longest_first
+    ]
     return kernels, time.perf_counter() - start
 
 
