@@ -47,12 +47,14 @@ class Measured(NamedTuple):
     folder: Path
     arguments: list[str]
     packages: list[str]
+    python: str | None
 
 
 class Process:
     """Stands in for a process of pytest, which measures the model in its folder or in its packages.
 
-    A model says how long it takes ("205", in microseconds), and what is odd about it: "down=73" is the time of one kernel.
+    A model says how long it takes ("205", in microseconds), and what is odd about it: "down=73" is the time of one kernel,
+    "host=50" the host's.
     `after`: how many processes end well before the next one is interrupted.
     """
 
@@ -66,7 +68,13 @@ class Process:
         self.is_machine_lost = False
 
     def __call__(
-        self, arguments: list[str], *, folder: Path | None = None, packages: Sequence[Path] = (), **_: Any
+        self,
+        arguments: list[str],
+        *,
+        folder: Path | None = None,
+        packages: Sequence[Path] = (),
+        python: str | None = None,
+        **_: Any,
     ) -> Results:
         folder = folder or Path.cwd()
         if self.after is not None and len(self.seen) >= self.after:
@@ -74,7 +82,7 @@ class Process:
         modules = [path.read_text() for each in packages for path in each.iterdir() if path.is_file()]
         model = " ".join(modules) if modules else (folder / "model.txt").read_text()
         suite = (folder / "perf" / "suite.txt").read_text()
-        self.seen.append(Measured(model, suite, folder, list(arguments), modules))
+        self.seen.append(Measured(model, suite, folder, list(arguments), modules, python))
         if "broken" in model or self.is_machine_lost:
             raise MeasurementError("a process that measures failed", got="ImportError: no module named gone")
         number = next((float(word) for word in model.split() if re.fullmatch(r"[\d.]+", word)), 205.0)
@@ -84,8 +92,11 @@ class Process:
         elif "recompiles" in model:  # on fresh allocations, in the replicates of a time
             changes |= {"device": None, "incomplete": "other kernels"}
             changes["counts"] = counts(recompiles=4 + len(self.seen) % 2)
-        changes |= {"gpu": self.gpu, "machine": fingerprint(driver=self.driver)}
+        precision = "high" if "tf32" in model else "highest"
+        changes |= {"gpu": self.gpu, "machine": fingerprint(driver=self.driver, fp32_matmul=precision)}
         times = {name: float(time) for name, time in re.findall(r"(\w+)=([\d.]+)", model)}
+        if (host := times.pop("host", None)) and not arguments[-1].endswith("and device_time"):
+            changes["host"] = [host * (1 + self.rng.gauss(0, self.noise))] * 4
         changes["kernels"] = mlp_kernels(**times)[: 3 if "fewer" in model else 4]
         return results_of((measured(center=number * (1 + self.rng.gauss(0, self.noise)), **changes),), self.baselines)
 

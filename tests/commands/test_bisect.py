@@ -24,6 +24,7 @@ from tests.commands.conftest import Command, Process, git
 from tests.plugin.told_processes import FIRST, measured, results_of
 
 STATE = Path("reports", "bisect", "state.jsonl")
+RUN_PROCESS = calibration.run_process
 
 
 def commit(model: str, *, suite: str | None = "new") -> str:
@@ -85,10 +86,37 @@ def test_cause_leaves_out_what_other_commits_changed(bisect: Command) -> None:
 
 
 @pytest.mark.parametrize(
+    ("models", "changed"),
+    [
+        # After three processes of each end the host's change is sure, and that of the GPU is not.
+        (["205 host=50"] * 3 + ["205 host=60"] * 3 + ["207.5 host=60"] * 3, 6),
+        (["205 host=50"] * 3 + ["195 host=50"] * 3 + ["195 host=65"] * 3, 6),
+    ],
+    ids=["the GPU's before the host's", "slower before faster"],
+)
+def test_change_that_matters_most_is_followed(
+    bisect: Command, process: Process, models: list[str], changed: int
+) -> None:
+    process.noise = 0.004 if "207.5" in models[-1] else 0.0005
+    commits = history(models)
+    code, out, _ = bisect()
+    assert code == 0
+    assert f"commit   {commits[changed]}" in out
+
+
+def test_commit_that_changes_the_precision_is_found(bisect: Command) -> None:
+    commits = history(["205"] * 4 + ["190 tf32"] * 4)
+    code, out, _ = bisect()
+    assert code == 0
+    assert f"commit   {commits[4]}" in out
+
+
+@pytest.mark.parametrize(
     ("models", "changed", "said"),
     [
         (["205"] * 5 + ["205 fewer"] * 6 + ["205 fewer breaks"] * 6, [5, 11], ["2 changes", "graph breaks 0 -> 1"]),
         (["205"] * 7 + ["205 recompiles"] * 6, [7], ["recompiles 0 -> 1"]),  # which only times show
+        (["205"] * 3 + ["205 breaks"] * 4 + ["246 breaks"] * 4, [3], ["GPU time changed too"]),
         (["205"] * 4 + ["230 fewer"] * 5 + ["205"] * 4 + ["208"] * 4, [13], ["a third state"]),  # it was taken back
         (["205"] * 8 + ["broken"] + ["205"] * 2 + ["208"] * 6, [11], ["Model 208"]),
     ],
@@ -166,8 +194,9 @@ def test_interrupted_search_goes_on_where_it_was(bisect: Command, process: Proce
     process.seen, process.rng, process.after = [], random.Random(20261123), after
     assert bisect()[0] == 130
     assert len(git("worktree", "list").splitlines()) == 1
-    with STATE.open("a") as file:
-        file.write('{"state": "torn')
+    if after:
+        with STATE.open("a") as file:
+            file.write('{"state": "torn')
     process.after = None
     code, out, _ = bisect()
     assert [each.model for each in process.seen] == [each.model for each in whole]
@@ -212,6 +241,7 @@ def test_state_file_of_another_question_is_an_error(bisect: Command, process: Pr
     for arguments, text, said in (
         (["--suite", "perf/suite.txt"], content, "the state file is of another question"),
         ([], "nonsense\n", "the state file is of another question"),
+        ([], '{"my": "data"}', "the state file is of another question"),
         ([], content + "nonsense\n", "the state file is damaged"),
     ):
         STATE.write_text(text)
@@ -239,11 +269,14 @@ def test_working_tree_stays_as_it_is(bisect: Command, process: Process, reposito
     assert len(git("worktree", "list").splitlines()) == 1
 
 
-def test_good_end_on_a_side_branch_does_not_hide_its_merge(bisect: Command) -> None:
+@pytest.mark.parametrize("is_tip", [True, False])
+def test_good_end_on_a_side_branch_does_not_hide_its_merge(bisect: Command, is_tip: bool) -> None:
     history(["205", "205"])
     trunk = git("branch", "--show-current").strip()
     git("checkout", "-qb", "side")
     side = commit("205")
+    if not is_tip:
+        commit("205")
     git("checkout", "-q", trunk)
     Path("model.txt").write_text("205 fewer")
     git("commit", "-qam", "On the trunk")
@@ -261,7 +294,7 @@ def test_good_end_on_a_side_branch_does_not_hide_its_merge(bisect: Command) -> N
     [
         (["--good", "HEAD"], "bisect needs two ends"),
         (["--good", "HEAD~1", "--bad", "HEAD", "--packages", "a", "b"], "bisect needs two ends"),
-        (["--good", "nowhere", "--bad", "HEAD"], "git rev-parse failed"),
+        (["--good", "nowhere", "--bad", "HEAD"], "git knows no revision nowhere"),
         (["--good", "HEAD", "--bad", "HEAD~1"], "no commits to bisect"),
         (["--good", "HEAD~1", "--bad", "HEAD", "--suite", "absent"], "--bad HEAD has no such suite"),
     ],
@@ -276,6 +309,24 @@ def test_search_that_cannot_begin_says_why(
     assert said in err
     assert process.seen == []
     assert len(git("worktree", "list").splitlines()) == 1
+
+
+def test_ends_that_scatter_are_undecided(bisect: Command, process: Process) -> None:
+    process.noise = 0.05
+    history(["205"] * 3)
+    code, out, _ = bisect()
+    assert code == 1
+    assert "undecided: the processes of the ends differ too much in GPU time" in out
+
+
+def test_wrong_workload_leaves_no_state_behind(bisect: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    history(["205"] * 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(calibration, "run_process", RUN_PROCESS)
+        code, _, err = bisect("--", "-p", "kernelgauge.plugin")
+    assert code == 2
+    assert "no test is selected" in err
+    assert not STATE.exists()
 
 
 def test_several_workloads_are_no_question(bisect: Command, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,6 +410,7 @@ def test_packages_are_changed_after_what_they_need(
     """torch needs sympy by way of another package, and two packages need each other."""
     changing.append("torch==2")
     needs = {"torch": ["Other>=1"], "other": ["sympy"], "sympy": ["aaa; extra == 'x'"], "aaa": ["bbb"], "bbb": ["aaa"]}
+    needs["torch"][:0] = ["legacy>=1.9.*", "odd; platform_machine ~= '1.0'"]  # which packaging refuses
     monkeypatch.setattr(metadata, "requires", needs.get)
     names = ("torch", "aaa", "sympy", "bbb")
     ends = [freeze(f"{version}.txt", *(f"{name}=={version}" for name in names)) for version in "12"]
@@ -384,6 +436,20 @@ def test_list_that_comes_again_is_counted_once(bisect_packages: Command, process
     assert bisect_packages(*lists)[0] == 0
     answer = f"{len(process.seen)} processes"
     assert answer in bisect_packages(*lists)[1]
+
+
+def test_version_that_cannot_be_installed_is_skipped(
+    bisect_packages: Command, process: Process, tmp_path: Path
+) -> None:
+    lines = [wheel(tmp_path, "aaa", str(version), text) for version, text in enumerate(["205", "205", "208", "208"])]
+    lists = [
+        freeze(f"{number}.txt", line) for number, line in enumerate([*lines[:2], "aaa @ file:///gone", *lines[2:]])
+    ]
+    code, out, _ = bisect_packages(*lists)
+    assert code == 1
+    assert "2 suspects are left" in out
+    assert "skipped: " in out
+    assert len(process.seen) < 30
 
 
 def test_freeze_list_that_is_no_text_is_an_error(bisect_packages: Command) -> None:

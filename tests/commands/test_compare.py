@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from kernelgauge.baselines import calibration
+from kernelgauge.cli import revisions
+from kernelgauge.judge.verdict import MEASUREMENT, Reason, Status, Verdict
 from kernelgauge.results import Results, TestResult, read_results
 from tests.commands.conftest import Command, Process, git
 from tests.plugin.told_processes import FIRST, SECOND, measured, results_of
@@ -133,10 +136,56 @@ def test_interrupted_comparison_says_what_is_known(compare: Command, process: Pr
     assert len(git("worktree", "list").splitlines()) == 1
 
 
+def test_process_that_fails_is_named_and_what_was_measured_is_told(
+    compare: Command, process: Process, monkeypatch: Any
+) -> None:
+    def run(*arguments: Any, **more: Any) -> Results:
+        process.is_machine_lost = len(process.seen) == 8
+        return Process.__call__(process, *arguments, **more)
+
+    process.noise = 0.05
+    monkeypatch.setattr(calibration, "run_process", run)
+    code, out, err = compare("HEAD")
+    assert code == 2
+    assert "processes of each side: 4 " in out
+    assert "HEAD: a process that measures failed\n  got      ImportError" in err
+
+
+def test_second_interruption_loses_no_verdicts(compare: Command, process: Process, monkeypatch: Any) -> None:
+    def interrupted(*arguments: str) -> str:
+        if arguments[:2] == ("worktree", "remove"):
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    real = revisions.git
+    monkeypatch.setattr(revisions, "git", interrupted)
+    process.noise, process.after = 0.05, 7
+    code, out, _ = compare("HEAD")
+    assert code == 130
+    assert "processes of each side: 3 " in out
+
+
+@pytest.mark.parametrize("before", ["file", "link"])
+def test_suite_of_head_replaces_what_base_has(compare: Command, process: Process, project: Path, before: str) -> None:
+    git("mv", "perf", "elsewhere")
+    if before == "link":
+        (project / "perf").symlink_to("elsewhere")
+    else:
+        (project / "perf").write_text("no folder")
+    git("add", ".")
+    git("commit", "-qm", "before")
+    (project / "perf").unlink()
+    (project / "perf").mkdir()
+    (project / "perf" / "suite.txt").write_text("new")
+    (project / "perf" / "data").symlink_to("nowhere")
+    assert compare("HEAD")[0] == 0
+    assert {each.suite for each in process.seen} == {"new"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere"], "git rev-parse failed"),
+        (["nowhere"], "git knows no revision nowhere"),
         (["HEAD", "--suite", "absent"], "the working tree has no such suite"),
     ],
 )
@@ -197,13 +246,32 @@ def test_workload_that_one_side_lacks_is_invalid(compare: Command, process: Proc
     assert "HEAD could not be measured" in out
 
 
+@pytest.mark.parametrize("unavailable", [True, False])
+def test_workload_that_fails_says_why(compare: Command, process: Process, monkeypatch: Any, unavailable: bool) -> None:
+    invalid = Verdict(Status.INVALID, FIRST, MEASUREMENT, "running failed", (Reason("got", "RuntimeError: boom"),))
+
+    def run(*arguments: Any, folder: Path, **more: Any) -> Results:
+        results = Process.__call__(process, *arguments, folder=folder, **more)
+        why: dict[str, Any] = {"unavailable": "no RuntimeError: boom"} if unavailable else {"verdicts": (invalid,)}
+        failed = replace(results.workloads[0], run=None, **why)
+        return replace(results, workloads=(failed,)) if folder == Path.cwd() else results
+
+    monkeypatch.setattr(calibration, "run_process", run)
+    code, out, _ = compare("HEAD", "--processes", "3")
+    assert code == 1
+    assert "the working tree could not be measured" in out
+    assert "RuntimeError: boom" in out
+
+
 def test_base_alone_has_the_packages_of_with(compare: Command, process: Process, tmp_path: Path) -> None:
     told = tmp_path / "python"  # stands in for pip: the last arguments are the folder and the requirement
     told.write_text('#!/bin/sh\nmkdir -p "$8"\nprintf %s "$9" > "$8/installed.txt"\n')
     told.chmod(0o755)
-    code, _, _ = compare("HEAD", "--with", "a==1", "--with", "b==2", "--base-python", str(told))
+    relative = os.path.relpath(told)
+    code, _, _ = compare("HEAD", "--with", "a==1", "--with", "b==2", "--base-python", relative)
     assert code == 0
     assert [each.packages for each in process.seen[:4]] == [["a==1", "b==2"], [], [], ["a==1", "b==2"]]
+    assert [each.python for each in process.seen[:2]] == [str(told), None]
     told.write_text("#!/bin/sh\necho no such version >&2\nexit 1\n")
     code, _, err = compare("HEAD", "--with", "a==9", "--base-python", str(told))
     assert code == 2

@@ -260,7 +260,7 @@ def test_unknown_gpu_skips_host_clocks_and_hints(project: Project) -> None:
                 assert case.outcome == "skipped"
                 assert "not judged: the baseline does not know this machine" in case.message
         assert table_verdict(result, ID) == "PASS"
-        assert "host times not judged in 2 of 2 workloads: -rs says why" in result.outlines
+        assert "host times not judged in 2 of 2 workloads: the report says why" in result.outlines
         assert sum(HINT in line for line in result.outlines) == 1
         assert "the baselines do not know this GPU: another" in result.outlines
     project.tell(told(gelu_us=14.0), told("linear"), gpu="another", **h200)

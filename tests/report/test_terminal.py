@@ -126,7 +126,7 @@ def test_host_times_that_are_not_judged_are_said_once() -> None:
     ]
     found = shown(workload(*times, name="a"), workload(*times, name="b"), workload(times[0], name="c"))
     assert found.count("not judged") == 1
-    assert "host times not judged in 2 of 3 workloads: -rs says why" in found.splitlines()
+    assert "host times not judged in 2 of 3 workloads: the report says why" in found.splitlines()
 
 
 def test_summary_time_is_the_geometric_mean_of_replicates() -> None:

@@ -17,6 +17,7 @@ from ..results import NAME, Results, read_results
 from ..results.files import WAITING
 
 _SHOWN_LINES = 15  # of the output of a process that failed
+_NO_TESTS = 5  # pytest.ExitCode.NO_TESTS_COLLECTED
 _OF_THE_JOB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
 
 
@@ -102,11 +103,13 @@ def run_process(
                 process.wait()
                 raise
         results = Path(own) / "latest" / NAME
+        if process.returncode == _NO_TESTS:
+            raise MeasurementError("no test is selected", next_command=shlex.join(["pytest", *arguments]))
         if process.returncode not in ((0, 1) if may_fail else (0,)) or not results.exists():
             raise MeasurementError(
                 "a process that measures failed",
                 got="\n".join(output[-_SHOWN_LINES:]),
-                expected="every test to pass: only unchanged code that works says what is noise",
+                expected=None if may_fail else "every test to pass: only unchanged code that works says what is noise",
                 next_command=shlex.join(["pytest", *arguments]),
             )
         return read_results(results)

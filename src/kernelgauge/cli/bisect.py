@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -12,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import metadata
-from itertools import pairwise, product
+from itertools import count, pairwise, product
 from pathlib import Path
 from statistics import geometric_mean
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ..baselines import calibration
@@ -34,8 +35,9 @@ from . import Exit, note, revisions, say
 
 _FAILURES = 2  # of a state, each with an end that still works behind it: then the state is skipped
 _SHOWN = 5  # likely changes, where none is sure
-_CHANGES = (Status.REGRESSED, Status.IMPROVED)
+_CHANGES = (Status.REGRESSED, Status.IMPROVED)  # what got slower is what is asked for
 _CLOCKS = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)  # the most exact one first
+_SET_BY_CODE = ("fp32_matmul", "cudnn_tf32")  # fields of the environment that a commit may change
 _COMMIT = "%H%n%h %s%ncommit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s"
 
 
@@ -63,7 +65,7 @@ class _State:
 
     @property
     def failures(self) -> list[str]:
-        return [each.failed.splitlines()[-1] for each in self.processes if each.failed]
+        return [each.failed.splitlines()[-1].strip() for each in self.processes if each.failed]
 
     @property
     def is_skipped(self) -> bool:
@@ -86,12 +88,13 @@ def bisect(options: argparse.Namespace) -> Exit:
 def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     """Return the first parents between two commits, in order: a merge is one change."""
     good, bad = map(revisions.commit, (options.good, options.bad))
-    path = ("--first-parent", "--ancestry-path", f"{good}..{bad}")
-    form = ("--no-show-signature", f"--format={_COMMIT}")
-    later = revisions.git("log", "-z", "--reverse", *form, *path)
-    if not later:
-        got = f"{options.good}..{options.bad}"
-        raise KernelgaugeError("no commits to bisect", got=got, expected="--good to be an ancestor of --bad")
+    span, form = f"{good}..{bad}", ("--no-show-signature", f"--format={_COMMIT}")
+    # Not in one command: git's --ancestry-path knows no other path than that of first parents, if that is asked for.
+    descendants = revisions.git("rev-list", "--ancestry-path", span).split()
+    if not descendants:
+        expected = "--good to be an ancestor of --bad   (a shallow clone may lack the path: git fetch --unshallow)"
+        raise KernelgaugeError("no commits to bisect", got=f"{options.good}..{options.bad}", expected=expected)
+    later = revisions.git("log", "-z", "--reverse", *form, "--first-parent", span)
     with revisions.worktree(bad) as tree:
         revisions.copy_suite(tree / options.suite, folder, "suite", owner=f"--bad {options.bad}")
 
@@ -102,7 +105,8 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
 
     commits = [revisions.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
     parts = (each.split("\n", 2) for each in commits)
-    return [_State(name, shown, change, partial(run, name)) for name, shown, change in parts]
+    path = {good, *descendants}
+    return [_State(name, shown, change, partial(run, name)) for name, shown, change in parts if name in path]
 
 
 # -- packages ---------------------------------------------------------------------------------------------------------------
@@ -146,16 +150,19 @@ def _frozen(path: Path) -> dict[str, str]:
     """Return the requirements of a freeze list by normalized name, without what is installed for editing (``-e``)."""
     try:
         lines = [line.partition(" #")[0].strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-        return {canonicalize_name(Requirement(line).name): line for line in lines if line and line[0] not in "#-"}
-    except (UnicodeDecodeError, InvalidRequirement) as error:
-        what, where, got = "not a list of pip freeze", str(path), str(error)
-        raise KernelgaugeError(what, where=where, got=got, expected="UTF-8, one package a line") from error
+    except UnicodeDecodeError as error:
+        raise KernelgaugeError("not a list of pip freeze", where=str(path), got=str(error), expected="UTF-8") from error
+    return {canonicalize_name(name[0]): line for line in lines if (name := re.match(r"\w[\w.-]*", line))}
 
 
 def _needs(name: str, found: set[str]) -> set[str]:
     """Add what a package needs, and what that needs, to the names in `found`. Return them."""
-    with suppress(metadata.PackageNotFoundError, InvalidRequirement):
-        for need in map(Requirement, metadata.requires(name) or ()):
+    lines: list[str] = []
+    with suppress(metadata.PackageNotFoundError):
+        lines = metadata.requires(name) or []
+    for line in lines:
+        with suppress(ValueError):  # a line that packaging does not read: then the order is that of the names
+            need = Requirement(line)
             is_needed = need.marker is None or need.marker.evaluate({"extra": ""})
             if is_needed and (needed := canonicalize_name(need.name)) not in found:
                 found.add(needed)
@@ -176,25 +183,26 @@ class _Search:
         self._read_file(options.state)
 
     def _read_file(self, path: Path) -> None:
-        """Read what was measured: a header, then one JSON line a process. Begin the file if there is none.
+        """Read what was measured: a header, then one JSON line a process.
 
         Raises `KernelgaugeError` if the file is of another question, or cannot be read.
         """
         question = {name: getattr(self._options, name) for name in ("workload", "suite", "pytest_arguments")}
-        header = json.dumps({"good": self._good.name, "bad": self._bad.name, **question}).encode()
+        self._header = json.dumps({"good": self._good.name, "bad": self._bad.name, **question}).encode() + b"\n"
         content = path.read_bytes() if path.exists() else b""
-        # A process that was killed leaves a part of a line.
-        whole = content[: content.rfind(b"\n") + 1] or header + b"\n"
-        known, _, lines = whole.partition(b"\n")
-        if known != header:
-            what, got = "the state file is of another question", known.decode(errors="replace")
-            raise KernelgaugeError(what, got=got, expected=header.decode(), next_command=self._remedy)
+        if not content.startswith(self._header) and content:
+            got, expected = (each.partition(b"\n")[0].decode(errors="replace") for each in (content, self._header))
+            what = "the state file is of another question"
+            raise KernelgaugeError(what, got=got, expected=expected, next_command=self._remedy)
+        whole = content[: content.rfind(b"\n") + 1]  # a process that was killed leaves a part of a line
+        lines = whole.removeprefix(self._header)
         try:
             processes = msgspec.json.Decoder(_Process).decode_lines(lines)
         except msgspec.DecodeError as error:
             raise KernelgaugeError("the state file is damaged", got=str(error), next_command=self._remedy) from error
         for state in self._states:
             state.processes += [each for each in processes if each.state == state.name]
+        self._numbers = count(self._used + 1)
         path.parent.mkdir(parents=True, exist_ok=True)
         if whole != content:
             path.write_bytes(whole)
@@ -205,27 +213,32 @@ class _Search:
 
     def conclude(self) -> Exit:
         """Search, and print the answer."""
-        verdicts = self._judged_ends()
-        say("\n".join(f"{each.subject}: {each.status.value}  {each.headline}" for each in verdicts))
-        changed = {each.subject for each in verdicts if each.status in _CHANGES}
-        invalid = [str(each) for each in verdicts if each.status is Status.INVALID]
+        judged, is_found = self._judged_ends(), False
+        say("\n".join(f"{each.subject}: {each.status.value}  {each.headline}" for each in judged.verdicts))
+        changed = [each.subject for each in judged.verdicts if each.status in _CHANGES]
+        invalid = [str(each) for each in judged.verdicts if each.status is Status.INVALID]
         if STRUCTURE in changed:  # exact, also where a time could not be measured
             is_found = self._by_structure()
+            if len(changed) > 1:
+                say(
+                    f"{', '.join(changed[1:])} changed too: if this is not why, search on with --good and what is found"
+                )
         elif invalid:
             raise KernelgaugeError("the ends cannot be compared", got="\n".join(invalid))
-        elif changed:
-            is_found = self._by_time(next(each for each in _CLOCKS if changed.intersection(each.labels)))
+        elif timer := _followed(judged.verdicts):
+            is_found = self._by_time(timer)
+        elif judged.undecided:
+            say(f"undecided: the processes of the ends differ too much in {', '.join(judged.undecided)}")
         else:
             say("nothing to bisect: the ends do not differ")
-            is_found = False
         ends = sum(len(end.processes) for end in self._ends)
         say(f"{self._used} processes, {ends} of them of the ends   state: {self._options.state}")
         return Exit.YES if is_found else Exit.NO
 
     # -- measure
 
-    def _judged_ends(self) -> Sequence[Verdict]:
-        """Measure the ends in turns, at least three times each, until the rule tells them apart, or would have."""
+    def _judged_ends(self) -> JudgedSet:
+        """Measure the ends in turns, at least three times each, until it is known what to follow, or that nothing changed."""
         most = 2 ** (LOOKS - 1) * FEWEST
         for done in range(1, most + 1):
             # A B B A: what drifts meanwhile meets both alike.
@@ -235,10 +248,9 @@ class _Search:
             if done in looks(most):
                 names = ("the good end", "the bad end")
                 judged = self._judged(self._good.runs[:done], self._bad.runs[:done], names)
-                is_changed = any(each.status in _CHANGES for each in judged.verdicts)
-                if is_changed or not judged.undecided or not self._may_go_on():
+                if _followed(judged.verdicts, judged.undecided) or not judged.undecided or not self._may_go_on():
                     break
-        return judged.verdicts
+        return judged
 
     def _judged(self, before: Sequence[Run], after: Sequence[Run], names: tuple[str, str]) -> JudgedSet:
         limits = next(each.workload.limits for each in self._good.processes if each.workload)
@@ -254,7 +266,7 @@ class _Search:
 
         `selection`: for ``-k``, and further arguments. `timer`: the time that must have been measured.
         """
-        note(f"process {self._used + 1}: {state.shown}")
+        note(f"process {next(self._numbers)}: {state.shown}")
         try:
             process = _Process(state.name, self._measured(state, selection, timer))
         except MeasurementError as error:
@@ -263,10 +275,10 @@ class _Search:
                 what = f"an end cannot be measured: {state.shown}"
                 expected = "both ends to build and run, on a machine that nobody else uses"
                 raise KernelgaugeError(what, got=process.failed, expected=expected) from error
-            note(f"  it fails: {process.failed.splitlines()[-1]}")
+            note(f"  it fails: {process.failed.splitlines()[-1].strip()}")
             self._measure(self._good, *selection, timer=timer)
         with self._options.state.open("ab") as file:
-            file.write(msgspec.json.encode(process) + b"\n")
+            file.write((b"" if file.tell() else self._header) + msgspec.json.encode(process) + b"\n")
         state.processes.append(process)
 
     def _measured(self, state: _State, selection: Sequence[str], timer: Timer | None) -> WorkloadResult:
@@ -283,11 +295,12 @@ class _Search:
             raise MeasurementError(f"no workload {wanted}")
         workload, run = matching[0], matching[0].run
         if run is None:
-            raise MeasurementError("; ".join(each.headline for each in workload.verdicts) or f"{workload.unavailable}")
+            raise MeasurementError("\n".join(map(str, workload.verdicts)) or f"{workload.unavailable}")
         if timer and timer not in run.samples:
             raise MeasurementError(f"no {run.label(timer)}: {run.incomplete}")
         earlier = self._good.runs[0] if self._good.runs else run
-        environment = compare(earlier.fingerprint, run.fingerprint)
+        settings = {name: getattr(earlier.fingerprint, name) for name in _SET_BY_CODE}
+        environment = compare(earlier.fingerprint, msgspec.structs.replace(run.fingerprint, **settings))
         if earlier.place != run.place or not (environment.identical or self._options.packages):
             what, got = "the state file is of another machine or environment", f"{run.place}; {environment}"
             raise KernelgaugeError(what, got=got, expected=earlier.place, next_command=self._remedy)
@@ -377,6 +390,17 @@ class _Search:
         for state in self._states[low + 1 : high + 1]:
             say(f"  {state.shown}" + (f"   skipped: {state.failures[-1]}" if state.failures else ""))
         return False
+
+
+def _followed(verdicts: Sequence[Verdict], undecided: Sequence[str] = ()) -> Timer | None:
+    """Return the most exact time that regressed, else that improved. None: no time did, or an undecided one comes first."""
+    times = [(timer, each) for timer in _CLOCKS for each in verdicts if each.subject in timer.labels]
+    for change, (timer, verdict) in product(_CHANGES, times):
+        if verdict.subject in undecided:
+            return None
+        if verdict.status is change:
+            return timer
+    return None
 
 
 def _structure(before: Run, after: Run) -> Verdict:

@@ -15,7 +15,9 @@ from textwrap import shorten
 import msgspec
 
 from ..baselines import calibration
+from ..errors import MeasurementError
 from ..judge.two_sets import LOOKS, judge_sets, looks
+from ..judge.verdict import Reason
 from ..report.html import html
 from ..report.markdown import summary_markdown
 from ..report.terminal import summary
@@ -39,21 +41,24 @@ class _Side:
     def runs(self, workload: str) -> list[Run]:
         return [run for results in self.results for run in results.runs if run.workload == workload]
 
+    def failures(self, workload: str) -> Iterator[Reason]:
+        """Yield why its last process has no run of a workload."""
+        for each in self.results[-1].workloads:
+            if each.id == workload and each.run is None:
+                for verdict in each.verdicts:
+                    yield from (Reason("why", verdict.headline), *verdict.reasons)
+                yield from [Reason("why", each.unavailable)] if each.unavailable else []
+
 
 def compare_revisions(options: argparse.Namespace) -> Exit:
     """Measure both sides in turns until every workload is decided. Print the table, and leave the pages."""
     with _sides(options) as sides:
         try:
             _measure(*sides, options)
-            is_interrupted = False
-        except KeyboardInterrupt:
-            is_interrupted = True
-            if not all(side.results for side in sides):
-                raise
-    results, _ = _judged(*sides)
-    _report(results, processes=min(len(side.results) for side in sides))
-    if is_interrupted:
-        return Exit.INTERRUPTED
+        finally:  # interrupted, too
+            if all(side.results for side in sides):
+                results, _ = _judged(*sides)
+                _report(results, processes=min(len(side.results) for side in sides))
     return Exit.NO if any(each.status.fails for each in results.verdicts) else Exit.YES
 
 
@@ -83,7 +88,11 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
         # A B B A: what drifts meanwhile meets both alike.
         for side in (base, head) if done % 2 else (head, base):
             note(f"{side.name}: process {done}")
-            side.results.append(side.run_process([*arguments, *decided]))
+            try:
+                side.results.append(side.run_process([*arguments, *decided]))
+            except MeasurementError as error:
+                error.what = f"{side.name}: {error.what}"
+                raise
         is_late = time.monotonic() - started > options.budget
         if done in looks(options.processes) or is_late:
             results, undecided = _judged(base, head)
@@ -109,14 +118,18 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
     workloads = {each.id: each for results in head.results for each in results.workloads}
     undecided: dict[str, Sequence[str]] = {}
     for name, workload in workloads.items():
-        if workload.unavailable is not None:
+        if workload.unavailable is not None and not base.runs(name):
             continue
         sides, limits = (base.runs(name), head.runs(name)), workload.limits
         found = judge_sets(name, *sides, comparisons=comparisons, limits=limits, names=names)
         if found.undecided:
             undecided[name] = found.undecided
+        first, *others = found.verdicts
+        for side in (base, head) if found.run is None else ():
+            first = first.because(*side.failures(name))
         run, baseline = found.run or workload.run, found.baseline or workload.baseline
-        workloads[name] = msgspec.structs.replace(workload, run=run, baseline=baseline, verdicts=found.verdicts)
+        verdicts = (first, *others)
+        workloads[name] = msgspec.structs.replace(workload, run=run, baseline=baseline, verdicts=verdicts)
     return msgspec.structs.replace(last, workloads=tuple(workloads.values()), tests=(), exit_status=0), undecided
 
 

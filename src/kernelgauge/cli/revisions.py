@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from ..errors import KernelgaugeError, printable
+from ..errors import KernelgaugeError, MeasurementError, printable
 from . import Commands, Exit
 
 _STATE = Path("reports", "bisect", "state.jsonl")
@@ -33,7 +34,7 @@ def add_commands(commands: Commands) -> None:
     add("base", metavar="BASE", help="a revision of git, for example main or HEAD~1")
     add("head", metavar="HEAD", nargs="?", help="another one (default: the working tree as it is)")
     add("-k", dest="expression", metavar="EXPRESSION", help="as in pytest, for example 'mlp and not eager'")
-    add("--base-python", default=sys.executable, metavar="PATH", help="the interpreter for BASE")
+    add("--base-python", type=_program, default=sys.executable, metavar="PATH", help="the interpreter for BASE")
     packages = "install this package for BASE alone, without what it depends on; several times for several packages"
     add("--with", dest="packages", action="append", default=[], metavar="PACKAGE==VERSION", help=packages)
 
@@ -66,6 +67,11 @@ def add_commands(commands: Commands) -> None:
         add("--budget", type=float, default=float("inf"), metavar="SECONDS", help=budget)
 
 
+def _program(name: str) -> str:
+    """Return the absolute path of a program: it is called in another folder. Links stay: one is what a venv is."""
+    return os.path.abspath(shutil.which(name) or name)
+
+
 def _run(command: str, options: argparse.Namespace) -> Exit:
     from . import bisect, compare
 
@@ -83,8 +89,9 @@ def git(*arguments: str) -> str:
 
 
 def commit(revision: str) -> str:
-    """Return the hash of a commit. Raises `KernelgaugeError` if there is none."""
-    return git("rev-parse", "--verify", f"{revision}^{{commit}}")
+    """Return the hash of a commit. Raises `KernelgaugeError` if there is none of that name."""
+    failure = f"git knows no revision {revision}"
+    return _output("git", "rev-parse", "--verify", f"{revision}^{{commit}}", failure=failure)
 
 
 @contextmanager
@@ -119,8 +126,11 @@ def copy_suite(source: Path, tree: Path, suite: str, *, owner: str) -> None:
         expected = "a folder or a file, which --suite names"
         raise KernelgaugeError(f"{owner} has no such suite", got=str(source), expected=expected)
     shutil.rmtree(target, ignore_errors=True)
+    if target.is_file() or target.is_symlink():
+        target.unlink()
     if source.is_dir():
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source, target, ignore=ignored, ignore_dangling_symlinks=True)
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
@@ -129,10 +139,13 @@ def copy_suite(source: Path, tree: Path, suite: str, *, owner: str) -> None:
 def install(requirement: str, folder: Path, python: str = sys.executable) -> Path:
     """Install one package, without what it depends on, into a folder that modules can be imported from. Return the folder.
 
-    Raises `KernelgaugeError` if pip fails.
+    Raises `MeasurementError` if pip fails.
     """
     pip = "pip install --no-deps --quiet --disable-pip-version-check --target".split()
-    _output(python, "-m", *pip, str(folder), requirement, failure=f"{requirement} cannot be installed")
+    try:
+        _output(python, "-m", *pip, str(folder), requirement, failure=f"{requirement} cannot be installed")
+    except KernelgaugeError as error:
+        raise MeasurementError(error.what, got=error.got) from error
     return folder
 
 

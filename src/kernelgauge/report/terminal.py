@@ -80,7 +80,7 @@ def _remarks(results: Results) -> Iterator[str]:
         for workload in results.workloads
     )
     if left:
-        yield f"host times not judged in {left} of {counted(len(results.workloads), 'workload')}: -rs says why"
+        yield f"host times not judged in {left} of {counted(len(results.workloads), 'workload')}: the report says why"
     reasons = [reason for verdict in passing for reason in verdict.reasons if reason.label == "machine"]
     yield from dict.fromkeys(f"machine: {printable(reason.text)}" for reason in reasons)
 
