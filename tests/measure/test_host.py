@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from kernelgauge.measure.device import HostSpeed
+from kernelgauge.measure.device import CpuDevice, HostSpeed
 from kernelgauge.measure.settings import Settings
 from kernelgauge.run import Sample, Timer
 from tests.measure.conftest import Clock, FakeGpu, measured
@@ -37,6 +39,25 @@ def test_host_speed_times_the_work_on_an_idle_device(clock: Clock) -> None:
     speed = HostSpeed(Work(clock, 14.0), wait=waits)
     assert (speed.once_us(), waits.done) == (14.0, 1)
     assert (speed.round_trip_us(), waits.done) == (19.0, 3)
+
+
+def test_host_reference_is_longer_by_what_other_jobs_held_us_up(clock: Clock) -> None:
+    """Of two threads one waits for a core for 3 of 4 ms, between references that fit between the other job's turns."""
+    seconds = {"main": 0.0, "worker": 5.0}
+    speed = HostSpeed(Work(clock, 200.0), waits=lambda: dict(seconds))
+    speed.control_us()
+    assert speed.control_us() == pytest.approx(200.0)
+    clock.advance(3800.0)
+    seconds.update(main=0.001, worker=5.003)
+    assert speed.round_trip_us() == pytest.approx(800.0)
+    assert speed.round_trip_us() == pytest.approx(200.0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux alone counts the waits for a core")
+def test_waits_for_a_core_are_those_of_each_thread() -> None:
+    waits = CpuDevice().host.waits()
+    assert len(waits) >= len(threading.enumerate())
+    assert all(0 <= seconds < 1e6 for seconds in waits.values())
 
 
 def test_host_speed_waits_until_it_is_fast(clock: Clock) -> None:

@@ -51,6 +51,7 @@ class Execution:
 _SAMPLES = 10
 _SLOW = 1.3  # fast processes on one machine spread by 25 %, the slow mode starts at 60 % more
 _PAUSE_SECONDS = 0.05
+_MOST_WAITED = 0.9  # of the time: a share of 1 has no factor
 
 
 @dataclass
@@ -59,8 +60,10 @@ class HostSpeed:
 
     work: Callable[[], object]  # what is timed: it does not depend on any workload
     wait: Callable[[], None] = lambda: None  # makes the device idle before each, if there is one
+    waits: Callable[[], dict[str, float]] = dict  # seconds that each thread of ours has waited for a core so far
     patience_seconds: float = 3.0  # for all waiting of the session: what is left of it
     fastest_us: float = math.inf
+    _asked: tuple[float, dict[str, float]] = (0.0, {})  # when `held_up` was asked last, and the waits until then
 
     def once_us(self) -> float:
         """One reference, in microseconds."""
@@ -75,13 +78,20 @@ class HostSpeed:
         start = time.perf_counter_ns()
         self.work()
         self.wait()
-        return (time.perf_counter_ns() - start) / 1000
+        return (time.perf_counter_ns() - start) / 1000 * self.held_up()
 
     def control_us(self) -> float:
         """Lower decile of a few references, in microseconds."""
         lowest = quantiles([self.once_us() for _ in range(_SAMPLES)], n=10, method="inclusive")[0]
         self.fastest_us = min(self.fastest_us, lowest)
-        return lowest
+        return lowest * self.held_up()
+
+    def held_up(self) -> float:
+        """By which factor other jobs have held up our slowest thread since this was asked last. 1: by none, or not known."""
+        (then, before), (now, waits) = self._asked, (time.perf_counter(), self.waits())
+        self._asked = now, waits
+        waited = max((wait - before.get(thread, 0.0) for thread, wait in waits.items()), default=0.0)
+        return 1 / (1 - min(waited / (now - then), _MOST_WAITED)) if waited else 1.0
 
     def wait_until_fast(self) -> None:
         """Wait while the host is slow, as long as the session's patience lasts."""
@@ -92,8 +102,18 @@ class HostSpeed:
 
 # -- the CPU, and what a GPU does otherwise ---------------------------------------------------------------------------
 
-# The host reference uses all threads: another job slows a parallel op far more than a single thread. 256: about 0.2 ms.
+# The host reference uses all threads: another job slows a parallel op far more than a single thread. 256: about 0.2 ms. That fits
+# between the turns of another job, which last 3 ms, and an op that takes longer does not: so the waits for a core count too.
 _REFERENCE_SIZE = 256
+
+
+def _waits() -> dict[str, float]:
+    """Return how many seconds each thread of this process has waited for a core. Only Linux says so; empty elsewhere."""
+    waits: dict[str, float] = {}
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, IndexError, ValueError):  # a thread that has ended
+            waits[path.parent.name] = int(path.read_text().split()[1]) / 1e9
+    return waits
 
 
 class Device:
@@ -117,7 +137,7 @@ class Device:
 
     def __init__(self) -> None:
         matrix = torch.ones(_REFERENCE_SIZE, _REFERENCE_SIZE)
-        self.host = HostSpeed(partial(torch.mm, matrix, matrix))
+        self.host = HostSpeed(partial(torch.mm, matrix, matrix), waits=_waits)
         self.monitor = Monitor(None)  # NVML, or why there is none
 
     def check(self, workload: Workload) -> None:
