@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
@@ -50,6 +51,12 @@ def test_workload_with_invalid_field_raises(field: str, value: Any, what: str) -
         workload(**{field: value})
     assert what in raised.value.what
     assert raised.value.got == repr(value)
+
+
+def test_workload_that_is_built_already_raises() -> None:
+    with pytest.raises(WorkloadError, match="build is a module") as raised:
+        replace(workload(), build=torch.nn.Identity())
+    assert "lambda: MyModule()" in (raised.value.expected or "")
 
 
 @pytest.mark.parametrize("field", ["sensitivity", "gate"])

@@ -124,6 +124,13 @@ class Workload:
         ):
             value = getattr(self, what)
             require(value in allowed, f"unknown {what}", value, ", ".join(map(str, allowed)))
+        is_module = hasattr(self.build, "forward") and not isinstance(self.build, type)
+        require(
+            not is_module,
+            "build is a module",
+            self.build,
+            "a function that returns the module: build=lambda: MyModule()",
+        )
         timers = [each.value for each in Timer]
         for what in ("sensitivity", "gate"):
             for timer, fraction in getattr(self, what).items():

@@ -72,7 +72,10 @@ FAULTS = {
         {"counts": {"graph_breaks": 2}},
         every("REGRESSED", ALL[3:]),
         "*",
-        ("*graph breaks: got 2, expected 0; Workload(..., graph_breaks=2) accepts them",),
+        (
+            "*graph breaks: got 2, expected 0; Workload(..., graph_breaks=2) accepts them",
+            "  next     mend or declare what fails above: it cannot be accepted",
+        ),
     ),
     "recompiles": Fault(
         {"counts": {"recompiles": 1}}, every("REGRESSED", ALL[3:]), "*", ("*recompiles: got 1, expected 0*",)

@@ -129,6 +129,12 @@ def test_host_times_that_are_not_judged_are_said_once() -> None:
     assert "host times not judged in 2 of 3 workloads: the report says why" in found.splitlines()
 
 
+def test_times_of_a_cpu_that_are_not_judged_are_said() -> None:
+    times = [verdict(Status.NOT_JUDGED, "CPU time"), verdict(Status.NOT_JUDGED, "end to end")]
+    found = shown(workload(verdict(Status.PASS, "structure"), *times, name=LONG)).splitlines()
+    assert found[-1] == "times not judged in 1 of 1 workload: the report says why"
+
+
 def test_summary_time_is_the_geometric_mean_of_replicates() -> None:
     assert " 4.00       -      - NO VERDICT\n" in shown(workload(name="a", run=run(workload="a", device=(2.0, 8.0))))
     assert " -       -      - NO VERDICT\n" in shown(workload(name="a", run=run(workload="a", device=None)))

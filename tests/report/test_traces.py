@@ -65,6 +65,17 @@ def test_conclusion_compares_time_of_steps() -> None:
     assert any("between steps (input) 75.99 -> 40.99 ms" in line for section in page for line in section.lines)
 
 
+def test_page_says_what_the_two_sides_do_not_have_in_common() -> None:
+    before = summary("mlp-compiled")
+    shape, *others = before.kernels
+    wider = replace(before, kernels=(replace(shape, input_shapes=((8192, 768), (768, 6144))), *others))
+    whole = summarize_trace(recorded("mlp-compiled"), [recorded("mlp-compiled").whole()])
+    shapes = "aten::mm: [8192,768] [768,3072] [8192,3072] and [8192,768] [768,6144])"
+    for after, said in ((wider, shapes), (whole, "One side is a whole trace")):
+        page = compare_page(TraceComparison(before, after), names=("a", "b"), top=5)
+        assert any(said in line for section in page for line in section.lines)
+
+
 def test_conclusion_same_kernels_slower_says_so() -> None:
     before = summary("mlp-compiled")
     kernels = tuple(

@@ -146,12 +146,13 @@ def _accept(options: argparse.Namespace) -> Exit:
         )
         changes = [change for plan in plans.values() for change in plan]
         say(render(plan_table(changes), **terminal()) if changes else "nothing to accept")
+        exit_code = _store(plans, refused, store, dry_run=options.dry_run)
         if refused:
             suites = sorted({each.suite for each in refused if each.suite})
             command = shlex.join(["pytest", *suites, "-k", " or ".join(each.workload for each in refused)])
             say(printable(f"to measure it again, in full and on a quiet machine: {command}"))
             say("to accept it as it is, where possible: add --force")
-        return _store(plans, refused, store, dry_run=options.dry_run)
+        return exit_code
 
 
 def _calibrate(options: argparse.Namespace) -> Exit:

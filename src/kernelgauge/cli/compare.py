@@ -17,7 +17,7 @@ import msgspec
 from ..baselines import calibration
 from ..errors import MeasurementError
 from ..judge.two_sets import LOOKS, judge_sets, looks
-from ..judge.verdict import Reason
+from ..judge.verdict import Reason, Status
 from ..report.html import html
 from ..report.markdown import summary_markdown
 from ..report.terminal import summary
@@ -93,7 +93,7 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
             except MeasurementError as error:
                 error.what = f"{side.name}: {error.what}"
                 raise
-        is_late = time.monotonic() - started > options.budget
+        is_late = time.monotonic() - started > options.budget or not head.results[0].runs  # they all fail
         if done in looks(options.processes) or is_late:
             results, undecided = _judged(base, head)
             total = sum(each.unavailable is None for each in results.workloads)
@@ -134,11 +134,12 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
 
 
 def _report(results: Results, *, processes: int) -> None:
-    """Print the table and every failing verdict; leave the pages and the results beside those of the suite."""
+    """Print the table and every verdict that needs a look; leave the pages and the results beside those of the suite."""
     page, text = html([results]).encode(), summary_markdown([results]).encode()
     files = {NAME: encode_results(results), "report.html": page, "report.md": text}
     write_files({_REPORTS / name: content for name, content in files.items()})
     say(summary(results, **terminal(), failures=False))
-    for verdict in (each for each in results.verdicts if each.status.fails):
-        say(verdict.brief())
+    for verdict in results.verdicts:
+        if verdict.status.fails or verdict.status is Status.NO_BASELINE:
+            say(verdict.brief())
     say(f"processes of each side: {processes}   report: {_REPORTS / 'report.html'}")

@@ -184,12 +184,14 @@ class _ComparedTime:
         return [*reasons, *(self._parts_of_latency() if timer is Timer.END_TO_END else [])]
 
     def _parts_of_latency(self) -> list[Reason]:
-        """Split a latency into the time that the GPU is busy and the time that it idles. Return nothing on a CPU."""
+        """Split a latency into the time that the GPU is busy and the time that it idles; on a CPU, say the time of its ops."""
         run, decision = self.run, self.decision
         usual = [each.observation.mean_us for each in self.baseline.times(Timer.DEVICE, self.entry)]
-        if Timer.DEVICE not in run.samples or run.fingerprint.arch == "cpu" or not usual:
+        if Timer.DEVICE not in run.samples or not usual:
             return []
         old, new = geometric_mean(usual), run.time_us(Timer.DEVICE)
+        if run.fingerprint.arch == "cpu":
+            return [Reason("why", f"CPU time {old:.1f} -> {new:.1f} us ({new - old:+.1f}): its test names the ops")]
         old_idle, new_idle = decision.before_us - old, run.time_us(Timer.END_TO_END) - new
         bound = "launch-bound" if new_idle > new else "host-bound or launch-bound"
         if run.transfers_us >= _SHOWN_TRANSFERS * new_idle:

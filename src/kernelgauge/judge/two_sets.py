@@ -67,16 +67,18 @@ def judge_sets(
         names: of the sets, for messages.
     """
 
-    def invalid(headline: str) -> JudgedSet:
-        return JudgedSet((Verdict(Status.INVALID, workload, MEASUREMENT, headline),))
+    def unjudged(headline: str, status: Status = Status.INVALID) -> JudgedSet:
+        return JudgedSet((Verdict(status, workload, MEASUREMENT, headline),))
 
     timed_before, timed_after = ([run for run in runs if run.incomplete is None] for runs in (before, after))
+    if after and not before:
+        return unjudged(f"nothing to compare with: {names[0]} has no such workload, or fails", Status.NO_BASELINE)
     if not timed_before or not after:
-        return invalid(f"{names[1] if timed_before else names[0]} could not be measured")
+        return unjudged(f"{names[1] if timed_before else names[0]} could not be measured")
     try:
         baseline = combined([from_run(run, suite="") for run in timed_before])
     except ValueError as error:
-        return invalid(f"the processes of {names[0]} differ: {error}")
+        return unjudged(f"the processes of {names[0]} differ: {error}")
     structure = with_name(judge_structure(after[-1], baseline), names[0])
     if not timed_after:  # the structure is sound: it may say why
         return JudgedSet((structure, not_measured(Timer.DEVICE, after[-1])), (), after[-1], baseline)

@@ -27,6 +27,7 @@ from .session import Session
 if TYPE_CHECKING:
     from .workers import Controller
 
+_WRITTEN = (Action.CREATE, Action.UPDATE)
 _STEP_SUMMARY_BYTES = 1 << 20  # GitHub refuses the whole summary of a step that is larger
 
 
@@ -173,9 +174,11 @@ class Recorder:
         except KernelgaugeError as error:
             self._fail(str(error))
             return
-        written = sum(change.action is not Action.KEEP for change in plan)
-        folder = self._session.store.path(results.fingerprint.device, "x").parent
-        self._reporter.write_line(f"{written} written to {folder}", green=True)
+        written, removed = (sum(change.action in which for change in plan) for which in (_WRITTEN, (Action.TRIM,)))
+        folder = self._session.shown(self._session.store.path(results.fingerprint.device, "x").parent)
+        self._reporter.write_line(
+            f"{written} written to {folder}" + (f", {removed} removed" if removed else ""), green=True
+        )
 
 
 def keep_part(session: Session, config: pytest.Config) -> None:

@@ -294,7 +294,7 @@ class Session:
         verdict = judge_ratio(run, beside, other.variant, by=workload.by, comparisons=self._comparisons)
         if verdict.status is Status.PASS:
             return verdict
-        traces = (self._shown(self.artifacts.trace(each)) for each in (other, workload))
+        traces = (self.shown(self.artifacts.trace(each)) for each in (other, workload))
         return verdict.because(Reason("next", shlex.join(["kernelgauge", "diff", *traces])))
 
     def judge_structure(self, workload: Workload) -> Verdict:
@@ -330,9 +330,9 @@ class Session:
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.accepts else Status.INVALID
-            error.where = self._shown(Path(error.where or ""))
+            error.where = self.shown(Path(error.where or ""))
             return Verdict(status, run.workload, subject, error.what, _reasons(error))
-        path = self._shown(self.store.path(run.fingerprint.device, run.workload))
+        path = self.shown(self.store.path(run.fingerprint.device, run.workload))
         if baseline is None:
             headline = f"no baseline for {subject} on this machine"
             missing = (Reason("expected", path), Reason("record", self.suites.command(workload)))
@@ -347,7 +347,10 @@ class Session:
         environment = f"environment: {compare(baseline.fingerprint, run.fingerprint)}"
         between = "   " if len(f"{path}   {environment}") <= REASON_WIDTH else "\n"
         verdict = verdict.because(Reason("baseline", f"{path}{between}{environment}"))
+        declared = self._verdicts.get((workload.id, DECLARED))
         if verdict.status not in (Status.UNDECIDED, Status.INVALID):
+            if declared and declared.status.fails:
+                return verdict.because(Reason("next", "mend or declare what fails above: it cannot be accepted"))
             accept = self.how_to_accept("-k", self.suites.selector(workload))
             measure = f"{self.suites.command(workload, update=False)}   (measures its times too)\n"
             return verdict.because(Reason("accept", accept if self.is_timed else measure + accept))
@@ -419,7 +422,7 @@ class Session:
             comparisons=self._comparisons if runs else 0,
             declared=self.suites.declared(),
             # The process that calibrates knows no root; nobody else reads its results.
-            baselines=str(self.options.baselines) if self.options.calibrating else self._shown(self.options.baselines),
+            baselines=str(self.options.baselines) if self.options.calibrating else self.shown(self.options.baselines),
         )
 
     def _workload_result(self, name: str) -> WorkloadResult:
@@ -453,7 +456,7 @@ class Session:
         `results`: of the workers of pytest-xdist, where this process itself has measured nothing.
         """
         fingerprint = results.fingerprint if results and results.fingerprint else self.fingerprint
-        folder = self._shown(self.store.path(fingerprint.device, "x").parent)
+        folder = self.shown(self.store.path(fingerprint.device, "x").parent)
         return f"no baseline in {folder}/; record one with: {self.suites.command(suites=results.declared if results else ())}"
 
     def how_to_accept(self, *arguments: str) -> str:
@@ -466,7 +469,7 @@ class Session:
             places += ["--baselines", str(options.baselines)]
         return shlex.join(["kernelgauge", "accept", *arguments, *places])
 
-    def _shown(self, path: Path) -> str:
+    def shown(self, path: Path) -> str:
         """Return a path as messages say it: from the root of the project where it lies in it."""
         root = self.options.root
         return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()

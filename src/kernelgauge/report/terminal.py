@@ -26,6 +26,7 @@ _STYLES: dict[Status | None, str] = {
     Status.NO_BASELINE: "yellow",
 }
 _MOST_FASTER = 3
+_TIMES = {label for timer in Timer for label in timer.labels}
 
 
 def summary(results: Results, *, width: int, color: bool, failures: bool, recorded: Collection[str] = ()) -> str:
@@ -74,13 +75,13 @@ def _remarks(results: Results) -> Iterator[str]:
     passing = [verdict for verdict in results.verdicts if verdict.status is Status.PASS]
     choices = [verdict.only("tuning") for verdict in passing if verdict.subject in Timer.DEVICE.labels]
     yield from (str(verdict) for verdict in choices if verdict.reasons)
-    hosts = (*Timer.HOST.labels, *Timer.END_TO_END.labels)
-    left = sum(
-        any(each.status is Status.NOT_JUDGED and each.subject in hosts for each in workload.verdicts)
-        for workload in results.workloads
-    )
-    if left:
-        yield f"host times not judged in {left} of {counted(len(results.workloads), 'workload')}: the report says why"
+    left: dict[str, int] = {}
+    for workload in results.workloads:
+        skipped = {each.subject for each in workload.verdicts if each.status is Status.NOT_JUDGED}
+        name = "times" if skipped & {*Timer.DEVICE.labels} else "host times"
+        left[name] = left.get(name, 0) + bool(skipped & _TIMES)
+    for name in filter(left.get, left):
+        yield f"{name} not judged in {left[name]} of {counted(len(results.workloads), 'workload')}: the report says why"
     reasons = [reason for verdict in passing for reason in verdict.reasons if reason.label == "machine"]
     yield from dict.fromkeys(f"machine: {printable(reason.text)}" for reason in reasons)
 

@@ -334,8 +334,17 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
         [[getattr(kernel, field) for kernel in side.kernels] for side in comparison.sides]
         for field in ("op", "input_shapes")
     )
-    if ops[0] == ops[1] and shapes[0] != shapes[1]:
-        yield "The same ops had inputs of other shapes, so the two did not do the same work."
+    if before.noun != after.noun and "trace" in (before.noun, after.noun):
+        yield "One side is a whole trace and the other is not. Select the same part of both: --whole, --region or --step."
+    other = (
+        next((each for each in zip(*ops, *shapes, strict=True) if each[2] != each[3]), None)
+        if ops[0] == ops[1]
+        else None
+    )
+    if other:
+        op, _, *first = other
+        told = " and ".join(shapes_text(each) for each in first)
+        yield f"The same ops had inputs of other shapes ({op}: {told}), so the two did not do the same work."
     for label, side in zip(("Before", "After"), comparison.sides, strict=True):
         if side.problems or side.not_read:
             yield f"{label}: {len(side.problems)} problems of launches and records. `kernelgauge show` says what is missing."
