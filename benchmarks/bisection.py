@@ -6,7 +6,7 @@
                                                                      real repositories, recorded measurements; no GPU
     python benchmarks/bisection.py --record FILE.jsonl.xz            record processes of each state on the GPU, in turns
     python benchmarks/bisection.py --kind break --commits 8          a CPU will do, where kernels or counts change
-    python benchmarks/bisection.py --summary reports/bisection.jsonl the table of docs/bisect.md
+    python benchmarks/bisection.py --summary reports/bisection.jsonl the table of docs/design/two-revisions.md
 
 A repository has one commit that changes the model for real:
 
@@ -294,7 +294,7 @@ def _change(
 
 
 def summarize(results: Sequence[dict[str, Any]], seed: int) -> None:
-    """Print the table of docs/bisect.md: one row for each kind, number of commits and machine."""
+    """Print the table of docs/design/two-revisions.md: one row for each kind, number of commits and machine."""
     probes = [f"`git bisect run`, {each} each" for each in _GIT_PROBES]
     print("\n| kind | commits | device, torch | right | processes | seconds |", " | ".join(probes), "|")
     print("|---" * (6 + len(probes)) + "|")
