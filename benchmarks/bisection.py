@@ -261,7 +261,7 @@ def _measure_one(
         processes = [json.loads(line) for line in state.read_text().splitlines()[1:]] if state.exists() else []
     answer = [commits.index(each) for each in re.findall(r"^commit   (\w+)", done.stdout, re.MULTILINE)]
     if answer != [first]:
-        print(done.stdout + done.stderr)
+        print(done.stdout, done.stderr or "")
     percent, shift = _change(processes, commits, first, _TIMERS[kind]) if kind in _TIMERS else (None, None)
     return {
         "kind": kind,
@@ -355,7 +355,7 @@ def _bisect(folder: Path, commits: Sequence[str]) -> subprocess.CompletedProcess
         [sys.executable, "-m", "kernelgauge", "bisect", *_ends(commits), "--", "-p", "kernelgauge.plugin"],
         cwd=folder,
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,  # progress is shown: a search takes minutes
         text=True,
         check=False,
     )
