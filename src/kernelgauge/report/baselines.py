@@ -72,7 +72,7 @@ def lines_table(lines: Iterable[tuple[str, str]], *, indent: int = 0) -> Table:
 def calibration_table(baselines: Mapping[str, Baseline], *, comparisons: int) -> Table:
     """Return one line for each timer of each workload.
 
-    "seen from": the slowdown that is caught 95 times in 100; "elsewhere": on another GPU, or on another host of a CPU.
+    "caught from": the slowdown that is caught 95 times in 100; "elsewhere": on another GPU, or on another host of a CPU.
     """
     rows = [
         (workload, timer.label_on(baseline.fingerprint), *_numbers(baseline, timer, comparisons))
@@ -80,7 +80,7 @@ def calibration_table(baselines: Mapping[str, Baseline], *, comparisons: int) ->
         for timer in Timer
         if baseline.times(timer, baseline.entries[0])
     ]
-    titles = ("us", "noise\n%", "seen\nfrom %", "else-\nwhere %")
+    titles = ("us", "spread\n%", "caught\nfrom %", "else-\nwhere %")
     columns = [Column("workload"), Column("timer", is_whole=True), *(Column(title, number=True) for title in titles)]
     return table(columns, rows)
 
