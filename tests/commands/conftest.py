@@ -53,8 +53,8 @@ class Measured(NamedTuple):
 class Process:
     """Stands in for a process of pytest, which measures the model in its folder or in its packages.
 
-    A model says how long it takes ("205", in microseconds), and what is odd about it: "down=73" is the time of one kernel,
-    "host=50" the host's.
+    A model is a text of words. "205" is its time in microseconds, "down=73" the time of one kernel, "host=50" the dispatch
+    time. "fewer", "breaks", "recompiles", "tf32" and "broken" change its kernels, counts and settings, or make it fail.
     `after`: how many processes end well before the next one is interrupted.
     """
 

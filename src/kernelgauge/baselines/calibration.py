@@ -109,7 +109,7 @@ def run_process(
             raise MeasurementError(
                 "a process that measures failed",
                 got="\n".join(output[-_SHOWN_LINES:]),
-                expected=None if may_fail else "every test to pass: only unchanged code that works says what is noise",
+                expected=None if may_fail else "every test to pass: noise is measured on unchanged code that works",
                 next_command=shlex.join(["pytest", *arguments]),
             )
         return read_results(results)

@@ -35,7 +35,7 @@ from . import Exit, note, revisions, say
 
 _FAILURES = 2  # of a state, each with an end that still works behind it: then the state is skipped
 _SHOWN = 5  # likely changes, where none is sure
-_CHANGES = (Status.REGRESSED, Status.IMPROVED)  # what got slower is what is asked for
+_CHANGES = (Status.REGRESSED, Status.IMPROVED)  # in order of preference
 _CLOCKS = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)  # the most exact one first
 _SET_BY_CODE = ("fp32_matmul", "cudnn_tf32")  # fields of the environment that a commit may change
 _COMMIT = "%H%n%h %s%ncommit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s"
@@ -89,7 +89,7 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     """Return the first parents between two commits, in order: a merge is one change."""
     good, bad = map(revisions.commit, (options.good, options.bad))
     span, form = f"{good}..{bad}", ("--no-show-signature", f"--format={_COMMIT}")
-    # Not in one command: git's --ancestry-path knows no other path than that of first parents, if that is asked for.
+    # Two commands: together with --first-parent, git's --ancestry-path follows first parents only.
     descendants = revisions.git("rev-list", "--ancestry-path", span).split()
     if not descendants:
         expected = "--good to be an ancestor of --bad   (a shallow clone may lack the path: git fetch --unshallow)"
@@ -180,17 +180,18 @@ class _Search:
         self._states, self._options, self._started = states, options, time.monotonic()
         self._ends = self._good, self._bad = states[0], states[-1]
         self._remedy = f"add --state OTHER.jsonl, or delete {options.state}"
+        question = {name: getattr(options, name) for name in ("workload", "suite", "pytest_arguments")}
+        self._header = json.dumps({"good": self._good.name, "bad": self._bad.name, **question}).encode() + b"\n"
         self._read_file(options.state)
+        self._numbers = count(self._used + 1)  # of the processes
 
     def _read_file(self, path: Path) -> None:
-        """Read what was measured: a header, then one JSON line a process.
+        """Read the state file: a header, then one JSON line a process.
 
         Raises `KernelgaugeError` if the file is of another question, or cannot be read.
         """
-        question = {name: getattr(self._options, name) for name in ("workload", "suite", "pytest_arguments")}
-        self._header = json.dumps({"good": self._good.name, "bad": self._bad.name, **question}).encode() + b"\n"
         content = path.read_bytes() if path.exists() else b""
-        if not content.startswith(self._header) and content:
+        if content and not content.startswith(self._header):
             got, expected = (each.partition(b"\n")[0].decode(errors="replace") for each in (content, self._header))
             what = "the state file is of another question"
             raise KernelgaugeError(what, got=got, expected=expected, next_command=self._remedy)
@@ -202,7 +203,6 @@ class _Search:
             raise KernelgaugeError("the state file is damaged", got=str(error), next_command=self._remedy) from error
         for state in self._states:
             state.processes += [each for each in processes if each.state == state.name]
-        self._numbers = count(self._used + 1)
         path.parent.mkdir(parents=True, exist_ok=True)
         if whole != content:
             path.write_bytes(whole)
@@ -220,8 +220,9 @@ class _Search:
         if STRUCTURE in changed:  # exact, also where a time could not be measured
             is_found = self._by_structure()
             if len(changed) > 1:
+                times = ", ".join(changed[1:])
                 say(
-                    f"{', '.join(changed[1:])} changed too: if this is not why, search on with --good and what is found"
+                    f"{times} changed too. If the change above does not explain it, bisect again with that as the good end."
                 )
         elif invalid:
             raise KernelgaugeError("the ends cannot be compared", got="\n".join(invalid))

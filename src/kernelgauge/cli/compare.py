@@ -47,7 +47,8 @@ class _Side:
             if each.id == workload and each.run is None:
                 for verdict in each.verdicts:
                     yield from (Reason("why", verdict.headline), *verdict.reasons)
-                yield from [Reason("why", each.unavailable)] if each.unavailable else []
+                if each.unavailable:
+                    yield Reason("why", each.unavailable)
 
 
 def compare_revisions(options: argparse.Namespace) -> Exit:
@@ -55,7 +56,7 @@ def compare_revisions(options: argparse.Namespace) -> Exit:
     with _sides(options) as sides:
         try:
             _measure(*sides, options)
-        finally:  # interrupted, too
+        finally:  # an interruption loses no verdict
             if all(side.results for side in sides):
                 results, _ = _judged(*sides)
                 _report(results, processes=min(len(side.results) for side in sides))
@@ -79,33 +80,34 @@ def _sides(options: argparse.Namespace) -> Iterator[tuple[_Side, _Side]]:
 
 
 def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
-    """Run processes of both sides until every workload is decided, or as many as were asked for."""
+    """Run processes of both sides until every workload is decided, or `--processes` or `--budget` ends it."""
     selected = ["-k", options.expression] if options.expression else []
     arguments = [options.suite, *selected, *options.pytest_arguments]
-    decided: list[str] = []  # arguments that leave out what is decided
+    deselected: list[str] = []  # arguments that leave out the tests of decided workloads
     started = time.monotonic()
     for done in range(1, max(1, options.processes) + 1):
         # A B B A: what drifts meanwhile meets both alike.
         for side in (base, head) if done % 2 else (head, base):
             note(f"{side.name}: process {done}")
             try:
-                side.results.append(side.run_process([*arguments, *decided]))
+                side.results.append(side.run_process([*arguments, *deselected]))
             except MeasurementError as error:
                 error.what = f"{side.name}: {error.what}"
                 raise
-        is_late = time.monotonic() - started > options.budget or not head.results[0].runs  # they all fail
-        if done in looks(options.processes) or is_late:
+        is_over_budget = time.monotonic() - started > options.budget
+        is_last = is_over_budget or not head.results[0].runs  # without a run, more processes would fail as well
+        if done in looks(options.processes) or is_last:
             results, undecided = _judged(base, head)
             total = sum(each.unavailable is None for each in results.workloads)
             names = ", ".join(f"{name} ({', '.join(times)})" for name, times in undecided.items())
             line = f"after process {done} of each side: {total - len(undecided)} of {total} workloads decided"
             note(shorten(f"{line}; undecided: {names}" if names else line, _SHOWN_CHARACTERS, placeholder=" …"))
-            if is_late or not undecided:
+            if is_last or not undecided:
                 break
             # A latency asks for no more processes.
             latency, tests = Timer.END_TO_END.label, head.results[0].tests
             left_out = (each for each in tests if each.workload not in undecided or each.subject == latency)
-            decided = [f"--deselect={each.node}" for each in left_out]
+            deselected = [f"--deselect={each.node}" for each in left_out]
 
 
 def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]]:
@@ -124,11 +126,10 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
         found = judge_sets(name, *sides, comparisons=comparisons, limits=limits, names=names)
         if found.undecided:
             undecided[name] = found.undecided
-        first, *others = found.verdicts
-        for side in (base, head) if found.run is None else ():
-            first = first.because(*side.failures(name))
+        verdicts = found.verdicts
+        if found.run is None:  # one verdict, that there is nothing to compare
+            verdicts = (verdicts[0].because(*base.failures(name), *head.failures(name)),)
         run, baseline = found.run or workload.run, found.baseline or workload.baseline
-        verdicts = (first, *others)
         workloads[name] = msgspec.structs.replace(workload, run=run, baseline=baseline, verdicts=verdicts)
     return msgspec.structs.replace(last, workloads=tuple(workloads.values()), tests=(), exit_status=0), undecided
 

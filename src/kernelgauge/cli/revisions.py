@@ -142,16 +142,14 @@ def install(requirement: str, folder: Path, python: str = sys.executable) -> Pat
     Raises `MeasurementError` if pip fails.
     """
     pip = "pip install --no-deps --quiet --disable-pip-version-check --target".split()
-    try:
-        _output(python, "-m", *pip, str(folder), requirement, failure=f"{requirement} cannot be installed")
-    except KernelgaugeError as error:
-        raise MeasurementError(error.what, got=error.got) from error
+    failure = f"{requirement} cannot be installed"
+    _output(python, "-m", *pip, str(folder), requirement, failure=failure, raises=MeasurementError)
     return folder
 
 
-def _output(*command: str, failure: str) -> str:
+def _output(*command: str, failure: str, raises: type[KernelgaugeError] = KernelgaugeError) -> str:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines()[-_SHOWN_LINES:]
-        raise KernelgaugeError(failure, got="\n".join(map(printable, lines)))
+        raise raises(failure, got="\n".join(map(printable, lines)))
     return done.stdout.strip()

@@ -132,7 +132,7 @@ _generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
 def stacks_at(file: str, line: int, since: int = 0) -> tuple[Stack, ...] | None:
     """Return the stacks of what a line of generated code computes; None if not known, or if several graphs disagree.
 
-    `since`: of the graphs that run this code, those of before (`CompileCounts.traced`) count only if there is no other.
+    `since`: prefer the graphs that were traced after this many (`CompileCounts.traced`).
     """
     above = next((text for text in linecache.getlines(file)[: line - 1][::-1] if not _BETWEEN.match(text)), "")
     handle = _HANDLE.match(above)

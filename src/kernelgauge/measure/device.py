@@ -102,8 +102,8 @@ class HostSpeed:
 
 # -- the CPU, and what a GPU does otherwise ---------------------------------------------------------------------------
 
-# The host reference uses all threads: another job slows a parallel op far more than a single thread. 256: about 0.2 ms. That fits
-# between the turns of another job, which last 3 ms, and an op that takes longer does not: so the waits for a core count too.
+# The host reference uses all threads: another job slows a parallel op far more than a single thread. 256: about 0.2 ms. A
+# reference this short fits between the turns of another job, which last 3 ms. So the waits of our threads for a core count too.
 _REFERENCE_SIZE = 256
 
 

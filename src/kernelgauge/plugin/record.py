@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,6 @@ from .session import Session
 if TYPE_CHECKING:
     from .workers import Controller
 
-_WRITTEN = (Action.CREATE, Action.UPDATE)
 _STEP_SUMMARY_BYTES = 1 << 20  # GitHub refuses the whole summary of a step that is larger
 
 
@@ -174,11 +174,11 @@ class Recorder:
         except KernelgaugeError as error:
             self._fail(str(error))
             return
-        written, removed = (sum(change.action in which for change in plan) for which in (_WRITTEN, (Action.TRIM,)))
+        actions = Counter(change.action for change in plan)
         folder = self._session.shown(self._session.store.path(results.fingerprint.device, "x").parent)
-        self._reporter.write_line(
-            f"{written} written to {folder}" + (f", {removed} removed" if removed else ""), green=True
-        )
+        removed = f", {actions[Action.TRIM]} removed" if actions[Action.TRIM] else ""
+        written = actions[Action.CREATE] + actions[Action.UPDATE]
+        self._reporter.write_line(f"{written} written to {folder}{removed}", green=True)
 
 
 def keep_part(session: Session, config: pytest.Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from rich.text import Text
@@ -75,13 +76,11 @@ def _remarks(results: Results) -> Iterator[str]:
     passing = [verdict for verdict in results.verdicts if verdict.status is Status.PASS]
     choices = [verdict.only("tuning") for verdict in passing if verdict.subject in Timer.DEVICE.labels]
     yield from (str(verdict) for verdict in choices if verdict.reasons)
-    left: dict[str, int] = {}
-    for workload in results.workloads:
-        skipped = {each.subject for each in workload.verdicts if each.status is Status.NOT_JUDGED}
-        name = "times" if skipped & {*Timer.DEVICE.labels} else "host times"
-        left[name] = left.get(name, 0) + bool(skipped & _TIMES)
-    for name in filter(left.get, left):
-        yield f"{name} not judged in {left[name]} of {counted(len(results.workloads), 'workload')}: the report says why"
+    verdicts_of_each = (workload.verdicts for workload in results.workloads)
+    unjudged = [_TIMES & {one.subject for one in each if one.status is Status.NOT_JUDGED} for each in verdicts_of_each]
+    names = ("times" if times & {*Timer.DEVICE.labels} else "host times" for times in unjudged if times)
+    for name, number in Counter(names).items():
+        yield f"{name} not judged in {number} of {counted(len(results.workloads), 'workload')}: the report says why"
     reasons = [reason for verdict in passing for reason in verdict.reasons if reason.label == "machine"]
     yield from dict.fromkeys(f"machine: {printable(reason.text)}" for reason in reasons)
 

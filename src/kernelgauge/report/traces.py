@@ -330,21 +330,14 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
     before, after = comparison.sides
     if set(before.devices) != set(after.devices) or before.on_cpu != after.on_cpu:
         yield "The devices differ, and so do times and templates."
-    ops, shapes = (
-        [[getattr(kernel, field) for kernel in side.kernels] for side in comparison.sides]
-        for field in ("op", "input_shapes")
-    )
     if before.noun != after.noun and "trace" in (before.noun, after.noun):
         yield "One side is a whole trace and the other is not. Select the same part of both: --whole, --region or --step."
-    other = (
-        next((each for each in zip(*ops, *shapes, strict=True) if each[2] != each[3]), None)
-        if ops[0] == ops[1]
-        else None
-    )
-    if other:
-        op, _, *first = other
-        told = " and ".join(shapes_text(each) for each in first)
-        yield f"The same ops had inputs of other shapes ({op}: {told}), so the two did not do the same work."
+    if [kernel.op for kernel in before.kernels] == [kernel.op for kernel in after.kernels]:
+        pairs = zip(before.kernels, after.kernels, strict=True)
+        changed = [(old, new) for old, new in pairs if old.input_shapes != new.input_shapes]
+        for old, new in changed[:1]:
+            first = f"{old.op}: {shapes_text(old.input_shapes)} and {shapes_text(new.input_shapes)}"
+            yield f"The same ops had inputs of other shapes ({first}), so the two did not do the same work."
     for label, side in zip(("Before", "After"), comparison.sides, strict=True):
         if side.problems or side.not_read:
             yield f"{label}: {len(side.problems)} problems of launches and records. `kernelgauge show` says what is missing."
