@@ -433,6 +433,16 @@ class Tagged(nn.Module):
         return x.sin() if self.tag == "never" else x.cos()
 
 
+class Counting(nn.Module):
+    """Is compiled again in each call, because it counts them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "calls"):
+            self.calls = 0
+        self.calls += 1
+        return x.sin() * self.calls
+
+
 @torch.library.custom_op("kernelgauge_tests::unknown", mutates_args=())
 def unknown(x: torch.Tensor) -> torch.Tensor:
     return x * 2
@@ -460,6 +470,13 @@ def test_code_that_is_not_compiled_is_an_event(
     assert (found.kind, found.module, found.code) == (kind, module, code)
     assert found.reason.endswith(reason)
     assert (run.counts.graph_breaks, run.counts.recompiles) == ((1, 0) if kind == "graph break" else (0, 1))
+
+
+def test_recompile_names_first_what_keeps_failing(cpu: CpuDevice) -> None:
+    """`hasattr` fails for the first compilation alone, the number of calls for each."""
+    newest, *_, oldest = ran(cpu, Counting, compile={}).compile_events
+    assert newest.reason.startswith("self.calls == ")
+    assert oldest.reason == "not hasattr(self, 'calls') no longer holds"
 
 
 class Penalised(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -218,7 +219,9 @@ def _other_launches(whole: _Difference, places: int) -> _Said:
 
 
 def _names(kernels: Iterable[_Launch]) -> str:
-    return ", ".join(dict.fromkeys(kernel.identity.shown for kernel in kernels))
+    """Return ``pow, mul x2``."""
+    counts = Counter(kernel.identity.shown for kernel in kernels)
+    return ", ".join(f"{name} x{count}" if count > 1 else name for name, count in counts.items())
 
 
 def _other_identity(pair: _Difference, *, is_timed: bool) -> _Said | None:
@@ -239,11 +242,10 @@ def _other_identity(pair: _Difference, *, is_timed: bool) -> _Said | None:
 
 
 def _slower(same: _Difference) -> _Said:
-    often = f" x{len(same.after)}" if len(same.after) > 1 else ""
     times = f"{same.before_us:.1f} -> {same.after_us:.1f} us"
     return (
         f"the same kernel, {'slower' if same.delta_us > 0 else 'faster'}",
-        f"{_names(same.after)}{often}  {times}",
+        f"{_names(same.after)}  {times}",
         "",
     )
 

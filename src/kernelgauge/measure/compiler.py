@@ -95,11 +95,18 @@ def _events() -> Iterator[CompileEvent]:
             place = (failed, each.fail_user_frame_lineno) if is_users else (each.co_filename, each.co_firstlineno)
             yield _event("graph break", reason, *place)
     for code, failures in getattr(_dynamo, "guard_failures", {}).items():
-        for text in map(str, failures):
+        # The guard of the newest compilation comes first: it is the one that keeps failing.
+        for text in sorted(map(str, failures), key=_number_of_entry, reverse=True):
             guard = text.partition("  ")[0].partition(": ")[2] or text.partition("\n")[0]
             reason = guard if "mismatch" in guard else f"{guard} no longer holds"
             named = _frames(text)  # else the function that was compiled again
             yield _event("recompile", reason, *(named[-1][:2] if named else (code.co_filename, code.co_firstlineno)))
+
+
+def _number_of_entry(failure: str) -> int:
+    """Return the number of a compilation from its failed guard: 3 of ``0/3: self.calls == 3``."""
+    found = re.match(r"\d+/(\d+): ", failure)
+    return int(found[1]) if found else 0
 
 
 def _event(kind: _Kind, reason: str, file: str = "", number: int | None = None) -> CompileEvent:
