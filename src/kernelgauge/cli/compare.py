@@ -130,7 +130,8 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
         if found.run is None:  # one verdict, that there is nothing to compare
             verdicts = (verdicts[0].because(*base.failures(name), *head.failures(name)),)
         run, baseline = found.run or workload.run, found.baseline or workload.baseline
-        workloads[name] = msgspec.structs.replace(workload, run=run, baseline=baseline, verdicts=verdicts)
+        # Its process left its traces in a folder that is gone.
+        workloads[name] = msgspec.structs.replace(workload, run=run, baseline=baseline, verdicts=verdicts, trace=None)
     return msgspec.structs.replace(last, workloads=tuple(workloads.values()), tests=(), exit_status=0), undecided
 
 

@@ -40,8 +40,8 @@ class Opportunity(NamedTuple):
 
 
 def opportunities(results: Results) -> list[Opportunity]:
-    """Return what could be faster, the largest share first. Without a GPU there is none: its times are not what they are about."""
-    on_gpu = [each for each in results.workloads if each.run is not None and each.run.fingerprint.arch != "cpu"]
+    """Return what could be faster on a GPU, the largest share first. A run without traces has none: the next step reads them."""
+    on_gpu = [each for each in results.workloads if each.run and each.trace and each.run.fingerprint.arch != "cpu"]
     alone = (one for each in on_gpu for one in (*_of_the_autotuner(each), *_of_kernels(each)))
     found = [*_between_variants(on_gpu), *alone]
     return sorted((one for one in found if one.share >= _LEAST_SHARE), key=lambda one: -one.share)
