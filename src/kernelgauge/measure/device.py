@@ -63,7 +63,7 @@ class HostSpeed:
     waits: Callable[[], dict[str, float]] = dict  # seconds that each thread of ours has waited for a core so far
     patience_seconds: float = 3.0  # for all waiting of the session: what is left of it
     fastest_us: float = math.inf
-    _asked: tuple[float, dict[str, float]] = (0.0, {})  # when `held_up` was asked last, and the waits until then
+    _started: tuple[float, dict[str, float]] = (0.0, {})  # when waits began to count, and those until then
 
     def once_us(self) -> float:
         """One reference, in microseconds."""
@@ -78,18 +78,23 @@ class HostSpeed:
         start = time.perf_counter_ns()
         self.work()
         self.wait()
-        return (time.perf_counter_ns() - start) / 1000 * self.held_up()
+        return (time.perf_counter_ns() - start) / 1000 * self._slowdown()
 
     def control_us(self) -> float:
         """Lower decile of a few references, in microseconds."""
         lowest = quantiles([self.once_us() for _ in range(_SAMPLES)], n=10, method="inclusive")[0]
         self.fastest_us = min(self.fastest_us, lowest)
-        return lowest * self.held_up()
+        return lowest * self._slowdown()
 
-    def held_up(self) -> float:
-        """By which factor other jobs have held up our slowest thread since this was asked last. 1: by none, or not known."""
-        (then, before), (now, waits) = self._asked, (time.perf_counter(), self.waits())
-        self._asked = now, waits
+    def start(self) -> None:
+        """Count the waits for a core from here on. Each reference with a factor for them starts anew."""
+        self._started = time.perf_counter(), self.waits()
+
+    def _slowdown(self) -> float:
+        """Return the factor by which other jobs slowed our slowest thread since the last start; 1 if not known. Start anew."""
+        then, before = self._started
+        self.start()
+        now, waits = self._started
         waited = max((wait - before.get(thread, 0.0) for thread, wait in waits.items()), default=0.0)
         return 1 / (1 - min(waited / (now - then), _MOST_WAITED)) if waited else 1.0
 

@@ -209,7 +209,7 @@ class Subject:
         device, settings = self.device, self.settings
         started = time.perf_counter()
         instance = self.only_instance or build(self.workload, device, replicate=index)
-        device.host.held_up()  # from here on
+        device.host.start()
         before = device.monitor.read(processes=not self.is_control)
         with reporting(self.workload, "measuring"), instance.grad_mode():
             warm_up(device, instance, calls=device.warm_up_calls, seconds=settings.warm_up_seconds)
