@@ -16,7 +16,7 @@ import pytest
 from kernelgauge.baselines import calibration
 from kernelgauge.errors import MeasurementError
 from kernelgauge.results import Results
-from tests.builders import H200, counts, fingerprint, mlp_kernels
+from tests.builders import CONTROL_US, H200, counts, fingerprint, mlp_kernels
 from tests.plugin.told_processes import measured, results_of
 
 Command = Callable[..., tuple[int, str, str]]
@@ -63,6 +63,7 @@ class Process:
         self.seen: list[Measured] = []
         self.rng = random.Random(20261123)
         self.noise = 0.0005
+        self.speeds = (1.0,)  # of the host, by process: how many times as long the host reference takes
         self.after: int | None = None
         self.gpu, self.driver = "a", H200.driver
         self.is_machine_lost = False
@@ -96,7 +97,11 @@ class Process:
         changes |= {"gpu": self.gpu, "machine": fingerprint(driver=self.driver, fp32_matmul=precision)}
         times = {name: float(time) for name, time in re.findall(r"(\w+)=([\d.]+)", model)}
         if (host := times.pop("host", None)) and not arguments[-1].endswith("and device_time"):
-            changes["host"] = [host * (1 + self.rng.gauss(0, self.noise))] * 4
+            speed = self.speeds[(len(self.seen) - 1) % len(self.speeds)]
+            changes["host"] = [
+                host * speed**1.2 * (1 + self.rng.gauss(0, self.noise))
+            ] * 4  # no ratio is quite the same
+            changes["host_control_us"] = CONTROL_US * speed
         changes["kernels"] = mlp_kernels(**times)[: 3 if "fewer" in model else 4]
         return results_of((measured(center=number * (1 + self.rng.gauss(0, self.noise)), **changes),), self.baselines)
 

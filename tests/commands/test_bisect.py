@@ -104,6 +104,25 @@ def test_change_that_matters_most_is_followed(
     assert f"commit   {commits[changed]}" in out
 
 
+def test_processes_of_a_slower_host_tell_nothing_of_a_dispatch_time(bisect: Command, process: Process) -> None:
+    process.speeds = (1.0, 1.5, 1.0, 1.0, 1.0, 1.6, 1.0)
+    commits = history(["205 host=50"] * 10 + ["205 host=53"] * 7)
+    code, out, _ = bisect()
+    assert code == 0
+    assert f"commit   {commits[10]}" in out
+    assert re.search(r"host dispatch  (49\.9|50\.0)\d us \(.*\) -> (52\.9|53\.0)\d us", out)
+
+
+def test_host_that_is_another_one_at_each_end_is_undecided(bisect: Command, process: Process) -> None:
+    process.speeds = (1.0, 1.5, 1.5, 1.0)  # as the ends take turns: A B B A
+    history(["205 host=50"] * 4)
+    code, out, _ = bisect()
+    assert code == 1
+    assert "host dispatch: NOT_JUDGED" in out
+    assert "undecided: the processes of the ends differ too much in host dispatch" in out
+    assert len(process.seen) == 24
+
+
 def test_commit_that_changes_the_precision_is_found(bisect: Command) -> None:
     commits = history(["205"] * 4 + ["190 tf32"] * 4)
     code, out, _ = bisect()
@@ -380,7 +399,7 @@ def test_package_is_found_and_installed_elsewhere(bisect_packages: Command, proc
             ("ccc", 1, ""),
         )
     }
-    good = freeze("good.txt", "# comment", "-e /a/folder", "pytest==8.0", lines["aaa", 1], lines["bbb", 1])
+    good = freeze("good.txt", "# comment", "-e /a/folder", "PyTest==8.0", lines["aaa", 1], lines["bbb", 1])
     bad = freeze("bad.txt", "pytest==8.0", lines["aaa", 2], lines["bbb", 2], lines["ccc", 1])
     code, out, err = bisect_packages(good, bad)
     assert code == 0

@@ -10,7 +10,7 @@ from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.two_sets import JudgedSet, judge_sets, looks
 from kernelgauge.judge.verdict import Status
 from kernelgauge.run import Run, Timer
-from tests.builders import run
+from tests.builders import CONTROL_US, run
 
 COMPARISONS = 3 * 21  # three looks at a suite of seven workloads with three times
 
@@ -56,6 +56,29 @@ def test_one_side_that_scatters_is_not_slower() -> None:
         for side in ((205.0, 205.01, 205.02), (215.0, 205.0, 210.0))
     )
     assert judged(before, after).verdicts[1].status is not Status.REGRESSED
+
+
+@pytest.mark.parametrize(
+    ("speeds", "slower", "status"),
+    [
+        ((1.0, 1.5, 1.0), 0.0, Status.PASS),
+        ((1.0, 1.5, 1.0), 0.15, Status.REGRESSED),
+        ((1.5, 1.6, 1.5), 0.0, Status.NOT_JUDGED),
+    ],
+)
+def test_dispatch_is_judged_at_the_host_speed_of_both_sides(
+    speeds: tuple[float, ...], slower: float, status: Status
+) -> None:
+    """A slower host takes longer for dispatch than for its reference."""
+
+    def side(speeds: tuple[float, ...], us: float) -> list[Run]:
+        times = [(us * speed**1.2, CONTROL_US * speed) for speed in speeds]
+        return [run(host=(time, 1.01 * time), host_control_us=control) for time, control in times]
+
+    found = judged(side((1.0, 1.0, 1.0), 50.0), side(speeds, 50.0 * (1 + slower)))
+    (verdict,) = (each for each in found.verdicts if each.subject == Timer.HOST.label)
+    assert verdict.status is status
+    assert (verdict.subject in found.undecided) is (status is Status.NOT_JUDGED)
 
 
 def compared(*, noise: float, slower: float, rng: random.Random) -> tuple[int, JudgedSet]:

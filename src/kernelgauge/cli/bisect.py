@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import metadata
 from itertools import count, pairwise, product
@@ -23,10 +23,10 @@ from packaging.utils import canonicalize_name
 
 from ..baselines import calibration
 from ..errors import KernelgaugeError, MeasurementError
-from ..judge.baseline import compare, from_run
+from ..judge.baseline import SET_BY_CODE, compare, from_run
 from ..judge.changepoint import SURE, half_width, next_state, suspects
 from ..judge.structure import judge_structure
-from ..judge.timing import ProcessTime
+from ..judge.timing import ProcessTime, at_shared_speed, on_same_host
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks, with_name
 from ..judge.verdict import STRUCTURE, Status, Verdict
 from ..results import Results, WorkloadResult
@@ -37,7 +37,6 @@ _FAILURES = 2  # of a state, each with an end that still works behind it: then t
 _SHOWN = 5  # likely changes, where none is sure
 _CHANGES = (Status.REGRESSED, Status.IMPROVED)  # in order of preference
 _CLOCKS = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)  # the most exact one first
-_SET_BY_CODE = ("fp32_matmul", "cudnn_tf32")  # fields of the environment that a commit may change
 _COMMIT = "%H%n%h %s%ncommit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s"
 
 
@@ -147,12 +146,13 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
 
 
 def _frozen(path: Path) -> dict[str, str]:
-    """Return the requirements of a freeze list by normalized name, without what is installed for editing (``-e``)."""
+    """Return the requirements of a freeze list by normalized name. Packages that are installed for editing are left out."""
     try:
         lines = [line.partition(" #")[0].strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
         raise KernelgaugeError("not a list of pip freeze", where=str(path), got=str(error), expected="UTF-8") from error
-    return {canonicalize_name(name[0]): line for line in lines if (name := re.match(r"\w[\w.-]*", line))}
+    parts = ((name[0], line[name.end() :]) for line in lines if (name := re.match(r"\w[\w.-]*", line)))
+    return {(name := canonicalize_name(written)): name + rest for written, rest in parts}
 
 
 def _needs(name: str, found: set[str]) -> set[str]:
@@ -300,8 +300,7 @@ class _Search:
         if timer and timer not in run.samples:
             raise MeasurementError(f"no {run.label(timer)}: {run.incomplete}")
         earlier = self._good.runs[0] if self._good.runs else run
-        settings = {name: getattr(earlier.fingerprint, name) for name in _SET_BY_CODE}
-        environment = compare(earlier.fingerprint, msgspec.structs.replace(run.fingerprint, **settings))
+        environment = compare(earlier.fingerprint, run.fingerprint, without=SET_BY_CODE)
         if earlier.place != run.place or not (environment.identical or self._options.packages):
             what, got = "the state file is of another machine or environment", f"{run.place}; {environment}"
             raise KernelgaugeError(what, got=got, expected=earlier.place, next_command=self._remedy)
@@ -339,21 +338,28 @@ class _Search:
     def _by_time(self, timer: Timer) -> bool:
         """Measure until one change has 95 % of the posterior. Print it, or the likely ones. Return whether it is found."""
         first = next(run for run in self._good.runs if timer in run.samples)
-        is_by_host = from_run(first, suite="").entries[0].is_by_host(timer)
+        baseline = from_run(first, suite="")
+        of_first = baseline.times(timer, baseline.entries[0])[0]
 
-        def logarithm(run: Run) -> float:
-            """Return a time; where the host alone fills it, in units of the host reference beside it."""
-            return ProcessTime(observe(run.samples[timer], is_by_host=is_by_host), is_by_host=is_by_host).logarithm
+        def time_of(run: Run) -> ProcessTime:
+            return replace(of_first, observation=observe(run.samples[timer], is_by_host=of_first.is_by_host))
+
+        good, bad = ([time_of(run) for run in end.runs if timer in run.samples] for end in self._ends)
+        usual = at_shared_speed(good, bad)
+
+        def is_usable(run: Run) -> bool:
+            """Return whether a process has this time, and a time of the host at the usual speed of the host."""
+            return timer in run.samples and (not of_first.is_host_clock or bool(on_same_host([time_of(run)], usual)))
 
         while True:
             third = [
                 each for each in self._states if each.runs and _structure(first, each.runs[0]).status is not Status.PASS
             ]
             runs = [
-                None if state.is_skipped or state in third else [run for run in state.runs if timer in run.samples]
+                None if state.is_skipped or state in third else list(filter(is_usable, state.runs))
                 for state in self._states
             ]
-            values = [None if of_state is None else [logarithm(run) for run in of_state] for of_state in runs]
+            values = [None if of_state is None else [time_of(run).logarithm for run in of_state] for of_state in runs]
             found = suspects(values)
             best = max(found, key=lambda each: each.probability)
             index = next_state(values)

@@ -33,6 +33,7 @@ _FOREIGN_FIELDS = ("device", "arch", "sm_count", "power_limit_watts", "mig")
 # Software: times stay comparable, and the change is named in every verdict. `memory_bytes` is in neither: it moves with the
 # driver by a few MiB on one and the same device.
 _ADDED_FIELDS = ("cudnn", "fp32_matmul", "cudnn_tf32", "deterministic")  # unknown in an older baseline: then no change
+SET_BY_CODE = ("fp32_matmul", "cudnn_tf32")  # those of them that a commit may change
 SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python", *_ADDED_FIELDS)
 
 
@@ -57,15 +58,15 @@ class Comparison:
         return ", ".join((*self.foreign, *self.moved)) or "identical"
 
 
-def compare(before: Fingerprint, after: Fingerprint) -> Comparison:
-    """Compare the fingerprint of a baseline with that of a run."""
+def compare(before: Fingerprint, after: Fingerprint, *, without: Sequence[str] = ()) -> Comparison:
+    """Compare the fingerprint of a baseline with that of a run, without some fields."""
 
     def changes(fields: Sequence[str]) -> tuple[str, ...]:
         pairs = [(field, getattr(before, field), getattr(after, field)) for field in fields]
         return tuple(
             f"{field} {'(none)' if old is None else old} -> {'(none)' if new is None else new}"
             for field, old, new in pairs
-            if old != new and not (old is None and field in _ADDED_FIELDS)
+            if old != new and field not in without and not (old is None and field in _ADDED_FIELDS)
         )
 
     return Comparison(changes(_FOREIGN_FIELDS), changes(SOFTWARE_FIELDS))

@@ -171,7 +171,7 @@ def decide(
 
     Args:
         before: at least one.
-        afters: of the processes of the run, on one machine: their mean is judged.
+        afters: of the processes of the run, on one machine: their mean is judged. Of a host clock, those at one speed.
         prior: the noise to expect, the gate, and the sensitivity that is asked for.
         comparisons: how many times the suite has: false alarms are controlled over all of them (Bonferroni).
         kernels: launches in a call.
@@ -179,12 +179,15 @@ def decide(
     after = _mean_of(afters)
     same = [each for each in before if each.place == after.place]
     if after.is_host_clock:
-        if not on_same_host(same, after):
+        usual = at_shared_speed(same, afters)
+        afters = on_same_host(afters, usual)
+        after = _mean_of(afters)
+        if not on_same_host(same, usual):
             reason = _why_unknown_host(same, after)
             before_us = geometric_mean(each.observation.mean_us for each in before)
             change = _relative_change(math.log(after.observation.mean_us / before_us), -math.inf, math.inf, 1)
             return Decision(Status.NOT_JUDGED, change, after, before_us, reason=reason)
-        same, before = on_same_host(same, after), on_same_host(before, after)
+        same, before = on_same_host(same, usual), on_same_host(before, usual)
     process = variance_between_processes(before, prior, kernels, afters)
     # A process is never steadier than its replicates.
     run = max(process.value / len(afters), after.own_variance)
@@ -307,6 +310,11 @@ def on_same_host(processes: Sequence[ProcessTime], after: ProcessTime) -> list[P
         for each, us in zip(processes, then, strict=True)
         if us is now or (us and now and abs(math.log(now / us)) <= math.log(_SAME_HOST_FACTOR))
     ]
+
+
+def at_shared_speed(before: Sequence[ProcessTime], afters: Sequence[ProcessTime]) -> ProcessTime:
+    """Return the process of `afters` at the host speed that is most frequent on both sides: a host has several speeds."""
+    return max(afters, key=lambda each: min(len(on_same_host(side, each)) for side in (before, afters)))
 
 
 def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> str:

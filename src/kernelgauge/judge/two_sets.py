@@ -111,11 +111,13 @@ def with_name(verdict: Verdict, before: str) -> Verdict:
 def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:
     """Return whether more processes are not needed: the time changed, or a change of the wanted size is excluded.
 
+    A time that was not judged needs more: the host may have been at another speed on each side.
+
     It is excluded if the measured change, plus its error in 95 of 100 comparisons, stays below that size. The error is the
     part of the sensitivity that lies beyond the change that fails.
     """
     change = verdict.change
-    if verdict.status not in (Status.PASS, Status.UNDECIDED) or change is None or verdict.subject not in _WANTED:
+    if verdict.status in (Status.REGRESSED, Status.IMPROVED) or change is None or verdict.subject not in _WANTED:
         return True
     if change.low is None or change.high is None or change.sensitivity is None:
         return False
