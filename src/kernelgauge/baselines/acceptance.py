@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -49,6 +50,13 @@ def plan_update(several: Sequence[Results], store: BaselineStore, mode: Mode) ->
         return each.group is Group.VANISHED or (each.group is not Group.NOT_MEASURED and each.workload in tested)
 
     return select(review(several, store, mode), is_wanted)
+
+
+def written_text(plans: Plans, folder: str) -> str:
+    """Return ``2 written to FOLDER, 1 removed`` for plans that were applied."""
+    actions = Counter(change.action for plan in plans.values() for change in plan)
+    removed = f", {actions[Action.TRIM]} removed" if actions[Action.TRIM] else ""
+    return f"{actions[Action.CREATE] + actions[Action.UPDATE]} written to {folder}{removed}"
 
 
 def review(several: Sequence[Results], store: BaselineStore, mode: Mode = Mode.ACCEPT) -> dict[str, list[Reviewed]]:

@@ -214,7 +214,7 @@ def _matcher(expression: str) -> Callable[[str], bool]:
 
 
 def _store(plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool) -> Exit:
-    from ..judge.review import Action
+    from ..baselines.acceptance import written_text
 
     for each in refused:
         say(printable(f"refused: {each.workload}: {'; '.join(each.doubts)}"))
@@ -222,6 +222,5 @@ def _store(plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, d
         say("nothing was written: a dry run")
     elif any(plans.values()):
         store.apply(plans)
-        written = sum(change.action is not Action.KEEP for plan in plans.values() for change in plan)
-        say(printable(f"{written} written to {store.root}"))
+        say(printable(written_text(plans, str(store.root))))
     return Exit.NO if refused else Exit.YES

@@ -151,8 +151,8 @@ def _frozen(path: Path) -> dict[str, str]:
         lines = [line.partition(" #")[0].strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
         raise KernelgaugeError("not a list of pip freeze", where=str(path), got=str(error), expected="UTF-8") from error
-    parts = ((name[0], line[name.end() :]) for line in lines if (name := re.match(r"\w[\w.-]*", line)))
-    return {(name := canonicalize_name(written)): name + rest for written, rest in parts}
+    found = (match for line in lines if (match := re.match(r"(\w[\w.-]*)(.*)", line)))
+    return {canonicalize_name(each[1]): canonicalize_name(each[1]) + each[2] for each in found}
 
 
 def _needs(name: str, found: set[str]) -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from ..baselines.acceptance import Mode, plan_update
+from ..baselines.acceptance import Mode, plan_update, written_text
 from ..errors import BaselineError, KernelgaugeError, printable
 from ..judge.review import Action
 from ..judge.verdict import Status
@@ -174,11 +173,8 @@ class Recorder:
         except KernelgaugeError as error:
             self._fail(str(error))
             return
-        actions = Counter(change.action for change in plan)
         folder = self._session.shown(self._session.store.path(results.fingerprint.device, "x").parent)
-        removed = f", {actions[Action.TRIM]} removed" if actions[Action.TRIM] else ""
-        written = actions[Action.CREATE] + actions[Action.UPDATE]
-        self._reporter.write_line(f"{written} written to {folder}{removed}", green=True)
+        self._reporter.write_line(written_text(plans, folder), green=True)
 
 
 def keep_part(session: Session, config: pytest.Config) -> None:
