@@ -341,25 +341,20 @@ class _Search:
         baseline = from_run(first, suite="")
         of_first = baseline.times(timer, baseline.entries[0])[0]
 
-        def time_of(run: Run) -> ProcessTime:
-            return replace(of_first, observation=observe(run.samples[timer], is_by_host=of_first.is_by_host))
+        def times_of(state: _State) -> list[ProcessTime]:
+            samples = [run.samples[timer] for run in state.runs if timer in run.samples]
+            return [replace(of_first, observation=observe(each, is_by_host=of_first.is_by_host)) for each in samples]
 
-        good, bad = ([time_of(run) for run in end.runs if timer in run.samples] for end in self._ends)
-        usual = at_shared_speed(good, bad)
-
-        def is_usable(run: Run) -> bool:
-            """Return whether a process has this time, and a time of the host at the usual speed of the host."""
-            return timer in run.samples and (not of_first.is_host_clock or bool(on_same_host([time_of(run)], usual)))
-
+        usual = at_shared_speed(times_of(self._good), times_of(self._bad))
         while True:
             third = [
                 each for each in self._states if each.runs and _structure(first, each.runs[0]).status is not Status.PASS
             ]
-            runs = [
-                None if state.is_skipped or state in third else list(filter(is_usable, state.runs))
+            times = [
+                None if state.is_skipped or state in third else on_same_host(times_of(state), usual)
                 for state in self._states
             ]
-            values = [None if of_state is None else [time_of(run).logarithm for run in of_state] for of_state in runs]
+            values = [None if of_state is None else [each.logarithm for each in of_state] for of_state in times]
             found = suspects(values)
             best = max(found, key=lambda each: each.probability)
             index = next_state(values)
@@ -376,12 +371,13 @@ class _Search:
             return False
         levels = []
         for side in (slice(best.low + 1), slice(best.high, None)):
-            us = geometric_mean(run.time_us(timer) for of_state in runs[side] for run in of_state or ())
+            us = geometric_mean(each.observation.mean_us for of_state in times[side] for each in of_state or ())
             factor = math.exp(half_width([value for of_state in values[side] for value in of_state or ()]))
             levels.append(f"{us:.2f} us ({us / factor:.2f} … {us * factor:.2f})")
         text = f"{_percent(best.probability)} of the posterior\n{first.label(timer)}  {' -> '.join(levels)}"
         # Of the two states alone: what other commits between the ends did is no cause.
-        judged = self._judged(runs[best.low] or (), runs[best.high] or (), ("the state before", "the state"))
+        before, after = (self._states[place].runs for place in best[:2])
+        judged = self._judged(before, after, ("the state before", "the state"))
         why = [each.brief() for each in judged.verdicts if each.subject in timer.labels and each.status in _CHANGES]
         return self._answer(best.low, best.high, "\n".join([text, *why]))
 
